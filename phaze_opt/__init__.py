@@ -1,0 +1,50 @@
+"""Which accelerator, and which spread over many of them, trains a model fastest within a chip area?
+
+The public names are imported on first use (PEP 562), so that importing the package loads nothing
+heavy.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from phaze_opt.evaluate import Evaluation, evaluate
+    from phaze_opt.hardware.accelerator import Accelerator
+    from phaze_opt.hardware.cluster import Cluster
+    from phaze_opt.placement.training import Training
+    from phaze_opt.search.study import Study
+    from phaze_opt.workload.zoo import load_workload
+
+_HOMES = {
+    "Accelerator": "phaze_opt.hardware.accelerator",
+    "Cluster": "phaze_opt.hardware.cluster",
+    "Evaluation": "phaze_opt.evaluate",
+    "Study": "phaze_opt.search.study",
+    "Training": "phaze_opt.placement.training",
+    "evaluate": "phaze_opt.evaluate",
+    "load_workload": "phaze_opt.workload.zoo",
+}
+
+__all__ = [
+    "Accelerator",
+    "Cluster",
+    "Evaluation",
+    "Study",
+    "Training",
+    "evaluate",
+    "load_workload",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its room on first use."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return __all__

@@ -1,0 +1,106 @@
+"""The one way in and out of JSON and TOML for the frozen dataclasses between the rooms.
+
+Reading is strict: types must match, unknown keys are refused with the nearest valid one, and what a
+dataclass refuses in ``__post_init__`` is refused here with the place in the document. Nothing read
+is ever executed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from phaze_opt.errors import InputError, NotFoundError, unknown_name
+
+T = TypeVar("T")
+
+
+def to_json(value: object) -> bytes:
+    """Encode a dataclass (or plain data) as strict JSON; the same value gives the same bytes."""
+    return msgspec.json.encode(value)
+
+
+def to_builtins(value: object) -> Any:
+    """Turn a dataclass into plain dicts and lists."""
+    return msgspec.to_builtins(value)
+
+
+def from_json(data: bytes | str, kind: type[T], what: str) -> T:
+    """Decode strict JSON into a dataclass.
+
+    Parameters
+    ----------
+    data
+        The document.
+    kind
+        The dataclass to build.
+    what
+        What the document is, for the error's sentence (for example ``"workload file a.json"``).
+
+    Raises
+    ------
+    InputError
+        If the text is not JSON, a key is missing or unknown, or a value has the wrong type.
+    """
+    try:
+        plain = msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise InputError(f"The {what} is not valid JSON: {error}.") from None
+    return from_builtins(plain, kind, what)
+
+
+def from_builtins(plain: object, kind: type[T], what: str) -> T:
+    """Build a dataclass from plain data as `from_json` does."""
+    try:
+        _refuse_unknown_keys(plain, kind, what)
+        return msgspec.convert(plain, kind, strict=True)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise InputError(f"The {what} is not valid: {error}.") from None
+
+
+def read_file(path: Path, what: str) -> bytes:
+    """Read a file, or say in one sentence why that cannot be done."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise NotFoundError(f"There is no {what} at {path}.") from None
+    except OSError as error:
+        raise InputError(f"The {what} at {path} cannot be read: {error.strerror}.") from None
+
+
+def _refuse_unknown_keys(plain: object, kind: Any, what: str) -> None:
+    """Walk plain data beside its type; msgspec ignores unknown keys of dataclasses."""
+    if dataclasses.is_dataclass(kind) and isinstance(plain, Mapping):
+        hints = _field_types(kind)
+        for key, value in plain.items():
+            if key not in hints:
+                raise unknown_name(f"key in the {what}:", key, hints)
+            _refuse_unknown_keys(value, hints[key], what)
+        return
+    arguments = [a for a in typing.get_args(kind) if a is not Ellipsis]
+    if not arguments:
+        return
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        for argument in arguments:
+            if dataclasses.is_dataclass(argument):
+                _refuse_unknown_keys(plain, argument, what)
+    elif isinstance(plain, Mapping):
+        for value in plain.values():
+            _refuse_unknown_keys(value, arguments[-1], what)
+    elif isinstance(plain, list) and len(arguments) == 1:
+        for value in plain:
+            _refuse_unknown_keys(value, arguments[0], what)
+
+
+@functools.cache
+def _field_types(kind: Any) -> dict[str, Any]:
+    """Return the resolved type of every field of a dataclass."""
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}

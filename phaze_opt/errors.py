@@ -1,0 +1,57 @@
+"""Errors that a person can act on, each with the exit code of the command line.
+
+An error message is one sentence: what was wrong, with which value, and what is allowed or next.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class PhazeError(Exception):
+    """A failure at run time (a full disk, a lost database); exit code 1."""
+
+    exit_code = 1
+
+
+class InputError(PhazeError, ValueError):
+    """A value, key, name or file that is not allowed; exit code 2."""
+
+    exit_code = 2
+
+
+class NotFoundError(PhazeError):
+    """A study or a file that does not exist; exit code 3."""
+
+    exit_code = 3
+
+
+class ConflictError(PhazeError):
+    """Something that exists already, or whose version or hash differs; exit code 4."""
+
+    exit_code = 4
+
+
+class InfeasibleError(PhazeError):
+    """A well-posed problem without a solution; exit code 5."""
+
+    exit_code = 5
+
+
+def unknown_name(what: str, name: object, allowed: Iterable[str]) -> InputError:
+    """Build the error for a name outside a closed set, with the nearest allowed one.
+
+    Parameters
+    ----------
+    what
+        The noun that was being looked up, for example ``"preset"``.
+    name
+        The value that was given.
+    allowed
+        All names that would have been accepted.
+    """
+    choices = sorted(allowed)
+    near = difflib.get_close_matches(str(name), choices, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return InputError(f"Unknown {what} {str(name)!r}.{hint} Allowed: {', '.join(choices)}.")

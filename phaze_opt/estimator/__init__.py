@@ -1,0 +1,1 @@
+"""How long each operator takes, on one core and on all cores."""

@@ -1,0 +1,83 @@
+"""Networks of accelerators: levels of links, fastest and innermost first."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Literal
+
+from phaze_opt.codec import from_builtins
+from phaze_opt.errors import InputError, unknown_name
+
+Topology = Literal["switch", "ring", "torus"]
+
+
+@dataclass(frozen=True)
+class NetworkLevel:
+    """One level of a network.
+
+    Attributes
+    ----------
+    bandwidth_bytes_per_s
+        Sustained, per device and direction, all its links of this level together.
+    latency_s
+        Of one message.
+    group_size
+        Devices that this level joins; ``None`` for as many as there are.
+    """
+
+    bandwidth_bytes_per_s: float
+    latency_s: float
+    topology: Topology
+    group_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.group_size is not None and self.group_size < 1:
+            raise InputError(f"group_size is {self.group_size}, but it must be at least 1.")
+        if not (math.isfinite(self.bandwidth_bytes_per_s) and self.bandwidth_bytes_per_s > 0):
+            raise InputError(
+                f"bandwidth_bytes_per_s is {self.bandwidth_bytes_per_s}, but it must be positive."
+            )
+        if not (math.isfinite(self.latency_s) and self.latency_s >= 0):
+            raise InputError(f"latency_s is {self.latency_s}, but it must not be negative.")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Levels of network, innermost first, and where the numbers come from."""
+
+    name: str
+    levels: tuple[NetworkLevel, ...]
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.levels:
+            raise InputError(f"The cluster {self.name!r} has no network level.")
+
+
+@cache
+def cluster_presets() -> dict[str, Cluster]:
+    """Return all clusters of ``data/clusters.toml`` by name."""
+    text = resources.files("phaze_opt.hardware").joinpath("data/clusters.toml").read_text("utf-8")
+    table = tomllib.loads(text)
+    return {
+        name: from_builtins({"name": name, **entry}, Cluster, f"cluster {name!r}")
+        for name, entry in table.items()
+    }
+
+
+def load_cluster(name: str) -> Cluster:
+    """Return the preset of this name.
+
+    Raises
+    ------
+    InputError
+        If there is none.
+    """
+    presets = cluster_presets()
+    if name not in presets:
+        raise unknown_name("cluster", name, presets)
+    return presets[name]

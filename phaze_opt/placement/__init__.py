@@ -1,0 +1,1 @@
+"""How the layers are spread over the devices of a cluster."""

@@ -1,0 +1,129 @@
+"""What the placement takes and gives: layers with seconds and bytes, and stages over devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from phaze_opt.hardware.cluster import Cluster
+from phaze_opt.placement.training import Training
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """One layer at one tensor-parallel width: per device, per microbatch.
+
+    Attributes
+    ----------
+    name
+        The instance's name, unique in the chain (``"block.7"``).
+    forward_s, backward_s
+        Makespans of the layer's schedules, collectives of the tensor-parallel group included.
+    recompute_s
+        Forward work repeated before the backward under the chosen recompute; else 0.
+    parameters, tied_parameters
+        See `phaze_opt.workload.graph.Layer`.
+    stash_bytes
+        Kept per microbatch in flight under the chosen recompute.
+    transient_bytes
+        Largest working set while the layer runs; under full recompute it includes the layer's
+        own full stash.
+    output_bytes
+        Activation to the next layer (and gradient back).
+    """
+
+    name: str
+    forward_s: float
+    backward_s: float
+    recompute_s: float
+    parameters: int
+    tied_parameters: int
+    stash_bytes: int
+    transient_bytes: int
+    output_bytes: int
+
+
+@dataclass(frozen=True)
+class PlacementProblem:
+    """A model's layers on a cluster of identical devices.
+
+    Attributes
+    ----------
+    layers
+        By tensor-parallel width: the same layers, in the same topological order.
+    edges
+        ``(source, destination)`` between layers; a chain for transformers.
+    devices
+        Number of devices that may be used.
+    hbm_usable_bytes
+        Memory of one device that a stage may fill.
+    hbm_bytes_per_s
+        Sustained HBM bandwidth of one device (gradient accumulation, optimizer step).
+    """
+
+    layers: Mapping[int, tuple[LayerCost, ...]]
+    edges: tuple[tuple[int, int], ...]
+    devices: int
+    cluster: Cluster
+    training: Training
+    hbm_usable_bytes: float
+    hbm_bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class StageMemory:
+    """Bytes on each device of a stage, by kind."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    stash: int
+    transient: int
+
+    @property
+    def total(self) -> int:
+        """All kinds together."""
+        return self.parameters + self.gradients + self.optimizer + self.stash + self.transient
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Consecutive layers on ``devices`` devices (the tensor-parallel group).
+
+    ``load_s`` is the time of one microbatch forward and backward, transfers and gradient
+    accumulation included (DESIGN, "Placement").
+    """
+
+    layers: tuple[str, ...]
+    devices: int
+    load_s: float
+    memory_bytes: StageMemory
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Stages and degrees, with the time of one batch.
+
+    Attributes
+    ----------
+    pipeline, data, tensor
+        The three degrees; ``pipeline × data × tensor`` devices are used.
+    microbatches
+        Per replica and batch: ``ceil(global_batch / (data · microbatch))``.
+    stages
+        From the first (embedding) to the last (loss).
+    time_per_batch_s
+        As the event replay of the pipeline finds it.
+    time_breakdown_s
+        By kind, along the stage with the largest load; sums to ``time_per_batch_s``. Kinds:
+        forward, backward, recompute, transfer, gradient_accumulation, optimizer,
+        gradient_synchronisation, bubble.
+    """
+
+    pipeline: int
+    data: int
+    tensor: int
+    microbatches: int
+    stages: tuple[Stage, ...]
+    time_per_batch_s: float
+    time_breakdown_s: Mapping[str, float]

@@ -1,0 +1,84 @@
+"""How a model is trained: the options that are neither the model's nor the machine's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from phaze_opt.errors import InputError
+from phaze_opt.workload.graph import Recompute
+
+OptimizerName = Literal["sgd", "adam"]
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """Bytes per local parameter that an optimizer holds and moves (DESIGN, "Placement").
+
+    Attributes
+    ----------
+    weight_bytes, gradient_bytes, state_bytes
+        Held: working weights, gradient accumulator, master copy and moments.
+    step_bytes
+        Read and written by one optimizer step.
+    """
+
+    name: OptimizerName
+    weight_bytes: int
+    gradient_bytes: int
+    state_bytes: int
+    step_bytes: int
+
+    @property
+    def accumulation_bytes(self) -> int:
+        """Read and written per parameter to add one microbatch's gradients to the accumulator."""
+        return 2 * self.gradient_bytes
+
+
+OPTIMIZERS = {
+    # bf16 weights and gradients; a step reads both and writes the weight.
+    "sgd": Optimizer("sgd", weight_bytes=2, gradient_bytes=2, state_bytes=0, step_bytes=6),
+    # Mixed precision: bf16 weights, fp32 gradients, fp32 master weight and two moments. A fused
+    # step reads gradient, master and moments (16) and writes master, moments and weight (14).
+    "adam": Optimizer("adam", weight_bytes=2, gradient_bytes=4, state_bytes=12, step_bytes=30),
+}
+
+
+@dataclass(frozen=True)
+class Training:
+    """Options of a training run.
+
+    Attributes
+    ----------
+    global_batch
+        Samples per optimizer step over all devices.
+    microbatch
+        Samples per pipeline step on one data-parallel replica.
+    recompute
+        ``none``, ``selective`` (attention core) or ``full`` (a checkpoint per layer).
+    optimizer
+        Key of `OPTIMIZERS`.
+    sequence_parallel
+        Whether tensor-parallel groups also split the sequence (reduce-scatter and all-gather).
+    """
+
+    global_batch: int
+    microbatch: int = 1
+    recompute: Recompute = "none"
+    optimizer: OptimizerName = "sgd"
+    sequence_parallel: bool = False
+
+    def __post_init__(self) -> None:
+        if self.global_batch < 1:
+            raise InputError(f"global_batch is {self.global_batch}, but it must be at least 1.")
+        if not 1 <= self.microbatch <= self.global_batch:
+            raise InputError(
+                f"microbatch is {self.microbatch}, but it must be between 1 and the global batch "
+                f"of {self.global_batch}."
+            )
+        if self.recompute not in ("none", "selective", "full"):
+            raise InputError(
+                f"recompute is {self.recompute!r}, but it must be none, selective or full."
+            )
+        if self.optimizer not in OPTIMIZERS:
+            raise InputError(f"optimizer is {self.optimizer!r}, but it must be sgd or adam.")

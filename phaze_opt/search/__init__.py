@@ -1,0 +1,1 @@
+"""Many points: study specifications, storage, workers and samplers."""

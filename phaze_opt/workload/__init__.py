@@ -1,0 +1,1 @@
+"""What is trained: captured operator graphs of a model's layers."""

@@ -1,0 +1,241 @@
+"""The workload as pure data: operators, layers, and a model captured at several widths.
+
+Nothing here needs torch. Everything can be written to JSON and read back (`phaze_opt.codec`). All
+sizes are those of ONE device at the stated tensor-parallel width, for ONE microbatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+SCHEMA_VERSION = 1
+"""Version of the JSON form of `Workload`; a file with another one is refused."""
+
+CollectiveKind = Literal["all_reduce", "reduce_scatter", "all_gather"]
+Recompute = Literal["none", "selective", "full"]
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """``batch`` independent products of an ``m × k`` and a ``k × n`` matrix (bf16).
+
+    Every element of the batch has its own second operand; a weight shared by the batch is
+    expressed by folding the batch into ``m``.
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+
+    @property
+    def flops(self) -> int:
+        """Two per multiply-accumulate."""
+        return 2 * self.batch * self.m * self.n * self.k
+
+
+@dataclass(frozen=True)
+class VectorWork:
+    """Work on the vector cores: ``rows × columns`` elements of one kind of operator.
+
+    ``kind`` is a row of the vector operator table (`phaze_opt/hardware/data/vector_operators.toml`).
+    Kinds with a reduction (norms, softmax, cross-entropy) reduce along the columns.
+    """
+
+    kind: str
+    rows: int
+    columns: int
+
+    @property
+    def elements(self) -> int:
+        """Number of elements processed."""
+        return self.rows * self.columns
+
+
+@dataclass(frozen=True)
+class Collective:
+    """Communication among the devices of one tensor-parallel group.
+
+    ``size_bytes`` is the size of the whole (unsharded) tensor: what each device holds after an
+    all-gather, before a reduce-scatter, and before and after an all-reduce.
+    """
+
+    kind: CollectiveKind
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One scheduled unit of work.
+
+    An operator with only ``gemms`` runs on a tensor core, with only ``vector`` on a vector core,
+    with both on one of each (a fused operator), with a ``collective`` on the network. One with none of them
+    takes no time.
+
+    Attributes
+    ----------
+    id
+        Unique in its graph; readable (the name of the ATen node).
+    gemms
+        More than one only in a fused attention core, whose intermediate products stay on the chip.
+    vector
+        Executed in order; beside a GEMM they are its epilogue (or the softmax of a fused attention).
+    read_bytes, write_bytes
+        Compulsory HBM traffic: each distinct tensor read once, each result written once.
+    outlives
+        Whether a result leaves the graph (boundary output, stash or gradient), so that fusion must
+        still write it.
+    """
+
+    id: str
+    gemms: tuple[Gemm, ...] = ()
+    vector: tuple[VectorWork, ...] = ()
+    collective: Collective | None = None
+    read_bytes: int = 0
+    write_bytes: int = 0
+    outlives: bool = False
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of the GEMMs (vector work is not counted, as usual for MFU)."""
+        return sum(gemm.flops for gemm in self.gemms)
+
+
+@dataclass(frozen=True)
+class OperatorGraph:
+    """Operators in topological order and the tensors between them.
+
+    ``edges`` holds ``(source, destination, bytes)`` with indices into ``operators``, source before
+    destination, at most one edge per pair.
+    """
+
+    operators: tuple[Operator, ...] = ()
+    edges: tuple[tuple[int, int, int], ...] = ()
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of all GEMMs."""
+        return sum(operator.flops for operator in self.operators)
+
+
+@dataclass(frozen=True)
+class Stash:
+    """Bytes kept from a layer's forward for its backward, per microbatch, under each recompute."""
+
+    none: int
+    selective: int
+    full: int
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One distinct layer: its two graphs, what it holds and what it passes on.
+
+    Attributes
+    ----------
+    name
+        ``"embedding"``, ``"block"``, ``"head"``, or the name the user's module gives.
+    forward, backward
+        Without any recompute; the backward has data- and weight-gradient products.
+    selective_recompute
+        The part of the forward (the attention core) that runs again before the backward under
+        selective recompute; empty where there is none.
+    parameters
+        On one device.
+    tied_parameters
+        Those of ``parameters`` that another layer holds too (the language-model head tied to the
+        embedding); counted once in a model, held by both stages.
+    stash_bytes
+        Under each recompute, see `Stash`.
+    transient_bytes
+        Largest sum of live tensors inside the layer's forward or backward beyond its inputs and
+        its stash.
+    output_bytes
+        Activation passed to the next layers; the gradient coming back has the same size.
+    """
+
+    name: str
+    forward: OperatorGraph
+    backward: OperatorGraph
+    selective_recompute: OperatorGraph
+    parameters: int
+    tied_parameters: int
+    stash_bytes: Stash
+    transient_bytes: int
+    output_bytes: int
+
+
+@dataclass(frozen=True)
+class WorkloadVariant:
+    """A model at one tensor-parallel width and one microbatch.
+
+    Attributes
+    ----------
+    layers
+        The distinct layers.
+    nodes
+        The model's layers in topological order: ``(instance name, index into layers)``.
+    edges
+        ``(source, destination, bytes)`` between ``nodes``: activations, per device.
+    """
+
+    tensor_parallel: int
+    microbatch: int
+    sequence_parallel: bool
+    layers: tuple[Layer, ...]
+    nodes: tuple[tuple[str, int], ...]
+    edges: tuple[tuple[int, int, int], ...]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How often each distinct layer occurs."""
+        occurrences = [0] * len(self.layers)
+        for _, index in self.nodes:
+            occurrences[index] += 1
+        return tuple(occurrences)
+
+    @property
+    def forward_flops(self) -> int:
+        """GEMM FLOPs of one forward pass of one microbatch on one device of the group."""
+        return sum(
+            count * layer.forward.flops
+            for count, layer in zip(self.counts, self.layers, strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model, captured: the same mathematics at several widths and microbatches.
+
+    Attributes
+    ----------
+    model
+        The string that names it (`CONTRACT`, model strings).
+    sequence
+        Tokens per sample (1 where a sample is not a sequence).
+    parameters
+        Of the whole model, tied weights counted once.
+    variants
+        One per captured ``(tensor_parallel, microbatch, sequence_parallel)``.
+    """
+
+    model: str
+    sequence: int
+    parameters: int
+    variants: tuple[WorkloadVariant, ...] = field(repr=False)
+    schema_version: int = SCHEMA_VERSION
+
+    def variants_for(
+        self, microbatch: int, sequence_parallel: bool = False
+    ) -> Iterator[WorkloadVariant]:
+        """Yield the captured variants of one microbatch, by rising tensor-parallel width.
+
+        Sequence parallelism is the same as none at width 1, so width 1 is always among them.
+        """
+        for variant in sorted(self.variants, key=lambda v: v.tensor_parallel):
+            if variant.microbatch != microbatch:
+                continue
+            if variant.tensor_parallel == 1 or variant.sequence_parallel == sequence_parallel:
+                yield variant
