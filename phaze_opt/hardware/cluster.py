@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import Literal
@@ -47,13 +47,26 @@ class NetworkLevel:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Levels of network, innermost first, and where the numbers come from."""
+    """Identical devices joined by levels of network.
+
+    Attributes
+    ----------
+    levels
+        Innermost first.
+    devices
+        How many there are; a training run may leave some unused.
+    source
+        Where the numbers come from.
+    """
 
     name: str
     levels: tuple[NetworkLevel, ...]
+    devices: int = 1
     source: str = ""
 
     def __post_init__(self) -> None:
+        if self.devices < 1:
+            raise InputError(f"devices is {self.devices}, but it must be at least 1.")
         if not self.levels:
             raise InputError(f"The cluster {self.name!r} has no network level.")
 
@@ -69,8 +82,8 @@ def cluster_presets() -> dict[str, Cluster]:
     }
 
 
-def load_cluster(name: str) -> Cluster:
-    """Return the preset of this name.
+def load_cluster(name: str, devices: int) -> Cluster:
+    """Return the preset of this name with so many devices.
 
     Raises
     ------
@@ -80,4 +93,4 @@ def load_cluster(name: str) -> Cluster:
     presets = cluster_presets()
     if name not in presets:
         raise unknown_name("cluster", name, presets)
-    return presets[name]
+    return replace(presets[name], devices=devices)

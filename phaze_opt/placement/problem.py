@@ -53,8 +53,8 @@ class PlacementProblem:
         By tensor-parallel width: the same layers, in the same topological order.
     edges
         ``(source, destination)`` between layers; a chain for transformers.
-    devices
-        Number of devices that may be used.
+    cluster
+        Its ``devices`` are how many may be used.
     hbm_usable_bytes
         Memory of one device that a stage may fill.
     hbm_bytes_per_s
@@ -63,7 +63,6 @@ class PlacementProblem:
 
     layers: Mapping[int, tuple[LayerCost, ...]]
     edges: tuple[tuple[int, int], ...]
-    devices: int
     cluster: Cluster
     training: Training
     hbm_usable_bytes: float
