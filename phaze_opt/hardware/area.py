@@ -1,0 +1,162 @@
+"""Chip area of an accelerator from a table of SRAM macros and areas per block.
+
+Two models (``data/area_models.toml``): ``phaze-22nm``, the published one of Phaze (ICML 2024), is a
+relative area budget: it has no network, PHY or control, and its multiply-accumulate is close to 7 nm
+logic. ``chip`` adds those blocks, partly from die photographs, partly estimated.
+"""
+
+from __future__ import annotations
+
+import csv
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from phaze_opt.errors import InputError, unknown_name
+from phaze_opt.units import KIB, MM2_PER_UM2
+
+if TYPE_CHECKING:
+    from phaze_opt.hardware.accelerator import Accelerator
+
+AreaModel = Literal["phaze-22nm", "chip"]
+SramLevel = Literal["L2", "GLB"]
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class AreaConstants:
+    """Area per block of one model; names carry the units."""
+
+    tensor_pe_um2: float
+    vector_lane_um2: float
+    core_mm2: float
+    hbm_phy_mm2_per_gb_per_s: float
+    noc_mm2_per_byte_per_cycle: float
+    source: str
+
+
+@dataclass(frozen=True)
+class SramTable:
+    """Area and access energy of the macros of one level, by rising size.
+
+    Attributes
+    ----------
+    size_kib, area_um2, read_pj, write_pj : (sizes,)
+        Energies are per access of 64 bits.
+    """
+
+    level: SramLevel
+    size_kib: FloatArray
+    area_um2: FloatArray
+    read_pj: FloatArray
+    write_pj: FloatArray
+
+    def interpolate(self, size_bytes: npt.ArrayLike, column: FloatArray) -> FloatArray:
+        """Read a column between the tabulated sizes, linear in both logarithms.
+
+        Raises
+        ------
+        InputError
+            If a size lies outside the table.
+        """
+        size_kib = np.asarray(size_bytes, dtype=np.float64) / KIB
+        outside = (size_kib < self.size_kib[0]) | (size_kib > self.size_kib[-1])
+        if np.any(outside):
+            value = float(np.extract(outside, size_kib)[0])
+            raise InputError(
+                f"A {self.level} of {value:g} KiB lies outside the SRAM table, which holds "
+                f"{self.size_kib[0]:g} to {self.size_kib[-1]:g} KiB."
+            )
+        exact = np.searchsorted(self.size_kib, size_kib)
+        between = np.exp(np.interp(np.log(size_kib), np.log(self.size_kib), np.log(column)))
+        return np.where(self.size_kib[exact] == size_kib, column[exact], between)
+
+
+@cache
+def sram_table(level: SramLevel) -> SramTable:
+    """Return the CACTI 7 macros at 22 nm of one level (``data/sram_22nm.csv``)."""
+    text = resources.files("phaze_opt.hardware").joinpath("data/sram_22nm.csv").read_text("utf-8")
+    rows = [row for row in csv.DictReader(text.splitlines()) if row["level"] == level]
+
+    def column(name: str) -> FloatArray:
+        return np.array([float(row[name]) for row in rows])
+
+    return SramTable(
+        level,
+        column("size_kib"),
+        column("area_um2"),
+        column("read_pj_per_64bit"),
+        column("write_pj_per_64bit"),
+    )
+
+
+@cache
+def area_constants(model: str) -> AreaConstants:
+    """Return the constants of an area model.
+
+    Raises
+    ------
+    InputError
+        If there is no such model.
+    """
+    path = resources.files("phaze_opt.hardware").joinpath("data/area_models.toml")
+    table = tomllib.loads(path.read_text("utf-8"))
+    if model not in table:
+        raise unknown_name("area model", model, table)
+    return AreaConstants(**table[model])
+
+
+def area_of_arrays_mm2(columns: Mapping[str, npt.ArrayLike], model: AreaModel) -> FloatArray:
+    """Area of many accelerators at once.
+
+    Parameters
+    ----------
+    columns
+        The fields of `Accelerator` that take area (``num_tc``, ``pe_x``, ``pe_y``, ``num_vc``, ``pe_vc``,
+        ``l2_tc_bytes``, ``l2_vc_bytes``, ``glb_bytes``, ``glb_bytes_per_cycle``,
+        ``hbm_bytes_per_s``), each of shape (accelerators,) or a scalar.
+    model
+        Which area model.
+
+    Returns
+    -------
+    area_mm2 : (accelerators,)
+    """
+    constants = area_constants(model)
+    value = {name: np.asarray(column, dtype=np.float64) for name, column in columns.items()}
+    l2, glb = sram_table("L2"), sram_table("GLB")
+    tensor_core_um2 = value["pe_x"] * value["pe_y"] * constants.tensor_pe_um2 + l2.interpolate(
+        value["l2_tc_bytes"], l2.area_um2
+    )
+    vector_core_um2 = value["pe_vc"] * constants.vector_lane_um2 + l2.interpolate(
+        value["l2_vc_bytes"], l2.area_um2
+    )
+    blocks_um2 = (
+        glb.interpolate(value["glb_bytes"], glb.area_um2)
+        + value["num_tc"] * tensor_core_um2
+        + value["num_vc"] * vector_core_um2
+    )
+    rest_mm2 = (
+        (value["num_tc"] + value["num_vc"]) * constants.core_mm2
+        + value["hbm_bytes_per_s"] / 1e9 * constants.hbm_phy_mm2_per_gb_per_s
+        + value["glb_bytes_per_cycle"] * constants.noc_mm2_per_byte_per_cycle
+    )
+    return np.asarray(blocks_um2 * MM2_PER_UM2 + rest_mm2)
+
+
+AREA_FIELDS = (
+    "num_tc", "pe_x", "pe_y", "num_vc", "pe_vc", "l2_tc_bytes", "l2_vc_bytes",
+    "glb_bytes", "glb_bytes_per_cycle", "hbm_bytes_per_s",
+)  # fmt: skip
+
+
+def area_mm2(accelerator: Accelerator, model: AreaModel) -> float:
+    """Area of one accelerator in mm²; see `area_of_arrays_mm2`."""
+    columns = {name: getattr(accelerator, name) for name in AREA_FIELDS}
+    return float(area_of_arrays_mm2(columns, model))

@@ -1,0 +1,118 @@
+"""Accelerators by name or from a TOML file, with single fields changed."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from phaze_opt.codec import from_builtins, read_file
+from phaze_opt.errors import InputError, unknown_name
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.units import GIB, MIB
+
+_SCALED_KEYS = {
+    "glb_mib": ("glb_bytes", MIB),
+    "hbm_gib": ("hbm_bytes", GIB),
+    "clock_ghz": ("clock_hz", 1e9),
+}
+"""Convenient keys of ``--set``: the field they set, and the factor."""
+
+
+@dataclass(frozen=True)
+class AcceleratorPreset:
+    """A named accelerator and where its numbers come from."""
+
+    name: str
+    accelerator: Accelerator
+    source: str
+
+
+@cache
+def accelerator_presets() -> dict[str, AcceleratorPreset]:
+    """Return all accelerators of ``data/accelerators.toml`` by name."""
+    path = resources.files("phaze_opt.hardware").joinpath("data/accelerators.toml")
+    table = tomllib.loads(path.read_text("utf-8"))
+    return {name: _preset(name, entry) for name, entry in table.items()}
+
+
+def load_accelerator(
+    name_or_path: str, overrides: Mapping[str, str] | None = None
+) -> Accelerator:
+    """Return a preset, or read a TOML file, and change single fields.
+
+    Parameters
+    ----------
+    name_or_path
+        A preset's name, or the path of a file ending in ``.toml`` with the fields of `Accelerator`.
+    overrides
+        Field names (or ``glb_mib``, ``hbm_gib``, ``clock_ghz``) with their values as text. A private
+        buffer whose size follows from the PE array follows a changed array.
+
+    Raises
+    ------
+    InputError
+        If the preset, a field or a value is not allowed.
+    """
+    if name_or_path.endswith(".toml"):
+        path = Path(name_or_path)
+        text = read_file(path, "accelerator file").decode("utf-8", errors="replace")
+        try:
+            entry = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise InputError(f"The accelerator file {path} is not valid TOML: {error}.") from None
+        accelerator = _preset(str(path), entry).accelerator
+    else:
+        presets = accelerator_presets()
+        if name_or_path not in presets:
+            raise unknown_name("accelerator", name_or_path, presets)
+        accelerator = presets[name_or_path].accelerator
+    return change_fields(accelerator, overrides or {})
+
+
+def change_fields(accelerator: Accelerator, overrides: Mapping[str, str]) -> Accelerator:
+    """Change single fields of an accelerator; see `load_accelerator`."""
+    types = {
+        field.name: field.type
+        for field in dataclasses.fields(Accelerator)
+        if field.name != "calibration"
+    }
+    changes: dict[str, Any] = {}
+    for key, text in overrides.items():
+        if key not in types and key not in _SCALED_KEYS:
+            raise unknown_name("accelerator field", key, [*types, *_SCALED_KEYS])
+        name, factor = _SCALED_KEYS.get(key, (key, 1))
+        changes[name] = _parse(key, text, str(types[name]), factor)
+    for l2_name, array_fields in (("l2_tc_bytes", {"pe_x", "pe_y"}), ("l2_vc_bytes", {"pe_vc"})):
+        if array_fields & changes.keys() and l2_name not in changes:
+            changes[l2_name] = 0
+    return dataclasses.replace(accelerator, **changes)
+
+
+def _preset(name: str, entry: Mapping[str, Any]) -> AcceleratorPreset:
+    """Split a table of the data file into the accelerator and its provenance."""
+    values = dict(entry)
+    source = str(values.pop("source", ""))
+    return AcceleratorPreset(name, from_builtins(values, Accelerator, f"accelerator {name!r}"), source)
+
+
+def _parse(key: str, text: str, type_name: str, factor: float) -> bool | int | float:
+    """Read one value of ``--set`` as the type of its field."""
+    if type_name == "bool":
+        if text.lower() not in ("true", "false"):
+            raise InputError(f"{key} is {text!r}, but it must be true or false.")
+        return text.lower() == "true"
+    try:
+        value = float(text) * factor
+    except ValueError:
+        raise InputError(f"{key} is {text!r}, but it must be a number.") from None
+    if type_name != "int":
+        return value
+    if not value.is_integer():
+        raise InputError(f"{key} is {text!r}, but it must give a whole number.")
+    return int(value)
