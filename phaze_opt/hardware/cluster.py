@@ -22,19 +22,40 @@ class NetworkLevel:
     Attributes
     ----------
     bandwidth_bytes_per_s
-        Sustained, per device and direction, all its links of this level together.
+        Nominal, per device and direction, all its links of this level together.
     latency_s
         Of one message.
     group_size
-        Devices that this level joins; ``None`` for as many as there are.
+        Units of the level below (devices at the innermost level) that this level joins; ``None``
+        for as many as there are.
+    axes
+        Of a ring or torus: its extents, whose product is ``group_size``. Left out, a level of
+        known size is one ring.
+    efficiency
+        Sustained over nominal bandwidth.
     """
 
     bandwidth_bytes_per_s: float
     latency_s: float
     topology: Topology
     group_size: int | None = None
+    axes: tuple[int, ...] = ()
+    efficiency: float = 1.0
 
     def __post_init__(self) -> None:
+        if self.axes and (self.topology == "switch" or min(self.axes) < 1):
+            raise InputError(
+                f"axes is {list(self.axes)} on a {self.topology}, but axes are the positive "
+                "extents of a ring or torus."
+            )
+        if self.axes and self.group_size is None:
+            object.__setattr__(self, "group_size", math.prod(self.axes))
+        if self.axes and math.prod(self.axes) != self.group_size:
+            raise InputError(
+                f"axes is {list(self.axes)}, but its product must be group_size {self.group_size}."
+            )
+        if not 0 < self.efficiency <= 1:
+            raise InputError(f"efficiency is {self.efficiency}, but it must be in (0, 1].")
         if self.group_size is not None and self.group_size < 1:
             raise InputError(f"group_size is {self.group_size}, but it must be at least 1.")
         if not (math.isfinite(self.bandwidth_bytes_per_s) and self.bandwidth_bytes_per_s > 0):
@@ -43,6 +64,21 @@ class NetworkLevel:
             )
         if not (math.isfinite(self.latency_s) and self.latency_s >= 0):
             raise InputError(f"latency_s is {self.latency_s}, but it must not be negative.")
+
+    @property
+    def sustained_bytes_per_s(self) -> float:
+        """Bandwidth per device and direction that a large transfer reaches, on all links."""
+        return self.bandwidth_bytes_per_s * self.efficiency
+
+    @property
+    def link_bytes_per_s(self) -> float:
+        """Bandwidth between two neighbours: of a switch all of it, of a torus one link of many.
+
+        A device on a ring or torus has two links per axis.
+        """
+        if self.topology == "switch":
+            return self.sustained_bytes_per_s
+        return self.sustained_bytes_per_s / (2 * max(1, len(self.axes)))
 
 
 @dataclass(frozen=True)
