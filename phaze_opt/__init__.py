@@ -1,4 +1,7 @@
-"""Which accelerator, and which spread over many of them, trains a model fastest within a chip area?
+"""Co-search of accelerator architecture and device placement for training.
+
+Which accelerator, and which way of spreading the training over many of them, trains a model fastest
+within a chip area?
 
 The public names are imported on first use (PEP 562), so that importing the package loads nothing
 heavy.

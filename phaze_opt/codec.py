@@ -78,7 +78,7 @@ def read_file(path: Path, what: str) -> bytes:
 def _refuse_unknown_keys(plain: object, kind: Any, what: str) -> None:
     """Walk plain data beside its type; msgspec ignores unknown keys of dataclasses."""
     if dataclasses.is_dataclass(kind) and isinstance(plain, Mapping):
-        hints = _field_types(kind)
+        hints = _field_types(typing.cast(Any, kind))
         for key, value in plain.items():
             if key not in hints:
                 raise unknown_name(f"key in the {what}:", key, hints)

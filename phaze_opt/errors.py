@@ -34,9 +34,21 @@ class ConflictError(PhazeError):
 
 
 class InfeasibleError(PhazeError):
-    """A well-posed problem without a solution; exit code 5."""
+    """A well-posed problem without a solution; exit code 5.
+
+    Parameters
+    ----------
+    message
+        What does not fit, and by how much.
+    violation
+        By how much, relative to what is allowed (0.25: a quarter too much).
+    """
 
     exit_code = 5
+
+    def __init__(self, message: str, violation: float = 0.0) -> None:
+        super().__init__(message)
+        self.violation = violation
 
 
 def unknown_name(what: str, name: object, allowed: Iterable[str]) -> InputError:

@@ -1,4 +1,4 @@
-"""One accelerator chip: tensor cores, vector cores, memories, and what one measures once per chip."""
+"""One accelerator chip: its cores and memories, and what one measures once per chip."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from phaze_opt.hardware.area import AreaModel, area_mm2
 from phaze_opt.units import GIB, KIB
 
 L2_BYTES_PER_PE = 16
-"""Bytes of private L2 per processing element where none is given (DESIGN, "Hardware")."""
+"""Bytes of private L2 per processing element, as in the published space of Phaze (ICML 2024)."""
+
+
+def default_l2_bytes(processing_elements: int) -> int:
+    """Private buffer of a core where none is given: 16 B per element, at least 1 KiB."""
+    return max(KIB, L2_BYTES_PER_PE * processing_elements)
 
 
 @dataclass(frozen=True)
@@ -83,10 +88,10 @@ class Accelerator:
     calibration: Calibration = field(default_factory=Calibration)
 
     def __post_init__(self) -> None:
-        default_l2 = {"l2_tc_bytes": self.pe_x * self.pe_y, "l2_vc_bytes": self.pe_vc}
-        for name, elements in default_l2.items():
-            if getattr(self, name) == 0:
-                object.__setattr__(self, name, max(KIB, L2_BYTES_PER_PE * elements))
+        if self.l2_tc_bytes == 0:
+            object.__setattr__(self, "l2_tc_bytes", default_l2_bytes(self.pe_x * self.pe_y))
+        if self.l2_vc_bytes == 0:
+            object.__setattr__(self, "l2_vc_bytes", default_l2_bytes(self.pe_vc))
         for entry in fields(self):
             value = getattr(self, entry.name)
             if entry.name in ("calibration", "concurrent_operators") or value is None:

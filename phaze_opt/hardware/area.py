@@ -1,8 +1,8 @@
 """Chip area of an accelerator from a table of SRAM macros and areas per block.
 
-Two models (``data/area_models.toml``): ``phaze-22nm``, the published one of Phaze (ICML 2024), is a
-relative area budget: it has no network, PHY or control, and its multiply-accumulate is close to 7 nm
-logic. ``chip`` adds those blocks, partly from die photographs, partly estimated.
+Two models (``data/area_models.toml``): ``phaze-22nm``, the published one of Phaze (ICML 2024), is
+a relative area budget: it has no network, PHY or control, and its multiply-accumulate is close to
+7 nm logic. ``chip`` adds those blocks, partly from die photographs, partly estimated.
 """
 
 from __future__ import annotations
@@ -118,9 +118,8 @@ def area_of_arrays_mm2(columns: Mapping[str, npt.ArrayLike], model: AreaModel) -
     Parameters
     ----------
     columns
-        The fields of `Accelerator` that take area (``num_tc``, ``pe_x``, ``pe_y``, ``num_vc``, ``pe_vc``,
-        ``l2_tc_bytes``, ``l2_vc_bytes``, ``glb_bytes``, ``glb_bytes_per_cycle``,
-        ``hbm_bytes_per_s``), each of shape (accelerators,) or a scalar.
+        The fields of `Accelerator` that take area (`AREA_FIELDS`), each of shape (accelerators,) or
+        a scalar.
     model
         Which area model.
 

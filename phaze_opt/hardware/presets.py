@@ -13,7 +13,7 @@ from typing import Any
 
 from phaze_opt.codec import from_builtins, read_file
 from phaze_opt.errors import InputError, unknown_name
-from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.accelerator import Accelerator, default_l2_bytes
 from phaze_opt.units import GIB, MIB
 
 _SCALED_KEYS = {
@@ -41,9 +41,7 @@ def accelerator_presets() -> dict[str, AcceleratorPreset]:
     return {name: _preset(name, entry) for name, entry in table.items()}
 
 
-def load_accelerator(
-    name_or_path: str, overrides: Mapping[str, str] | None = None
-) -> Accelerator:
+def load_accelerator(name_or_path: str, overrides: Mapping[str, str] | None = None) -> Accelerator:
     """Return a preset, or read a TOML file, and change single fields.
 
     Parameters
@@ -51,8 +49,8 @@ def load_accelerator(
     name_or_path
         A preset's name, or the path of a file ending in ``.toml`` with the fields of `Accelerator`.
     overrides
-        Field names (or ``glb_mib``, ``hbm_gib``, ``clock_ghz``) with their values as text. A private
-        buffer whose size follows from the PE array follows a changed array.
+        Field names (or ``glb_mib``, ``hbm_gib``, ``clock_ghz``) with their values as text. A
+        private buffer of the default size follows a changed PE array.
 
     Raises
     ------
@@ -88,9 +86,11 @@ def change_fields(accelerator: Accelerator, overrides: Mapping[str, str]) -> Acc
             raise unknown_name("accelerator field", key, [*types, *_SCALED_KEYS])
         name, factor = _SCALED_KEYS.get(key, (key, 1))
         changes[name] = _parse(key, text, str(types[name]), factor)
-    for l2_name, array_fields in (("l2_tc_bytes", {"pe_x", "pe_y"}), ("l2_vc_bytes", {"pe_vc"})):
-        if array_fields & changes.keys() and l2_name not in changes:
-            changes[l2_name] = 0
+    # A buffer that has the size of the rule keeps following it; one that was stated stays.
+    if accelerator.l2_tc_bytes == default_l2_bytes(accelerator.pe_x * accelerator.pe_y):
+        changes.setdefault("l2_tc_bytes", 0)
+    if accelerator.l2_vc_bytes == default_l2_bytes(accelerator.pe_vc):
+        changes.setdefault("l2_vc_bytes", 0)
     return dataclasses.replace(accelerator, **changes)
 
 
@@ -98,7 +98,9 @@ def _preset(name: str, entry: Mapping[str, Any]) -> AcceleratorPreset:
     """Split a table of the data file into the accelerator and its provenance."""
     values = dict(entry)
     source = str(values.pop("source", ""))
-    return AcceleratorPreset(name, from_builtins(values, Accelerator, f"accelerator {name!r}"), source)
+    return AcceleratorPreset(
+        name, from_builtins(values, Accelerator, f"accelerator {name!r}"), source
+    )
 
 
 def _parse(key: str, text: str, type_name: str, factor: float) -> bool | int | float:

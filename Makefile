@@ -1,0 +1,36 @@
+# Two commands do everything: `make study` answers a question, `make test` checks the project.
+
+PYTHON ?= python3.11
+BIN := .venv/bin
+STAMP := .venv/.installed
+WORKERS ?= 2
+
+.PHONY: setup study test lint bench clean
+
+setup: $(STAMP)
+
+$(STAMP): requirements.lock pyproject.toml setup.py
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $(STAMP)
+
+study: $(STAMP)
+	$(BIN)/phaze-opt study create studies/quickstart.toml --exist-ok
+	$(BIN)/phaze-opt study run quickstart --workers $(WORKERS)
+	$(BIN)/phaze-opt study show quickstart
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+bench: $(STAMP)
+	$(BIN)/python -m pytest tests/benchmarks --benchmark-only --override-ini addopts=
+
+clean:
+	rm -rf .venv build dist *.egg-info

@@ -1,0 +1,317 @@
+"""Cycles and traffic of matrix products on tensor cores, from first principles.
+
+A product of ``batch`` pairs ``(m × k)·(k × n)`` on ``cores`` tensor cores, each an array of
+``pe_x × pe_y`` processing elements with a private L2:
+
+* Every core works on one tile at a time; tiles run in waves over the cores. Which operand stays in
+  the L2 while the others stream is the dataflow: output-, weight- or input-stationary. Within a
+  tile the array holds whichever operand takes the fewest cycles, with every edge rounded up to the
+  array, so that tile and wave quantisation appear by themselves.
+* Every wave pays the fill and drain of the array once.
+* Tiles are double-buffered in the L2; sums are kept in fp32. A weight- or input-stationary tile
+  that does not span the whole reduction spills its partial sums to the global buffer.
+* There is no multicast: global-buffer traffic is the sum of what every core reads and writes.
+* HBM traffic is that of the best blocking through half of the global buffer (the other half holds
+  the streams), with whichever operand stays resident.
+
+The kernel is one scalar function compiled by numba; arrays of products and accelerators loop over
+it, so a single estimate and a table agree bit for bit.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+
+ELEMENT_BYTES = 2
+"""bf16 operands and results."""
+SUM_BYTES = 4
+"""fp32 partial sums."""
+_STREAM_BYTES_PER_ROW = 16
+"""Double-buffered 64-bit words (four bf16 elements) per row of a streamed operand."""
+
+_MULTIPLES = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128], dtype=np.int64)
+"""Tile edges that are tried, in units of the PE array."""
+_HALVINGS = 13
+"""Streams of a stationary tile are tried whole and cut into 2, 4, ... parts."""
+
+
+class Dataflow(IntEnum):
+    """Operand that stays in the private L2 of a core."""
+
+    OUTPUT_STATIONARY = 0
+    WEIGHT_STATIONARY = 1
+    INPUT_STATIONARY = 2
+
+
+class Column(IntEnum):
+    """Columns of the table that `gemm_table` returns."""
+
+    ARRAY_CYCLES = 0
+    """PE array, fill and drain of every wave included."""
+    GLB_BYTES = 1
+    HBM_EXTRA_BYTES = 2
+    """HBM traffic beyond reading each operand and writing the result once."""
+    L2_BYTES = 3
+    """Between the private buffers and the arrays, all cores."""
+    DATAFLOW = 4
+    TILE_M = 5
+    TILE_N = 6
+    TILE_K = 7
+
+
+@njit(cache=True, inline="always")
+def _ceil_div(numerator: int, denominator: int) -> int:
+    return (numerator + denominator - 1) // denominator
+
+
+@njit("float64(int64,int64,int64,float64)", cache=True)
+def hbm_traffic_bytes(m: int, n: int, k: int, glb_bytes: float) -> float:
+    """Least HBM traffic of one product blocked through the global buffer.
+
+    The resident block takes half of the buffer. Either whole rows of the first operand stay and
+    the second streams by, or the reverse, or a block of the result stays in fp32 while slices of
+    both stream by.
+
+    Returns
+    -------
+    bytes
+        Operands as often as they are read, the result once.
+    """
+    resident = glb_bytes / 2.0
+    first, second, result = (
+        float(ELEMENT_BYTES) * m * k,
+        float(ELEMENT_BYTES) * k * n,
+        float(ELEMENT_BYTES) * m * n,
+    )
+    best = np.inf
+    panel = int(resident // (ELEMENT_BYTES * k))
+    if panel >= 1:
+        best = first + second * _ceil_div(m, panel)
+        best = min(best, second + first * _ceil_div(n, panel))
+    block = int(resident // SUM_BYTES)
+    part = 1
+    for _ in range(_HALVINGS):
+        rows = min(_ceil_div(m, part), block)
+        columns = min(max(block // rows, 1), n)
+        best = min(best, first * _ceil_div(n, columns) + second * _ceil_div(m, rows))
+        columns = min(_ceil_div(n, part), block)
+        rows = min(max(block // columns, 1), m)
+        best = min(best, first * _ceil_div(n, columns) + second * _ceil_div(m, rows))
+        part *= 2
+    return best + result
+
+
+@njit(cache=True, inline="always")
+def _array_cycles(m: int, n: int, k: int, x: int, y: int, l2_rate: float) -> tuple[float, float]:
+    """Least cycles of one tile over the three ways to hold an operand in the array.
+
+    Returns
+    -------
+    cycles, l2_bytes
+        Cycles, and the traffic between L2 and array of the chosen way.
+    """
+    best = np.inf
+    best_bytes = 0.0
+    # The result stays: m and n lie across the array, k passes through.
+    passes = _ceil_div(m, x) * _ceil_div(n, y)
+    moved = ELEMENT_BYTES * (float(passes) * k * (x + y) + float(m) * n)
+    cycles = max(float(passes) * k, moved / l2_rate)
+    best, best_bytes = cycles, moved
+    # The second operand stays: k and n lie across, rows of the first pass through.
+    passes = _ceil_div(k, x) * _ceil_div(n, y)
+    moved = ELEMENT_BYTES * (float(k) * n + float(passes) * m * x) + SUM_BYTES * (
+        2.0 * passes * m * y
+    )
+    cycles = max(float(passes) * m, moved / l2_rate)
+    if cycles < best:
+        best, best_bytes = cycles, moved
+    # The first operand stays: k and m lie across, columns of the second pass through.
+    passes = _ceil_div(k, x) * _ceil_div(m, y)
+    moved = ELEMENT_BYTES * (float(k) * m + float(passes) * n * x) + SUM_BYTES * (
+        2.0 * passes * n * y
+    )
+    cycles = max(float(passes) * n, moved / l2_rate)
+    if cycles < best:
+        best, best_bytes = cycles, moved
+    return best, best_bytes
+
+
+@njit(cache=True, inline="always")
+def _better(time: float, traffic: float, best: FloatArray) -> bool:
+    """Whether a tiling is faster, or as fast with less traffic; ``best`` is (time, traffic)."""
+    return bool(time < best[0] or (time == best[0] and traffic < best[1]))
+
+
+@njit(cache=True, inline="always")
+def _fits(edge_1: int, edge_2: int, l2_bytes: float) -> bool:
+    """Whether a resident tile and the double-buffered streams along its edges fit the L2."""
+    return (
+        SUM_BYTES * float(edge_1) * edge_2 + _STREAM_BYTES_PER_ROW * (edge_1 + edge_2) <= l2_bytes
+    )
+
+
+@njit(
+    "void(int64,int64,int64,int64,int64,int64,int64,float64,float64,float64,float64,float64,"
+    "float64[::1],float64[::1])",
+    cache=True,
+)
+def _output_stationary(
+    m: int, n: int, k: int, batch: int, cores: int, x: int, y: int,
+    l2_bytes: float, l2_rate: float, glb_rate: float, overhead: float, floor: float,
+    best: FloatArray, row: FloatArray,
+) -> None:  # fmt: skip
+    """Try tiles of the result that accumulate in the L2 over the whole reduction."""
+    for multiple_m in _MULTIPLES:
+        tile_m = min(multiple_m * x, m)
+        tiles_m = _ceil_div(m, tile_m)
+        for multiple_n in _MULTIPLES:
+            tile_n = min(multiple_n * y, n)
+            if not _fits(tile_m, tile_n, l2_bytes):
+                break
+            tiles_n = _ceil_div(n, tile_n)
+            tiles = float(batch) * tiles_m * tiles_n
+            per_tile, moved = _array_cycles(tile_m, tile_n, k, x, y, l2_rate)
+            cycles = np.ceil(tiles / cores) * (per_tile + overhead)
+            traffic = (
+                float(ELEMENT_BYTES)
+                * batch
+                * (float(m) * k * tiles_n + float(k) * n * tiles_m + float(m) * n)
+            )
+            time = max(cycles, traffic / glb_rate, floor)
+            if _better(time, traffic, best):
+                best[0], best[1] = time, traffic
+                row[0], row[1], row[3] = cycles, traffic, tiles * moved
+                row[4], row[5], row[6], row[7] = 0.0, tile_m, tile_n, k
+            if tile_n == n:
+                break
+        if tile_m == m:
+            break
+
+
+@njit(
+    "void(int64,int64,int64,int64,int64,int64,int64,float64,float64,float64,float64,float64,"
+    "int64,float64[::1],float64[::1])",
+    cache=True,
+)
+def _operand_stationary(
+    m: int, n: int, k: int, batch: int, cores: int, x: int, y: int,
+    l2_bytes: float, l2_rate: float, glb_rate: float, overhead: float, floor: float,
+    dataflow: int, best: FloatArray, row: FloatArray,
+) -> None:  # fmt: skip
+    """Try tiles of the second operand (k × n) that stay while rows of the first stream by.
+
+    The input-stationary dataflow is the same with the product transposed (m and n exchanged).
+    """
+    for multiple_k in _MULTIPLES:
+        tile_k = min(multiple_k * x, k)
+        tiles_k = _ceil_div(k, tile_k)
+        for multiple_n in _MULTIPLES:
+            tile_n = min(multiple_n * y, n)
+            if not _fits(tile_k, tile_n, l2_bytes):
+                break
+            tiles_n = _ceil_div(n, tile_n)
+            passes = float(_ceil_div(tile_k, x) * _ceil_div(tile_n, y))
+            sums = float(SUM_BYTES) * 2.0 * (tiles_k - 1) * float(m) * n
+            part = 1
+            for _ in range(_HALVINGS):
+                stream = _ceil_div(m, part)
+                streams = _ceil_div(m, stream)
+                moved = ELEMENT_BYTES * (float(tile_k) * tile_n + passes * stream * x) + (
+                    SUM_BYTES * 2.0 * passes * stream * y
+                )
+                per_tile = max(passes * stream, moved / l2_rate)
+                tiles = float(batch) * tiles_k * tiles_n * streams
+                cycles = np.ceil(tiles / cores) * (per_tile + overhead)
+                traffic = batch * (
+                    float(ELEMENT_BYTES)
+                    * (float(k) * n * streams + float(m) * k * tiles_n + float(m) * n)
+                    + sums
+                )
+                time = max(cycles, traffic / glb_rate, floor)
+                if _better(time, traffic, best):
+                    best[0], best[1] = time, traffic
+                    row[0], row[1], row[3] = cycles, traffic, tiles * moved
+                    row[4], row[6], row[7] = dataflow, tile_n, tile_k
+                    row[5] = stream
+                if stream == 1:
+                    break
+                part *= 2
+            if tile_n == n:
+                break
+        if tile_k == k:
+            break
+
+
+@njit(
+    "void(int64[::1],int64,int64,int64,float64,float64,float64,float64,float64,float64,"
+    "float64[::1])",
+    cache=True,
+)
+def _gemm(
+    gemm: IntArray, cores: int, x: int, y: int, l2_bytes: float, l2_rate: float,
+    glb_bytes: float, glb_rate: float, hbm_rate: float, overhead: float, row: FloatArray,
+) -> None:  # fmt: skip
+    """Fill one row of the table for one product; all rates are in bytes per cycle."""
+    m, n, k, batch = gemm[0], gemm[1], gemm[2], gemm[3]
+    hbm_bytes = batch * hbm_traffic_bytes(m, n, k, glb_bytes)
+    compulsory = float(ELEMENT_BYTES) * batch * (float(m) * k + float(k) * n + float(m) * n)
+    row[2] = hbm_bytes - compulsory
+    floor = hbm_bytes / hbm_rate
+    best = np.array([np.inf, np.inf])
+    _output_stationary(
+        m, n, k, batch, cores, x, y, l2_bytes, l2_rate, glb_rate, overhead, floor, best, row
+    )
+    _operand_stationary(
+        m, n, k, batch, cores, x, y, l2_bytes, l2_rate, glb_rate, overhead, floor, 1, best, row
+    )
+    before = best[0], best[1]
+    _operand_stationary(
+        n, m, k, batch, cores, x, y, l2_bytes, l2_rate, glb_rate, overhead, floor, 2, best, row
+    )
+    if before != (best[0], best[1]):
+        row[5], row[6] = row[6], row[5]
+
+
+@njit(
+    "void(int64[:,::1],int64,int64,int64,float64,float64,float64,float64,float64,float64,"
+    "float64[:,::1])",
+    cache=True,
+)
+def fill_gemm_table(
+    gemms: IntArray, cores: int, x: int, y: int, l2_bytes: float, l2_rate: float,
+    glb_bytes: float, glb_rate: float, hbm_rate: float, overhead: float, table: FloatArray,
+) -> None:  # fmt: skip
+    """Estimate many products on one accelerator.
+
+    Parameters
+    ----------
+    gemms : (products, 4)
+        m, n, k, batch.
+    cores
+        Tensor cores that the product may use.
+    x, y
+        PE array of one core.
+    l2_bytes, l2_rate
+        Private buffer of one core in bytes, and its bandwidth in bytes per cycle.
+    glb_bytes, glb_rate
+        Global buffer that the product may use, and its bandwidth in bytes per cycle.
+    hbm_rate
+        Sustained HBM bandwidth in bytes per cycle.
+    overhead
+        Cycles of fill and drain per wave.
+    table : (products, len(Column))
+        Filled with the values of `Column`; array cycles are infinite where no tile fits the L2.
+    """
+    for index in range(gemms.shape[0]):
+        table[index, 0] = np.inf
+        _gemm(
+            gemms[index], cores, x, y, l2_bytes, l2_rate, glb_bytes, glb_rate, hbm_rate, overhead,
+            table[index],
+        )  # fmt: skip
