@@ -1,7 +1,7 @@
 """What the scheduler takes and gives: operators with times on identical cores, and their order.
 
-The rules (DESIGN, "Scheduling"; Phaze, ICML 2024, section 4): every operator needs one core of its type, or runs
-intra-operator parallel on all of them; then, in ``exclusive`` mode, nothing else runs. HBM, global
+The rules (Phaze, ICML 2024, section 4): every operator needs one core of its type, or runs
+intra-operator parallel on all of them; then, under ``exclusive``, nothing else runs. HBM, global
 buffer and network bandwidth are shared resources that concurrent operators may not overdraw.
 """
 
@@ -24,14 +24,15 @@ class ScheduleOperator:
     id
         Unique in the problem.
     core
-        What it occupies: a tensor core, a vector core, one of each, or nothing (a collective, whose resource is
-        the link; a view).
+        What it occupies: a tensor core, a vector core, one of each, or nothing (a collective, whose
+        resource is the link; a view). An operator on no core has one mode, ``latency_s``.
     latency_s
         On one core of its type.
     intra_op_latency_s
         On all cores of its type.
     hbm_fraction, glb_fraction, link_fraction
-        Share of each bandwidth, in [0, 1], taken while running on one core.
+        Share of each bandwidth, in [0, 1], taken while running on one core (the link's share is
+        the same on all cores).
     intra_op_hbm_fraction, intra_op_glb_fraction
         The same while running on all cores.
     """
@@ -49,7 +50,20 @@ class ScheduleOperator:
 
 @dataclass(frozen=True)
 class ScheduleProblem:
-    """Operators, precedences as index pairs, and the cores of one accelerator."""
+    """Operators, precedences, and the cores of one accelerator.
+
+    Nothing is checked here, because thousands are built; `validate` does that.
+
+    Attributes
+    ----------
+    edges
+        ``(before, after)`` as indices into ``operators``.
+    intra_operator
+        What an operator on all cores of its type keeps from running beside it: every operator that
+        takes time (``exclusive``), or only those that need a core of its type (``per-type``).
+    serial
+        One operator at a time, each on all cores of its type, as on a GPU's stream.
+    """
 
     name: str
     num_tc: int
@@ -57,6 +71,7 @@ class ScheduleProblem:
     operators: tuple[ScheduleOperator, ...]
     edges: tuple[tuple[int, int], ...]
     intra_operator: IntraOperatorRule = "exclusive"
+    serial: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,7 +99,8 @@ class Schedule:
     bound_s
         No schedule is shorter than this.
     method
-        What closed the search: ``"bound"``, ``"list"``, ``"branch-and-bound"``, ``"cp-sat"``.
+        What closed the search, or ended it: ``"bound"``, ``"list"``, ``"branch-and-bound"``,
+        ``"cp-sat"``.
     solve_s
         Time the solver took, on the clock.
     """

@@ -1,0 +1,210 @@
+"""Make a problem smaller without changing its optimum.
+
+- Operators that take no time are contracted into their precedences.
+- Where everything on one side of a cut precedes everything on the other, the two sides follow one
+  another and are solved apart (chains fall apart into single operators).
+- A mode that is never better is dropped, and so is a resource that can never bind.
+- Operators that must run alone take their faster mode, and then the whole chip.
+- Of interchangeable operators, the first one starts first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phaze_opt.scheduling.instance import (
+    BANDWIDTH_CAPACITY,
+    INTRA,
+    SINGLE,
+    TIME_RESOLUTION,
+    Instance,
+    operator_demand,
+)
+from phaze_opt.scheduling.problem import IntraOperatorRule
+
+_Demand = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def bits(mask: int) -> list[int]:
+    """List the positions of the set bits, rising."""
+    positions = []
+    while mask:
+        lowest = mask & -mask
+        positions.append(lowest.bit_length() - 1)
+        mask ^= lowest
+    return positions
+
+
+def is_instant(attributes: Sequence[float]) -> bool:
+    """Say whether an operator takes no time."""
+    return min(attributes[1], attributes[2]) <= 0.0
+
+
+def contracted_ancestors(instant: Sequence[bool], edges: Sequence[tuple[int, int]]) -> list[int]:
+    """Give all operators that take time and precede each one, as bit masks.
+
+    Parameters
+    ----------
+    instant
+        Whether each operator takes no time; operators are numbered topologically.
+    edges
+        Sorted index pairs.
+    """
+    ancestors = [0] * len(instant)
+    for source, target in edges:
+        own = 0 if instant[source] else 1 << source
+        ancestors[target] |= ancestors[source] | own
+    return ancestors
+
+
+def series_parts(kept: Sequence[int], ancestors: Sequence[int]) -> list[list[int]]:
+    """Split operators into groups that must follow one another.
+
+    Parameters
+    ----------
+    kept
+        The operators that take time, topologically.
+    ancestors
+        Of every operator, as masks over ``kept`` operators.
+    """
+    ordered = sorted(kept, key=lambda index: (ancestors[index].bit_count(), index))
+    common = (1 << (max(kept) + 1)) - 1 if kept else 0
+    parts: list[list[int]] = []
+    part: list[int] = []
+    cuts = set()
+    for position in range(len(ordered) - 1, 0, -1):
+        # A cut lies before `position` if all from there on come after all before it.
+        common &= ancestors[ordered[position]]
+        if common.bit_count() == position:
+            cuts.add(position)
+    for position, index in enumerate(ordered):
+        if position in cuts:
+            parts.append(sorted(part))
+            part = []
+        part.append(index)
+    if part:
+        parts.append(sorted(part))
+    return parts
+
+
+def build_instance(
+    part: Sequence[int],
+    attributes: Sequence[Sequence[float]],
+    ancestors: Sequence[int],
+    cores: tuple[int, int],
+    rule: IntraOperatorRule,
+) -> Instance:
+    """Write one part of a problem as an `Instance`, reduced.
+
+    Parameters
+    ----------
+    part
+        Indices of its operators, topologically.
+    attributes, ancestors
+        Of all operators of the problem.
+    cores
+        Numbers of tensor and of vector cores.
+    rule
+        What an operator on all cores keeps from running.
+    """
+    size = len(part)
+    capacity: tuple[int, ...] = (
+        *cores,
+        BANDWIDTH_CAPACITY,
+        BANDWIDTH_CAPACITY,
+        BANDWIDTH_CAPACITY,
+        size,
+    )
+    local = {index: position for position, index in enumerate(part)}
+    own_ancestors = []
+    for index in part:
+        mask = 0
+        for other in bits(ancestors[index]):
+            if other in local:
+                mask |= 1 << local[other]
+        own_ancestors.append(mask)
+    own_descendants = [0] * size
+    for position, mask in enumerate(own_ancestors):
+        for other in bits(mask):
+            own_descendants[other] |= 1 << position
+    total_s = sum(min(attributes[index][1], attributes[index][2]) for index in part)
+    seconds_per_unit = total_s / TIME_RESOLUTION
+    duration = tuple(
+        (
+            max(1, round(attributes[index][1] / seconds_per_unit)),
+            max(1, round(attributes[index][2] / seconds_per_unit)),
+        )
+        for index in part
+    )
+    demand: list[_Demand] = [operator_demand(attributes[index], rule, capacity) for index in part]
+    modes = [_useful_modes(*pair) for pair in zip(duration, demand, strict=True)]
+    _settle_loners(duration, demand, modes, own_ancestors, own_descendants, capacity)
+    demand, capacity = _binding_resources(demand, modes, capacity)
+    return Instance(
+        duration=duration,
+        modes=tuple(modes),
+        demand=tuple(demand),
+        capacity=capacity,
+        ancestors=tuple(own_ancestors),
+        descendants=tuple(own_descendants),
+        seconds_per_unit=seconds_per_unit,
+    )
+
+
+def _useful_modes(duration: tuple[int, int], demand: _Demand) -> tuple[int, ...]:
+    """Drop the mode that takes at least as long and at least as much of everything."""
+    for keep, drop in ((SINGLE, INTRA), (INTRA, SINGLE)):
+        less = all(a <= b for a, b in zip(demand[keep], demand[drop], strict=True))
+        if less and duration[keep] <= duration[drop]:
+            return (keep,)
+    return (SINGLE, INTRA)
+
+
+def _settle_loners(
+    duration: Sequence[tuple[int, int]],
+    demand: list[_Demand],
+    modes: list[tuple[int, ...]],
+    ancestors: Sequence[int],
+    descendants: Sequence[int],
+    capacity: tuple[int, ...],
+) -> None:
+    """Fix the faster mode of operators that nothing can run beside; they take the whole chip."""
+    size = len(duration)
+    everything = (1 << size) - 1
+    for index in range(size):
+        free = everything & ~(ancestors[index] | descendants[index] | 1 << index)
+        if any(
+            _fit_together(demand[index][mode], demand[other][beside], capacity)
+            for other in bits(free)
+            for mode in modes[index]
+            for beside in modes[other]
+        ):
+            continue
+        fastest = min(modes[index], key=lambda mode: (duration[index][mode], mode))
+        modes[index] = (fastest,)
+        demand[index] = (capacity, capacity)
+
+
+def _fit_together(one: Sequence[int], other: Sequence[int], capacity: Sequence[int]) -> bool:
+    """Say whether two operators may run at the same time."""
+    return all(a + b <= c for a, b, c in zip(one, other, capacity, strict=True))
+
+
+def _binding_resources(
+    demand: Sequence[_Demand], modes: Sequence[tuple[int, ...]], capacity: tuple[int, ...]
+) -> tuple[list[_Demand], tuple[int, ...]]:
+    """Drop the resources of which there is enough for all operators at once."""
+    binding = [
+        resource
+        for resource, limit in enumerate(capacity)
+        if sum(
+            max(pair[mode][resource] for mode in kept)
+            for pair, kept in zip(demand, modes, strict=True)
+        )
+        > limit
+    ]
+    kept_demand = [
+        (tuple(single[r] for r in binding), tuple(intra[r] for r in binding))
+        for single, intra in demand
+    ]
+    return kept_demand, tuple(capacity[r] for r in binding)
