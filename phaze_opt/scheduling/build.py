@@ -54,7 +54,9 @@ def build_problem(
     ]
     operators = tuple(
         ScheduleOperator(operator.id, core_type(operator), *values)
-        for operator, values in zip(graph.operators, np.stack(columns, axis=1).tolist(), strict=True)
+        for operator, values in zip(
+            graph.operators, np.stack(columns, axis=1).tolist(), strict=True
+        )
     )
     return ScheduleProblem(
         name=name,

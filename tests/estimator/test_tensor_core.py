@@ -1,0 +1,164 @@
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from phaze_opt.estimator.tensor_core import Column, FloatArray, fill_gemm_table, hbm_traffic_bytes
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.units import MIB
+from phaze_opt.workload.graph import Gemm
+from tests.strategies import accelerators, gemms
+
+
+def estimate_rows(products: list[Gemm], accelerator: Accelerator, cores: int) -> FloatArray:
+    """Run the kernel on some cores of an accelerator, with their share of the global buffer."""
+    table = np.zeros((len(products), len(Column)))
+    fill_gemm_table(
+        np.array([(g.m, g.n, g.k, g.batch) for g in products], dtype=np.int64),
+        cores,
+        accelerator.pe_x,
+        accelerator.pe_y,
+        float(accelerator.l2_tc_bytes),
+        math.inf if accelerator.l2_bytes_per_cycle is None else accelerator.l2_bytes_per_cycle,
+        accelerator.glb_bytes * cores / accelerator.num_tc,
+        float(accelerator.glb_bytes_per_cycle),
+        accelerator.sustained_hbm_bytes_per_s / accelerator.sustained_clock_hz,
+        float(accelerator.pe_x + accelerator.pe_y),
+        table,
+    )
+    return table
+
+
+def latency_cycles(gemm: Gemm, accelerator: Accelerator) -> float:
+    """Cycles of a product on all cores, from the kernel's columns."""
+    row = estimate_rows([gemm], accelerator, accelerator.num_tc)[0]
+    hbm_bytes = compulsory_bytes(gemm) + row[Column.HBM_EXTRA_BYTES]
+    hbm_rate = accelerator.sustained_hbm_bytes_per_s / accelerator.sustained_clock_hz
+    return float(
+        max(
+            row[Column.ARRAY_CYCLES],
+            row[Column.GLB_BYTES] / accelerator.glb_bytes_per_cycle,
+            hbm_bytes / hbm_rate,
+        )
+    )
+
+
+def compulsory_bytes(gemm: Gemm) -> float:
+    """Operands and result once, in bf16."""
+    return 2.0 * gemm.batch * (gemm.m * gemm.k + gemm.k * gemm.n + gemm.m * gemm.n)
+
+
+@given(gemms, accelerators)
+def test_never_below_a_roofline(gemm: Gemm, accelerator: Accelerator) -> None:
+    """No product beats the PE arrays, the global buffer or the HBM."""
+    row = estimate_rows([gemm], accelerator, accelerator.num_tc)[0]
+    peak = accelerator.num_tc * accelerator.pe_x * accelerator.pe_y
+    assert row[Column.ARRAY_CYCLES] >= gemm.flops / 2 / peak
+    assert row[Column.GLB_BYTES] >= compulsory_bytes(gemm)
+    assert row[Column.HBM_EXTRA_BYTES] >= 0.0
+
+
+@given(
+    gemms,
+    accelerators,
+    st.sampled_from(
+        ["num_tc", "glb_bytes", "glb_bytes_per_cycle", "hbm_bytes_per_s", "l2_tc_bytes"]
+    ),
+)
+def test_more_of_anything_is_never_slower(gemm: Gemm, accelerator: Accelerator, field: str) -> None:
+    """Doubling cores, a buffer or a bandwidth never costs cycles for a product on all cores."""
+    doubled = dataclasses.replace(accelerator, **{field: 2 * getattr(accelerator, field)})
+    assert latency_cycles(gemm, doubled) <= latency_cycles(gemm, accelerator)
+
+
+@given(gemms, accelerators)
+def test_a_faster_clock_is_never_slower(gemm: Gemm, accelerator: Accelerator) -> None:
+    """Seconds never grow with the clock."""
+    faster = dataclasses.replace(accelerator, clock_hz=1.5 * accelerator.clock_hz)
+    before_s = latency_cycles(gemm, accelerator) / accelerator.clock_hz
+    assert latency_cycles(gemm, faster) / faster.clock_hz <= before_s * (1 + 1e-12)
+
+
+@given(gemms, accelerators)
+def test_transposing_on_a_square_array_changes_nothing(
+    gemm: Gemm, accelerator: Accelerator
+) -> None:
+    """(A·B)ᵀ = Bᵀ·Aᵀ costs the same where the array does not prefer a side."""
+    square = dataclasses.replace(accelerator, pe_y=accelerator.pe_x, l2_tc_bytes=0)
+    transposed = dataclasses.replace(gemm, m=gemm.n, n=gemm.m)
+    assert latency_cycles(transposed, square) == latency_cycles(gemm, square)
+
+
+@given(gemms, accelerators, st.integers(1, 4))
+def test_a_batch_never_costs_more_than_its_parts(
+    gemm: Gemm, accelerator: Accelerator, times: int
+) -> None:
+    """A batch ``times`` as large takes at most ``times`` as long."""
+    larger = dataclasses.replace(gemm, batch=times * gemm.batch)
+    assert latency_cycles(larger, accelerator) <= times * latency_cycles(gemm, accelerator) * (
+        1 + 1e-12
+    )
+
+
+@given(st.lists(gemms, min_size=1, max_size=5), accelerators)
+def test_a_table_equals_single_estimates_bit_for_bit(
+    products: list[Gemm], accelerator: Accelerator
+) -> None:
+    """Estimating together or one by one gives the same bits."""
+    together = estimate_rows(products, accelerator, 1)
+    for index, gemm in enumerate(products):
+        assert np.array_equal(estimate_rows([gemm], accelerator, 1)[0], together[index])
+
+
+def test_a_dimension_without_divisors_costs_its_round_up_only() -> None:
+    """A vocabulary of 50,257 on 128-wide arrays costs what 50,304 columns cost."""
+    accelerator = Accelerator(
+        num_tc=8, num_vc=2, pe_x=128, pe_y=128, pe_vc=128, glb_bytes=128 * MIB
+    )
+    odd, even = Gemm(1024, 50_257, 1600), Gemm(1024, 50_304, 1600)
+    assert latency_cycles(odd, accelerator) == pytest.approx(
+        latency_cycles(even, accelerator), rel=2e-3
+    )
+
+
+def test_wave_quantisation_appears() -> None:
+    """Nine tiles on eight cores take twice the array time of eight."""
+    accelerator = Accelerator(
+        num_tc=8, num_vc=2, pe_x=128, pe_y=128, pe_vc=128, glb_bytes=128 * MIB,
+        glb_bytes_per_cycle=1e9, hbm_bytes_per_s=1e18,
+    )  # fmt: skip
+    eight, nine = Gemm(64, 64, 4096, batch=8), Gemm(64, 64, 4096, batch=9)
+    assert latency_cycles(nine, accelerator) > 1.4 * latency_cycles(eight, accelerator)
+
+
+def test_a_hand_calculated_tile() -> None:
+    """One 128 × 128 tile with k = 128 takes 128 cycles and one fill on a 128 × 128 array."""
+    accelerator = Accelerator(
+        num_tc=1, num_vc=1, pe_x=128, pe_y=128, pe_vc=128, glb_bytes=128 * MIB,
+        glb_bytes_per_cycle=1e9,
+    )  # fmt: skip
+    row = estimate_rows([Gemm(128, 128, 128)], accelerator, 1)[0]
+    assert row[Column.ARRAY_CYCLES] == 128 + 256
+    assert row[Column.GLB_BYTES] == 3 * 128 * 128 * 2
+
+
+def test_blocking_reads_again_only_what_the_buffer_cannot_hold() -> None:
+    """A product whose one operand fits half the buffer moves its compulsory bytes."""
+    m, n, k = 4096, 4096, 1024
+    compulsory = compulsory_bytes(Gemm(m, n, k))
+    assert hbm_traffic_bytes(m, n, k, 16.0 * MIB) == compulsory
+    assert hbm_traffic_bytes(m, n, k, 2.0 * MIB) > 2 * compulsory
+
+
+@given(gemms, accelerators)
+def test_a_share_of_the_chip_is_never_faster_than_all_of_it(
+    gemm: Gemm, accelerator: Accelerator
+) -> None:
+    """One core with its share of the buffer never beats all cores on the arrays."""
+    assume(accelerator.num_tc > 1)
+    one = estimate_rows([gemm], accelerator, 1)[0]
+    every = estimate_rows([gemm], accelerator, accelerator.num_tc)[0]
+    assert one[Column.HBM_EXTRA_BYTES] >= every[Column.HBM_EXTRA_BYTES]

@@ -1,0 +1,90 @@
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from phaze_opt.errors import InputError
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.area import area_of_arrays_mm2, sram_table
+from phaze_opt.units import KIB, MIB
+
+DATA = Path(__file__).parent.parent / "data"
+
+
+def test_area_equals_the_published_sample() -> None:
+    """All 641 published configurations have the published area to 1e-9 relative."""
+    with (DATA / "area_published_sample.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 641
+    for row in rows:
+        accelerator = Accelerator(
+            num_tc=int(row["num_tc"]),
+            num_vc=int(row["num_vc"]),
+            pe_x=int(row["width"]),
+            pe_y=int(row["depth"]),
+            pe_vc=int(row["width_vc"]),
+            glb_bytes=int(row["glb_bytes"]),
+        )
+        assert accelerator.area_mm2 * 1e6 == pytest.approx(float(row["area_um2"]), rel=1e-9)
+
+
+def test_the_published_rule_regenerates_the_published_space() -> None:
+    """Of 75,712 candidates 29,360 keep 0.3·A ≤ area ≤ A (no lower bound with a single core)."""
+    axes = np.meshgrid(
+        2.0 ** np.arange(13),
+        2.0 ** np.arange(13),
+        2.0 ** np.arange(1, 9),
+        2.0 ** np.arange(1, 9),
+        2.0 ** np.arange(1, 8) * MIB,
+        indexing="ij",
+    )
+    num_tc, num_vc, pe_x, pe_y, glb_bytes = (axis.ravel() for axis in axes)
+    assert num_tc.size == 75_712
+    area = area_of_arrays_mm2(
+        {
+            "num_tc": num_tc,
+            "num_vc": num_vc,
+            "pe_x": pe_x,
+            "pe_y": pe_y,
+            "pe_vc": pe_x,
+            "l2_tc_bytes": np.maximum(KIB, 16 * pe_x * pe_y),
+            "l2_vc_bytes": np.maximum(KIB, 16 * pe_x),
+            "glb_bytes": glb_bytes,
+            "glb_bytes_per_cycle": 4096.0,
+            "hbm_bytes_per_s": 1200e9,
+        },
+        "phaze-22nm",
+    )
+    limit = 278.82667631216
+    single = (num_tc == 1) | (num_vc == 1)
+    kept = (area <= limit) & (single | (area >= 0.3 * limit))
+    assert int(kept.sum()) == 29_360
+
+
+def test_the_reference_point_has_its_published_area() -> None:
+    """The paper's TPUv4-like point sets the area budget of 278.82667631216 mm²."""
+    reference = Accelerator(num_tc=8, num_vc=2, pe_x=128, pe_y=128, pe_vc=128, glb_bytes=128 * MIB)
+    assert reference.area_mm2 == pytest.approx(278.82667631216, rel=1e-12)
+
+
+def test_chip_area_charges_for_what_the_relative_model_leaves_out() -> None:
+    """The ``chip`` model is larger, and grows with the bandwidths that the other one gives away."""
+    base = Accelerator(num_tc=8, num_vc=2, pe_x=128, pe_y=128, pe_vc=128, glb_bytes=128 * MIB)
+    faster = Accelerator(
+        num_tc=8, num_vc=2, pe_x=128, pe_y=128, pe_vc=128, glb_bytes=128 * MIB,
+        hbm_bytes_per_s=2400e9, glb_bytes_per_cycle=8192,
+    )  # fmt: skip
+    assert base.area_under("chip") > base.area_mm2
+    assert faster.area_mm2 == base.area_mm2
+    assert faster.area_under("chip") == pytest.approx(
+        base.area_under("chip") + 0.044 * 1200 + 0.015 * 4096
+    )
+
+
+def test_sizes_between_the_macros_are_interpolated_and_outside_refused() -> None:
+    """A macro's area lies between its neighbours'; a size outside the table is an error."""
+    table = sram_table("GLB")
+    assert table.area_um2[3] < table.interpolate(20 * MIB, table.area_um2) < table.area_um2[4]
+    with pytest.raises(InputError, match="GLB of 1024 KiB lies outside"):
+        table.interpolate(1 * MIB, table.area_um2)

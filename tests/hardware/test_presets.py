@@ -1,0 +1,86 @@
+from pathlib import Path
+
+import pytest
+
+from phaze_opt.errors import InputError, NotFoundError
+from phaze_opt.hardware.presets import accelerator_presets, load_accelerator
+from phaze_opt.units import GIB, MIB
+
+
+def test_every_preset_is_valid_and_sourced() -> None:
+    """Every preset can be built, says where it comes from, and has an area."""
+    for preset in accelerator_presets().values():
+        assert preset.source
+        assert preset.accelerator.area_mm2 > 0.0
+
+
+def test_the_two_baselines_differ_only_in_lanes() -> None:
+    """``tpuv4-lanes`` is ``tpuv4-phaze`` with eight times the vector lanes."""
+    phaze = load_accelerator("tpuv4-phaze")
+    assert load_accelerator("tpuv4-phaze", {"pe_vc": "1024"}) == load_accelerator("tpuv4-lanes")
+    assert (phaze.num_tc, phaze.pe_x, phaze.num_vc, phaze.pe_vc) == (8, 128, 2, 128)
+
+
+def test_changed_fields_take_the_given_units() -> None:
+    """The scaled keys set bytes and hertz; a default private buffer follows the array."""
+    changed = load_accelerator(
+        "tpuv4-phaze", {"glb_mib": "64", "hbm_gib": "80", "clock_ghz": "1.2", "pe_x": "64"}
+    )
+    assert changed.glb_bytes == 64 * MIB
+    assert changed.hbm_bytes == 80 * GIB
+    assert changed.clock_hz == pytest.approx(1.2e9)
+    assert changed.l2_tc_bytes == 16 * 64 * 128
+
+
+def test_a_file_is_read_like_a_preset(tmp_path: Path) -> None:
+    """A TOML file with the fields of an accelerator is accepted by path, calibration included."""
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        "num_tc = 4\nnum_vc = 4\npe_x = 64\npe_y = 64\npe_vc = 64\nglb_bytes = 33554432\n"
+        "[calibration]\nhbm_efficiency = 0.9\n"
+    )
+    accelerator = load_accelerator(str(path))
+    assert accelerator.num_tc == 4
+    assert accelerator.calibration.hbm_efficiency == 0.9
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "message"),
+    [
+        ("tpuv4-faze", {}, "Did you mean 'tpuv4-phaze'"),  # unknown preset
+        ("tpuv4-phaze", {"pe_z": "1"}, "Did you mean 'pe_"),  # unknown field
+        ("tpuv4-phaze", {"pe_x": "wide"}, "must be a number"),  # not a number
+        ("tpuv4-phaze", {"pe_x": "1.5"}, "whole number"),  # not a whole number
+        ("tpuv4-phaze", {"num_tc": "0"}, "num_tc is 0"),  # zero
+        ("tpuv4-phaze", {"clock_hz": "nan"}, "clock_hz is nan"),  # not finite
+        ("tpuv4-phaze", {"concurrent_operators": "maybe"}, "true or false"),  # not a Boolean
+    ],
+)
+def test_bad_input_is_refused_with_a_sentence(
+    name: str, overrides: dict[str, str], message: str
+) -> None:
+    """Unknown names and impossible values raise one sentence that says what is allowed."""
+    with pytest.raises(InputError, match=message):
+        load_accelerator(name, overrides)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("num_tc = ", "not valid TOML"),  # broken file
+        ("num_tc = 4", "missing required field"),  # incomplete
+        ("num_tcs = 4", "Did you mean 'num_tc'"),  # misspelt key
+    ],
+)
+def test_bad_files_are_refused_with_a_sentence(tmp_path: Path, text: str, message: str) -> None:
+    """A broken accelerator file is refused with its place."""
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        load_accelerator(str(path))
+
+
+def test_a_missing_file_is_not_found(tmp_path: Path) -> None:
+    """A path that does not exist is an error of its own."""
+    with pytest.raises(NotFoundError, match="no accelerator file"):
+        load_accelerator(str(tmp_path / "none.toml"))
