@@ -16,6 +16,52 @@ SCHEMA_VERSION = 1
 CollectiveKind = Literal["all_reduce", "reduce_scatter", "all_gather"]
 Recompute = Literal["none", "selective", "full"]
 
+ELEMENTWISE_KINDS = (
+    "add",
+    "multiply",
+    "copy",
+    "fill",
+    "compare",
+    "select",
+    "exponential",
+    "rsqrt",
+    "power",
+    "tanh",
+    "sigmoid",
+    "relu",
+    "gelu",
+    "silu",
+    "gelu_backward",
+    "silu_backward",
+    "relu_backward",
+    "tanh_backward",
+    "dropout",
+    "dropout_backward",
+    "elementwise",
+)
+"""Kinds whose result depends, element by element, on the same element of the operands."""
+
+VECTOR_KINDS = (
+    *ELEMENTWISE_KINDS,
+    "softmax",
+    "softmax_backward",
+    "log_softmax",
+    "log_softmax_backward",
+    "layer_norm",
+    "layer_norm_backward",
+    "rms_norm",
+    "rms_norm_backward",
+    "rotary",
+    "embedding",
+    "embedding_backward",
+    "cross_entropy",
+    "cross_entropy_backward",
+    "reduce",
+    "gather",
+    "scatter",
+)
+"""All kinds of vector work, closed: each has one row in the vector operator table."""
+
 
 @dataclass(frozen=True)
 class Gemm:
@@ -40,7 +86,8 @@ class Gemm:
 class VectorWork:
     """Work on the vector cores: ``rows × columns`` elements of one kind of operator.
 
-    ``kind`` is a row of the vector operator table (`phaze_opt/hardware/data/vector_operators.toml`).
+    ``kind`` is one of `VECTOR_KINDS` and a row of the vector operator table
+    (`phaze_opt/hardware/data/vector_operators.toml`).
     Kinds with a reduction (norms, softmax, cross-entropy) reduce along the columns.
     """
 
@@ -71,8 +118,8 @@ class Operator:
     """One scheduled unit of work.
 
     An operator with only ``gemms`` runs on a tensor core, with only ``vector`` on a vector core,
-    with both on one of each (a fused operator), with a ``collective`` on the network. One with none of them
-    takes no time.
+    with both on one of each (a fused operator), with a ``collective`` on the network. One with none
+    of them takes no time.
 
     Attributes
     ----------
@@ -150,8 +197,9 @@ class Layer:
     stash_bytes
         Under each recompute, see `Stash`.
     transient_bytes
-        Largest sum of live tensors inside the layer's forward or backward beyond its inputs and
-        its stash.
+        Largest sum of live activations and gradients while the layer's forward or backward runs,
+        beyond its stash and its parameters; the gradient that arrives counts, a parameter's
+        gradient only until it has been added to its accumulator.
     output_bytes
         Activation passed to the next layers; the gradient coming back has the same size.
     """

@@ -1,0 +1,314 @@
+"""What one ATen operator is made of: matrix products, vector work or a collective.
+
+The bias of a product (``addmm``) is the initial value of its accumulators, as in cuBLAS and in a
+systolic array: it is read, but is no vector work.
+"""
+
+from __future__ import annotations
+
+import operator as python_operator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, fx
+
+from phaze_opt.workload.graph import Collective, CollectiveKind, Gemm, VectorWork
+
+VIEWS = frozenset(
+    f"aten::{name}"
+    for name in (
+        "_reshape_alias",
+        "_unsafe_view",
+        "alias",
+        "as_strided",
+        "detach",
+        "diagonal",
+        "expand",
+        "lift_fresh",
+        "permute",
+        "select",
+        "slice",
+        "split",
+        "split_with_sizes",
+        "squeeze",
+        "t",
+        "transpose",
+        "unbind",
+        "unfold",
+        "unsqueeze",
+        "view",
+        "view_as_real",
+        "view_as_complex",
+    )
+)
+"""Operators that move no data: their result is another shape over the same memory."""
+
+_KINDS_BY_NAME = {
+    "add": "add sub rsub neg",
+    "multiply": "mul div square reciprocal",
+    "copy": "_to_copy clone copy cat stack constant_pad_nd slice_backward select_backward roll "
+    "repeat flip contiguous slice_scatter select_scatter tril triu",
+    "fill": "zeros ones full empty zeros_like ones_like full_like empty_like new_zeros new_ones "
+    "new_full new_empty new_empty_strided fill arange scalar_tensor eye",
+    "compare": "eq ne lt le gt ge logical_and logical_or logical_not bitwise_and bitwise_or "
+    "bitwise_not isnan isinf maximum minimum clamp clamp_min clamp_max",
+    "select": "where masked_fill",
+    "exponential": "exp log log1p expm1 log2 exp2 softplus",
+    "rsqrt": "rsqrt sqrt",
+    "power": "pow",
+    "tanh": "tanh",
+    "sigmoid": "sigmoid",
+    "relu": "relu leaky_relu hardtanh",
+    "gelu": "gelu",
+    "silu": "silu",
+    "gelu_backward": "gelu_backward",
+    "silu_backward": "silu_backward",
+    "relu_backward": "threshold_backward leaky_relu_backward hardtanh_backward",
+    "tanh_backward": "tanh_backward sigmoid_backward",
+    "dropout": "native_dropout bernoulli rand rand_like",
+    "dropout_backward": "native_dropout_backward",
+    "rotary": "rotary",
+    "gather": "gather index index_select",
+    "scatter": "scatter scatter_add index_put _index_put_impl_ index_add masked_scatter "
+    "_unsafe_index_put",
+    "embedding": "embedding",
+    "embedding_backward": "embedding_dense_backward",
+}
+_BY_ROW_NAMES = {
+    "softmax": "_softmax masked_softmax",
+    "log_softmax": "_log_softmax",
+    "softmax_backward": "_softmax_backward_data masked_softmax_backward",
+    "log_softmax_backward": "_log_softmax_backward_data",
+    "layer_norm": "native_layer_norm native_batch_norm _native_batch_norm_legit "
+    "_native_batch_norm_legit_functional native_group_norm",
+    "layer_norm_backward": "native_layer_norm_backward native_batch_norm_backward "
+    "native_group_norm_backward",
+    "rms_norm": "rms_norm _fused_rms_norm",
+    "rms_norm_backward": "rms_norm_backward _fused_rms_norm_backward",
+    "cross_entropy": "cross_entropy nll_loss_forward nll_loss2d_forward",
+    "cross_entropy_backward": "nll_loss_backward nll_loss2d_backward",
+    "reduce": "sum mean amax amin max min argmax argmin prod var var_mean std cumsum any all topk "
+    "sort linalg_vector_norm max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d "
+    "avg_pool2d_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward",
+}
+
+
+def _by_operator(names: dict[str, str]) -> dict[str, str]:
+    """Turn ``kind: names`` around."""
+    return {name: kind for kind, listed in names.items() for name in listed.split()}
+
+
+_ELEMENTWISE = _by_operator(_KINDS_BY_NAME)
+_BY_ROW = _by_operator(_BY_ROW_NAMES)
+
+
+@dataclass(frozen=True)
+class Work:
+    """One scheduled piece of a node: usually the whole node.
+
+    ``operands`` are the tensors it reads and ``results`` the indices of the outputs it writes
+    (None for all of them).
+    """
+
+    gemms: tuple[Gemm, ...] = ()
+    vector: tuple[VectorWork, ...] = ()
+    collective: Collective | None = None
+    operands: tuple[fx.Node, ...] | None = None
+    results: tuple[int, ...] | None = None
+    suffix: str = ""
+
+
+def name_of(node: fx.Node) -> str:
+    """Return the qualified operator name, for example ``"aten::mm"``."""
+    if node.target is python_operator.getitem:
+        return "getitem"
+    if isinstance(node.target, torch._ops.OpOverload):
+        return str(node.target._schema.name)
+    return str(node.target)
+
+
+def is_view(node: fx.Node) -> bool:
+    """Say whether a node only renames or reshapes memory."""
+    return node.target is python_operator.getitem or name_of(node) in VIEWS
+
+
+def results_of(node: fx.Node) -> tuple[Tensor | None, ...]:
+    """Return the fake tensors a node produces, a single one as a tuple of one."""
+    value: Any = node.meta["val"]
+    return tuple(value) if isinstance(value, tuple | list) else (value,)
+
+
+def value_of(node: Any) -> Tensor:
+    """Return the fake tensor of a node with one result."""
+    return cast(Tensor, node.meta["val"])
+
+
+def size_bytes(tensor: Tensor) -> int:
+    """Return the memory of a tensor by its element type."""
+    return tensor.numel() * tensor.element_size()
+
+
+def work_of(node: fx.Node) -> tuple[Work, ...]:
+    """Return the pieces of work of one node that is not a view."""
+    namespace, _, name = name_of(node).partition("::")
+    special = _SPECIAL.get(f"{namespace}::{name}")
+    if special is not None:
+        return special(node)
+    tensors = [tensor for tensor in results_of(node) if isinstance(tensor, Tensor)]
+    name = name.removesuffix("_") if not name.startswith("_") else name
+    if name in _BY_ROW:
+        operands = (value_of(operand) for operand in node.all_input_nodes)
+        largest = max((*operands, *tensors), key=lambda tensor: tensor.numel())
+        return (Work(vector=(_rows(_BY_ROW[name], largest),)),)
+    largest = max(tensors, key=lambda tensor: tensor.numel())
+    return (Work(vector=(_rows(_ELEMENTWISE.get(name, "elementwise"), largest),)),)
+
+
+def _rows(kind: str, tensor: Tensor) -> VectorWork:
+    """Return the work on all elements of a tensor, by rows of its last dimension."""
+    columns = tensor.shape[-1] if tensor.dim() else 1
+    return VectorWork(kind, tensor.numel() // max(1, columns), columns)
+
+
+def _reduce(node: fx.Node) -> tuple[Work, ...]:
+    """Return a reduction: a row per result, as long as what is reduced into it."""
+    source, result = value_of(node.args[0]), results_of(node)[0]
+    rows = max(1, result.numel()) if result is not None else 1
+    return (Work(vector=(VectorWork("reduce", rows, max(1, source.numel() // rows)),)),)
+
+
+def _matrix_product(first: int) -> Callable[[fx.Node], tuple[Work, ...]]:
+    """Return the handler of a product whose left operand is argument ``first``."""
+
+    def handle(node: fx.Node) -> tuple[Work, ...]:
+        left, right = value_of(node.args[first]), value_of(node.args[first + 1])
+        batch = left.shape[0] if left.dim() == 3 else 1
+        gemm = Gemm(m=left.shape[-2], n=right.shape[-1], k=left.shape[-1], batch=batch)
+        return (Work(gemms=(gemm,)),)
+
+    return handle
+
+
+def _convolution(node: fx.Node) -> tuple[Work, ...]:
+    """Return a convolution as the implicit product of unfolded input and filter."""
+    gemm = _convolution_gemm(value_of(node), value_of(node.args[1]), int(cast(int, node.args[-1])))
+    return (Work(gemms=(gemm,)),)
+
+
+def _convolution_gemm(output: Tensor, filters: Tensor, groups: int) -> Gemm:
+    """Return the product of a convolution's forward pass: positions × filters × window."""
+    positions = output.numel() // output.shape[1]
+    window = filters.numel() // filters.shape[0]
+    return Gemm(m=positions, n=filters.shape[0] // groups, k=window, batch=groups)
+
+
+def _convolution_backward(node: fx.Node) -> tuple[Work, ...]:
+    """Split the backward of a convolution into data, weight and bias gradients."""
+    gradient, source, filters = (cast(fx.Node, argument) for argument in node.args[:3])
+    groups, wanted = cast(int, node.args[-2]), cast(list[bool], node.args[-1])
+    forward = _convolution_gemm(value_of(gradient), value_of(filters), groups)
+    data = Gemm(m=forward.m, n=forward.k, k=forward.n, batch=groups)
+    weight = Gemm(m=forward.n, n=forward.k, k=forward.m, batch=groups)
+    channels = value_of(gradient).shape[1]
+    bias = VectorWork("reduce", channels, value_of(gradient).numel() // channels)
+    pieces = (
+        Work((data,), operands=(gradient, filters), results=(0,), suffix="_data"),
+        Work((weight,), operands=(gradient, source), results=(1,), suffix="_weight"),
+        Work(vector=(bias,), operands=(gradient,), results=(2,), suffix="_bias"),
+    )
+    return tuple(piece for piece, used in zip(pieces, wanted, strict=True) if used)
+
+
+def _attention_products(query: Tensor, key: Tensor) -> tuple[Gemm, Gemm]:
+    """Return the products ``scores = Q·Kᵀ`` and ``context = P·V`` of fused attention.
+
+    Query heads that share a key head are folded into the rows.
+    """
+    rows, batch, heads, size = query.shape
+    columns, _, shared, _ = key.shape
+    scores = Gemm(m=rows * heads // shared, n=columns, k=size, batch=batch * shared)
+    return scores, Gemm(m=scores.m, n=size, k=columns, batch=scores.batch)
+
+
+def _flash_attention(node: fx.Node) -> tuple[Work, ...]:
+    """Two products around a softmax (and dropout) that stay on the chip."""
+    query, key, dropout = value_of(node.args[0]), value_of(node.args[1]), node.args[3]
+    scores, context = _attention_products(query, key)
+    rows, columns = scores.batch * scores.m, scores.n
+    vector = [VectorWork("softmax", rows, columns)]
+    if dropout:
+        vector.append(VectorWork("dropout", rows, columns))
+    return (Work(gemms=(scores, context), vector=tuple(vector)),)
+
+
+def _flash_attention_backward(node: fx.Node) -> tuple[Work, ...]:
+    """Five products: scores again, then the gradients of V, P, Q and K (Dao et al. 2022, alg. 4).
+
+    The probabilities come from the scores by one exponential with the saved row statistics; the
+    softmax's backward needs the row sums of gradient times output.
+    """
+    query, key, dropout = value_of(node.args[1]), value_of(node.args[2]), node.args[6]
+    scores, context = _attention_products(query, key)
+    value_gradient = Gemm(m=scores.n, n=scores.k, k=scores.m, batch=scores.batch)
+    gemms = (scores, value_gradient, scores, context, value_gradient)
+    rows, columns = scores.batch * scores.m, scores.n
+    vector = [
+        VectorWork("reduce", rows, scores.k),
+        VectorWork("exponential", rows, columns),
+        VectorWork("softmax_backward", rows, columns),
+    ]
+    if dropout:
+        # The forward's mask is drawn again, and the gradient of the probabilities is masked.
+        vector.insert(2, VectorWork("dropout", rows, columns))
+        vector.insert(3, VectorWork("dropout_backward", rows, columns))
+    return (Work(gemms=gemms, vector=tuple(vector)),)
+
+
+def _collective(kind: CollectiveKind, whole: str) -> Callable[[fx.Node], tuple[Work, ...]]:
+    """Return the handler of a collective whose whole tensor is its operand or its result."""
+
+    def handle(node: fx.Node) -> tuple[Work, ...]:
+        tensor = value_of(node.args[0]) if whole == "operand" else value_of(node)
+        return (Work(collective=Collective(kind, size_bytes(tensor))),)
+
+    return handle
+
+
+def _of_operand(kind: str, index: int) -> Callable[[fx.Node], tuple[Work, ...]]:
+    """Return the handler of vector work with the shape of one operand."""
+
+    def handle(node: fx.Node) -> tuple[Work, ...]:
+        return (Work(vector=(_rows(kind, value_of(node.args[index])),)),)
+
+    return handle
+
+
+_REDUCTIONS: Iterable[str] = (
+    "sum",
+    "mean",
+    "amax",
+    "amin",
+    "prod",
+    "var",
+    "var_mean",
+    "any",
+    "all",
+)
+
+_SPECIAL: dict[str, Callable[[fx.Node], tuple[Work, ...]]] = {
+    "aten::mm": _matrix_product(0),
+    "aten::bmm": _matrix_product(0),
+    "aten::addmm": _matrix_product(1),
+    "aten::baddbmm": _matrix_product(1),
+    "aten::convolution": _convolution,
+    "aten::convolution_backward": _convolution_backward,
+    "phaze::flash_attention": _flash_attention,
+    "phaze::flash_attention_backward": _flash_attention_backward,
+    "phaze::all_reduce": _collective("all_reduce", "operand"),
+    "phaze::reduce_scatter": _collective("reduce_scatter", "operand"),
+    "phaze::all_gather": _collective("all_gather", "result"),
+    "phaze::cross_entropy_backward": _of_operand("cross_entropy_backward", 1),
+    **{f"aten::{name}": _reduce for name in _REDUCTIONS},
+}

@@ -1,0 +1,192 @@
+"""The shape of a transformer: every model of the family as one frozen dataclass, without torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from phaze_opt.errors import InputError
+
+TENSOR_WIDTHS = (1, 2, 4, 8)
+"""Tensor-parallel widths that are considered: up to the devices of one server (Megatron-LM)."""
+
+VOCABULARY_MULTIPLE = 128
+"""Megatron-LM pads a vocabulary that has to be split to a multiple of this times the width."""
+
+_CHOICES = {
+    "norm": ("layer_norm", "rms_norm"),
+    "norm_position": ("pre", "post"),
+    "activation": ("gelu", "relu", "swiglu"),
+    "positions": ("learned", "rotary"),
+    "attention": ("eager", "flash"),
+    "head": ("language_model", "masked_language_model"),
+}
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """A transformer of the BERT, GPT, OPT or Llama family.
+
+    Attributes
+    ----------
+    layers, hidden, heads
+        Blocks, width of the residual stream, attention heads; a head has ``hidden / heads``
+        elements.
+    sequence
+        Tokens per sample.
+    vocabulary
+        Rows of the word embedding.
+    kv_heads
+        Key and value heads (grouped-query attention); 0 means as many as ``heads``.
+    feed_forward
+        Inner width of the feed-forward network; 0 means ``4 · hidden``.
+    embedding_size
+        Width of the word embedding where it differs from ``hidden`` (OPT-350m projects it up before
+        the first block and down after the last); 0 means ``hidden``.
+    position_rows
+        Rows of the learned position table; at least the sequence is taken. No table with rotary
+        positions.
+    token_types
+        Rows of BERT's segment table; 0 for none.
+    norm, norm_position
+        Kind of normalisation, before each sub-layer or after the residual sum (BERT, OPT-350m).
+    embedding_norm, final_norm
+        Whether a normalisation follows the embedding (BERT), and the last block.
+    activation
+        Of the feed-forward network; ``swiglu`` has three matrices, the others two.
+    causal
+        Whether a token attends only to earlier ones. The products are still computed in full.
+    attention
+        ``eager`` writes the scores to memory; ``flash`` is one operator that keeps them on the chip.
+    dropout
+        Probability after the embedding, on attention probabilities and after both sub-layers.
+    bias
+        Whether linear layers of a block have a bias.
+    head
+        Language model (GPT, Llama) or BERT's masked language model (a dense layer, GELU and
+        normalisation before the vocabulary, which has a bias).
+    tied
+        Whether the head uses the word embedding's weight.
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    sequence: int
+    vocabulary: int
+    kv_heads: int = 0
+    feed_forward: int = 0
+    embedding_size: int = 0
+    position_rows: int = 0
+    token_types: int = 0
+    norm: Literal["layer_norm", "rms_norm"] = "layer_norm"
+    norm_position: Literal["pre", "post"] = "pre"
+    embedding_norm: bool = False
+    final_norm: bool = True
+    activation: Literal["gelu", "relu", "swiglu"] = "gelu"
+    positions: Literal["learned", "rotary"] = "learned"
+    causal: bool = True
+    attention: Literal["eager", "flash"] = "eager"
+    dropout: float = 0.1
+    bias: bool = True
+    head: Literal["language_model", "masked_language_model"] = "language_model"
+    tied: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "hidden", "heads", "sequence", "vocabulary"):
+            _refuse_below(name, getattr(self, name), 1)
+        for name in ("kv_heads", "feed_forward", "embedding_size", "position_rows", "token_types"):
+            _refuse_below(name, getattr(self, name), 0)
+        for name, allowed in _CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise InputError(
+                    f"{name} is {getattr(self, name)!r}, but it must be {' or '.join(allowed)}."
+                )
+        if not (math.isfinite(self.dropout) and 0 <= self.dropout < 1):
+            raise InputError(f"dropout is {self.dropout}, but it must be at least 0 and below 1.")
+        if self.hidden % self.heads:
+            raise InputError(
+                f"hidden is {self.hidden}, but it must be a multiple of the {self.heads} heads."
+            )
+        if self.positions == "rotary" and self.head_size % 2:
+            raise InputError(
+                f"A head has {self.head_size} elements, but rotary positions need an even number."
+            )
+        if self.heads % self.key_value_heads:
+            raise InputError(
+                f"kv_heads is {self.kv_heads}, but it must divide the {self.heads} heads."
+            )
+
+    @property
+    def head_size(self) -> int:
+        """Elements of one attention head."""
+        return self.hidden // self.heads
+
+    @property
+    def key_value_heads(self) -> int:
+        """Number of key (and of value) heads."""
+        return self.kv_heads or self.heads
+
+    @property
+    def inner(self) -> int:
+        """Inner width of the feed-forward network."""
+        return self.feed_forward or 4 * self.hidden
+
+    @property
+    def embedding_width(self) -> int:
+        """Columns of the word embedding."""
+        return self.embedding_size or self.hidden
+
+    @property
+    def position_table_rows(self) -> int:
+        """Rows of the learned position table: a longer sequence needs a longer table."""
+        return max(self.position_rows, self.sequence) if self.positions == "learned" else 0
+
+    def padded_vocabulary(self, width: int) -> int:
+        """Return the vocabulary that ``width`` devices share evenly.
+
+        Padded only where the width does not divide it, then to a multiple of ``128 · width`` as
+        Megatron-LM does.
+        """
+        if self.vocabulary % width == 0:
+            return self.vocabulary
+        multiple = VOCABULARY_MULTIPLE * width
+        return -(-self.vocabulary // multiple) * multiple
+
+    def divides(self, width: int) -> bool:
+        """Say whether ``width`` devices share heads and feed-forward network evenly."""
+        return math.gcd(self.heads, self.key_value_heads, self.inner) % width == 0
+
+    def require_width(self, width: int, *, sequence_parallel: bool, model: str) -> None:
+        """Refuse a tensor-parallel width that does not divide the model.
+
+        Raises
+        ------
+        InputError
+            Naming the divisors.
+        """
+        if width < 1 or not self.divides(width):
+            shared = math.gcd(self.heads, self.key_value_heads, self.inner)
+            allowed = ", ".join(str(n) for n in range(1, shared + 1) if shared % n == 0)
+            raise InputError(
+                f"{model} cannot be split over {width} devices: its {self.heads} heads, "
+                f"{self.key_value_heads} key-value heads and feed-forward width {self.inner} "
+                f"have only the common divisors {allowed}."
+            )
+        if sequence_parallel and self.sequence % width:
+            raise InputError(
+                f"{model} cannot use sequence parallelism over {width} devices: its sequence of "
+                f"{self.sequence} tokens is not a multiple of {width}."
+            )
+
+    def widths(self, candidates: Sequence[int] = TENSOR_WIDTHS) -> tuple[int, ...]:
+        """Return those of ``candidates`` that divide the model."""
+        return tuple(width for width in candidates if self.divides(width))
+
+
+def _refuse_below(name: str, value: int, least: int) -> None:
+    """Refuse a size that is too small."""
+    if value < least:
+        raise InputError(f"{name} is {value}, but it must be at least {least}.")
