@@ -1,0 +1,156 @@
+"""Seconds and bytes of every possible stage: all runs of consecutive layers at once.
+
+Arrays are indexed ``[i, j]`` for the stage that holds the layers ``i … j − 1`` and have the shape
+``(layers, layers + 1)``; entries with ``i ≥ j`` mean nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from phaze_opt.placement.problem import LayerCost, PlacementProblem
+from phaze_opt.placement.training import OPTIMIZERS
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class StageCosts:
+    """Costs of all stages at one tensor-parallel width over one kind of pipeline link.
+
+    Attributes
+    ----------
+    forward_s, backward_s, recompute_s, accumulation_s
+        Work of one microbatch.
+    receive_activation_s, receive_gradient_s
+        One message per layer outside whose output, or gradient, the stage needs.
+    parameters
+        Per device, tied ones once.
+    shared_parameters
+        Those that a layer outside the stage holds too.
+    in_flight_limit
+        Most microbatches whose stash fits beside state and working set; −1 if not even those fit.
+    """
+
+    forward_s: Floats
+    backward_s: Floats
+    recompute_s: Floats
+    accumulation_s: Floats
+    receive_activation_s: Floats
+    receive_gradient_s: Floats
+    parameters: Integers
+    shared_parameters: Integers
+    in_flight_limit: Integers
+
+    @property
+    def layers(self) -> int:
+        """Number of layers of the chain."""
+        return len(self.forward_s)
+
+    @cached_property
+    def forward_work_s(self) -> Floats:
+        """What a stage does in the forward of one microbatch."""
+        return self.forward_s + self.receive_activation_s
+
+    @cached_property
+    def backward_work_s(self) -> Floats:
+        """What a stage does in the backward of one microbatch."""
+        return self.backward_s + self.recompute_s + self.accumulation_s + self.receive_gradient_s
+
+    @cached_property
+    def load_s(self) -> Floats:
+        """Both together."""
+        return self.forward_work_s + self.backward_work_s
+
+
+def stage_costs(
+    problem: PlacementProblem, tensor: int, latency_s: float, link_bytes_per_s: float
+) -> StageCosts:
+    """Compute the costs of all stages.
+
+    Parameters
+    ----------
+    problem
+        The layers, the training options and the memory.
+    tensor
+        Tensor-parallel width.
+    latency_s, link_bytes_per_s
+        Of the slowest link between two neighbouring stages.
+    """
+    layers = problem.layers[tensor]
+    optimizer = OPTIMIZERS[problem.training.optimizer]
+    parameters, shared = _parameters(layers)
+    state_bytes = optimizer.weight_bytes + optimizer.gradient_bytes + optimizer.state_bytes
+    transient = _interval_max([layer.transient_bytes for layer in layers])
+    free = np.floor(problem.hbm_usable_bytes) - parameters * state_bytes - transient
+    stash = _interval_sum([layer.stash_bytes for layer in layers])
+    limit = np.where(free < 0, -1, np.floor_divide(free, np.maximum(stash, 1)))
+    activation, gradient = _receives(problem, layers, latency_s, link_bytes_per_s)
+    return StageCosts(
+        forward_s=_interval_sum([layer.forward_s for layer in layers]),
+        backward_s=_interval_sum([layer.backward_s for layer in layers]),
+        recompute_s=_interval_sum([layer.recompute_s for layer in layers]),
+        accumulation_s=parameters * (optimizer.accumulation_bytes / problem.hbm_bytes_per_s),
+        receive_activation_s=activation,
+        receive_gradient_s=gradient,
+        parameters=parameters.astype(np.int64),
+        shared_parameters=shared.astype(np.int64),
+        in_flight_limit=limit.astype(np.int64),
+    )
+
+
+def _interval_sum(values: ArrayLike) -> Floats:
+    """Sum runs of values; added up from each start, so equal runs have equal sums."""
+    row = np.asarray(values, dtype=np.float64)
+    count = len(row)
+    result = np.zeros((count, count + 1))
+    result[:, 1:] = np.cumsum(np.triu(np.broadcast_to(row, (count, count))), axis=1)
+    return result
+
+
+def _interval_max(values: ArrayLike) -> Floats:
+    """Take the largest of runs of values that are not negative."""
+    row = np.asarray(values, dtype=np.float64)
+    count = len(row)
+    result = np.zeros((count, count + 1))
+    upper = np.triu(np.broadcast_to(row, (count, count)))
+    result[:, 1:] = np.maximum.accumulate(upper, axis=1)
+    return result
+
+
+def _parameters(layers: tuple[LayerCost, ...]) -> tuple[Floats, Floats]:
+    """Count the parameters of runs of layers, and those shared with layers outside."""
+    tied = [layer.tied_parameters for layer in layers]
+    tied_sum, tied_max = _interval_sum(tied), _interval_max(tied)
+    parameters = _interval_sum([layer.parameters for layer in layers]) - tied_sum + tied_max
+    shared = np.where(tied_sum < sum(tied), tied_max, 0.0)
+    return parameters, shared
+
+
+def _receives(
+    problem: PlacementProblem,
+    layers: tuple[LayerCost, ...],
+    latency_s: float,
+    link_bytes_per_s: float,
+) -> tuple[Floats, Floats]:
+    """Return seconds of receiving activations and gradients, for runs of layers."""
+    count = len(layers)
+    activation = np.zeros((count, count + 1))
+    gradient = np.zeros((count, count + 1))
+    consumers: dict[int, list[int]] = {}
+    for source, destination in problem.edges:
+        consumers.setdefault(source, []).append(destination)
+    for source, destinations in consumers.items():
+        message_s = latency_s + layers[source].output_bytes / link_bytes_per_s
+        # A stage that starts after the source receives it if it reaches the next consumer.
+        for start in range(source + 1, max(destinations) + 1):
+            nearest = min(d for d in destinations if d >= start)
+            activation[start, nearest + 1 :] += message_s
+        # The gradient comes back unless all consumers are in the source's own stage.
+        gradient[: source + 1, source + 1 : max(destinations) + 1] += message_s
+    return activation, gradient

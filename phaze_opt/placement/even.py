@@ -1,0 +1,98 @@
+"""Even splits: the same number of layers on every stage, as people place models by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from phaze_opt.placement.compiled import compiled
+from phaze_opt.placement.costs import Floats, Integers
+from phaze_opt.placement.problem import LayerCost
+
+
+def even_starts(layers: Sequence[LayerCost], stages: int) -> Integers:
+    """Return the first layer of every stage of an even split.
+
+    The repeated layers (the longest run of equal ones) are divided by count, the earliest stages
+    taking one more where it does not come out even; what is before and after them (embedding,
+    head) stays on the first and the last stage. Where there are fewer repeated layers than
+    stages, all layers are divided.
+
+    Parameters
+    ----------
+    layers
+        Of the model.
+    stages
+        At most the number of layers.
+    """
+    start, count = _longest_run(layers)
+    if count < stages:
+        start, count = 0, len(layers)
+    share, extra = divmod(count, stages)
+    sizes = np.full(stages, share, dtype=np.int64)
+    sizes[:extra] += 1
+    starts = np.zeros(stages, dtype=np.int64)
+    starts[1:] = start + np.cumsum(sizes)[:-1]
+    return starts
+
+
+def _longest_run(layers: Sequence[LayerCost]) -> tuple[int, int]:
+    """Return start and length of the longest run of layers that cost the same."""
+    best_start, best_count, start = 0, 0, 0
+    for index, layer in enumerate(layers):
+        if _cost(layer) != _cost(layers[start]):
+            start = index
+        if index - start + 1 > best_count:
+            best_start, best_count = start, index - start + 1
+    return best_start, best_count
+
+
+def _cost(layer: LayerCost) -> tuple[float, ...]:
+    """Return what makes two layers the same kind."""
+    return (
+        layer.forward_s,
+        layer.backward_s,
+        layer.parameters,
+        layer.stash_bytes,
+        layer.transient_bytes,
+        layer.output_bytes,
+    )
+
+
+@compiled("float64[::1](float64[:,::1], int64[:,::1], int64[:,::1], int64[::1], int64[::1])")
+def replay_bounds(
+    load_s: Floats,
+    in_flight_limit: Integers,
+    starts: Integers,
+    pipeline: Integers,
+    microbatches: Integers,
+) -> Floats:
+    """Bound the replayed time of given splits from below; infinite where one does not fit.
+
+    A stage cannot start before the first microbatch has passed those before it, nor be followed by
+    less than its backward through them: ``T ≥ Σ_{j<s} L_j + m · L_s`` for every stage s.
+
+    Parameters
+    ----------
+    load_s, in_flight_limit : (layers, layers + 1)
+        Of every stage.
+    starts : (layers + 1, layers)
+        First layers of the split into so many stages (row), the rest of the row unused.
+    pipeline, microbatches : (candidates,)
+        Stages and microbatches of each candidate.
+    """
+    layers = load_s.shape[0]
+    bounds = np.zeros(len(pipeline))
+    for index in range(len(pipeline)):
+        stages = pipeline[index]
+        before = 0.0
+        for stage in range(stages):
+            i = starts[stages, stage]
+            j = starts[stages, stage + 1] if stage + 1 < stages else layers
+            if in_flight_limit[i, j] < min(stages - stage, microbatches[index]):
+                bounds[index] = np.inf
+                break
+            bounds[index] = max(bounds[index], before + microbatches[index] * load_s[i, j])
+            before += load_s[i, j]
+    return bounds

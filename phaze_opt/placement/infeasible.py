@@ -1,0 +1,123 @@
+"""What to say when nothing fits: which stage or layer, and by how much."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phaze_opt.placement.memory import stage_memory
+from phaze_opt.placement.problem import LayerCost, PlacementProblem
+from phaze_opt.placement.training import OPTIMIZERS
+from phaze_opt.units import format_bytes
+
+
+def explain_misfit(
+    name: str, layers: Sequence[LayerCost], in_flight: int, problem: PlacementProblem
+) -> str:
+    """Say by how much a stage exceeds the memory.
+
+    Parameters
+    ----------
+    name
+        The stage, as a person calls it.
+    layers
+        The stage's layers.
+    in_flight
+        Microbatches that the stage holds.
+    problem
+        Memory and optimizer.
+    """
+    memory = stage_memory(layers, in_flight, OPTIMIZERS[problem.training.optimizer])
+    over = memory.total - problem.hbm_usable_bytes
+    return (
+        f"{name} needs {format_bytes(memory.total)} per device "
+        f"(parameters {format_bytes(memory.parameters)}, "
+        f"gradients {format_bytes(memory.gradients)}, "
+        f"optimizer {format_bytes(memory.optimizer)}, "
+        f"stash of {in_flight} microbatches {format_bytes(memory.stash)}, "
+        f"working set {format_bytes(memory.transient)}), "
+        f"{format_bytes(over)} more than the usable {format_bytes(problem.hbm_usable_bytes)}."
+    )
+
+
+def explain_infeasible(problem: PlacementProblem) -> str:
+    """Say why no placement fits, by the layer or stage that comes closest to fitting."""
+    devices = problem.cluster.devices
+    widths = [width for width in sorted(problem.layers) if width <= devices]
+    if not widths:
+        return (
+            f"No tensor-parallel width fits {devices} devices: the smallest is "
+            f"{min(problem.layers)}."
+        )
+    worst = [_largest_layer(problem, width) for width in widths]
+    need, width, layer = min(worst, key=lambda entry: (entry[0], entry[1]))
+    if need > problem.hbm_usable_bytes:
+        name = f"Layer {layer.name!r} alone, at the tensor-parallel width {width},"
+        return explain_misfit(name, [layer], 1, problem)
+    return _explain_tightest_split(problem, widths)
+
+
+def _largest_layer(problem: PlacementProblem, width: int) -> tuple[int, int, LayerCost]:
+    """Return the layer that needs most memory alone on the last stage, with its width."""
+    optimizer = OPTIMIZERS[problem.training.optimizer]
+    layers = problem.layers[width]
+    needs = [stage_memory([layer], 1, optimizer).total for layer in layers]
+    largest = max(range(len(layers)), key=lambda index: needs[index])
+    return needs[largest], width, layers[largest]
+
+
+def _explain_tightest_split(problem: PlacementProblem, widths: Sequence[int]) -> str:
+    """Name the stage that does not fit in the split that needs least memory."""
+    best: tuple[float, int, list[int]] | None = None
+    for width in widths:
+        most_stages = min(len(problem.layers[width]), problem.cluster.devices // width)
+        for stages in range(1, most_stages + 1):
+            need, starts = _least_memory_split(problem, width, stages)
+            if best is None or need < best[0]:
+                best = (need, width, starts)
+    assert best is not None
+    _, width, starts = best
+    layers = problem.layers[width]
+    ends = [*starts[1:], len(layers)]
+    held = [_in_flight(problem, len(starts) - stage) for stage in range(len(starts))]
+    optimizer = OPTIMIZERS[problem.training.optimizer]
+    needs = [
+        stage_memory(layers[i:j], count, optimizer).total
+        for i, j, count in zip(starts, ends, held, strict=True)
+    ]
+    stage = max(range(len(needs)), key=lambda index: needs[index])
+    i, j = starts[stage], ends[stage]
+    name = (
+        f"Even the split that needs least memory, {len(starts)} stages at the tensor-parallel "
+        f"width {width}, does not fit: stage {stage + 1} "
+        f"({layers[i].name!r} to {layers[j - 1].name!r})"
+    )
+    return explain_misfit(name, layers[i:j], held[stage], problem)
+
+
+def _in_flight(problem: PlacementProblem, place: int) -> int:
+    """Return the microbatches in flight of a stage, as few as the widest data parallelism has."""
+    training = problem.training
+    return min(place, -(-training.global_batch // training.microbatch))
+
+
+def _least_memory_split(
+    problem: PlacementProblem, width: int, stages: int
+) -> tuple[float, list[int]]:
+    """Split the chain so that its fullest stage holds least."""
+    layers = problem.layers[width]
+    optimizer = OPTIMIZERS[problem.training.optimizer]
+    count = len(layers)
+    best: dict[int, tuple[float, list[int]]] = {count: (0.0, [])}
+    for place in range(1, stages + 1):
+        held = _in_flight(problem, place)
+        found: dict[int, tuple[float, list[int]]] = {}
+        for i in range(stages - place, count - place + 1):
+            options = [
+                (max(rest, stage_memory(layers[i:j], held, optimizer).total), [i, *starts])
+                for j, (rest, starts) in best.items()
+                if j > i
+            ]
+            if options:
+                found[i] = min(options, key=lambda option: (option[0], option[1]))
+        best = found
+    return best[0]

@@ -1,0 +1,247 @@
+"""Time of one batch through a pipeline: closed forms, and the event replay that checks them.
+
+A stage runs one thing at a time. The forward of a microbatch waits for the same one on the stage
+before, its backward for the one on the stage after. Receiving is part of the work.
+
+Sources: D. Narayanan et al., "PipeDream" (SOSP 2019) and "Efficient large-scale language model
+training on GPU clusters using Megatron-LM" (SC 2021): 1F1B and its interleaved form; Y. Huang et
+al., "GPipe" (NeurIPS 2019).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phaze_opt.errors import InputError
+from phaze_opt.placement.compiled import compiled
+
+PipelineSchedule = Literal["1f1b", "gpipe", "interleaved"]
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """When everything of one batch happened.
+
+    Attributes
+    ----------
+    finish_s : (stages,)
+        End of the last backward of each stage.
+    forward_start_s, backward_start_s : (chunks, stages, microbatches)
+        Starts; one chunk unless interleaved.
+    peak_microbatches : (stages,)
+        Largest number of forwards done whose backward is not; chunks count one each.
+    """
+
+    finish_s: Floats
+    forward_start_s: Floats
+    backward_start_s: Floats
+    peak_microbatches: Integers
+
+
+def closed_form_s(loads_s: Sequence[float], microbatches: int) -> float:
+    """Return ``Σ loads + (m − 1) · largest load``, an upper bound of 1F1B and of GPipe.
+
+    It is the time itself for equal loads and for one microbatch.
+
+    Parameters
+    ----------
+    loads_s
+        Forward and backward time of one microbatch on each stage.
+    microbatches
+        Per batch.
+    """
+    return sum(loads_s) + (microbatches - 1) * max(loads_s)
+
+
+def interleaved_form_s(load_s: float, stages: int, microbatches: int, chunks: int) -> float:
+    """Return ``(m + (p − 1) / v) · load`` of an interleaved pipeline of equal stages.
+
+    Parameters
+    ----------
+    load_s
+        Forward and backward time of one microbatch on all chunks of a stage.
+    stages, microbatches, chunks
+        ``p``, ``m`` and ``v``; ``p`` must divide ``m`` unless ``v`` is 1.
+
+    Raises
+    ------
+    InputError
+        If the microbatches cannot be interleaved.
+    """
+    _check_interleaving(stages, microbatches, chunks)
+    return (microbatches + (stages - 1) / chunks) * load_s
+
+
+def in_flight(stages: int, microbatches: int, schedule: PipelineSchedule = "1f1b") -> Integers:
+    """Return how many microbatches each stage holds at most, first stage first."""
+    if schedule == "gpipe":
+        return np.full(stages, microbatches, dtype=np.int64)
+    from_the_end = np.arange(stages, 0, -1, dtype=np.int64)
+    return np.minimum(from_the_end, microbatches)
+
+
+def finish_s(
+    forward_s: Floats, backward_s: Floats, microbatches: int, schedule: PipelineSchedule = "1f1b"
+) -> Floats:
+    """Return when each stage ends its last backward, replaying every event.
+
+    Parameters
+    ----------
+    forward_s, backward_s : (stages,)
+        Times of one microbatch, receives included.
+    microbatches
+        Per batch.
+    schedule
+        ``"1f1b"`` or ``"gpipe"``.
+    """
+    limit = in_flight(len(forward_s), microbatches, schedule)
+    return _finish(forward_s, backward_s, limit, microbatches)
+
+
+def replay(
+    forward_s: Floats,
+    backward_s: Floats,
+    microbatches: int,
+    schedule: PipelineSchedule = "1f1b",
+) -> Replay:
+    """Replay a batch event by event, for interleaved schedules too.
+
+    Parameters
+    ----------
+    forward_s, backward_s : (stages,) or (chunks, stages)
+        Times of one microbatch on each chunk of each stage, receives included. More than one
+        chunk needs the interleaved schedule; model chunk ``c`` of stage ``s`` follows chunk ``c``
+        of stage ``s − 1``, and chunk ``c − 1`` of the last stage where ``s`` is the first.
+    microbatches
+        Per batch.
+    schedule
+        See `PipelineSchedule`.
+
+    Raises
+    ------
+    InputError
+        If the microbatches cannot be interleaved.
+    """
+    forward = np.atleast_2d(np.asarray(forward_s, dtype=np.float64))
+    backward = np.atleast_2d(np.asarray(backward_s, dtype=np.float64))
+    chunks, stages = forward.shape
+    _check_interleaving(stages, microbatches, chunks)
+    warm_up = _warm_up(stages, microbatches, chunks, schedule)
+    group = stages if chunks > 1 else 1
+    starts = np.zeros((2, chunks, stages, microbatches))
+    peak = np.zeros(stages, dtype=np.int64)
+    _replay(forward, backward, warm_up, group, starts, peak)
+    ends = starts[1, :, :, -1] + backward
+    return Replay(ends.max(axis=0), starts[0], starts[1], peak)
+
+
+def _warm_up(stages: int, microbatches: int, chunks: int, schedule: PipelineSchedule) -> Integers:
+    """Return how many forwards of any chunk a stage may be ahead of its backwards."""
+    if chunks == 1:
+        return in_flight(stages, microbatches, schedule)
+    # Megatron-LM's schedule: 2·(p − s − 1) + (v − 1)·p forwards before the first pair.
+    ahead = 2 * np.arange(stages - 1, -1, -1, dtype=np.int64) + (chunks - 1) * stages + 1
+    return np.minimum(ahead, microbatches * chunks)
+
+
+def _check_interleaving(stages: int, microbatches: int, chunks: int) -> None:
+    """Refuse what Megatron-LM's interleaved schedule cannot run."""
+    if chunks > 1 and microbatches % stages:
+        raise InputError(
+            f"{microbatches} microbatches cannot be interleaved over {stages} stages: the stages "
+            "must divide them."
+        )
+
+
+@compiled("float64[::1](float64[::1], float64[::1], int64[::1], int64)")
+def _finish(forward_s: Floats, backward_s: Floats, limit: Integers, microbatches: int) -> Floats:
+    """Replay a pipeline without chunks; ends of the last ``limit`` forwards are enough to keep."""
+    stages = len(forward_s)
+    forward_end = np.zeros((stages, microbatches))
+    backward_end = np.zeros((stages, microbatches))
+    forwards = np.zeros(stages, dtype=np.int64)
+    backwards = np.zeros(stages, dtype=np.int64)
+    clock = np.zeros(stages)
+    left = 2 * stages * microbatches
+    while left > 0:
+        for stage in range(stages):
+            while True:
+                done, undone = forwards[stage], backwards[stage]
+                if done < microbatches and done - undone < limit[stage]:
+                    if stage > 0 and forwards[stage - 1] <= done:
+                        break
+                    ready = forward_end[stage - 1, done] if stage > 0 else 0.0
+                    clock[stage] = max(clock[stage], ready) + forward_s[stage]
+                    forward_end[stage, done] = clock[stage]
+                    forwards[stage] = done + 1
+                elif undone < microbatches:
+                    if stage < stages - 1 and backwards[stage + 1] <= undone:
+                        break
+                    ready = backward_end[stage + 1, undone] if stage < stages - 1 else 0.0
+                    clock[stage] = max(clock[stage], ready) + backward_s[stage]
+                    backward_end[stage, undone] = clock[stage]
+                    backwards[stage] = undone + 1
+                else:
+                    break
+                left -= 1
+    return clock
+
+
+@compiled("void(float64[:,::1], float64[:,::1], int64[::1], int64, float64[:,:,:,::1], int64[::1])")
+def _replay(
+    forward_s: Floats,
+    backward_s: Floats,
+    warm_up: Integers,
+    group: int,
+    starts: Floats,
+    peak: Integers,
+) -> None:
+    """Fill the starts; the n-th forward of a stage is of chunk ``(n // group) % chunks``."""
+    chunks, stages = forward_s.shape
+    microbatches = starts.shape[3]
+    total = chunks * microbatches
+    ends = np.full(starts.shape, -1.0)
+    forwards = np.zeros(stages, dtype=np.int64)
+    backwards = np.zeros(stages, dtype=np.int64)
+    clock = np.zeros(stages)
+    left = 2 * stages * total
+    while left > 0:
+        for stage in range(stages):
+            while True:
+                is_forward = (
+                    forwards[stage] < total and forwards[stage] - backwards[stage] < warm_up[stage]
+                )
+                count = forwards[stage] if is_forward else backwards[stage]
+                if count >= total:
+                    break
+                turn = (count // group) % chunks
+                chunk = turn if is_forward else chunks - 1 - turn
+                microbatch = count // (group * chunks) * group + count % group
+                pass_index = 0 if is_forward else 1
+                step = -1 if is_forward else 1
+                before, chunk_before = stage + step, chunk
+                if before < 0 or before >= stages:
+                    before, chunk_before = before % stages, chunk + step
+                ready = 0.0
+                if 0 <= chunk_before < chunks:
+                    ready = ends[pass_index, chunk_before, before, microbatch]
+                    if ready < 0.0:
+                        break
+                start = max(clock[stage], ready)
+                work = forward_s[chunk, stage] if is_forward else backward_s[chunk, stage]
+                starts[pass_index, chunk, stage, microbatch] = start
+                clock[stage] = start + work
+                ends[pass_index, chunk, stage, microbatch] = clock[stage]
+                if is_forward:
+                    forwards[stage] += 1
+                    peak[stage] = max(peak[stage], forwards[stage] - backwards[stage])
+                else:
+                    backwards[stage] += 1
+                left -= 1
