@@ -34,8 +34,9 @@ class Calibration:
         Time between operators of a stream that is not work.
     tile_overhead_cycles
         Fill and epilogue per tile wave; ``None`` for ``pe_x + pe_y`` (a systolic array).
-    source
-        Where the numbers come from.
+
+    The defaults are those of hypothetical chips, which get no better HBM and no cheaper operators
+    than real ones.
     """
 
     sustained_clock_hz: float | None = None
@@ -43,7 +44,6 @@ class Calibration:
     hbm_efficiency: float = 0.85
     operator_overhead_s: float = 1e-6
     tile_overhead_cycles: float | None = None
-    source: str = "default of hypothetical chips"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from phaze_opt.codec import from_builtins, read_file
 from phaze_opt.errors import InputError, unknown_name
@@ -25,12 +25,28 @@ _SCALED_KEYS = {
 
 
 @dataclass(frozen=True)
+class Provenance:
+    """Where one number of a preset comes from, and how far to trust it."""
+
+    source: str
+    confidence: Literal["high", "medium", "low"]
+
+
+@dataclass(frozen=True)
 class AcceleratorPreset:
-    """A named accelerator and where its numbers come from."""
+    """A named accelerator and where its numbers come from.
+
+    Attributes
+    ----------
+    provenance
+        By field of `Accelerator`; those of the calibration as ``"calibration.<field>"``. A field
+        that is missing has the default of hypothetical chips.
+    """
 
     name: str
+    description: str
     accelerator: Accelerator
-    source: str
+    provenance: Mapping[str, Provenance]
 
 
 @cache
@@ -38,7 +54,8 @@ def accelerator_presets() -> dict[str, AcceleratorPreset]:
     """Return all accelerators of ``data/accelerators.toml`` by name."""
     path = resources.files("phaze_opt.hardware").joinpath("data/accelerators.toml")
     table = tomllib.loads(path.read_text("utf-8"))
-    return {name: _preset(name, entry) for name, entry in table.items()}
+    sources = table.pop("sources")
+    return {name: _preset(name, entry, sources) for name, entry in table.items()}
 
 
 def load_accelerator(name_or_path: str, overrides: Mapping[str, str] | None = None) -> Accelerator:
@@ -64,7 +81,7 @@ def load_accelerator(name_or_path: str, overrides: Mapping[str, str] | None = No
             entry = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise InputError(f"The accelerator file {path} is not valid TOML: {error}.") from None
-        accelerator = _preset(str(path), entry).accelerator
+        accelerator = from_builtins(entry, Accelerator, f"accelerator file {path}")
     else:
         presets = accelerator_presets()
         if name_or_path not in presets:
@@ -94,13 +111,22 @@ def change_fields(accelerator: Accelerator, overrides: Mapping[str, str]) -> Acc
     return dataclasses.replace(accelerator, **changes)
 
 
-def _preset(name: str, entry: Mapping[str, Any]) -> AcceleratorPreset:
-    """Split a table of the data file into the accelerator and its provenance."""
-    values = dict(entry)
-    source = str(values.pop("source", ""))
-    return AcceleratorPreset(
-        name, from_builtins(values, Accelerator, f"accelerator {name!r}"), source
+def _preset(name: str, entry: Mapping[str, Any], sources: Mapping[str, str]) -> AcceleratorPreset:
+    """Split a table of the data file into the accelerator and the provenance of each number."""
+    values: dict[str, Any] = {}
+    provenance: dict[str, Provenance] = {}
+    rows = {key: row for key, row in entry.items() if key not in ("description", "calibration")}
+    for key, (value, source, confidence) in rows.items():
+        values[key] = value
+        provenance[key] = Provenance(sources[source], confidence)
+    calibration: dict[str, Any] = {}
+    for key, (value, source, confidence) in entry.get("calibration", {}).items():
+        calibration[key] = value
+        provenance[f"calibration.{key}"] = Provenance(sources[source], confidence)
+    accelerator = from_builtins(
+        {**values, "calibration": calibration}, Accelerator, f"accelerator {name!r}"
     )
+    return AcceleratorPreset(name, entry["description"], accelerator, provenance)
 
 
 def _parse(key: str, text: str, type_name: str, factor: float) -> bool | int | float:

@@ -8,10 +8,33 @@ from phaze_opt.units import GIB, MIB
 
 
 def test_every_preset_is_valid_and_sourced() -> None:
-    """Every preset can be built, says where it comes from, and has an area."""
+    """Every preset can be built, has an area, and says where each stated number comes from."""
     for preset in accelerator_presets().values():
-        assert preset.source
         assert preset.accelerator.area_mm2 > 0.0
+        stated = {"num_tc", "pe_x", "pe_y", "num_vc", "pe_vc", "glb_bytes", "hbm_bytes", "clock_hz"}
+        assert stated <= preset.provenance.keys()
+        for provenance in preset.provenance.values():
+            assert provenance.source
+            assert provenance.confidence in ("high", "medium", "low")
+
+
+@pytest.mark.parametrize(
+    ("name", "peak_tflops"),
+    [
+        ("tpuv3", 123),
+        ("tpuv4", 275),
+        ("tpuv5e", 197),
+        ("tpuv5p", 459),
+        ("v100", 125),
+        ("a100-80", 312),
+        ("h100", 989.4),
+        ("mi210", 181),
+    ],
+)
+def test_presets_have_their_stated_peak(name: str, peak_tflops: float) -> None:
+    """Units times clock give the peak that the maker states, within rounding."""
+    peak = accelerator_presets()[name].accelerator.peak_flops_per_s
+    assert peak / 1e12 == pytest.approx(peak_tflops, rel=0.01)
 
 
 def test_the_two_baselines_differ_only_in_lanes() -> None:
