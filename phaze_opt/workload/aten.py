@@ -48,7 +48,7 @@ VIEWS = frozenset(
 _KINDS_BY_NAME = {
     "add": "add sub rsub neg",
     "multiply": "mul div square reciprocal",
-    "copy": "_to_copy clone copy cat stack constant_pad_nd slice_backward select_backward roll "
+    "copy": "_to_copy clone copy stack constant_pad_nd slice_backward select_backward roll "
     "repeat flip contiguous slice_scatter select_scatter tril triu",
     "fill": "zeros ones full empty zeros_like ones_like full_like empty_like new_zeros new_ones "
     "new_full new_empty new_empty_strided fill arange scalar_tensor eye",
@@ -109,7 +109,8 @@ class Work:
     """One scheduled piece of a node: usually the whole node.
 
     ``operands`` are the tensors it reads and ``results`` the indices of the outputs it writes
-    (None for all of them).
+    (None for all of them); ``part_bytes`` is what it writes of a result that the node's pieces
+    write together.
     """
 
     gemms: tuple[Gemm, ...] = ()
@@ -117,6 +118,7 @@ class Work:
     collective: Collective | None = None
     operands: tuple[fx.Node, ...] | None = None
     results: tuple[int, ...] | None = None
+    part_bytes: int | None = None
     suffix: str = ""
 
 
@@ -177,6 +179,19 @@ def _reduce(node: fx.Node) -> tuple[Work, ...]:
     source, result = value_of(node.args[0]), results_of(node)[0]
     rows = max(1, result.numel()) if result is not None else 1
     return (Work(vector=(VectorWork("reduce", rows, max(1, source.numel() // rows)),)),)
+
+
+def _concatenation(node: fx.Node) -> tuple[Work, ...]:
+    """Return a copy per operand, so that each can be fused into the operator that makes it."""
+    return tuple(
+        Work(
+            vector=(_rows("copy", value_of(operand)),),
+            operands=(operand,),
+            part_bytes=size_bytes(value_of(operand)),
+            suffix=f"_{index}",
+        )
+        for index, operand in enumerate(cast(list[fx.Node], node.args[0]))
+    )
 
 
 def _matrix_product(first: int) -> Callable[[fx.Node], tuple[Work, ...]]:
@@ -302,6 +317,7 @@ _SPECIAL: dict[str, Callable[[fx.Node], tuple[Work, ...]]] = {
     "aten::bmm": _matrix_product(0),
     "aten::addmm": _matrix_product(1),
     "aten::baddbmm": _matrix_product(1),
+    "aten::cat": _concatenation,
     "aten::convolution": _convolution,
     "aten::convolution_backward": _convolution_backward,
     "phaze::flash_attention": _flash_attention,

@@ -61,21 +61,20 @@ def _graph(live: LiveGraph, nodes: Sequence[fx.Node]) -> OperatorGraph:
     """Turn working nodes into operators with their traffic, and the tensors between them."""
     leaving = _bases(live, live.outputs)
     operators: list[Operator] = []
-    producer: dict[Base, int] = {}
+    writers: dict[Base, list[tuple[int, int]]] = {}
     edges: list[tuple[int, int, int]] = []
     for node in nodes:
-        written = live.written(node)
         for work in work_of(node):
-            results = [b for b in written if work.results is None or b.index in work.results]
-            read = _read_bytes(live, node, work)
             index = len(operators)
+            read = _read_bytes(live, node, work)
             sizes: dict[int, int] = {}
             for base, size in read.items():
-                if base in producer:
-                    source = producer[base]
-                    sizes[source] = sizes.get(source, 0) + size
+                for source, share in writers.get(base, ()):
+                    sizes[source] = sizes.get(source, 0) + size * share // base.size_bytes
             edges.extend((source, index, size) for source, size in sorted(sizes.items()))
-            producer.update(dict.fromkeys(results, index))
+            written = _written_bytes(live, node, work)
+            for base, size in written.items():
+                writers.setdefault(base, []).append((index, size))
             operators.append(
                 Operator(
                     id=node.name + work.suffix,
@@ -83,11 +82,21 @@ def _graph(live: LiveGraph, nodes: Sequence[fx.Node]) -> OperatorGraph:
                     vector=work.vector,
                     collective=work.collective,
                     read_bytes=sum(read.values()),
-                    write_bytes=sum(base.size_bytes for base in results),
-                    outlives=not leaving.isdisjoint(results),
+                    write_bytes=sum(written.values()),
+                    outliving_bytes=sum(n for base, n in written.items() if base in leaving),
                 )
             )
     return OperatorGraph(tuple(operators), tuple(edges))
+
+
+def _written_bytes(live: LiveGraph, node: fx.Node, work: Work) -> dict[Base, int]:
+    """Return what one piece of work writes; the pieces of a concatenation write a part each."""
+    written = live.written(node)
+    if work.results is not None:
+        written = tuple(base for base in written if base.index in work.results)
+    if work.part_bytes is not None:
+        return dict.fromkeys(written, work.part_bytes)
+    return {base: base.size_bytes for base in written}
 
 
 def _read_bytes(live: LiveGraph, node: fx.Node, work: Work) -> dict[Base, int]:

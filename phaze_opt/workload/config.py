@@ -59,7 +59,7 @@ class TransformerConfig:
     causal
         Whether a token attends only to earlier ones. The products are still computed in full.
     attention
-        ``eager`` writes the scores to memory; ``flash`` is one operator that keeps them on the chip.
+        ``eager`` writes the scores to memory; ``flash`` is one operator that keeps them on chip.
     dropout
         Probability after the embedding, on attention probabilities and after both sub-layers.
     bias

@@ -128,12 +128,12 @@ class Operator:
     gemms
         More than one only in a fused attention core, whose intermediate products stay on the chip.
     vector
-        Executed in order; beside a GEMM they are its epilogue (or the softmax of a fused attention).
+        Executed in order; beside a GEMM they are its epilogue (or a fused attention's softmax).
     read_bytes, write_bytes
         Compulsory HBM traffic: each distinct tensor read once, each result written once.
-    outlives
-        Whether a result leaves the graph (boundary output, stash or gradient), so that fusion must
-        still write it.
+    outliving_bytes
+        The part of ``write_bytes`` that leaves the graph (boundary output, stash or gradient), so
+        that fusion must still write it.
     """
 
     id: str
@@ -142,7 +142,12 @@ class Operator:
     collective: Collective | None = None
     read_bytes: int = 0
     write_bytes: int = 0
-    outlives: bool = False
+    outliving_bytes: int = 0
+
+    @property
+    def outlives(self) -> bool:
+        """Whether a result leaves the graph."""
+        return self.outliving_bytes > 0
 
     @property
     def flops(self) -> int:

@@ -23,8 +23,9 @@ class Base:
 class LiveGraph:
     """The nodes of a traced graph that its outputs depend on, views followed to their bases.
 
-    Tracing leaves dead nodes that draw random numbers (the forward of dropout in the backward graph),
-    which the usual dead-code removal keeps; walking back from the outputs does not reach them.
+    Tracing leaves dead nodes that draw random numbers (the forward's dropout in the backward
+    graph), which the usual dead-code removal keeps; walking back from the outputs does not reach
+    them.
 
     Attributes
     ----------

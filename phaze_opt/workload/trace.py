@@ -1,8 +1,8 @@
-"""Trace a module with AOTAutograd into its real forward and backward ATen graphs, without memory."""
+"""Trace a module with AOTAutograd into its forward and backward ATen graphs, without memory."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +53,7 @@ def trace(module: nn.Module, inputs: Sequence[Tensor]) -> Trace:
     forward_outputs = 0
 
     def function(tensors: Sequence[Tensor], arguments: Sequence[Tensor]) -> Any:
-        state: Mapping[str, Tensor] = dict(zip(names, tensors, strict=True))
+        state = dict(zip(names, tensors, strict=True))
         return torch.func.functional_call(module, state, tuple(arguments))
 
     def partition(joint: fx.GraphModule, joint_inputs: Any, **options: Any) -> Any:

@@ -7,13 +7,12 @@ each device's share of the sequence. Modules live on the meta device in bf16.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from phaze_opt.workload import operators
+from phaze_opt.workload import collectives, kernels
 from phaze_opt.workload.config import TransformerConfig
 
 DTYPE = torch.bfloat16
@@ -37,6 +36,11 @@ def _parameter(*shape: int) -> nn.Parameter:
     return nn.Parameter(torch.empty(shape, dtype=DTYPE, device="meta"))
 
 
+def _dropout(x: Tensor, probability: float) -> Tensor:
+    """Drop elements; no operator at all where the probability is zero."""
+    return functional.dropout(x, probability) if probability else x
+
+
 class Linear(nn.Module):
     """A linear layer, whole on every device."""
 
@@ -56,18 +60,19 @@ class ColumnParallelLinear(nn.Module):
     def __init__(self, inputs: int, outputs: tuple[int, ...], bias: bool, group: Group) -> None:
         super().__init__()
         self.group = group
-        self.linears = nn.ModuleList(Linear(inputs, n // group.width, bias) for n in outputs)
+        columns = [n // group.width for n in outputs]
+        self.weights = nn.ParameterList(_parameter(n, inputs) for n in columns)
+        self.biases = nn.ParameterList(_parameter(n) for n in columns if bias)
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return the local columns of every product."""
+        biases = list(self.biases) or [None] * len(self.weights)
         if self.group.splits_sequence:
-            weights = [linear.weight for linear in self.linears]
-            biases = [linear.bias for linear in self.linears]
-            products: Any = operators.GatheredLinear.apply(x, self.group.width, *weights, *biases)
-            return tuple(products)
+            return collectives.gathered_linear(x, self.group.width, list(self.weights), biases)
         if self.group.width > 1:
-            x = operators.CopyToGroup.apply(x)
-        return tuple(linear(x) for linear in self.linears)
+            x = collectives.copy_to_group(x)
+        pairs = zip(self.weights, biases, strict=True)
+        return tuple(functional.linear(x, weight, bias) for weight, bias in pairs)
 
 
 class RowParallelLinear(nn.Module):
@@ -93,8 +98,8 @@ class RowParallelLinear(nn.Module):
 def _sum_over_group(partial: Tensor, group: Group) -> Tensor:
     """Sum partial results: all-reduce, or reduce-scatter under sequence parallelism."""
     if group.splits_sequence:
-        return operators.ScatterToSequence.apply(partial, group.width)
-    return operators.ReduceFromGroup.apply(partial) if group.width > 1 else partial
+        return collectives.scatter_to_sequence(partial, group.width)
+    return collectives.reduce_from_group(partial) if group.width > 1 else partial
 
 
 class LayerNorm(nn.Module):
@@ -119,7 +124,7 @@ class RmsNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise and scale."""
-        return operators.RootMeanSquareNorm.apply(x, self.weight)
+        return kernels.root_mean_square_norm(x, self.weight)
 
 
 def _norm(config: TransformerConfig, size: int) -> nn.Module:
@@ -154,20 +159,19 @@ class Attention(nn.Module):
         """Return the projected context."""
         query, key, value = self._query_key_value(x)
         if self.config.attention == "flash":
-            context = operators.FlashAttention.apply(
-                query, key, value, self.config.dropout, self.config.causal
-            )
+            context = kernels.attention(query, key, value, self.config.dropout, self.config.causal)
         else:
             context = self._eager(query, key, value)
-        return self.projection(context.reshape(*context.shape[:2], -1))
+        projected: Tensor = self.projection(context.reshape(*context.shape[:2], -1))
+        return projected
 
     def _query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return query, key and value as ``(sequence, batch, local heads, head size)``."""
         size, projected = self.config.head_size, self.query_key_value(x)
         if len(projected) == 3:
             query, key, value = (y.view(*y.shape[:2], -1, size) for y in projected)
-            query = operators.Rotary.apply(query, self.table)
-            return query, operators.Rotary.apply(key, self.table), value
+            query = kernels.rotate(query, self.table)
+            return query, kernels.rotate(key, self.table), value
         (joint,) = projected
         # The heads of a group lie together: its queries, then its key, then its value.
         joint = joint.view(*joint.shape[:2], self.kv_heads, -1)
@@ -182,13 +186,13 @@ class Attention(nn.Module):
         rows, batch, _, size = query.shape
         query, key, value = (self._per_head(y) for y in (query, key, value))
         scores = torch.bmm(query, key.transpose(1, 2))
-        probabilities = operators.MaskedSoftmax.apply(scores, size**-0.5, self.config.causal)
-        probabilities = functional.dropout(probabilities, self.config.dropout)
+        probabilities = kernels.softmax_of_scores(scores, size**-0.5, self.config.causal)
+        probabilities = _dropout(probabilities, self.config.dropout)
         context = torch.bmm(probabilities, value)
         return context.transpose(0, 1).reshape(rows, batch, self.heads, size)
 
     def _per_head(self, x: Tensor) -> Tensor:
-        """Bring heads first: ``(batch · heads, sequence, head size)``; shared heads are repeated."""
+        """Bring heads first, ``(batch · heads, sequence, head size)``; repeat shared heads."""
         rows, batch, heads, size = x.shape
         if heads < self.heads:
             shape = (rows, batch, heads, self.heads // heads, size)
@@ -215,7 +219,8 @@ class FeedForward(nn.Module):
             inner = functional.relu(first)
         else:
             inner = functional.gelu(first, approximate="tanh")
-        return self.down(inner)
+        result: Tensor = self.down(inner)
+        return result
 
 
 class Block(nn.Module):
@@ -237,7 +242,7 @@ class Block(nn.Module):
     def _sublayer(self, x: Tensor, module: nn.Module, norm: nn.Module) -> Tensor:
         """Apply a sub-layer with dropout, residual and its norm before or after."""
         pre = self.config.norm_position == "pre"
-        result = functional.dropout(module(norm(x) if pre else x), self.config.dropout)
+        result = _dropout(module(norm(x) if pre else x), self.config.dropout)
         total: Tensor = x + result
         return total if pre else norm(total)
 
@@ -274,7 +279,7 @@ class Embedding(nn.Module):
             x = x + functional.embedding(types, self.types)
         if self.norm is not None:
             x = self.norm(x)
-        return functional.dropout(x, self.config.dropout)
+        return _dropout(x, self.config.dropout)
 
     def _words(self, tokens: Tensor) -> Tensor:
         """Look words up; a device has zeros for the words of the others."""
@@ -314,5 +319,5 @@ class Head(nn.Module):
         if self.dense is not None and self.dense_norm is not None:
             x = self.dense_norm(functional.gelu(self.dense(x), approximate="tanh"))
         (logits,) = self.vocabulary(x)
-        losses = operators.VocabularyParallelCrossEntropy.apply(logits.float(), targets, self.width)
+        losses = kernels.token_losses(logits.float(), targets, self.width)
         return losses.mean()

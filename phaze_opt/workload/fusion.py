@@ -1,0 +1,117 @@
+"""Merge operators whose intermediate tensors need not travel through memory.
+
+``elementwise`` merges chains of elementwise operators into one kernel, as eager frameworks' fused
+kernels (bias-dropout-add, bias-GELU) and compilers do. ``epilogue`` also merges what remains into
+the product that makes its operand: the vector cores work on tiles as the tensor cores finish them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from phaze_opt.workload.graph import ELEMENTWISE_KINDS, Operator, OperatorGraph
+
+FusionMode = Literal["none", "elementwise", "epilogue"]
+
+_ELEMENTWISE = frozenset(ELEMENTWISE_KINDS)
+
+
+def fuse(graph: OperatorGraph, mode: FusionMode) -> OperatorGraph:
+    """Return the graph with operators merged.
+
+    A producer is merged into a consumer that is the only reader of its results in the graph. What
+    the consumer read of it no longer travels; results that outlive the graph are still written.
+    Products and vector elements stay as they are. Fusing again changes nothing.
+
+    Parameters
+    ----------
+    graph
+        As captured.
+    mode
+        What to merge.
+    """
+    if mode == "none":
+        return graph
+    groups = _Groups(graph)
+    for index, operator in enumerate(graph.operators):
+        if _is_elementwise(operator):
+            while (producer := groups.producer(index, products=False)) is not None:
+                groups.merge(producer, index)
+    if mode == "epilogue":
+        for index in list(groups.operators):
+            if _is_elementwise(groups.operators[index]):
+                producer = groups.producer(index, products=True)
+                if producer is not None:
+                    groups.merge(producer, index)
+    return groups.graph()
+
+
+def _is_elementwise(operator: Operator) -> bool:
+    """Say whether an operator is vector work only, element by element."""
+    return (
+        bool(operator.vector)
+        and not operator.gemms
+        and operator.collective is None
+        and all(work.kind in _ELEMENTWISE for work in operator.vector)
+    )
+
+
+def _is_product(operator: Operator) -> bool:
+    """Say whether an operator is one matrix product with at most an elementwise epilogue.
+
+    Fused attention is not: its several products are one kernel already.
+    """
+    return len(operator.gemms) == 1 and all(w.kind in _ELEMENTWISE for w in operator.vector)
+
+
+class _Groups:
+    """Operators by the index of the last one merged into them, with their edges both ways."""
+
+    def __init__(self, graph: OperatorGraph) -> None:
+        self.operators = dict(enumerate(graph.operators))
+        self._reads: dict[int, dict[int, int]] = {index: {} for index in self.operators}
+        self._readers: dict[int, set[int]] = {index: set() for index in self.operators}
+        for source, destination, size in graph.edges:
+            self._reads[destination][source] = size
+            self._readers[source].add(destination)
+
+    def producer(self, index: int, *, products: bool) -> int | None:
+        """Return the latest producer that only this operator reads and that may be merged."""
+        allowed = _is_product if products else _is_elementwise
+        return max(
+            (
+                source
+                for source in self._reads[index]
+                if self._readers[source] == {index} and allowed(self.operators[source])
+            ),
+            default=None,
+        )
+
+    def merge(self, source: int, destination: int) -> None:
+        """Merge a producer into its only reader; their tensor stays on the chip."""
+        first, second = self.operators.pop(source), self.operators[destination]
+        on_chip = self._reads[destination].pop(source)
+        for before, size in self._reads.pop(source).items():
+            reads = self._reads[destination]
+            reads[before] = reads.get(before, 0) + size
+            self._readers[before].discard(source)
+            self._readers[before].add(destination)
+        del self._readers[source]
+        self.operators[destination] = Operator(
+            id=f"{first.id}+{second.id}",
+            gemms=first.gemms + second.gemms,
+            vector=first.vector + second.vector,
+            read_bytes=first.read_bytes + second.read_bytes - on_chip,
+            write_bytes=first.outliving_bytes + second.write_bytes,
+            outliving_bytes=first.outliving_bytes + second.outliving_bytes,
+        )
+
+    def graph(self) -> OperatorGraph:
+        """Return the merged operators, each at the place of its last part."""
+        position = {index: place for place, index in enumerate(sorted(self.operators))}
+        edges = (
+            (position[source], position[destination], size)
+            for destination in position
+            for source, size in sorted(self._reads[destination].items())
+        )
+        return OperatorGraph(tuple(self.operators[index] for index in position), tuple(edges))
