@@ -13,8 +13,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from phaze_opt.estimator.collective import collective_s, collective_terms, outermost_level
+from phaze_opt.estimator.collective import collective_terms, outermost_level
 from phaze_opt.hardware.cluster import Cluster
+from phaze_opt.placement.chain import least_tail_terms
 from phaze_opt.placement.costs import Floats, Integers, StageCosts, stage_costs
 from phaze_opt.placement.problem import PlacementProblem
 from phaze_opt.placement.training import OPTIMIZERS
@@ -77,6 +78,8 @@ class CandidateCosts:
         self.problem = problem
         self.optimizer = OPTIMIZERS[problem.training.optimizer]
         self._stages: dict[tuple[int, float, float], StageCosts] = {}
+        self._tails: dict[tuple[int, int, int, int], Floats] = {}
+        self._tail_terms: dict[tuple[int, int, int, int], Floats] = {}
 
     def microbatches(self, data: int) -> int:
         """Return how many microbatches one replica runs per batch."""
@@ -103,10 +106,11 @@ class CandidateCosts:
         total_s = np.minimum.reduce([t.latency_s + t.s_per_byte * size_bytes for t in terms])
         total_s[stages.parameters == 0] = 0.0
         if candidate.pipeline > 1 and stages.shared_parameters.any():
-            shared_bytes = int(stages.shared_parameters.max()) * self.optimizer.gradient_bytes
-            stride = candidate.pipeline_stride * (candidate.pipeline - 1)
-            exchange_s = collective_s("all_reduce", shared_bytes, 2, cluster, stride)
-            total_s = total_s + np.where(stages.shared_parameters > 0, exchange_s, 0.0)
+            # An all-reduce between two stages: one message each way per half of the gradients.
+            link = cluster.levels[level]
+            shared_bytes = stages.shared_parameters * float(self.optimizer.gradient_bytes)
+            exchange_s = 2.0 * link.latency_s + shared_bytes / link.link_bytes_per_s
+            total_s = total_s + np.where(shared_bytes > 0, exchange_s, 0.0)
         return np.asarray(total_s)
 
     def optimizer_s(self, tensor: int, level: int) -> Floats:
@@ -116,6 +120,29 @@ class CandidateCosts:
 
     def tail_s(self, candidate: Candidate, level: int) -> Floats:
         """Return what every stage still does after its last backward."""
+        key = (candidate.tensor, candidate.data, candidate.data_stride, level)
+        if candidate.pipeline == 1:  # nothing is shared with another stage
+            return self._compute_tail_s(candidate, level)
+        if key not in self._tails:
+            self._tails[key] = self._compute_tail_s(candidate, level)
+        return self._tails[key]
+
+    def least_tail_term_s(self, candidate: Candidate, level: int) -> float:
+        """Return the least tail term of the closed form (see `phaze_opt.placement.chain`)."""
+        stages = self.stages(candidate.tensor, level)
+        if candidate.pipeline == 1:
+            return float(self.tail_s(candidate, level)[0, stages.layers])
+        key = (candidate.tensor, candidate.data, candidate.data_stride, level)
+        if key not in self._tail_terms:
+            reach = self.problem.cluster.devices // (candidate.tensor * candidate.data)
+            self._tail_terms[key] = least_tail_terms(
+                self.tail_s(candidate, level),
+                stages.backward_work_s,
+                min(stages.layers, reach),
+            )
+        return float(self._tail_terms[key][candidate.pipeline])
+
+    def _compute_tail_s(self, candidate: Candidate, level: int) -> Floats:
         return self.synchronisation_s(candidate, level) + self.optimizer_s(candidate.tensor, level)
 
     def least_tail_s(self, grid: CandidateGrid, parameters: Integers | int) -> Floats:

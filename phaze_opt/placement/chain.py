@@ -65,6 +65,31 @@ def least_loads(
     return most[:, 0].copy(), least_sum[:, 0].copy()
 
 
+@compiled("float64[::1](float64[:,::1], float64[:,::1], int64)")
+def least_tail_terms(tail_s: Floats, backward_s: Floats, most_stages: int) -> Floats:
+    """Return the least ``max over s of (tail_s − Σ_{j<s} b_j)`` for every number of stages.
+
+    Parameters
+    ----------
+    tail_s, backward_s : (layers, layers + 1)
+        Of every stage; memory is not looked at.
+    most_stages
+        Largest number of stages asked for.
+    """
+    layers = tail_s.shape[0]
+    terms = np.full(most_stages + 1, np.inf)
+    after = np.full(layers + 1, np.inf)
+    after[layers] = -np.inf
+    for place in range(1, most_stages + 1):
+        here = np.full(layers + 1, np.inf)
+        for i in range(layers - place, -1, -1):
+            for j in range(i + 1, layers - place + 2):
+                here[i] = min(here[i], max(tail_s[i, j], after[j] - backward_s[i, j]))
+        terms[place] = here[0]
+        after = here
+    return terms
+
+
 @compiled(
     "Tuple((float64[:,::1], float64[:,::1], float64[:,::1]))"
     "(float64[:,::1], float64[:,::1], int64[:,::1], int64, int64)"
@@ -95,10 +120,103 @@ def _prefixes(
     return most, least_sum, backward
 
 
+@compiled("int64(float64[:,::1], int64[:,::1], int64, int64, float64, float64, float64)")
+def _keep(
+    labels: Floats,
+    origin: Integers,
+    first: int,
+    used: int,
+    largest: float,
+    total: float,
+    tail: float,
+) -> int:
+    """Add a label to those of its state (``first`` … ``used`` − 1) unless one beats it.
+
+    Drops those that it beats. Returns the new ``used``, or −1 if the label was not kept; the
+    kept one is the last, its origin still to be set.
+    """
+    for other in range(first, used):
+        if (
+            labels[other, 0] <= largest * (1.0 + TIE)
+            and labels[other, 1] <= total * (1.0 + TIE)
+            and labels[other, 2] <= tail + total * TIE
+        ):
+            return -1
+    kept = first
+    for other in range(first, used):
+        if labels[other, 0] < largest or labels[other, 1] < total or labels[other, 2] < tail:
+            for column in range(3):
+                labels[kept, column] = labels[other, column]
+            origin[kept, 0] = origin[other, 0]
+            origin[kept, 1] = origin[other, 1]
+            kept += 1
+    labels[kept, 0] = largest
+    labels[kept, 1] = total
+    labels[kept, 2] = tail
+    return kept + 1
+
+
 @compiled(
-    "Tuple((float64, int64[::1]))(float64[:,::1], float64[:,::1], float64[:,::1], int64[:,::1],"
-    " int64, int64, float64)"
+    "int64(float64[:,::1], float64[:,::1], float64[:,::1], int64[:,::1], int64, int64, float64,"
+    " float64[:,::1], float64[:,::1], float64[:,::1], float64[:,::1], int64[:,::1], int64[:,::1])"
 )
+def _label(
+    load_s: Floats,
+    backward_s: Floats,
+    tail_s: Floats,
+    in_flight_limit: Integers,
+    microbatches: int,
+    stages: int,
+    known_s: float,
+    most: Floats,
+    least_sum: Floats,
+    most_backward: Floats,
+    labels: Floats,
+    origin: Integers,
+    first: Integers,
+) -> int:
+    """Fill the labels of all states, last stage first; see `best_split`.
+
+    Labels are rows (largest load, sum of loads, tail term) with their origin (first layer of the
+    next stage, label there). Those of the state (place from the end, first layer) lie between
+    ``first[place, 2 · layer]`` and ``first[place, 2 · layer + 1]``. Returns the number of labels,
+    or −1 if there is no room for them.
+    """
+    layers = load_s.shape[0]
+    labels[0, 0] = 0.0
+    labels[0, 1] = 0.0
+    labels[0, 2] = -np.inf
+    first[0, 2 * layers + 1] = 1
+    used = 1
+    for place in range(1, stages + 1):
+        held = min(place, microbatches)
+        before = stages - place
+        for i in range(layers - place, before - 1, -1):
+            begin = used
+            for j in range(i + 1, layers - place + 2):
+                if in_flight_limit[i, j] < held or most[before, i] == np.inf:
+                    continue
+                for source in range(first[place - 1, 2 * j], first[place - 1, 2 * j + 1]):
+                    largest = max(load_s[i, j], labels[source, 0])
+                    total = load_s[i, j] + labels[source, 1]
+                    tail = max(tail_s[i, j], labels[source, 2] - backward_s[i, j])
+                    bound = (microbatches - 1) * max(largest, most[before, i])
+                    bound += total + least_sum[before, i]
+                    bound += max(tail - most_backward[before, i], tail_s[0, 1])
+                    if bound > known_s * (1.0 + TIE):
+                        continue
+                    if used == len(labels):
+                        return -1
+                    kept = _keep(labels, origin, begin, used, largest, total, tail)
+                    if kept >= 0:
+                        used = kept
+                        origin[used - 1, 0] = j
+                        origin[used - 1, 1] = source
+            first[place, 2 * i] = begin
+            first[place, 2 * i + 1] = used
+    return used
+
+
 def best_split(
     load_s: Floats,
     backward_s: Floats,
@@ -125,87 +243,33 @@ def best_split(
         Seconds (infinite if there is no answer up to ``known_s``) and the index of the first layer
         of every stage.
     """
-    layers = load_s.shape[0]
-    repeats = microbatches - 1
-    most, least_sum, most_backward = _prefixes(
-        load_s, backward_s, in_flight_limit, microbatches, stages
-    )
-    # Labels of all states in a growing list; those of state (stage place, first layer) are
-    # first[place, layer] … last[place, layer] − 1. Columns: largest load, sum, tail term.
-    labels = np.zeros((1024, 3))
-    origin = np.zeros((1024, 2), dtype=np.int64)
-    first = np.zeros((stages + 1, layers + 1), dtype=np.int64)
-    last = np.zeros((stages + 1, layers + 1), dtype=np.int64)
-    last[0, layers] = 1
-    labels[0, 2] = -np.inf
-    used = 1
-    for place in range(1, stages + 1):
-        held = min(place, microbatches)
-        before = stages - place
-        for i in range(layers - place, before - 1, -1):
-            first[place, i] = used
-            last[place, i] = used
-            if most[before, i] == np.inf:
-                continue
-            for j in range(i + 1, layers - place + 2):
-                if in_flight_limit[i, j] < held:
-                    continue
-                for source in range(first[place - 1, j], last[place - 1, j]):
-                    largest = max(load_s[i, j], labels[source, 0])
-                    total = load_s[i, j] + labels[source, 1]
-                    tail = max(tail_s[i, j], labels[source, 2] - backward_s[i, j])
-                    bound = (
-                        repeats * max(largest, most[before, i])
-                        + total
-                        + least_sum[before, i]
-                        + max(tail - most_backward[before, i], tail_s[0, 1])
-                    )
-                    if bound > known_s * (1.0 + TIE):
-                        continue
-                    beaten = False
-                    for other in range(first[place, i], used):
-                        if (
-                            labels[other, 0] <= largest * (1.0 + TIE)
-                            and labels[other, 1] <= total * (1.0 + TIE)
-                            and labels[other, 2] <= tail + total * TIE
-                        ):
-                            beaten = True
-                            break
-                    if beaten:
-                        continue
-                    kept = first[place, i]
-                    for other in range(first[place, i], used):
-                        if (
-                            labels[other, 0] < largest
-                            or labels[other, 1] < total
-                            or labels[other, 2] < tail
-                        ):
-                            labels[kept] = labels[other]
-                            origin[kept] = origin[other]
-                            kept += 1
-                    if kept == len(labels):
-                        more = np.zeros((2 * kept, 3))
-                        more[:kept] = labels
-                        labels = more
-                        more_origin = np.zeros((2 * kept, 2), dtype=np.int64)
-                        more_origin[:kept] = origin
-                        origin = more_origin
-                    labels[kept, 0] = largest
-                    labels[kept, 1] = total
-                    labels[kept, 2] = tail
-                    origin[kept, 0] = j
-                    origin[kept, 1] = source
-                    used = kept + 1
-            last[place, i] = used
-    best_s = np.inf
-    best = -1
-    for label in range(first[stages, 0], last[stages, 0]):
-        time_s = repeats * labels[label, 0] + labels[label, 1] + labels[label, 2]
-        if best < 0 or time_s < best_s * (1.0 - TIE):
-            best_s = time_s
-            best = label
+    layers = len(load_s)
     starts = np.zeros(stages, dtype=np.int64)
+    prefixes = _prefixes(load_s, backward_s, in_flight_limit, microbatches, stages)
+    room, used = 1024, -1
+    while used < 0:
+        room *= 4
+        labels, origin = np.empty((room, 3)), np.empty((room, 2), dtype=np.int64)
+        first = np.zeros((stages + 1, 2 * layers + 2), dtype=np.int64)
+        used = _label(
+            load_s,
+            backward_s,
+            tail_s,
+            in_flight_limit,
+            microbatches,
+            stages,
+            known_s,
+            *prefixes,
+            labels,
+            origin,
+            first,
+        )
+    answers = labels[first[stages, 0] : first[stages, 1]]
+    if len(answers) == 0:
+        return np.inf, starts
+    time_s = (microbatches - 1) * answers[:, 0] + answers[:, 1] + answers[:, 2]
+    best_s = float(time_s.min())
+    label = int(first[stages, 0] + np.argmax(time_s <= best_s * (1.0 + TIE)))
     for stage in range(1, stages):
-        starts[stage] = origin[best, 0] if best >= 0 else 0
-        best = origin[best, 1] if best >= 0 else best
+        starts[stage], label = origin[label]
     return best_s, starts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from phaze_opt.errors import InfeasibleError
 from phaze_opt.placement.memory import stage_memory
 from phaze_opt.placement.problem import LayerCost, PlacementProblem
 from phaze_opt.placement.training import OPTIMIZERS
@@ -12,7 +13,7 @@ from phaze_opt.units import format_bytes
 
 def explain_misfit(
     name: str, layers: Sequence[LayerCost], in_flight: int, problem: PlacementProblem
-) -> str:
+) -> InfeasibleError:
     """Say by how much a stage exceeds the memory.
 
     Parameters
@@ -28,25 +29,27 @@ def explain_misfit(
     """
     memory = stage_memory(layers, in_flight, OPTIMIZERS[problem.training.optimizer])
     over = memory.total - problem.hbm_usable_bytes
-    return (
+    return InfeasibleError(
         f"{name} needs {format_bytes(memory.total)} per device "
         f"(parameters {format_bytes(memory.parameters)}, "
         f"gradients {format_bytes(memory.gradients)}, "
         f"optimizer {format_bytes(memory.optimizer)}, "
         f"stash of {in_flight} microbatches {format_bytes(memory.stash)}, "
         f"working set {format_bytes(memory.transient)}), "
-        f"{format_bytes(over)} more than the usable {format_bytes(problem.hbm_usable_bytes)}."
+        f"{format_bytes(over)} more than the usable {format_bytes(problem.hbm_usable_bytes)}.",
+        violation=over / problem.hbm_usable_bytes,
     )
 
 
-def explain_infeasible(problem: PlacementProblem) -> str:
+def explain_infeasible(problem: PlacementProblem) -> InfeasibleError:
     """Say why no placement fits, by the layer or stage that comes closest to fitting."""
     devices = problem.cluster.devices
     widths = [width for width in sorted(problem.layers) if width <= devices]
     if not widths:
-        return (
+        return InfeasibleError(
             f"No tensor-parallel width fits {devices} devices: the smallest is "
-            f"{min(problem.layers)}."
+            f"{min(problem.layers)}.",
+            violation=min(problem.layers) / devices - 1,
         )
     worst = [_largest_layer(problem, width) for width in widths]
     need, width, layer = min(worst, key=lambda entry: (entry[0], entry[1]))
@@ -65,7 +68,9 @@ def _largest_layer(problem: PlacementProblem, width: int) -> tuple[int, int, Lay
     return needs[largest], width, layers[largest]
 
 
-def _explain_tightest_split(problem: PlacementProblem, widths: Sequence[int]) -> str:
+def _explain_tightest_split(
+    problem: PlacementProblem, widths: Sequence[int]
+) -> InfeasibleError:
     """Name the stage that does not fit in the split that needs least memory."""
     best: tuple[float, int, list[int]] | None = None
     for width in widths:

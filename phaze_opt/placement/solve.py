@@ -51,7 +51,7 @@ def solve_placement(
         return _given(problem, costs, degrees)
     found = _search(costs)
     if found is None:
-        raise InfeasibleError(explain_infeasible(problem))
+        raise explain_infeasible(problem)
     return _placement(problem, costs, *found)
 
 
@@ -119,7 +119,7 @@ def _refuse_misfit(
             f"Stage {stage + 1} of {candidate.pipeline} "
             f"({layers[i].name!r} to {layers[j - 1].name!r})"
         )
-        raise InfeasibleError(explain_misfit(name, layers[i:j], in_flight[stage], problem))
+        raise explain_misfit(name, layers[i:j], in_flight[stage], problem)
 
 
 def _held(costs: CandidateCosts, candidate: Candidate) -> list[int]:
@@ -158,9 +158,19 @@ def _closed_form_answers(costs: CandidateCosts) -> list[tuple[Candidate, Integer
     """Return the best split of every candidate whose closed form is near the least of all."""
     best_s = np.inf
     answers: list[tuple[float, Candidate, Integers]] = []
-    for bound_s, candidate, level in _ranked(costs):
-        if bound_s > best_s * (1.0 + REPLAY_MARGIN):
+    grids = list(costs.grids())
+    work_s = [_least_work_s(costs, grid) for grid in grids]
+    bounds_s = [
+        work + costs.least_tail_s(grid, _first_stage_parameters(costs, grid))
+        for work, grid in zip(work_s, grids, strict=True)
+    ]
+    for index, entry in _by_bound(grids, bounds_s):
+        known_s = best_s * (1.0 + REPLAY_MARGIN)
+        if bounds_s[index][entry] > known_s:
             break
+        level, candidate = grids[index].level, grids[index].candidate(entry)
+        if work_s[index][entry] + costs.least_tail_term_s(candidate, level) > known_s:
+            continue
         stages = costs.stages(candidate.tensor, level)
         time_s, starts = best_split(
             stages.load_s,
@@ -169,7 +179,7 @@ def _closed_form_answers(costs: CandidateCosts) -> list[tuple[Candidate, Integer
             stages.in_flight_limit,
             costs.microbatches(candidate.data),
             candidate.pipeline,
-            best_s * (1.0 + REPLAY_MARGIN),
+            known_s,
         )
         if np.isfinite(time_s):
             best_s = min(best_s, time_s)
@@ -181,17 +191,10 @@ def _closed_form_answers(costs: CandidateCosts) -> list[tuple[Candidate, Integer
     ]
 
 
-def _ranked(costs: CandidateCosts) -> Iterator[tuple[float, Candidate, int]]:
-    """Yield candidates with their network level by rising lower bound of the closed form."""
-    grids = list(costs.grids())
-    bounds_s = [_closed_form_bounds(costs, grid) for grid in grids]
-    yield from _by_bound(grids, bounds_s)
-
-
 def _by_bound(
     grids: Sequence[CandidateGrid], bounds_s: Sequence[Floats]
-) -> Iterator[tuple[float, Candidate, int]]:
-    """Yield the finite entries of all grids by rising bound; ties as candidates are ordered."""
+) -> Iterator[tuple[int, int]]:
+    """Yield grid and entry of the finite bounds by rising value; ties as candidates are ordered."""
     if not grids:
         return
     bound_s = np.concatenate(bounds_s)
@@ -204,12 +207,11 @@ def _by_bound(
     for index in order:
         if not np.isfinite(bound_s[index]):
             return
-        grid = grids[grid_index[index]]
-        yield float(bound_s[index]), grid.candidate(int(entry[index])), grid.level
+        yield int(grid_index[index]), int(entry[index])
 
 
-def _closed_form_bounds(costs: CandidateCosts, grid: CandidateGrid) -> Floats:
-    """Bound the closed form of every candidate of a grid from below."""
+def _least_work_s(costs: CandidateCosts, grid: CandidateGrid) -> Floats:
+    """Bound ``(m − 1) · max L + Σ L`` of every candidate of a grid from below."""
     stages = costs.stages(grid.tensor, grid.level)
     most_stages = int(grid.pipeline.max())
     unlimited = int(grid.microbatches.max()) + most_stages
@@ -219,13 +221,16 @@ def _closed_form_bounds(costs: CandidateCosts, grid: CandidateGrid) -> Floats:
     many = grid.pipeline <= grid.microbatches
     most_s = np.where(many, largest[grid.pipeline], largest_1[grid.pipeline])
     sum_s = np.where(many, total[grid.pipeline], total_1[grid.pipeline])
-    parameters = np.where(
-        grid.pipeline == 1, stages.parameters[0, stages.layers], stages.parameters[0, 1]
-    )
-    tail_s = costs.least_tail_s(grid, parameters)
     fits = np.isfinite(most_s)
     most_s[~fits] = 0.0
-    return np.asarray(np.where(fits, (grid.microbatches - 1) * most_s + sum_s + tail_s, np.inf))
+    return np.asarray(np.where(fits, (grid.microbatches - 1) * most_s + sum_s, np.inf))
+
+
+def _first_stage_parameters(costs: CandidateCosts, grid: CandidateGrid) -> Integers:
+    """Return the fewest parameters that the first stage of every candidate can hold."""
+    parameters = costs.stages(grid.tensor, grid.level).parameters
+    fewest = np.where(grid.pipeline == 1, parameters[0, -1], parameters[0, 1])
+    return np.asarray(fewest, dtype=np.int64)
 
 
 def _even_splits(costs: CandidateCosts) -> Iterator[tuple[float, Candidate, Integers]]:
@@ -247,7 +252,9 @@ def _even_splits(costs: CandidateCosts) -> Iterator[tuple[float, Candidate, Inte
         second = starts[grid.pipeline, np.minimum(1, count - 1)]
         first_end = np.where(grid.pipeline == 1, count, second)
         bounds_s.append(replayed_s + costs.least_tail_s(grid, table.parameters[0, first_end]))
-    for bound_s, candidate, _ in _by_bound(grids, bounds_s):
+    for index, entry in _by_bound(grids, bounds_s):
+        candidate = grids[index].candidate(entry)
+        bound_s = float(bounds_s[index][entry])
         yield bound_s, candidate, starts[candidate.pipeline, : candidate.pipeline]
 
 

@@ -13,7 +13,7 @@ OptimizerName = Literal["sgd", "adam"]
 
 @dataclass(frozen=True)
 class Optimizer:
-    """Bytes per local parameter that an optimizer holds and moves (mixed-precision recipe of Megatron-LM for Adam).
+    """Bytes per local parameter that an optimizer holds and moves (as Megatron-LM trains).
 
     Attributes
     ----------
