@@ -1,10 +1,10 @@
 """Seconds, traffic and joules of every operator of a graph, on one core and on all cores.
 
 An operator takes the largest of its tensor-core, vector-core, global-buffer and HBM times (all
-overlap), plus the chip's constant per operator. HBM traffic is what the operator reads and writes, plus what the
-blocking of a product reads again; several products in one fused operator keep their
-intermediates on the chip. Global-buffer traffic is the same tensors passing through, plus the
-re-reads of the tiles.
+overlap), plus the chip's constant per operator. HBM traffic is what the operator reads and writes,
+plus what the blocking of a product and a reduction over long rows read again; several products in
+one fused operator keep their intermediates on the chip. Global-buffer traffic is the same tensors
+passing through, plus the re-reads of the tiles.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.collective import collective_s
 from phaze_opt.estimator.tensor_core import ELEMENT_BYTES, Column, fill_gemm_table
-from phaze_opt.estimator.vector_core import cycles_per_element, vector_cycles
+from phaze_opt.estimator.vector_core import ROW_ELEMENT_BYTES, vector_cycles, vector_operator
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.cluster import Cluster
 from phaze_opt.hardware.energy import energy_per_event
@@ -81,6 +81,8 @@ class _OperatorTable:
     gemm_blocked : (products,)
         Whether re-reads of the blocking go to HBM (a lone product).
     elements, lane_cycles, vector_owner : (vector works,)
+    row_bytes, reread_bytes : (vector works,)
+        Size of a row in fp32, and what is read again in total where it does not fit.
     traffic_bytes, has_work, collective : (operators,)
         Compulsory traffic; whether the operator takes time; whether it communicates.
     """
@@ -91,6 +93,8 @@ class _OperatorTable:
     elements: FloatArray
     lane_cycles: FloatArray
     vector_owner: IntArray
+    row_bytes: FloatArray
+    reread_bytes: FloatArray
     traffic_bytes: FloatArray
     has_work: FloatArray
     macs: FloatArray
@@ -101,16 +105,31 @@ class _OperatorTable:
 def _operator_table(graph: OperatorGraph) -> _OperatorTable:
     operators = graph.operators
     gemms = [(i, g, len(op.gemms) == 1) for i, op in enumerate(operators) for g in op.gemms]
-    works = [(i, work) for i, op in enumerate(operators) for work in op.vector]
+    works = [
+        (i, work, vector_operator(work.kind), not op.gemms)
+        for i, op in enumerate(operators)
+        for work in op.vector
+    ]
     return _OperatorTable(
         gemms=np.array([(g.m, g.n, g.k, g.batch) for _, g, _ in gemms], dtype=np.int64).reshape(
             -1, 4
         ),
         gemm_owner=np.array([i for i, _, _ in gemms], dtype=np.int64),
         gemm_blocked=np.array([alone for _, _, alone in gemms], dtype=np.float64),
-        elements=np.array([work.elements for _, work in works], dtype=np.float64),
-        lane_cycles=np.array([cycles_per_element(work.kind) for _, work in works]),
-        vector_owner=np.array([i for i, _ in works], dtype=np.int64),
+        elements=np.array([work.elements for _, work, _, _ in works], dtype=np.float64),
+        lane_cycles=np.array([row.cycles for _, _, row, _ in works], dtype=np.float64),
+        vector_owner=np.array([i for i, _, _, _ in works], dtype=np.int64),
+        row_bytes=np.array(
+            [ROW_ELEMENT_BYTES * work.columns for _, work, _, _ in works], dtype=np.float64
+        ),
+        # Beside a product the rows come from the arrays, not from memory.
+        reread_bytes=np.array(
+            [
+                (row.reads - 1) * ELEMENT_BYTES * work.elements * from_memory
+                for _, work, row, from_memory in works
+            ],
+            dtype=np.float64,
+        ),
         traffic_bytes=np.array([op.read_bytes + op.write_bytes for op in operators], dtype=float),
         has_work=np.array(
             [bool(op.gemms or op.vector or op.collective) for op in operators], dtype=np.float64
@@ -180,11 +199,13 @@ def _mode(
     tc_s = per_operator(table.gemm_owner, gemm[:, Column.ARRAY_CYCLES]) / clock_hz
     work_cycles = vector_cycles(table.elements, table.lane_cycles, num_vc, accelerator.pe_vc)
     vc_s = per_operator(table.vector_owner, work_cycles) / clock_hz
-    reread = per_operator(table.gemm_owner, gemm[:, Column.GLB_BYTES] - compulsory)
-    glb_bytes = table.traffic_bytes + reread
+    rows_overflow = table.row_bytes > accelerator.l2_vc_bytes
+    row_reads = per_operator(table.vector_owner, table.reread_bytes * rows_overflow)
+    tile_reads = per_operator(table.gemm_owner, gemm[:, Column.GLB_BYTES] - compulsory)
+    glb_bytes = table.traffic_bytes + row_reads + tile_reads
     glb_s = glb_bytes / (accelerator.glb_bytes_per_cycle * clock_hz)
     blocked = gemm[:, Column.HBM_EXTRA_BYTES] * table.gemm_blocked
-    hbm_bytes = table.traffic_bytes + per_operator(table.gemm_owner, blocked)
+    hbm_bytes = table.traffic_bytes + row_reads + per_operator(table.gemm_owner, blocked)
     hbm_s = hbm_bytes / accelerator.sustained_hbm_bytes_per_s
     busy_s = np.maximum.reduce([tc_s, vc_s, glb_s, hbm_s, link_s])
     latency_s = busy_s + accelerator.calibration.operator_overhead_s * table.has_work

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
@@ -13,26 +14,50 @@ from phaze_opt.errors import unknown_name
 
 FloatArray = npt.NDArray[np.float64]
 
+ROW_ELEMENT_BYTES = 4
+"""Rows are kept in fp32 while they are reduced."""
+
+
+@dataclass(frozen=True)
+class VectorOperator:
+    """One row of the vector operator table.
+
+    Attributes
+    ----------
+    cycles
+        Lane cycles per element.
+    reads
+        How often a row is read from memory where it does not fit the core's private buffer.
+    derivation
+        Where the cycles come from.
+    """
+
+    cycles: float
+    derivation: str
+    reads: int = 1
+
 
 @cache
-def lane_cycles_per_element() -> dict[str, float]:
-    """Return the table ``hardware/data/vector_operators.toml``: operator kind to lane cycles."""
+def vector_operators() -> dict[str, VectorOperator]:
+    """Return the table ``hardware/data/vector_operators.toml`` by operator kind."""
     path = resources.files("phaze_opt.hardware").joinpath("data/vector_operators.toml")
     sections = tomllib.loads(path.read_text("utf-8"))
     return {
-        kind: float(row["cycles"]) for section in sections.values() for kind, row in section.items()
+        kind: VectorOperator(**row)
+        for section in sections.values()
+        for kind, row in section.items()
     }
 
 
-def cycles_per_element(kind: str) -> float:
-    """Return the lane cycles that one element of an operator takes.
+def vector_operator(kind: str) -> VectorOperator:
+    """Return the row of one operator kind.
 
     Raises
     ------
     InputError
         If the kind is not in the table.
     """
-    table = lane_cycles_per_element()
+    table = vector_operators()
     if kind not in table:
         raise unknown_name("vector operator", kind, table)
     return table[kind]

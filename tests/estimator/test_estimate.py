@@ -53,7 +53,7 @@ def graph_of(*members: Operator) -> OperatorGraph:
 def test_latency_is_never_below_any_roofline(
     members: list[Operator], accelerator: Accelerator
 ) -> None:
-    """Compulsory HBM traffic, multiply-accumulates and the constant per operator bound from below."""
+    """HBM traffic, multiply-accumulates and the constant per operator bound from below."""
     every = estimate(graph_of(*members), accelerator, CLUSTER).all_cores
     for index, operator in enumerate(members):
         traffic_s = (

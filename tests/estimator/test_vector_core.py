@@ -4,17 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze_opt.errors import InputError
-from phaze_opt.estimator.vector_core import (
-    cycles_per_element,
-    lane_cycles_per_element,
-    vector_cycles,
-)
+from phaze_opt.estimator.vector_core import vector_cycles, vector_operator, vector_operators
 from phaze_opt.workload.graph import VECTOR_KINDS
 
 
 def test_the_table_has_exactly_the_kinds_of_the_workload() -> None:
     """Every vector kind that capture can give has one row, and no row is unused."""
-    assert set(lane_cycles_per_element()) == set(VECTOR_KINDS)
+    assert set(vector_operators()) == set(VECTOR_KINDS)
 
 
 @given(st.integers(1, 10**9), st.integers(1, 4096), st.integers(2, 256))
@@ -35,4 +31,4 @@ def test_two_parts_together_never_cost_more(first: int, second: int) -> None:
 def test_an_unknown_kind_is_refused() -> None:
     """A kind outside the table raises with the nearest one."""
     with pytest.raises(InputError, match="Did you mean 'softmax'"):
-        cycles_per_element("softmaxx")
+        vector_operator("softmaxx")
