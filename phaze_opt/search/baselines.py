@@ -1,0 +1,89 @@
+"""Known accelerators to compare with, each at its best, so that a ratio means something."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from phaze_opt.placement.training import Training
+from phaze_opt.search.caches import Record, find_evaluations
+from phaze_opt.search.frozen import Baseline, ResolvedStudy
+from phaze_opt.search.objective import Metrics, evaluation_key, metrics_of
+from phaze_opt.search.ordering import best_of
+from phaze_opt.search.space import DesignPoint, point_of_accelerator, training_choices
+from phaze_opt.search.storage import Storage
+
+
+@dataclass(frozen=True)
+class BaselineResult:
+    """A baseline at its best over microbatch, recompute and placement, with its own HBM.
+
+    Attributes
+    ----------
+    point, metrics, record
+        ``None`` where the baseline fits under no training option.
+    within_area
+        Whether it would be allowed in the study.
+    """
+
+    name: str
+    area_mm2: float
+    within_area: bool
+    point: DesignPoint | None
+    metrics: Metrics | None
+    record: Record | None
+
+    @property
+    def throughput_samples_per_s(self) -> float:
+        """Of the best option; 0 where none fits."""
+        return 0.0 if self.metrics is None else self.metrics.throughput_samples_per_s
+
+
+def baseline_trainings(
+    study: ResolvedStudy, baseline: Baseline
+) -> dict[str, tuple[DesignPoint, Training]]:
+    """Return every training option of a baseline by the key of its evaluation."""
+    result = {}
+    for microbatch, recompute in training_choices(study.spec.space):
+        training = study.training(microbatch, recompute)
+        point = point_of_accelerator(baseline.accelerator, microbatch, recompute)
+        result[evaluation_key(study, baseline.accelerator, training)] = (point, training)
+    return result
+
+
+def evaluate_baselines(
+    study: ResolvedStudy, evaluate: Callable[[Baseline, Training], None]
+) -> None:
+    """Evaluate every baseline under every training option; ``evaluate`` keeps the results."""
+    for baseline in study.baselines:
+        for _, training in baseline_trainings(study, baseline).values():
+            evaluate(baseline, training)
+
+
+def find_baselines(study: ResolvedStudy, storage: Storage) -> list[BaselineResult]:
+    """Return the baselines as far as they are evaluated, in the order of the spec."""
+    options = {baseline.name: baseline_trainings(study, baseline) for baseline in study.baselines}
+    records = find_evaluations(storage, [key for keys in options.values() for key in keys])
+    return [
+        _best_option(study, baseline, options[baseline.name], records)
+        for baseline in study.baselines
+        if options[baseline.name].keys() <= records.keys()
+    ]
+
+
+def _best_option(
+    study: ResolvedStudy,
+    baseline: Baseline,
+    options: dict[str, tuple[DesignPoint, Training]],
+    records: dict[str, Record],
+) -> BaselineResult:
+    """Choose the best training option by the order of designs."""
+    area_mm2 = baseline.accelerator.area_under(study.spec.area.model)
+    feasible = []
+    for key, (point, _) in options.items():
+        metrics = metrics_of(records[key], key, True, area_mm2, 0.0)
+        if metrics.feasible:
+            feasible.append((metrics.rank(point), (point, metrics, records[key])))
+    best = best_of(feasible)
+    within = area_mm2 <= study.area_limit_mm2
+    return BaselineResult(baseline.name, area_mm2, within, *(best or (None, None, None)))

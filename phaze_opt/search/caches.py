@@ -1,0 +1,204 @@
+"""What has been computed once is not computed again: evaluations and schedules, in the database.
+
+A point that one worker is computing is claimed under a lease; the others wait for it, and take over
+if its worker vanishes.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import suppress
+from typing import Any
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from phaze_opt.codec import from_json, to_json
+from phaze_opt.errors import InputError
+from phaze_opt.scheduling.problem import Schedule
+from phaze_opt.search.storage import Storage
+from phaze_opt.search.tables import EvaluationRow, ScheduleRow, database_now_s
+
+Record = dict[str, Any]
+"""An evaluation as plain data: the JSON of ``evaluate``."""
+
+_POLL_S = 0.05
+
+
+class EvaluationCache:
+    """Evaluations by the hash of everything that decides them.
+
+    Parameters
+    ----------
+    token
+        Who computes; the lease of its claims is renewed by `renew_lease`.
+    """
+
+    def __init__(self, storage: Storage, token: str, lease_s: float) -> None:
+        self._storage = storage
+        self._token = token
+        self._lease_s = lease_s
+
+    def get_or_compute(self, key: str, compute: Callable[[], Record]) -> tuple[Record, bool]:
+        """Return the record of a key, and whether it was there already."""
+        while True:
+            found = self._find_or_claim(key)
+            if found is not None:
+                return found, True
+            if self._holds(key):
+                break
+            time.sleep(_POLL_S)
+        try:
+            record = compute()
+        except BaseException:
+            self._release(key)
+            raise
+        self._store(key, record)
+        return record, False
+
+    def renew_lease(self, token: str) -> None:
+        """Extend the lease of what this token computes."""
+        with self._storage.writing() as session:
+            session.execute(
+                update(EvaluationRow)
+                .where(EvaluationRow.token == token)
+                .values(until_s=database_now_s() + self._lease_s)
+            )
+
+    def _find_or_claim(self, key: str) -> Record | None:
+        """Return what is there, or claim the key where nobody else does."""
+        with self._storage.reading() as session:
+            record = _read_record(session.get(EvaluationRow, key))
+        if record is not None:
+            return record
+        with self._storage.writing() as session:
+            row = session.get(EvaluationRow, key, with_for_update=True)
+            if row is None:
+                _insert_once(session, key)
+            elif (record := _read_record(row)) is not None:
+                return record
+            session.execute(
+                update(EvaluationRow)
+                .where(
+                    EvaluationRow.key == key,
+                    EvaluationRow.token.is_(None) | (EvaluationRow.until_s < database_now_s()),
+                )
+                .values(token=self._token, until_s=database_now_s() + self._lease_s, body=None)
+            )
+        return None
+
+    def _holds(self, key: str) -> bool:
+        """Whether the claim is this worker's."""
+        query = select(EvaluationRow.token).where(EvaluationRow.key == key)
+        with self._storage.reading() as session:
+            return session.scalar(query) == self._token
+
+    def _store(self, key: str, record: Record) -> None:
+        """Write a result, unless another worker took over and was first."""
+        body = json.dumps(record, allow_nan=False, separators=(",", ":"))
+        with self._storage.writing() as session:
+            session.execute(
+                update(EvaluationRow)
+                .where(EvaluationRow.key == key, EvaluationRow.body.is_(None))
+                .values(body=body, token=None, until_s=None)
+            )
+
+    def _release(self, key: str) -> None:
+        """Give up a claim, so that nobody waits for it."""
+        with self._storage.writing() as session:
+            session.execute(
+                delete(EvaluationRow).where(
+                    EvaluationRow.key == key, EvaluationRow.token == self._token
+                )
+            )
+
+
+def find_evaluations(storage: Storage, keys: Iterable[str]) -> dict[str, Record]:
+    """Return those records that are there."""
+    wanted = sorted(set(keys))
+    found: dict[str, Record] = {}
+    with storage.reading() as session:
+        for start in range(0, len(wanted), 500):
+            part = wanted[start : start + 500]
+            for row in session.scalars(select(EvaluationRow).where(EvaluationRow.key.in_(part))):
+                record = _read_record(row)
+                if record is not None:
+                    found[row.key] = record
+    return found
+
+
+class ScheduleCache(MutableMapping[str, Schedule]):
+    """Schedules in memory over those in the database.
+
+    New ones are kept back and written together by `flush`, one transaction per point.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._known: dict[str, Schedule] = {}
+        self._new: list[str] = []
+
+    def __getitem__(self, key: str) -> Schedule:
+        """Return a schedule from memory, else from the database."""
+        if key not in self._known:
+            with self._storage.reading() as session:
+                row = session.get(ScheduleRow, key)
+            if row is None:
+                raise KeyError(key)
+            try:
+                self._known[key] = from_json(row.body, Schedule, "stored schedule")
+            except InputError:
+                raise KeyError(key) from None
+        return self._known[key]
+
+    def __setitem__(self, key: str, schedule: Schedule) -> None:
+        self._known[key] = schedule
+        self._new.append(key)
+
+    def __delitem__(self, key: str) -> None:
+        """Forget a schedule in memory; the database keeps it."""
+        del self._known[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def flush(self) -> None:
+        """Write the new schedules to the database."""
+        if not self._new:
+            return
+        keys = sorted(set(self._new) & set(self._known))
+        with self._storage.writing() as session:
+            present = set(session.scalars(select(ScheduleRow.key).where(ScheduleRow.key.in_(keys))))
+            for key in keys:
+                if key not in present:
+                    body = to_json(self._known[key]).decode()
+                    session.merge(ScheduleRow(key=key, body=body))
+        self._new.clear()
+
+
+def _insert_once(session: Session, key: str) -> None:
+    """Insert an empty evaluation unless another worker is faster."""
+    with suppress(IntegrityError), session.begin_nested():
+        session.add(EvaluationRow(key=key))
+
+
+def _read_record(row: EvaluationRow | None) -> Record | None:
+    """Read a stored evaluation; a body that is not a JSON object counts as absent."""
+    if row is None or row.body is None:
+        return None
+    try:
+        record = json.loads(row.body, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _refuse_constant(name: str) -> Mapping[str, Any]:
+    """Refuse NaN and Infinity, which JSON does not have."""
+    raise ValueError(f"{name} is not JSON")

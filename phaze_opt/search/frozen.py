@@ -1,0 +1,109 @@
+"""A study as it is stored: every name resolved to numbers, so that any machine can run it.
+
+A worker elsewhere needs only the storage and the study's name: presets, clusters and the captured
+workload are data in the database, and the hash says whether two studies are the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from dataclasses import dataclass
+
+from phaze_opt.codec import to_json
+from phaze_opt.errors import InputError
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.cluster import Cluster, load_cluster
+from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.placement.training import Training
+from phaze_opt.search.space import DesignPoint
+from phaze_opt.search.spec import StudySpec
+from phaze_opt.workload.graph import Recompute, Workload
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A named accelerator to compare with."""
+
+    name: str
+    accelerator: Accelerator
+
+
+@dataclass(frozen=True)
+class ResolvedStudy:
+    """A study with nothing left to look up.
+
+    Attributes
+    ----------
+    base
+        Gives every number of an accelerator that is not searched.
+    area_limit_mm2
+        Under the area model of the spec.
+    workload_hash
+        Of the captured workload's JSON.
+    cost_model_version
+        Of the program that created the study; another one may not continue it.
+    """
+
+    spec: StudySpec
+    base: Accelerator
+    baselines: tuple[Baseline, ...]
+    cluster: Cluster
+    area_limit_mm2: float
+    workload_hash: str
+    cost_model_version: str
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of everything that decides the answer (the study's name does not)."""
+        anonymous = dataclasses.replace(self, spec=dataclasses.replace(self.spec, name="study"))
+        return content_hash(anonymous)
+
+    def training(self, microbatch: int, recompute: Recompute) -> Training:
+        """Return the training options of one point.
+
+        Raises
+        ------
+        InputError
+            If the microbatch is above the global batch.
+        """
+        return Training(
+            global_batch=self.spec.global_batch,
+            microbatch=microbatch,
+            recompute=recompute,
+            optimizer=self.spec.optimizer,
+            sequence_parallel=self.spec.sequence_parallel,
+        )
+
+    def accelerator(self, point: DesignPoint) -> Accelerator:
+        """Return the accelerator of one point."""
+        return point.accelerator(self.base)
+
+
+def content_hash(value: object) -> str:
+    """SHA-256 of a value's canonical JSON."""
+    return hashlib.sha256(to_json(value)).hexdigest()
+
+
+def resolve(spec: StudySpec, workload: Workload, cost_model_version: str) -> ResolvedStudy:
+    """Look up everything that a spec names.
+
+    Raises
+    ------
+    InputError
+        If a preset or cluster is unknown, or two baselines are the same.
+    """
+    if len(set(spec.baselines)) != len(spec.baselines):
+        raise InputError(f"baselines is {list(spec.baselines)}, but it must list different ones.")
+    limit_mm2 = spec.area.max_mm2
+    if limit_mm2 is None:
+        limit_mm2 = load_accelerator(spec.area.max_of, {}).area_under(spec.area.model)
+    return ResolvedStudy(
+        spec=spec,
+        base=load_accelerator(spec.space.base, {}),
+        baselines=tuple(Baseline(name, load_accelerator(name, {})) for name in spec.baselines),
+        cluster=load_cluster(spec.cluster, spec.devices),
+        area_limit_mm2=limit_mm2,
+        workload_hash=content_hash(workload),
+        cost_model_version=cost_model_version,
+    )

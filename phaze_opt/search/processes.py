@@ -1,0 +1,127 @@
+"""Several workers on one machine: spawned processes that open the database themselves."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+
+from phaze_opt.errors import PhazeError
+from phaze_opt.search.leases import expire_dead_workers
+from phaze_opt.search.objective import Evaluator
+from phaze_opt.search.stopping import StopNow, StopSignals
+from phaze_opt.search.storage import URL_VARIABLE, Storage
+
+_POLL_S = 0.2
+_MOST_REPLACEMENTS = 30
+
+
+@dataclass(frozen=True)
+class WorkerJob:
+    """What a worker process is told; its storage it finds in the environment.
+
+    Attributes
+    ----------
+    work
+        Opens the study of this name and works on it until it is done.
+    """
+
+    work: Callable[[str, int, float, Evaluator, StopSignals], None]
+    name: str
+    total: int
+    lease_s: float
+    evaluator: Evaluator
+
+
+def run_processes(
+    job: WorkerJob,
+    storage: Storage,
+    workers: int,
+    stop: StopSignals,
+    on_poll: Callable[[], None],
+) -> None:
+    """Run workers until all have ended, and replace those that are killed.
+
+    Parameters
+    ----------
+    on_poll
+        Called a few times per second.
+
+    Raises
+    ------
+    PhazeError
+        If workers fail, or are killed again and again.
+    """
+    context = multiprocessing.get_context("spawn")
+
+    def start() -> BaseProcess:
+        process = context.Process(target=worker_process, args=(job,), daemon=True)
+        process.start()
+        return process
+
+    # The URL may hold a password: the environment is private, the command line is not.
+    with _environment(URL_VARIABLE, storage.url.render_as_string(hide_password=False)):
+        running = [start() for _ in range(workers)]
+        replacements, failures, passed_on = 0, 0, 0
+        while running:
+            time.sleep(_POLL_S)
+            on_poll()
+            passed_on = _pass_on(stop, running, passed_on)
+            for process in [each for each in running if not each.is_alive()]:
+                running.remove(process)
+                code = process.exitcode or 0
+                failures += code == 1
+                if code < 0 and not stop.requested:
+                    expire_dead_workers(storage)
+                    replacements += 1
+                    if replacements > _MOST_REPLACEMENTS:
+                        raise PhazeError(
+                            f"Workers of the study {job.name!r} were killed {replacements} times."
+                        )
+                    running.append(start())
+    if failures == workers:
+        raise PhazeError(f"All workers of the study {job.name!r} failed; their errors are above.")
+
+
+def worker_process(job: WorkerJob) -> None:
+    """Be a worker process; its exit code is 0, 1 after an error, 143 when stopped."""
+    with StopSignals(ignore_interrupt=True) as stop:
+        try:
+            job.work(job.name, job.total, job.lease_s, job.evaluator, stop)
+        except StopNow:
+            pass
+        except PhazeError as error:
+            print(f"Error: {error}", file=sys.stderr)
+            sys.exit(1)
+        if stop.exit_code is not None:
+            sys.exit(stop.exit_code)
+
+
+def _pass_on(stop: StopSignals, running: list[BaseProcess], passed_on: int) -> int:
+    """Send the workers one SIGTERM for the first signal and one for the second."""
+    wanted = int(stop.requested) + int(stop.repeated)
+    for _ in range(passed_on, wanted):
+        for process in running:
+            if process.pid is not None and process.is_alive():
+                os.kill(process.pid, signal.SIGTERM)
+    return wanted
+
+
+@contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    """Set an environment variable for the processes started meanwhile."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

@@ -1,0 +1,204 @@
+"""Who proposes the next point. A new sampler for every trial, seeded with (seed, trial).
+
+A sampler object that lives on carries a random state that a stopped and resumed study does not
+have; one made anew for each trial proposes the same points in both cases.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESampler
+from optuna.trial import FrozenTrial, TrialState
+
+from phaze_opt.search.spec import SamplerName
+
+if TYPE_CHECKING:
+    from optuna.study import Study
+
+_TPE_CANDIDATES = 128
+_FINISHED = (TrialState.COMPLETE,)
+_OCCUPIED = (TrialState.COMPLETE, TrialState.RUNNING)
+
+
+def sampler_for(
+    name: SamplerName, seed: int, trial: int, fixed: Mapping[str, Any] | None = None
+) -> BaseSampler:
+    """Return the sampler of one trial.
+
+    Parameters
+    ----------
+    name
+        ``random``; ``tpe`` (tree-structured Parzen estimator, Bergstra et al., NeurIPS 2011);
+        ``climb`` (coordinate hill climbing with restarts); ``nsga2`` (Deb et al., 2002).
+    seed, trial
+        Of the study, and the number of the trial.
+    fixed
+        Parameters that the trial must take.
+    """
+    if fixed is not None:
+        return FixedSampler(fixed)
+    number = int(np.random.SeedSequence([seed, trial]).generate_state(1)[0])
+    if name == "tpe":
+        return TPESampler(seed=number, n_ei_candidates=_TPE_CANDIDATES)
+    if name == "climb":
+        return ClimbSampler(seed=number)
+    if name == "nsga2":
+        return NSGAIISampler(seed=number)
+    return RandomSampler(seed=number)
+
+
+class _IndependentSampler(BaseSampler):
+    """A sampler that proposes a whole point before the trial begins."""
+
+    def infer_relative_search_space(
+        self, study: Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """Leave every parameter to `sample_independent`."""
+        return {}
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Propose nothing here."""
+        return {}
+
+
+class FixedSampler(_IndependentSampler):
+    """Gives the parameters it was made with."""
+
+    def __init__(self, params: Mapping[str, Any]) -> None:
+        self._params = dict(params)
+
+    def sample_independent(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
+        """Return the given value."""
+        return self._params[param_name]
+
+
+Coordinates = tuple[int, ...]
+"""A point as one index per axis, counted from the axis's lower end."""
+
+
+class ClimbSampler(BaseSampler):
+    """Coordinate hill climbing: an untried neighbour of the best point, else a random restart.
+
+    A neighbour differs by one step on one axis, or, so that the climb can walk along the edge of
+    the area limit, by one step up on one axis and one down on another. Everything is
+    derived from the finished trials, so that any number of workers climb together.
+    """
+
+    def __init__(self, seed: int, startup_trials: int = 8) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._startup_trials = startup_trials
+        self._random = RandomSampler(seed=seed)
+
+    def infer_relative_search_space(
+        self, study: Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """Take the axes of the finished trials, which all have the same."""
+        finished = study.get_trials(deepcopy=False, states=_FINISHED)
+        return dict(sorted(finished[0].distributions.items())) if finished else {}
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Propose a point, or nothing where the random sampler shall."""
+        finished = study.get_trials(deepcopy=False, states=_FINISHED)
+        if not search_space or len(finished) < self._startup_trials:
+            return {}
+        sizes = [_axis_size(axis) for axis in search_space.values()]
+        tried = {
+            _coordinates(other.params, search_space)
+            for other in study.get_trials(deepcopy=False, states=_OCCUPIED)
+            if set(search_space) <= set(other.params)
+        }
+        best = max(finished, key=lambda other: (other.values[0], -other.number))
+        climbed = self._untried_neighbour(_coordinates(best.params, search_space), sizes, tried)
+        return {} if climbed is None else _values(climbed, search_space)
+
+    def sample_independent(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
+        """Draw at random, at the start and after a summit."""
+        return self._random.sample_independent(study, trial, param_name, param_distribution)
+
+    def _untried_neighbour(
+        self, centre: Coordinates, sizes: Sequence[int], tried: set[Coordinates]
+    ) -> Coordinates | None:
+        """Choose among the neighbours at random; single steps count as much as exchanges."""
+        fresh = [
+            [move for move in moves if move not in tried and _inside(move, sizes)]
+            for moves in (_single_steps(centre), _exchanges(centre))
+        ]
+        candidates = [moves for moves in fresh if moves]
+        if not candidates:
+            return None
+        chosen = candidates[int(self._rng.integers(len(candidates)))]
+        return chosen[int(self._rng.integers(len(chosen)))]
+
+
+def _single_steps(centre: Coordinates) -> list[Coordinates]:
+    """List the points one step away on one axis."""
+    return [_shifted(centre, {axis: step}) for axis in range(len(centre)) for step in (-1, 1)]
+
+
+def _exchanges(centre: Coordinates) -> list[Coordinates]:
+    """List the points one step up on one axis and one step down on another."""
+    pairs = itertools.permutations(range(len(centre)), 2)
+    return [_shifted(centre, {up: 1, down: -1}) for up, down in pairs]
+
+
+def _shifted(centre: Coordinates, steps: Mapping[int, int]) -> Coordinates:
+    """Move along some axes."""
+    return tuple(value + steps.get(axis, 0) for axis, value in enumerate(centre))
+
+
+def _inside(point: Coordinates, sizes: Sequence[int]) -> bool:
+    """Whether every index lies on its axis."""
+    return all(0 <= index < size for index, size in zip(point, sizes, strict=True))
+
+
+def _axis_size(axis: BaseDistribution) -> int:
+    """Count the values of an axis."""
+    if isinstance(axis, CategoricalDistribution):
+        return len(axis.choices)
+    assert isinstance(axis, IntDistribution)
+    return axis.high - axis.low + 1
+
+
+def _coordinates(params: Mapping[str, Any], space: Mapping[str, BaseDistribution]) -> Coordinates:
+    """Turn parameters into indices."""
+    result = []
+    for name, axis in space.items():
+        if isinstance(axis, CategoricalDistribution):
+            result.append(axis.choices.index(params[name]))
+        else:
+            assert isinstance(axis, IntDistribution)
+            result.append(params[name] - axis.low)
+    return tuple(result)
+
+
+def _values(point: Coordinates, space: Mapping[str, BaseDistribution]) -> dict[str, Any]:
+    """Turn indices into parameters; the inverse of `_coordinates`."""
+    result: dict[str, Any] = {}
+    for (name, axis), index in zip(space.items(), point, strict=True):
+        if isinstance(axis, CategoricalDistribution):
+            result[name] = axis.choices[index]
+        else:
+            assert isinstance(axis, IntDistribution)
+            result[name] = axis.low + index
+    return result

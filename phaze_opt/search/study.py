@@ -1,0 +1,300 @@
+"""The study, as programs and the command line use it: create, open, run, ask for the answer."""
+
+from __future__ import annotations
+
+import uuid
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+import optuna
+from optuna.exceptions import DuplicatedStudyError
+
+from phaze_opt.codec import from_json
+from phaze_opt.errors import ConflictError, InputError, NotFoundError, PhazeError
+from phaze_opt.search.baselines import BaselineResult, find_baselines
+from phaze_opt.search.caches import EvaluationCache, ScheduleCache
+from phaze_opt.search.frozen import ResolvedStudy, resolve
+from phaze_opt.search.leases import DEFAULT_LEASE_S
+from phaze_opt.search.objective import Evaluator, Objective, evaluate_record
+from phaze_opt.search.registry import delete_rows, find_row, store_frozen, unpack_workload
+from phaze_opt.search.results import (
+    BestDesign,
+    StudySummary,
+    TrialRecord,
+    best_design,
+    read_trials,
+    summarise,
+)
+from phaze_opt.search.running import Progress, RunOutcome, ignore_progress, run_study
+from phaze_opt.search.spec import StudySpec, check_study_name
+from phaze_opt.search.storage import Storage, database_errors
+from phaze_opt.search.tables import WorkloadRow
+from phaze_opt.search.tickets import TicketOffice
+from phaze_opt.workload.graph import Workload
+
+UID_KEY = "phaze:uid"
+"""Study attribute that names its rows in the own tables; it survives the dashboard's rename."""
+
+METRIC = "throughput_samples_per_s"
+
+
+@dataclass
+class Study:
+    """A study in a database.
+
+    Attributes
+    ----------
+    resolved
+        What was frozen when it was created.
+    evaluator
+        Evaluates one point; replaced in tests.
+    """
+
+    storage: Storage
+    name: str
+    uid: str
+    resolved: ResolvedStudy
+    evaluator: Evaluator = field(default=evaluate_record, repr=False)
+
+    @classmethod
+    def create(
+        cls,
+        spec: StudySpec,
+        storage: Storage,
+        *,
+        name: str | None = None,
+        exist_ok: bool = False,
+        workload: Workload | None = None,
+        cost_model_version: str | None = None,
+    ) -> Self:
+        """Freeze a spec, with its captured workload, into a database.
+
+        Parameters
+        ----------
+        name
+            Instead of the spec's.
+        exist_ok
+            Return a study of this name that has the same hash.
+        workload, cost_model_version
+            Instead of the captured model and of this program's version.
+
+        Raises
+        ------
+        ConflictError
+            If a study of this name exists (with ``exist_ok``: with another hash).
+        InputError
+            If the spec names something unknown.
+        """
+        if name is not None:
+            check_study_name(name)
+            spec = replace(spec, name=name)
+        workload = _capture(spec) if workload is None else workload
+        resolved = resolve(spec, workload, cost_model_version or current_version())
+        uid = str(uuid.uuid4())
+        with database_errors(storage.shown):
+            try:
+                store_frozen(storage, uid, resolved, workload)
+                made = optuna.create_study(
+                    storage=storage.optuna, study_name=spec.name, direction="maximize"
+                )
+            except DuplicatedStudyError:
+                delete_rows(storage, uid)
+                return cls._existing(spec.name, storage, resolved, exist_ok)
+            made.set_user_attr(UID_KEY, uid)
+            with warnings.catch_warnings():
+                # Optuna calls it experimental; the versions that we pin have it.
+                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+                made.set_metric_names([METRIC])
+        return cls(storage, spec.name, uid, resolved)
+
+    @classmethod
+    def _existing(
+        cls, name: str, storage: Storage, resolved: ResolvedStudy, exist_ok: bool
+    ) -> Self:
+        """Return the study that is there already, if that was asked for and it is the same."""
+        if not exist_ok:
+            raise ConflictError(
+                f"The study {name!r} exists already in {storage.shown}; choose another --name, "
+                "continue it with 'study run', or pass --exist-ok."
+            )
+        study = cls.open(name, storage)
+        if study.resolved.hash != resolved.hash:
+            raise ConflictError(
+                f"The study {name!r} in {storage.shown} was created from another spec, model or "
+                "cost-model version; choose another --name or delete it."
+            )
+        return study
+
+    @classmethod
+    def open(cls, name: str, storage: Storage) -> Self:
+        """Open a study by name.
+
+        Raises
+        ------
+        NotFoundError
+            If there is none.
+        """
+        with database_errors(storage.shown):
+            names = {
+                summary.study_name: summary.user_attrs.get(UID_KEY)
+                for summary in storage.optuna.get_all_studies()
+            }
+        if name not in names:
+            known = ", ".join(sorted(names)) or "none"
+            raise NotFoundError(
+                f"There is no study {name!r} in {storage.shown}; there are: {known}."
+            )
+        uid = names[name]
+        row = find_row(storage, uid) if isinstance(uid, str) else None
+        if row is None:
+            raise InputError(f"The study {name!r} in {storage.shown} was not made by phaze-opt.")
+        resolved = from_json(row.resolved, ResolvedStudy, f"stored study {name!r}")
+        return cls(storage, name, row.uid, resolved)
+
+    @property
+    def optuna_study(self) -> optuna.Study:
+        """The trials."""
+        return optuna.load_study(study_name=self.name, storage=self.storage.optuna)
+
+    def workload(self) -> Workload:
+        """Return the captured workload that was stored with the study.
+
+        Raises
+        ------
+        PhazeError
+            If it is missing.
+        """
+        with self.storage.reading() as session:
+            row = session.get(WorkloadRow, self.resolved.workload_hash)
+        if row is None:
+            raise PhazeError(f"The workload of the study {self.name!r} is missing.")
+        return unpack_workload(row.body, self.name)
+
+    def office(self, lease_s: float = DEFAULT_LEASE_S) -> TicketOffice:
+        """Return the tickets of the study."""
+        return TicketOffice(self.storage, self.uid, lease_s)
+
+    def run(
+        self,
+        trials: int | None = None,
+        *,
+        workers: int = 1,
+        on_progress: Callable[[Progress], None] = ignore_progress,
+        lease_s: float = DEFAULT_LEASE_S,
+    ) -> RunOutcome:
+        """Run until the study has so many complete trials in total.
+
+        Parameters
+        ----------
+        trials
+            In total; by default what the spec says.
+        workers
+            Processes; one runs in this process.
+        on_progress
+            Called after trials.
+        lease_s
+            After which a worker that gives no sign of life loses its trial.
+
+        Raises
+        ------
+        ConflictError
+            If the study was created with another version of the cost model.
+        InputError
+            If a number is not positive.
+        """
+        self._check_version()
+        return run_study(self, trials, workers, on_progress, lease_s)
+
+    def objective(self, token: str, lease_s: float) -> Objective:
+        """Return the objective, with the caches of the database."""
+        return Objective(
+            self.resolved,
+            self.workload(),
+            EvaluationCache(self.storage, token, lease_s),
+            ScheduleCache(self.storage),
+            self.evaluator,
+        )
+
+    def _check_version(self) -> None:
+        """Refuse to mix the numbers of two cost models."""
+        if self.resolved.cost_model_version != current_version():
+            raise ConflictError(
+                f"The study {self.name!r} was created with cost-model version "
+                f"{self.resolved.cost_model_version}, but this program has {current_version()}: "
+                "create a new study."
+            )
+
+    def best_value(self) -> float | None:
+        """Return the highest throughput so far."""
+        try:
+            trial = self.storage.optuna.get_best_trial(self.optuna_id)
+        except ValueError:
+            return None
+        return trial.values[0] if trial.values and trial.values[0] > 0 else None
+
+    @property
+    def optuna_id(self) -> int:
+        """Optuna's number of the study, which a rename in the dashboard changes."""
+        return self.storage.optuna.get_study_id_from_name(self.name)
+
+    def trials(self) -> list[TrialRecord]:
+        """Return all trials by number."""
+        with database_errors(self.storage.shown):
+            return read_trials(self.resolved, self.optuna_study)
+
+    def best(self) -> BestDesign | None:
+        """Return the best feasible design by the order of designs; ``None`` where there is none."""
+        return best_design(self.trials(), self.storage, self.baselines())
+
+    def baselines(self) -> list[BaselineResult]:
+        """Return the baselines that are evaluated."""
+        return find_baselines(self.resolved, self.storage)
+
+    def summary(self) -> StudySummary:
+        """Return the state of the study in numbers."""
+        trials = self.trials()
+        best = best_design(trials, self.storage, self.baselines())
+        return summarise(self.name, self.resolved, trials, best, self.office().counts())
+
+    def stop(self) -> None:
+        """Ask all workers, wherever they are, to begin no further trial."""
+        self.office().request_stop(True)
+
+    def delete(self) -> None:
+        """Delete the study with its trials and tickets; evaluations are shared, and stay."""
+        with database_errors(self.storage.shown):
+            optuna.delete_study(study_name=self.name, storage=self.storage.optuna)
+        delete_rows(self.storage, self.uid)
+
+
+def list_studies(storage: Storage) -> list[Study]:
+    """Return all studies of this program by name."""
+    with database_errors(storage.shown):
+        names = sorted(
+            each.study_name
+            for each in storage.optuna.get_all_studies()
+            if UID_KEY in each.user_attrs
+        )
+    return [Study.open(name, storage) for name in names]
+
+
+def current_version() -> str:
+    """Return the version of this program's cost model."""
+    from phaze_opt.evaluate import COST_MODEL_VERSION
+
+    return COST_MODEL_VERSION
+
+
+def _capture(spec: StudySpec) -> Workload:
+    """Capture the model at every microbatch and width that the study may use."""
+    from phaze_opt.workload.zoo import load_workload
+
+    return load_workload(
+        spec.model,
+        tensor_parallel=spec.tensor_parallel,
+        microbatch=spec.space.microbatch.values,
+        sequence_parallel=spec.sequence_parallel,
+        sequence=spec.sequence,
+    )

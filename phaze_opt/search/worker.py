@@ -1,0 +1,236 @@
+"""One worker: claims tickets, asks for points, evaluates and tells, until nothing is left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from optuna.distributions import CategoricalDistribution, IntDistribution
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.trial import FrozenTrial, TrialState
+
+from phaze_opt.errors import NotFoundError, PhazeError
+from phaze_opt.search.frozen import ResolvedStudy
+from phaze_opt.search.objective import Metrics, Objective, metrics_to_plain
+from phaze_opt.search.results import METRICS_KEY
+from phaze_opt.search.samplers import sampler_for
+from phaze_opt.search.space import distributions, point_of
+from phaze_opt.search.spec import SpaceSpec
+from phaze_opt.search.stopping import StopNow, StopSignals
+from phaze_opt.search.storage import DatabaseError, LostConnectionError, Storage, database_errors
+from phaze_opt.search.tickets import MAX_ATTEMPTS, Ticket, TicketOffice
+
+if TYPE_CHECKING:
+    from optuna.study import Study
+    from optuna.trial import Trial
+
+
+CONSTRAINT_KEY = "violation"
+_WAIT_S = 0.2
+_RECONNECT_WAITS_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 16.0, 16.0)
+
+TrialCallback = Callable[[int, Metrics], None]
+
+
+@dataclass
+class Worker:
+    """A worker on one study.
+
+    Attributes
+    ----------
+    optuna_study, study_id
+        The trials, and Optuna's number of the study; the sampler is set anew for each trial.
+    token
+        Name under which tickets are held.
+    """
+
+    storage: Storage
+    optuna_study: Study
+    study_id: int
+    resolved: ResolvedStudy
+    office: TicketOffice
+    objective: Objective
+    token: str
+
+    def work(self, total: int, stop: StopSignals, on_trial: TrialCallback) -> None:
+        """Run trials until ``total`` are complete, nothing is left to claim, or a stop is asked.
+
+        Raises
+        ------
+        LostConnectionError
+            If the database stays away for about a minute.
+        """
+        lost = 0
+        while not stop.requested:
+            try:
+                if lost:
+                    self._recover()
+                    lost = 0
+                if self._step(total, on_trial):
+                    self._close_orphans()
+                    return
+            except LostConnectionError:
+                if lost == len(_RECONNECT_WAITS_S):
+                    raise
+                time.sleep(_RECONNECT_WAITS_S[lost])
+                lost += 1
+
+    def _step(self, total: int, on_trial: TrialCallback) -> bool:
+        """Serve one ticket, or wait for those that others hold; True when there is nothing left."""
+        if self.office.stop_requested():
+            return True
+        ticket = self.office.claim(self.token, total)
+        if ticket is not None:
+            with database_errors(self.storage.shown):
+                self._serve(ticket, on_trial)
+            return False
+        counts = self.office.counts()
+        if counts.done >= total or counts.open + counts.held == 0:
+            return True
+        time.sleep(_WAIT_S)
+        return False
+
+    def _serve(self, ticket: Ticket, on_trial: TrialCallback) -> None:
+        """Run the trial of one ticket, after settling that of its previous holder."""
+        params = ticket.params
+        if ticket.last_trial_number is not None:
+            last = self._settle(ticket.last_trial_number)
+            if last is not None and last.state == TrialState.COMPLETE:
+                self.office.finish(ticket)
+                return
+            if params is None and last is not None and self._is_whole(last.params):
+                params = last.params
+            self.office.remember(ticket, params)
+        if ticket.last_attempt:
+            point = "" if params is None else f" at {dict(params)}"
+            reason = f"Trial {ticket.k}{point} lost its worker {MAX_ATTEMPTS} times."
+            self.office.fail(ticket, reason)
+            return
+        if params is not None and not self._is_whole(params):
+            params = None
+        self._run_trial(ticket, params, on_trial)
+
+    def _run_trial(self, ticket: Ticket, params: Any, on_trial: TrialCallback) -> None:
+        """Ask, evaluate and tell."""
+        search = self.resolved.spec.search
+        self.optuna_study.sampler = sampler_for(search.sampler, search.seed, ticket.k, params)
+        trial: Trial | None = None
+        try:
+            with database_errors(self.storage.shown):
+                trial = self.optuna_study.ask()
+                if not self.office.assign(ticket, trial.number):
+                    self._close(trial.number)
+                    return
+                params = suggest(trial, self.resolved.spec.space)
+                metrics = self.objective(point_of(self.resolved.spec.space, params))
+                if self._tell(trial, metrics) and self.office.finish(ticket):
+                    on_trial(trial.number, metrics)
+        except StopNow:
+            self._give_back(ticket, trial.number if trial else None)
+            raise
+        except DatabaseError:
+            raise
+        except Exception as error:
+            self._check_study()
+            if trial is not None:
+                self._close(trial.number)
+            sentence = str(error) if isinstance(error, PhazeError) else repr(error)
+            self.office.fail(ticket, f"Trial {ticket.k}: {sentence}")
+
+    def _tell(self, trial: Trial, metrics: Metrics) -> bool:
+        """Finish a trial; False where another worker has closed it since."""
+        try:
+            trial.set_user_attr(METRICS_KEY, metrics_to_plain(metrics))
+            trial.set_constraint(CONSTRAINT_KEY, metrics.violation)
+            self.optuna_study.tell(trial, metrics.value)
+        except UpdateFinishedTrialError:
+            return False
+        except ValueError:
+            # Optuna says so, too, where the trial was closed between its own check and its write.
+            if self._find(trial.number).state.is_finished():
+                return False
+            raise
+        return True
+
+    def _recover(self) -> None:
+        """After a lost connection, settle and give back what this worker still holds."""
+        for ticket in self.office.held_by(self.token):
+            self._give_back(ticket, ticket.last_trial_number)
+
+    def _give_back(self, ticket: Ticket, number: int | None) -> None:
+        """Open a ticket again, with the parameters of its trial where they are chosen already."""
+        trial = None if number is None else self._settle(number)
+        if trial is not None and trial.state == TrialState.COMPLETE:
+            self.office.finish(ticket)
+            return
+        params = trial.params if trial is not None and self._is_whole(trial.params) else None
+        self.office.remember(ticket, params or ticket.params)
+        self.office.give_back(ticket)
+
+    def _check_study(self) -> None:
+        """Make sure that the study is still there.
+
+        Raises
+        ------
+        NotFoundError
+            If it was deleted, or renamed in the dashboard, which makes a new one.
+        """
+        try:
+            self.storage.optuna.get_study_name_from_id(self.study_id)
+        except KeyError:
+            raise NotFoundError(
+                f"The study {self.optuna_study.study_name!r} was deleted or renamed while it ran."
+            ) from None
+
+    def _settle(self, number: int) -> FrozenTrial | None:
+        """Close the trial of a previous holder unless it is finished; return how it ended."""
+        try:
+            self._close(number)
+            return self._find(number)
+        except KeyError:
+            return None
+
+    def _close(self, number: int) -> None:
+        """Set a trial to FAIL unless it is finished."""
+        storage = self.storage.optuna
+        try:
+            trial_id = storage.get_trial_id_from_study_id_trial_number(self.study_id, number)
+            storage.set_trial_state_values(trial_id, TrialState.FAIL)
+        except UpdateFinishedTrialError:
+            return
+
+    def _close_orphans(self) -> None:
+        """Close running trials that no ticket names: their worker died before it wrote so."""
+        running = self.optuna_study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        if not running:
+            return
+        # Read after the trials: whoever made one of them has written its number, or is `None` here.
+        named = self.office.running_trials()
+        if named is None:
+            return
+        for trial in running:
+            if trial.number not in named:
+                self._close(trial.number)
+
+    def _find(self, number: int) -> FrozenTrial:
+        """Read a trial from the database."""
+        storage = self.storage.optuna
+        return storage.get_trial(
+            storage.get_trial_id_from_study_id_trial_number(self.study_id, number)
+        )
+
+    def _is_whole(self, params: Any) -> bool:
+        """Whether parameters name every axis of the space, and nothing else."""
+        return set(params) == set(distributions(self.resolved.spec.space))
+
+
+def suggest(trial: Trial, space: SpaceSpec) -> dict[str, Any]:
+    """Let the sampler choose every parameter of a trial."""
+    for name, axis in distributions(space).items():
+        if isinstance(axis, CategoricalDistribution):
+            trial.suggest_categorical(name, axis.choices)
+        elif isinstance(axis, IntDistribution):
+            trial.suggest_int(name, axis.low, axis.high)
+    return trial.params

@@ -1,0 +1,109 @@
+"""A study that costs nothing: a toy workload and a cost model of one line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any
+
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.cluster import Cluster
+from phaze_opt.placement.training import Training
+from phaze_opt.scheduling.problem import Schedule
+from phaze_opt.search.spec import SearchSpec, StudySpec
+from phaze_opt.search.storage import Storage, open_storage
+from phaze_opt.search.study import Study
+from phaze_opt.workload.graph import Workload
+
+COUNT_VARIABLE = "PHAZE_TEST_COUNT"
+"""Names a file in which every computed point leaves one line."""
+
+TOY = Workload(model="toy", sequence=1, parameters=10, variants=())
+
+
+def toy_spec(**changes: Any) -> StudySpec:
+    """A study of the toy workload."""
+    fields: dict[str, Any] = {
+        "name": "toy",
+        "model": "toy",
+        "cluster": "tpuv4-ici-flat",
+        "devices": 8,
+        "global_batch": 64,
+        "search": SearchSpec(sampler="random", trials=20, seed=7),
+    }
+    return StudySpec(**(fields | changes))
+
+
+def toy_evaluator(
+    workload: Workload,
+    accelerator: Accelerator,
+    cluster: Cluster,
+    training: Training,
+    cache: MutableMapping[str, Schedule],
+) -> dict[str, Any]:
+    """More cores are faster, up to a point; a large microbatch does not fit without recompute."""
+    path = os.environ.get(COUNT_VARIABLE)
+    if path is not None:
+        with Path(path).open("a", encoding="utf-8") as stream:
+            stream.write(f"{accelerator} {training}\n")
+    feasible = training.microbatch < 8 or training.recompute == "full"
+    speed = accelerator.num_tc * accelerator.pe_x * accelerator.pe_y
+    speed = min(speed, 1024.0 * accelerator.num_vc * accelerator.pe_vc)
+    throughput = speed / (10 + training.microbatch) if feasible else 0.0
+    proof = {"status": "optimal", "bound_s": 1.0, "gap": 0.0}
+    layer = {"name": "block", "forward_schedule": proof, "backward_schedule": proof}
+    return {
+        "feasible": feasible,
+        "reason": None if feasible else "The stash does not fit.",
+        "throughput_samples_per_s": throughput,
+        "time_per_batch_s": training.global_batch / throughput if feasible else None,
+        "area_mm2": accelerator.area_mm2,
+        "mfu": 0.5 if feasible else 0.0,
+        "placement": None,
+        "layers": [layer],
+        "time_breakdown_s": {},
+        "violation": 0.0 if feasible else 0.25,
+        "energy_j_per_batch": 1.0,
+        "bound_by_share": {"compute": 1.0},
+    }
+
+
+def slow_evaluator(*args: Any) -> dict[str, Any]:
+    """Do the same in a tenth of a second."""
+    time.sleep(0.1)
+    return toy_evaluator(*args)
+
+
+def deadly_evaluator(*args: Any) -> dict[str, Any]:
+    """Kill the worker on one training option, as running out of memory would."""
+    training = args[3]
+    accelerator = args[1]
+    if training.microbatch == 2 and accelerator.num_tc != 8:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return toy_evaluator(*args)
+
+
+def failing_evaluator(*args: Any) -> dict[str, Any]:
+    """Fail on every point that is not a baseline."""
+    if args[1].num_tc != 8:
+        raise RuntimeError("the cost model stumbled")
+    return toy_evaluator(*args)
+
+
+def toy_study(url: str, **changes: Any) -> Study:
+    """Create a study of the toy workload, with the toy cost model."""
+    storage = open_storage(url, create=True)
+    study = Study.create(toy_spec(**changes), storage, workload=TOY)
+    study.evaluator = toy_evaluator
+    return study
+
+
+def reopened(url: str, name: str = "toy") -> Study:
+    """Open the study as another process would."""
+    storage: Storage = open_storage(url)
+    study = Study.open(name, storage)
+    study.evaluator = toy_evaluator
+    return study
