@@ -15,6 +15,10 @@ TENSOR_WIDTHS = (1, 2, 4, 8)
 VOCABULARY_MULTIPLE = 128
 """Megatron-LM pads a vocabulary that has to be split to a multiple of this times the width."""
 
+LARGEST_SIZE = 2**24
+MOST_LAYERS = 10_000
+"""Above these a number is a slip of the pen, and tensors would have more than 2**63 elements."""
+
 _CHOICES = {
     "norm": ("layer_norm", "rms_norm"),
     "norm_position": ("pre", "post"),
@@ -60,8 +64,8 @@ class TransformerConfig:
         Whether a token attends only to earlier ones. The products are still computed in full.
     attention
         ``eager`` writes the scores to memory; ``flash`` is one operator that keeps them on chip.
-    dropout
-        Probability after the embedding, on attention probabilities and after both sub-layers.
+    dropout, attention_dropout
+        Probability after the embedding and both sub-layers, and on attention probabilities.
     bias
         Whether linear layers of a block have a bias.
     head
@@ -90,22 +94,26 @@ class TransformerConfig:
     causal: bool = True
     attention: Literal["eager", "flash"] = "eager"
     dropout: float = 0.1
+    attention_dropout: float = 0.1
     bias: bool = True
     head: Literal["language_model", "masked_language_model"] = "language_model"
     tied: bool = True
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "sequence", "vocabulary"):
-            _refuse_below(name, getattr(self, name), 1)
+            _refuse_outside(name, getattr(self, name), 1)
         for name in ("kv_heads", "feed_forward", "embedding_size", "position_rows", "token_types"):
-            _refuse_below(name, getattr(self, name), 0)
+            _refuse_outside(name, getattr(self, name), 0)
         for name, allowed in _CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise InputError(
                     f"{name} is {getattr(self, name)!r}, but it must be {' or '.join(allowed)}."
                 )
-        if not (math.isfinite(self.dropout) and 0 <= self.dropout < 1):
-            raise InputError(f"dropout is {self.dropout}, but it must be at least 0 and below 1.")
+        for name in ("dropout", "attention_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise InputError(
+                    f"{name} is {getattr(self, name)}, but it must be at least 0 and below 1."
+                )
         if self.hidden % self.heads:
             raise InputError(
                 f"hidden is {self.hidden}, but it must be a multiple of the {self.heads} heads."
@@ -186,7 +194,8 @@ class TransformerConfig:
         return tuple(width for width in candidates if self.divides(width))
 
 
-def _refuse_below(name: str, value: int, least: int) -> None:
-    """Refuse a size that is too small."""
-    if value < least:
-        raise InputError(f"{name} is {value}, but it must be at least {least}.")
+def _refuse_outside(name: str, value: int, least: int) -> None:
+    """Refuse a size that is too small, or larger than any model's."""
+    most = MOST_LAYERS if name == "layers" else LARGEST_SIZE
+    if not least <= value <= most:
+        raise InputError(f"{name} is {value}, but it must be between {least} and {most}.")

@@ -159,7 +159,9 @@ class Attention(nn.Module):
         """Return the projected context."""
         query, key, value = self._query_key_value(x)
         if self.config.attention == "flash":
-            context = kernels.attention(query, key, value, self.config.dropout, self.config.causal)
+            context = kernels.attention(
+                query, key, value, self.config.attention_dropout, self.config.causal
+            )
         else:
             context = self._eager(query, key, value)
         projected: Tensor = self.projection(context.reshape(*context.shape[:2], -1))
@@ -187,7 +189,7 @@ class Attention(nn.Module):
         query, key, value = (self._per_head(y) for y in (query, key, value))
         scores = torch.bmm(query, key.transpose(1, 2))
         probabilities = kernels.softmax_of_scores(scores, size**-0.5, self.config.causal)
-        probabilities = _dropout(probabilities, self.config.dropout)
+        probabilities = _dropout(probabilities, self.config.attention_dropout)
         context = torch.bmm(probabilities, value)
         return context.transpose(0, 1).reshape(rows, batch, self.heads, size)
 

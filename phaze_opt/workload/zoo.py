@@ -1,4 +1,4 @@
-"""Workloads by name: the models of the paper, any GPT or Llama shape, and captured files."""
+"""Workloads by name: the models of the paper, any GPT or Llama shape, configurations and files."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ from phaze_opt.errors import InputError, unknown_name
 from phaze_opt.workload.cache import CachedVariant, CaptureKey, read_variant, write_variant
 from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.graph import Workload
+from phaze_opt.workload.huggingface import read_huggingface_config
+from phaze_opt.workload.model_string import is_model_string, parse_model_string
+from phaze_opt.workload.workload_file import read_workload, select_variants
+
+_HUGGING_FACE = "hf:"
+LARGEST_MICROBATCH = 2**16
 
 
 def load_workload(
@@ -28,7 +34,8 @@ def load_workload(
     Parameters
     ----------
     model
-        A name of `model_names`.
+        A name of `model_names`; ``gpt:`` or ``llama:`` with sizes; ``hf:`` with the path of a
+        Hugging Face ``config.json``; or the path of a captured workload, ending in ``.json``.
     tensor_parallel, microbatch
         What to capture: every combination.
     sequence_parallel
@@ -40,8 +47,12 @@ def load_workload(
     Raises
     ------
     InputError
-        If the model is unknown, a width does not divide it, or a number is not positive.
+        If the model is unknown, a width does not divide it, or a number is not allowed.
+    NotFoundError
+        If there is no such file.
     """
+    if _is_file(model):
+        return _from_file(model, tensor_parallel, microbatch, sequence_parallel, sequence)
     config = model_config(model, sequence)
     _check(config, model, tensor_parallel, microbatch, sequence_parallel)
     keys = [
@@ -64,17 +75,50 @@ def model_names() -> tuple[str, ...]:
 
 
 def model_config(model: str, sequence: int | None = None) -> TransformerConfig:
-    """Return the shape of a named model, with another sequence length if one is given."""
-    models = _models()
-    if model not in models:
-        raise unknown_name("model", model, models)
-    config = models[model]
+    """Return the shape of a model that is not a file, with another sequence length if given."""
+    if is_model_string(model):
+        config = parse_model_string(model)
+    elif model.startswith(_HUGGING_FACE):
+        config = read_huggingface_config(Path(model.removeprefix(_HUGGING_FACE)))
+    elif model in _models():
+        config = _models()[model]
+    else:
+        allowed = (*_models(), "gpt:...", "llama:...", "hf:PATH", "FILE.json")
+        raise unknown_name("model", model, allowed)
     return config if sequence is None else replace(config, sequence=sequence)
 
 
 def widths(model: str) -> tuple[int, ...]:
-    """Return the tensor-parallel widths among 1, 2, 4 and 8 that divide the model."""
+    """Return the tensor-parallel widths among 1, 2, 4 and 8 that divide the model.
+
+    Of a captured file: the widths that it holds.
+    """
+    if _is_file(model):
+        return tuple(sorted({one.tensor_parallel for one in read_workload(Path(model)).variants}))
     return model_config(model).widths()
+
+
+def _is_file(model: str) -> bool:
+    """Say whether a model is the path of a captured workload."""
+    return model.endswith(".json") and not model.startswith(_HUGGING_FACE)
+
+
+def _from_file(
+    model: str,
+    tensor_parallel: Sequence[int],
+    microbatch: Sequence[int],
+    sequence_parallel: bool,
+    sequence: int | None,
+) -> Workload:
+    """Read a captured workload and choose what was asked for."""
+    workload = read_workload(Path(model))
+    if sequence not in (None, workload.sequence):
+        raise InputError(
+            f"{model} was captured with a sequence of {workload.sequence}; "
+            f"it cannot be changed to {sequence}."
+        )
+    variants = select_variants(workload, tensor_parallel, microbatch, sequence_parallel)
+    return replace(workload, variants=variants)
 
 
 @functools.cache
@@ -100,8 +144,15 @@ def _check(
     for width in tensor_parallel:
         config.require_width(width, sequence_parallel=sequence_parallel, model=model)
     for samples in microbatch:
-        if samples < 1:
-            raise InputError(f"microbatch is {samples}, but it must be at least 1.")
+        if not 1 <= samples <= LARGEST_MICROBATCH:
+            raise InputError(
+                f"microbatch is {samples}, but it must be between 1 and {LARGEST_MICROBATCH}."
+            )
+        if samples * config.heads * config.sequence**2 >= 2**60:
+            raise InputError(
+                f"{model} at microbatch {samples} and sequence {config.sequence} has attention "
+                "scores too large to address; choose a smaller microbatch or sequence."
+            )
 
 
 def _capture(key: CaptureKey) -> CachedVariant:

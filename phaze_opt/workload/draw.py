@@ -1,0 +1,147 @@
+"""Drawings of operator graphs: networkx, Graphviz DOT, and a self-contained HTML page."""
+
+from __future__ import annotations
+
+import html
+import json
+from pathlib import Path
+from typing import Any
+
+from phaze_opt.errors import InputError, PhazeError
+from phaze_opt.units import format_bytes
+from phaze_opt.workload.graph import Operator, OperatorGraph
+from phaze_opt.workload.summary import operator_kind
+
+_COLOURS = {"gemm": "#9ecae1", "fused": "#c6a5e0", "collective": "#fdae6b", "vector": "#c7e9c0"}
+
+
+def to_networkx(graph: OperatorGraph) -> Any:
+    """Return the graph as a ``networkx.DiGraph`` of operator ids; edges carry ``size_bytes``."""
+    import networkx
+
+    drawn = networkx.DiGraph()
+    for operator in graph.operators:
+        drawn.add_node(operator.id, kind=operator_kind(operator), operator=operator)
+    for source, destination, size in graph.edges:
+        ids = graph.operators[source].id, graph.operators[destination].id
+        drawn.add_edge(*ids, size_bytes=size)
+    return drawn
+
+
+def to_dot(graph: OperatorGraph, title: str) -> str:
+    """Return the graph in the DOT language."""
+    lines = [
+        f"digraph {json.dumps(title)} {{",
+        '  node [shape=box, style="rounded,filled", fontname="Helvetica"];',
+    ]
+    for index, operator in enumerate(graph.operators):
+        label = json.dumps("\n".join(_label(operator)), ensure_ascii=False)
+        lines.append(f'  n{index} [label={label}, fillcolor="{_colour(operator)}"];')
+    for source, destination, size in graph.edges:
+        lines.append(f'  n{source} -> n{destination} [label="{format_bytes(size)}"];')
+    return "\n".join([*lines, "}", ""])
+
+
+def to_html(graph: OperatorGraph, title: str) -> str:
+    """Return a page with the graph drawn as SVG, operators in layers by depth; no script."""
+    depth = _depths(graph)
+    rows: dict[int, list[int]] = {}
+    for index, level in enumerate(depth):
+        rows.setdefault(level, []).append(index)
+    width, height, gap = 250, 66, 34
+    columns = max((len(row) for row in rows.values()), default=1)
+    place = {
+        index: (
+            20 + (columns - len(row)) * (width + 20) // 2 + column * (width + 20),
+            20 + level * (height + gap),
+        )
+        for level, row in rows.items()
+        for column, index in enumerate(row)
+    }
+    shapes = [
+        _arrow(place[source], place[destination], size, width, height)
+        for source, destination, size in graph.edges
+    ]
+    shapes += [
+        _box(operator, *place[index], width, height)
+        for index, operator in enumerate(graph.operators)
+    ]
+    size = f'width="{columns * (width + 20) + 40}" height="{len(rows) * (height + gap) + 40}"'
+    return (
+        f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}'
+        "</title></head><body style='font-family:Helvetica,Arial,sans-serif'>"
+        f"<h1>{html.escape(title)}</h1>"
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-size="11">{"".join(shapes)}</svg>'
+        "</body></html>\n"
+    )
+
+
+def write_drawing(graph: OperatorGraph, title: str, path: Path) -> None:
+    """Draw a graph into a file whose suffix, ``.html`` or ``.dot``, says how.
+
+    Raises
+    ------
+    InputError
+        If the suffix is another one.
+    PhazeError
+        If the file cannot be written.
+    """
+    drawers = {".html": to_html, ".dot": to_dot}
+    if path.suffix not in drawers:
+        raise InputError(f"The drawing is {str(path)!r}, but it must end in .html or .dot.")
+    try:
+        path.write_text(drawers[path.suffix](graph, title), encoding="utf-8")
+    except OSError as error:
+        raise PhazeError(f"The drawing cannot be written to {path}: {error.strerror}.") from None
+
+
+def _label(operator: Operator) -> list[str]:
+    """Return the lines that describe an operator."""
+    products = [f"{g.batch} × ({g.m} × {g.k} × {g.n})" for g in operator.gemms]
+    kinds = ", ".join(work.kind for work in operator.vector)
+    if operator.collective is not None:
+        kinds = f"{operator.collective.kind} {format_bytes(operator.collective.size_bytes)}"
+    traffic = (
+        f"reads {format_bytes(operator.read_bytes)}, writes {format_bytes(operator.write_bytes)}"
+    )
+    what = " · ".join([*products[:1], *([f"+{len(products) - 1}"] if products[1:] else []), kinds])
+    return [operator.id, what.strip(" ·"), traffic]
+
+
+def _colour(operator: Operator) -> str:
+    """Return the fill of an operator's box."""
+    if operator.collective is not None:
+        return _COLOURS["collective"]
+    kind = operator_kind(operator)
+    return _COLOURS.get(kind, _COLOURS["vector"])
+
+
+def _depths(graph: OperatorGraph) -> list[int]:
+    """Return how many operators lie before each one on its longest path."""
+    depth = [0] * len(graph.operators)
+    for source, destination, _ in sorted(graph.edges):
+        depth[destination] = max(depth[destination], depth[source] + 1)
+    return depth
+
+
+def _arrow(start: tuple[int, int], end: tuple[int, int], size: int, width: int, height: int) -> str:
+    """Return an edge as a curve with its bytes as a tooltip."""
+    x1, y1, x2, y2 = start[0] + width // 2, start[1] + height, end[0] + width // 2, end[1]
+    middle = (y1 + y2) // 2
+    return (
+        f'<path d="M{x1},{y1} C{x1},{middle} {x2},{middle} {x2},{y2}" fill="none" stroke="#888">'
+        f"<title>{format_bytes(size)}</title></path>"
+    )
+
+
+def _box(operator: Operator, x: int, y: int, width: int, height: int) -> str:
+    """Return an operator as a box with its lines."""
+    lines = "".join(
+        f'<text x="{x + 8}" y="{y + 18 + 18 * row}">{html.escape(line[:44])}</text>'
+        for row, line in enumerate(_label(operator))
+    )
+    return (
+        f"<g><title>{html.escape(' | '.join(_label(operator)))}</title>"
+        f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="6" '
+        f'fill="{_colour(operator)}" stroke="#555"/>{lines}</g>'
+    )

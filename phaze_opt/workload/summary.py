@@ -1,0 +1,133 @@
+"""What a captured workload comes to, layer by layer, as data to show."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from phaze_opt.workload.graph import Layer, Operator, OperatorGraph, Stash, Workload
+
+CollectiveBytes = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class LayerSummary:
+    """One distinct layer, on one device and for one microbatch.
+
+    Attributes
+    ----------
+    count
+        How often the layer occurs in the model.
+    forward_flops, backward_flops
+        Of matrix products.
+    output_bytes
+        Crossing the boundary to the next layer (and as much coming back).
+    forward_operators, backward_operators
+        Number of operators by kind: ``gemm``, ``fused`` (products and vector work in one), the kind
+        of a collective, or the kind of vector work.
+    collective_bytes
+        Whole tensors communicated in forward and backward, by kind of collective.
+    """
+
+    name: str
+    count: int
+    parameters: int
+    tied_parameters: int
+    forward_flops: int
+    backward_flops: int
+    stash_bytes: Stash
+    transient_bytes: int
+    output_bytes: int
+    forward_operators: Mapping[str, int]
+    backward_operators: Mapping[str, int]
+    collective_bytes: CollectiveBytes
+
+
+@dataclass(frozen=True)
+class WorkloadSummary:
+    """One captured variant; `parameters` is of the whole model, the rest of one device."""
+
+    model: str
+    sequence: int
+    parameters: int
+    tensor_parallel: int
+    microbatch: int
+    sequence_parallel: bool
+    layers: tuple[LayerSummary, ...]
+
+    @property
+    def forward_flops(self) -> int:
+        """Of the whole model's forward on one device."""
+        return sum(layer.count * layer.forward_flops for layer in self.layers)
+
+    @property
+    def backward_flops(self) -> int:
+        """Of the whole model's backward on one device."""
+        return sum(layer.count * layer.backward_flops for layer in self.layers)
+
+
+def summarise(workload: Workload, variant: int = 0) -> WorkloadSummary:
+    """Summarise one captured variant.
+
+    Parameters
+    ----------
+    workload
+        From `phaze_opt.workload.zoo.load_workload`.
+    variant
+        Index into its variants.
+    """
+    chosen = workload.variants[variant]
+    return WorkloadSummary(
+        model=workload.model,
+        sequence=workload.sequence,
+        parameters=workload.parameters,
+        tensor_parallel=chosen.tensor_parallel,
+        microbatch=chosen.microbatch,
+        sequence_parallel=chosen.sequence_parallel,
+        layers=tuple(
+            _summarise_layer(layer, count)
+            for layer, count in zip(chosen.layers, chosen.counts, strict=True)
+        ),
+    )
+
+
+def operator_kind(operator: Operator) -> str:
+    """Return the one word for what an operator does."""
+    if operator.collective is not None:
+        return operator.collective.kind
+    if operator.gemms:
+        return "fused" if operator.vector else "gemm"
+    return operator.vector[0].kind if operator.vector else "none"
+
+
+def collective_bytes(graph: OperatorGraph) -> dict[str, int]:
+    """Return the bytes of whole tensors that a graph communicates, by kind of collective."""
+    totals: Counter[str] = Counter()
+    for operator in graph.operators:
+        if operator.collective is not None:
+            totals[operator.collective.kind] += operator.collective.size_bytes
+    return dict(sorted(totals.items()))
+
+
+def _summarise_layer(layer: Layer, count: int) -> LayerSummary:
+    forward, backward = collective_bytes(layer.forward), collective_bytes(layer.backward)
+    return LayerSummary(
+        name=layer.name,
+        count=count,
+        parameters=layer.parameters,
+        tied_parameters=layer.tied_parameters,
+        forward_flops=layer.forward.flops,
+        backward_flops=layer.backward.flops,
+        stash_bytes=layer.stash_bytes,
+        transient_bytes=layer.transient_bytes,
+        output_bytes=layer.output_bytes,
+        forward_operators=_kinds(layer.forward),
+        backward_operators=_kinds(layer.backward),
+        collective_bytes=dict(sorted((Counter(forward) + Counter(backward)).items())),
+    )
+
+
+def _kinds(graph: OperatorGraph) -> dict[str, int]:
+    """Count the operators of a graph by kind."""
+    return dict(sorted(Counter(operator_kind(operator) for operator in graph.operators).items()))

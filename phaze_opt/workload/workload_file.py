@@ -1,0 +1,169 @@
+"""A captured workload as a JSON file of its own: written, read and checked; never executed."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from phaze_opt.codec import from_builtins, read_file, to_json
+from phaze_opt.errors import InputError, PhazeError
+from phaze_opt.workload.graph import (
+    SCHEMA_VERSION,
+    VECTOR_KINDS,
+    Layer,
+    Operator,
+    OperatorGraph,
+    Workload,
+    WorkloadVariant,
+)
+
+_KINDS = frozenset(VECTOR_KINDS)
+
+
+def write_workload(workload: Workload, path: Path) -> None:
+    """Write a workload as JSON, whole or not at all.
+
+    Raises
+    ------
+    PhazeError
+        If the file cannot be written.
+    """
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as part:
+            part.write(to_json(workload))
+        Path(part.name).replace(path)
+    except OSError as error:
+        raise PhazeError(f"The workload cannot be written to {path}: {error.strerror}.") from None
+
+
+def read_workload(path: Path) -> Workload:
+    """Read a captured workload.
+
+    Raises
+    ------
+    NotFoundError
+        If there is no file.
+    InputError
+        If it is not a workload, of another schema version, or contradicts itself.
+    """
+    what = f"workload file {path}"
+    data = read_file(path, "workload file")
+    try:
+        plain = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"The {what} is not valid JSON: {error}.") from None
+    version = plain.get("schema_version") if isinstance(plain, dict) else None
+    if version != SCHEMA_VERSION:
+        found = "has no schema version" if version is None else f"has schema version {version}"
+        raise InputError(f"The {what} {found}, but this program reads version {SCHEMA_VERSION}.")
+    workload = from_builtins(plain, Workload, what)
+    problem = _problem(workload)
+    if problem is not None:
+        raise InputError(f"The {what} is broken: {problem}.")
+    return workload
+
+
+def select_variants(
+    workload: Workload,
+    tensor_parallel: Sequence[int],
+    microbatch: Sequence[int],
+    sequence_parallel: bool,
+) -> tuple[WorkloadVariant, ...]:
+    """Return the captured variants of every combination, by rising width and microbatch.
+
+    Raises
+    ------
+    InputError
+        Naming what was captured, if one is missing.
+    """
+    captured = {
+        (one.tensor_parallel, one.microbatch, one.sequence_parallel): one
+        for one in workload.variants
+    }
+    chosen = []
+    for width in sorted(set(tensor_parallel)):
+        for samples in sorted(set(microbatch)):
+            key = (width, samples, sequence_parallel and width > 1)
+            if key not in captured:
+                there = ", ".join(f"{t} and {b}" for t, b, _ in sorted(captured))
+                raise InputError(
+                    f"{workload.model} was not captured at tensor-parallel width {width} and "
+                    f"microbatch {samples}{' with sequence parallelism' if key[2] else ''}; "
+                    f"it was at {there}."
+                )
+            chosen.append(captured[key])
+    return tuple(chosen)
+
+
+def _problem(workload: Workload) -> str | None:
+    """Return what contradicts itself in a workload, as a clause, or None."""
+    if not workload.variants:
+        return "it has no variants"
+    if workload.sequence < 1 or workload.parameters < 0:
+        return "its sequence or its number of parameters is negative"
+    for variant in workload.variants:
+        if variant.tensor_parallel < 1 or variant.microbatch < 1 or not variant.nodes:
+            return "a variant has no layers, width or microbatch"
+        if any(not 0 <= index < len(variant.layers) for _, index in variant.nodes):
+            return "a node refers to a layer that is not there"
+        if len({name for name, _ in variant.nodes}) < len(variant.nodes):
+            return "two nodes have the same name"
+        problem = _edge_problem(variant.edges, len(variant.nodes), "nodes")
+        for layer in variant.layers:
+            problem = problem or _layer_problem(layer)
+        if problem is not None:
+            return problem
+    return None
+
+
+def _layer_problem(layer: Layer) -> str | None:
+    """Return what is wrong with a layer."""
+    stash = layer.stash_bytes
+    sizes = (layer.parameters, layer.tied_parameters, layer.transient_bytes, layer.output_bytes)
+    if min(*sizes, stash.none, stash.selective, stash.full) < 0:
+        return f"layer {layer.name!r} has a negative size"
+    for graph in (layer.forward, layer.backward, layer.selective_recompute):
+        problem = _graph_problem(graph)
+        if problem is not None:
+            return f"layer {layer.name!r}: {problem}"
+    return None
+
+
+def _graph_problem(graph: OperatorGraph) -> str | None:
+    """Return what is wrong with an operator graph."""
+    if len({operator.id for operator in graph.operators}) < len(graph.operators):
+        return "two operators have the same id"
+    for operator in graph.operators:
+        problem = _operator_problem(operator)
+        if problem is not None:
+            return f"operator {operator.id!r} has {problem}"
+    return _edge_problem(graph.edges, len(graph.operators), "operators")
+
+
+def _operator_problem(operator: Operator) -> str | None:
+    """Return what is wrong with an operator."""
+    unknown = [work.kind for work in operator.vector if work.kind not in _KINDS]
+    if unknown:
+        return f"vector work of the unknown kind {unknown[0]!r}"
+    sizes = [operator.read_bytes, operator.write_bytes, operator.outliving_bytes]
+    sizes += [size for work in operator.vector for size in (work.rows, work.columns)]
+    if operator.collective is not None:
+        sizes.append(operator.collective.size_bytes)
+    if min(sizes) < 0 or operator.outliving_bytes > operator.write_bytes:
+        return "a size that is not allowed"
+    if any(min(gemm.m, gemm.n, gemm.k, gemm.batch) < 1 for gemm in operator.gemms):
+        return "a matrix product with a dimension below 1"
+    return None
+
+
+def _edge_problem(edges: Sequence[tuple[int, int, int]], count: int, what: str) -> str | None:
+    """Return what is wrong with edges that must follow the topological order."""
+    pairs = {(source, destination) for source, destination, _ in edges}
+    if len(pairs) < len(edges):
+        return f"two edges join the same {what}"
+    if any(not 0 <= a < b < count or size < 0 for a, b, size in edges):
+        return f"an edge does not follow the order of the {what}"
+    return None
