@@ -392,7 +392,7 @@ def _energy_j(
     solved: Placement, cost: _WidthCost, accelerator: Accelerator, training: Training
 ) -> float:
     """Dynamic energy of one batch on all devices: operators, gradients, optimizer and network."""
-    joules = energy_per_event(accelerator)
+    joules = energy_per_event([accelerator])
     optimizer = OPTIMIZERS[training.optimizer]
     parameters = sum(layer.count * layer.parameters for layer in cost.layers)
     operators_j = sum(layer.count * layer.energy_j for layer in cost.layers)

@@ -9,15 +9,15 @@ passing through, plus the re-reads of the tiles.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
-from phaze_opt.errors import InputError
 from phaze_opt.estimator.collective import collective_s
-from phaze_opt.estimator.tensor_core import ELEMENT_BYTES, Column, fill_gemm_table
+from phaze_opt.estimator.tensor_core import ELEMENT_BYTES, Column, gemm_table
 from phaze_opt.estimator.vector_core import ROW_ELEMENT_BYTES, vector_cycles, vector_operator
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.cluster import Cluster
@@ -30,10 +30,15 @@ IntArray = npt.NDArray[np.int64]
 RESOURCES = ("compute", "lanes", "glb", "hbm", "link", "overhead")
 """What can bind an operator; the last is the chip's constant per operator."""
 
+_SENT_PER_BYTE = {"all_reduce": 2.0, "reduce_scatter": 1.0, "all_gather": 1.0}
+"""Bytes that each device of a large group sends per byte of the whole tensor."""
+
 
 @dataclass(frozen=True, eq=False)
 class ModeEstimate:
-    """All operators of a graph in one mode; every array has shape (operators,).
+    """All operators of a graph in one mode.
+
+    Every array has shape (operators,), or (accelerators, operators) in a table.
 
     Attributes
     ----------
@@ -54,15 +59,19 @@ class ModeEstimate:
     energy_j: FloatArray
 
     def binding(self) -> list[str]:
-        """Name what binds each operator (one of `RESOURCES`)."""
+        """Name what binds each operator (one of `RESOURCES`); not for tables."""
         busy = np.stack([self.tc_s, self.vc_s, self.glb_s, self.hbm_s, self.link_s])
         constant = self.latency_s - busy.max(axis=0)
         return [RESOURCES[index] for index in np.argmax(np.vstack([busy, constant]), axis=0)]
 
+    def row(self, accelerator: int) -> ModeEstimate:
+        """Take one accelerator out of a table."""
+        return ModeEstimate(*(getattr(self, entry.name)[accelerator] for entry in fields(self)))
+
 
 @dataclass(frozen=True, eq=False)
 class GraphEstimate:
-    """Both modes of every operator of a graph on one accelerator."""
+    """Both modes of every operator of a graph, on one accelerator or on many."""
 
     one_core: ModeEstimate
     all_cores: ModeEstimate
@@ -83,8 +92,9 @@ class _OperatorTable:
     elements, lane_cycles, vector_owner : (vector works,)
     row_bytes, reread_bytes : (vector works,)
         Size of a row in fp32, and what is read again in total where it does not fit.
-    traffic_bytes, has_work, collective : (operators,)
-        Compulsory traffic; whether the operator takes time; whether it communicates.
+    traffic_bytes, has_work, macs, link_bytes : (operators,)
+        Compulsory traffic; whether the operator takes time; multiply-accumulates; bytes that a
+        device sends in its collective.
     """
 
     gemms: IntArray
@@ -98,6 +108,7 @@ class _OperatorTable:
     traffic_bytes: FloatArray
     has_work: FloatArray
     macs: FloatArray
+    link_bytes: FloatArray
     operators: tuple[Operator, ...]
 
 
@@ -135,6 +146,15 @@ def _operator_table(graph: OperatorGraph) -> _OperatorTable:
             [bool(op.gemms or op.vector or op.collective) for op in operators], dtype=np.float64
         ),
         macs=np.array([op.flops / 2 for op in operators], dtype=np.float64),
+        link_bytes=np.array(
+            [
+                _SENT_PER_BYTE[op.collective.kind] * op.collective.size_bytes
+                if op.collective
+                else 0.0
+                for op in operators
+            ],
+            dtype=np.float64,
+        ),
         operators=operators,
     )
 
@@ -143,6 +163,8 @@ def estimate(
     graph: OperatorGraph, accelerator: Accelerator, cluster: Cluster, tensor_parallel: int = 1
 ) -> GraphEstimate:
     """Estimate every operator of a graph on one core and on all cores of its type.
+
+    The same as one row of `estimate_table`, bit for bit.
 
     Parameters
     ----------
@@ -160,11 +182,38 @@ def estimate(
     InputError
         If an operator kind is unknown, or a private buffer cannot hold one tile.
     """
+    table = estimate_table(graph, [accelerator], cluster, tensor_parallel)
+    return GraphEstimate(table.one_core.row(0), table.all_cores.row(0))
+
+
+def estimate_table(
+    graph: OperatorGraph,
+    accelerators: Sequence[Accelerator],
+    cluster: Cluster,
+    tensor_parallel: int = 1,
+) -> GraphEstimate:
+    """Estimate every operator of a graph on many accelerators.
+
+    Products are estimated once per distinct tensor-core pool and vector work once per distinct
+    vector-core pool, whatever else the accelerators differ in.
+
+    Parameters
+    ----------
+    graph, cluster, tensor_parallel
+        As for `estimate`.
+    accelerators
+        The chips; the rows of every array of the answer.
+
+    Raises
+    ------
+    InputError
+        As `estimate`.
+    """
     table = _operator_table(graph)
     link_s = _link_seconds(table, cluster, tensor_parallel)
     return GraphEstimate(
-        _mode(table, accelerator, link_s, 1, 1),
-        _mode(table, accelerator, link_s, accelerator.num_tc, accelerator.num_vc),
+        _mode(table, accelerators, link_s, all_cores=False),
+        _mode(table, accelerators, link_s, all_cores=True),
     )
 
 
@@ -183,70 +232,84 @@ def _link_seconds(table: _OperatorTable, cluster: Cluster, tensor_parallel: int)
     )
 
 
+def _column(accelerators: Sequence[Accelerator], name: str) -> FloatArray:
+    """One property of all accelerators, of shape (accelerators, 1)."""
+    values = [getattr(accelerator, name) for accelerator in accelerators]
+    return np.array(values, dtype=np.float64)[:, np.newaxis]
+
+
+def _per_operator(owner: IntArray, values: FloatArray, operators: int) -> FloatArray:
+    """Sum columns by the operator that owns them.
+
+    In order, so that the bits do not depend on how many accelerators there are.
+
+    Parameters
+    ----------
+    owner : (works,)
+    values : (accelerators, works)
+
+    Returns
+    -------
+    sums : (accelerators, operators)
+    """
+    sums = np.zeros((len(values), operators))
+    for work, operator in enumerate(owner):
+        sums[:, operator] += values[:, work]
+    return sums
+
+
 def _mode(
-    table: _OperatorTable, accelerator: Accelerator, link_s: FloatArray, num_tc: int, num_vc: int
+    table: _OperatorTable,
+    accelerators: Sequence[Accelerator],
+    link_s: FloatArray,
+    all_cores: bool,
 ) -> ModeEstimate:
-    """Estimate all operators on so many tensor and vector cores."""
-    clock_hz = accelerator.sustained_clock_hz
+    """Estimate all operators on one core or on all cores of each accelerator."""
     count = len(table.operators)
-    gemm = _gemm_rows(table, accelerator, num_tc)
+    clock_hz = _column(accelerators, "sustained_clock_hz")
+    gemm = gemm_table(table.gemms, accelerators, all_cores)
     compulsory = ELEMENT_BYTES * _operand_elements(table.gemms)
 
-    def per_operator(owner: IntArray, values: FloatArray) -> FloatArray:
-        summed = np.bincount(owner, weights=values, minlength=count)
-        return np.asarray(summed, dtype=np.float64)
+    def of_products(values: FloatArray) -> FloatArray:
+        return _per_operator(table.gemm_owner, values, count)
 
-    tc_s = per_operator(table.gemm_owner, gemm[:, Column.ARRAY_CYCLES]) / clock_hz
-    work_cycles = vector_cycles(table.elements, table.lane_cycles, num_vc, accelerator.pe_vc)
-    vc_s = per_operator(table.vector_owner, work_cycles) / clock_hz
-    rows_overflow = table.row_bytes > accelerator.l2_vc_bytes
-    row_reads = per_operator(table.vector_owner, table.reread_bytes * rows_overflow)
-    tile_reads = per_operator(table.gemm_owner, gemm[:, Column.GLB_BYTES] - compulsory)
-    glb_bytes = table.traffic_bytes + row_reads + tile_reads
-    glb_s = glb_bytes / (accelerator.glb_bytes_per_cycle * clock_hz)
-    blocked = gemm[:, Column.HBM_EXTRA_BYTES] * table.gemm_blocked
-    hbm_bytes = table.traffic_bytes + row_reads + per_operator(table.gemm_owner, blocked)
-    hbm_s = hbm_bytes / accelerator.sustained_hbm_bytes_per_s
+    def of_works(values: FloatArray) -> FloatArray:
+        return _per_operator(table.vector_owner, values, count)
+
+    tc_s = of_products(gemm[:, :, Column.ARRAY_CYCLES]) / clock_hz
+    vector_cores = _column(accelerators, "num_vc") if all_cores else 1.0
+    lanes = _column(accelerators, "pe_vc")
+    vc_s = (
+        of_works(vector_cycles(table.elements, table.lane_cycles, vector_cores, lanes)) / clock_hz
+    )
+    overflows = table.row_bytes > _column(accelerators, "l2_vc_bytes")
+    row_reads = of_works(table.reread_bytes * overflows)
+    core_bytes = gemm[:, :, Column.GLB_READ_BYTES] + gemm[:, :, Column.GLB_WRITE_BYTES]
+    glb_bytes = table.traffic_bytes + row_reads + of_products(core_bytes - compulsory)
+    glb_s = glb_bytes / (_column(accelerators, "glb_bytes_per_cycle") * clock_hz)
+    blocked = gemm[:, :, Column.HBM_EXTRA_BYTES] * table.gemm_blocked
+    hbm_bytes = table.traffic_bytes + row_reads + of_products(blocked)
+    hbm_s = hbm_bytes / _column(accelerators, "sustained_hbm_bytes_per_s")
+    link_s = np.broadcast_to(link_s, tc_s.shape)
     busy_s = np.maximum.reduce([tc_s, vc_s, glb_s, hbm_s, link_s])
-    latency_s = busy_s + accelerator.calibration.operator_overhead_s * table.has_work
-    joules = energy_per_event(accelerator)
+    overhead_s = np.array([[chip.calibration.operator_overhead_s] for chip in accelerators])
+    joules = energy_per_event(accelerators)
+    # What the cores move in the global buffer, and what passes between it and the HBM.
     energy_j = (
         table.macs * joules.mac_j
-        + per_operator(table.vector_owner, table.elements * table.lane_cycles) * joules.lane_cycle_j
-        + per_operator(table.gemm_owner, gemm[:, Column.L2_BYTES]) * joules.l2_tc_j_per_byte
-        + glb_bytes * joules.glb_j_per_byte
+        + of_works(np.broadcast_to(table.elements * table.lane_cycles, overflows.shape))
+        * joules.lane_cycle_j
+        + of_products(gemm[:, :, Column.L2_BYTES]) * joules.l2_tc_j_per_byte
+        + (glb_bytes + hbm_bytes) * joules.glb_j_per_byte
         + hbm_bytes * joules.hbm_j_per_byte
+        + table.link_bytes * (link_s > 0.0) * joules.network_j_per_byte
     )
-    return ModeEstimate(latency_s, tc_s, vc_s, glb_s, hbm_s, link_s, energy_j)
+    return ModeEstimate(
+        busy_s + overhead_s * table.has_work, tc_s, vc_s, glb_s, hbm_s, link_s, energy_j
+    )
 
 
 def _operand_elements(gemms: IntArray) -> FloatArray:
     """Elements of both operands and the result of each product."""
     m, n, k, batch = gemms.astype(np.float64).T
     return np.asarray(batch * (m * k + k * n + m * n), dtype=np.float64)
-
-
-def _gemm_rows(table: _OperatorTable, accelerator: Accelerator, num_tc: int) -> FloatArray:
-    """Run the product kernel: rows of `Column` for every product of the graph."""
-    rows = np.zeros((len(table.gemms), len(Column)))
-    clock_hz = accelerator.sustained_clock_hz
-    overhead = accelerator.calibration.tile_overhead_cycles
-    fill_gemm_table(
-        table.gemms,
-        num_tc,
-        accelerator.pe_x,
-        accelerator.pe_y,
-        float(accelerator.l2_tc_bytes),
-        np.inf if accelerator.l2_bytes_per_cycle is None else accelerator.l2_bytes_per_cycle,
-        accelerator.glb_bytes * num_tc / accelerator.num_tc,
-        float(accelerator.glb_bytes_per_cycle),
-        accelerator.sustained_hbm_bytes_per_s / clock_hz,
-        float(accelerator.pe_x + accelerator.pe_y) if overhead is None else overhead,
-        rows,
-    )
-    if np.any(np.isinf(rows[:, Column.ARRAY_CYCLES])):
-        raise InputError(
-            f"l2_tc_bytes is {accelerator.l2_tc_bytes}, too small for one tile of "
-            f"{accelerator.pe_x} × {accelerator.pe_y} with its streams."
-        )
-    return rows

@@ -20,11 +20,15 @@ it, so a single estimate and a table agree bit for bit.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit
+
+from phaze_opt.errors import InputError
+from phaze_opt.hardware.accelerator import Accelerator
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -36,8 +40,13 @@ SUM_BYTES = 4
 _STREAM_BYTES_PER_ROW = 16
 """Double-buffered 64-bit words (four bf16 elements) per row of a streamed operand."""
 
-_MULTIPLES = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128], dtype=np.int64)
-"""Tile edges that are tried, in units of the PE array."""
+_COUNTS = np.array([128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1], dtype=np.int64)
+"""Into how many tiles an edge is cut; tiles longer than the array are rounded up to a multiple."""
+_ALWAYS_TRIED = 4
+"""Cuts up to this many are tried even where the tile fills less than half of the array."""
+_SMALL_MULTIPLES = 3
+"""Tiles of one, two and three arrays are tried too."""
+_MOST_EDGES = 24
 _HALVINGS = 13
 """Streams of a stationary tile are tried whole and cut into 2, 4, ... parts."""
 
@@ -51,19 +60,22 @@ class Dataflow(IntEnum):
 
 
 class Column(IntEnum):
-    """Columns of the table that `gemm_table` returns."""
+    """Last axis of the table that `gemm_table` returns."""
 
     ARRAY_CYCLES = 0
     """PE array, fill and drain of every wave included."""
-    GLB_BYTES = 1
-    HBM_EXTRA_BYTES = 2
+    GLB_READ_BYTES = 1
+    """From the global buffer into the cores; a tile that two cores read counts twice."""
+    GLB_WRITE_BYTES = 2
+    """From the cores into the global buffer: the result, and spilled partial sums."""
+    HBM_EXTRA_BYTES = 3
     """HBM traffic beyond reading each operand and writing the result once."""
-    L2_BYTES = 3
+    L2_BYTES = 4
     """Between the private buffers and the arrays, all cores."""
-    DATAFLOW = 4
-    TILE_M = 5
-    TILE_N = 6
-    TILE_K = 7
+    DATAFLOW = 5
+    TILE_M = 6
+    TILE_N = 7
+    TILE_K = 8
 
 
 @njit(cache=True, inline="always")
@@ -157,6 +169,28 @@ def _fits(edge_1: int, edge_2: int, l2_bytes: float) -> bool:
     )
 
 
+@njit("int64(int64,int64,int64[::1])", cache=True)
+def _tile_edges(size: int, array: int, edges: IntArray) -> int:
+    """Fill in the tile edges to try for one dimension, rising, and return how many there are."""
+    count = 0
+    multiple = 1
+    for cuts in _COUNTS:
+        edge = _ceil_div(size, cuts)
+        if 2 * edge < array and cuts > _ALWAYS_TRIED:
+            continue
+        if edge > array:
+            edge = min(_ceil_div(edge, array) * array, size)
+        while multiple <= _SMALL_MULTIPLES and multiple * array < edge:
+            if count == 0 or edges[count - 1] < multiple * array:
+                edges[count] = multiple * array
+                count += 1
+            multiple += 1
+        if count == 0 or edges[count - 1] < edge:
+            edges[count] = edge
+            count += 1
+    return count
+
+
 @njit(
     "void(int64,int64,int64,int64,int64,int64,int64,float64,float64,float64,float64,float64,"
     "float64[::1],float64[::1])",
@@ -168,31 +202,24 @@ def _output_stationary(
     best: FloatArray, row: FloatArray,
 ) -> None:  # fmt: skip
     """Try tiles of the result that accumulate in the L2 over the whole reduction."""
-    for multiple_m in _MULTIPLES:
-        tile_m = min(multiple_m * x, m)
+    edges_m, edges_n = np.empty(_MOST_EDGES, np.int64), np.empty(_MOST_EDGES, np.int64)
+    count_m, count_n = _tile_edges(m, x, edges_m), _tile_edges(n, y, edges_n)
+    written = float(ELEMENT_BYTES) * batch * m * n
+    for tile_m in edges_m[:count_m]:
         tiles_m = _ceil_div(m, tile_m)
-        for multiple_n in _MULTIPLES:
-            tile_n = min(multiple_n * y, n)
+        for tile_n in edges_n[:count_n]:
             if not _fits(tile_m, tile_n, l2_bytes):
                 break
             tiles_n = _ceil_div(n, tile_n)
             tiles = float(batch) * tiles_m * tiles_n
             per_tile, moved = _array_cycles(tile_m, tile_n, k, x, y, l2_rate)
             cycles = np.ceil(tiles / cores) * (per_tile + overhead)
-            traffic = (
-                float(ELEMENT_BYTES)
-                * batch
-                * (float(m) * k * tiles_n + float(k) * n * tiles_m + float(m) * n)
-            )
-            time = max(cycles, traffic / glb_rate, floor)
-            if _better(time, traffic, best):
-                best[0], best[1] = time, traffic
-                row[0], row[1], row[3] = cycles, traffic, tiles * moved
-                row[4], row[5], row[6], row[7] = 0.0, tile_m, tile_n, k
-            if tile_n == n:
-                break
-        if tile_m == m:
-            break
+            read = float(ELEMENT_BYTES) * batch * k * (float(m) * tiles_n + float(n) * tiles_m)
+            time = max(cycles, (read + written) / glb_rate, floor)
+            if _better(time, read + written, best):
+                best[0], best[1] = time, read + written
+                row[0], row[1], row[2], row[4] = cycles, read, written, tiles * moved
+                row[5], row[6], row[7], row[8] = 0.0, tile_m, tile_n, k
 
 
 @njit(
@@ -209,16 +236,17 @@ def _operand_stationary(
 
     The input-stationary dataflow is the same with the product transposed (m and n exchanged).
     """
-    for multiple_k in _MULTIPLES:
-        tile_k = min(multiple_k * x, k)
+    edges_k, edges_n = np.empty(_MOST_EDGES, np.int64), np.empty(_MOST_EDGES, np.int64)
+    count_k, count_n = _tile_edges(k, x, edges_k), _tile_edges(n, y, edges_n)
+    for tile_k in edges_k[:count_k]:
         tiles_k = _ceil_div(k, tile_k)
-        for multiple_n in _MULTIPLES:
-            tile_n = min(multiple_n * y, n)
+        spilled = float(SUM_BYTES) * batch * (tiles_k - 1) * float(m) * n
+        written = float(ELEMENT_BYTES) * batch * m * n + spilled
+        for tile_n in edges_n[:count_n]:
             if not _fits(tile_k, tile_n, l2_bytes):
                 break
             tiles_n = _ceil_div(n, tile_n)
             passes = float(_ceil_div(tile_k, x) * _ceil_div(tile_n, y))
-            sums = float(SUM_BYTES) * 2.0 * (tiles_k - 1) * float(m) * n
             part = 1
             for _ in range(_HALVINGS):
                 stream = _ceil_div(m, part)
@@ -229,24 +257,18 @@ def _operand_stationary(
                 per_tile = max(passes * stream, moved / l2_rate)
                 tiles = float(batch) * tiles_k * tiles_n * streams
                 cycles = np.ceil(tiles / cores) * (per_tile + overhead)
-                traffic = batch * (
-                    float(ELEMENT_BYTES)
-                    * (float(k) * n * streams + float(m) * k * tiles_n + float(m) * n)
-                    + sums
+                read = (
+                    float(ELEMENT_BYTES) * batch * k * (float(n) * streams + float(m) * tiles_n)
+                    + spilled
                 )
-                time = max(cycles, traffic / glb_rate, floor)
-                if _better(time, traffic, best):
-                    best[0], best[1] = time, traffic
-                    row[0], row[1], row[3] = cycles, traffic, tiles * moved
-                    row[4], row[6], row[7] = dataflow, tile_n, tile_k
-                    row[5] = stream
+                time = max(cycles, (read + written) / glb_rate, floor)
+                if _better(time, read + written, best):
+                    best[0], best[1] = time, read + written
+                    row[0], row[1], row[2], row[4] = cycles, read, written, tiles * moved
+                    row[5], row[6], row[7], row[8] = dataflow, stream, tile_n, tile_k
                 if stream == 1:
                     break
                 part *= 2
-            if tile_n == n:
-                break
-        if tile_k == k:
-            break
 
 
 @njit(
@@ -262,7 +284,8 @@ def _gemm(
     m, n, k, batch = gemm[0], gemm[1], gemm[2], gemm[3]
     hbm_bytes = batch * hbm_traffic_bytes(m, n, k, glb_bytes)
     compulsory = float(ELEMENT_BYTES) * batch * (float(m) * k + float(k) * n + float(m) * n)
-    row[2] = hbm_bytes - compulsory
+    row[0] = np.inf
+    row[3] = hbm_bytes - compulsory
     floor = hbm_bytes / hbm_rate
     best = np.array([np.inf, np.inf])
     _output_stationary(
@@ -276,7 +299,7 @@ def _gemm(
         n, m, k, batch, cores, x, y, l2_bytes, l2_rate, glb_rate, overhead, floor, 2, best, row
     )
     if before != (best[0], best[1]):
-        row[5], row[6] = row[6], row[5]
+        row[6], row[7] = row[7], row[6]
 
 
 @njit(
@@ -284,34 +307,74 @@ def _gemm(
     "float64[:,::1])",
     cache=True,
 )
-def fill_gemm_table(
+def _fill(
     gemms: IntArray, cores: int, x: int, y: int, l2_bytes: float, l2_rate: float,
-    glb_bytes: float, glb_rate: float, hbm_rate: float, overhead: float, table: FloatArray,
+    glb_bytes: float, glb_rate: float, hbm_rate: float, overhead: float, rows: FloatArray,
 ) -> None:  # fmt: skip
-    """Estimate many products on one accelerator.
+    """Estimate every product on one pool of tensor cores; see `_gemm`."""
+    for index in range(gemms.shape[0]):
+        _gemm(
+            gemms[index], cores, x, y, l2_bytes, l2_rate, glb_bytes, glb_rate, hbm_rate, overhead,
+            rows[index],
+        )  # fmt: skip
+
+
+TensorCorePool = tuple[int, int, int, float, float, float, float, float, float]
+"""What the estimate of a product depends on: cores, pe_x, pe_y, L2 bytes and bytes per cycle,
+global buffer bytes and bytes per cycle, HBM bytes per cycle, cycles of overhead per wave."""
+
+
+def tensor_core_pool(accelerator: Accelerator, all_cores: bool) -> TensorCorePool:
+    """Return the pool of one tensor core with its share of the global buffer, or of all of them."""
+    cores = accelerator.num_tc if all_cores else 1
+    overhead = accelerator.calibration.tile_overhead_cycles
+    l2_rate = accelerator.l2_bytes_per_cycle
+    return (
+        cores,
+        accelerator.pe_x,
+        accelerator.pe_y,
+        float(accelerator.l2_tc_bytes),
+        np.inf if l2_rate is None else float(l2_rate),
+        accelerator.glb_bytes * cores / accelerator.num_tc,
+        float(accelerator.glb_bytes_per_cycle),
+        accelerator.sustained_hbm_bytes_per_s / accelerator.sustained_clock_hz,
+        float(accelerator.pe_x + accelerator.pe_y) if overhead is None else float(overhead),
+    )
+
+
+def gemm_table(gemms: IntArray, accelerators: Sequence[Accelerator], all_cores: bool) -> FloatArray:
+    """Estimate many products on many accelerators.
 
     Parameters
     ----------
     gemms : (products, 4)
         m, n, k, batch.
-    cores
-        Tensor cores that the product may use.
-    x, y
-        PE array of one core.
-    l2_bytes, l2_rate
-        Private buffer of one core in bytes, and its bandwidth in bytes per cycle.
-    glb_bytes, glb_rate
-        Global buffer that the product may use, and its bandwidth in bytes per cycle.
-    hbm_rate
-        Sustained HBM bandwidth in bytes per cycle.
-    overhead
-        Cycles of fill and drain per wave.
-    table : (products, len(Column))
-        Filled with the values of `Column`; array cycles are infinite where no tile fits the L2.
+    accelerators
+        Those that share a `TensorCorePool` share the work.
+    all_cores
+        Whether a product runs on all tensor cores, or on one with its share of the global buffer.
+
+    Returns
+    -------
+    table : (accelerators, products, len(Column))
+
+    Raises
+    ------
+    InputError
+        If a private buffer cannot hold one tile with its streams.
     """
-    for index in range(gemms.shape[0]):
-        table[index, 0] = np.inf
-        _gemm(
-            gemms[index], cores, x, y, l2_bytes, l2_rate, glb_bytes, glb_rate, hbm_rate, overhead,
-            table[index],
-        )  # fmt: skip
+    table = np.zeros((len(accelerators), len(gemms), len(Column)))
+    first_with: dict[TensorCorePool, int] = {}
+    for index, accelerator in enumerate(accelerators):
+        pool = tensor_core_pool(accelerator, all_cores)
+        first = first_with.setdefault(pool, index)
+        if first < index:
+            table[index] = table[first]
+            continue
+        _fill(gemms, *pool, table[index])
+        if np.any(np.isinf(table[index, :, Column.ARRAY_CYCLES])):
+            raise InputError(
+                f"l2_tc_bytes is {accelerator.l2_tc_bytes}, too small for one tile of "
+                f"{accelerator.pe_x} × {accelerator.pe_y} with its streams."
+            )
+    return table

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from phaze_opt.hardware.area import SramLevel, sram_table
+import numpy as np
+
+from phaze_opt.hardware.area import FloatArray, SramLevel, sram_table
 from phaze_opt.units import J_PER_PJ
 
 if TYPE_CHECKING:
@@ -32,9 +35,9 @@ class EnergyConstants:
     source: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class EnergyPerEvent:
-    """Joules per event on one accelerator.
+    """Joules per event; those of SRAM macros have shape (accelerators, 1).
 
     Attributes
     ----------
@@ -50,8 +53,8 @@ class EnergyPerEvent:
 
     mac_j: float
     lane_cycle_j: float
-    l2_tc_j_per_byte: float
-    glb_j_per_byte: float
+    l2_tc_j_per_byte: FloatArray
+    glb_j_per_byte: FloatArray
     hbm_j_per_byte: float
     network_j_per_byte: float
 
@@ -63,8 +66,8 @@ def energy_constants() -> EnergyConstants:
     return EnergyConstants(**tomllib.loads(path.read_text("utf-8")))
 
 
-def energy_per_event(accelerator: Accelerator) -> EnergyPerEvent:
-    """Look up the energies of one accelerator's macros."""
+def energy_per_event(accelerators: Sequence[Accelerator]) -> EnergyPerEvent:
+    """Look up the energies of the macros of some accelerators."""
     constants = energy_constants()
     mac_pj = constants.mac_pj + 2 * constants.register_read_pj + constants.register_write_pj
     lane_pj = (
@@ -75,17 +78,18 @@ def energy_per_event(accelerator: Accelerator) -> EnergyPerEvent:
     return EnergyPerEvent(
         mac_j=mac_pj * J_PER_PJ,
         lane_cycle_j=lane_pj * J_PER_PJ,
-        l2_tc_j_per_byte=_sram_j_per_byte("L2", accelerator.l2_tc_bytes),
-        glb_j_per_byte=_sram_j_per_byte("GLB", accelerator.glb_bytes),
+        l2_tc_j_per_byte=_sram_j_per_byte("L2", [chip.l2_tc_bytes for chip in accelerators]),
+        glb_j_per_byte=_sram_j_per_byte("GLB", [chip.glb_bytes for chip in accelerators]),
         hbm_j_per_byte=constants.hbm_pj_per_byte * J_PER_PJ,
         network_j_per_byte=constants.network_pj_per_byte * J_PER_PJ,
     )
 
 
-def _sram_j_per_byte(level: SramLevel, size_bytes: int) -> float:
-    """Mean of read and write energy per byte of one macro."""
+def _sram_j_per_byte(level: SramLevel, sizes_bytes: Sequence[int]) -> FloatArray:
+    """Mean of read and write energy per byte of some macros, of shape (sizes, 1)."""
     table = sram_table(level)
     pj = (
-        table.interpolate(size_bytes, table.read_pj) + table.interpolate(size_bytes, table.write_pj)
+        table.interpolate(sizes_bytes, table.read_pj)
+        + table.interpolate(sizes_bytes, table.write_pj)
     ) / 2
-    return float(pj) / _BYTES_PER_SRAM_ACCESS * J_PER_PJ
+    return np.asarray(pj / _BYTES_PER_SRAM_ACCESS * J_PER_PJ)[:, np.newaxis]

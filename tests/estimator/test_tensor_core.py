@@ -1,46 +1,35 @@
 import dataclasses
-import math
 
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from phaze_opt.estimator.tensor_core import Column, FloatArray, fill_gemm_table, hbm_traffic_bytes
+from phaze_opt.estimator.tensor_core import Column, FloatArray, gemm_table, hbm_traffic_bytes
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.units import MIB
 from phaze_opt.workload.graph import Gemm
 from tests.strategies import accelerators, gemms
 
 
-def estimate_rows(products: list[Gemm], accelerator: Accelerator, cores: int) -> FloatArray:
-    """Run the kernel on some cores of an accelerator, with their share of the global buffer."""
-    table = np.zeros((len(products), len(Column)))
-    fill_gemm_table(
-        np.array([(g.m, g.n, g.k, g.batch) for g in products], dtype=np.int64),
-        cores,
-        accelerator.pe_x,
-        accelerator.pe_y,
-        float(accelerator.l2_tc_bytes),
-        math.inf if accelerator.l2_bytes_per_cycle is None else accelerator.l2_bytes_per_cycle,
-        accelerator.glb_bytes * cores / accelerator.num_tc,
-        float(accelerator.glb_bytes_per_cycle),
-        accelerator.sustained_hbm_bytes_per_s / accelerator.sustained_clock_hz,
-        float(accelerator.pe_x + accelerator.pe_y),
-        table,
-    )
-    return table
+def estimate_rows(
+    products: list[Gemm], accelerator: Accelerator, all_cores: bool = True
+) -> FloatArray:
+    """Run the kernel on one accelerator."""
+    shapes = np.array([(g.m, g.n, g.k, g.batch) for g in products], dtype=np.int64)
+    return gemm_table(shapes, [accelerator], all_cores)[0]
 
 
 def latency_cycles(gemm: Gemm, accelerator: Accelerator) -> float:
     """Cycles of a product on all cores, from the kernel's columns."""
-    row = estimate_rows([gemm], accelerator, accelerator.num_tc)[0]
+    row = estimate_rows([gemm], accelerator)[0]
     hbm_bytes = compulsory_bytes(gemm) + row[Column.HBM_EXTRA_BYTES]
     hbm_rate = accelerator.sustained_hbm_bytes_per_s / accelerator.sustained_clock_hz
     return float(
         max(
             row[Column.ARRAY_CYCLES],
-            row[Column.GLB_BYTES] / accelerator.glb_bytes_per_cycle,
+            (row[Column.GLB_READ_BYTES] + row[Column.GLB_WRITE_BYTES])
+            / accelerator.glb_bytes_per_cycle,
             hbm_bytes / hbm_rate,
         )
     )
@@ -54,10 +43,10 @@ def compulsory_bytes(gemm: Gemm) -> float:
 @given(gemms, accelerators)
 def test_never_below_a_roofline(gemm: Gemm, accelerator: Accelerator) -> None:
     """No product beats the PE arrays, the global buffer or the HBM."""
-    row = estimate_rows([gemm], accelerator, accelerator.num_tc)[0]
+    row = estimate_rows([gemm], accelerator)[0]
     peak = accelerator.num_tc * accelerator.pe_x * accelerator.pe_y
     assert row[Column.ARRAY_CYCLES] >= gemm.flops / 2 / peak
-    assert row[Column.GLB_BYTES] >= compulsory_bytes(gemm)
+    assert row[Column.GLB_READ_BYTES] + row[Column.GLB_WRITE_BYTES] >= compulsory_bytes(gemm)
     assert row[Column.HBM_EXTRA_BYTES] >= 0.0
 
 
@@ -108,9 +97,11 @@ def test_a_table_equals_single_estimates_bit_for_bit(
     products: list[Gemm], accelerator: Accelerator
 ) -> None:
     """Estimating together or one by one gives the same bits."""
-    together = estimate_rows(products, accelerator, 1)
+    together = estimate_rows(products, accelerator, all_cores=False)
     for index, gemm in enumerate(products):
-        assert np.array_equal(estimate_rows([gemm], accelerator, 1)[0], together[index])
+        assert np.array_equal(
+            estimate_rows([gemm], accelerator, all_cores=False)[0], together[index]
+        )
 
 
 def test_a_dimension_without_divisors_costs_its_round_up_only() -> None:
@@ -140,9 +131,10 @@ def test_a_hand_calculated_tile() -> None:
         num_tc=1, num_vc=1, pe_x=128, pe_y=128, pe_vc=128, glb_bytes=128 * MIB,
         glb_bytes_per_cycle=1e9,
     )  # fmt: skip
-    row = estimate_rows([Gemm(128, 128, 128)], accelerator, 1)[0]
+    row = estimate_rows([Gemm(128, 128, 128)], accelerator, all_cores=False)[0]
     assert row[Column.ARRAY_CYCLES] == 128 + 256
-    assert row[Column.GLB_BYTES] == 3 * 128 * 128 * 2
+    assert row[Column.GLB_READ_BYTES] == 2 * 128 * 128 * 2
+    assert row[Column.GLB_WRITE_BYTES] == 128 * 128 * 2
 
 
 def test_blocking_reads_again_only_what_the_buffer_cannot_hold() -> None:
@@ -159,6 +151,6 @@ def test_a_share_of_the_chip_is_never_faster_than_all_of_it(
 ) -> None:
     """One core with its share of the buffer never beats all cores on the arrays."""
     assume(accelerator.num_tc > 1)
-    one = estimate_rows([gemm], accelerator, 1)[0]
-    every = estimate_rows([gemm], accelerator, accelerator.num_tc)[0]
+    one = estimate_rows([gemm], accelerator, all_cores=False)[0]
+    every = estimate_rows([gemm], accelerator)[0]
     assert one[Column.HBM_EXTRA_BYTES] >= every[Column.HBM_EXTRA_BYTES]
