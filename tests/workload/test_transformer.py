@@ -1,0 +1,294 @@
+"""The transformer family against closed forms: parameters, FLOPs, stash and communication."""
+
+import csv
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phaze_opt.workload.config import TransformerConfig
+from phaze_opt.workload.graph import Layer, OperatorGraph, WorkloadVariant
+from phaze_opt.workload.models import capture_transformer, count_parameters
+from phaze_opt.workload.summary import collective_bytes
+from phaze_opt.workload.zoo import load_workload
+from tests.workload.strategies import transformers
+
+COUNTS = Path(__file__).parent.parent / "data" / "parameter_counts.csv"
+"""Parameters of one block in closed form, from the published descriptions of the models."""
+
+KNOWN_PARAMETERS = {
+    # As released; Devlin et al. 2019, Radford et al. 2019, Zhang et al. 2022, Touvron et al. 2023,
+    # Grattafiori et al. 2024.
+    "bert-large": 335_174_458,
+    "gpt2-xl": 1_557_611_200,
+    "opt-350m": 331_196_416,
+    "llama2-7b": 6_738_415_616,
+    "llama3-8b": 8_030_261_248,
+    "llama3-70b": 70_553_706_496,
+}
+
+KORTHIKANTI = TransformerConfig(
+    layers=1, hidden=2304, heads=24, sequence=2048, vocabulary=51200, dropout=0.1
+)
+
+
+def _capture(
+    config: TransformerConfig, width: int = 1, *, microbatch: int = 2, split_sequence: bool = False
+) -> WorkloadVariant:
+    return capture_transformer(
+        config, tensor_parallel=width, microbatch=microbatch, sequence_parallel=split_sequence
+    )
+
+
+def _products(config: TransformerConfig, tokens: int) -> dict[str, int]:
+    """Return forward FLOPs by closed form: per block without and of the attention core, head."""
+    h, kv = config.hidden, config.key_value_heads * config.head_size
+    matrices = 3 if config.activation == "swiglu" else 2
+    dense = 2 * tokens * (2 * h * h + 2 * h * kv + matrices * h * config.inner)
+    core = 4 * tokens * config.sequence * h
+    e = config.embedding_width
+    head = 2 * tokens * e * config.vocabulary
+    if e != h:
+        head += 2 * tokens * h * e
+    if config.head == "masked_language_model":
+        head += 2 * tokens * e * e
+    embedding = 2 * tokens * h * e if e != h else 0
+    return {"dense": dense, "core": core, "head": head, "embedding": embedding}
+
+
+@pytest.mark.parametrize(
+    "row",
+    list(csv.DictReader(COUNTS.open())),
+    ids=lambda row: "-".join((row["model"], row["tensor_parallel"])),
+)
+def test_block_parameters_are_the_published_ones(row: dict[str, str]) -> None:
+    """A block has exactly the parameters of the closed form at every width."""
+    width = int(row["tensor_parallel"])
+    workload = load_workload(row["model"], tensor_parallel=(width,))
+    assert workload.sequence == int(row["sequence"])
+    assert workload.variants[0].layers[1].parameters == int(row["block_parameters"])
+
+
+@pytest.mark.parametrize(("model", "parameters"), KNOWN_PARAMETERS.items())
+def test_whole_models_have_their_known_size(model: str, parameters: int) -> None:
+    """Tied weights counted once, a model has the parameters of its release."""
+    workload = load_workload(model)
+    variant = workload.variants[0]
+    held = sum(variant.layers[index].parameters for _, index in variant.nodes)
+    tied = sum(variant.layers[index].tied_parameters for _, index in variant.nodes)
+    assert workload.parameters == held - tied == parameters
+
+
+def test_gpt3_has_175_billion_parameters() -> None:
+    """GPT-3 is 175 B within half a percent, whatever the width it was captured at."""
+    workload = load_workload("gpt3-175b", tensor_parallel=(8,))
+    assert workload.parameters == pytest.approx(175e9, rel=0.005)
+
+
+@settings(max_examples=12, deadline=None)
+@given(transformers(), st.integers(1, 3))
+def test_forward_flops_are_the_closed_form(config: TransformerConfig, microbatch: int) -> None:
+    """Forward FLOPs equal the closed form; backward is twice that, of fused attention 2.5 times."""
+    expected = _products(config, microbatch * config.sequence)
+    embedding, block, head = _capture(config, microbatch=microbatch).layers
+    assert block.forward.flops == expected["dense"] + expected["core"]
+    assert head.forward.flops == expected["head"]
+    assert embedding.forward.flops == expected["embedding"]
+    assert head.backward.flops == 2 * head.forward.flops
+    assert embedding.backward.flops == 2 * embedding.forward.flops
+    core = 5 if config.attention == "flash" else 4
+    assert 2 * block.backward.flops == 4 * expected["dense"] + core * expected["core"]
+
+
+def test_gpt_block_flops() -> None:
+    """A GPT block's forward is 24·b·s·h² + 4·b·s²·h, its backward twice that."""
+    b, s, h = 2, KORTHIKANTI.sequence, KORTHIKANTI.hidden
+    block = _capture(KORTHIKANTI, microbatch=b).layers[1]
+    assert block.forward.flops == 24 * b * s * h * h + 4 * b * s * s * h
+    assert block.backward.flops == 2 * block.forward.flops
+
+
+def _block(width: int, *, split_sequence: bool = False, config: TransformerConfig) -> Layer:
+    return _capture(config, width, split_sequence=split_sequence).layers[1]
+
+
+@pytest.mark.parametrize("width", [1, 2, 4, 8])
+def test_stash_agrees_with_the_published_formulas(width: int) -> None:
+    """The stash of a GPT block is Korthikanti et al. 2022, equations 1, 2 and 4 and table 2.
+
+    The exact count is above the formula by what the formula neglects: each layer norm's mean and
+    reciprocal deviation in fp32, 8 bytes per token and norm. It is not split over the group
+    without sequence parallelism, so its share grows with the width.
+    """
+    s, b, h, a, t = 2048, 2, 2304, 24, width
+    core, statistics = 5 * a * s, 2 * 8
+    plain = _block(t, config=KORTHIKANTI).stash_bytes
+    assert plain.none == s * b * (10 * h + (24 * h + core) // t + statistics)
+    assert plain.selective == s * b * (10 * h + 24 * h // t + statistics)
+    assert plain.full == 2 * s * b * h
+    split = _block(t, split_sequence=True, config=KORTHIKANTI).stash_bytes
+    assert split.none == s * b * (34 * h + core + statistics) // t
+    assert split.selective == s * b * (34 * h + statistics) // t
+    assert split.full == 2 * s * b * h // t
+    assert statistics < 0.001 * 10 * h
+
+
+@pytest.mark.parametrize("width", [1, 4])
+def test_head_stash_holds_fp32_logits(width: int) -> None:
+    """The head keeps 4·s·b·V/t bytes of logits, its two inputs, and small statistics."""
+    tokens = 2048 * 2
+    head = _capture(KORTHIKANTI, width).layers[2]
+    logits = 4 * tokens * KORTHIKANTI.vocabulary // width
+    # Final norm's input and output; then mean, deviation, log-sum (fp32) and target (int64).
+    assert head.stash_bytes.none == logits + 2 * 2 * tokens * 2304 + tokens * (4 + 4 + 4 + 8)
+
+
+def test_embedding_stash_is_its_dropout_mask() -> None:
+    """The embedding keeps a mask of s·b·h bytes and the tokens."""
+    embedding = _capture(KORTHIKANTI).layers[0]
+    assert embedding.stash_bytes.none == 2048 * 2 * 2304 + 8 * 2048 * 2
+
+
+def test_post_norm_block_keeps_as_much() -> None:
+    """Moving the norms after the residual changes what is kept, not how much."""
+    pre = _block(1, config=KORTHIKANTI).stash_bytes
+    post = _block(1, config=replace(KORTHIKANTI, norm_position="post")).stash_bytes
+    assert pre == post
+
+
+@settings(max_examples=10, deadline=None)
+@given(transformers(), st.sampled_from([2, 4]), st.booleans())
+def test_shards_sum_to_the_whole(config: TransformerConfig, t: int, split: bool) -> None:
+    """Shards hold the whole model once, and what is replicated once each; products are split."""
+    whole, shard = _capture(config), _capture(config, t, split_sequence=split)
+    h = config.hidden
+    affine = 2 if config.norm == "layer_norm" else 1
+    replicated = 2 * affine * h + (2 * h if config.bias else 0)
+    blocks = whole.layers[1], shard.layers[1]
+    assert t * (blocks[1].parameters - replicated) == blocks[0].parameters - replicated
+    assert t * blocks[1].forward.flops == blocks[0].forward.flops
+    assert t * blocks[1].backward.flops == blocks[0].backward.flops
+    rows = config.padded_vocabulary(t)
+    words = rows * config.embedding_width // t
+    embeddings = whole.layers[0].parameters - config.vocabulary * config.embedding_width
+    assert shard.layers[0].parameters == words + embeddings
+    assert shard.layers[2].tied_parameters == (words if config.tied else 0)
+    if not split:
+        assert shard.layers[1].output_bytes == whole.layers[1].output_bytes
+    else:
+        assert t * shard.layers[1].output_bytes == whole.layers[1].output_bytes
+
+
+def _counts(graph: OperatorGraph) -> Counter[str]:
+    return Counter(op.collective.kind for op in graph.operators if op.collective is not None)
+
+
+@settings(max_examples=8, deadline=None)
+@given(transformers(), st.sampled_from([2, 4]))
+def test_communication_is_the_closed_form(config: TransformerConfig, t: int) -> None:
+    """A block all-reduces 2·s·b·h bytes twice each way (Shoeybi et al. 2019, section 3).
+
+    With sequence parallelism each is a reduce-scatter and an all-gather of as many bytes, and the
+    backward gathers the two stored inputs again (Korthikanti et al. 2022, section 4.2.2).
+    """
+    whole = 2 * config.sequence * 2 * config.hidden
+    plain = _capture(config, t).layers[1]
+    for graph in (plain.forward, plain.backward):
+        assert collective_bytes(graph) == {"all_reduce": 2 * whole}
+    split = _capture(config, t, split_sequence=True).layers[1]
+    assert collective_bytes(split.forward) == {
+        "all_gather": 2 * whole,
+        "reduce_scatter": 2 * whole,
+    }
+    assert collective_bytes(split.backward) == {
+        "all_gather": 4 * whole,
+        "reduce_scatter": 2 * whole,
+    }
+    assert _counts(split.backward) == {"all_gather": 4, "reduce_scatter": 2}
+
+
+@settings(max_examples=5, deadline=None)
+@given(transformers(), st.sampled_from([2, 4]))
+def test_ends_communicate_activations_and_row_statistics(config: TransformerConfig, t: int) -> None:
+    """The embedding sums word vectors; the head sums the gradient and three numbers a token."""
+    tokens = config.sequence * 2
+    words = 2 * tokens * config.embedding_width
+    embedding, _, head = _capture(config, t).layers
+    assert collective_bytes(embedding.forward) == {"all_reduce": words}
+    assert collective_bytes(embedding.backward) == {}
+    assert collective_bytes(head.forward) == {"all_reduce": 3 * 4 * tokens}
+    assert collective_bytes(head.backward) == {"all_reduce": words}
+    embedding, _, head = _capture(config, t, split_sequence=True).layers
+    assert collective_bytes(embedding.forward) == {"reduce_scatter": words}
+    assert collective_bytes(embedding.backward) == {"all_gather": words}
+    assert collective_bytes(head.forward) == {"all_gather": words, "all_reduce": 3 * 4 * tokens}
+    assert collective_bytes(head.backward) == {"all_gather": words, "reduce_scatter": words}
+
+
+def test_one_device_does_not_communicate() -> None:
+    """At width 1 there are no collectives, with and without sequence parallelism."""
+    for split in (False, True):
+        variant = _capture(KORTHIKANTI, split_sequence=split)
+        assert not variant.sequence_parallel
+        for layer in variant.layers:
+            assert not _counts(layer.forward) + _counts(layer.backward)
+
+
+@pytest.mark.parametrize("kv_heads", [24, 8])
+def test_flash_scores_never_reach_memory(kv_heads: int) -> None:
+    """Fused attention is one operator each way, and no tensor is as large as the scores."""
+    config = replace(KORTHIKANTI, attention="flash", kv_heads=kv_heads)
+    block = _block(1, config=config)
+    scores = 2 * 2 * 24 * 2048**2
+    for graph, products in ((block.forward, 2), (block.backward, 5)):
+        assert [len(op.gemms) for op in graph.operators if len(op.gemms) > 1] == [products]
+        assert max(op.write_bytes for op in graph.operators) < scores
+    assert block.stash_bytes.none == block.stash_bytes.selective
+    assert block.selective_recompute.operators == ()
+    assert block.transient_bytes < scores
+
+
+def test_selective_recompute_is_the_attention_core() -> None:
+    """Selective recompute runs the two products, the softmax and the dropout again."""
+    core = _block(1, config=KORTHIKANTI).selective_recompute
+    assert core.flops == 4 * 2 * 2048**2 * 2304
+    kinds = [work.kind for op in core.operators for work in op.vector]
+    assert kinds == ["softmax", "dropout"]
+    assert len(core.operators) == 4
+
+
+def test_no_dropout_no_operator() -> None:
+    """With probability zero there is neither a dropout operator nor a mask."""
+    config = replace(KORTHIKANTI, dropout=0.0, attention_dropout=0.0)
+    block = _block(1, config=config)
+    kinds = {work.kind for op in block.forward.operators for work in op.vector}
+    assert "dropout" not in kinds
+    assert "copy" in kinds  # the context's heads side by side
+    assert block.stash_bytes.none < _block(1, config=KORTHIKANTI).stash_bytes.none
+
+
+def test_instances_are_named_and_chained() -> None:
+    """The layers are embedding, numbered blocks and head, each handing its output to the next."""
+    variant = _capture(replace(KORTHIKANTI, layers=3))
+    assert [name for name, _ in variant.nodes] == [
+        "embedding",
+        "block.0",
+        "block.1",
+        "block.2",
+        "head",
+    ]
+    assert variant.counts == (1, 3, 1)
+    stream = 2 * 2048 * 2 * 2304
+    assert variant.edges == tuple((i, i + 1, stream) for i in range(4))
+
+
+@settings(max_examples=5, deadline=None)
+@given(transformers())
+def test_counting_needs_no_capture(config: TransformerConfig) -> None:
+    """The parameter count of a model is that of its captured layers."""
+    variant = _capture(config)
+    held = sum(variant.layers[index].parameters for _, index in variant.nodes)
+    assert count_parameters(config) == held - variant.layers[2].tied_parameters
