@@ -68,9 +68,7 @@ def _largest_layer(problem: PlacementProblem, width: int) -> tuple[int, int, Lay
     return needs[largest], width, layers[largest]
 
 
-def _explain_tightest_split(
-    problem: PlacementProblem, widths: Sequence[int]
-) -> InfeasibleError:
+def _explain_tightest_split(problem: PlacementProblem, widths: Sequence[int]) -> InfeasibleError:
     """Name the stage that does not fit in the split that needs least memory."""
     best: tuple[float, int, list[int]] | None = None
     for width in widths:
