@@ -42,7 +42,8 @@ def load_workload(
         Whether tensor-parallel groups also split the sequence. Width 1 is the same with and
         without.
     sequence
-        Tokens per sample, instead of the model's own. A learned position table grows with it.
+        Tokens per sample, instead of the model's own. A learned position table keeps its rows, or
+        grows to the sequence.
 
     Raises
     ------
@@ -85,7 +86,9 @@ def model_config(model: str, sequence: int | None = None) -> TransformerConfig:
     else:
         allowed = (*_models(), "gpt:...", "llama:...", "hf:PATH", "FILE.json")
         raise unknown_name("model", model, allowed)
-    return config if sequence is None else replace(config, sequence=sequence)
+    if sequence is None:
+        return config
+    return replace(config, sequence=sequence, position_rows=config.position_table_rows)
 
 
 def widths(model: str) -> tuple[int, ...]:

@@ -1,0 +1,170 @@
+"""Laws of fusion, on random graphs and on captured ones."""
+
+from itertools import pairwise
+from typing import get_args
+
+import networkx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phaze_opt.workload.draw import to_networkx
+from phaze_opt.workload.fusion import FusionMode, fuse
+from phaze_opt.workload.graph import Gemm, Operator, OperatorGraph, VectorWork
+from phaze_opt.workload.zoo import load_workload
+from tests.workload.strategies import operator_graphs
+
+MODES: tuple[FusionMode, ...] = get_args(FusionMode)
+modes = st.sampled_from(MODES)
+
+
+def _traffic(graph: OperatorGraph) -> int:
+    return sum(op.read_bytes + op.write_bytes for op in graph.operators)
+
+
+def _work(graph: OperatorGraph) -> tuple[list[Gemm], list[tuple[str, int, int]]]:
+    """Return all products and all vector work of a graph, in a fixed order."""
+    products = sorted((g for op in graph.operators for g in op.gemms), key=repr)
+    vector = sorted((w.kind, w.rows, w.columns) for op in graph.operators for w in op.vector)
+    return products, vector
+
+
+def _vector(name: str, kind: str, read: int, write: int, outliving: int = 0) -> Operator:
+    work = (VectorWork(kind, 1, write),)
+    return Operator(
+        name, vector=work, read_bytes=read, write_bytes=write, outliving_bytes=outliving
+    )
+
+
+@given(operator_graphs(), modes)
+def test_work_is_conserved(graph: OperatorGraph, mode: FusionMode) -> None:
+    """Products, vector elements, communication and what leaves the graph stay as they are."""
+    fused = fuse(graph, mode)
+    assert _work(fused) == _work(graph)
+    leaving = [sum(op.outliving_bytes for op in g.operators) for g in (graph, fused)]
+    assert leaving[0] == leaving[1]
+
+
+@given(operator_graphs(), modes)
+def test_traffic_never_increases(graph: OperatorGraph, mode: FusionMode) -> None:
+    """Fusion only removes traffic, and every operator still writes what leaves the graph."""
+    fused = fuse(graph, mode)
+    assert _traffic(fused) <= _traffic(graph)
+    for operator in fused.operators:
+        assert operator.read_bytes >= 0
+        assert operator.write_bytes >= operator.outliving_bytes
+
+
+@given(operator_graphs(), modes)
+def test_fused_graphs_are_acyclic(graph: OperatorGraph, mode: FusionMode) -> None:
+    """The result is a graph in topological order with at most one edge per pair."""
+    fused = fuse(graph, mode)
+    assert all(0 <= a < b < len(fused.operators) for a, b, _ in fused.edges)
+    assert len({(a, b) for a, b, _ in fused.edges}) == len(fused.edges)
+    assert networkx.is_directed_acyclic_graph(to_networkx(fused))
+
+
+@given(operator_graphs(), modes)
+def test_fusing_again_changes_nothing(graph: OperatorGraph, mode: FusionMode) -> None:
+    """Fusion is idempotent."""
+    fused = fuse(graph, mode)
+    assert fuse(fused, mode) == fused
+
+
+@given(operator_graphs())
+def test_modes_are_ordered(graph: OperatorGraph) -> None:
+    """Each mode leaves at most as much traffic and as many operators as the one before."""
+    results = [fuse(graph, mode) for mode in MODES]
+    for weaker, stronger in pairwise(results):
+        assert _traffic(stronger) <= _traffic(weaker)
+        assert len(stronger.operators) <= len(weaker.operators)
+
+
+@given(operator_graphs())
+def test_edges_bring_no_more_than_is_read(graph: OperatorGraph) -> None:
+    """After fusion an operator still reads what its edges bring."""
+    fused = fuse(graph, "epilogue")
+    for index, operator in enumerate(fused.operators):
+        assert operator.read_bytes >= sum(size for _, to, size in fused.edges if to == index)
+
+
+@given(operator_graphs())
+def test_at_most_one_product_joins_an_epilogue(graph: OperatorGraph) -> None:
+    """Fusion never puts two products into one operator."""
+    before = max(len(op.gemms) for op in graph.operators)
+    assert max(len(op.gemms) for op in fuse(graph, "epilogue").operators) == before
+
+
+def test_none_changes_nothing() -> None:
+    """Without fusion the very same graph comes back."""
+    graph = OperatorGraph((_vector("a", "add", 4, 4),))
+    assert fuse(graph, "none") is graph
+
+
+def test_a_chain_becomes_one_kernel() -> None:
+    """Bias, dropout and residual: only the mask and the sum are written, once."""
+    chain = OperatorGraph(
+        (
+            Operator("mm", gemms=(Gemm(2, 3, 4),), read_bytes=40, write_bytes=12),
+            _vector("bias", "add", 18, 12),
+            _vector("dropout", "dropout", 12, 18, outliving=6),
+            _vector("residual", "add", 24, 12, outliving=12),
+        ),
+        ((0, 1, 12), (1, 2, 12), (2, 3, 12)),
+    )
+    elementwise = fuse(chain, "elementwise")
+    assert [op.id for op in elementwise.operators] == ["mm", "bias+dropout+residual"]
+    assert elementwise.operators[1].read_bytes == 12 + 6 + 12
+    assert elementwise.operators[1].write_bytes == 6 + 12
+    assert elementwise.edges == ((0, 1, 12),)
+    (whole,) = fuse(chain, "epilogue").operators
+    assert whole.read_bytes == 40 + 6 + 12
+    assert whole.write_bytes == 6 + 12
+
+
+def test_a_tensor_with_two_readers_still_travels() -> None:
+    """A product whose result two operators read is written as before."""
+    graph = OperatorGraph(
+        (
+            Operator("mm", gemms=(Gemm(2, 3, 4),), read_bytes=40, write_bytes=12),
+            _vector("gelu", "gelu", 12, 12, outliving=12),
+            _vector("sum", "reduce", 12, 2, outliving=2),
+        ),
+        ((0, 1, 12), (0, 2, 12)),
+    )
+    assert fuse(graph, "epilogue") == graph
+
+
+def test_a_stashed_result_is_still_written() -> None:
+    """A product that is kept for the backward is written, but its reader no longer reads it."""
+    graph = OperatorGraph(
+        (
+            Operator(
+                "mm", gemms=(Gemm(2, 3, 4),), read_bytes=40, write_bytes=12, outliving_bytes=12
+            ),
+            _vector("gelu", "gelu", 12, 12, outliving=12),
+        ),
+        ((0, 1, 12),),
+    )
+    (fused,) = fuse(graph, "epilogue").operators
+    assert (fused.read_bytes, fused.write_bytes) == (40, 24)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("model", ["gpt2-xl", "llama2-7b"])
+def test_captured_graphs_obey_the_laws(model: str, mode: FusionMode) -> None:
+    """Real layers keep their work, lose traffic, and are at rest after one fusion."""
+    for layer in load_workload(model).variants[0].layers:
+        for graph in (layer.forward, layer.backward, layer.selective_recompute):
+            fused = fuse(graph, mode)
+            assert _work(fused) == _work(graph)
+            assert _traffic(fused) <= _traffic(graph)
+            assert fuse(fused, mode) == fused
+
+
+def test_a_gpt_block_loses_its_elementwise_operators() -> None:
+    """With epilogues a GPT block's forward is its products, norms, softmax and one dropout."""
+    block = load_workload("gpt2-xl").variants[0].layers[1]
+    fused = fuse(block.forward, "epilogue")
+    alone = [work.kind for op in fused.operators if not op.gemms for work in op.vector]
+    assert sorted(alone) == ["dropout", "layer_norm", "layer_norm", "softmax"]

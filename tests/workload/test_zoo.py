@@ -1,0 +1,254 @@
+"""Loading by name: the models, their widths, refusals, and the cache on disk."""
+
+import json
+import logging
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from phaze_opt.errors import InputError, NotFoundError, PhazeError
+from phaze_opt.workload import zoo
+from phaze_opt.workload.cache import CaptureKey, read_variant, write_variant
+from phaze_opt.workload.graph import Workload
+from phaze_opt.workload.workload_file import write_workload
+
+TINY = "gpt:layers=2,hidden=16,heads=4,sequence=8,vocab=50"
+
+
+def _load(model: str = TINY, **options: object) -> Workload:
+    return zoo.load_workload(model, **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give the test an empty cache folder of its own."""
+    monkeypatch.setenv("PHAZE_CACHE", str(tmp_path))
+    return tmp_path / "workloads"
+
+
+@pytest.mark.parametrize(
+    ("model", "layers", "sequence", "widths"),
+    [
+        ("bert-large", 24, 512, (1, 2, 4, 8)),
+        ("gpt2-xl", 48, 1024, (1,)),  # 25 heads
+        ("opt-350m", 24, 2048, (1, 2, 4, 8)),
+        ("llama2-7b", 32, 4096, (1, 2, 4, 8)),
+        ("llama3-8b", 32, 8192, (1, 2, 4, 8)),
+        ("llama3-70b", 80, 8192, (1, 2, 4, 8)),
+        ("megatron-bert", 24, 512, (1, 2, 4, 8)),
+        ("megatron-gpt2-2.5b", 54, 1024, (1, 2, 4)),  # 20 heads
+        ("megatron-gpt2-8.3b", 72, 1024, (1, 2, 4, 8)),
+        ("gpt3-175b", 96, 2048, (1, 2, 4, 8)),
+    ],
+)
+def test_models_have_their_shape(
+    model: str, layers: int, sequence: int, widths: tuple[int, ...]
+) -> None:
+    """Every named model has its layers, sequence and the widths that divide it."""
+    config = zoo.model_config(model)
+    assert (config.layers, config.sequence) == (layers, sequence)
+    assert zoo.widths(model) == widths
+    assert model in zoo.model_names()
+
+
+def test_every_combination_is_captured() -> None:
+    """The variants are all widths times all microbatches, in order, once each."""
+    workload = _load(tensor_parallel=(2, 1, 2), microbatch=(4, 1))
+    assert [(v.tensor_parallel, v.microbatch) for v in workload.variants] == [
+        (1, 1),
+        (1, 4),
+        (2, 1),
+        (2, 4),
+    ]
+
+
+def test_width_one_is_the_same_with_sequence_parallelism() -> None:
+    """Sequence parallelism begins at width 2; `variants_for` finds width 1 either way."""
+    workload = _load(tensor_parallel=(1, 2), sequence_parallel=True)
+    assert [v.sequence_parallel for v in workload.variants] == [False, True]
+    assert [v.tensor_parallel for v in workload.variants_for(1, True)] == [1, 2]
+
+
+def test_sequence_overrides() -> None:
+    """Another sequence changes the work; a learned position table grows if it must."""
+    workload = _load(sequence=16)
+    assert workload.sequence == 16
+    assert workload.parameters == _load().parameters + 8 * 16
+    assert _load("bert-large", sequence=128).parameters == _load("bert-large").parameters
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"model": "bert-larg"}, "Did you mean 'bert-large'"),  # a typo
+        ({"model": ""}, "Unknown model"),  # nothing
+        ({"model": "gpt2-xl", "tensor_parallel": (2,)}, "divisors 1, 5, 25"),  # 25 heads
+        ({"model": "megatron-gpt2-2.5b", "tensor_parallel": (8,)}, "divisors 1, 2, 4, 5, 10, 20"),
+        ({"tensor_parallel": (0,)}, "cannot be split over 0"),  # no devices
+        ({"tensor_parallel": ()}, "At least one"),  # no width
+        ({"microbatch": ()}, "At least one"),  # no microbatch
+        ({"microbatch": (0,)}, "microbatch is 0"),  # empty
+        ({"microbatch": (10**9,)}, "microbatch is 1000000000"),  # absurd
+        ({"sequence": 0}, "sequence is 0"),  # empty
+        ({"sequence": 10**9}, "sequence is 1000000000"),  # absurd
+        ({"sequence": 2**24, "microbatch": (2**16,)}, "too large"),  # 2**66 scores
+        (
+            {"sequence": 7, "tensor_parallel": (2,), "sequence_parallel": True},
+            "not a multiple of 2",
+        ),
+    ],
+)
+def test_refusals_say_what_is_allowed(options: dict[str, object], words: str) -> None:
+    """What cannot be captured is refused in one sentence, before anything is."""
+    with pytest.raises(InputError) as caught:
+        _load(**{"model": TINY, **options})  # type: ignore[arg-type]
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_second_load_reads_the_same_without_torch(cache: Path) -> None:
+    """A cached workload is equal to the captured one, and loading it does not import torch."""
+    first = _load()
+    assert len(list(cache.iterdir())) == 1
+    program = (
+        "import sys\n"
+        "from phaze_opt.workload.zoo import load_workload\n"
+        f"print(load_workload({TINY!r}).parameters)\n"
+        "print('torch' in sys.modules, 'networkx' in sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert run.stdout.split() == [str(first.parameters), "False", "False"], run.stderr
+    assert _load() == first
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[: len(text) // 2],  # cut short
+        lambda text: "",  # emptied
+        lambda text: "[1, 2]",  # something else
+        lambda text: text.replace('"capture_version":', '"capture_version":9'),  # other version
+        lambda text: text.replace('"hidden":16', '"hidden":32'),  # another model's
+    ],
+)
+def test_damaged_cache_is_captured_again(cache: Path, damage: object) -> None:
+    """A broken, foreign or outdated file is replaced, not believed."""
+    first = _load()
+    (path,) = cache.iterdir()
+    whole = path.read_text()
+    path.write_text(damage(whole))  # type: ignore[operator]
+    assert _load() == first
+    assert path.read_text() == whole
+
+
+def test_cache_tells_variants_apart(cache: Path) -> None:
+    """Width, microbatch, sequence parallelism and shape each have a file of their own."""
+    _load(tensor_parallel=(1, 2), microbatch=(1, 2))
+    _load(tensor_parallel=(2,), sequence_parallel=True)
+    _load(sequence=16)
+    assert len(list(cache.iterdir())) == 6
+    assert not list(cache.glob("*.part"))
+
+
+def test_unwritable_cache_costs_only_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where the cache cannot be written, loading works and warns."""
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    monkeypatch.setenv("PHAZE_CACHE", str(blocked))
+    with caplog.at_level(logging.WARNING, logger="phaze_opt"):
+        assert _load().sequence == 8
+    assert "not kept" in caplog.text
+
+
+def test_a_key_finds_what_was_written(cache: Path) -> None:
+    """What is written under a key is read back under it and under no other."""
+    key = CaptureKey(zoo.model_config(TINY), 1, 1, False)
+    assert read_variant(key) is None
+    _load()
+    cached = read_variant(key)
+    assert cached is not None
+    other = replace(key, microbatch=2)
+    assert read_variant(other) is None
+    write_variant(replace(cached, key=other))
+    assert read_variant(other) is not None
+
+
+def test_captured_file_is_a_model(tmp_path: Path) -> None:
+    """A workload written to a file is a model, for what it was captured at."""
+    path = tmp_path / "tiny.json"
+    workload = _load(tensor_parallel=(1, 2), microbatch=(1, 2))
+    write_workload(workload, path)
+    assert zoo.widths(str(path)) == (1, 2)
+    again = _load(str(path), tensor_parallel=(2,), microbatch=(2,))
+    assert again.variants == workload.variants[-1:]
+    with pytest.raises(InputError, match="captured at tensor-parallel width 4"):
+        _load(str(path), tensor_parallel=(4,))
+    with pytest.raises(InputError, match="cannot be changed to 16"):
+        _load(str(path), sequence=16)
+
+
+def test_missing_file_is_not_found() -> None:
+    """A path that does not exist has its own exit code."""
+    with pytest.raises(NotFoundError):
+        _load("missing.json")
+
+
+def test_file_cannot_be_written(tmp_path: Path) -> None:
+    """A folder that is not there is one sentence."""
+    with pytest.raises(PhazeError, match="cannot be written"):
+        write_workload(_load(), tmp_path / "none" / "tiny.json")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (["schema_version"], 99, "has schema version 99"),  # from the future
+        (["variants"], [], "no variants"),  # nothing in it
+        (["sequence"], "8", "not valid"),  # a wrong type
+        (["variants", 0, "nodes", 0, 1], 7, "layer that is not there"),
+        (["variants", 0, "nodes", 0, 0], "head", "same name"),
+        (["variants", 0, "edges", 0, 0], 3, "order of the nodes"),  # backwards
+        (["variants", 0, "layers", 1, "parameters"], -1, "negative size"),
+        (["variants", 0, "layers", 1, "forward", "operators", 0, "id"], "bmm", "same id"),
+        (["variants", 0, "layers", 1, "forward", "operators", 0, "read_bytes"], -1, "a size"),
+        (
+            ["variants", 0, "layers", 1, "forward", "operators", 0, "vector", 0, "kind"],
+            "magic",
+            "unknown kind 'magic'",
+        ),
+        (["variants", 0, "layers", 1, "forward", "operators", 1, "gemms", 0, "m"], 0, "below 1"),
+        (["variants", 0, "layers", 1, "forward", "edges", 0, 2], -4, "order of the operators"),
+        (["variants", 0, "surprise"], 1, "surprise"),  # an unknown key
+    ],
+)
+def test_broken_files_are_refused(
+    tmp_path: Path, path: list[str | int], value: object, words: str
+) -> None:
+    """A file that contradicts itself is refused with a sentence."""
+    file = tmp_path / "broken.json"
+    write_workload(_load(), file)
+    plain = json.loads(file.read_text())
+    target = plain
+    for key in path[:-1]:
+        target = target[key]
+    target[path[-1]] = value
+    file.write_text(json.dumps(plain))
+    with pytest.raises(InputError) as caught:
+        _load(str(file))
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", "null", '{"schema_version": "1"}', "[" * 9999]
+)
+def test_what_is_not_a_workload_is_refused(tmp_path: Path, text: str) -> None:
+    """Something else than a captured workload is refused with a sentence."""
+    file = tmp_path / "other.json"
+    file.write_text(text)
+    with pytest.raises(InputError, match=str(file)):
+        _load(str(file))
