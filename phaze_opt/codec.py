@@ -60,9 +60,11 @@ def from_builtins(plain: object, kind: type[T], what: str) -> T:
     """Build a dataclass from plain data as `from_json` does."""
     try:
         _refuse_unknown_keys(plain, kind, what)
-        return msgspec.convert(plain, kind, strict=True)
+        value = msgspec.convert(plain, kind, strict=True)
     except (msgspec.ValidationError, RecursionError) as error:
         raise InputError(f"The {what} is not valid: {error}.") from None
+    _write_defaults(value)
+    return value
 
 
 def read_file(path: Path, what: str) -> bytes:
@@ -97,6 +99,24 @@ def _refuse_unknown_keys(plain: object, kind: Any, what: str) -> None:
     elif isinstance(plain, list) and len(arguments) == 1:
         for value in plain:
             _refuse_unknown_keys(value, arguments[0], what)
+
+
+def _write_defaults(value: Any) -> None:
+    """Write defaults into the instances, as msgspec leaves them to the class and encodes the rest.
+
+    Without this a value that was read would be written, and hashed, without what it did not state.
+    """
+    if dataclasses.is_dataclass(value):
+        for name in _field_types(type(value)):
+            inner = getattr(value, name)
+            object.__setattr__(value, name, inner)
+            _write_defaults(inner)
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            _write_defaults(inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            _write_defaults(inner)
 
 
 @functools.cache

@@ -95,15 +95,19 @@ def resolve(spec: StudySpec, workload: Workload, cost_model_version: str) -> Res
     """
     if len(set(spec.baselines)) != len(spec.baselines):
         raise InputError(f"baselines is {list(spec.baselines)}, but it must list different ones.")
-    limit_mm2 = spec.area.max_mm2
-    if limit_mm2 is None:
-        limit_mm2 = load_accelerator(spec.area.max_of, {}).area_under(spec.area.model)
     return ResolvedStudy(
         spec=spec,
         base=load_accelerator(spec.space.base, {}),
         baselines=tuple(Baseline(name, load_accelerator(name, {})) for name in spec.baselines),
         cluster=load_cluster(spec.cluster, spec.devices),
-        area_limit_mm2=limit_mm2,
+        area_limit_mm2=area_limit_mm2(spec),
         workload_hash=content_hash(workload),
         cost_model_version=cost_model_version,
     )
+
+
+def area_limit_mm2(spec: StudySpec) -> float:
+    """Return the largest area that a study allows."""
+    if spec.area.max_mm2 is not None:
+        return spec.area.max_mm2
+    return load_accelerator(spec.area.max_of, {}).area_under(spec.area.model)

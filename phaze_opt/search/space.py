@@ -7,6 +7,7 @@ between 32 and 128 (on categorical values the same sampler gets less far).
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -112,6 +113,12 @@ def params_of(space: SpaceSpec, point: DesignPoint) -> dict[str, Any]:
         _LOG2 + key: getattr(point, key).bit_length() - 1 for key in searched_ranges(space)
     }
     return params | {key: getattr(point, key) for key in CHOICE_KEYS}
+
+
+def size_of(space: SpaceSpec) -> int:
+    """Count the points, those above the area limit included."""
+    axes = [len(axis.values) for axis in searched_ranges(space).values()]
+    return math.prod(axes) * math.prod(len(getattr(space, key)) for key in CHOICE_KEYS)
 
 
 def contains(space: SpaceSpec, point: DesignPoint) -> bool:

@@ -287,6 +287,27 @@ def current_version() -> str:
     return COST_MODEL_VERSION
 
 
+def check_names(spec: StudySpec) -> ResolvedStudy:
+    """Look up every name of a spec, the model's too, without capturing it.
+
+    Raises
+    ------
+    InputError
+        If one is unknown.
+    """
+    from phaze_opt.workload.zoo import widths
+
+    allowed = widths(spec.model)
+    for width in spec.tensor_parallel:
+        if width not in allowed:
+            raise InputError(
+                f"tensor_parallel holds {width}, but {spec.model} can be split over "
+                f"{', '.join(map(str, allowed))} devices."
+            )
+    shape_only = Workload(model=spec.model, sequence=1, parameters=0, variants=())
+    return resolve(spec, shape_only, current_version())
+
+
 def _capture(spec: StudySpec) -> Workload:
     """Capture the model at every microbatch and width that the study may use."""
     from phaze_opt.workload.zoo import load_workload

@@ -1,0 +1,94 @@
+"""The command ``phaze-opt``: its nouns, and how errors become one sentence and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import Annotated
+
+import typer
+
+from phaze_opt.errors import PhazeError
+
+from .accelerator import app as accelerator_app
+from .dashboard import dashboard
+from .evaluate import evaluate
+from .spec import app as spec_app
+from .study import app as study_app
+from .workload import app as workload_app
+
+_INTERRUPTED = 130
+_DEBUG = "--debug"
+# The class of all usage errors; where typer keeps it differs between versions.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+app = typer.Typer(
+    name="phaze-opt",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("evaluate")(evaluate)
+app.add_typer(study_app, name="study")
+app.command("dashboard")(dashboard)
+app.add_typer(spec_app, name="spec")
+app.add_typer(accelerator_app, name="accelerator")
+app.add_typer(workload_app, name="workload")
+
+
+@app.callback()
+def main(
+    debug: Annotated[
+        bool, typer.Option(_DEBUG, help="Show the traceback of an error (anywhere in the line).")
+    ] = False,
+) -> None:
+    """Find the accelerator, and the spread over many of them, that train a model fastest.
+
+    For example:
+
+        phaze-opt evaluate --model bert-large --accelerator tpuv4-phaze --cluster tpuv4-ici-flat
+        --devices 1024 --global-batch 4096 --microbatch 4
+
+        phaze-opt study create studies/quickstart.toml && phaze-opt study run quickstart
+    """
+
+
+def run() -> None:
+    """Run the command line; the entry point of ``phaze-opt``."""
+    arguments = [argument for argument in sys.argv[1:] if argument != _DEBUG]
+    sys.exit(run_with(arguments, debug=_DEBUG in sys.argv[1:]))
+
+
+def run_with(arguments: list[str], *, debug: bool = False) -> int:
+    """Run one command and return its exit code."""
+    try:
+        result = app(args=arguments, prog_name="phaze-opt", standalone_mode=False)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except typer.Exit as stop:
+        return stop.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the output has left; Python must not try to flush it again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except _UsageError as error:
+        return _fail(error, str(getattr(error, "format_message", error.__str__)()), 2, debug)
+    except PhazeError as error:
+        return _fail(error, str(error), error.exit_code, debug)
+    except Exception as error:
+        sentence = f"Unexpected {type(error).__name__}: {error} (--debug shows where)"
+        return _fail(error, sentence, 1, debug)
+
+
+def _fail(error: BaseException, sentence: str, exit_code: int, debug: bool) -> int:
+    """Say what went wrong, in one line that no terminal takes for a command."""
+    if debug:
+        traceback.print_exception(error)
+    line = " ".join(sentence.split())
+    printable = "".join(letter if letter.isprintable() else "?" for letter in line)
+    print(f"Error: {printable}", file=sys.stderr)
+    return exit_code

@@ -1,0 +1,47 @@
+"""The progress of a run: a bar on a terminal, nothing elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from phaze_opt.search.running import Progress
+
+
+@contextmanager
+def run_progress() -> Iterator[Callable[[Progress], None]]:
+    """Yield what shows the progress of a run on stderr: best value, rate and time left."""
+    if not sys.stderr.isatty():
+        yield lambda progress: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    started_s = time.monotonic()
+    before: list[int] = []
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[words]}"),
+    )
+    with Bar(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("trials", total=None, words="baselines")
+
+        def show(progress: Progress) -> None:
+            done = progress.counts.done
+            before.append(done)
+            rate = (done - before[0]) / max(time.monotonic() - started_s, 1e-9)
+            words = "nothing feasible yet"
+            if progress.best_value is not None:
+                words = f"best {progress.best_value:,.0f} samples/s"
+            if rate > 0:
+                words += f", {rate:.2g} trials/s, {(progress.total - done) / rate:.0f} s left"
+            bar.update(task, total=progress.total, completed=done, words=words)
+
+        yield show

@@ -1,0 +1,216 @@
+"""``phaze-opt study``: create, run, look at and keep searches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from phaze_opt.errors import NotFoundError, PhazeError
+
+from .output import JsonOption, StorageOption, print_json, print_table, say
+
+if TYPE_CHECKING:
+    from phaze_opt.search.storage import Storage
+    from phaze_opt.search.study import Study
+
+app = typer.Typer(
+    no_args_is_help=True, help="Search for the best accelerator and placement, in a database."
+)
+
+NameArgument = Annotated[str, typer.Argument(help="Name of the study.", show_default=False)]
+
+
+@app.command()
+def create(
+    spec: Annotated[Path, typer.Argument(help="Study file (TOML).", show_default=False)],
+    name: Annotated[str | None, typer.Option(help="Instead of the file's name.")] = None,
+    exist_ok: Annotated[
+        bool, typer.Option("--exist-ok", help="Accept the same study if it is there already.")
+    ] = False,
+    storage: StorageOption = None,
+) -> None:
+    """Freeze a study file, with its captured model, into a database.
+
+    Example: phaze-opt study create studies/quickstart.toml --exist-ok
+    """
+    from phaze_opt.search.spec import read_spec
+    from phaze_opt.search.study import Study
+
+    checked = read_spec(spec)
+    study = Study.create(checked, _open(storage, create=True), name=name, exist_ok=exist_ok)
+    print(f"study {study.name} ({study.resolved.hash[:12]})")
+
+
+@app.command()
+def run(
+    name: NameArgument,
+    trials: Annotated[
+        int | None,
+        typer.Option(help="Complete trials in TOTAL; by default what the study file says."),
+    ] = None,
+    workers: Annotated[int, typer.Option(help="Processes.")] = 1,
+    storage: StorageOption = None,
+) -> None:
+    """Run a study; Ctrl-C finishes the running trial, and the same command goes on.
+
+    For example:
+
+        phaze-opt study run quickstart
+
+        phaze-opt study run quickstart --trials 300 --workers 2
+    """
+    from phaze_opt.report.note import save_note
+
+    from .progress import run_progress
+
+    study = _study(name, storage)
+    with run_progress() as show:
+        outcome = study.run(trials, workers=workers, on_progress=show)
+    save_note(study)
+    print(f"{outcome.counts.done} of {outcome.total} trials complete")
+    if outcome.exit_code is not None:
+        say(f"Stopped; 'phaze-opt study run {study.name}' goes on from here.")
+        raise typer.Exit(outcome.exit_code)
+    if outcome.failures:
+        raise PhazeError(f"{outcome.counts.failed} trials failed: {' '.join(outcome.failures[:3])}")
+
+
+@app.command()
+def show(name: NameArgument, as_json: JsonOption = False, storage: StorageOption = None) -> None:
+    """Show the answer so far, against both baselines, and how it was found.
+
+    Example: phaze-opt study show quickstart
+    """
+    from phaze_opt.search.results import summary_to_json_dict
+
+    summary = _study(name, storage).summary()
+    if as_json:
+        print_json(summary_to_json_dict(summary))
+        return
+    from phaze_opt.report.tables import study_table
+
+    print_table(study_table(summary))
+
+
+@app.command()
+def best(name: NameArgument, as_json: JsonOption = False, storage: StorageOption = None) -> None:
+    """Show the best design with its whole evaluation.
+
+    Example: phaze-opt study best quickstart --json
+    """
+    from phaze_opt.search.results import best_to_json_dict
+
+    study = _study(name, storage)
+    found = study.best()
+    if found is None:
+        raise NotFoundError(
+            f"The study {name!r} has no feasible trial yet; 'phaze-opt study run {name}' goes on."
+        )
+    if as_json:
+        print_json(best_to_json_dict(name, found))
+        return
+    from phaze_opt.report.tables import evaluation_tables
+    from phaze_opt.report.words import accelerator_words, ratio_words, training_words
+
+    words = f"{accelerator_words(found.point)}; {training_words(found.point)}"
+    print_table(evaluation_tables(f"trial {found.number}: {words}", found.record))
+    for line in ratio_words(found):
+        print(line)
+
+
+@app.command("ls")
+def list_all(as_json: JsonOption = False, storage: StorageOption = None) -> None:
+    """List the studies of a database.
+
+    Example: phaze-opt study ls --json
+    """
+    from phaze_opt.search.results import summary_to_json_dict
+    from phaze_opt.search.study import list_studies
+
+    summaries = [study.summary() for study in list_studies(_open(storage))]
+    if as_json:
+        print_json([summary_to_json_dict(summary) for summary in summaries])
+        return
+    from phaze_opt.report.tables import studies_table
+
+    print_table(studies_table(summaries))
+
+
+@app.command()
+def trials(name: NameArgument, as_json: JsonOption = False, storage: StorageOption = None) -> None:
+    """List all trials of a study.
+
+    Example: phaze-opt study trials quickstart
+    """
+    from phaze_opt.search.results import trial_to_json_dict
+
+    records = _study(name, storage).trials()
+    if as_json:
+        print_json([trial_to_json_dict(record) for record in records])
+        return
+    from phaze_opt.report.tables import trials_table
+
+    print_table(trials_table(records))
+
+
+@app.command()
+def stop(name: NameArgument, storage: StorageOption = None) -> None:
+    """Ask all workers of a study, on whatever machine, to finish their trial and end.
+
+    Example: phaze-opt study stop quickstart
+    """
+    _study(name, storage).stop()
+    print(f"{name} stops after the running trials")
+
+
+@app.command()
+def delete(
+    name: NameArgument,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    storage: StorageOption = None,
+) -> None:
+    """Delete a study with its trials.
+
+    Example: phaze-opt study delete quickstart --yes
+    """
+    study = _study(name, storage)
+    if not yes:
+        typer.confirm(f"Delete the study {name} with {len(study.trials())} trials?", abort=True)
+    study.delete()
+    print(f"deleted {name}")
+
+
+@app.command()
+def export(
+    name: NameArgument,
+    output: Annotated[Path, typer.Option(help="File to write.", show_default=False)],
+    file_format: Annotated[
+        Literal["csv", "json"], typer.Option("--format", help="One row or object per trial.")
+    ] = "csv",
+    storage: StorageOption = None,
+) -> None:
+    """Write all trials of a study into a file.
+
+    Example: phaze-opt study export quickstart --format csv --output trials.csv
+    """
+    from phaze_opt.report.export import write_trials
+
+    written = write_trials(_study(name, storage), output, file_format)
+    print(f"{written} trials in {output}")
+
+
+def _open(storage: str | None, *, create: bool = False) -> Storage:
+    """Open the storage, and say which."""
+    from phaze_opt.search.storage import open_storage, resolve_url, shown_url
+
+    say(f"storage {shown_url(resolve_url(storage))}")
+    return open_storage(storage, create=create)
+
+
+def _study(name: str, storage: str | None) -> Study:
+    """Open a study by name."""
+    from phaze_opt.search.study import Study
+
+    return Study.open(name, _open(storage))

@@ -1,0 +1,64 @@
+"""The note of a study in the dashboard: the answer in words, as Markdown."""
+
+from __future__ import annotations
+
+import importlib
+
+from phaze_opt.report.words import (
+    accelerator_words,
+    binding_words,
+    effort_words,
+    placement_words,
+    ratio_words,
+    share_words,
+    time_words,
+    training_words,
+    trial_words,
+)
+from phaze_opt.search.results import StudySummary
+from phaze_opt.search.study import Study
+
+
+def note_of(summary: StudySummary) -> str:
+    """Write the answer of a study as Markdown."""
+    spec = summary.resolved.spec
+    lines = [
+        f"# {summary.name}",
+        f"Which accelerator trains **{spec.model}** fastest on {spec.devices} devices "
+        f"({spec.cluster}, global batch {spec.global_batch}, {spec.optimizer}) within "
+        f"{summary.resolved.area_limit_mm2:.4g} mm²?",
+        "",
+    ]
+    best = summary.best
+    if best is None:
+        lines.append("Nothing feasible was found yet.")
+    else:
+        share = best.metrics.area_mm2 / summary.resolved.area_limit_mm2
+        lines += [
+            f"**{best.metrics.throughput_samples_per_s:,.0f} samples/s** (trial {best.number}): "
+            f"{accelerator_words(best.point)}; {training_words(best.point)}.",
+            "",
+            *(f"- {line}" for line in ratio_words(best)),
+            f"- placement: {placement_words(best.record.get('placement'))}",
+            f"- area used: {share:.1%}",
+            f"- bound by: {binding_words(best.record)}",
+            f"- time of a batch: {time_words(best.record)}",
+        ]
+    lines += [
+        "",
+        f"{trial_words(summary)}; {effort_words(summary)}; "
+        f"{share_words(summary.cached_share)} cached; "
+        f"{share_words(summary.proven_schedule_share)} of the schedules proven optimal.",
+        "",
+        "The area is a relative budget (no network, PHY or control), not a die size.",
+    ]
+    return "\n".join(lines)
+
+
+def save_note(study: Study) -> None:
+    """Write the answer into the study's note, where it changed."""
+    # Imported here: it brings a web server along.
+    dashboard = importlib.import_module("optuna_dashboard")
+    body = note_of(study.summary())
+    if dashboard.get_note(study.optuna_study) != body:
+        dashboard.save_note(study.optuna_study, body)
