@@ -13,6 +13,7 @@ from phaze_opt.errors import PhazeError
 
 from .accelerator import app as accelerator_app
 from .dashboard import dashboard
+from .estimate import app as estimate_app
 from .evaluate import evaluate
 from .spec import app as spec_app
 from .study import app as study_app
@@ -31,6 +32,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("evaluate")(evaluate)
+app.add_typer(estimate_app, name="estimate")
 app.add_typer(study_app, name="study")
 app.command("dashboard")(dashboard)
 app.add_typer(spec_app, name="spec")

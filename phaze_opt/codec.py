@@ -8,7 +8,6 @@ is ever executed.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import types
 import typing
 from collections.abc import Mapping
@@ -20,6 +19,9 @@ import msgspec
 from phaze_opt.errors import InputError, NotFoundError, unknown_name
 
 T = TypeVar("T")
+
+_FIELD_TYPES: dict[Any, dict[str, Any]] = {}
+"""Resolved once per dataclass, because resolving is slow."""
 
 
 def to_json(value: object) -> bytes:
@@ -80,7 +82,7 @@ def read_file(path: Path, what: str) -> bytes:
 def _refuse_unknown_keys(plain: object, kind: Any, what: str) -> None:
     """Walk plain data beside its type; msgspec ignores unknown keys of dataclasses."""
     if dataclasses.is_dataclass(kind) and isinstance(plain, Mapping):
-        hints = _field_types(typing.cast(Any, kind))
+        hints = _field_types(kind)
         for key, value in plain.items():
             if key not in hints:
                 raise unknown_name(f"key in the {what}:", key, hints)
@@ -119,8 +121,9 @@ def _write_defaults(value: Any) -> None:
             _write_defaults(inner)
 
 
-@functools.cache
 def _field_types(kind: Any) -> dict[str, Any]:
     """Return the resolved type of every field of a dataclass."""
-    hints = typing.get_type_hints(kind)
-    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+    if kind not in _FIELD_TYPES:
+        hints = typing.get_type_hints(kind)
+        _FIELD_TYPES[kind] = {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+    return _FIELD_TYPES[kind]

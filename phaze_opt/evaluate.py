@@ -28,7 +28,7 @@ from phaze_opt.workload.fusion import FusionMode, fuse
 from phaze_opt.workload.graph import Layer, OperatorGraph, Workload, WorkloadVariant
 
 COST_MODEL_VERSION = "1"
-"""Changes whenever any number that `evaluate` returns does (held by a file of golden evaluations)."""
+"""Changes whenever any number that `evaluate` returns does; a golden file holds that."""
 
 Degrees = tuple[int, int, int]
 ScheduleCache = MutableMapping[str, Schedule]
@@ -149,7 +149,7 @@ def evaluate(
     training: Training,
     placement: Literal["solve"] | Degrees = "solve",
     *,
-    fusion: FusionMode = "epilogue",
+    fusion: FusionMode | None = None,
     cache: ScheduleCache | None = None,
 ) -> Evaluation:
     """Estimate, schedule and place one training run.
@@ -164,7 +164,8 @@ def evaluate(
         ``"solve"`` for the fastest placement, or pipeline, data and tensor degrees, which split the
         layers evenly by count.
     fusion
-        How operators are fused before they are estimated.
+        How operators are fused before they are estimated; by default ``"epilogue"``, and
+        ``"elementwise"`` (an eager framework) on chips that run one operator at a time.
     cache
         Schedules by content; solved ones are added.
 
@@ -179,6 +180,8 @@ def evaluate(
         If the workload was not captured at the microbatch or at the given tensor degree.
     """
     degrees = None if placement == "solve" else placement
+    if fusion is None:
+        fusion = "epilogue" if accelerator.concurrent_operators else "elementwise"
     costs = {
         variant.tensor_parallel: _cost_layers(
             variant, accelerator, cluster, training, fusion, {} if cache is None else cache

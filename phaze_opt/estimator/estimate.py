@@ -212,9 +212,38 @@ def estimate_table(
     table = _operator_table(graph)
     link_s = _link_seconds(table, cluster, tensor_parallel)
     return GraphEstimate(
-        _mode(table, accelerators, link_s, all_cores=False),
-        _mode(table, accelerators, link_s, all_cores=True),
+        _mode(table, accelerators, link_s, [1] * len(accelerators), [1] * len(accelerators)),
+        _mode(
+            table,
+            accelerators,
+            link_s,
+            [chip.num_tc for chip in accelerators],
+            [chip.num_vc for chip in accelerators],
+        ),
     )
+
+
+def estimate_on_cores(
+    graph: OperatorGraph, accelerator: Accelerator, cluster: Cluster, cores: int
+) -> ModeEstimate:
+    """Estimate every operator on so many cores of its type (at most all of them).
+
+    Parameters
+    ----------
+    graph, accelerator, cluster
+        As for `estimate`.
+    cores
+        At least 1.
+    """
+    table = _operator_table(graph)
+    mode = _mode(
+        table,
+        [accelerator],
+        _link_seconds(table, cluster, 1),
+        [min(cores, accelerator.num_tc)],
+        [min(cores, accelerator.num_vc)],
+    )
+    return mode.row(0)
 
 
 def _link_seconds(table: _OperatorTable, cluster: Cluster, tensor_parallel: int) -> FloatArray:
@@ -262,12 +291,13 @@ def _mode(
     table: _OperatorTable,
     accelerators: Sequence[Accelerator],
     link_s: FloatArray,
-    all_cores: bool,
+    tensor_cores: Sequence[int],
+    vector_cores: Sequence[int],
 ) -> ModeEstimate:
-    """Estimate all operators on one core or on all cores of each accelerator."""
+    """Estimate all operators on some cores of each accelerator."""
     count = len(table.operators)
     clock_hz = _column(accelerators, "sustained_clock_hz")
-    gemm = gemm_table(table.gemms, accelerators, all_cores)
+    gemm = gemm_table(table.gemms, accelerators, tensor_cores)
     compulsory = ELEMENT_BYTES * _operand_elements(table.gemms)
 
     def of_products(values: FloatArray) -> FloatArray:
@@ -277,11 +307,8 @@ def _mode(
         return _per_operator(table.vector_owner, values, count)
 
     tc_s = of_products(gemm[:, :, Column.ARRAY_CYCLES]) / clock_hz
-    vector_cores = _column(accelerators, "num_vc") if all_cores else 1.0
-    lanes = _column(accelerators, "pe_vc")
-    vc_s = (
-        of_works(vector_cycles(table.elements, table.lane_cycles, vector_cores, lanes)) / clock_hz
-    )
+    lanes = np.array(vector_cores)[:, np.newaxis] * _column(accelerators, "pe_vc")
+    vc_s = of_works(vector_cycles(table.elements, table.lane_cycles, lanes)) / clock_hz
     overflows = table.row_bytes > _column(accelerators, "l2_vc_bytes")
     row_reads = of_works(table.reread_bytes * overflows)
     core_bytes = gemm[:, :, Column.GLB_READ_BYTES] + gemm[:, :, Column.GLB_WRITE_BYTES]

@@ -37,6 +37,8 @@ ELEMENT_BYTES = 2
 """bf16 operands and results."""
 SUM_BYTES = 4
 """fp32 partial sums."""
+_REGISTERS_PER_PE = 8
+"""Values of the held operand in each processing element (a power of two; an assumption)."""
 _STREAM_BYTES_PER_ROW = 16
 """Double-buffered 64-bit words (four bf16 elements) per row of a streamed operand."""
 
@@ -121,38 +123,72 @@ def hbm_traffic_bytes(m: int, n: int, k: int, glb_bytes: float) -> float:
 
 
 @njit(cache=True, inline="always")
-def _array_cycles(m: int, n: int, k: int, x: int, y: int, l2_rate: float) -> tuple[float, float]:
-    """Least cycles of one tile over the three ways to hold an operand in the array.
+def _moved_bytes(across_1: int, across_2: int, through: int, x: int, y: int, held: float) -> float:
+    """Least L2 traffic of one tile that lies ``across_1 × across_2`` over the array.
 
-    Returns
-    -------
-    cycles, l2_bytes
-        Cycles, and the traffic between L2 and array of the chosen way.
+    Every element of the array keeps up to `_REGISTERS_PER_PE` values of the held operand, so that
+    what passes through is used again; the split of the registers between the two directions is
+    the best one.
+
+    Parameters
+    ----------
+    across_1, across_2, through
+        Edges of the tile over the array, and the edge that passes through.
+    x, y
+        The array.
+    held
+        Bytes per element of what passes along the second direction (operands, or partial sums
+        both ways).
     """
     best = np.inf
-    best_bytes = 0.0
-    # The result stays: m and n lie across the array, k passes through.
-    passes = _ceil_div(m, x) * _ceil_div(n, y)
-    moved = ELEMENT_BYTES * (float(passes) * k * (x + y) + float(m) * n)
-    cycles = max(float(passes) * k, moved / l2_rate)
-    best, best_bytes = cycles, moved
-    # The second operand stays: k and n lie across, rows of the first pass through.
-    passes = _ceil_div(k, x) * _ceil_div(n, y)
-    moved = ELEMENT_BYTES * (float(k) * n + float(passes) * m * x) + SUM_BYTES * (
-        2.0 * passes * m * y
-    )
-    cycles = max(float(passes) * m, moved / l2_rate)
-    if cycles < best:
-        best, best_bytes = cycles, moved
-    # The first operand stays: k and m lie across, columns of the second pass through.
-    passes = _ceil_div(k, x) * _ceil_div(m, y)
-    moved = ELEMENT_BYTES * (float(k) * m + float(passes) * n * x) + SUM_BYTES * (
-        2.0 * passes * n * y
-    )
-    cycles = max(float(passes) * n, moved / l2_rate)
-    if cycles < best:
-        best, best_bytes = cycles, moved
-    return best, best_bytes
+    share = 1
+    while share <= _REGISTERS_PER_PE:
+        rounds_1 = _ceil_div(across_1, x * share)
+        rounds_2 = _ceil_div(across_2, y * (_REGISTERS_PER_PE // share))
+        moved = float(through) * (
+            ELEMENT_BYTES * float(across_1) * rounds_2 + held * float(across_2) * rounds_1
+        )
+        best = min(best, moved)
+        share *= 2
+    return best
+
+
+@njit(cache=True, inline="always")
+def _pass_cycles(
+    across_1: int, across_2: int, through: int, x: int, y: int, l2_rate: float, held: float
+) -> float:
+    """Cycles of one tile held in one way; see `_moved_bytes` for the arguments."""
+    cycles = float(_ceil_div(across_1, x) * _ceil_div(across_2, y)) * through
+    if l2_rate < np.inf:
+        cycles = max(cycles, _moved_bytes(across_1, across_2, through, x, y, held) / l2_rate)
+    return cycles
+
+
+@njit(cache=True, inline="always")
+def _array_cycles(m: int, n: int, k: int, x: int, y: int, l2_rate: float) -> float:
+    """Least cycles of one tile over the three ways to hold an operand in the array."""
+    result_stays = _pass_cycles(m, n, k, x, y, l2_rate, ELEMENT_BYTES)
+    second_stays = _pass_cycles(k, n, m, x, y, l2_rate, 2.0 * SUM_BYTES)
+    first_stays = _pass_cycles(k, m, n, x, y, l2_rate, 2.0 * SUM_BYTES)
+    return min(result_stays, second_stays, first_stays)
+
+
+@njit("float64(float64[::1],int64,int64,int64,int64,int64)", cache=True)
+def _tile_l2_bytes(row: FloatArray, m: int, n: int, k: int, x: int, y: int) -> float:
+    """L2 traffic of one tile of a finished row, held in the way that takes fewest cycles."""
+    tile_m, tile_n, tile_k = int(row[6]), int(row[7]), int(row[8])
+    if row[5] == 1.0:
+        return _moved_bytes(tile_k, tile_n, tile_m, x, y, 2.0 * SUM_BYTES)
+    if row[5] == 2.0:
+        return _moved_bytes(tile_k, tile_m, tile_n, x, y, 2.0 * SUM_BYTES)
+    moved = _moved_bytes(tile_m, tile_n, k, x, y, ELEMENT_BYTES)
+    cycles = _pass_cycles(tile_m, tile_n, k, x, y, np.inf, 0.0)
+    if _pass_cycles(k, tile_n, tile_m, x, y, np.inf, 0.0) < cycles:
+        cycles = _pass_cycles(k, tile_n, tile_m, x, y, np.inf, 0.0)
+        moved = _moved_bytes(k, tile_n, tile_m, x, y, 2.0 * SUM_BYTES)
+    if _pass_cycles(k, tile_m, tile_n, x, y, np.inf, 0.0) < cycles:
+        moved = _moved_bytes(k, tile_m, tile_n, x, y, 2.0 * SUM_BYTES)
+    return moved
 
 
 @njit(cache=True, inline="always")
@@ -212,13 +248,13 @@ def _output_stationary(
                 break
             tiles_n = _ceil_div(n, tile_n)
             tiles = float(batch) * tiles_m * tiles_n
-            per_tile, moved = _array_cycles(tile_m, tile_n, k, x, y, l2_rate)
+            per_tile = _array_cycles(tile_m, tile_n, k, x, y, l2_rate)
             cycles = np.ceil(tiles / cores) * (per_tile + overhead)
             read = float(ELEMENT_BYTES) * batch * k * (float(m) * tiles_n + float(n) * tiles_m)
             time = max(cycles, (read + written) / glb_rate, floor)
             if _better(time, read + written, best):
                 best[0], best[1] = time, read + written
-                row[0], row[1], row[2], row[4] = cycles, read, written, tiles * moved
+                row[0], row[1], row[2], row[4] = cycles, read, written, tiles
                 row[5], row[6], row[7], row[8] = 0.0, tile_m, tile_n, k
 
 
@@ -246,15 +282,11 @@ def _operand_stationary(
             if not _fits(tile_k, tile_n, l2_bytes):
                 break
             tiles_n = _ceil_div(n, tile_n)
-            passes = float(_ceil_div(tile_k, x) * _ceil_div(tile_n, y))
             part = 1
             for _ in range(_HALVINGS):
                 stream = _ceil_div(m, part)
                 streams = _ceil_div(m, stream)
-                moved = ELEMENT_BYTES * (float(tile_k) * tile_n + passes * stream * x) + (
-                    SUM_BYTES * 2.0 * passes * stream * y
-                )
-                per_tile = max(passes * stream, moved / l2_rate)
+                per_tile = _pass_cycles(tile_k, tile_n, stream, x, y, l2_rate, 2.0 * SUM_BYTES)
                 tiles = float(batch) * tiles_k * tiles_n * streams
                 cycles = np.ceil(tiles / cores) * (per_tile + overhead)
                 read = (
@@ -264,7 +296,7 @@ def _operand_stationary(
                 time = max(cycles, (read + written) / glb_rate, floor)
                 if _better(time, read + written, best):
                     best[0], best[1] = time, read + written
-                    row[0], row[1], row[2], row[4] = cycles, read, written, tiles * moved
+                    row[0], row[1], row[2], row[4] = cycles, read, written, tiles
                     row[5], row[6], row[7], row[8] = dataflow, stream, tile_n, tile_k
                 if stream == 1:
                     break
@@ -300,6 +332,8 @@ def _gemm(
     )
     if before != (best[0], best[1]):
         row[6], row[7] = row[7], row[6]
+    # So far the column holds the number of tiles.
+    row[4] *= _tile_l2_bytes(row, m, n, k, x, y)
 
 
 @njit(
@@ -324,9 +358,8 @@ TensorCorePool = tuple[int, int, int, float, float, float, float, float, float]
 global buffer bytes and bytes per cycle, HBM bytes per cycle, cycles of overhead per wave."""
 
 
-def tensor_core_pool(accelerator: Accelerator, all_cores: bool) -> TensorCorePool:
-    """Return the pool of one tensor core with its share of the global buffer, or of all of them."""
-    cores = accelerator.num_tc if all_cores else 1
+def tensor_core_pool(accelerator: Accelerator, cores: int) -> TensorCorePool:
+    """Return the pool of some tensor cores with their share of the global buffer."""
     overhead = accelerator.calibration.tile_overhead_cycles
     l2_rate = accelerator.l2_bytes_per_cycle
     return (
@@ -342,7 +375,9 @@ def tensor_core_pool(accelerator: Accelerator, all_cores: bool) -> TensorCorePoo
     )
 
 
-def gemm_table(gemms: IntArray, accelerators: Sequence[Accelerator], all_cores: bool) -> FloatArray:
+def gemm_table(
+    gemms: IntArray, accelerators: Sequence[Accelerator], cores: Sequence[int]
+) -> FloatArray:
     """Estimate many products on many accelerators.
 
     Parameters
@@ -351,8 +386,9 @@ def gemm_table(gemms: IntArray, accelerators: Sequence[Accelerator], all_cores: 
         m, n, k, batch.
     accelerators
         Those that share a `TensorCorePool` share the work.
-    all_cores
-        Whether a product runs on all tensor cores, or on one with its share of the global buffer.
+    cores
+        Tensor cores of each accelerator that a product runs on, with their share of the global
+        buffer.
 
     Returns
     -------
@@ -365,8 +401,8 @@ def gemm_table(gemms: IntArray, accelerators: Sequence[Accelerator], all_cores: 
     """
     table = np.zeros((len(accelerators), len(gemms), len(Column)))
     first_with: dict[TensorCorePool, int] = {}
-    for index, accelerator in enumerate(accelerators):
-        pool = tensor_core_pool(accelerator, all_cores)
+    for index, (accelerator, used) in enumerate(zip(accelerators, cores, strict=True)):
+        pool = tensor_core_pool(accelerator, used)
         first = first_with.setdefault(pool, index)
         if first < index:
             table[index] = table[first]

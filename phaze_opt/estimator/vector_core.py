@@ -64,7 +64,7 @@ def vector_operator(kind: str) -> VectorOperator:
 
 
 def vector_cycles(
-    elements: npt.ArrayLike, cycles: npt.ArrayLike, cores: npt.ArrayLike, lanes: npt.ArrayLike
+    elements: npt.ArrayLike, cycles: npt.ArrayLike, lanes: npt.ArrayLike
 ) -> FloatArray:
     """Cycles of vector work spread over the lanes of some cores.
 
@@ -72,8 +72,8 @@ def vector_cycles(
     ----------
     elements, cycles
         Elements, and lane cycles per element.
-    cores, lanes
-        Cores that take part, and lanes of each; the last round of lanes may be partly empty.
+    lanes
+        Of all cores that take part; the last round of lanes may be partly empty.
     """
-    rounds = np.ceil(np.asarray(elements, dtype=np.float64) / (np.multiply(cores, lanes)))
+    rounds = np.ceil(np.asarray(elements, dtype=np.float64) / np.asarray(lanes))
     return np.asarray(rounds * np.asarray(cycles, dtype=np.float64))

@@ -17,7 +17,7 @@ def estimate_rows(
 ) -> FloatArray:
     """Run the kernel on one accelerator."""
     shapes = np.array([(g.m, g.n, g.k, g.batch) for g in products], dtype=np.int64)
-    return gemm_table(shapes, [accelerator], all_cores)[0]
+    return gemm_table(shapes, [accelerator], [accelerator.num_tc if all_cores else 1])[0]
 
 
 def latency_cycles(gemm: Gemm, accelerator: Accelerator) -> float:
