@@ -1,16 +1,30 @@
 """Lower bounds on the makespan.
 
-The longest path in faster modes, and the work of every resource where each operator runs in the
-mode that asks least of it.
+Let operator i take ``p[i][m]`` time units in mode m, and a share ``u[i][m][r]`` of resource r
+while it runs. For weights ``w >= 0`` that add up to 1 over the resources, no schedule is shorter
+than ``sum over i of min over m of p[i][m] * (sum over r of w[r] * u[i][m][r])``, because at every
+instant the weighted use of all resources is at most 1. A chain of the precedence graph is a
+resource too: one of its operators at a time, and none beside an operator that runs alone. So the
+critical path, the work of every resource and all their mixtures are one family.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
 
 from phaze_opt.scheduling.instance import Instance
 from phaze_opt.scheduling.reduction import bits
+
+FloatArray = npt.NDArray[np.float64]
+
+_CHAINS = 8
+_STEPS_PER_CHAIN = 60
+_NEW_CHAIN_WEIGHT = 0.2
+_STEP = 3.0
 
 
 @dataclass(frozen=True)
@@ -21,50 +35,139 @@ class Bounds:
     ----------
     makespan
         No schedule is shorter, in time units.
-    head, tail
-        ``[operator]``: least time from the start of the schedule to the operator's start, and from
-        the operator's start to the end of the schedule.
+    tail
+        ``[operator]``: least time from the operator's start to the end of the schedule.
     """
 
     makespan: int
-    head: tuple[int, ...]
     tail: tuple[int, ...]
 
 
-def heads(instance: Instance) -> list[int]:
-    """Give the longest path, in faster modes, to the start of each operator."""
-    head = [0] * instance.size
-    for index in range(instance.size):
-        for other in bits(instance.ancestors[index]):
-            head[index] = max(head[index], head[other] + instance.least_duration(other))
-    return head
+def root_bounds(instance: Instance) -> Bounds:
+    """Compute the cheap bounds: the critical path and the work of every resource."""
+    tail = tails(instance, [instance.least_duration(i) for i in range(instance.size)])
+    work = [work_bound(instance, resource) for resource in range(len(instance.capacity))]
+    return Bounds(max(*tail, *work), tuple(tail))
 
 
-def tails(instance: Instance) -> list[int]:
-    """Give the longest path, in faster modes, from the start of each operator to the end."""
-    tail = [0] * instance.size
-    for index in range(instance.size - 1, -1, -1):
-        below = max([tail[other] for other in bits(instance.descendants[index])], default=0)
-        tail[index] = below + instance.least_duration(index)
+def tails(instance: Instance, duration: Sequence[int]) -> list[int]:
+    """Give the longest path from the start of each operator to the end.
+
+    Parameters
+    ----------
+    instance
+        The precedences.
+    duration
+        Of each operator.
+    """
+    tail = list(duration)
+    for i in range(instance.size - 1, -1, -1):
+        tail[i] += max([tail[j] for j in bits(instance.descendants[i])], default=0)
     return tail
 
 
 def work_bound(instance: Instance, resource: int) -> int:
     """Give the time one resource needs for everything, each operator in its cheaper mode."""
-    work = sum(
-        min(
-            instance.duration[index][mode] * instance.demand[index][mode][resource]
-            for mode in instance.modes[index]
-        )
-        for index in range(instance.size)
-    )
+    work = 0
+    for duration, demand, modes in zip(
+        instance.duration, instance.demand, instance.modes, strict=True
+    ):
+        work += min([duration[mode] * demand[mode][resource] for mode in modes])
     return -(-work // instance.capacity[resource])
 
 
-def root_bounds(instance: Instance) -> Bounds:
-    """Compute all bounds of an instance."""
-    head, tail = heads(instance), tails(instance)
-    best = max(tail, default=0)
-    for resource in range(len(instance.capacity)):
-        best = max(best, work_bound(instance, resource))
-    return Bounds(math.ceil(best), tuple(head), tuple(tail))
+def mixed_bound(instance: Instance) -> tuple[int, FloatArray]:
+    """Find a good mixture of resources and chains.
+
+    The best mixture is a linear program with a row for every chain. Its weights are approached by
+    multiplicative updates (Plotkin, Shmoys and Tardos, 1995), and the chain that the modes chosen
+    so far violate most is added after each round. What comes out is a valid bound at any weights.
+
+    Returns
+    -------
+    The bound in time units, and the share of the mixture that each operator takes in each mode:
+    (operators, 2).
+    """
+    duration = np.array(instance.duration, dtype=np.float64)
+    forbidden = np.array(
+        [[0.0 if m in kept else np.inf for m in (0, 1)] for kept in instance.modes]
+    )
+    demand = np.array(instance.demand, dtype=np.float64)
+    share = demand / np.array(instance.capacity, dtype=np.float64)
+    # Where nothing is free of charge, what takes the whole of everything runs alone.
+    free = (share <= 0.0).all(axis=2) & (forbidden == 0.0)
+    alone = np.logical_and((share >= 1.0).all(axis=2), not free.any())
+    shares = list(np.moveaxis(share, 2, 0))
+    weights = np.full(len(shares), 1.0 / len(shares))
+    best, best_weights = -1.0, weights
+    intra = ((duration + forbidden).argmin(axis=1) == 1).astype(np.float64)
+    for _ in range(_CHAINS):
+        chosen = np.where(alone, 0.0, duration)
+        chain = _longest_chain(instance, (1 - intra) * chosen[:, 0] + intra * chosen[:, 1])
+        row: FloatArray = alone.astype(np.float64)
+        row[chain] = 1.0
+        if any(np.array_equal(row, known) for known in shares):
+            break
+        shares.append(row)
+        weights = np.append(best_weights * (1.0 - _NEW_CHAIN_WEIGHT), _NEW_CHAIN_WEIGHT)
+        value, weights, intra = _reweigh(np.array(shares) * duration, weights, forbidden)
+        if value > best:
+            best, best_weights = value, weights
+        else:
+            best_weights = np.append(best_weights, 0.0)
+    rate = np.tensordot(best_weights, np.array(shares[: len(best_weights)]), axes=1)
+    # One unit covers the rounding of the floating-point sums.
+    return int((rate * duration + forbidden).min(axis=1).sum()) - 1, rate
+
+
+def _reweigh(
+    cost: FloatArray, weights: FloatArray, forbidden: FloatArray
+) -> tuple[float, FloatArray, FloatArray]:
+    """Move weight towards what is short of.
+
+    Parameters
+    ----------
+    cost
+        (functionals, operators, 2).
+    weights
+        (functionals,), positive, adding up to 1.
+    forbidden
+        (operators, 2): infinity for modes that are not considered.
+
+    Returns
+    -------
+    The best bound, its weights, and how often each operator ran on all cores: (operators,).
+    """
+    best, best_weights = -1.0, weights
+    often = np.zeros(cost.shape[1])
+    for step in range(_STEPS_PER_CHAIN):
+        mixed = np.tensordot(weights, cost, axes=1) + forbidden
+        on_all = mixed[:, 1] < mixed[:, 0]
+        value = float(mixed.min(axis=1).sum())
+        if value > best:
+            best, best_weights = value, weights
+        often += on_all
+        load = np.where(on_all, cost[:, :, 1], cost[:, :, 0]).sum(axis=1)
+        slack = load.max() - load
+        if slack.max() <= 0.0:
+            break
+        weights = weights * np.exp(-slack / slack.max() * _STEP / np.sqrt(step + 4.0))
+        weights = weights / weights.sum()
+    return best, best_weights, often / (step + 1)
+
+
+def _longest_chain(instance: Instance, duration: FloatArray) -> list[int]:
+    """Give the operators of the longest path."""
+    reach = [0.0] * instance.size
+    previous = [-1] * instance.size
+    for i in range(instance.size):
+        for j in bits(instance.ancestors[i]):
+            if reach[j] > reach[i]:
+                reach[i], previous[i] = reach[j], j
+        reach[i] += float(duration[i])
+    position = max(range(instance.size), key=reach.__getitem__)
+    chain = []
+    while position >= 0:
+        chain.append(position)
+        position = previous[position]
+    return chain

@@ -11,17 +11,18 @@ import struct
 from collections.abc import Sequence
 
 from phaze_opt.scheduling.problem import ScheduleOperator, ScheduleProblem
-from phaze_opt.scheduling.validation import CORE_TYPES, INTRA_OPERATOR_RULES, topological_order
+from phaze_opt.scheduling.validation import CORE_TYPES, INTRA_OPERATOR_RULES
 
-_Attributes = tuple[int, float, float, float, float, float, float, float]
+Attributes = tuple[int, float, float, float, float, float, float, float]
 
 
-def operator_attributes(operator: ScheduleOperator, bandwidth: bool) -> _Attributes:
+def operator_attributes(operator: ScheduleOperator, bandwidth: bool) -> Attributes:
     """List what matters to the schedule, in a fixed order: core, two latencies, five fractions."""
     core = CORE_TYPES.index(operator.core)
-    latency_s = operator.latency_s
     # An operator on no core has one mode only, whatever the second column says.
-    intra_s = latency_s if operator.core == "none" else operator.intra_op_latency_s
+    has_modes = operator.core != "none"
+    latency_s = operator.latency_s
+    intra_s = operator.intra_op_latency_s if has_modes else latency_s
     if not bandwidth:
         return (core, latency_s, intra_s, 0.0, 0.0, 0.0, 0.0, 0.0)
     return (
@@ -31,13 +32,13 @@ def operator_attributes(operator: ScheduleOperator, bandwidth: bool) -> _Attribu
         operator.hbm_fraction,
         operator.glb_fraction,
         operator.link_fraction,
-        operator.intra_op_hbm_fraction,
-        operator.intra_op_glb_fraction,
+        operator.intra_op_hbm_fraction if has_modes else operator.hbm_fraction,
+        operator.intra_op_glb_fraction if has_modes else operator.glb_fraction,
     )
 
 
 def canonical_order(
-    attributes: Sequence[_Attributes], edges: Sequence[tuple[int, int]], order: Sequence[int]
+    attributes: Sequence[Attributes], edges: Sequence[tuple[int, int]], order: Sequence[int]
 ) -> list[int]:
     """Order operators topologically by what they are and where they stand, not by name.
 
@@ -77,7 +78,7 @@ def canonical_order(
 
 def canonical_form(
     problem: ScheduleProblem, order: Sequence[int], bandwidth: bool
-) -> tuple[list[int], list[_Attributes], list[tuple[int, int]]]:
+) -> tuple[list[int], list[Attributes], list[tuple[int, int]]]:
     """Return the canonical order, and attributes and edges written in it.
 
     Parameters
@@ -104,7 +105,7 @@ def canonical_form(
 
 def form_key(
     problem: ScheduleProblem,
-    attributes: Sequence[_Attributes],
+    attributes: Sequence[Attributes],
     edges: Sequence[tuple[int, int]],
     settings: tuple[int, ...],
 ) -> str:
@@ -116,21 +117,3 @@ def form_key(
         digest.update(struct.pack("<q7d", *entry))
     digest.update(struct.pack(f"<{2 * len(edges)}q", *[end for edge in edges for end in edge]))
     return digest.hexdigest()
-
-
-def problem_key(
-    problem: ScheduleProblem, *, bandwidth: bool = True, settings: tuple[int, ...] = ()
-) -> str:
-    """Name a problem by its content: independent of ids, names and the order of writing.
-
-    Parameters
-    ----------
-    problem
-        A valid problem.
-    bandwidth
-        As given to `solve`.
-    settings
-        Whatever else the answer depends on (the solver's version and effort).
-    """
-    _, attributes, edges = canonical_form(problem, topological_order(problem), bandwidth)
-    return form_key(problem, attributes, edges, (int(bandwidth), *settings))

@@ -2,61 +2,48 @@
 
 A list schedule goes through time and starts, whenever something ends, the waiting operators that
 fit in the order of their priority (Graham, 1969). The modes are chosen beforehand; several choices
-of modes and priorities are tried and the shortest schedule kept.
+of modes and priorities are tried until one meets the bound, and the shortest schedule is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterator, Sequence
 
-from phaze_opt.scheduling.bounds import Bounds
+from phaze_opt.scheduling.bounds import Bounds, tails
 from phaze_opt.scheduling.instance import Instance
-from phaze_opt.scheduling.plan import Plan
+from phaze_opt.scheduling.plan import Plan, near
 
 
 def best_list_schedule(instance: Instance, bounds: Bounds) -> Plan:
-    """Give the shortest list schedule over the rules, stopping where the bound is met."""
+    """Give the shortest list schedule over the rules."""
     best: Plan | None = None
-    for mode in mode_choices(instance):
-        for priority in priorities(instance, bounds, mode):
-            for drain in (False, True):
-                plan = list_schedule(instance, mode, priority, drain)
-                if best is None or plan.makespan < best.makespan:
-                    best = plan
-                if best.makespan <= bounds.makespan:
-                    return best
-    assert best is not None  # there is always at least one choice of modes
+    for mode, priority, drain in _rules(instance):
+        plan = list_schedule(instance, mode, priority, drain)
+        if best is None or plan.makespan < best.makespan:
+            best = plan
+        if near(best.makespan) <= bounds.makespan:
+            break
+    assert best is not None  # there is always a first rule
     return best
 
 
-def mode_choices(instance: Instance) -> list[tuple[int, ...]]:
-    """List choices of modes: the faster of each, one core for all, the least use of resources."""
-    choices = [
-        tuple(
-            min(kept, key=lambda mode: (instance.duration[index][mode], mode))
-            for index, kept in enumerate(instance.modes)
-        ),
-        tuple(kept[0] for kept in instance.modes),
-    ]
-    return list(dict.fromkeys(choices))
-
-
-def priorities(instance: Instance, bounds: Bounds, mode: Sequence[int]) -> list[tuple[float, ...]]:
-    """List priorities, the smallest first: longest tail; longest tail in the chosen modes."""
-    tail = [0] * instance.size
-    for index in range(instance.size - 1, -1, -1):
-        mask = instance.descendants[index]
-        below = 0
-        while mask:
-            lowest = mask & -mask
-            below = max(below, tail[lowest.bit_length() - 1])
-            mask ^= lowest
-        tail[index] = below + instance.duration[index][mode[index]]
-    return [tuple(-value for value in tail)]
+def _rules(instance: Instance) -> Iterator[tuple[Sequence[int], Sequence[int], bool]]:
+    """Yield modes, priorities and draining: the fastest modes first, the longest tail first."""
+    fastest = tuple(
+        min(kept, key=lambda mode: (instance.duration[i][mode], mode))
+        for i, kept in enumerate(instance.modes)
+    )
+    single = tuple(kept[0] for kept in instance.modes)
+    for mode in dict.fromkeys((fastest, single)):
+        tail = tails(instance, [instance.duration[i][m] for i, m in enumerate(mode)])
+        priority = [-value for value in tail]
+        for drain in (False, True):
+            yield mode, priority, drain
 
 
 def list_schedule(
-    instance: Instance, mode: Sequence[int], priority: Sequence[float], drain: bool
+    instance: Instance, mode: Sequence[int], priority: Sequence[int], drain: bool
 ) -> Plan:
     """Build one list schedule.
 
@@ -69,36 +56,35 @@ def list_schedule(
     priority
         Of each operator; the smallest is started first.
     drain
-        Whether an operator that does not fit keeps all behind it waiting too.
+        Whether an operator that does not fit keeps those behind it waiting too, until it does.
     """
-    size = instance.size
-    start = [0] * size
-    ranked = sorted(range(size), key=lambda index: (priority[index], index))
+    waiting = sorted(range(instance.size), key=lambda i: (priority[i], i))
+    start = [0] * instance.size
     free = list(instance.capacity)
     running: list[tuple[int, int]] = []
-    done = 0
-    now = 0
-    while ranked:
+    done, now, makespan = 0, 0, 0
+    while waiting:
         left = []
         blocked = False
-        for index in ranked:
-            ready = instance.ancestors[index] & ~done == 0
-            demand = instance.demand[index][mode[index]]
-            if ready and not blocked and all(d <= f for d, f in zip(demand, free, strict=True)):
-                start[index] = now
-                running.append((now + instance.duration[index][mode[index]], index))
-                free = [f - d for d, f in zip(demand, free, strict=True)]
+        for i in waiting:
+            if instance.ancestors[i] & ~done or blocked:
+                left.append(i)
                 continue
-            blocked = blocked or (ready and drain)
-            left.append(index)
-        ranked = left
+            demand = instance.demand[i][mode[i]]
+            if any(map(operator.gt, demand, free)):
+                blocked = drain
+                left.append(i)
+                continue
+            start[i] = now
+            free = [f - d for d, f in zip(demand, free, strict=True)]
+            running.append((now + instance.duration[i][mode[i]], i))
+        waiting = left
         now = min(running)[0]
-        for end, index in running:
+        makespan = max(makespan, max(running)[0])
+        for end, i in running:
             if end == now:
-                done |= 1 << index
-                free = [
-                    f + d for d, f in zip(instance.demand[index][mode[index]], free, strict=True)
-                ]
+                done |= 1 << i
+                demand = instance.demand[i][mode[i]]
+                free = [f + d for d, f in zip(demand, free, strict=True)]
         running = [entry for entry in running if entry[0] > now]
-    makespan = max([now, *[end for end, _ in running]])
     return Plan(tuple(start), tuple(mode), makespan)

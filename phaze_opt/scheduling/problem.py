@@ -13,6 +13,7 @@ from typing import Literal
 CoreType = Literal["TC", "VC", "TC+VC", "none"]
 IntraOperatorRule = Literal["exclusive", "per-type"]
 ScheduleStatus = Literal["optimal", "feasible"]
+ScheduleMethod = Literal["bound", "list", "branch-and-bound"]
 
 
 @dataclass(frozen=True)
@@ -99,8 +100,9 @@ class Schedule:
     bound_s
         No schedule is shorter than this.
     method
-        What closed the search, or ended it: ``"bound"``, ``"list"``, ``"branch-and-bound"``,
-        ``"cp-sat"``.
+        The strongest tool that a part of the problem needed: ``"bound"`` where every operator must
+        follow another, ``"list"`` where a list schedule met a lower bound, else
+        ``"branch-and-bound"``.
     solve_s
         Time the solver took, on the clock.
     """
@@ -109,7 +111,7 @@ class Schedule:
     makespan_s: float
     status: ScheduleStatus
     bound_s: float
-    method: str
+    method: ScheduleMethod
     solve_s: float
 
     @property

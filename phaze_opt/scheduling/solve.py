@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import time
 from collections.abc import MutableMapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from phaze_opt.scheduling.bounds import root_bounds
-from phaze_opt.scheduling.canonical import canonical_form, form_key
-from phaze_opt.scheduling.instance import INTRA, SINGLE
+from phaze_opt.scheduling.canonical import Attributes, canonical_form, form_key
+from phaze_opt.scheduling.instance import INTRA, SINGLE, Instance
 from phaze_opt.scheduling.list_scheduler import best_list_schedule
-from phaze_opt.scheduling.plan import replay
-from phaze_opt.scheduling.problem import Schedule, ScheduledOperator, ScheduleProblem
+from phaze_opt.scheduling.plan import Plan, near, replay
+from phaze_opt.scheduling.problem import (
+    Schedule,
+    ScheduledOperator,
+    ScheduleMethod,
+    ScheduleProblem,
+)
 from phaze_opt.scheduling.reduction import (
     build_instance,
     contracted_ancestors,
     is_instant,
     series_parts,
 )
-from phaze_opt.scheduling.validation import CORE_TYPES, validate
+from phaze_opt.scheduling.validation import validate
 
-OPTIMALITY_TOLERANCE = 1e-9
-"""A schedule this close to a bound, relatively, is called optimal."""
+SOLVER_VERSION = 1
+"""Part of every key in a cache; to be raised when schedules of the same problem change."""
 
-DEFAULT_EFFORT = 2_000_000
+DEFAULT_EFFORT = 1_000_000
+"""States that the exact search expands at most in each part; one to three seconds where it ends."""
 
-_METHODS = ("bound", "list", "branch-and-bound", "cp-sat")
+_METHODS: tuple[ScheduleMethod, ...] = ("bound", "list", "branch-and-bound")
 
 
 @dataclass
@@ -35,6 +41,7 @@ class _Placed:
     start_s: list[float]
     end_s: list[float]
     intra_operator: list[bool]
+    makespan_s: float = 0.0
     bound_s: float = 0.0
     method: int = 0
 
@@ -56,11 +63,12 @@ def solve(
     problem
         Operators, precedences and cores.
     cache
-        Schedules by content; read and filled.
+        Schedules by content (`problem_key`); read and filled. What it holds names operators by
+        their place in the canonical order, so that problems of the same content share it.
     bandwidth
         Whether HBM, global buffer and link bandwidth are resources.
     effort
-        Largest number of partial schedules the exact search looks at, over all parts.
+        Largest number of partial schedules the exact search looks at in each part of the problem.
 
     Raises
     ------
@@ -70,22 +78,49 @@ def solve(
     began = time.perf_counter()
     order = validate(problem)
     canonical, attributes, edges = canonical_form(problem, order, bandwidth)
-    key = form_key(problem, attributes, edges, (int(bandwidth), effort))
+    key = form_key(problem, attributes, edges, _settings(bandwidth, effort))
     found = cache.get(key) if cache is not None else None
     if found is None:
         placed = _place(problem, attributes, edges, effort)
         found = _to_schedule(placed, time.perf_counter() - began)
         if cache is not None:
             cache[key] = found
-    own: list[ScheduledOperator] = list(found.operators)
-    for position, index in enumerate(canonical):
-        own[index] = replace(found.operators[position], id=problem.operators[index].id)
-    return replace(found, operators=tuple(own), solve_s=time.perf_counter() - began)
+    own = list(found.operators)
+    for entry, index in zip(found.operators, canonical, strict=True):
+        name = problem.operators[index].id
+        own[index] = ScheduledOperator(name, entry.start_s, entry.end_s, entry.intra_operator)
+    return Schedule(
+        operators=tuple(own),
+        makespan_s=found.makespan_s,
+        status=found.status,
+        bound_s=found.bound_s,
+        method=found.method,
+        solve_s=time.perf_counter() - began,
+    )
+
+
+def problem_key(
+    problem: ScheduleProblem, *, bandwidth: bool = True, effort: int = DEFAULT_EFFORT
+) -> str:
+    """Name the answer of `solve` by content: independent of ids, names and the order of writing.
+
+    Raises
+    ------
+    InputError
+        If the problem is not valid; see `validate`.
+    """
+    _, attributes, edges = canonical_form(problem, validate(problem), bandwidth)
+    return form_key(problem, attributes, edges, _settings(bandwidth, effort))
+
+
+def _settings(bandwidth: bool, effort: int) -> tuple[int, ...]:
+    """List what the answer depends on besides the problem."""
+    return (SOLVER_VERSION, int(bandwidth), effort)
 
 
 def _place(
     problem: ScheduleProblem,
-    attributes: Sequence[Sequence[float]],
+    attributes: Sequence[Attributes],
     edges: Sequence[tuple[int, int]],
     effort: int,
 ) -> _Placed:
@@ -93,13 +128,21 @@ def _place(
     count = len(attributes)
     placed = _Placed([0.0] * count, [0.0] * count, [False] * count)
     if problem.serial:
-        _place_serially(attributes, placed)
+        for index, entry in enumerate(attributes):
+            _place_alone(index, entry, INTRA, placed)
         return placed
     instant = [is_instant(entry) for entry in attributes]
     ancestors = contracted_ancestors(instant, edges)
-    now_s = 0.0
     for part in series_parts([i for i in range(count) if not instant[i]], ancestors):
-        now_s = _place_part(problem, attributes, ancestors, part, placed, now_s, effort)
+        if len(part) == 1:
+            entry = attributes[part[0]]
+            _place_alone(part[0], entry, INTRA if entry[2] < entry[1] else SINGLE, placed)
+            continue
+        cores = (problem.num_tc, problem.num_vc)
+        instance = build_instance(part, attributes, ancestors, cores, problem.intra_operator)
+        plan, bound, method = _solve_instance(instance, effort)
+        placed.method = max(placed.method, _METHODS.index(method))
+        _place_part(part, attributes, instance, plan, bound, placed)
     for source, target in edges:
         # Edges are sorted by source, and sources come before targets: one pass is enough.
         if instant[target]:
@@ -108,74 +151,63 @@ def _place(
     return placed
 
 
-def _place_serially(attributes: Sequence[Sequence[float]], placed: _Placed) -> None:
-    """Run one operator after another, each on all cores of its type; every order takes as long."""
-    now_s = 0.0
-    for index, entry in enumerate(attributes):
-        placed.start_s[index] = now_s
-        now_s += entry[2]
-        placed.end_s[index] = now_s
-        placed.intra_operator[index] = entry[0] != CORE_TYPES.index("none")
-    placed.bound_s = now_s
+def _place_alone(index: int, entry: Attributes, mode: int, placed: _Placed) -> None:
+    """Put one operator behind everything so far."""
+    placed.start_s[index] = placed.makespan_s
+    placed.makespan_s += entry[1 + mode]
+    placed.bound_s += entry[1 + mode]
+    placed.end_s[index] = placed.makespan_s
+    placed.intra_operator[index] = mode == INTRA and entry[1] != entry[2]
+
+
+def _solve_instance(instance: Instance, effort: int) -> tuple[Plan, int, ScheduleMethod]:
+    """Give a schedule, a bound in time units, and what ended the search."""
+    bounds = root_bounds(instance)
+    plan = best_list_schedule(instance, bounds)
+    if near(plan.makespan) <= bounds.makespan:
+        return plan, bounds.makespan, "list"
+    # Numba is imported only where bounds and list schedules leave something open.
+    from phaze_opt.scheduling.branch_and_bound import improve
+
+    plan, bound = improve(instance, bounds, plan, effort)
+    return plan, bound, "branch-and-bound"
 
 
 def _place_part(
-    problem: ScheduleProblem,
-    attributes: Sequence[Sequence[float]],
-    ancestors: Sequence[int],
     part: Sequence[int],
+    attributes: Sequence[Attributes],
+    instance: Instance,
+    plan: Plan,
+    bound: int,
     placed: _Placed,
-    now_s: float,
-    effort: int,
-) -> float:
-    """Schedule one part from ``now_s`` on and return when it ends."""
-    if len(part) == 1:
-        mode = INTRA if attributes[part[0]][2] < attributes[part[0]][1] else SINGLE
-        starts_s, modes = [now_s], [mode]
-        bound_s, method = attributes[part[0]][1 + mode], 0
-        proven = True
-    else:
-        cores = (problem.num_tc, problem.num_vc)
-        instance = build_instance(part, attributes, ancestors, cores, problem.intra_operator)
-        bounds = root_bounds(instance)
-        plan = best_list_schedule(instance, bounds)
-        bound, method = bounds.makespan, 1
-        if plan.makespan * (1.0 - OPTIMALITY_TOLERANCE) > bound:
-            from phaze_opt.scheduling import cp_sat
-
-            plan, bound = cp_sat.improve(instance, bounds, plan, effort * 1e-6)
-            method = 3
-        end = [b + instance.duration[i][plan.mode[i]] for i, b in enumerate(plan.start)]
-        durations_s = [attributes[index][1 + plan.mode[i]] for i, index in enumerate(part)]
-        starts_s = replay(plan.start, end, durations_s, now_s)
-        modes = list(plan.mode)
-        bound_s = (bound - instance.size) * instance.seconds_per_unit
-        proven = plan.makespan * (1.0 - 1e-6) <= bound
-    end_s = now_s
+) -> None:
+    """Replay a part's schedule in seconds, behind everything so far."""
+    origin_s = placed.makespan_s
+    end = [start + instance.duration[i][plan.mode[i]] for i, start in enumerate(plan.start)]
+    duration_s = [attributes[index][1 + plan.mode[i]] for i, index in enumerate(part)]
+    start_s = replay(plan.start, end, duration_s, origin_s)
     for i, index in enumerate(part):
-        placed.start_s[index] = starts_s[i]
-        placed.end_s[index] = starts_s[i] + attributes[index][1 + modes[i]]
-        placed.intra_operator[index] = modes[i] == INTRA
-        end_s = max(end_s, placed.end_s[index])
-    placed.bound_s += end_s - now_s if proven else min(bound_s, end_s - now_s)
-    placed.method = max(placed.method, method)
-    return end_s
+        placed.start_s[index] = start_s[i]
+        placed.end_s[index] = start_s[i] + duration_s[i]
+        placed.intra_operator[index] = plan.mode[i] == INTRA
+        placed.makespan_s = max(placed.makespan_s, placed.end_s[index])
+    length_s = placed.makespan_s - origin_s
+    if near(plan.makespan) <= bound:
+        placed.bound_s += length_s
+    else:
+        # Every operator's duration was rounded by at most one unit.
+        placed.bound_s += min(length_s, (bound - instance.size) * instance.seconds_per_unit)
 
 
 def _to_schedule(placed: _Placed, solve_s: float) -> Schedule:
-    """Write the result with positions for ids."""
-    makespan_s = max(placed.end_s, default=0.0)
-    proven = placed.bound_s >= makespan_s * (1.0 - OPTIMALITY_TOLERANCE)
+    """Write the result, with places in the canonical order for ids."""
+    proven = placed.bound_s >= placed.makespan_s * (1.0 - 1e-9)
+    entries = zip(placed.start_s, placed.end_s, placed.intra_operator, strict=True)
     return Schedule(
-        operators=tuple(
-            ScheduledOperator(str(i), start_s, end_s, intra)
-            for i, (start_s, end_s, intra) in enumerate(
-                zip(placed.start_s, placed.end_s, placed.intra_operator, strict=True)
-            )
-        ),
-        makespan_s=makespan_s,
+        operators=tuple([ScheduledOperator(str(i), *entry) for i, entry in enumerate(entries)]),
+        makespan_s=placed.makespan_s,
         status="optimal" if proven else "feasible",
-        bound_s=makespan_s if proven else placed.bound_s,
+        bound_s=placed.makespan_s if proven else placed.bound_s,
         method=_METHODS[placed.method],
         solve_s=solve_s,
     )
