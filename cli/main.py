@@ -17,6 +17,7 @@ from .estimate import app as estimate_app
 from .evaluate import evaluate
 from .spec import app as spec_app
 from .study import app as study_app
+from .validate import app as validate_app
 from .workload import app as workload_app
 
 _INTERRUPTED = 130
@@ -33,6 +34,7 @@ app = typer.Typer(
 )
 app.command("evaluate")(evaluate)
 app.add_typer(estimate_app, name="estimate")
+app.add_typer(validate_app, name="validate")
 app.add_typer(study_app, name="study")
 app.command("dashboard")(dashboard)
 app.add_typer(spec_app, name="spec")

@@ -1,0 +1,83 @@
+"""``phaze-opt validate``: the model against measured silicon."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .output import JsonOption, print_json, print_table
+
+if TYPE_CHECKING:
+    from phaze_opt.report.validation import ValidationTable
+
+app = typer.Typer(no_args_is_help=True, help="Compare the model with measured silicon.")
+
+
+@app.command()
+def operators(
+    rows: Annotated[bool, typer.Option("--rows", help="Show every row, not only tables.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare every built-in measured operator with its estimate.
+
+    Example: phaze-opt validate operators --rows
+    """
+    from phaze_opt.report.validation import validate_operators
+
+    tables = validate_operators()
+    if as_json:
+        print_json([_plain(table) for table in tables])
+        return
+    from phaze_opt.report.tables import rows_table
+
+    print_table(rows_table([_summary(table) for table in tables]))
+    if rows:
+        print_table(rows_table([line for table in tables for line in _lines(table)]))
+
+
+def _plain(table: ValidationTable) -> dict[str, Any]:
+    """Return one table as plain data."""
+    return {
+        "table": table.name,
+        "accelerator": table.accelerator,
+        "call_overhead_s": table.call_overhead_s,
+        "mean_absolute_error": table.mean_absolute_error,
+        "worst_error": table.worst_error,
+        "source": table.source,
+        "rows": [
+            {
+                "case": row.case,
+                "measured_s": row.measured_s,
+                "predicted_s": row.predicted_s,
+                "error": row.error,
+            }
+            for row in table.rows
+        ],
+    }
+
+
+def _summary(table: ValidationTable) -> dict[str, Any]:
+    """Return the line of one table."""
+    return {
+        "operator": table.name,
+        "accelerator": table.accelerator,
+        "rows": len(table.rows),
+        "mean |error|": f"{table.mean_absolute_error:.1%}",
+        "worst": f"{table.worst_error:+.1%}",
+        "call overhead": f"{table.call_overhead_s * 1e6:.0f} µs",
+    }
+
+
+def _lines(table: ValidationTable) -> list[dict[str, Any]]:
+    """Return one line per measured row."""
+    return [
+        {
+            "accelerator": table.accelerator,
+            "case": row.case,
+            "measured": f"{row.measured_s * 1e6:.1f} µs",
+            "predicted": f"{row.predicted_s * 1e6:.1f} µs",
+            "error": f"{row.error:+.1%}",
+        }
+        for row in table.rows
+    ]

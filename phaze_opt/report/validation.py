@@ -1,0 +1,99 @@
+"""The model held against measured silicon: every built-in row, its prediction and its error.
+
+The tables in ``hardware/data/measured`` were timed one framework call at a time. Their constant per
+call belongs to that measurement and is a column of the table.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from importlib import resources
+
+from phaze_opt.estimator.single import estimate_gemm, estimate_vector
+from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.workload.graph import Gemm
+
+
+@dataclass(frozen=True)
+class ValidationRow:
+    """One measured row.
+
+    Attributes
+    ----------
+    case
+        What was measured, for a person.
+    measured_s, predicted_s
+        Times; the prediction includes the constant per call of the measurement.
+    """
+
+    case: str
+    measured_s: float
+    predicted_s: float
+
+    @property
+    def error(self) -> float:
+        """Signed relative error of the prediction."""
+        return self.predicted_s / self.measured_s - 1.0
+
+
+@dataclass(frozen=True)
+class ValidationTable:
+    """All rows of one kind on one accelerator."""
+
+    name: str
+    accelerator: str
+    call_overhead_s: float
+    source: str
+    rows: tuple[ValidationRow, ...]
+
+    @property
+    def mean_absolute_error(self) -> float:
+        """Mean of the absolute relative errors."""
+        return sum(abs(row.error) for row in self.rows) / len(self.rows)
+
+    @property
+    def worst_error(self) -> float:
+        """The relative error that is largest in absolute value."""
+        return max((row.error for row in self.rows), key=abs)
+
+
+def validate_operators() -> list[ValidationTable]:
+    """Predict every measured matrix product and vector operator.
+
+    Returns
+    -------
+    tables
+        One per operator kind and accelerator, in the order of the data.
+    """
+    grouped: dict[tuple[str, str], list[tuple[ValidationRow, float, str]]] = {}
+    for row in [*_read("gemm.csv"), *_read("vector.csv")]:
+        key = row.get("op", "gemm"), row["accelerator"]
+        overhead_s = float(row["call_overhead_us"]) * 1e-6
+        grouped.setdefault(key, []).append((_predict(row, overhead_s), overhead_s, row["source"]))
+    return [
+        ValidationTable(
+            kind, accelerator, members[0][1], members[0][2], tuple(row for row, _, _ in members)
+        )
+        for (kind, accelerator), members in grouped.items()
+    ]
+
+
+def _read(name: str) -> list[dict[str, str]]:
+    """Read one measured table."""
+    path = resources.files("phaze_opt.hardware").joinpath(f"data/measured/{name}")
+    return list(csv.DictReader(path.read_text("utf-8").splitlines()))
+
+
+def _predict(row: dict[str, str], overhead_s: float) -> ValidationRow:
+    """Estimate one measured row."""
+    chip = load_accelerator(row["accelerator"])
+    if "op" in row:
+        rows, columns = int(row["rows"]), int(row["columns"])
+        estimate = estimate_vector(row["op"], rows, columns, chip, call_overhead_s=overhead_s)
+        case = f"{row['op']} {rows}×{columns}"
+    else:
+        m, n, k = int(row["m"]), int(row["n"]), int(row["k"])
+        estimate = estimate_gemm(Gemm(m, n, k), chip, call_overhead_s=overhead_s)
+        case = f"gemm {m}×{n}×{k}"
+    return ValidationRow(case, float(row["measured_s"]), estimate.latency_s)
