@@ -19,7 +19,7 @@ from phaze_opt.codec import to_json
 from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.graph import SCHEMA_VERSION, WorkloadVariant
 
-CAPTURE_VERSION = 1
+CAPTURE_VERSION = 2
 """Changes whenever capture gives other numbers for the same model."""
 
 _log = logging.getLogger(__name__)

@@ -1,8 +1,14 @@
-"""Capture one layer: from a module on the meta device to operator graphs, stash and memory."""
+"""Capture layers: from a traced model to operator graphs, stash and memory.
+
+A traced model is cut into parts, each the working nodes of one layer in both directions. What a
+part hands to another is a boundary tensor; what its backward reads of any forward is its stash.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from torch import Tensor, fx, nn
 
@@ -12,6 +18,14 @@ from phaze_opt.workload.tensors import Base, LiveGraph, ancestors, peak_bytes
 from phaze_opt.workload.trace import Trace, trace
 
 _LOOKUPS = ("embedding", "gather")
+
+
+@dataclass(frozen=True)
+class Part:
+    """The working nodes of one layer, in order of execution."""
+
+    forward: Sequence[fx.Node]
+    backward: Sequence[fx.Node]
 
 
 def capture_layer(
@@ -30,40 +44,159 @@ def capture_layer(
     tied_parameters
         Elements of the module's parameters that another layer holds too.
     """
-    traced = trace(module, inputs)
-    forward = LiveGraph(traced.forward)
-    saved = {node.name: forward.base(node) for node in forward.outputs if node is not None}
-    backward = LiveGraph(traced.backward, inherited=saved)
-    stash = _stash(traced, forward)
-    core = _attention_core(forward)
-    outputs = _bases(forward, forward.outputs[: traced.results])
-    return Layer(
-        name=name,
-        forward=_graph(forward, forward.nodes),
-        backward=_graph(backward, backward.nodes),
-        selective_recompute=_graph(forward, core),
-        parameters=sum(parameter.numel() for parameter in module.parameters()),
-        tied_parameters=tied_parameters,
-        stash_bytes=_stash_sizes(traced, forward, stash, core, inputs),
-        transient_bytes=max(
-            _forward_peak(traced, forward, stash, outputs), _backward_peak(traced, backward, stash)
-        ),
-        output_bytes=sum(base.size_bytes for base in outputs),
-    )
+    model = TracedModel(trace(module, inputs))
+    parameters = sum(parameter.numel() for parameter in module.parameters())
+    return model.layer(name, model.whole, parameters, tied_parameters)
 
 
-def _bases(live: LiveGraph, nodes: Iterable[fx.Node | None]) -> set[Base]:
+class TracedModel:
+    """A traced model whose parts can be turned into layers.
+
+    Attributes
+    ----------
+    forward, backward
+        The live graphs of the two directions.
+    whole
+        All working nodes as one part.
+    """
+
+    def __init__(self, traced: Trace) -> None:
+        self.traced = traced
+        self.forward = LiveGraph(traced.forward)
+        kept = {node.name: self.forward.base(node) for node in self.forward.outputs if node}
+        self.backward = LiveGraph(traced.backward, inherited=kept)
+        self.whole = Part(self.forward.nodes, self.backward.nodes)
+        self._kept = set(kept.values())
+
+    def layer(self, name: str, part: Part, parameters: int, tied_parameters: int) -> Layer:
+        """Turn a part into a layer that holds so many parameters."""
+        core = _attention_core(self.forward, part.forward)
+        outputs = self.outputs(part)
+        wanted = _bases(self.backward, self.backward.outputs[len(self.traced.held) :])
+        gradients = _handed_over(self.backward, part.backward, wanted)
+        stash = self._stash(part)
+        leaving = outputs | self._kept, gradients | _bases(self.backward, self.backward.outputs)
+        return Layer(
+            name=name,
+            forward=_graph(self.forward, part.forward, leaving[0]),
+            backward=_graph(self.backward, part.backward, leaving[1]),
+            selective_recompute=_graph(self.forward, core, leaving[0]),
+            parameters=parameters,
+            tied_parameters=tied_parameters,
+            stash_bytes=Stash(
+                none=_total(stash),
+                selective=_total(self._selective(stash, core)),
+                full=_total(self.inputs(part)),
+            ),
+            transient_bytes=max(
+                self._peak(self.forward, part.forward, outputs, stash),
+                self._peak(self.backward, part.backward, gradients, self._kept),
+            ),
+            output_bytes=_total(outputs),
+        )
+
+    def inputs(self, part: Part) -> set[Base]:
+        """Return what a part's forward reads that others made; parameters are not among it."""
+        return self._activations(_read(self.forward, part.forward)) - _written(
+            self.forward, part.forward
+        )
+
+    def outputs(self, part: Part) -> set[Base]:
+        """Return what a part's forward makes for others, or as a result of the model."""
+        results = _bases(self.forward, self.forward.outputs[: self.traced.results])
+        return _handed_over(self.forward, part.forward, results)
+
+    def _stash(self, part: Part) -> set[Base]:
+        """Return what the forward keeps for a part's backward.
+
+        A tensor that two parts' backwards read counts for both: they may be on two devices.
+        """
+        return self._activations(_read(self.backward, part.backward) & self._kept)
+
+    def _selective(self, stash: set[Base], core: Sequence[fx.Node]) -> set[Base]:
+        """Return what is kept under selective recompute (Korthikanti et al. 2022, section 5).
+
+        What the attention core makes and keeps for itself is dropped; its inputs are kept.
+        """
+        inside = _written(self.forward, core[:-1])
+        return (stash | self._activations(_read(self.forward, core))) - inside
+
+    def _peak(
+        self, live: LiveGraph, nodes: Sequence[fx.Node], leaving: set[Base], stash: set[Base]
+    ) -> int:
+        """Return a direction's working set beyond its stash and parameters.
+
+        A parameter's gradient is added to its accumulator at once, so it does not stay.
+        """
+        read = _read(live, nodes)
+        constants = read - self._activations(read)
+        arriving = read - _written(live, nodes)
+        return peak_bytes(
+            live, nodes, arriving=arriving, leaving=leaving, uncounted=stash | constants
+        )
+
+    def _activations(self, bases: set[Base]) -> set[Base]:
+        """Leave out parameters and buffers."""
+        return {base for base in bases if base.node not in self.traced.held}
+
+
+def _read(live: LiveGraph, nodes: Sequence[fx.Node]) -> set[Base]:
+    """Return the memory that some nodes read."""
+    return {base for node in nodes for base in live.operands(node)}
+
+
+def _bases(live: LiveGraph, nodes: Sequence[fx.Node | None]) -> set[Base]:
     """Return the distinct memory of some nodes."""
     return {live.base(node) for node in nodes if node is not None}
 
 
-def _graph(live: LiveGraph, nodes: Sequence[fx.Node]) -> OperatorGraph:
+def _written(live: LiveGraph, nodes: Sequence[fx.Node]) -> set[Base]:
+    """Return the memory that some nodes write."""
+    return {base for node in nodes for base in live.written(node)}
+
+
+def _handed_over(live: LiveGraph, nodes: Sequence[fx.Node], results: set[Base]) -> set[Base]:
+    """Return the memory that some nodes write and other nodes read, or that is among the results."""
+    here = set(nodes)
+    return {
+        base
+        for base in _written(live, nodes)
+        if base in results or not here.issuperset(live.readers(base))
+    }
+
+
+def _total(bases: set[Base]) -> int:
+    """Return the size of distinct memory."""
+    return sum(base.size_bytes for base in bases)
+
+
+def _attention_core(forward: LiveGraph, nodes: Sequence[fx.Node]) -> list[fx.Node]:
+    """Return the nodes from the first batched product (scores) to the last (context), in order.
+
+    Fused attention has no such core: its scores are never kept and its own backward recomputes
+    them, so selective recompute has nothing left to save.
+    """
+    products = [node for node in nodes if name_of(node) in ("aten::bmm", "aten::baddbmm")]
+    if len(products) < 2:
+        return []
+    after = {products[0]}
+    for node in forward.order:
+        if not after.isdisjoint(node.all_input_nodes):
+            after.add(node)
+    before = ancestors([products[-1]])
+    return [node for node in nodes if node in after and node in before]
+
+
+def _graph(live: LiveGraph, nodes: Sequence[fx.Node], leaving: set[Base]) -> OperatorGraph:
     """Turn working nodes into operators with their traffic, and the tensors between them."""
-    leaving = _bases(live, live.outputs)
+    names: Counter[str] = Counter()
     operators: list[Operator] = []
     writers: dict[Base, list[tuple[int, int]]] = {}
     edges: list[tuple[int, int, int]] = []
     for node in nodes:
+        name = name_of(node).rpartition("::")[2].strip("_")
+        identifier = f"{name}_{names[name]}" if names[name] else name
+        names[name] += 1
         for work in work_of(node):
             index = len(operators)
             read = _read_bytes(live, node, work)
@@ -77,7 +210,7 @@ def _graph(live: LiveGraph, nodes: Sequence[fx.Node]) -> OperatorGraph:
                 writers.setdefault(base, []).append((index, size))
             operators.append(
                 Operator(
-                    id=node.name + work.suffix,
+                    id=identifier + work.suffix,
                     gemms=work.gemms,
                     vector=work.vector,
                     collective=work.collective,
@@ -111,79 +244,3 @@ def _read_bytes(live: LiveGraph, node: fx.Node, work: Work) -> dict[Base, int]:
         looked_up = sum(size_bytes(t) for t in results_of(node) if isinstance(t, Tensor))
         read[table] = min(read[table], looked_up)
     return read
-
-
-def _stash(traced: Trace, forward: LiveGraph) -> set[Base]:
-    """Return what the forward keeps for the backward, without parameters and buffers."""
-    kept = _bases(forward, forward.outputs[traced.results :])
-    return {base for base in kept if base.node not in traced.constants}
-
-
-def _stash_sizes(
-    traced: Trace,
-    forward: LiveGraph,
-    stash: set[Base],
-    core: Sequence[fx.Node],
-    inputs: Sequence[Tensor],
-) -> Stash:
-    """Return the bytes kept under each recompute.
-
-    Selective drops what the attention core makes and keeps for itself, and keeps the core's inputs
-    (Korthikanti et al. 2022, section 5). Full keeps only the layer's inputs.
-    """
-    inside = {node.name for node in core[:-1]}
-    needed = {
-        base
-        for node in core
-        for base in _bases(forward, node.all_input_nodes)
-        if base.node not in inside and base.node not in traced.constants
-    }
-    selective = {base for base in stash if base.node not in inside} | needed
-    return Stash(
-        none=sum(base.size_bytes for base in stash),
-        selective=sum(base.size_bytes for base in selective),
-        full=sum(size_bytes(tensor) for tensor in inputs),
-    )
-
-
-def _attention_core(forward: LiveGraph) -> list[fx.Node]:
-    """Return the nodes from the first batched product (scores) to the last (context), in order.
-
-    Fused attention has no such core: its scores are never kept and its own backward recomputes
-    them, so selective recompute has nothing left to save.
-    """
-    products = [n for n in forward.nodes if name_of(n) in ("aten::bmm", "aten::baddbmm")]
-    if len(products) < 2:
-        return []
-    first, last = products[0], products[-1]
-    after = {first}
-    for node in forward.order:
-        if not after.isdisjoint(node.all_input_nodes):
-            after.add(node)
-    before = ancestors([last])
-    return [node for node in forward.nodes if node in after and node in before]
-
-
-def _forward_peak(traced: Trace, live: LiveGraph, stash: set[Base], outputs: set[Base]) -> int:
-    """Return the working set of the forward beyond the stash."""
-    placeholders = {node.name: node for node in live.reached if node.op == "placeholder"}
-    constants = {live.base(n) for name, n in placeholders.items() if name in traced.constants}
-    arriving = {live.base(placeholders[n]) for n in traced.inputs if n in placeholders}
-    return peak_bytes(live, arriving=arriving, leaving=outputs, uncounted=stash | constants)
-
-
-def _backward_peak(traced: Trace, live: LiveGraph, stash: set[Base]) -> int:
-    """Return the working set of the backward beyond the stash.
-
-    A parameter's gradient is added to its accumulator as soon as it is there, so it does not stay.
-    """
-    placeholders = [node for node in live.reached if node.op == "placeholder"]
-    arriving = {live.base(n) for n in placeholders if n.name.startswith("tangents")}
-    held = {live.base(n) for n in placeholders} - arriving
-    constants = len(traced.constants)
-    return peak_bytes(
-        live,
-        arriving=arriving,
-        leaving=_bases(live, live.outputs[constants:]),
-        uncounted=stash | held,
-    )

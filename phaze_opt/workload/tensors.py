@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, cast
 
 from torch import Tensor, fx
@@ -56,9 +57,20 @@ class LiveGraph:
         self.reached = ancestors(node for node in self.outputs if node is not None)
         self.order = [node for node in graph.nodes if node in self.reached]
         self.nodes = [n for n in self.order if n.op == "call_function" and not is_view(n)]
+        self._bases: dict[fx.Node, Base] = {}
+        self._readers: dict[Base, list[fx.Node]] = {}
+        for node in self.nodes:
+            for base in self.operands(node):
+                self._readers.setdefault(base, []).append(node)
 
     def base(self, node: fx.Node) -> Base:
         """Return the memory that a node's (first) result lies in."""
+        if node not in self._bases:
+            self._bases[node] = self._find_base(node)
+        return self._bases[node]
+
+    def _find_base(self, node: fx.Node) -> Base:
+        """Follow views to the node that made the memory."""
         index = 0
         while node.op == "call_function" and is_view(node):
             source = node.all_input_nodes[0]
@@ -69,6 +81,14 @@ class LiveGraph:
             return self._inherited[node.name]
         tensor = results_of(node)[index]
         return Base(node.name, index, size_bytes(tensor) if isinstance(tensor, Tensor) else 0)
+
+    def readers(self, base: Base) -> list[fx.Node]:
+        """Return the working nodes that read some memory."""
+        return self._readers.get(base, [])
+
+    def operands(self, node: fx.Node) -> set[Base]:
+        """Return the memory that a working node reads."""
+        return {self.base(operand) for operand in node.all_input_nodes}
 
     def written(self, node: fx.Node) -> tuple[Base, ...]:
         """Return the results of a working node that something uses."""
@@ -128,17 +148,20 @@ def _region(tensor: Tensor) -> tuple[tuple[Any, ...], int]:
 
 def peak_bytes(
     live: LiveGraph,
+    nodes: Sequence[fx.Node],
     *,
     arriving: Iterable[Base],
     leaving: Iterable[Base],
     uncounted: Iterable[Base],
 ) -> int:
-    """Return the largest sum of live tensors while the nodes run in order.
+    """Return the largest sum of live tensors while nodes run in order.
 
     Parameters
     ----------
     live
-        The graph.
+        The graph of the nodes.
+    nodes
+        Working nodes in order of execution.
     arriving
         Alive before the first node (until their last use).
     leaving
@@ -147,14 +170,12 @@ def peak_bytes(
         Memory that is accounted elsewhere (stash, parameters).
     """
     last_use: dict[Base, int] = {}
-    for position, node in enumerate(live.nodes):
-        for operand in node.all_input_nodes:
-            last_use[live.base(operand)] = position
-        for base in live.written(node):
+    for position, node in enumerate(nodes):
+        for base in (*live.operands(node), *live.written(node)):
             last_use[base] = position
+    last_use.update((base, len(nodes)) for base in leaving)
     skipped = set(uncounted)
-    last_use.update((base, len(live.nodes)) for base in leaving)
-    changes = [0] * (len(live.nodes) + 2)
+    changes = [0] * (len(nodes) + 2)
 
     def hold(base: Base, start: int) -> None:
         if base not in skipped:
@@ -163,11 +184,7 @@ def peak_bytes(
 
     for base in set(arriving):
         hold(base, 0)
-    for position, node in enumerate(live.nodes):
+    for position, node in enumerate(nodes):
         for base in live.written(node):
             hold(base, position)
-    total = largest = 0
-    for change in changes:
-        total += change
-        largest = max(largest, total)
-    return largest
+    return max(accumulate(changes))

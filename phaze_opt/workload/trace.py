@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from functorch.compile import aot_function, default_partition
 from torch import Tensor, fx, nn
+
+from phaze_opt.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -21,19 +24,15 @@ class Trace:
         Graphs of ATen operators; each node's ``meta["val"]`` is its fake tensor. The outputs of the
         forward are the module's results, then what autograd saves; a saved value has the same name
         in both graphs. The backward returns a gradient (or None) per forward placeholder.
-    constants
-        Names of forward placeholders that are parameters or buffers: held by the model, not by a
-        microbatch.
-    inputs
-        Names of forward placeholders that are the microbatch's.
+    held
+        Parameter or buffer by forward placeholder; the other placeholders are the microbatch's.
     results
         Number of results of the module.
     """
 
     forward: fx.Graph
     backward: fx.Graph
-    constants: frozenset[str]
-    inputs: tuple[str, ...]
+    held: Mapping[str, str]
     results: int
 
 
@@ -47,18 +46,40 @@ def trace(module: nn.Module, inputs: Sequence[Tensor]) -> Trace:
     inputs
         Positional inputs on the meta device; a gradient is wanted for those that require one.
     """
-    held: dict[str, Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    names = list(held)
-    graphs: list[fx.Graph] = []
-    forward_outputs = 0
+    held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return trace_function(partial(torch.func.functional_call, module), held, inputs)
 
-    def function(tensors: Sequence[Tensor], arguments: Sequence[Tensor]) -> Any:
-        state = dict(zip(names, tensors, strict=True))
-        return torch.func.functional_call(module, state, tuple(arguments))
+
+def trace_function(
+    function: Callable[[dict[str, Tensor], tuple[Tensor, ...]], Any],
+    held: Mapping[str, Tensor],
+    inputs: Sequence[Tensor],
+) -> Trace:
+    """Trace a function of what a model holds and of a microbatch.
+
+    Parameters
+    ----------
+    function
+        Called once with tensors like ``held`` and ``inputs``.
+    held
+        Parameters and buffers by name.
+    inputs
+        Of the microbatch.
+
+    Raises
+    ------
+    InputError
+        If no gradient is wanted for anything.
+    """
+    graphs: list[fx.Graph] = []
+    results = 0
+
+    def call(tensors: Sequence[Tensor], arguments: Sequence[Tensor]) -> Any:
+        return function(dict(zip(held, tensors, strict=True)), tuple(arguments))
 
     def partition(joint: fx.GraphModule, joint_inputs: Any, **options: Any) -> Any:
-        nonlocal forward_outputs
-        forward_outputs = options["num_fwd_outputs"]
+        nonlocal results
+        results = options["num_fwd_outputs"]
         pair = default_partition(joint, joint_inputs, **options)
         graphs.extend(part.graph for part in pair)
         return pair
@@ -66,12 +87,13 @@ def trace(module: nn.Module, inputs: Sequence[Tensor]) -> Trace:
     def keep(part: fx.GraphModule, example_inputs: Any) -> fx.GraphModule:
         return part
 
-    aot_function(function, keep, keep, partition_fn=partition)(list(held.values()), list(inputs))
+    aot_function(call, keep, keep, partition_fn=partition)(list(held.values()), list(inputs))
+    if not graphs:
+        raise InputError("The module has no result that depends on a parameter being trained.")
     placeholders = [node.name for node in graphs[0].find_nodes(op="placeholder")]
     return Trace(
         forward=graphs[0],
         backward=graphs[1],
-        constants=frozenset(placeholders[: len(names)]),
-        inputs=tuple(placeholders[len(names) :]),
-        results=forward_outputs,
+        held=dict(zip(placeholders, held, strict=False)),
+        results=results,
     )
