@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from phaze_opt.estimator.collective import collective_s
-from phaze_opt.estimator.tensor_core import ELEMENT_BYTES, Column, gemm_table
+from phaze_opt.estimator.gemm_kernel import ELEMENT_BYTES
+from phaze_opt.estimator.tensor_core import Column, gemm_table
 from phaze_opt.estimator.vector_core import ROW_ELEMENT_BYTES, vector_cycles, vector_operator
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.cluster import Cluster

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.estimate import estimate_on_cores
-from phaze_opt.estimator.tensor_core import ELEMENT_BYTES
+from phaze_opt.estimator.gemm_kernel import ELEMENT_BYTES
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.cluster import Cluster, NetworkLevel

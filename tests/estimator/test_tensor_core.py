@@ -5,7 +5,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from phaze_opt.estimator.tensor_core import Column, FloatArray, gemm_table, hbm_traffic_bytes
+from phaze_opt.estimator.gemm_kernel import FloatArray, hbm_traffic_bytes
+from phaze_opt.estimator.tensor_core import Column, gemm_table
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.units import MIB
 from phaze_opt.workload.graph import Gemm
@@ -17,7 +18,9 @@ def estimate_rows(
 ) -> FloatArray:
     """Run the kernel on one accelerator."""
     shapes = np.array([(g.m, g.n, g.k, g.batch) for g in products], dtype=np.int64)
-    return gemm_table(shapes, [accelerator], [accelerator.num_tc if all_cores else 1])[0]
+    cores = accelerator.num_tc if all_cores else 1
+    rows: FloatArray = gemm_table(shapes, [accelerator], [cores])[0]
+    return rows
 
 
 def latency_cycles(gemm: Gemm, accelerator: Accelerator) -> float:

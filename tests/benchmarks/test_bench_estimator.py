@@ -1,0 +1,71 @@
+"""Speed of the estimator: ``make bench``."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from phaze_opt.estimator.estimate import estimate, estimate_table
+from phaze_opt.estimator.tensor_core import gemm_table
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.cluster import load_cluster
+from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.units import MIB
+from phaze_opt.workload.graph import OperatorGraph
+from phaze_opt.workload.zoo import load_workload
+
+AREA_LIMIT_MM2 = 278.82667631216
+
+
+@cache
+def block(model: str) -> tuple[OperatorGraph, OperatorGraph]:
+    """Forward and backward of a model's block."""
+    variant = load_workload(model).variants[0]
+    (layer,) = [layer for layer in variant.layers if layer.name == "block"]
+    return layer.forward, layer.backward
+
+
+def pools() -> list[Accelerator]:
+    """Distinct tensor-core pools of the paper's space within the area, with one vector core."""
+    chips = [
+        Accelerator(
+            num_tc=2**cores, num_vc=1, pe_x=2**x, pe_y=2**y, pe_vc=2**x, glb_bytes=2**glb * MIB
+        )
+        for cores in range(13)
+        for x in range(1, 9)
+        for y in range(1, 9)
+        for glb in range(1, 8)
+    ]
+    return [chip for chip in chips if chip.area_mm2 <= AREA_LIMIT_MM2]
+
+
+@pytest.mark.benchmark(group="estimator")
+def test_products_per_second(benchmark: BenchmarkFixture) -> None:
+    """A thousand products on one accelerator, with tiling, bound and traffic."""
+    generator = np.random.default_rng(0)
+    shapes = generator.integers(1, 8192, size=(1000, 4))
+    shapes[:, 3] = generator.integers(1, 32, size=1000)
+    chip = load_accelerator("tpuv4-lanes")
+    benchmark(gemm_table, np.ascontiguousarray(shapes), [chip], [chip.num_tc])
+
+
+@pytest.mark.benchmark(group="estimator")
+def test_table_of_a_gpt3_block(benchmark: BenchmarkFixture) -> None:
+    """Both passes of a gpt3-175b block over all 4,186 tensor-core pools."""
+    chips = pools()
+    cluster = load_cluster("tpuv4-ici-flat", 1024)
+    assert len(chips) == 4186
+    benchmark.pedantic(
+        lambda: [estimate_table(graph, chips, cluster) for graph in block("gpt3-175b")],
+        rounds=3,
+        warmup_rounds=1,
+    )
+
+
+@pytest.mark.benchmark(group="estimator")
+def test_one_block_on_one_accelerator(benchmark: BenchmarkFixture) -> None:
+    """Both passes of a bert-large block on one accelerator, as the search calls it."""
+    chip = load_accelerator("tpuv4-lanes")
+    cluster = load_cluster("tpuv4-ici-flat", 1024)
+    benchmark(lambda: [estimate(graph, chip, cluster) for graph in block("bert-large")])
