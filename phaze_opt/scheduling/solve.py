@@ -23,7 +23,7 @@ from phaze_opt.scheduling.reduction import (
     is_instant,
     series_parts,
 )
-from phaze_opt.scheduling.validation import validate
+from phaze_opt.scheduling.validation import CORE_TYPES, validate
 
 SOLVER_VERSION = 1
 """Part of every key in a cache; to be raised when schedules of the same problem change."""
@@ -132,6 +132,9 @@ def _place(
             _place_alone(index, entry, INTRA, placed)
         return placed
     instant = [is_instant(entry) for entry in attributes]
+    placed.intra_operator = [
+        skip and entry[1] > 0.0 for skip, entry in zip(instant, attributes, strict=True)
+    ]
     ancestors = contracted_ancestors(instant, edges)
     for part in series_parts([i for i in range(count) if not instant[i]], ancestors):
         if len(part) == 1:
@@ -157,7 +160,7 @@ def _place_alone(index: int, entry: Attributes, mode: int, placed: _Placed) -> N
     placed.makespan_s += entry[1 + mode]
     placed.bound_s += entry[1 + mode]
     placed.end_s[index] = placed.makespan_s
-    placed.intra_operator[index] = mode == INTRA and entry[1] != entry[2]
+    placed.intra_operator[index] = mode == INTRA and entry[0] != CORE_TYPES.index("none")
 
 
 def _solve_instance(instance: Instance, effort: int) -> tuple[Plan, int, ScheduleMethod]:

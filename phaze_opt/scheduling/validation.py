@@ -13,8 +13,8 @@ from phaze_opt.scheduling.problem import (
     ScheduleProblem,
 )
 
-CORE_TYPES: tuple[str, ...] = typing.get_args(CoreType)
-INTRA_OPERATOR_RULES: tuple[str, ...] = typing.get_args(IntraOperatorRule)
+CORE_TYPES: tuple[CoreType, ...] = typing.get_args(CoreType)
+INTRA_OPERATOR_RULES: tuple[IntraOperatorRule, ...] = typing.get_args(IntraOperatorRule)
 
 _LATENCIES = ("latency_s", "intra_op_latency_s")
 _FRACTIONS = (
