@@ -11,15 +11,21 @@ theory, practice, and experience" (2007): hierarchical and multi-dimensional alg
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.cluster import Cluster, NetworkLevel
 
-Axes = tuple[tuple[int, bool], ...]
-"""Members along each axis of a level, and whether they are the whole axis (a closed ring)."""
+Axes = tuple[tuple[int, float], ...]
+"""Members along each axis of a level, and the links that a ring through them has for itself.
+
+A closed ring has two, a line one; where the members are some places apart, so many groups share
+the links between them.
+"""
 
 CollectiveName = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all"]
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
@@ -141,15 +147,17 @@ def members_per_level(group: int, cluster: Cluster, stride: int = 1) -> tuple[Ax
     reach, inside = 1, 1
     found: list[Axes] = []
     for level in cluster.levels[: outermost_level(group, cluster, stride) + 1]:
-        along: list[tuple[int, bool]] = []
+        along: list[tuple[int, float]] = []
         for size in level.axes or (level.group_size,):
+            spacing = max(1, stride // reach)
+            extent = cluster.devices // reach if size is None else size
             reach = group * stride if size is None else reach * size
             members = min(group, max(1, reach // stride))
             if members % inside or group % members:
                 return None
             count = members // inside
-            closed = count == size or (size is None and group * stride >= cluster.devices)
-            along.append((count, closed))
+            links = 2.0 if count * spacing >= extent else 1.0
+            along.append((count, links / spacing))
             inside = members
         found.append(tuple(along))
     return tuple(found)
@@ -158,8 +166,8 @@ def members_per_level(group: int, cluster: Cluster, stride: int = 1) -> tuple[Ax
 def _flat_terms(kind: CollectiveName, group: int, cluster: Cluster, stride: int) -> list[Term]:
     """Return the algorithms that ignore levels: bound by the slowest link of the group."""
     levels = cluster.levels[: outermost_level(group, cluster, stride) + 1]
-    used = [level for level in levels if level.group_size is None or level.group_size > stride]
-    used = used or [levels[-1]]
+    reach = itertools.accumulate((level.group_size or math.inf for level in levels), operator.mul)
+    used = [level for level, joined in zip(levels, reach, strict=True) if joined > stride]
     latency_s = max(level.latency_s for level in used)
     s_per_byte = max(_ring_s_per_byte(level) for level in used)
     share = (group - 1) / group
@@ -191,7 +199,7 @@ def _hierarchical_term(kind: CollectiveName, members: tuple[Axes, ...], cluster:
     """Return the cost of going level by level: reduce-scatter inwards out, all-gather back."""
     latency_s, s_per_byte, shrink = 0.0, 0.0, 1
     for axes, level in zip(members, cluster.levels, strict=False):
-        used = [(count, whole) for count, whole in axes if count > 1]
+        used = [(count, links) for count, links in axes if count > 1]
         if not used:
             continue
         if kind == "all_to_all":
@@ -206,7 +214,9 @@ def _hierarchical_term(kind: CollectiveName, members: tuple[Axes, ...], cluster:
     return Term("hierarchical", passes * latency_s, passes * s_per_byte)
 
 
-def _level_reduce_scatter(used: list[tuple[int, bool]], level: NetworkLevel) -> tuple[float, float]:
+def _level_reduce_scatter(
+    used: list[tuple[int, float]], level: NetworkLevel
+) -> tuple[float, float]:
     """Return latency and seconds per byte of a reduce-scatter within one level.
 
     On a torus the tensor is cut in one part per axis and each part visits the axes in another
@@ -222,14 +232,14 @@ def _level_reduce_scatter(used: list[tuple[int, bool]], level: NetworkLevel) -> 
         slowest = 0.0
         for part in range(parts):
             done = math.prod(used[(part + step) % parts][0] for step in range(phase))
-            count, whole = used[(part + phase) % parts]
+            count, links = used[(part + phase) % parts]
             share = (count - 1) / count / parts / done
-            slowest = max(slowest, share / _axis_bytes_per_s(level, whole))
+            slowest = max(slowest, share / (level.link_bytes_per_s * links))
         s_per_byte += slowest
     return sum(count - 1 for count, _ in used) * level.latency_s, s_per_byte
 
 
-def _level_all_to_all(used: list[tuple[int, bool]], level: NetworkLevel) -> tuple[float, float]:
+def _level_all_to_all(used: list[tuple[int, float]], level: NetworkLevel) -> tuple[float, float]:
     """Return latency and seconds per byte of an all-to-all within one level.
 
     On a ring a message travels a quarter of it on average.
@@ -238,10 +248,5 @@ def _level_all_to_all(used: list[tuple[int, bool]], level: NetworkLevel) -> tupl
     if level.topology == "switch":
         ((count, _),) = used
         return latency_s, (count - 1) / count / level.sustained_bytes_per_s
-    slowest = max(count / 4 / _axis_bytes_per_s(level, whole) for count, whole in used)
+    slowest = max(count / 4 / (level.link_bytes_per_s * links) for count, links in used)
     return latency_s, max(1.0 / level.sustained_bytes_per_s, slowest)
-
-
-def _axis_bytes_per_s(level: NetworkLevel, whole: bool) -> float:
-    """Return the bandwidth of a ring along an axis; part of an axis is a line, without wrap."""
-    return level.link_bytes_per_s * (2 if whole else 1)

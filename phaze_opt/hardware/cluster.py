@@ -7,9 +7,10 @@ import tomllib
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Literal
 
-from phaze_opt.codec import from_builtins
+from phaze_opt.codec import from_builtins, read_file
 from phaze_opt.errors import InputError, unknown_name
 
 Topology = Literal["switch", "ring", "torus"]
@@ -105,6 +106,16 @@ class Cluster:
             raise InputError(f"devices is {self.devices}, but it must be at least 1.")
         if not self.levels:
             raise InputError(f"The cluster {self.name!r} has no network level.")
+        if self.devices > self.reach:
+            raise InputError(
+                f"devices is {self.devices}, but the network of {self.name!r} joins at most "
+                f"{self.reach:.0f}."
+            )
+
+    @property
+    def reach(self) -> float:
+        """Devices that all levels together can join; infinite if one has no size."""
+        return math.prod(math.inf if v.group_size is None else v.group_size for v in self.levels)
 
 
 @cache
@@ -118,15 +129,57 @@ def cluster_presets() -> dict[str, Cluster]:
     }
 
 
-def load_cluster(name: str, devices: int) -> Cluster:
-    """Return the preset of this name with so many devices.
+def find_cluster(name: str) -> Cluster:
+    """Return the preset of this name, or the cluster of a TOML file at this path.
+
+    A file holds what an entry of ``data/clusters.toml`` holds.
 
     Raises
     ------
     InputError
-        If there is none.
+        If there is no such preset, or the file is not valid.
+    NotFoundError
+        If there is no such file.
     """
     presets = cluster_presets()
-    if name not in presets:
+    if name in presets:
+        return presets[name]
+    if not name.endswith(".toml"):
         raise unknown_name("cluster", name, presets)
-    return replace(presets[name], devices=devices)
+    path = Path(name)
+    try:
+        table = tomllib.loads(read_file(path, "cluster file").decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"The cluster file {path} is not valid TOML: {error}.") from None
+    return from_builtins({"name": path.stem, **table}, Cluster, f"cluster file {path}")
+
+
+def load_cluster(name: str, devices: int) -> Cluster:
+    """Return a cluster with so many devices.
+
+    Of a torus larger than that, a job gets the most cubic slice that is large enough, grown by
+    doubling the shortest axis (as slices of TPU pods are offered).
+
+    Parameters
+    ----------
+    name
+        Preset or path of a TOML file, see `find_cluster`.
+    devices
+        How many there are.
+    """
+    cluster = find_cluster(name)
+    if cluster.levels[0].topology == "torus" and 1 <= devices < math.prod(cluster.levels[0].axes):
+        axes = _slice(cluster.levels[0].axes, devices)
+        first = replace(cluster.levels[0], axes=axes, group_size=math.prod(axes))
+        return Cluster(cluster.name, (first, *cluster.levels[1:]), devices, cluster.source)
+    return replace(cluster, devices=devices)
+
+
+def _slice(pod: tuple[int, ...], devices: int) -> tuple[int, ...]:
+    """Return the extents of the slice of a pod that holds so many devices."""
+    axes = [1] * len(pod)
+    while math.prod(axes) < devices:
+        free = [axis for axis in range(len(pod)) if axes[axis] < pod[axis]]
+        shortest = min(free, key=lambda axis: (axes[axis], axis))
+        axes[shortest] = min(2 * axes[shortest], pod[shortest])
+    return tuple(axes)
