@@ -33,6 +33,8 @@ class StageCosts:
         Per device, tied ones once.
     shared_parameters
         Those that a layer outside the stage holds too.
+    resident_bytes, stash_bytes
+        State and largest working set; what each microbatch in flight adds.
     in_flight_limit
         Most microbatches whose stash fits beside state and working set; −1 if not even those fit.
     """
@@ -45,6 +47,8 @@ class StageCosts:
     receive_gradient_s: Floats
     parameters: Integers
     shared_parameters: Integers
+    resident_bytes: Floats
+    stash_bytes: Floats
     in_flight_limit: Integers
 
     @property
@@ -87,7 +91,8 @@ def stage_costs(
     parameters, shared = _parameters(layers)
     state_bytes = optimizer.weight_bytes + optimizer.gradient_bytes + optimizer.state_bytes
     transient = _interval_max([layer.transient_bytes for layer in layers])
-    free = np.floor(problem.hbm_usable_bytes) - parameters * state_bytes - transient
+    resident = parameters * state_bytes + transient
+    free = np.floor(problem.hbm_usable_bytes) - resident
     stash = _interval_sum([layer.stash_bytes for layer in layers])
     limit = np.where(free < 0, -1, np.floor_divide(free, np.maximum(stash, 1)))
     activation, gradient = _receives(problem, layers, latency_s, link_bytes_per_s)
@@ -100,6 +105,8 @@ def stage_costs(
         receive_gradient_s=gradient,
         parameters=parameters.astype(np.int64),
         shared_parameters=shared.astype(np.int64),
+        resident_bytes=resident,
+        stash_bytes=stash,
         in_flight_limit=limit.astype(np.int64),
     )
 

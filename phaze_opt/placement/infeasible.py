@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from phaze_opt.errors import InfeasibleError
+from phaze_opt.placement.costs import stage_costs
 from phaze_opt.placement.memory import stage_memory
 from phaze_opt.placement.problem import LayerCost, PlacementProblem
 from phaze_opt.placement.training import OPTIMIZERS
@@ -70,15 +74,8 @@ def _largest_layer(problem: PlacementProblem, width: int) -> tuple[int, int, Lay
 
 def _explain_tightest_split(problem: PlacementProblem, widths: Sequence[int]) -> InfeasibleError:
     """Name the stage that does not fit in the split that needs least memory."""
-    best: tuple[float, int, list[int]] | None = None
-    for width in widths:
-        most_stages = min(len(problem.layers[width]), problem.cluster.devices // width)
-        for stages in range(1, most_stages + 1):
-            need, starts = _least_memory_split(problem, width, stages)
-            if best is None or need < best[0]:
-                best = (need, width, starts)
-    assert best is not None
-    _, width, starts = best
+    tightest = [(*_least_memory_split(problem, width), width) for width in widths]
+    _, starts, width = min(tightest, key=lambda entry: (entry[0], entry[2]))
     layers = problem.layers[width]
     ends = [*starts[1:], len(layers)]
     held = [_in_flight(problem, len(starts) - stage) for stage in range(len(starts))]
@@ -98,29 +95,28 @@ def _explain_tightest_split(problem: PlacementProblem, widths: Sequence[int]) ->
 
 
 def _in_flight(problem: PlacementProblem, place: int) -> int:
-    """Return the microbatches in flight of a stage, as few as the widest data parallelism has."""
+    """Return the microbatches in flight of a stage without data parallelism."""
     training = problem.training
     return min(place, -(-training.global_batch // training.microbatch))
 
 
-def _least_memory_split(
-    problem: PlacementProblem, width: int, stages: int
-) -> tuple[float, list[int]]:
-    """Split the chain so that its fullest stage holds least."""
-    layers = problem.layers[width]
-    optimizer = OPTIMIZERS[problem.training.optimizer]
-    count = len(layers)
-    best: dict[int, tuple[float, list[int]]] = {count: (0.0, [])}
-    for place in range(1, stages + 1):
-        held = _in_flight(problem, place)
-        found: dict[int, tuple[float, list[int]]] = {}
-        for i in range(stages - place, count - place + 1):
-            options = [
-                (max(rest, stage_memory(layers[i:j], held, optimizer).total), [i, *starts])
-                for j, (rest, starts) in best.items()
-                if j > i
-            ]
-            if options:
-                found[i] = min(options, key=lambda option: (option[0], option[1]))
-        best = found
-    return best[0]
+def _least_memory_split(problem: PlacementProblem, width: int) -> tuple[float, list[int]]:
+    """Split the chain so that its fullest stage holds least, over any number of stages."""
+    costs = stage_costs(problem, width, 0.0, 1.0)
+    count = costs.layers
+    invalid = np.tril(np.ones((count, count + 1), dtype=np.bool_))
+    after = np.full(count + 1, np.inf)
+    after[count] = 0.0
+    choices: list[NDArray[np.intp]] = []
+    best, best_stages = np.inf, 0
+    for place in range(1, min(count, problem.cluster.devices // width) + 1):
+        need = costs.resident_bytes + _in_flight(problem, place) * costs.stash_bytes
+        fullest = np.where(invalid, np.inf, np.maximum(need, after))
+        choices.append(fullest.argmin(axis=1))
+        after = np.append(fullest.min(axis=1), np.inf)
+        if after[0] < best:
+            best, best_stages = float(after[0]), place
+    starts = [0]
+    for place in range(best_stages, 1, -1):
+        starts.append(int(choices[place - 1][starts[-1]]))
+    return best, starts
