@@ -249,7 +249,7 @@ def _attention_products(query: Tensor, key: Tensor) -> tuple[Gemm, Gemm]:
 
 def _flash_attention(node: fx.Node) -> tuple[Work, ...]:
     """Two products around a softmax (and dropout) that stay on the chip."""
-    query, key, dropout = value_of(node.args[0]), value_of(node.args[1]), node.args[3]
+    query, key, dropout = value_of(node.args[0]), value_of(node.args[1]), node.args[4]
     scores, context = _attention_products(query, key)
     rows, columns = scores.batch * scores.m, scores.n
     vector = [VectorWork("softmax", rows, columns)]
@@ -264,7 +264,7 @@ def _flash_attention_backward(node: fx.Node) -> tuple[Work, ...]:
     The probabilities come from the scores by one exponential with the saved row statistics; the
     softmax's backward needs the row sums of gradient times output.
     """
-    query, key, dropout = value_of(node.args[1]), value_of(node.args[2]), node.args[6]
+    query, key, dropout = value_of(node.args[1]), value_of(node.args[2]), node.args[7]
     scores, context = _attention_products(query, key)
     value_gradient = Gemm(m=scores.n, n=scores.k, k=scores.m, batch=scores.batch)
     gemms = (scores, value_gradient, scores, context, value_gradient)

@@ -156,7 +156,7 @@ def _written(live: LiveGraph, nodes: Sequence[fx.Node]) -> set[Base]:
 
 
 def _handed_over(live: LiveGraph, nodes: Sequence[fx.Node], results: set[Base]) -> set[Base]:
-    """Return the memory that some nodes write and other nodes read, or that is among the results."""
+    """Return the memory that some nodes write and others read, or that is among the results."""
     here = set(nodes)
     return {
         base

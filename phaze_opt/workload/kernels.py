@@ -47,11 +47,11 @@ class _MaskedSoftmax(torch.autograd.Function):
 
 
 def _flash_attention(
-    q: Tensor, k: Tensor, v: Tensor, dropout: float, causal: bool
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool
 ) -> tuple[Tensor, Tensor]:
     rows, batch, heads, _ = q.shape
     statistics = q.new_empty((batch, heads, rows), dtype=ROW_STATISTICS_DTYPE)
-    return q.new_empty(q.shape), statistics
+    return torch.empty_like(q), statistics
 
 
 def _flash_attention_backward(
@@ -61,10 +61,11 @@ def _flash_attention_backward(
     v: Tensor,
     out: Tensor,
     statistics: Tensor,
+    mask: Tensor | None,
     dropout: float,
     causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
 
 
 flash_attention = shape_only("flash_attention", _flash_attention)
@@ -79,17 +80,26 @@ class _FlashAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, dropout: float, causal: bool) -> Any:
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        dropout: float,
+        causal: bool,
+    ) -> Any:
         """Return the attention's result."""
-        out, statistics = flash_attention(q, k, v, dropout, causal)
-        ctx.save_for_backward(q, k, v, out, statistics)
+        out, statistics = flash_attention(q, k, v, mask, dropout, causal)
+        ctx.save_for_backward(q, k, v, out, statistics, mask)
         ctx.options = (dropout, causal)
         return out
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         """Return gradients of query, key and value."""
-        return *flash_attention_backward(gradient, *ctx.saved_tensors, *ctx.options), None, None
+        gradients = flash_attention_backward(gradient, *ctx.saved_tensors, *ctx.options)
+        return *gradients, None, None, None
 
 
 def _rotary(x: Tensor, table: Tensor, inverse: bool) -> Tensor:
@@ -192,9 +202,11 @@ def softmax_of_scores(scores: Tensor, scale: float, causal: bool) -> Tensor:
     return result
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, dropout: float, causal: bool) -> Tensor:
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, dropout: float, causal: bool, mask: Tensor | None = None
+) -> Tensor:
     """Return fused attention of ``(sequence, batch, heads, head size)`` tensors."""
-    result: Tensor = apply(_FlashAttention, q, k, v, dropout, causal)
+    result: Tensor = apply(_FlashAttention, q, k, v, mask, dropout, causal)
     return result
 
 

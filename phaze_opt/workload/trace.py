@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -34,6 +35,15 @@ class Trace:
     backward: fx.Graph
     held: Mapping[str, str]
     results: int
+
+
+class _Traced(Exception):
+    """Ends tracing once both graphs are there: nothing shall be compiled or run."""
+
+
+def _unreached(part: fx.GraphModule, example_inputs: Any) -> fx.GraphModule:
+    """Compile a graph: not reached, as tracing ends before."""
+    return part
 
 
 def trace(module: nn.Module, inputs: Sequence[Tensor]) -> Trace:
@@ -82,12 +92,10 @@ def trace_function(
         results = options["num_fwd_outputs"]
         pair = default_partition(joint, joint_inputs, **options)
         graphs.extend(part.graph for part in pair)
-        return pair
+        raise _Traced
 
-    def keep(part: fx.GraphModule, example_inputs: Any) -> fx.GraphModule:
-        return part
-
-    aot_function(call, keep, keep, partition_fn=partition)(list(held.values()), list(inputs))
+    with suppress(_Traced):
+        aot_function(call, _unreached, partition_fn=partition)(list(held.values()), list(inputs))
     if not graphs:
         raise InputError("The module has no result that depends on a parameter being trained.")
     placeholders = [node.name for node in graphs[0].find_nodes(op="placeholder")]

@@ -1,0 +1,167 @@
+"""A user's own modules: layers found, branches kept, nothing lost."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from phaze_opt.errors import InputError
+from phaze_opt.workload.graph import Layer, OperatorGraph, Workload
+from phaze_opt.workload.user_module import capture_module
+from phaze_opt.workload.workload_file import read_workload, write_workload
+from phaze_opt.workload.zoo import load_workload
+from tests.workload.user_modules import ROWS, WIDTH, WORDS
+
+HERE = "tests.workload.user_modules"
+
+
+def _capture(name: str, *microbatch: int) -> Workload:
+    return capture_module(f"{HERE}:{name}", microbatch=microbatch or (2,), sequence=ROWS)
+
+
+def _names(workload: Workload) -> list[str]:
+    return [name for name, _ in workload.variants[0].nodes]
+
+
+def _layers(workload: Workload) -> dict[str, Layer]:
+    variant = workload.variants[0]
+    return {name: variant.layers[index] for name, index in variant.nodes}
+
+
+def _kinds(graph: OperatorGraph) -> Counter[str]:
+    return Counter(work.kind for op in graph.operators for work in op.vector)
+
+
+def test_language_model_has_its_layers() -> None:
+    """Members of the ModuleList are one shared layer; before and after are the first and last."""
+    workload = _capture("language_model")
+    assert _names(workload) == ["first", "blocks.0", "blocks.1", "blocks.2", "last"]
+    assert workload.variants[0].counts == (1, 3, 1)
+    stream = 2 * 2 * ROWS * WIDTH
+    assert workload.variants[0].edges == tuple((i, i + 1, stream) for i in range(4))
+
+
+def test_language_model_agrees_with_the_family() -> None:
+    """A GPT block written by hand has the family's products, parameters and stash."""
+    mine = _layers(_capture("language_model"))
+    model = f"gpt:layers=3,hidden={WIDTH},heads=4,sequence={ROWS},vocab={WORDS}"
+    family = load_workload(f"{model},attention=flash,dropout=0", microbatch=(2,))
+    block = family.variants[0].layers[1]
+    assert mine["blocks.1"].parameters == block.parameters
+    assert mine["blocks.1"].forward.flops == block.forward.flops
+    assert mine["blocks.1"].backward.flops == block.backward.flops
+    # On the CPU that a user's module seems to be on, the two norms keep their two statistics per
+    # token in bf16 instead of fp32.
+    difference = 2 * ROWS * 2 * 2 * (4 - 2)
+    assert mine["blocks.1"].stash_bytes.none == block.stash_bytes.none - difference
+    assert mine["last"].forward.flops == family.variants[0].layers[2].forward.flops
+
+
+def test_tied_weights_are_counted_once() -> None:
+    """The head that uses the embedding's weight holds it, but the model has it once."""
+    workload = _capture("language_model")
+    layers = _layers(workload)
+    assert layers["last"].tied_parameters == WORDS * WIDTH
+    held = sum(layer.parameters for layer in layers.values())
+    assert workload.parameters == held - WORDS * WIDTH
+
+
+def test_branches_are_kept() -> None:
+    """Two towers and a skip across a layer are a graph, not a chain."""
+    workload = _capture("towers")
+    assert _names(workload) == ["left.0", "left.1", "left.2", "right.0", "right.1", "last"]
+    pairs = [(source, destination) for source, destination, _ in workload.variants[0].edges]
+    assert pairs == [(0, 1), (0, 5), (1, 2), (2, 5), (3, 4), (4, 5)]
+    layers = _layers(workload)
+    assert layers["left.1"] == layers["left.2"]
+    assert _kinds(layers["left.0"].forward) == {"relu": 1}  # goes with its layer
+    assert _kinds(layers["left.0"].backward)["add"] == 1  # gradients of both readers
+
+
+def test_a_module_without_a_list_is_split_at_its_children() -> None:
+    """A plain Sequential has a layer per child that does work."""
+    workload = _capture("convolutional")
+    assert _names(workload) == ["0", "1", "2", "4"]  # flattening is a view
+    assert _layers(workload)["0"].forward.flops == 2 * 2 * 36 * 8 * 27
+
+
+def test_a_layer_used_twice_is_two_nodes_with_one_weight() -> None:
+    """A shared layer runs twice and is held once."""
+    workload = _capture("shared")
+    assert _names(workload) == ["twice", "twice#2", "once"]
+    layers = _layers(workload)
+    assert layers["twice#2"].tied_parameters == layers["twice"].parameters
+    assert workload.parameters == 2 * (WIDTH * WIDTH + WIDTH)
+
+
+@pytest.mark.parametrize("name", ["language_model", "towers", "convolutional", "shared"])
+def test_nothing_is_lost_between_layers(name: str) -> None:
+    """Backward products are twice the forward's but for the data gradients of the inputs."""
+    layers = _layers(_capture(name))
+    for title, layer in layers.items():
+        attention = 1.25 if "blocks" in title else 1
+        least = layer.forward.flops
+        assert least <= layer.backward.flops <= 2 * attention * layer.forward.flops
+        for graph in (layer.forward, layer.backward):
+            used = {source for source, _, _ in graph.edges}
+            for index, operator in enumerate(graph.operators):
+                assert operator.outlives or index in used
+
+
+def test_microbatches_scale() -> None:
+    """Twice the samples are twice the products and the activations, with the same weights."""
+    workload = _capture("language_model", 1, 2)
+    one, two = (variant.layers[1] for variant in workload.variants)
+    assert two.forward.flops == 2 * one.forward.flops
+    assert two.stash_bytes.none == 2 * one.stash_bytes.none
+    assert two.parameters == one.parameters
+    assert [variant.microbatch for variant in workload.variants] == [1, 2]
+
+
+def test_captured_module_is_a_model_file(tmp_path: Path) -> None:
+    """What was captured can be written, read, and used as a model by its path."""
+    workload = _capture("towers", 1, 2)
+    path = tmp_path / "towers.json"
+    write_workload(workload, path)
+    assert read_workload(path) == workload
+    assert load_workload(str(path), microbatch=(2,)).variants == workload.variants[1:]
+
+
+def test_the_working_directory_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A factory in a file beside the user is found without installing anything."""
+    (tmp_path / "my_own_model.py").write_text(
+        "import torch\n"
+        "def make(microbatch):\n"
+        "    return torch.nn.Linear(3, 4), torch.zeros(microbatch, 3)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert capture_module("my_own_model:make").parameters == 16
+
+
+@pytest.mark.parametrize(
+    ("factory", "words"),
+    [
+        ("nothing", "must be package.module:factory"),  # no colon
+        ("no_such_package.module:make", "cannot be imported"),
+        (f"{HERE}:absent", "has no function 'absent'"),
+        (f"{HERE}:NOT_A_FUNCTION", "has no function"),
+        (f"{HERE}:failing", "no weights here"),  # its own error
+        (f"{HERE}:only_module", "must return a module and its inputs"),
+        (f"{HERE}:strange_inputs", "returned a str"),
+        (f"{HERE}:deciding", "cannot be traced"),  # depends on data
+        (f"{HERE}:frozen", "no result that depends on a parameter"),
+    ],
+)
+def test_bad_factories_are_refused(factory: str, words: str) -> None:
+    """What cannot be captured is refused in one sentence."""
+    with pytest.raises(InputError) as caught:
+        capture_module(factory)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_microbatch_must_be_positive() -> None:
+    """No microbatch and an empty one are refused."""
+    for microbatch in ((), (0,)):
+        with pytest.raises(InputError, match="at least 1"):
+            capture_module(f"{HERE}:towers", microbatch=microbatch)
