@@ -1,0 +1,51 @@
+"""How people place the known models by hand."""
+
+from __future__ import annotations
+
+import csv
+from functools import cache
+from importlib import resources
+
+from phaze_opt.errors import InfeasibleError, unknown_name
+
+
+@cache
+def expert_placements() -> dict[str, tuple[int, int]]:
+    """Return pipeline and tensor degree by model, from ``data/expert_placements.csv``."""
+    folder = resources.files("phaze_opt.placement").joinpath("data")
+    text = folder.joinpath("expert_placements.csv").read_text("utf-8")
+    return {
+        row["model"]: (int(row["pipeline"]), int(row["tensor"]))
+        for row in csv.DictReader(text.splitlines())
+    }
+
+
+def expert_degrees(model: str, devices: int) -> tuple[int, int, int]:
+    """Return the expert's ``(pipeline, data, tensor)`` degrees.
+
+    The data degree is as many replicas as the devices hold, as in the source at 1024 devices.
+
+    Parameters
+    ----------
+    model
+        A model of the table.
+    devices
+        How many there are.
+
+    Raises
+    ------
+    InputError
+        If the table does not have the model.
+    InfeasibleError
+        If not even one replica fits the devices.
+    """
+    placements = expert_placements()
+    if model not in placements:
+        raise unknown_name("model with an expert placement", model, placements)
+    pipeline, tensor = placements[model]
+    if pipeline * tensor > devices:
+        raise InfeasibleError(
+            f"The expert placement of {model} takes {pipeline * tensor} devices per replica, but "
+            f"there are {devices}."
+        )
+    return pipeline, devices // (pipeline * tensor), tensor

@@ -1,0 +1,140 @@
+"""Random placement problems, small enough to try every answer."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from hypothesis import strategies as st
+
+from phaze_opt.estimator.collective import collective_s, send_receive_s
+from phaze_opt.hardware.cluster import Cluster, NetworkLevel
+from phaze_opt.placement.memory import local_parameters, stage_memory
+from phaze_opt.placement.problem import LayerCost, PlacementProblem
+from phaze_opt.placement.training import OPTIMIZERS, OptimizerName, Training
+
+seconds = st.floats(0.01, 1.0)
+sizes = st.integers(0, 100)
+
+
+@st.composite
+def layer_costs(
+    draw: st.DrawFn, count: int, widths: tuple[int, ...], *, forward_share: float | None
+) -> dict[int, tuple[LayerCost, ...]]:
+    """Draw layers at several widths; a forward share ties the backward to the forward."""
+    base = [draw(st.tuples(seconds, seconds, sizes, sizes, sizes, sizes)) for _ in range(count)]
+    if count > 2 and draw(st.booleans()):
+        base[1:-1] = [base[1]] * (count - 2)
+    tied = draw(st.integers(0, 30)) if count > 1 else 0
+    return {
+        width: tuple(
+            LayerCost(
+                name=f"layer.{index}",
+                forward_s=forward / width**0.8,
+                backward_s=(forward / forward_share - forward if forward_share else backward)
+                / width**0.8,
+                recompute_s=0.0,
+                parameters=parameters // width + (tied if index in (0, count - 1) else 0),
+                tied_parameters=tied if index in (0, count - 1) else 0,
+                stash_bytes=stash // width,
+                transient_bytes=transient,
+                output_bytes=output,
+            )
+            for index, (forward, backward, parameters, stash, transient, output) in enumerate(base)
+        )
+        for width in widths
+    }
+
+
+@st.composite
+def problems(
+    draw: st.DrawFn,
+    most_layers: int = 6,
+    most_devices: int = 16,
+    forward_share: float | None = None,
+) -> PlacementProblem:
+    """Draw a chain with memory limits on a flat cluster."""
+    count = draw(st.integers(1, most_layers))
+    widths = draw(st.sampled_from([(1,), (1, 2), (2, 4), (1, 2, 4)]))
+    level = NetworkLevel(
+        draw(st.sampled_from([10.0, 1e3, 1e6])), draw(st.sampled_from([0.0, 0.01])), "switch"
+    )
+    global_batch = draw(st.integers(1, 40))
+    optimizer: OptimizerName = draw(st.sampled_from(["sgd", "adam"]))
+    return PlacementProblem(
+        layers=draw(layer_costs(count, widths, forward_share=forward_share)),
+        edges=tuple((index, index + 1) for index in range(count - 1)),
+        cluster=Cluster("drawn", (level,), draw(st.integers(1, most_devices))),
+        training=Training(
+            global_batch, draw(st.integers(1, min(3, global_batch))), optimizer=optimizer
+        ),
+        hbm_usable_bytes=draw(st.sampled_from([500.0, 1000.0, 2000.0, 1e9])),
+        hbm_bytes_per_s=draw(st.sampled_from([100.0, 1e4])),
+    )
+
+
+def all_degrees(problem: PlacementProblem) -> Iterator[tuple[int, int, int]]:
+    """Yield every (pipeline, data, tensor) that the devices and the batch allow."""
+    training = problem.training
+    for tensor, layers in problem.layers.items():
+        for data in range(1, problem.cluster.devices // tensor + 1):
+            if data * training.microbatch > training.global_batch:
+                break
+            for pipeline in range(1, len(layers) + 1):
+                if pipeline * data * tensor <= problem.cluster.devices:
+                    yield pipeline, data, tensor
+
+
+def all_splits(layers: int, stages: int) -> Iterator[tuple[int, ...]]:
+    """Yield the first layers of every split into so many stages."""
+    for cuts in itertools.combinations(range(1, layers), stages - 1):
+        yield (0, *cuts)
+
+
+def closed_form(
+    problem: PlacementProblem, degrees: tuple[int, int, int], starts: tuple[int, ...]
+) -> float | None:
+    """Return the closed form of a batch's time straight from its definition; None if too large."""
+    pipeline, data, tensor = degrees
+    layers, training = problem.layers[tensor], problem.training
+    optimizer = OPTIMIZERS[training.optimizer]
+    microbatches = -(-training.global_batch // (data * training.microbatch))
+    all_tied = sum(layer.tied_parameters for layer in layers)
+    loads, finishes, before = [], [], 0.0
+    for stage, (i, j) in enumerate(zip(starts, (*starts[1:], len(layers)), strict=True)):
+        held = layers[i:j]
+        in_flight = min(pipeline - stage, microbatches)
+        if stage_memory(held, in_flight, optimizer).total > problem.hbm_usable_bytes:
+            return None
+        parameters = local_parameters(held)
+        forward = sum(layer.forward_s for layer in held)
+        backward = sum(layer.backward_s + layer.recompute_s for layer in held)
+        backward += parameters * optimizer.accumulation_bytes / problem.hbm_bytes_per_s
+        if i > 0:
+            forward += send_receive_s(layers[i - 1].output_bytes, problem.cluster)
+        if j < len(layers):
+            backward += send_receive_s(layers[j - 1].output_bytes, problem.cluster)
+        tail = parameters * optimizer.step_bytes / problem.hbm_bytes_per_s
+        if parameters:
+            gradient_bytes = parameters * optimizer.gradient_bytes
+            tail += collective_s("all_reduce", gradient_bytes, data, problem.cluster, tensor)
+        tied = [layer.tied_parameters for layer in held]
+        if max(tied) > 0 and sum(tied) < all_tied:
+            tail += collective_s(
+                "all_reduce", max(tied) * optimizer.gradient_bytes, 2, problem.cluster
+            )
+        loads.append(forward + backward)
+        finishes.append(tail - before)
+        before += backward
+    return (microbatches - 1) * max(loads) + sum(loads) + max(finishes)
+
+
+def best_closed_form(problem: PlacementProblem) -> float | None:
+    """Return the least closed form over all degrees and splits, by trying them all."""
+    times = [
+        time
+        for degrees in all_degrees(problem)
+        for starts in all_splits(len(problem.layers[degrees[2]]), degrees[0])
+        if (time := closed_form(problem, degrees, starts)) is not None
+    ]
+    return min(times, default=None)
