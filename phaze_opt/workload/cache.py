@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,9 +17,10 @@ import msgspec
 from phaze_opt.codec import to_json
 from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.graph import SCHEMA_VERSION, WorkloadVariant
+from phaze_opt.workload.workload_file import write_whole
 
 CAPTURE_VERSION = 2
-"""Changes whenever capture gives other numbers for the same model."""
+"""Changes whenever capture gives other numbers for the same model (a golden file holds that)."""
 
 _log = logging.getLogger(__name__)
 
@@ -74,9 +74,7 @@ def write_variant(cached: CachedVariant) -> None:
     path = _path(cached.key)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as part:
-            part.write(to_json(cached))
-        Path(part.name).replace(path)
+        write_whole(path, to_json(cached))
     except OSError as error:
         _log.warning("The captured workload is not kept: %s (%s).", path, error.strerror)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from uuid import uuid4
 
 import msgspec
 
@@ -23,6 +23,16 @@ from phaze_opt.workload.graph import (
 _KINDS = frozenset(VECTOR_KINDS)
 
 
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file so that nobody ever sees a part of it, and leave nothing behind on failure."""
+    part = path.with_name(f"{path.name}.{uuid4().hex}.part")
+    try:
+        part.write_bytes(data)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
 def write_workload(workload: Workload, path: Path) -> None:
     """Write a workload as JSON, whole or not at all.
 
@@ -32,9 +42,7 @@ def write_workload(workload: Workload, path: Path) -> None:
         If the file cannot be written.
     """
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as part:
-            part.write(to_json(workload))
-        Path(part.name).replace(path)
+        write_whole(path, to_json(workload))
     except OSError as error:
         raise PhazeError(f"The workload cannot be written to {path}: {error.strerror}.") from None
 

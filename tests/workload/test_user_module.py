@@ -4,13 +4,14 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 
 from phaze_opt.errors import InputError
 from phaze_opt.workload.graph import Layer, OperatorGraph, Workload
 from phaze_opt.workload.user_module import capture_module
 from phaze_opt.workload.workload_file import read_workload, write_workload
 from phaze_opt.workload.zoo import load_workload
-from tests.workload.user_modules import ROWS, WIDTH, WORDS
+from tests.workload.user_modules import ROWS, WIDTH, WORDS, eager_blocks
 
 HERE = "tests.workload.user_modules"
 
@@ -55,6 +56,26 @@ def test_language_model_agrees_with_the_family() -> None:
     difference = 2 * ROWS * 2 * 2 * (4 - 2)
     assert mine["blocks.1"].stash_bytes.none == block.stash_bytes.none - difference
     assert mine["last"].forward.flops == family.variants[0].layers[2].forward.flops
+
+
+def test_stash_is_what_autograd_saves() -> None:
+    """The stash equals, to the byte, the distinct memory that a real forward pass saves."""
+    layers = _layers(_capture("eager_blocks"))
+    model, inputs = eager_blocks(2)
+    model = model.to(torch.bfloat16)
+    weights = {one.untyped_storage().data_ptr() for one in model.parameters()}
+    saved: dict[int, torch.UntypedStorage] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        memory = tensor.untyped_storage()
+        if memory.data_ptr() not in weights:
+            saved[memory.data_ptr()] = memory
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model(inputs.to(torch.bfloat16))
+    really = sum(memory.nbytes() for memory in saved.values())
+    assert sum(layer.stash_bytes.none for layer in layers.values()) == really
 
 
 def test_tied_weights_are_counted_once() -> None:

@@ -4,8 +4,10 @@ import json
 import logging
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,8 +20,8 @@ from phaze_opt.workload.workload_file import write_workload
 TINY = "gpt:layers=2,hidden=16,heads=4,sequence=8,vocab=50"
 
 
-def _load(model: str = TINY, **options: object) -> Workload:
-    return zoo.load_workload(model, **options)  # type: ignore[arg-type]
+def _load(model: str = TINY, **options: Any) -> Workload:
+    return zoo.load_workload(model, **options)
 
 
 @pytest.fixture
@@ -101,10 +103,10 @@ def test_sequence_overrides() -> None:
         ),
     ],
 )
-def test_refusals_say_what_is_allowed(options: dict[str, object], words: str) -> None:
+def test_refusals_say_what_is_allowed(options: dict[str, Any], words: str) -> None:
     """What cannot be captured is refused in one sentence, before anything is."""
     with pytest.raises(InputError) as caught:
-        _load(**{"model": TINY, **options})  # type: ignore[arg-type]
+        _load(**{"model": TINY, **options})
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -134,12 +136,12 @@ def test_second_load_reads_the_same_without_torch(cache: Path) -> None:
         lambda text: text.replace('"hidden":16', '"hidden":32'),  # another model's
     ],
 )
-def test_damaged_cache_is_captured_again(cache: Path, damage: object) -> None:
+def test_damaged_cache_is_captured_again(cache: Path, damage: Callable[[str], str]) -> None:
     """A broken, foreign or outdated file is replaced, not believed."""
     first = _load()
     (path,) = cache.iterdir()
     whole = path.read_text()
-    path.write_text(damage(whole))  # type: ignore[operator]
+    path.write_text(damage(whole))
     assert _load() == first
     assert path.read_text() == whole
 

@@ -101,6 +101,47 @@ def convolutional(microbatch: int) -> Any:
     return module, torch.zeros(microbatch, 3, 8, 8)
 
 
+class EagerBlock(nn.Module):
+    """A block with attention through scores in memory, in plain PyTorch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.joint = nn.Linear(WIDTH, 3 * WIDTH)
+        self.out = nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Any:
+        """Attend, then the feed-forward network."""
+        batch, rows, _ = x.shape
+        q, k, v = (
+            part.view(batch, rows, HEADS, -1).transpose(1, 2)
+            for part in self.joint(self.norm(x)).split(WIDTH, -1)
+        )
+        weights = torch.softmax(q @ k.transpose(-1, -2) / 2, -1)
+        x = x + self.out((weights @ v).transpose(1, 2).reshape(batch, rows, WIDTH))
+        return x + self.down(functional.silu(self.up(x)))
+
+
+class EagerBlocks(nn.Module):
+    """A stack of eager blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(EagerBlock() for _ in range(2))
+
+    def forward(self, x: Tensor) -> Any:
+        """Apply all blocks."""
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def eager_blocks(microbatch: int) -> Any:
+    """Make the stack of eager blocks."""
+    return EagerBlocks(), torch.zeros(microbatch, ROWS, WIDTH)
+
+
 class Shared(nn.Module):
     """One layer used twice, called by keyword."""
 
