@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from phaze_opt.codec import from_builtins, read_file
@@ -17,7 +17,7 @@ from phaze_opt.scheduling.problem import (
     ScheduleStatus,
 )
 from phaze_opt.scheduling.utilisation import Utilisation, utilisation
-from phaze_opt.scheduling.validation import CORE_TYPES, validate
+from phaze_opt.scheduling.validation import CORE_TYPES, topological_order, validate
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,16 @@ def _skip_space(text: str, position: int) -> int:
 
 
 def _to_problem(row: _ProblemRow, intra_operator: IntraOperatorRule) -> ScheduleProblem:
-    """Turn ids into indices, and check everything."""
+    """Turn ids into indices, and check everything: operators first, then edges."""
+    problem = ScheduleProblem(
+        name=row.name,
+        num_tc=row.num_tc,
+        num_vc=row.num_vc,
+        operators=tuple(_to_operator(operator) for operator in row.operators),
+        edges=(),
+        intra_operator=intra_operator,
+    )
+    validate(problem)
     place = {operator.id: index for index, operator in enumerate(row.operators)}
     for edge in row.edges:
         for end in edge:
@@ -131,15 +140,9 @@ def _to_problem(row: _ProblemRow, intra_operator: IntraOperatorRule) -> Schedule
                 raise InputError(
                     f"Problem {row.name!r} has the edge {list(edge)}, but no operator {end!r}."
                 )
-    problem = ScheduleProblem(
-        name=row.name,
-        num_tc=row.num_tc,
-        num_vc=row.num_vc,
-        operators=tuple(_to_operator(operator) for operator in row.operators),
-        edges=tuple((place[before], place[after]) for before, after in row.edges),
-        intra_operator=intra_operator,
-    )
-    validate(problem)
+    edges = tuple((place[before], place[after]) for before, after in row.edges)
+    problem = replace(problem, edges=edges)
+    topological_order(problem)
     return problem
 
 

@@ -1,0 +1,97 @@
+"""Scheduling problems for hypothesis, and random graphs that look like layers."""
+
+import random
+from typing import Any
+
+from hypothesis import strategies as st
+
+from phaze_opt.scheduling.problem import (
+    CoreType,
+    IntraOperatorRule,
+    ScheduleOperator,
+    ScheduleProblem,
+)
+
+CORES: tuple[CoreType, ...] = ("TC", "VC", "TC+VC", "none")
+RULES: tuple[IntraOperatorRule, ...] = ("exclusive", "per-type")
+
+# Small whole numbers make many ties, fractions of a second make none.
+latencies = st.one_of(st.integers(0, 8).map(float), st.floats(0.05, 5.0))
+fractions = st.one_of(st.just(0.0), st.integers(0, 100).map(lambda n: n / 100), st.floats(0, 1))
+
+
+@st.composite
+def problems(draw: st.DrawFn, most: int = 6) -> ScheduleProblem:
+    """Problems of any shape."""
+    count = draw(st.integers(0, most))
+    operators = []
+    for index in range(count):
+        core = draw(st.sampled_from(CORES))
+        latency_s = draw(latencies)
+        speed_up = draw(st.one_of(st.just(1.0), st.sampled_from([2.0, 3.0]), st.floats(0.8, 4.0)))
+        operators.append(
+            ScheduleOperator(
+                id=f"operator {index}",
+                core=core,
+                latency_s=latency_s,
+                intra_op_latency_s=latency_s / speed_up,
+                hbm_fraction=draw(fractions),
+                glb_fraction=draw(fractions),
+                link_fraction=draw(fractions) if core == "none" else 0.0,
+                intra_op_hbm_fraction=draw(fractions),
+                intra_op_glb_fraction=draw(fractions),
+            )
+        )
+    place = draw(st.permutations(range(count)))
+    pairs = [(place[i], place[j]) for i in range(count) for j in range(i + 1, count)]
+    edges = draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
+    return ScheduleProblem(
+        name="drawn",
+        num_tc=draw(st.integers(1, 3)),
+        num_vc=draw(st.integers(1, 3)),
+        operators=tuple(operators),
+        edges=tuple(edges),
+        intra_operator=draw(st.sampled_from(RULES)),
+    )
+
+
+def layer_like(seed: int, count: int, width: int, **changes: Any) -> ScheduleProblem:
+    """Draw a graph of ``width`` tracks with edges between them, and latencies over two decades."""
+    rng = random.Random(seed)
+    cores = rng.choice([(1, 1), (1, 4), (2, 2), (4, 1), (4, 4), (8, 2), (16, 16)])
+    operators = []
+    for index in range(count):
+        core = rng.choice((*CORES, "TC", "VC", "VC"))
+        all_cores = {"TC": cores[0], "VC": cores[1], "TC+VC": min(cores), "none": 1}[core]
+        latency_s = 10 ** rng.uniform(-6, -4)
+        share = rng.randint(2, 60) / 100
+        speed_up = 1 / (0.1 + 0.9 / all_cores)
+        operators.append(
+            ScheduleOperator(
+                id=str(index),
+                core=core,
+                latency_s=latency_s,
+                intra_op_latency_s=latency_s / speed_up,
+                hbm_fraction=share,
+                link_fraction=0.6 if core == "none" else 0.0,
+                intra_op_hbm_fraction=min(1.0, round(share * speed_up, 2)),
+            )
+        )
+    edges = set()
+    tracks: list[list[int]] = [[] for _ in range(width)]
+    for index in range(count):
+        own = rng.choice(tracks)
+        other = rng.choice(tracks)
+        if own:
+            edges.add((own[-1], index))
+        if other and rng.random() < 0.35:
+            edges.add((other[-1], index))
+        own.append(index)
+    fields: dict[str, Any] = {
+        "name": f"{count} operators, {width} wide, seed {seed}",
+        "num_tc": cores[0],
+        "num_vc": cores[1],
+        "operators": tuple(operators),
+        "edges": tuple(sorted(edges)),
+    }
+    return ScheduleProblem(**{**fields, **changes})
