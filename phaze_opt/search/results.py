@@ -248,14 +248,14 @@ def _kind(trial: FrozenTrial, metrics: Metrics | None) -> TrialKind:
 
 
 def _state(counts: TicketCounts) -> StudyState:
-    """Name the state of a study."""
+    """Name the state of a study; single failed trials are counted, not a state."""
     if counts.held:
         return "running"
     if counts.open:
         return "stopped"
-    if counts.failed:
-        return "failed"
-    return "done" if counts.done else "new"
+    if counts.done:
+        return "done"
+    return "failed" if counts.failed else "new"
 
 
 def _busy_s(trials: Sequence[TrialRecord]) -> float:

@@ -39,6 +39,7 @@ _DRIVERS = {
     "mysql": "mysql+pymysql",
     "mysql+pymysql": "mysql+pymysql",
 }
+_RACE_WORDS = ("already exists", "duplicate key", "UNIQUE", "locked", "concurrently")
 _READ_ONLY: Mapping[str, Any] = {"phaze_read_only": True}
 
 
@@ -157,11 +158,10 @@ def open_storage(storage: str | None = None, *, create: bool = False) -> Storage
         try:
             with database_errors(shown):
                 return _open(url, shown)
-        except (InputError, ConflictError):
-            raise
-        except PhazeError:
+        except DatabaseError as error:
             # Two processes that make the same tables at once disturb each other only then.
-            if attempt == last_try or not _is_reachable(url, shown):
+            raced = any(word in str(error) for word in _RACE_WORDS)
+            if attempt == last_try or not raced:
                 raise
             time.sleep(0.2 * 2**attempt)
     raise AssertionError("the loop above returns or raises")
@@ -284,19 +284,6 @@ def _bring_up_to_date(engine: Engine, shown: str) -> None:
             )
 
 
-def _is_reachable(url: URL, shown: str) -> bool:
-    """Whether the database answers at all, so that trying again may help."""
-    engine = create_engine(url)
-    try:
-        with engine.connect() as connection:
-            connection.execute(select(1))
-    except SQLAlchemyError:
-        return False
-    finally:
-        engine.dispose()
-    return True
-
-
 def _database_error(shown: str, error: BaseException) -> PhazeError:
     """Say in one sentence what a database refused."""
     if isinstance(error, NoSuchModuleError):
@@ -310,6 +297,9 @@ def _database_error(shown: str, error: BaseException) -> PhazeError:
         ):
             return LostConnectionError(f"The connection to {shown} was lost.")
     sentence = " ".join(str(reason).split()).rstrip(".")
+    if "database is locked" in sentence:
+        # A stalled process may hold SQLite's write lock for longer than anybody waits.
+        return LostConnectionError(f"The storage {shown} stayed locked for {_LOCK_TIMEOUT_S} s.")
     if "connection failed" in sentence or "connection refused" in sentence.lower():
         return LostConnectionError(f"The storage {shown} cannot be reached: {sentence}.")
     return DatabaseError(f"The storage {shown} cannot be used: {sentence}.")

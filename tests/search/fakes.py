@@ -25,7 +25,7 @@ TOY = Workload(model="toy", sequence=1, parameters=10, variants=())
 
 
 def toy_spec(**changes: Any) -> StudySpec:
-    """A study of the toy workload."""
+    """Return the spec of a study of the toy workload."""
     fields: dict[str, Any] = {
         "name": "toy",
         "model": "toy",
@@ -50,8 +50,10 @@ def toy_evaluator(
         with Path(path).open("a", encoding="utf-8") as stream:
             stream.write(f"{accelerator} {training}\n")
     feasible = training.microbatch < 8 or training.recompute == "full"
-    speed = accelerator.num_tc * accelerator.pe_x * accelerator.pe_y
-    speed = min(speed, 1024.0 * accelerator.num_vc * accelerator.pe_vc)
+    speed = min(
+        float(accelerator.num_tc * accelerator.pe_x * accelerator.pe_y),
+        1024.0 * accelerator.num_vc * accelerator.pe_vc,
+    )
     throughput = speed / (10 + training.microbatch) if feasible else 0.0
     proof = {"status": "optimal", "bound_s": 1.0, "gap": 0.0}
     layer = {"name": "block", "forward_schedule": proof, "backward_schedule": proof}
@@ -74,6 +76,13 @@ def toy_evaluator(
 def slow_evaluator(*args: Any) -> dict[str, Any]:
     """Do the same in a tenth of a second."""
     time.sleep(0.1)
+    return toy_evaluator(*args)
+
+
+def stuck_evaluator(*args: Any) -> dict[str, Any]:
+    """Never come back from a point that is not a baseline."""
+    if args[1].num_tc != 8:
+        time.sleep(3600)
     return toy_evaluator(*args)
 
 

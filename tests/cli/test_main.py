@@ -1,0 +1,105 @@
+"""The command line as a whole: what it imports, how it fails, what it prints where."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from phaze_opt.cli import main as main_module
+
+from tests.cli.conftest import Phaze
+
+ROOT = Path(__file__).parents[2]
+HEAVY = ("torch", "ortools", "optuna", "pandas", "numba", "sqlalchemy", "plotly")
+
+COMMANDS = [
+    ("evaluate",),
+    ("dashboard",),
+    ("spec", "check"),
+    *(("study", verb) for verb in ("create", "run", "show", "best", "ls", "trials", "delete")),
+    *(("study", verb) for verb in ("stop", "export")),
+    *(("accelerator", verb) for verb in ("ls", "show")),
+    *(("workload", verb) for verb in ("ls", "show", "capture")),
+]
+
+
+def test_importing_the_command_line_is_light() -> None:
+    """Neither the import nor the help loads anything heavy."""
+    program = (
+        "import sys; from phaze_opt.cli.main import run_with; run_with(['--help']);"
+        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stderr.strip() == "[]"
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_help_has_an_example(phaze: Phaze, command: tuple[str, ...]) -> None:
+    """The help of every command shows how it is used."""
+    ran = phaze(*command, "--help")
+    assert ran.code == 0
+    assert "xample" in ran.out
+    assert f"phaze-opt {' '.join(command)}" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        # Usage.
+        (("evaluat",), 2, "evaluate"),
+        (("study", "show"), 2, "Missing argument"),
+        (("study", "show", "x", "--jsno"), 2, "--json"),
+        (("spec", "check", "none.toml"), 3, "no study file"),
+        # Unknown names.
+        (("accelerator", "show", "tpuv4-phase"), 2, "Did you mean 'tpuv4-phaze'"),
+        (("accelerator", "show", "tpuv4-phaze", "--set", "num_ct=3"), 2, "Did you mean"),
+        (("accelerator", "show", "tpuv4-phaze", "--set", "num_tc"), 2, "key=value"),
+        (("workload", "show", "bert-larg"), 2, "Did you mean 'bert-large'"),
+        # Storages.
+        (("study", "show", "x"), 3, "no study database"),
+        (("study", "ls", "--storage", "mango:///x"), 2, "not supported"),
+        (("study", "ls", "--storage", "sqlite:////none/of/this/a.db"), 3, "no study database"),
+    ],
+)
+def test_errors_are_one_sentence(
+    phaze: Phaze, arguments: tuple[str, ...], code: int, sentence: str, tmp_path: Path
+) -> None:
+    """A mistake gives its exit code, one sentence, nothing on stdout, and changes nothing."""
+    ran = phaze(*arguments)
+    assert ran.code == code
+    assert sentence in ran.sentence
+    assert ran.sentence.startswith("Error: ")
+    assert ran.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unexpected_errors_are_one_sentence(
+    phaze: Phaze, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A defect gives one sentence, and with --debug its traceback."""
+
+    def fail(*arguments: object, **options: object) -> None:
+        raise ZeroDivisionError("by\nzero \x1b[31m")
+
+    monkeypatch.setattr(main_module, "app", fail)
+    ran = phaze("study", "ls")
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.count("\n") == 1
+    assert "\x1b" not in ran.err and "by zero" in ran.err
+    main_module.run_with(["study", "ls"], debug=True)
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_interrupt_is_130(phaze: Phaze, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C outside of a run ends with 130 and no traceback."""
+
+    def interrupt(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main_module, "app", interrupt)
+    ran = phaze("study", "ls")
+    assert (ran.code, ran.out, ran.err) == (130, "", "")

@@ -1,0 +1,121 @@
+"""``phaze-opt study``, with the real cost model on a small model."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import SMALL_STUDY, Phaze
+
+
+def test_from_file_to_answer(phaze: Phaze, small_study: Path) -> None:
+    """Create, run, show, best, trials, ls, export, delete: one study's whole life."""
+    made = phaze("study", "create", str(small_study))
+    assert made.code == 0
+    assert "storage sqlite:///phaze.db" in made.err
+    ran = phaze("study", "run", "small")
+    assert (ran.code, ran.out) == (0, "6 of 6 trials complete\n")
+    shown = phaze("study", "show", "small", "--json").json
+    assert shown["state"] == "done"
+    assert shown["trials"]["complete"] == 6
+    assert shown["cost_model_version"]
+    best = phaze("study", "best", "small", "--json").json
+    assert best == shown["best"]
+    assert best["values"] == [best["evaluation"]["throughput_samples_per_s"]]
+    assert [each["name"] for each in best["baselines"]] == ["tpuv4-phaze", "tpuv4-lanes"]
+    assert all(each["ratio"] > 0 for each in best["baselines"])
+    assert len(phaze("study", "trials", "small", "--json").json) == 6
+    assert [each["study"] for each in phaze("study", "ls", "--json").json] == ["small"]
+    table = phaze("study", "show", "small").out
+    for word in ("best", "against", "tpuv4-lanes", "area used", "bound by", "time taken", "proven"):
+        assert word in table
+    for command in (("best", "small"), ("trials", "small"), ("ls",)):
+        assert phaze("study", *command).code == 0
+    phaze("study", "export", "small", "--format", "csv", "--output", "t.csv")
+    phaze("study", "export", "small", "--format", "json", "--output", "t.json")
+    with Path("t.csv").open(encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    objects = json.loads(Path("t.json").read_text(encoding="utf-8"))
+    assert [row["number"] for row in rows] == [str(each["number"]) for each in objects]
+    assert phaze("study", "delete", "small", "--yes").code == 0
+    assert phaze("study", "show", "small").code == 3
+
+
+def test_running_again_does_nothing(phaze: Phaze, small_study: Path) -> None:
+    """A second create and run with the same numbers redo nothing."""
+    phaze("study", "create", str(small_study))
+    phaze("study", "run", "small", "--trials", "3")
+    before = phaze("study", "show", "small", "--json").json
+    assert phaze("study", "create", str(small_study)).code == 4
+    assert phaze("study", "create", str(small_study), "--exist-ok").code == 0
+    assert phaze("study", "run", "small", "--trials", "3").code == 0
+    assert phaze("study", "show", "small", "--json").json == before
+
+
+def test_another_spec_under_the_same_name(phaze: Phaze, small_study: Path) -> None:
+    """``--exist-ok`` accepts the same study only."""
+    phaze("study", "create", str(small_study))
+    small_study.write_text(SMALL_STUDY.replace("devices = 4", "devices = 8"), encoding="utf-8")
+    ran = phaze("study", "create", str(small_study), "--exist-ok")
+    assert ran.code == 4
+    assert "another spec" in ran.sentence
+
+
+def test_no_answer_yet(phaze: Phaze, small_study: Path) -> None:
+    """Before the first feasible trial there is nothing to show as the best."""
+    phaze("study", "create", str(small_study))
+    assert phaze("study", "show", "small", "--json").json["best"] is None
+    assert "nothing feasible yet" in phaze("study", "show", "small").out
+    assert phaze("study", "best", "small").code == 3
+
+
+def test_delete_asks(phaze: Phaze, small_study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without ``--yes`` nothing is deleted unless somebody agrees."""
+    phaze("study", "create", str(small_study))
+    monkeypatch.setattr("typer.confirm", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert phaze("study", "delete", "small").code == 130
+    assert phaze("study", "show", "small").code == 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "sentence"),
+    [
+        ("devices = 4", "devises = 4", 2, "Did you mean 'devices'"),
+        ("devices = 4", "devices = 0", 2, "devices is 0"),
+        ("global_batch = 16", "global_batch = 1", 2, "global batch of 1"),
+        ("gpt:layers=2", "gpt:layer=2", 2, "layers"),
+        ("tpuv4-ici-flat", "tpuv4-ici", 2, "Did you mean"),
+    ],
+)
+def test_bad_specs_store_nothing(
+    phaze: Phaze, small_study: Path, old: str, new: str, code: int, sentence: str
+) -> None:
+    """A spec with a mistake is refused, and no study appears."""
+    small_study.write_text(SMALL_STUDY.replace(old, new), encoding="utf-8")
+    ran = phaze("study", "create", str(small_study))
+    assert ran.code == code
+    assert sentence in ran.sentence
+    assert not Path("phaze.db").exists() or phaze("study", "ls", "--json").json == []
+
+
+def test_unwritable_databases(phaze: Phaze, small_study: Path, tmp_path: Path) -> None:
+    """A database that cannot be written is one sentence."""
+    ran = phaze("study", "create", str(small_study), "--storage", "sqlite:///no/such/folder/a.db")
+    assert (ran.code, ran.out) == (1, "")
+    assert "cannot be made" in ran.sentence
+    text = tmp_path / "text.db"
+    text.write_text("not a database, but a letter to a friend")
+    ran = phaze("study", "create", str(small_study), "--storage", f"sqlite:///{text}")
+    assert ran.code == 2
+    assert text.read_text() == "not a database, but a letter to a friend"
+
+
+def test_check_stores_nothing(phaze: Phaze, small_study: Path, tmp_path: Path) -> None:
+    """A study file can be checked without a database."""
+    assert phaze("spec", "check", str(small_study)).code == 0
+    checked = phaze("spec", "check", str(small_study), "--json").json
+    assert checked["spec"]["devices"] == 4
+    assert [path.name for path in tmp_path.iterdir()] == ["small.toml"]

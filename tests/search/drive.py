@@ -1,0 +1,65 @@
+"""Runs the toy study as a process of its own, so that tests can stop, stall and kill it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from typing import Any
+from unittest.mock import patch
+
+import optuna
+
+import phaze_opt.search.study as study_module
+from phaze_opt.search.storage import Storage, open_storage
+from phaze_opt.search.study import Study
+from phaze_opt.search.tickets import TicketOffice
+from tests.search import fakes
+
+
+def die(*args: Any, **options: Any) -> Any:
+    """End as by kill -9."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def arm(where: str) -> None:
+    """Make the process die at one of the moments at which something could be lost."""
+    if where == "in-ask":
+        make = optuna.trial.Trial.__init__
+
+        def made_and_dead(self: Any, *args: Any) -> None:
+            make(self, *args)
+            die()
+
+        patch.object(optuna.trial.Trial, "__init__", made_and_dead).start()
+    elif where == "before-assign":
+        patch.object(TicketOffice, "assign", die).start()
+    elif where == "before-done":
+        patch.object(TicketOffice, "finish", die).start()
+
+
+def main() -> int:
+    """Run, and print what came of it."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--total", type=int)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--lease", type=float, default=30.0)
+    parser.add_argument("--evaluator", default="toy_evaluator")
+    parser.add_argument("--die", default="never")
+    options = parser.parse_args()
+    storage: Storage = open_storage()
+    study = Study.open("toy", storage)
+    study.evaluator = getattr(fakes, options.evaluator)
+    # The toy has no version; the real one takes a second to import.
+    version = study.resolved.cost_model_version
+    patch.object(study_module, "current_version", lambda: version).start()
+    arm(options.die)
+    print("ready", flush=True)
+    outcome = study.run(options.total, workers=options.workers, lease_s=options.lease)
+    print(outcome.counts, outcome.failures)
+    return outcome.exit_code or 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

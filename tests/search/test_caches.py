@@ -1,0 +1,119 @@
+"""Evaluations and schedules are computed once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+
+from phaze_opt.scheduling.problem import Schedule, ScheduledOperator
+from phaze_opt.search.caches import EvaluationCache, ScheduleCache, find_evaluations
+from phaze_opt.search.storage import open_storage
+from phaze_opt.search.tables import EvaluationRow, ScheduleRow
+
+SCHEDULE = Schedule((ScheduledOperator("a", 0.0, 1.0, True),), 1.0, "optimal", 1.0, "bound", 0.1)
+
+
+def test_computed_once_and_found_after(any_url: str) -> None:
+    """The second request of any worker finds what the first computed."""
+    storage = open_storage(any_url, create=True)
+    mine, yours = (EvaluationCache(storage, token, 30.0) for token in ("me", "you"))
+    assert mine.get_or_compute("k", lambda: {"x": 1.5}) == ({"x": 1.5}, False)
+    assert yours.get_or_compute("k", lambda: pytest.fail("again")) == ({"x": 1.5}, True)
+    assert find_evaluations(storage, ["k", "other"]) == {"k": {"x": 1.5}}
+
+
+def test_two_workers_at_once_compute_once(any_url: str) -> None:
+    """Who comes second waits for the one that is computing."""
+    storage = open_storage(any_url, create=True)
+    computed: list[str] = []
+    results: list[Any] = []
+
+    def work(token: str) -> None:
+        def compute() -> dict[str, Any]:
+            computed.append(token)
+            time.sleep(0.2)
+            return {"by": token}
+
+        results.append(EvaluationCache(storage, token, 30.0).get_or_compute("k", compute)[0])
+
+    threads = [threading.Thread(target=work, args=(str(index),)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(computed) == 1
+    assert results == [{"by": computed[0]}] * 4
+
+
+def test_a_claim_that_ran_out_is_taken_over(any_url: str) -> None:
+    """A point whose worker vanished is computed by another one."""
+    storage = open_storage(any_url, create=True)
+    with storage.writing() as session:
+        session.add(EvaluationRow(key="k", token="gone", until_s=0.0, body=None))
+    cache = EvaluationCache(storage, "me", 30.0)
+    assert cache.get_or_compute("k", lambda: {"x": 1}) == ({"x": 1}, False)
+
+
+def test_an_error_frees_the_claim(any_url: str) -> None:
+    """When computing fails, the next one may try."""
+    storage = open_storage(any_url, create=True)
+
+    def fail() -> dict[str, Any]:
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError):
+        EvaluationCache(storage, "me", 30.0).get_or_compute("k", fail)
+    cache = EvaluationCache(storage, "you", 30.0)
+    assert cache.get_or_compute("k", lambda: {"x": 1}) == ({"x": 1}, False)
+
+
+def test_renewal_keeps_a_claim(sqlite_url: str) -> None:
+    """A worker that renews its lease is not overtaken."""
+    storage = open_storage(sqlite_url, create=True)
+    cache = EvaluationCache(storage, "me", 30.0)
+    assert cache._find_or_claim("k") is None
+    with storage.writing() as session:
+        session.execute(update(EvaluationRow).values(until_s=0.0))
+    cache.renew_lease("me")
+    other = EvaluationCache(storage, "you", 30.0)
+    assert other._find_or_claim("k") is None
+    assert not other._holds("k")
+
+
+@pytest.mark.parametrize("body", ["nonsense", "[1]", '{"x": NaN}', '{"x":' * 10_000, "3", ""])
+def test_hostile_records_are_computed_anew(sqlite_url: str, body: str) -> None:
+    """A stored row that is not a record is as good as none."""
+    storage = open_storage(sqlite_url, create=True)
+    with storage.writing() as session:
+        session.add(EvaluationRow(key="k", token=None, until_s=None, body=body))
+    assert find_evaluations(storage, ["k"]) == {}
+    cache = EvaluationCache(storage, "me", 30.0)
+    assert cache.get_or_compute("k", lambda: {"x": 1}) == ({"x": 1}, False)
+    assert find_evaluations(storage, ["k"]) == {"k": {"x": 1}}
+
+
+def test_schedules_survive_the_process(any_url: str) -> None:
+    """A flushed schedule is found by another worker; one that is only new is not."""
+    storage = open_storage(any_url, create=True)
+    mine = ScheduleCache(storage)
+    mine["a"] = SCHEDULE
+    assert "a" not in ScheduleCache(storage)
+    mine.flush()
+    mine["a"] = SCHEDULE
+    mine.flush()
+    assert ScheduleCache(storage)["a"] == SCHEDULE
+    assert list(mine) == ["a"] and len(mine) == 1
+    del mine["a"]
+    assert mine["a"] == SCHEDULE
+
+
+def test_hostile_schedules_are_not_used(sqlite_url: str) -> None:
+    """A stored schedule with wrong types counts as none."""
+    storage = open_storage(sqlite_url, create=True)
+    with storage.writing() as session:
+        session.add(ScheduleRow(key="a", body='{"operators": "rm -rf"}'))
+    assert ScheduleCache(storage).get("a") is None

@@ -1,0 +1,186 @@
+"""Workers as processes: exactly N, whoever is stopped, stalled or killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from phaze_opt.errors import PhazeError
+from phaze_opt.search.spec import SearchSpec
+from phaze_opt.search.study import Study
+from tests.search.conftest import Drive
+from tests.search.fakes import (
+    COUNT_VARIABLE,
+    deadly_evaluator,
+    reopened,
+    toy_study,
+)
+
+PATIENCE_S = 60
+FULL = "PHAZE_FULL_TESTS" in os.environ
+"""Whether to run the long forms: 4 processes with 200 trials, 15 kills among 80."""
+
+
+def counted(study: Study) -> Counter[str]:
+    """Count the trials by kind."""
+    return Counter(trial.kind for trial in study.trials())
+
+
+def assert_exactly(study: Study, total: int) -> None:
+    """As many complete trials as asked, and nothing left open."""
+    kinds = counted(study)
+    assert kinds["feasible"] + kinds["infeasible"] == total
+    assert kinds["running"] == kinds["waiting"] == 0
+    counts = study.office().counts()
+    assert (counts.done, counts.open, counts.held) == (total, 0, 0)
+
+
+def wait_for(study: Study, done: int) -> None:
+    """Wait until so many trials are complete."""
+    end_s = time.monotonic() + PATIENCE_S
+    while study.office().counts().done < done:
+        assert time.monotonic() < end_s, "the study does not get on"
+        time.sleep(0.02)
+
+
+def ended(process: subprocess.Popen[str]) -> int:
+    """Wait for the end of a process, and return its exit code."""
+    process.communicate(timeout=PATIENCE_S)
+    return process.returncode
+
+
+def test_exactly_n_with_several_processes(
+    any_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several processes make exactly the trials asked for, and compute no point twice."""
+    total, processes = (200, 4) if FULL else (24, 2)
+    monkeypatch.setenv(COUNT_VARIABLE, str(tmp_path / "count"))
+    study = toy_study(any_url, search=SearchSpec(sampler="random", trials=total, seed=1))
+    assert study.run(workers=processes).counts.done == total
+    assert_exactly(study, total)
+    lines = (tmp_path / "count").read_text().splitlines()
+    assert len(lines) == len(set(lines))
+
+
+@pytest.mark.parametrize("where", ["in-ask", "before-assign", "before-done"])
+def test_killed_where_it_hurts(any_url: str, drive: Drive, where: str) -> None:
+    """Killed inside ask, before the ticket knows the trial, or before it is closed."""
+    study = toy_study(any_url)
+    dead = drive(any_url, "--total", "6", "--die", where)
+    assert ended(dead) == -signal.SIGKILL
+    assert ended(drive(any_url, "--total", "6")) == 0
+    assert_exactly(study, 6)
+
+
+def test_many_kills_among_three_workers(any_url: str, drive: Drive) -> None:
+    """Workers that are killed again and again leave exactly the trials asked for."""
+    total, kills = (80, 15) if FULL else (12, 2)
+    study = toy_study(any_url, search=SearchSpec(sampler="random", trials=total, seed=2))
+    arguments = ("--total", str(total), "--evaluator", "slow_evaluator", "--lease", "2")
+    workers = [drive(any_url, *arguments) for _ in range(3)]
+    for kill in range(kills):
+        wait_for(study, 2 + 4 * kill)
+        workers[kill % 3].kill()
+        workers[kill % 3].communicate()
+        workers[kill % 3] = drive(any_url, *arguments)
+    for worker in workers:
+        assert ended(worker) == 0
+    assert_exactly(study, total)
+
+
+def test_a_stalled_worker_loses_its_trial(sqlite_url: str, drive: Drive) -> None:
+    """Stopped longer than its lease and woken again, a worker neither crashes nor counts twice."""
+    study = toy_study(sqlite_url)
+    arguments = ("--total", "12", "--evaluator", "slow_evaluator", "--lease", "1")
+    stalled = drive(sqlite_url, *arguments)
+    wait_for(study, 2)
+    os.kill(stalled.pid, signal.SIGSTOP)
+    other = drive(sqlite_url, *arguments)
+    # It may have been stopped while it held the write lock, so that the other one waits, too.
+    time.sleep(3)
+    os.kill(stalled.pid, signal.SIGCONT)
+    assert ended(stalled) == 0
+    assert ended(other) == 0
+    assert_exactly(study, 12)
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "workers"), [(signal.SIGINT, 130, 2), (signal.SIGTERM, 143, 1)]
+)
+def test_a_signal_finishes_the_running_trial(
+    sqlite_url: str, drive: Drive, number: signal.Signals, code: int, workers: int
+) -> None:
+    """The first signal ends the run cleanly; running again goes on to exactly N."""
+    study = toy_study(sqlite_url)
+    arguments = ("--total", "20", "--workers", str(workers))
+    process = drive(sqlite_url, *arguments, "--evaluator", "slow_evaluator")
+    wait_for(study, 2)
+    # A terminal sends it to the whole group.
+    os.killpg(process.pid, number)
+    assert ended(process) == code
+    kinds = counted(study)
+    assert kinds["running"] == kinds["failed"] == 0
+    assert 2 <= kinds.total() < 20
+    assert reopened(sqlite_url).run(20).counts.done == 20
+    assert_exactly(study, 20)
+
+
+def test_a_second_signal_gives_the_ticket_back(sqlite_url: str, drive: Drive) -> None:
+    """The second signal does not wait for the running trial, whose ticket is open at once."""
+    study = toy_study(sqlite_url)
+    process = drive(sqlite_url, "--total", "5", "--evaluator", "stuck_evaluator")
+    wait_for(study, 1)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    assert ended(process) == 130
+    counts = study.office().counts()
+    assert (counts.held, counts.open) == (0, 4)
+    assert counted(study)["running"] == 0
+    assert study.run(5).counts.done == 5
+    assert_exactly(study, 5)
+
+
+def test_a_deadly_point_is_reported(sqlite_url: str) -> None:
+    """A point that kills its worker three times is given up, told, and the rest is done."""
+    study = toy_study(sqlite_url, search=SearchSpec(sampler="random", trials=8, seed=3))
+    study.evaluator = deadly_evaluator
+    outcome = study.run(workers=2)
+    assert outcome.counts.failed >= 1
+    assert outcome.counts.done == 8 - outcome.counts.failed
+    assert all("lost its worker 3 times" in reason for reason in outcome.failures)
+    assert counted(study)["running"] == 0
+
+
+def test_failing_workers_are_reported(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """When no worker can begin, the run fails instead of waiting for ever."""
+    study = toy_study(sqlite_url)
+    study.run(2)
+    monkeypatch.setattr(study, "name", "gone")
+    monkeypatch.setattr(Study, "best_value", lambda self: None)
+    with pytest.raises(PhazeError, match="All workers"):
+        study.run(4, workers=2)
+    assert "no study 'gone'" in capfd.readouterr().err
+
+
+def test_no_password_on_the_command_line(sqlite_url: str, drive: Drive) -> None:
+    """Worker processes get the storage through the environment."""
+    study = toy_study(sqlite_url)
+    process = drive(sqlite_url, "--total", "20", "--workers", "2", "--evaluator", "slow_evaluator")
+    wait_for(study, 2)
+    lines = [
+        path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.parent.is_dir()
+    ]
+    assert not any(b"study.db" in line and b"pytest" not in line for line in lines)
+    process.send_signal(signal.SIGTERM)
+    assert ended(process) == 143

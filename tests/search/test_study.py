@@ -1,0 +1,262 @@
+"""A study from its creation to its answer."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+import phaze_opt.search.study as study_module
+from phaze_opt.codec import to_json
+from phaze_opt.errors import ConflictError, InputError, NotFoundError
+from phaze_opt.search.results import best_to_json_dict, summary_to_json_dict, trial_to_json_dict
+from phaze_opt.search.spec import SearchSpec
+from phaze_opt.search.storage import open_storage
+from phaze_opt.search.study import Study, list_studies
+from tests.search.fakes import (
+    COUNT_VARIABLE,
+    TOY,
+    failing_evaluator,
+    reopened,
+    toy_spec,
+    toy_study,
+)
+
+
+def points(study: Study) -> list[Any]:
+    """Return the points of all trials in order."""
+    return [trial.point for trial in study.trials()]
+
+
+def test_exactly_as_many_as_asked(
+    any_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run ends at N complete trials, a second one does nothing, a longer one adds the rest."""
+    monkeypatch.setenv(COUNT_VARIABLE, str(tmp_path / "count"))
+    study = toy_study(any_url)
+    assert study.run(10).counts.done == 10
+    before = study.summary()
+    assert study.run(10).counts.done == 10
+    assert study.summary() == before
+    assert study.run().counts.done == 20
+    summary = reopened(any_url).summary()
+    assert summary.state == "done"
+    assert summary.trials["complete"] == 20
+    assert (summary.trials["failed"], summary.trials["running"]) == (0, 0)
+    lines = (tmp_path / "count").read_text().splitlines()
+    assert len(lines) == len(set(lines))
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "climb"])
+def test_a_resumed_study_is_the_same(tmp_path: Path, sampler: Any) -> None:
+    """Stopped half-way and resumed by another process, a study has the very same trials."""
+    search = SearchSpec(sampler=sampler, trials=24, seed=5)
+    whole = toy_study(f"sqlite:///{tmp_path / 'a.db'}", search=search)
+    whole.run()
+    halves = f"sqlite:///{tmp_path / 'b.db'}"
+    toy_study(halves, search=search).run(13)
+    second = reopened(halves)
+    second.run()
+    assert points(whole) == points(second)
+    assert to_json(best_to_json_dict("x", whole.best())) == to_json(  # type: ignore[arg-type]
+        best_to_json_dict("x", second.best())  # type: ignore[arg-type]
+    )
+
+
+def test_baselines_are_the_first_trials(sqlite_url: str) -> None:
+    """Baselines are evaluated at their best, and those in the space are the first trials."""
+    study = toy_study(sqlite_url)
+    study.run(3)
+    phaze, lanes = study.baselines()
+    assert (phaze.name, lanes.name) == ("tpuv4-phaze", "tpuv4-lanes")
+    assert phaze.point == points(study)[0]
+    assert phaze.within_area and not lanes.within_area
+    # The paper's space ties the lanes to the array, so that the other baseline is not in it.
+    assert points(study)[1] != lanes.point
+    best = study.best()
+    assert best is not None
+    assert best.ratio(phaze) == pytest.approx(
+        best.metrics.throughput_samples_per_s / phaze.throughput_samples_per_s
+    )
+
+
+def test_answer_is_the_best_by_the_order(sqlite_url: str) -> None:
+    """No feasible trial ranks above the answer, and the answer carries its evaluation."""
+    study = toy_study(sqlite_url)
+    study.run()
+    best = study.best()
+    assert best is not None
+    for trial in study.trials():
+        if trial.kind == "feasible":
+            assert trial.metrics is not None and trial.point is not None
+            assert best.metrics.rank(best.point).key <= trial.metrics.rank(trial.point).key
+    assert best.record["throughput_samples_per_s"] == best.metrics.throughput_samples_per_s
+
+
+def test_json_forms_hold_what_scripts_rely_on(sqlite_url: str) -> None:
+    """The JSON of show, best and trials has the promised keys and nothing that is not JSON."""
+    study = toy_study(sqlite_url)
+    empty = summary_to_json_dict(study.summary())
+    assert (empty["state"], empty["best"]) == ("new", None)
+    study.run(12)
+    shown = summary_to_json_dict(study.summary())
+    to_json(shown)
+    assert {"study", "state", "trials", "best", "rate_per_s", "cached_share"} <= shown.keys()
+    assert {"proven_schedule_share", "cost_model_version", "spec_hash"} <= shown.keys()
+    assert shown["trials"].keys() == {"complete", "infeasible", "failed", "running"}
+    assert shown["best"].keys() >= {"study", "number", "params", "values", "evaluation"}
+    assert [each["name"] for each in shown["best"]["baselines"]] == ["tpuv4-phaze", "tpuv4-lanes"]
+    rows = [trial_to_json_dict(trial) for trial in study.trials()]
+    assert [row["number"] for row in rows] == list(range(12))
+
+
+def test_creating_twice(any_url: str) -> None:
+    """A name is taken once; the same study is accepted if asked, another one is not."""
+    study = toy_study(any_url)
+    with pytest.raises(ConflictError, match="exists already"):
+        Study.create(toy_spec(), study.storage, workload=TOY)
+    same = Study.create(toy_spec(), study.storage, workload=TOY, exist_ok=True)
+    assert same.uid == study.uid
+    for change in ({"devices": 16}, {"search": SearchSpec(seed=8)}):
+        with pytest.raises(ConflictError, match="another spec"):
+            Study.create(toy_spec(**change), study.storage, workload=TOY, exist_ok=True)
+    other = Study.create(toy_spec(), study.storage, workload=TOY, name="other")
+    assert other.resolved.hash == study.resolved.hash
+    assert [each.name for each in list_studies(study.storage)] == ["other", "toy"]
+
+
+def test_two_creators_at_once(any_url: str) -> None:
+    """Of two that create one name at the same time one wins, and the other is told."""
+    outcomes: list[str] = []
+    barrier = threading.Barrier(2)
+
+    def create() -> None:
+        barrier.wait()
+        try:
+            toy_study(any_url)
+            outcomes.append("made")
+        except ConflictError:
+            outcomes.append("conflict")
+
+    threads = [threading.Thread(target=create) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == ["conflict", "made"]
+    assert len(list_studies(open_storage(any_url))) == 1
+
+
+def test_a_frozen_study_needs_no_file(any_url: str) -> None:
+    """What is read from the database is exactly what was stored, defaults included."""
+    study = toy_study(any_url)
+    opened = Study.open("toy", open_storage(any_url))
+    assert opened.resolved == study.resolved
+    assert opened.resolved.hash == study.resolved.hash
+    assert opened.workload() == TOY
+    assert b'"usable_hbm_share":0.94' in to_json(opened.resolved)
+
+
+def test_unknown_studies(any_url: str) -> None:
+    """A study that is not there is not found; one of another program is not opened."""
+    study = toy_study(any_url)
+    with pytest.raises(NotFoundError, match="there are: toy"):
+        Study.open("toi", study.storage)
+    optuna.create_study(storage=study.storage.optuna, study_name="foreign")
+    with pytest.raises(InputError, match="not made by"):
+        Study.open("foreign", study.storage)
+
+
+def test_deleting_leaves_others_alone(any_url: str) -> None:
+    """A deleted study is gone with its tickets; its name is free, and others stay."""
+    study = toy_study(any_url)
+    Study.create(toy_spec(), study.storage, workload=TOY, name="other")
+    study.run(3)
+    study.delete()
+    assert [each.name for each in list_studies(study.storage)] == ["other"]
+    again = toy_study(any_url)
+    assert again.run(2).counts.done == 2
+
+
+def test_another_cost_model_is_refused(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers of two versions of the cost model are not mixed."""
+    study = toy_study(sqlite_url)
+    mine = study.resolved.cost_model_version
+    monkeypatch.setattr(study_module, "current_version", lambda: "from the future")
+    with pytest.raises(ConflictError, match=rf"version {mine}.* has from the future"):
+        study.run()
+    assert study.trials() == []
+
+
+@pytest.mark.parametrize(("trials", "workers"), [(0, 1), (-1, 1), (1, 0)])
+def test_counts_must_be_positive(sqlite_url: str, trials: int, workers: int) -> None:
+    """Neither zero trials nor zero workers make sense."""
+    with pytest.raises(InputError, match="at least 1"):
+        toy_study(sqlite_url).run(trials, workers=workers)
+
+
+def test_a_failing_cost_model_is_reported(sqlite_url: str) -> None:
+    """A point whose evaluation fails is a failed trial with a reason; the others go on."""
+    study = toy_study(sqlite_url)
+    study.evaluator = failing_evaluator
+    outcome = study.run(5)
+    assert outcome.counts.done + outcome.counts.failed == 5
+    assert outcome.counts.failed > 0
+    assert "the cost model stumbled" in outcome.failures[0]
+    study = reopened(sqlite_url)
+    assert study.run(5).counts.done == 5
+    assert study.summary().state == "done"
+
+
+def test_stop_ends_a_run_and_a_new_run_goes_on(sqlite_url: str) -> None:
+    """Workers begin nothing after a stop; running again takes it back."""
+    study = toy_study(sqlite_url)
+
+    def stop(progress: Any) -> None:
+        if progress.counts.done == 4:
+            study.stop()
+
+    assert study.run(on_progress=stop).counts.done == 4
+    assert study.summary().state == "stopped"
+    assert study.run().counts.done == 20
+
+
+def test_a_renamed_study_keeps_its_rows(sqlite_url: str) -> None:
+    """The dashboard renames by copying: the copy still finds its tickets and its answer."""
+    study = toy_study(sqlite_url)
+    study.run(6)
+    optuna.copy_study(
+        from_study_name="toy",
+        from_storage=study.storage.optuna,
+        to_storage=study.storage.optuna,
+        to_study_name="renamed",
+    )
+    optuna.delete_study(study_name="toy", storage=study.storage.optuna)
+    renamed = reopened(sqlite_url, "renamed")
+    assert renamed.summary().trials["complete"] == 6
+    assert renamed.run(9).counts.done == 9
+    assert len(renamed.trials()) == 9
+
+
+def test_a_study_deleted_while_it_runs(sqlite_url: str) -> None:
+    """A run whose study disappears ends with one sentence."""
+    study = toy_study(sqlite_url)
+
+    def delete(progress: Any) -> None:
+        if progress.counts.done == 3:
+            optuna.delete_study(study_name="toy", storage=study.storage.optuna)
+
+    with pytest.raises(NotFoundError, match="deleted or renamed"):
+        study.run(on_progress=delete)
+
+
+def test_hash_ignores_the_name_only(sqlite_url: str) -> None:
+    """Two studies are the same if everything but their names is."""
+    resolved = toy_study(sqlite_url).resolved
+    renamed = replace(resolved, spec=replace(resolved.spec, name="x"))
+    assert renamed.hash == resolved.hash
+    assert replace(resolved, area_limit_mm2=1.0).hash != resolved.hash
