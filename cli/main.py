@@ -12,9 +12,12 @@ import typer
 from phaze_opt.errors import PhazeError
 
 from .accelerator import app as accelerator_app
+from .cluster import app as cluster_app
 from .dashboard import dashboard
 from .estimate import app as estimate_app
 from .evaluate import evaluate
+from .place import place
+from .schedule import schedule
 from .spec import app as spec_app
 from .study import app as study_app
 from .validate import app as validate_app
@@ -34,11 +37,14 @@ app = typer.Typer(
 )
 app.command("evaluate")(evaluate)
 app.add_typer(estimate_app, name="estimate")
+app.command("schedule")(schedule)
+app.command("place")(place)
 app.add_typer(validate_app, name="validate")
 app.add_typer(study_app, name="study")
 app.command("dashboard")(dashboard)
 app.add_typer(spec_app, name="spec")
 app.add_typer(accelerator_app, name="accelerator")
+app.add_typer(cluster_app, name="cluster")
 app.add_typer(workload_app, name="workload")
 
 

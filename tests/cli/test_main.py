@@ -17,6 +17,13 @@ HEAVY = ("torch", "ortools", "optuna", "pandas", "numba", "sqlalchemy", "plotly"
 COMMANDS = [
     ("evaluate",),
     ("dashboard",),
+    ("schedule",),
+    ("place",),
+    ("cluster", "ls"),
+    ("cluster", "show"),
+    ("estimate", "gemm"),
+    ("estimate", "vector"),
+    ("validate", "operators"),
     ("spec", "check"),
     *(("study", verb) for verb in ("create", "run", "show", "best", "ls", "trials", "delete")),
     *(("study", verb) for verb in ("stop", "export")),
