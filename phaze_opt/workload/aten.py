@@ -14,6 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx
 
+from phaze_opt.errors import InputError
 from phaze_opt.workload.graph import Collective, CollectiveKind, Gemm, VectorWork
 
 VIEWS = frozenset(
@@ -77,7 +78,7 @@ _KINDS_BY_NAME = {
     "embedding_backward": "embedding_dense_backward",
 }
 _BY_ROW_NAMES = {
-    "softmax": "_softmax masked_softmax",
+    "softmax": "_softmax _safe_softmax masked_softmax",
     "log_softmax": "_log_softmax",
     "softmax_backward": "_softmax_backward_data masked_softmax_backward",
     "log_softmax_backward": "_log_softmax_backward_data",
@@ -99,6 +100,21 @@ def _by_operator(names: dict[str, str]) -> dict[str, str]:
     """Turn ``kind: names`` around."""
     return {name: kind for kind, listed in names.items() for name in listed.split()}
 
+
+_UNKNOWN_PRODUCTS = (
+    "attention",
+    "cdist",
+    "fft",
+    "gru",
+    "linalg_solve",
+    "lstm",
+    "matmul",
+    "mkldnn",
+    "_mm",
+    "bmm",
+    "rnn",
+)
+"""Parts of names of operators that multiply matrices; without a handler they are refused."""
 
 _ELEMENTWISE = _by_operator(_KINDS_BY_NAME)
 _BY_ROW = _by_operator(_BY_ROW_NAMES)
@@ -158,6 +174,8 @@ def work_of(node: fx.Node) -> tuple[Work, ...]:
     special = _SPECIAL.get(f"{namespace}::{name}")
     if special is not None:
         return special(node)
+    if any(word in name for word in _UNKNOWN_PRODUCTS):
+        raise InputError(f"The operator {namespace}::{name} has products that capture cannot size.")
     tensors = [tensor for tensor in results_of(node) if isinstance(tensor, Tensor)]
     name = name.removesuffix("_") if not name.startswith("_") else name
     if name in _BY_ROW:
@@ -195,45 +213,59 @@ def _concatenation(node: fx.Node) -> tuple[Work, ...]:
 
 
 def _matrix_product(first: int) -> Callable[[fx.Node], tuple[Work, ...]]:
-    """Return the handler of a product whose left operand is argument ``first``."""
+    """Return the handler of a product whose left operand is argument ``first``.
+
+    A vector is a matrix with one row on the left, or one column on the right.
+    """
 
     def handle(node: fx.Node) -> tuple[Work, ...]:
         left, right = value_of(node.args[first]), value_of(node.args[first + 1])
         batch = left.shape[0] if left.dim() == 3 else 1
-        gemm = Gemm(m=left.shape[-2], n=right.shape[-1], k=left.shape[-1], batch=batch)
-        return (Work(gemms=(gemm,)),)
+        rows = left.shape[-2] if left.dim() > 1 else 1
+        columns = right.shape[-1] if right.dim() > 1 else 1
+        return (Work(gemms=(Gemm(m=rows, n=columns, k=left.shape[-1], batch=batch),)),)
 
     return handle
 
 
 def _convolution(node: fx.Node) -> tuple[Work, ...]:
     """Return a convolution as the implicit product of unfolded input and filter."""
-    gemm = _convolution_gemm(value_of(node), value_of(node.args[1]), int(cast(int, node.args[-1])))
+    transposed, groups = cast(bool, node.args[-3]), cast(int, node.args[-1])
+    source, filters = value_of(node.args[0]), value_of(node.args[1])
+    gemm = _convolution_gemm(source if transposed else value_of(node), filters, groups)
+    if transposed:
+        gemm = Gemm(m=gemm.m, n=gemm.k, k=gemm.n, batch=gemm.batch)
     return (Work(gemms=(gemm,)),)
 
 
-def _convolution_gemm(output: Tensor, filters: Tensor, groups: int) -> Gemm:
-    """Return the product of a convolution's forward pass: positions × filters × window."""
-    positions = output.numel() // output.shape[1]
+def _convolution_gemm(positions: Tensor, filters: Tensor, groups: int) -> Gemm:
+    """Return the product positions × filters × window.
+
+    The positions are those of the output, of a transposed convolution those of the input.
+    """
     window = filters.numel() // filters.shape[0]
-    return Gemm(m=positions, n=filters.shape[0] // groups, k=window, batch=groups)
+    rows = positions.numel() // positions.shape[1]
+    return Gemm(m=rows, n=filters.shape[0] // groups, k=window, batch=groups)
 
 
 def _convolution_backward(node: fx.Node) -> tuple[Work, ...]:
     """Split the backward of a convolution into data, weight and bias gradients."""
     gradient, source, filters = (cast(fx.Node, argument) for argument in node.args[:3])
-    groups, wanted = cast(int, node.args[-2]), cast(list[bool], node.args[-1])
-    forward = _convolution_gemm(value_of(gradient), value_of(filters), groups)
-    data = Gemm(m=forward.m, n=forward.k, k=forward.n, batch=groups)
-    weight = Gemm(m=forward.n, n=forward.k, k=forward.m, batch=groups)
+    transposed, groups, wanted = node.args[-4], cast(int, node.args[-2]), node.args[-1]
+    positions = value_of(source if transposed else gradient)
+    product = _convolution_gemm(positions, value_of(filters), groups)
+    turned = Gemm(m=product.m, n=product.k, k=product.n, batch=groups)
+    weight = Gemm(m=product.n, n=product.k, k=product.m, batch=groups)
     channels = value_of(gradient).shape[1]
     bias = VectorWork("reduce", channels, value_of(gradient).numel() // channels)
+    data = product if transposed else turned
     pieces = (
         Work((data,), operands=(gradient, filters), results=(0,), suffix="_data"),
         Work((weight,), operands=(gradient, source), results=(1,), suffix="_weight"),
         Work(vector=(bias,), operands=(gradient,), results=(2,), suffix="_bias"),
     )
-    return tuple(piece for piece, used in zip(pieces, wanted, strict=True) if used)
+    used = cast(list[bool], wanted)
+    return tuple(piece for piece, one in zip(pieces, used, strict=True) if one)
 
 
 def _attention_products(query: Tensor, key: Tensor) -> tuple[Gemm, Gemm]:
@@ -317,6 +349,9 @@ _SPECIAL: dict[str, Callable[[fx.Node], tuple[Work, ...]]] = {
     "aten::bmm": _matrix_product(0),
     "aten::addmm": _matrix_product(1),
     "aten::baddbmm": _matrix_product(1),
+    "aten::mv": _matrix_product(0),
+    "aten::addmv": _matrix_product(1),
+    "aten::dot": _matrix_product(0),
     "aten::cat": _concatenation,
     "aten::convolution": _convolution,
     "aten::convolution_backward": _convolution_backward,

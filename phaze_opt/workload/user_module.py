@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
 from phaze_opt.errors import InputError
@@ -181,7 +182,10 @@ def _trained_results(result: Any) -> list[Tensor]:
 
 @contextmanager
 def _fused_attention() -> Iterator[None]:
-    """Trace ``scaled_dot_product_attention`` as one fused kernel, whatever the device would do."""
+    """Trace ``scaled_dot_product_attention`` as one fused kernel, whatever the device would do.
+
+    A mask that is learned needs its gradient from scores in memory.
+    """
     original = functional.scaled_dot_product_attention
 
     def fused(
@@ -196,14 +200,24 @@ def _fused_attention() -> Iterator[None]:
     ) -> Tensor:
         learned = attn_mask is not None and attn_mask.requires_grad
         if learned or query.dim() != 4 or value.shape[-1] != query.shape[-1]:
-            return original(query, key, value, attn_mask, dropout_p, is_causal)
+            return original(
+                query,
+                key,
+                value,
+                attn_mask,
+                dropout_p,
+                is_causal,
+                scale=scale,
+                enable_gqa=enable_gqa,
+            )
         q, k, v = (tensor.permute(2, 0, 1, 3) for tensor in (query, key, value))
         context = kernels.attention(q, k, v, dropout_p, is_causal, attn_mask)
         return context.permute(1, 2, 0, 3)
 
     functional.scaled_dot_product_attention = fused
     try:
-        yield
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
     finally:
         functional.scaled_dot_product_attention = original
 

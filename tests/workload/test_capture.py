@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from torch import nn
 
+from phaze_opt.errors import InputError
 from phaze_opt.workload.capture import capture_layer
 from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.graph import VECTOR_KINDS, Layer, OperatorGraph, VectorWork
@@ -129,6 +130,44 @@ def test_convolution_is_an_implicit_product() -> None:
     assert forward.batch == groups
     assert layer.backward.flops == 2 * layer.forward.flops
     assert len(layer.backward.operators) == 3
+
+
+def test_transposed_convolution_goes_by_its_input() -> None:
+    """A transposed convolution multiplies every input position by the whole filter."""
+    layer = _capture(nn.ConvTranspose2d(4, 6, 3, stride=2), _meta(BATCH, 4, 5, 5))
+    (forward,) = (gemm for op in layer.forward.operators for gemm in op.gemms)
+    assert (forward.m, forward.n, forward.k) == (BATCH * 25, 6 * 9, 4)
+    assert layer.backward.flops == 2 * layer.forward.flops
+
+
+def test_matrix_times_vector_is_a_product() -> None:
+    """A product with a vector has one column."""
+
+    class Score(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.empty(WIDTH))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ self.weight
+
+    layer = _capture(Score(), _meta(BATCH, WIDTH))
+    assert layer.forward.flops == 2 * BATCH * WIDTH
+
+
+def test_products_of_unknown_size_are_refused() -> None:
+    """An operator that multiplies matrices in a way we do not know is named, not ignored."""
+
+    class Distances(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.points = nn.Parameter(torch.empty(BATCH, WIDTH))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cdist(x, self.points)
+
+    with pytest.raises(InputError, match="cdist"):
+        _capture(Distances(), _meta(BATCH, WIDTH))
 
 
 def test_embedding_reads_rows_not_the_table() -> None:
