@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
 
+import numpy as np
+
 from phaze_opt.codec import to_builtins
 from phaze_opt.errors import InfeasibleError, InputError
-from phaze_opt.estimator.estimate import estimate
+from phaze_opt.estimator.estimate import ENERGY_LEVELS, estimate
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.cluster import Cluster
-from phaze_opt.hardware.energy import energy_per_event
+from phaze_opt.hardware.energy import energy_per_event, static_power_w
 from phaze_opt.placement.problem import LayerCost, Placement, PlacementProblem
 from phaze_opt.placement.solve import solve_placement
 from phaze_opt.placement.training import OPTIMIZERS, Training
@@ -62,8 +64,8 @@ class LayerEvaluation:
     bound_by_s
         Operator seconds of one microbatch by the resource that binds each operator, in the mode
         that its schedule chose.
-    energy_j
-        Dynamic energy of one microbatch, recompute included.
+    energy_by_level_j
+        Dynamic energy of one microbatch on one device by `ENERGY_LEVELS`, recompute included.
     """
 
     name: str
@@ -76,7 +78,7 @@ class LayerEvaluation:
     forward_schedule: ScheduleProof
     backward_schedule: ScheduleProof
     bound_by_s: Mapping[str, float]
-    energy_j: float
+    energy_by_level_j: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -103,8 +105,12 @@ class Evaluation:
         By kind, summing to ``time_per_batch_s``.
     unused_devices
         Devices that no stage runs on.
-    energy_j_per_batch
-        Dynamic energy of all devices; 0 if infeasible.
+    energy_by_level_j
+        Dynamic energy of one batch on all devices by `ENERGY_LEVELS`; empty if infeasible.
+    power_w_per_device
+        Average dynamic power of the devices in use.
+    static_power_w_per_device
+        Leakage, which is not part of the two above.
     """
 
     feasible: bool
@@ -117,8 +123,15 @@ class Evaluation:
     layers: tuple[LayerEvaluation, ...]
     time_breakdown_s: Mapping[str, float] = field(default_factory=dict)
     unused_devices: int = 0
-    energy_j_per_batch: float = 0.0
+    energy_by_level_j: Mapping[str, float] = field(default_factory=dict)
+    power_w_per_device: float = 0.0
+    static_power_w_per_device: float = 0.0
     violation: float = 0.0
+
+    @property
+    def energy_j_per_batch(self) -> float:
+        """Dynamic energy of one batch on all devices; 0 if infeasible."""
+        return sum(self.energy_by_level_j.values())
 
     @property
     def proven_schedule_share(self) -> float:
@@ -223,6 +236,7 @@ def evaluation_to_json_dict(evaluation: Evaluation) -> dict[str, Any]:
         ):
             stage["memory_bytes"]["total"] = source.memory_bytes.total
     plain["bound_by_share"] = evaluation.bound_by_share
+    plain["energy_j_per_batch"] = evaluation.energy_j_per_batch
     return plain
 
 
@@ -282,7 +296,7 @@ class _Pass:
 
     schedule: Schedule
     bound_by_s: Mapping[str, float]
-    energy_j: float
+    energy_by_level_j: Mapping[str, float]
 
     @property
     def proof(self) -> ScheduleProof:
@@ -308,15 +322,15 @@ def _cost_layer(
         problem = build_problem(f"{layer.name} {direction}", fused, estimates, accelerator)
         schedule = solve(problem, cache)
         bound_by_s: dict[str, float] = {}
-        energy_j = 0.0
+        energy_j = np.zeros(len(ENERGY_LEVELS))
         binding = estimates.one_core.binding(), estimates.all_cores.binding()
         for index, scheduled in enumerate(schedule.operators):
             mode = estimates.all_cores if scheduled.intra_operator else estimates.one_core
             resource = binding[scheduled.intra_operator][index]
             seconds = float(mode.latency_s[index])
             bound_by_s[resource] = bound_by_s.get(resource, 0.0) + seconds
-            energy_j += float(mode.energy_j[index])
-        return _Pass(schedule, bound_by_s, energy_j)
+            energy_j += mode.energy_by_level_j[index]
+        return _Pass(schedule, bound_by_s, dict(zip(ENERGY_LEVELS, energy_j.tolist(), strict=True)))
 
     forward = run("forward", layer.forward)
     backward = run("backward", layer.backward)
@@ -340,7 +354,9 @@ def _cost_layer(
         forward_schedule=forward.proof,
         backward_schedule=backward.proof,
         bound_by_s={r: sum(part.bound_by_s.get(r, 0.0) for part in passes) for r in resources},
-        energy_j=sum(part.energy_j for part in passes),
+        energy_by_level_j={
+            level: sum(part.energy_by_level_j[level] for part in passes) for level in ENERGY_LEVELS
+        },
     )
 
 
@@ -374,6 +390,8 @@ def _feasible(
 ) -> Evaluation:
     """Join the placement with what follows from it for the whole cluster."""
     time_s = solved.time_per_batch_s
+    energy_by_level_j = _energy_by_level_j(solved, cost, accelerator, training)
+    used_devices = solved.pipeline * solved.data * solved.tensor
     replicas_per_batch = training.global_batch / training.microbatch
     model_flops = 3.0 * cost.variant.forward_flops * solved.tensor * replicas_per_batch
     return Evaluation(
@@ -386,31 +404,36 @@ def _feasible(
         placement=solved,
         layers=cost.layers,
         time_breakdown_s=solved.time_breakdown_s,
-        unused_devices=cluster.devices - solved.pipeline * solved.data * solved.tensor,
-        energy_j_per_batch=_energy_j(solved, cost, accelerator, training),
+        unused_devices=cluster.devices - used_devices,
+        energy_by_level_j=energy_by_level_j,
+        power_w_per_device=sum(energy_by_level_j.values()) / time_s / used_devices,
+        static_power_w_per_device=static_power_w(accelerator),
     )
 
 
-def _energy_j(
+def _energy_by_level_j(
     solved: Placement, cost: _WidthCost, accelerator: Accelerator, training: Training
-) -> float:
+) -> dict[str, float]:
     """Dynamic energy of one batch on all devices: operators, gradients, optimizer and network."""
     joules = energy_per_event([accelerator])
     optimizer = OPTIMIZERS[training.optimizer]
     parameters = sum(layer.count * layer.parameters for layer in cost.layers)
-    operators_j = sum(layer.count * layer.energy_j for layer in cost.layers)
+    energy_j = {
+        level: solved.microbatches
+        * sum(layer.count * layer.energy_by_level_j[level] for layer in cost.layers)
+        for level in ENERGY_LEVELS
+    }
     update_bytes = optimizer.step_bytes + solved.microbatches * optimizer.accumulation_bytes
+    energy_j["hbm"] += parameters * update_bytes * joules.hbm_j_per_byte
     # A ring passes (d − 1)/d of the gradients twice; every stage boundary carries one activation
     # and one gradient per microbatch.
-    ring_bytes = 2.0 * (solved.data - 1) / solved.data * optimizer.gradient_bytes
+    ring_bytes = 2.0 * (solved.data - 1) / solved.data * optimizer.gradient_bytes * parameters
     last_of_stage = {stage.layers[-1] for stage in solved.stages[:-1]}
     boundary_bytes = 2 * sum(
         layer.output_bytes for layer in cost.chain if layer.name in last_of_stage
     )
-    per_replica_device_j = (
-        solved.microbatches * operators_j
-        + parameters * update_bytes * joules.hbm_j_per_byte
-        + parameters * ring_bytes * joules.network_j_per_byte
-        + solved.microbatches * boundary_bytes * joules.network_j_per_byte
-    )
-    return solved.data * solved.tensor * per_replica_device_j
+    energy_j["network"] += (
+        ring_bytes + solved.microbatches * boundary_bytes
+    ) * joules.network_j_per_byte
+    replicas = solved.data * solved.tensor
+    return {level: replicas * value for level, value in energy_j.items()}

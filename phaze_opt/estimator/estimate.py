@@ -11,28 +11,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from phaze_opt.estimator.collective import collective_s
-from phaze_opt.estimator.gemm_kernel import ELEMENT_BYTES
+from phaze_opt.estimator.gemm_kernel import ELEMENT_BYTES, FloatArray, IntArray
+from phaze_opt.estimator.operator_table import OperatorTable, operator_table
 from phaze_opt.estimator.tensor_core import Column, gemm_table
-from phaze_opt.estimator.vector_core import ROW_ELEMENT_BYTES, vector_cycles, vector_operator
+from phaze_opt.estimator.vector_core import vector_cycles
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.cluster import Cluster
 from phaze_opt.hardware.energy import energy_per_event
-from phaze_opt.workload.graph import Operator, OperatorGraph
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
+from phaze_opt.workload.graph import OperatorGraph
 
 RESOURCES = ("compute", "lanes", "glb", "hbm", "link", "overhead")
 """What can bind an operator; the last is the chip's constant per operator."""
 
-_SENT_PER_BYTE = {"all_reduce": 2.0, "reduce_scatter": 1.0, "all_gather": 1.0}
-"""Bytes that each device of a large group sends per byte of the whole tensor."""
+ENERGY_LEVELS = ("arithmetic", "registers", "l2", "glb", "hbm", "network")
+"""Where energy goes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +44,8 @@ class ModeEstimate:
         With the constant per operator.
     tc_s, vc_s, glb_s, hbm_s, link_s
         Time each resource is busy; the latency is the largest, plus the constant.
-    energy_j
-        Dynamic energy of one execution.
+    energy_by_level_j
+        Dynamic energy of one execution; a last axis over `ENERGY_LEVELS` is added.
     """
 
     latency_s: FloatArray
@@ -57,7 +54,12 @@ class ModeEstimate:
     glb_s: FloatArray
     hbm_s: FloatArray
     link_s: FloatArray
-    energy_j: FloatArray
+    energy_by_level_j: FloatArray
+
+    @property
+    def energy_j(self) -> FloatArray:
+        """Dynamic energy of one execution, all levels together."""
+        return np.asarray(self.energy_by_level_j.sum(axis=-1))
 
     def binding(self) -> list[str]:
         """Name what binds each operator (one of `RESOURCES`); not for tables."""
@@ -76,88 +78,6 @@ class GraphEstimate:
 
     one_core: ModeEstimate
     all_cores: ModeEstimate
-
-
-@dataclass(frozen=True, eq=False)
-class _OperatorTable:
-    """A graph as arrays; independent of the accelerator.
-
-    Attributes
-    ----------
-    gemms : (products, 4)
-        m, n, k, batch.
-    gemm_owner : (products,)
-        Index of the operator.
-    gemm_blocked : (products,)
-        Whether re-reads of the blocking go to HBM (a lone product).
-    elements, lane_cycles, vector_owner : (vector works,)
-    row_bytes, reread_bytes : (vector works,)
-        Size of a row in fp32, and what is read again in total where it does not fit.
-    traffic_bytes, has_work, macs, link_bytes : (operators,)
-        Compulsory traffic; whether the operator takes time; multiply-accumulates; bytes that a
-        device sends in its collective.
-    """
-
-    gemms: IntArray
-    gemm_owner: IntArray
-    gemm_blocked: FloatArray
-    elements: FloatArray
-    lane_cycles: FloatArray
-    vector_owner: IntArray
-    row_bytes: FloatArray
-    reread_bytes: FloatArray
-    traffic_bytes: FloatArray
-    has_work: FloatArray
-    macs: FloatArray
-    link_bytes: FloatArray
-    operators: tuple[Operator, ...]
-
-
-@lru_cache(maxsize=512)
-def _operator_table(graph: OperatorGraph) -> _OperatorTable:
-    operators = graph.operators
-    gemms = [(i, g, len(op.gemms) == 1) for i, op in enumerate(operators) for g in op.gemms]
-    works = [
-        (i, work, vector_operator(work.kind), not op.gemms)
-        for i, op in enumerate(operators)
-        for work in op.vector
-    ]
-    return _OperatorTable(
-        gemms=np.array([(g.m, g.n, g.k, g.batch) for _, g, _ in gemms], dtype=np.int64).reshape(
-            -1, 4
-        ),
-        gemm_owner=np.array([i for i, _, _ in gemms], dtype=np.int64),
-        gemm_blocked=np.array([alone for _, _, alone in gemms], dtype=np.float64),
-        elements=np.array([work.elements for _, work, _, _ in works], dtype=np.float64),
-        lane_cycles=np.array([row.cycles for _, _, row, _ in works], dtype=np.float64),
-        vector_owner=np.array([i for i, _, _, _ in works], dtype=np.int64),
-        row_bytes=np.array(
-            [ROW_ELEMENT_BYTES * work.columns for _, work, _, _ in works], dtype=np.float64
-        ),
-        # Beside a product the rows come from the arrays, not from memory.
-        reread_bytes=np.array(
-            [
-                (row.reads - 1) * ELEMENT_BYTES * work.elements * from_memory
-                for _, work, row, from_memory in works
-            ],
-            dtype=np.float64,
-        ),
-        traffic_bytes=np.array([op.read_bytes + op.write_bytes for op in operators], dtype=float),
-        has_work=np.array(
-            [bool(op.gemms or op.vector or op.collective) for op in operators], dtype=np.float64
-        ),
-        macs=np.array([op.flops / 2 for op in operators], dtype=np.float64),
-        link_bytes=np.array(
-            [
-                _SENT_PER_BYTE[op.collective.kind] * op.collective.size_bytes
-                if op.collective
-                else 0.0
-                for op in operators
-            ],
-            dtype=np.float64,
-        ),
-        operators=operators,
-    )
 
 
 def estimate(
@@ -210,7 +130,7 @@ def estimate_table(
     InputError
         As `estimate`.
     """
-    table = _operator_table(graph)
+    table = operator_table(graph)
     link_s = _link_seconds(table, cluster, tensor_parallel)
     return GraphEstimate(
         _mode(table, accelerators, link_s, [1] * len(accelerators), [1] * len(accelerators)),
@@ -236,7 +156,7 @@ def estimate_on_cores(
     cores
         At least 1.
     """
-    table = _operator_table(graph)
+    table = operator_table(graph)
     mode = _mode(
         table,
         [accelerator],
@@ -247,7 +167,7 @@ def estimate_on_cores(
     return mode.row(0)
 
 
-def _link_seconds(table: _OperatorTable, cluster: Cluster, tensor_parallel: int) -> FloatArray:
+def _link_seconds(table: OperatorTable, cluster: Cluster, tensor_parallel: int) -> FloatArray:
     """Network time of each operator; zero for those that do not communicate."""
     return np.array(
         [
@@ -288,8 +208,47 @@ def _per_operator(owner: IntArray, values: FloatArray, operators: int) -> FloatA
     return sums
 
 
+@dataclass(frozen=True, eq=False)
+class _Traffic:
+    """Bytes that each operator moves; every array has shape (accelerators, operators)."""
+
+    l2_read: FloatArray
+    glb_read: FloatArray
+    glb_write: FloatArray
+    hbm_read: FloatArray
+    hbm_write: FloatArray
+
+
+def _traffic(
+    table: OperatorTable, accelerators: Sequence[Accelerator], gemm: FloatArray
+) -> _Traffic:
+    """Add what tiles, blocks and long rows read again to the compulsory traffic.
+
+    Parameters
+    ----------
+    gemm : (accelerators, products, len(Column))
+    """
+    count = len(table.operators)
+
+    def of_products(values: FloatArray) -> FloatArray:
+        return _per_operator(table.gemm_owner, values, count)
+
+    m, n, k, batch = table.gemms.astype(np.float64).T
+    operands, results = ELEMENT_BYTES * batch * (m * k + k * n), ELEMENT_BYTES * batch * m * n
+    overflows = table.row_bytes > _column(accelerators, "l2_vc_bytes")
+    row_reads = _per_operator(table.vector_owner, table.reread_bytes * overflows, count)
+    reads = table.read_bytes + row_reads
+    return _Traffic(
+        l2_read=of_products(gemm[:, :, Column.L2_BYTES]),
+        glb_read=reads + of_products(gemm[:, :, Column.GLB_READ_BYTES] - operands),
+        glb_write=table.write_bytes + of_products(gemm[:, :, Column.GLB_WRITE_BYTES] - results),
+        hbm_read=reads + of_products(gemm[:, :, Column.HBM_EXTRA_BYTES] * table.gemm_blocked),
+        hbm_write=np.broadcast_to(table.write_bytes, reads.shape),
+    )
+
+
 def _mode(
-    table: _OperatorTable,
+    table: OperatorTable,
     accelerators: Sequence[Accelerator],
     link_s: FloatArray,
     tensor_cores: Sequence[int],
@@ -299,45 +258,55 @@ def _mode(
     count = len(table.operators)
     clock_hz = _column(accelerators, "sustained_clock_hz")
     gemm = gemm_table(table.gemms, accelerators, tensor_cores)
-    compulsory = ELEMENT_BYTES * _operand_elements(table.gemms)
-
-    def of_products(values: FloatArray) -> FloatArray:
-        return _per_operator(table.gemm_owner, values, count)
-
-    def of_works(values: FloatArray) -> FloatArray:
-        return _per_operator(table.vector_owner, values, count)
-
-    tc_s = of_products(gemm[:, :, Column.ARRAY_CYCLES]) / clock_hz
+    tc_cycles = _per_operator(table.gemm_owner, gemm[:, :, Column.ARRAY_CYCLES], count)
+    tc_s = tc_cycles / clock_hz
     lanes = np.array(vector_cores)[:, np.newaxis] * _column(accelerators, "pe_vc")
-    vc_s = of_works(vector_cycles(table.elements, table.lane_cycles, lanes)) / clock_hz
-    overflows = table.row_bytes > _column(accelerators, "l2_vc_bytes")
-    row_reads = of_works(table.reread_bytes * overflows)
-    core_bytes = gemm[:, :, Column.GLB_READ_BYTES] + gemm[:, :, Column.GLB_WRITE_BYTES]
-    glb_bytes = table.traffic_bytes + row_reads + of_products(core_bytes - compulsory)
+    vc_cycles = vector_cycles(table.elements, table.lane_cycles, lanes)
+    vc_s = _per_operator(table.vector_owner, vc_cycles, count) / clock_hz
+    traffic = _traffic(table, accelerators, gemm)
+    glb_bytes = traffic.glb_read + traffic.glb_write
     glb_s = glb_bytes / (_column(accelerators, "glb_bytes_per_cycle") * clock_hz)
-    blocked = gemm[:, :, Column.HBM_EXTRA_BYTES] * table.gemm_blocked
-    hbm_bytes = table.traffic_bytes + row_reads + of_products(blocked)
+    hbm_bytes = traffic.hbm_read + traffic.hbm_write
     hbm_s = hbm_bytes / _column(accelerators, "sustained_hbm_bytes_per_s")
     link_s = np.broadcast_to(link_s, tc_s.shape)
     busy_s = np.maximum.reduce([tc_s, vc_s, glb_s, hbm_s, link_s])
     overhead_s = np.array([[chip.calibration.operator_overhead_s] for chip in accelerators])
-    joules = energy_per_event(accelerators)
-    # What the cores move in the global buffer, and what passes between it and the HBM.
-    energy_j = (
-        table.macs * joules.mac_j
-        + of_works(np.broadcast_to(table.elements * table.lane_cycles, overflows.shape))
-        * joules.lane_cycle_j
-        + of_products(gemm[:, :, Column.L2_BYTES]) * joules.l2_tc_j_per_byte
-        + (glb_bytes + hbm_bytes) * joules.glb_j_per_byte
-        + hbm_bytes * joules.hbm_j_per_byte
-        + table.link_bytes * (link_s > 0.0) * joules.network_j_per_byte
-    )
     return ModeEstimate(
-        busy_s + overhead_s * table.has_work, tc_s, vc_s, glb_s, hbm_s, link_s, energy_j
+        latency_s=busy_s + overhead_s * table.has_work,
+        tc_s=tc_s,
+        vc_s=vc_s,
+        glb_s=glb_s,
+        hbm_s=hbm_s,
+        link_s=link_s,
+        energy_by_level_j=_energy_by_level_j(table, accelerators, traffic, link_s > 0.0),
     )
 
 
-def _operand_elements(gemms: IntArray) -> FloatArray:
-    """Elements of both operands and the result of each product."""
-    m, n, k, batch = gemms.astype(np.float64).T
-    return np.asarray(batch * (m * k + k * n + m * n), dtype=np.float64)
+def _energy_by_level_j(
+    table: OperatorTable,
+    accelerators: Sequence[Accelerator],
+    traffic: _Traffic,
+    communicates: npt.NDArray[np.bool_],
+) -> FloatArray:
+    """Dynamic energy by `ENERGY_LEVELS`, of shape (accelerators, operators, levels).
+
+    What the cores read was filled into their L2 and is read from there into the arrays; what passes
+    between HBM and cores is also written to and read from the global buffer once.
+    """
+    joules = energy_per_event(accelerators)
+    lane_cycles = np.zeros(len(table.operators))
+    np.add.at(lane_cycles, table.vector_owner, table.elements * table.lane_cycles)
+    glb_reads, glb_writes = (
+        traffic.glb_read + traffic.hbm_write,
+        traffic.glb_write + traffic.hbm_read,
+    )
+    levels = [
+        table.macs * joules.mac_j + lane_cycles * joules.lane_cycle_j,
+        table.macs * joules.mac_registers_j + lane_cycles * joules.lane_registers_j,
+        (traffic.l2_read + traffic.glb_write) * joules.l2_tc_read_j_per_byte
+        + traffic.glb_read * joules.l2_tc_write_j_per_byte,
+        glb_reads * joules.glb_read_j_per_byte + glb_writes * joules.glb_write_j_per_byte,
+        (traffic.hbm_read + traffic.hbm_write) * joules.hbm_j_per_byte,
+        table.link_bytes * communicates * joules.network_j_per_byte,
+    ]
+    return np.stack(np.broadcast_arrays(*levels), axis=-1)

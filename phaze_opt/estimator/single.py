@@ -6,11 +6,15 @@ caller's to state.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from phaze_opt.errors import InputError
-from phaze_opt.estimator.estimate import estimate_on_cores
+from phaze_opt.estimator.estimate import ENERGY_LEVELS, estimate_on_cores
 from phaze_opt.estimator.gemm_kernel import ELEMENT_BYTES
+from phaze_opt.estimator.tensor_core import Column, Dataflow, gemm_table
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.cluster import Cluster, NetworkLevel
@@ -21,6 +25,16 @@ _ALIASES = {"layernorm": "layer_norm", "rmsnorm": "rms_norm", "logsoftmax": "log
 _TWO_OPERANDS = frozenset({"add", "multiply", "dropout_backward"})
 _ALONE = Cluster("alone", (NetworkLevel(1.0, 0.0, "switch"),))
 _LARGEST = 2**40
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """The tile of one core, and the operand that stays in its private buffer."""
+
+    dataflow: str
+    tile_m: int
+    tile_n: int
+    tile_k: int
 
 
 @dataclass(frozen=True)
@@ -35,14 +49,22 @@ class SingleEstimate:
         What binds: ``compute``, ``lanes``, ``glb`` or ``hbm``.
     utilisation
         Useful work over the peak of the cores it may use at the sustained clock, in [0, 1].
-    energy_j
-        Dynamic energy.
+    energy_j, energy_by_level_j
+        Dynamic energy, in total and by `ENERGY_LEVELS`.
+    glb_bytes, hbm_bytes
+        Traffic, everything that is read again included.
+    tiling
+        How a product was tiled; ``None`` for vector operators.
     """
 
     latency_s: float
     bound: str
     utilisation: float
     energy_j: float
+    energy_by_level_j: Mapping[str, float]
+    glb_bytes: float
+    hbm_bytes: float
+    tiling: Tiling | None
 
 
 def estimate_gemm(
@@ -76,7 +98,15 @@ def estimate_gemm(
     )
     used = _check_cores(cores, accelerator.num_tc, "tensor")
     peak = 2.0 * used * accelerator.pe_x * accelerator.pe_y * accelerator.sustained_clock_hz
-    return _single(operator, accelerator, used, gemm.flops / peak, call_overhead_s)
+    shape = np.array([(gemm.m, gemm.n, gemm.k, gemm.batch)], dtype=np.int64)
+    row = gemm_table(shape, [accelerator], [used])[0, 0]
+    tiling = Tiling(
+        Dataflow(int(row[Column.DATAFLOW])).name.lower(),
+        int(row[Column.TILE_M]),
+        int(row[Column.TILE_N]),
+        int(row[Column.TILE_K]),
+    )
+    return _single(operator, accelerator, used, gemm.flops / peak, call_overhead_s, tiling)
 
 
 def estimate_vector(
@@ -125,6 +155,7 @@ def _single(
     cores: int,
     ideal_s: float,
     call_overhead_s: float,
+    tiling: Tiling | None = None,
 ) -> SingleEstimate:
     """Estimate a graph of one operator."""
     if not 0.0 <= call_overhead_s < float("inf"):
@@ -138,7 +169,19 @@ def _single(
     }
     bound = max(busy_s, key=lambda resource: busy_s[resource])
     latency_s = busy_s[bound] + call_overhead_s
-    return SingleEstimate(latency_s, bound, ideal_s / latency_s, float(mode.energy_j[0]))
+    levels = zip(ENERGY_LEVELS, mode.energy_by_level_j[0].tolist(), strict=True)
+    return SingleEstimate(
+        latency_s=latency_s,
+        bound=bound,
+        utilisation=ideal_s / latency_s,
+        energy_j=float(mode.energy_j[0]),
+        energy_by_level_j=dict(levels),
+        glb_bytes=float(mode.glb_s[0])
+        * accelerator.glb_bytes_per_cycle
+        * accelerator.sustained_clock_hz,
+        hbm_bytes=float(mode.hbm_s[0]) * accelerator.sustained_hbm_bytes_per_s,
+        tiling=tiling,
+    )
 
 
 def _check_sizes(sizes: dict[str, int]) -> None:

@@ -159,3 +159,14 @@ def area_mm2(accelerator: Accelerator, model: AreaModel) -> float:
     """Area of one accelerator in mm²; see `area_of_arrays_mm2`."""
     columns = {name: getattr(accelerator, name) for name in AREA_FIELDS}
     return float(area_of_arrays_mm2(columns, model))
+
+
+def sram_area_mm2(accelerator: Accelerator) -> float:
+    """Area of all SRAM macros of one accelerator in mm²."""
+    l2, glb = sram_table("L2"), sram_table("GLB")
+    um2 = (
+        float(glb.interpolate(accelerator.glb_bytes, glb.area_um2))
+        + accelerator.num_tc * float(l2.interpolate(accelerator.l2_tc_bytes, l2.area_um2))
+        + accelerator.num_vc * float(l2.interpolate(accelerator.l2_vc_bytes, l2.area_um2))
+    )
+    return um2 * MM2_PER_UM2

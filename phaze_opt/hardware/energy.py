@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from phaze_opt.hardware.area import FloatArray, SramLevel, sram_table
-from phaze_opt.units import J_PER_PJ
+from phaze_opt.hardware.area import FloatArray, SramTable, sram_area_mm2, sram_table
+from phaze_opt.units import J_PER_PJ, MIB
 
 if TYPE_CHECKING:
     from phaze_opt.hardware.accelerator import Accelerator
@@ -22,7 +22,10 @@ _BYTES_PER_SRAM_ACCESS = 8
 
 @dataclass(frozen=True)
 class EnergyConstants:
-    """Energies that do not depend on the accelerator, in picojoules (``data/energy.toml``)."""
+    """Energies and leakage that do not depend on the accelerator (``data/energy.toml``).
+
+    Mib in ``sram_leakage_w_per_mib`` are mebibits.
+    """
 
     mac_pj: float
     register_read_pj: float
@@ -32,6 +35,8 @@ class EnergyConstants:
     lane_register_write_pj: float
     hbm_pj_per_byte: float
     network_pj_per_byte: float
+    logic_leakage_w_per_mm2: float
+    sram_leakage_w_per_mib: float
     source: str
 
 
@@ -41,20 +46,24 @@ class EnergyPerEvent:
 
     Attributes
     ----------
-    mac_j
-        One multiply-accumulate with its registers (two operands read, one result written).
-    lane_cycle_j
-        One vector lane for one cycle with its registers (one operand read, one result written).
-    l2_tc_j_per_byte, glb_j_per_byte
-        Mean of read and write.
+    mac_j, mac_registers_j
+        One multiply-accumulate, and its registers: two operands read, one result written.
+    lane_cycle_j, lane_registers_j
+        One vector lane for one cycle, and its registers: one operand read, one result written.
+    l2_tc_read_j_per_byte, l2_tc_write_j_per_byte, glb_read_j_per_byte, glb_write_j_per_byte
+        SRAM macros.
     hbm_j_per_byte, network_j_per_byte
         Either direction.
     """
 
     mac_j: float
+    mac_registers_j: float
     lane_cycle_j: float
-    l2_tc_j_per_byte: FloatArray
-    glb_j_per_byte: FloatArray
+    lane_registers_j: float
+    l2_tc_read_j_per_byte: FloatArray
+    l2_tc_write_j_per_byte: FloatArray
+    glb_read_j_per_byte: FloatArray
+    glb_write_j_per_byte: FloatArray
     hbm_j_per_byte: float
     network_j_per_byte: float
 
@@ -69,27 +78,43 @@ def energy_constants() -> EnergyConstants:
 def energy_per_event(accelerators: Sequence[Accelerator]) -> EnergyPerEvent:
     """Look up the energies of the macros of some accelerators."""
     constants = energy_constants()
-    mac_pj = constants.mac_pj + 2 * constants.register_read_pj + constants.register_write_pj
-    lane_pj = (
-        constants.lane_operation_pj
-        + constants.lane_register_read_pj
-        + constants.lane_register_write_pj
-    )
+    l2, glb = sram_table("L2"), sram_table("GLB")
+    l2_sizes = [chip.l2_tc_bytes for chip in accelerators]
+    glb_sizes = [chip.glb_bytes for chip in accelerators]
     return EnergyPerEvent(
-        mac_j=mac_pj * J_PER_PJ,
-        lane_cycle_j=lane_pj * J_PER_PJ,
-        l2_tc_j_per_byte=_sram_j_per_byte("L2", [chip.l2_tc_bytes for chip in accelerators]),
-        glb_j_per_byte=_sram_j_per_byte("GLB", [chip.glb_bytes for chip in accelerators]),
+        mac_j=constants.mac_pj * J_PER_PJ,
+        mac_registers_j=(2 * constants.register_read_pj + constants.register_write_pj) * J_PER_PJ,
+        lane_cycle_j=constants.lane_operation_pj * J_PER_PJ,
+        lane_registers_j=(constants.lane_register_read_pj + constants.lane_register_write_pj)
+        * J_PER_PJ,
+        l2_tc_read_j_per_byte=_per_byte_j(l2, l2.read_pj, l2_sizes),
+        l2_tc_write_j_per_byte=_per_byte_j(l2, l2.write_pj, l2_sizes),
+        glb_read_j_per_byte=_per_byte_j(glb, glb.read_pj, glb_sizes),
+        glb_write_j_per_byte=_per_byte_j(glb, glb.write_pj, glb_sizes),
         hbm_j_per_byte=constants.hbm_pj_per_byte * J_PER_PJ,
         network_j_per_byte=constants.network_pj_per_byte * J_PER_PJ,
     )
 
 
-def _sram_j_per_byte(level: SramLevel, sizes_bytes: Sequence[int]) -> FloatArray:
-    """Mean of read and write energy per byte of some macros, of shape (sizes, 1)."""
-    table = sram_table(level)
-    pj = (
-        table.interpolate(sizes_bytes, table.read_pj)
-        + table.interpolate(sizes_bytes, table.write_pj)
-    ) / 2
-    return np.asarray(pj / _BYTES_PER_SRAM_ACCESS * J_PER_PJ)[:, np.newaxis]
+def _per_byte_j(table: SramTable, column: FloatArray, sizes_bytes: Sequence[int]) -> FloatArray:
+    """Energy per byte of one column of some macros, of shape (sizes, 1)."""
+    pj_per_access = table.interpolate(sizes_bytes, column)
+    return np.asarray(pj_per_access / _BYTES_PER_SRAM_ACCESS * J_PER_PJ)[:, np.newaxis]
+
+
+def static_power_w(accelerator: Accelerator) -> float:
+    """Leakage of logic and SRAM at operating temperature, in watts.
+
+    A rough figure (``data/energy.toml``), reported beside the dynamic energy and never added to it.
+    """
+    constants = energy_constants()
+    sram_bytes = (
+        accelerator.glb_bytes
+        + accelerator.num_tc * accelerator.l2_tc_bytes
+        + accelerator.num_vc * accelerator.l2_vc_bytes
+    )
+    logic_mm2 = max(0.0, accelerator.area_mm2 - sram_area_mm2(accelerator))
+    sram_mib = 8 * sram_bytes / MIB
+    return (
+        logic_mm2 * constants.logic_leakage_w_per_mm2 + sram_mib * constants.sram_leakage_w_per_mib
+    )
