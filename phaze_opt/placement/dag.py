@@ -197,13 +197,7 @@ def _arrays(partition: Partition) -> tuple[Floats, Integers, Integers, Integers,
 
 def _least_rest(partition: Partition, downsets: Downsets) -> Floats:
     """Return, per downset, the least latency that is still to be placed."""
-    cheapest = [
-        min(
-            unit.accelerator_latency if partition.accelerators else np.inf,
-            unit.cpu_latency if partition.cpus else np.inf,
-        )
-        for unit in partition.units
-    ]
+    cheapest = least_latencies(partition)
     rest = np.full(len(downsets), sum(cheapest))
     for index in range(len(downsets)):
         steps = slice(downsets.grow_start[index], downsets.grow_start[index + 1])
@@ -257,15 +251,29 @@ def _split(
     )
 
 
-def share_bound(partition: Partition) -> float:
-    """Bound the largest load from below: the least work spread evenly over all devices."""
-    cheapest = [
+def least_latencies(partition: Partition) -> list[float]:
+    """Return every unit's latency on the kind of device that runs it fastest.
+
+    Raises
+    ------
+    InfeasibleError
+        If there is no device that can run some unit.
+    """
+    latencies = [
         min(
             unit.accelerator_latency if partition.accelerators else np.inf,
             unit.cpu_latency if partition.cpus else np.inf,
         )
         for unit in partition.units
     ]
+    if not np.isfinite(latencies).all():
+        raise InfeasibleError(explain(partition))
+    return latencies
+
+
+def share_bound(partition: Partition) -> float:
+    """Bound the largest load from below: the least work spread evenly over all devices."""
+    cheapest = least_latencies(partition)
     return max(sum(cheapest) / (partition.accelerators + partition.cpus), max(cheapest))
 
 

@@ -46,18 +46,19 @@ def split_any(problem: PartitionProblem, deterministic_s: float = DETERMINISTIC_
     """
     begin = time.perf_counter()
     partition = prepare(problem, contiguous=False)
+    least = share_bound(partition)
     known = _contiguous_devices(problem, partition)
     values = [_largest_load(partition, known)] if known is not None else []
-    if values and values[0] <= share_bound(partition):
+    if values and values[0] <= least:
         return _split(partition, _given(known), values[0], begin)
     model = _Model(partition, values[0] if values else None)
-    model.minimise_load(share_bound(partition))
+    model.minimise_load(least)
     found, bound = model.solve(known, deterministic_s)
     options = [device for device in (known, found) if device is not None]
     if not options:
         raise InfeasibleError(explain(partition))
     best = min(options, key=lambda device: _largest_load(partition, device))
-    return _split(partition, best, max(bound, share_bound(partition)), begin)
+    return _split(partition, best, max(bound, least), begin)
 
 
 def least_latency(problem: PartitionProblem, deterministic_s: float = DETERMINISTIC_S) -> Split:
@@ -83,6 +84,7 @@ def least_latency(problem: PartitionProblem, deterministic_s: float = DETERMINIS
             "Latency is defined for inference graphs, but this one has backward nodes."
         )
     partition = prepare(problem)
+    least = longest_path(partition)
     known = greedy(partition)
     value = latency_of(partition, known)
     hint = known if math.isfinite(value) else None
@@ -93,8 +95,7 @@ def least_latency(problem: PartitionProblem, deterministic_s: float = DETERMINIS
     best = min(options, key=lambda device: latency_of(partition, device), default=None)
     if best is None or math.isinf(latency_of(partition, best)):
         raise InfeasibleError(explain(partition))
-    bound = max(bound, longest_path(partition))
-    return _split(partition, best, bound, begin, latency_of(partition, best))
+    return _split(partition, best, max(bound, least), begin, latency_of(partition, best))
 
 
 def _given(device: list[int] | None) -> list[int]:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import networkx as nx
 
+from phaze_opt.placement.dag import least_latencies
 from phaze_opt.placement.partition import Partition
 
 CPU = 0
@@ -70,11 +71,16 @@ def fits(partition: Partition, device: Sequence[int]) -> bool:
 
 
 def longest_path(partition: Partition) -> float:
-    """Return the longest path at every unit's least latency: no placement is faster."""
+    """Return the longest path at every unit's least latency: no placement is faster.
+
+    Raises
+    ------
+    InfeasibleError
+        If there is no device that can run some unit.
+    """
     finish = [0.0] * len(partition.units)
-    for index, unit in enumerate(partition.units):
-        accelerator = unit.accelerator_latency if partition.accelerators else math.inf
-        finish[index] += min(accelerator, unit.cpu_latency if partition.cpus else math.inf)
+    for index, latency in enumerate(least_latencies(partition)):
+        finish[index] += latency
         for source, destination in partition.edges:
             if source == index:
                 finish[destination] = max(finish[destination], finish[index])

@@ -91,7 +91,7 @@ def test_more_memory_never_loses_an_answer(problem: PlacementProblem) -> None:
     if placement is not None:
         larger = replace(problem, hbm_usable_bytes=2 * problem.hbm_usable_bytes)
         more = solve_placement(larger)
-        assert more.time_per_batch_s <= placement.time_per_batch_s * 1.02
+        assert more.time_per_batch_s <= placement.time_per_batch_s * 1.005
 
 
 @settings(max_examples=40, deadline=None)
@@ -127,20 +127,19 @@ def test_time_units_do_not_matter(problem: PlacementProblem, scale: float) -> No
         assert [stage.layers for stage in second.stages] == [s.layers for s in first.stages]
 
 
-def chain(**changes: float) -> PlacementProblem:
+def chain(hbm_usable_bytes: float = 1e6) -> PlacementProblem:
     """Return four equal layers with an embedding and a head on eight devices."""
     layer = LayerCost("", 1.0, 2.0, 0.0, 100, 0, 10, 5, 8)
     names = ["embedding", *(f"block.{index}" for index in range(4)), "head"]
     level = NetworkLevel(1e3, 0.0, "switch")
-    problem = PlacementProblem(
+    return PlacementProblem(
         layers={1: tuple(replace(layer, name=name) for name in names)},
         edges=tuple((index, index + 1) for index in range(5)),
         cluster=Cluster("flat", (level,), 8),
         training=Training(global_batch=16),
-        hbm_usable_bytes=1e6,
+        hbm_usable_bytes=hbm_usable_bytes,
         hbm_bytes_per_s=1e6,
     )
-    return replace(problem, **changes)  # type: ignore[arg-type]
 
 
 def test_given_degrees_split_the_repeated_layers_evenly() -> None:

@@ -1,0 +1,34 @@
+import pytest
+
+from phaze_opt.errors import InfeasibleError, InputError
+from phaze_opt.placement.expert import expert_degrees, expert_placements
+
+
+@pytest.mark.parametrize(
+    ("model", "degrees"),
+    [
+        ("opt-350m", (12, 85, 1)),
+        ("bert-large", (8, 128, 1)),
+        ("gpt2-xl", (32, 32, 1)),
+        ("megatron-gpt2-2.5b", (8, 32, 4)),
+        ("megatron-gpt2-8.3b", (8, 16, 8)),
+        ("gpt3-175b", (32, 8, 4)),
+        ("llama2-7b", (8, 128, 1)),
+    ],
+)
+def test_published_degrees(model: str, degrees: tuple[int, int, int]) -> None:
+    """At 1024 devices the degrees are those of the published baseline."""
+    assert expert_degrees(model, 1024) == degrees
+
+
+def test_every_model_of_the_table_is_known() -> None:
+    """Each replica fits 1024 devices."""
+    assert all(pipeline * tensor <= 1024 for pipeline, tensor in expert_placements().values())
+
+
+def test_unknown_models_and_few_devices() -> None:
+    """Models outside the table are named; too few devices are infeasible."""
+    with pytest.raises(InputError, match="Did you mean 'bert-large'"):
+        expert_degrees("bert-larg", 1024)
+    with pytest.raises(InfeasibleError, match="64 devices per replica, but there are 8"):
+        expert_degrees("megatron-gpt2-8.3b", 8)

@@ -1,0 +1,40 @@
+from phaze_opt.placement.memory import local_parameters, stage_memory
+from phaze_opt.placement.problem import LayerCost
+from phaze_opt.placement.training import OPTIMIZERS
+
+
+def layer(parameters: int, tied: int = 0, stash: int = 0, transient: int = 0) -> LayerCost:
+    """Return a layer of which only the memory matters."""
+    return LayerCost("", 0.0, 0.0, 0.0, parameters, tied, stash, transient, 0)
+
+
+def test_state_per_parameter() -> None:
+    """Adam in mixed precision holds 18 bytes per parameter, SGD in bf16 holds 4."""
+    layers = [layer(1000)]
+    assert stage_memory(layers, 1, OPTIMIZERS["adam"]).total == 18_000
+    assert stage_memory(layers, 1, OPTIMIZERS["sgd"]).total == 4_000
+
+
+def test_korthikanti_22b_state() -> None:
+    """The blocks of the 22B model (48 layers, h 6144) at tensor width 8 hold 45.6 GiB."""
+    hidden = 6144
+    block = 12 * hidden * hidden // 8 + 7 * hidden // 8 + 6 * hidden
+    memory = stage_memory([layer(block)] * 48, 1, OPTIMIZERS["adam"])
+    assert abs(memory.total / 2**30 - 45.6) < 0.05
+
+
+def test_tied_parameters_count_once_in_a_stage() -> None:
+    """Embedding and head on one stage share their tied weights, on two each holds them."""
+    embedding, head = layer(100, tied=80), layer(90, tied=80)
+    assert local_parameters([embedding, head]) == 110
+    assert local_parameters([embedding]) == 100
+    assert local_parameters([head]) == 90
+
+
+def test_stash_and_working_set() -> None:
+    """Stashes add up over layers and microbatches in flight; of working sets the largest counts."""
+    layers = [layer(0, stash=10, transient=7), layer(0, stash=20, transient=5)]
+    memory = stage_memory(layers, 3, OPTIMIZERS["sgd"])
+    assert memory.stash == 90
+    assert memory.transient == 7
+    assert memory.total == 97
