@@ -18,6 +18,8 @@ from phaze_opt.workload.tensors import Base, LiveGraph, ancestors, peak_bytes
 from phaze_opt.workload.trace import Trace, trace
 
 _LOOKUPS = ("embedding", "gather")
+_BATCHED = ("aten::bmm", "aten::baddbmm")
+_PRODUCTS = ("aten::mm", "aten::addmm")
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,8 @@ class TracedModel:
 
     def layer(self, name: str, part: Part, parameters: int, tied_parameters: int) -> Layer:
         """Turn a part into a layer that holds so many parameters."""
-        core = _attention_core(self.forward, part.forward)
+        cores = _attention_cores(self.forward, part.forward)
+        core = [node for one in cores for node in one]
         outputs = self.outputs(part)
         wanted = _bases(self.backward, self.backward.outputs[len(self.traced.held) :])
         gradients = _handed_over(self.backward, part.backward, wanted)
@@ -85,7 +88,7 @@ class TracedModel:
             tied_parameters=tied_parameters,
             stash_bytes=Stash(
                 none=_total(stash),
-                selective=_total(self._selective(stash, core)),
+                selective=_total(self._selective(stash, cores)),
                 full=_total(self.inputs(part)),
             ),
             transient_bytes=max(
@@ -113,13 +116,17 @@ class TracedModel:
         """
         return self._activations(_read(self.backward, part.backward) & self._kept)
 
-    def _selective(self, stash: set[Base], core: Sequence[fx.Node]) -> set[Base]:
+    def _selective(self, stash: set[Base], cores: Sequence[Sequence[fx.Node]]) -> set[Base]:
         """Return what is kept under selective recompute (Korthikanti et al. 2022, section 5).
 
-        What the attention core makes and keeps for itself is dropped; its inputs are kept.
+        What an attention core makes and keeps for itself is dropped; its inputs are kept.
         """
-        inside = _written(self.forward, core[:-1])
-        return (stash | self._activations(_read(self.forward, core))) - inside
+        kept = set(stash)
+        for core in cores:
+            inside = _written(self.forward, core[:-1])
+            kept |= self._activations(_read(self.forward, core))
+            kept -= inside
+        return kept
 
     def _peak(
         self, live: LiveGraph, nodes: Sequence[fx.Node], leaving: set[Base], stash: set[Base]
@@ -170,21 +177,27 @@ def _total(bases: set[Base]) -> int:
     return sum(base.size_bytes for base in bases)
 
 
-def _attention_core(forward: LiveGraph, nodes: Sequence[fx.Node]) -> list[fx.Node]:
-    """Return the nodes from the first batched product (scores) to the last (context), in order.
+def _attention_cores(forward: LiveGraph, nodes: Sequence[fx.Node]) -> list[list[fx.Node]]:
+    """Return the attention cores among some nodes, each in order of execution.
 
-    Fused attention has no such core: its scores are never kept and its own backward recomputes
-    them, so selective recompute has nothing left to save.
+    A core runs from a batched product (the scores) to the next one that it reaches without
+    another product between (the context). Fused attention has no such core: its scores are never
+    kept and its own backward recomputes them, so selective recompute has nothing left to save.
     """
-    products = [node for node in nodes if name_of(node) in ("aten::bmm", "aten::baddbmm")]
-    if len(products) < 2:
-        return []
-    after = {products[0]}
-    for node in forward.order:
-        if not after.isdisjoint(node.all_input_nodes):
-            after.add(node)
-    before = ancestors([products[-1]])
-    return [node for node in nodes if node in after and node in before]
+    cores = []
+    for first in nodes:
+        if name_of(first) in _BATCHED:
+            between, contexts = {first}, []
+            for node in forward.order:
+                if not between.isdisjoint(node.all_input_nodes):
+                    if name_of(node) in _BATCHED:
+                        contexts.append(node)
+                    elif name_of(node) not in _PRODUCTS:
+                        between.add(node)
+            wanted = ancestors(contexts) & between | set(contexts)
+            if contexts:
+                cores.append([node for node in nodes if node in wanted])
+    return cores
 
 
 def _graph(live: LiveGraph, nodes: Sequence[fx.Node], leaving: set[Base]) -> OperatorGraph:

@@ -193,6 +193,27 @@ def test_concatenation_is_a_copy_per_operand() -> None:
     assert layer.forward.operators[-1].read_bytes == 2 * BATCH * 2 * WIDTH
 
 
+def test_two_attentions_are_two_cores() -> None:
+    """Selective recompute repeats both attentions of a decoder block, not what lies between."""
+
+    class Decoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.between = nn.Linear(WIDTH, WIDTH)
+
+        def attend(self, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
+            return torch.softmax(q.bmm(kv.transpose(1, 2)), -1).bmm(kv)
+
+        def forward(self, x: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+            return self.attend(self.between(self.attend(x, x)), memory)
+
+    layer = _capture(Decoder(), _meta(BATCH, ROWS, WIDTH), _meta(BATCH, ROWS, WIDTH))
+    names = [operator.id for operator in layer.selective_recompute.operators]
+    assert names == ["bmm", "softmax", "bmm_1", "bmm_2", "softmax_1", "bmm_3"]
+    scores = 2 * BATCH * ROWS * ROWS
+    assert layer.stash_bytes.none - layer.stash_bytes.selective == 2 * scores
+
+
 def test_transient_memory_by_hand() -> None:
     """The working set of two activations in a row is two tensors: one dies when the other is."""
 

@@ -88,7 +88,7 @@ def test_gpt3_has_175_billion_parameters() -> None:
     assert workload.parameters == pytest.approx(175e9, rel=0.005)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(transformers(), st.integers(1, 3))
 def test_forward_flops_are_the_closed_form(config: TransformerConfig, microbatch: int) -> None:
     """Forward FLOPs equal the closed form; backward is twice that, of fused attention 2.5 times."""
@@ -159,7 +159,7 @@ def test_post_norm_block_keeps_as_much() -> None:
     assert pre == post
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(transformers(), st.sampled_from([2, 4]), st.booleans())
 def test_shards_sum_to_the_whole(config: TransformerConfig, t: int, split: bool) -> None:
     """Shards hold the whole model once, and what is replicated once each; products are split."""
@@ -186,7 +186,7 @@ def _counts(graph: OperatorGraph) -> Counter[str]:
     return Counter(op.collective.kind for op in graph.operators if op.collective is not None)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(transformers(), st.sampled_from([2, 4]))
 def test_communication_is_the_closed_form(config: TransformerConfig, t: int) -> None:
     """A block all-reduces 2·s·b·h bytes twice each way (Shoeybi et al. 2019, section 3).
