@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .output import JsonOption, print_json, print_table, read_assignments
+
+if TYPE_CHECKING:
+    from phaze_opt.hardware.accelerator import Accelerator
 
 app = typer.Typer(no_args_is_help=True, help="Look at accelerators.")
 
@@ -60,8 +63,7 @@ def show(
     plain: dict[str, Any] = {
         "name": name,
         **to_builtins(chip),
-        "area_mm2": _area_or_none(chip),
-        "peak_flops_per_s": chip.peak_flops_per_s,
+        **_derived(chip),
         "description": None if preset is None else preset.description,
         "provenance": {} if preset is None else to_builtins(preset.provenance),
     }
@@ -73,11 +75,66 @@ def show(
     print_table(accelerator_table(plain))
 
 
-def _area_or_none(chip: Any) -> float | None:
-    """Return the area, or nothing where a memory lies outside the area model."""
+@app.command()
+def compare(
+    first: Annotated[str, typer.Argument(help="Preset or TOML file.", show_default=False)],
+    second: Annotated[str, typer.Argument(help="Preset or TOML file.", show_default=False)],
+    as_json: JsonOption = False,
+) -> None:
+    """Show the numbers in which two accelerators differ, and the second over the first.
+
+    Example: phaze-opt accelerator compare tpuv4-phaze tpuv4-lanes
+    """
+    from phaze_opt.hardware.presets import load_accelerator
+
+    chips = load_accelerator(first), load_accelerator(second)
+    one, other = (_numbers(chip) for chip in chips)
+    rows = [
+        {"field": name, first: one[name], second: other[name], "ratio": ratio}
+        for name, ratio in ((name, _ratio(one[name], other[name])) for name in one)
+        if one[name] != other[name]
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    from phaze_opt.report.tables import rows_table
+
+    shown = [{**row, "ratio": _ratio_words(row["ratio"])} for row in rows]
+    print_table(rows_table(shown or [{"difference": "none"}]))
+
+
+def _numbers(chip: Accelerator) -> dict[str, Any]:
+    """Return every number of a chip by name, those of its calibration and the derived ones too."""
+    from phaze_opt.codec import to_builtins
+
+    plain = to_builtins(chip)
+    calibration = plain.pop("calibration")
+    measured = {f"calibration.{name}": value for name, value in calibration.items()}
+    return {**plain, **measured, **_derived(chip)}
+
+
+def _derived(chip: Accelerator) -> dict[str, float | None]:
+    """Return what follows from the fields; no area where a memory lies outside the area model."""
     from phaze_opt.errors import InputError
 
+    numbers: dict[str, float | None] = {"peak_flops_per_s": chip.peak_flops_per_s}
     try:
-        return float(chip.area_mm2)
+        numbers["area_mm2"] = chip.area_mm2
+        numbers["area_chip_mm2"] = chip.area_under("chip")
     except InputError:
+        numbers["area_mm2"] = numbers["area_chip_mm2"] = None
+    return numbers
+
+
+def _ratio(one: object, other: object) -> float | None:
+    """Return the second over the first, where both are numbers."""
+    if isinstance(one, bool) or isinstance(other, bool):
         return None
+    if isinstance(one, int | float) and isinstance(other, int | float) and one:
+        return other / one
+    return None
+
+
+def _ratio_words(ratio: float | None) -> str:
+    """Write a ratio, or nothing."""
+    return "" if ratio is None else f"{ratio:.3g}×"

@@ -27,7 +27,7 @@ COMMANDS = [
     ("spec", "check"),
     *(("study", verb) for verb in ("create", "run", "show", "best", "ls", "trials", "delete")),
     *(("study", verb) for verb in ("stop", "export")),
-    *(("accelerator", verb) for verb in ("ls", "show")),
+    *(("accelerator", verb) for verb in ("ls", "show", "compare")),
     *(("workload", verb) for verb in ("ls", "show", "capture")),
 ]
 
