@@ -1,0 +1,70 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phaze_opt.hardware.cluster import load_cluster
+from phaze_opt.placement.dag import split_contiguous
+from phaze_opt.placement.formats import read_partition, read_phaze
+from phaze_opt.placement.partition import prepare
+from phaze_opt.placement.problem import LayerCost, PlacementProblem
+from phaze_opt.placement.published import solve_published
+from phaze_opt.placement.solve import solve_placement
+from phaze_opt.placement.training import Training
+
+DATA = Path(__file__).parent.parent / "data" / "placement"
+
+
+def transformer(layers: int, repeating: bool, memory_bytes: float) -> PlacementProblem:
+    """Return a GPT-like chain at widths 1–8 on 1024 devices."""
+    chains = {}
+    for width in (1, 2, 4, 8):
+        block = LayerCost("", 9e-3, 18e-3, 0.0, 1, 0, 1, 10**9 // width, 50 * 10**6)
+        chain = [LayerCost("embedding", 1e-5, 2e-5, 0.0, 4 * 10**8 // width, 0, 0, 0, 5 * 10**7)]
+        for index in range(layers - 2):
+            share = 1.0 if repeating else 0.5 + (index * 37 % 97) / 97
+            chain.append(
+                replace(
+                    block,
+                    name=f"block.{index}",
+                    forward_s=block.forward_s * share / width,
+                    backward_s=block.backward_s * share / width,
+                    parameters=int(3 * 10**8 * share / width),
+                    stash_bytes=int(10**9 * share / width),
+                )
+            )
+        chain.append(replace(block, name="head", parameters=4 * 10**8 // width, output_bytes=0))
+        chains[width] = tuple(chain)
+    return PlacementProblem(
+        layers=chains,
+        edges=tuple((index, index + 1) for index in range(layers - 1)),
+        cluster=load_cluster("tpuv4-ici-flat", 1024),
+        training=Training(4096, optimizer="adam"),
+        hbm_usable_bytes=memory_bytes,
+        hbm_bytes_per_s=1e12,
+    )
+
+
+@pytest.mark.parametrize(("layers", "repeating"), [(26, True), (98, True), (98, False)])
+def test_true_cost(benchmark: Any, layers: int, repeating: bool) -> None:
+    """Chains on 1024 devices under the true cost, with memory limits."""
+    problem = transformer(layers, repeating, 40e9)
+    assert benchmark(solve_placement, problem).time_per_batch_s > 0
+
+
+def test_published_cost(benchmark: Any) -> None:
+    """The largest chain, 98 layers at widths 1–8 on 1024 devices, under the published cost."""
+    problem = read_phaze((DATA / "phaze" / "072.json").read_bytes(), "072.json")
+    assert benchmark(solve_published, problem).time_per_batch_s > 0
+
+
+@pytest.mark.parametrize("name", ["gnmt_training", "resnet50_training"])
+def test_graph(benchmark: Any, name: str) -> None:
+    """Operator graphs of the published benchmark."""
+    path = DATA / "dnn-partitioning" / f"throughput-layers-{name}.json"
+    assert json.loads(path.read_bytes())["maxFPGAs"] == 6
+    partition = prepare(read_partition(path.read_bytes(), path.name))
+    split = benchmark.pedantic(split_contiguous, (partition,), rounds=3)
+    assert split.status == "optimal"
