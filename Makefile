@@ -3,7 +3,6 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := .venv/.installed
-WORKERS ?= 2
 
 .PHONY: setup study test lint bench clean
 
@@ -17,7 +16,7 @@ $(STAMP): requirements.lock pyproject.toml setup.py
 
 study: $(STAMP)
 	$(BIN)/phaze-opt study create studies/quickstart.toml --exist-ok
-	$(BIN)/phaze-opt study run quickstart --workers $(WORKERS)
+	$(BIN)/phaze-opt study run quickstart
 	$(BIN)/phaze-opt study show quickstart
 
 lint: $(STAMP)
@@ -27,7 +26,7 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n 2
 
 bench: $(STAMP)
 	$(BIN)/python -m pytest tests/benchmarks --benchmark-only --override-ini addopts=

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -141,6 +142,8 @@ def _parse(key: str, text: str, type_name: str, factor: float) -> bool | int | f
         raise InputError(f"{key} is {text!r}, but it must be a number.") from None
     if type_name != "int":
         return value
+    if factor != 1 and math.isfinite(value):
+        value = float(round(value))
     if not value.is_integer():
         raise InputError(f"{key} is {text!r}, but it must give a whole number.")
     return int(value)
