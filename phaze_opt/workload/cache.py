@@ -50,7 +50,7 @@ def cache_folder() -> Path:
     """Return ``$PHAZE_CACHE``, else the platform's cache folder of the user."""
     chosen = os.environ.get("PHAZE_CACHE")
     if chosen:
-        return Path(chosen)
+        return Path(chosen).expanduser()
     from platformdirs import user_cache_path
 
     return user_cache_path("phaze-opt")

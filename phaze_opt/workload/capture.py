@@ -2,6 +2,11 @@
 
 A traced model is cut into parts, each the working nodes of one layer in both directions. What a
 part hands to another is a boundary tensor; what its backward reads of any forward is its stash.
+
+The stash is exact. Against the published formulas of a GPT block (Korthikanti et al. 2022,
+equations 1 to 6) it is larger by what they neglect: mean and reciprocal deviation of the two layer
+norms in fp32, 16 bytes per token, 0.005 % at the published sizes. Scaling, masking and softmax are
+one kernel that keeps only the probabilities, so a causal mask is not kept either.
 """
 
 from __future__ import annotations

@@ -26,14 +26,25 @@ def find_layers(module: nn.Module) -> dict[str, nn.Module]:
     _collect_repeated(module, "", layers)
     if layers:
         return layers
-    prefix = ""
-    children = dict(module.named_children())
+    children = _called_children(module, "")
     while len(children) == 1:
         ((name, only),) = children.items()
-        if not any(True for _ in only.children()):
+        below = _called_children(only, f"{name}.")
+        if not below:
             break
-        prefix, children = f"{prefix}{name}.", dict(only.named_children())
-    return {prefix + name: child for name, child in children.items()}
+        children = below
+    return children
+
+
+def _called_children(module: nn.Module, prefix: str) -> dict[str, nn.Module]:
+    """Return a module's children by name; those that only hold others are replaced by them."""
+    children: dict[str, nn.Module] = {}
+    for name, child in module.named_children():
+        if isinstance(child, nn.ModuleDict):
+            children |= _called_children(child, f"{prefix}{name}.")
+        else:
+            children[prefix + name] = child
+    return children
 
 
 def _collect_repeated(module: nn.Module, prefix: str, layers: dict[str, nn.Module]) -> None:
@@ -46,13 +57,14 @@ def _collect_repeated(module: nn.Module, prefix: str, layers: dict[str, nn.Modul
 
 
 def _is_repeated(module: nn.Module) -> bool:
-    """Say whether a container holds at least two layers of the model."""
+    """Say whether a container holds layers of the model, each with parameters."""
     members = list(module.children())
-    if len(members) < 2 or not all(any(True for _ in one.parameters()) for one in members):
+    if not members or not all(any(True for _ in one.parameters()) for one in members):
         return False
     if isinstance(module, nn.Sequential):
         kinds = {type(one) for one in members}
-        return len(kinds) == 1 and not kinds.pop().__module__.startswith("torch.nn")
+        own = not next(iter(kinds)).__module__.startswith("torch.nn")
+        return len(members) > 1 and len(kinds) == 1 and own
     return isinstance(module, nn.ModuleList)
 
 
