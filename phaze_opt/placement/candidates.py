@@ -7,16 +7,18 @@ stages of one replica are neighbours. On a cluster of one flat level the two are
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from phaze_opt.estimator.collective import collective_terms, outermost_level
+from phaze_opt.estimator.collective import CollectiveName, collective_terms, outermost_level
 from phaze_opt.hardware.cluster import Cluster
 from phaze_opt.placement.chain import least_tail_terms
-from phaze_opt.placement.costs import Floats, Integers, StageCosts, stage_costs
+from phaze_opt.placement.costs import Floats, Integers, StageCosts, collective_table_s, stage_costs
+from phaze_opt.placement.memory import Shards
+from phaze_opt.placement.pipeline import held_by_place
 from phaze_opt.placement.problem import PlacementProblem
 from phaze_opt.placement.training import OPTIMIZERS
 
@@ -77,34 +79,67 @@ class CandidateCosts:
     def __init__(self, problem: PlacementProblem) -> None:
         self.problem = problem
         self.optimizer = OPTIMIZERS[problem.training.optimizer]
-        self._stages: dict[tuple[int, float, float], StageCosts] = {}
-        self._tails: dict[tuple[int, int, int, int], Floats] = {}
-        self._tail_terms: dict[tuple[int, int, int, int], Floats] = {}
+        self.schedule = problem.training.pipeline_schedule
+        self._stages: dict[tuple[float, ...], StageCosts] = {}
+        self._tails: dict[tuple[int, ...], Floats] = {}
+        self._tail_terms: dict[tuple[int, ...], Floats] = {}
 
     def microbatches(self, data: int) -> int:
         """Return how many microbatches one replica runs per batch."""
         training = self.problem.training
         return -(-training.global_batch // (data * training.microbatch))
 
+    def held(self, candidate: Candidate) -> Integers:
+        """Return the microbatches in flight of every stage, by place from the end."""
+        microbatches = self.microbatches(candidate.data)
+        return held_by_place(candidate.pipeline, microbatches, self.schedule)
+
+    def shards(self, data: int) -> Shards:
+        """Return what so many replicas share out."""
+        return Shards.of(self.problem.training.zero, data)
+
     def level(self, candidate: Candidate) -> int:
         """Return the network level of the slowest link between neighbouring stages."""
         return outermost_level(candidate.pipeline, self.problem.cluster, candidate.pipeline_stride)
 
-    def stages(self, tensor: int, level: int) -> StageCosts:
-        """Return the costs of all stages at a width, with messages over a network level."""
+    def least_stages(self, tensor: int, level: int) -> StageCosts:
+        """Return what stages cost at least: sharing out all that ZeRO can, gathering for free."""
+        most_data = max(1, self.problem.cluster.devices // tensor)
+        return self._table(tensor, level, self.shards(most_data), 1, 1)
+
+    def stages(self, candidate: Candidate, level: int) -> StageCosts:
+        """Return the costs of all stages of a candidate, with messages over a network level."""
+        shards = self.shards(candidate.data)
+        gathering = candidate.data if shards.weights > 1 else 1
+        stride = candidate.data_stride if gathering > 1 else 1
+        return self._table(candidate.tensor, level, shards, gathering, stride)
+
+    def _table(
+        self, tensor: int, level: int, shards: Shards, gathering: int, stride: int
+    ) -> StageCosts:
         link = self.problem.cluster.levels[level]
-        key = (tensor, link.latency_s, link.link_bytes_per_s)
+        message = link.latency_s, link.link_bytes_per_s
+        key = (tensor, *message, *astuple(shards), gathering, stride)
         if key not in self._stages:
-            self._stages[key] = stage_costs(self.problem, *key)
+            terms = collective_terms("all_gather", gathering, self.problem.cluster, stride)
+            self._stages[key] = stage_costs(
+                self.problem, tensor, *message, shards, terms if gathering > 1 else ()
+            )
         return self._stages[key]
 
     def synchronisation_s(self, candidate: Candidate, level: int) -> Floats:
-        """Return the all-reduce of every stage's gradients, tied ones between stages too."""
-        stages, cluster = self.stages(candidate.tensor, level), self.problem.cluster
-        size_bytes = stages.parameters * float(self.optimizer.gradient_bytes)
-        terms = collective_terms("all_reduce", candidate.data, cluster, candidate.data_stride)
-        total_s = np.minimum.reduce([t.latency_s + t.s_per_byte * size_bytes for t in terms])
-        total_s[stages.parameters == 0] = 0.0
+        """Return the exposed synchronisation of every stage's gradients.
+
+        An all-reduce over the replicas (ZeRO 3 only needs the reduce-scatter), less the share that
+        hides behind the backward; and where stages share tied weights, the exchange between them.
+        """
+        stages, cluster = self.stages(candidate, level), self.problem.cluster
+        training = self.problem.training
+        kind: CollectiveName = "reduce_scatter" if training.zero == 3 else "all_reduce"
+        terms = collective_terms(kind, candidate.data, cluster, candidate.data_stride)
+        size_bytes: Floats = stages.parameters * np.float64(self.optimizer.gradient_bytes)
+        exposed = 1.0 - training.synchronisation_overlap
+        total_s = exposed * collective_table_s(terms, size_bytes)
         if candidate.pipeline > 1 and stages.shared_parameters.any():
             # An all-reduce between two stages: one message each way per half of the gradients.
             link = cluster.levels[level]
@@ -113,50 +148,54 @@ class CandidateCosts:
             total_s = total_s + np.where(shared_bytes > 0, exchange_s, 0.0)
         return np.asarray(total_s)
 
-    def optimizer_s(self, tensor: int, level: int) -> Floats:
-        """Return the time of every stage's optimizer step."""
+    def optimizer_s(self, candidate: Candidate, level: int) -> Floats:
+        """Return the time of every stage's optimizer step, on what a replica keeps of it."""
         step_s = self.optimizer.step_bytes / self.problem.hbm_bytes_per_s
-        return np.asarray(self.stages(tensor, level).parameters * step_s, dtype=np.float64)
+        shards = self.shards(candidate.data).optimizer
+        return np.asarray(self.stages(candidate, level).parameters * (step_s / shards))
 
     def tail_s(self, candidate: Candidate, level: int) -> Floats:
         """Return what every stage still does after its last backward."""
-        key = (candidate.tensor, candidate.data, candidate.data_stride, level)
-        if candidate.pipeline == 1:  # nothing is shared with another stage
-            return self._compute_tail_s(candidate, level)
+        key = self._tail_key(candidate, level)
         if key not in self._tails:
-            self._tails[key] = self._compute_tail_s(candidate, level)
+            tail_s = self.synchronisation_s(candidate, level) + self.optimizer_s(candidate, level)
+            self._tails[key] = tail_s
         return self._tails[key]
 
     def least_tail_term_s(self, candidate: Candidate, level: int) -> float:
         """Return the least tail term of the closed form (see `phaze_opt.placement.chain`)."""
-        stages = self.stages(candidate.tensor, level)
-        if candidate.pipeline == 1:
-            return float(self.tail_s(candidate, level)[0, stages.layers])
-        key = (candidate.tensor, candidate.data, candidate.data_stride, level)
+        key = self._tail_key(candidate, level)
         if key not in self._tail_terms:
+            stages = self.stages(candidate, level)
             reach = self.problem.cluster.devices // (candidate.tensor * candidate.data)
+            most_stages = 1 if candidate.pipeline == 1 else min(stages.layers, reach)
             self._tail_terms[key] = least_tail_terms(
-                self.tail_s(candidate, level),
-                stages.backward_work_s,
-                min(stages.layers, reach),
+                self.tail_s(candidate, level), stages.backward_work_s, most_stages
             )
         return float(self._tail_terms[key][candidate.pipeline])
 
-    def _compute_tail_s(self, candidate: Candidate, level: int) -> Floats:
-        return self.synchronisation_s(candidate, level) + self.optimizer_s(candidate.tensor, level)
+    def _tail_key(self, candidate: Candidate, level: int) -> tuple[int, ...]:
+        """Return what tails depend on; on a single stage nothing is shared with another one."""
+        alone = int(candidate.pipeline == 1)
+        return (candidate.tensor, candidate.data, candidate.data_stride, level, alone)
 
-    def least_tail_s(self, grid: CandidateGrid, parameters: Integers | int) -> Floats:
+    def least_tail_s(self, grid: CandidateGrid, parameters: Integers) -> Floats:
         """Bound the tail of stages with so many parameters from below, for a whole grid."""
-        size_bytes = np.asarray(parameters * float(self.optimizer.gradient_bytes))
+        training = self.problem.training
         step_s = self.optimizer.step_bytes / self.problem.hbm_bytes_per_s
-        tail_s: Floats = np.broadcast_to(np.float64(step_s) * parameters, grid.data.shape)
+        shards = grid.data if training.zero >= 1 else np.ones_like(grid.data)
+        tail_s: Floats = parameters * (step_s / shards)
         if not grid.data_inside:
             return tail_s
+        size_bytes = parameters * float(self.optimizer.gradient_bytes)
+        kind: CollectiveName = "reduce_scatter" if training.zero == 3 else "all_reduce"
         latency_s, s_per_byte = _synchronisation_lines(
-            self.problem.cluster, grid.tensor, int(grid.data.max())
+            kind, self.problem.cluster, grid.tensor, int(grid.data.max())
         )
-        lines_s = latency_s[grid.data] + s_per_byte[grid.data] * size_bytes.reshape(-1, 1)
-        return np.asarray(tail_s + np.where(size_bytes > 0, lines_s.min(axis=1), 0.0))
+        lines_s = latency_s[grid.data] + s_per_byte[grid.data] * size_bytes[:, None]
+        exposed = 1.0 - training.synchronisation_overlap
+        sync_s = exposed * np.where(size_bytes > 0, lines_s.min(axis=1), 0.0)
+        return np.asarray(tail_s + sync_s)
 
     def grids(self) -> Iterator[CandidateGrid]:
         """Yield all candidates: every width, data degree and number of stages that may run."""
@@ -195,12 +234,11 @@ def _reach(cluster: Cluster) -> NDArray[np.float64]:
 
 
 @lru_cache(maxsize=128)
-def _synchronisation_lines(cluster: Cluster, stride: int, most_data: int) -> tuple[Floats, Floats]:
-    """Return latency and seconds per byte of every all-reduce algorithm, by data degree."""
-    terms = [
-        collective_terms("all_reduce", max(1, data), cluster, stride)
-        for data in range(most_data + 1)
-    ]
+def _synchronisation_lines(
+    kind: CollectiveName, cluster: Cluster, stride: int, most_data: int
+) -> tuple[Floats, Floats]:
+    """Return latency and seconds per byte of every algorithm, by data degree."""
+    terms = [collective_terms(kind, max(1, data), cluster, stride) for data in range(most_data + 1)]
     width = max(len(row) for row in terms)
     latency_s = np.full((most_data + 1, width), np.inf)
     s_per_byte = np.zeros((most_data + 1, width))

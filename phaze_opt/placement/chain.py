@@ -28,36 +28,31 @@ TIE = 1e-12
 """Relative difference below which two times count as equal."""
 
 
-@compiled("Tuple((float64[::1], float64[::1]))(float64[:,::1], int64[:,::1], int64, int64)")
-def least_loads(
-    load_s: Floats, in_flight_limit: Integers, microbatches: int, most_stages: int
-) -> tuple[Floats, Floats]:
+@compiled("Tuple((float64[::1], float64[::1]))(float64[:,::1], int64[:,::1], int64[::1])")
+def least_loads(load_s: Floats, in_flight_limit: Integers, held: Integers) -> tuple[Floats, Floats]:
     """Return the least largest load and the least sum of loads for every number of stages.
 
     Parameters
     ----------
     load_s, in_flight_limit : (layers, layers + 1)
         Of every stage, see `phaze_opt.placement.costs`.
-    microbatches
-        Per batch; limits what a stage holds in flight.
-    most_stages
-        Largest number of stages asked for.
+    held : (most stages + 1,)
+        Microbatches in flight of a stage by its place from the end of the pipeline.
 
     Returns
     -------
-    tuple of (most_stages + 1,)
+    tuple of (most stages + 1,)
         Infinite where no split fits the memory.
     """
-    layers = load_s.shape[0]
+    layers, most_stages = load_s.shape[0], len(held) - 1
     most = np.full((most_stages + 1, layers + 1), np.inf)
     least_sum = np.full((most_stages + 1, layers + 1), np.inf)
     most[0, layers] = 0.0
     least_sum[0, layers] = 0.0
     for place in range(1, most_stages + 1):
-        held = min(place, microbatches)
         for i in range(layers - place, -1, -1):
             for j in range(i + 1, layers - place + 2):
-                if in_flight_limit[i, j] < held:
+                if in_flight_limit[i, j] < held[place]:
                     continue
                 load = load_s[i, j]
                 most[place, i] = min(most[place, i], max(load, most[place - 1, j]))
@@ -92,10 +87,10 @@ def least_tail_terms(tail_s: Floats, backward_s: Floats, most_stages: int) -> Fl
 
 @compiled(
     "Tuple((float64[:,::1], float64[:,::1], float64[:,::1]))"
-    "(float64[:,::1], float64[:,::1], int64[:,::1], int64, int64)"
+    "(float64[:,::1], float64[:,::1], int64[:,::1], int64[::1], int64)"
 )
 def _prefixes(
-    load_s: Floats, backward_s: Floats, in_flight_limit: Integers, microbatches: int, stages: int
+    load_s: Floats, backward_s: Floats, in_flight_limit: Integers, held: Integers, stages: int
 ) -> tuple[Floats, Floats, Floats]:
     """Bound what the first ``q`` stages of ``stages`` add, up to each layer: ``[q, layer]``.
 
@@ -109,10 +104,9 @@ def _prefixes(
     least_sum[0, 0] = 0.0
     backward[0, 0] = 0.0
     for q in range(1, stages + 1):
-        held = min(stages - q + 1, microbatches)
         for j in range(q, layers - (stages - q) + 1):
             for i in range(q - 1, j):
-                if in_flight_limit[i, j] < held or most[q - 1, i] == np.inf:
+                if in_flight_limit[i, j] < held[stages - q + 1] or most[q - 1, i] == np.inf:
                     continue
                 most[q, j] = min(most[q, j], max(most[q - 1, i], load_s[i, j]))
                 least_sum[q, j] = min(least_sum[q, j], least_sum[q - 1, i] + load_s[i, j])
@@ -157,7 +151,8 @@ def _keep(
 
 
 @compiled(
-    "int64(float64[:,::1], float64[:,::1], float64[:,::1], int64[:,::1], int64, int64, float64,"
+    "int64(float64[:,::1], float64[:,::1], float64[:,::1], int64[:,::1], int64[::1], int64, int64,"
+    " float64,"
     " float64[:,::1], float64[:,::1], float64[:,::1], float64[:,::1], int64[:,::1], int64[:,::1])"
 )
 def _label(
@@ -165,6 +160,7 @@ def _label(
     backward_s: Floats,
     tail_s: Floats,
     in_flight_limit: Integers,
+    held: Integers,
     microbatches: int,
     stages: int,
     known_s: float,
@@ -189,12 +185,11 @@ def _label(
     first[0, 2 * layers + 1] = 1
     used = 1
     for place in range(1, stages + 1):
-        held = min(place, microbatches)
         before = stages - place
         for i in range(layers - place, before - 1, -1):
             begin = used
             for j in range(i + 1, layers - place + 2):
-                if in_flight_limit[i, j] < held or most[before, i] == np.inf:
+                if in_flight_limit[i, j] < held[place] or most[before, i] == np.inf:
                     continue
                 for source in range(first[place - 1, 2 * j], first[place - 1, 2 * j + 1]):
                     largest = max(load_s[i, j], labels[source, 0])
@@ -222,6 +217,7 @@ def best_split(
     backward_s: Floats,
     tail_s: Floats,
     in_flight_limit: Integers,
+    held: Integers,
     microbatches: int,
     stages: int,
     known_s: float,
@@ -232,6 +228,8 @@ def best_split(
     ----------
     load_s, backward_s, tail_s, in_flight_limit : (layers, layers + 1)
         Of every stage, see `phaze_opt.placement.costs` and the module's formula.
+    held : (stages + 1,)
+        Microbatches in flight of a stage by its place from the end of the pipeline.
     microbatches, stages
         Per batch; of the pipeline.
     known_s
@@ -245,7 +243,7 @@ def best_split(
     """
     layers = len(load_s)
     starts = np.zeros(stages, dtype=np.int64)
-    prefixes = _prefixes(load_s, backward_s, in_flight_limit, microbatches, stages)
+    prefixes = _prefixes(load_s, backward_s, in_flight_limit, held, stages)
     room, used = 1024, -1
     while used < 0:
         room *= 4
@@ -256,6 +254,7 @@ def best_split(
             backward_s,
             tail_s,
             in_flight_limit,
+            held,
             microbatches,
             stages,
             known_s,

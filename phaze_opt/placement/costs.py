@@ -6,14 +6,17 @@ Arrays are indexed ``[i, j]`` for the stage that holds the layers ``i … j − 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from phaze_opt.estimator.collective import Term
+from phaze_opt.placement.memory import UNSHARDED, Shards
 from phaze_opt.placement.problem import LayerCost, PlacementProblem
-from phaze_opt.placement.training import OPTIMIZERS
+from phaze_opt.placement.training import OPTIMIZERS, Optimizer
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -29,6 +32,8 @@ class StageCosts:
         Work of one microbatch.
     receive_activation_s, receive_gradient_s
         One message per layer outside whose output, or gradient, the stage needs.
+    gather_s
+        Gathering shared-out weights for one pass (ZeRO 3).
     parameters
         Per device, tied ones once.
     shared_parameters
@@ -45,6 +50,7 @@ class StageCosts:
     accumulation_s: Floats
     receive_activation_s: Floats
     receive_gradient_s: Floats
+    gather_s: Floats
     parameters: Integers
     shared_parameters: Integers
     resident_bytes: Floats
@@ -59,7 +65,7 @@ class StageCosts:
     @cached_property
     def forward_work_s(self) -> Floats:
         """What a stage does in the forward of one microbatch."""
-        return self.forward_s + self.receive_activation_s
+        return self.forward_s + self.receive_activation_s + self.gather_s
 
     @cached_property
     def backward_work_s(self) -> Floats:
@@ -73,7 +79,12 @@ class StageCosts:
 
 
 def stage_costs(
-    problem: PlacementProblem, tensor: int, latency_s: float, link_bytes_per_s: float
+    problem: PlacementProblem,
+    tensor: int,
+    latency_s: float,
+    link_bytes_per_s: float,
+    shards: Shards = UNSHARDED,
+    gather_terms: Sequence[Term] = (),
 ) -> StageCosts:
     """Compute the costs of all stages.
 
@@ -85,15 +96,17 @@ def stage_costs(
         Tensor-parallel width.
     latency_s, link_bytes_per_s
         Of the slowest link between two neighbouring stages.
+    shards
+        What replicas share out.
+    gather_terms
+        Algorithms that gather shared-out weights; none where there is nothing to gather.
     """
     layers = problem.layers[tensor]
     optimizer = OPTIMIZERS[problem.training.optimizer]
     parameters, shared = _parameters(layers)
-    state_bytes = optimizer.weight_bytes + optimizer.gradient_bytes + optimizer.state_bytes
-    transient = _interval_max([layer.transient_bytes for layer in layers])
-    resident = parameters * state_bytes + transient
-    free = np.floor(problem.hbm_usable_bytes) - resident
     stash = _interval_sum([layer.stash_bytes for layer in layers])
+    resident = _resident_bytes(layers, parameters, optimizer, shards)
+    free = np.floor(problem.hbm_usable_bytes) - resident
     limit = np.where(free < 0, -1, np.floor_divide(free, np.maximum(stash, 1)))
     activation, gradient = _receives(problem, layers, latency_s, link_bytes_per_s)
     return StageCosts(
@@ -103,12 +116,40 @@ def stage_costs(
         accumulation_s=parameters * (optimizer.accumulation_bytes / problem.hbm_bytes_per_s),
         receive_activation_s=activation,
         receive_gradient_s=gradient,
+        gather_s=collective_table_s(gather_terms, parameters * optimizer.weight_bytes),
         parameters=parameters.astype(np.int64),
         shared_parameters=shared.astype(np.int64),
         resident_bytes=resident,
         stash_bytes=stash,
         in_flight_limit=limit.astype(np.int64),
     )
+
+
+def collective_table_s(terms: Sequence[Term], size_bytes: Floats) -> Floats:
+    """Return the time of the cheapest algorithm for many sizes; nothing to send takes no time."""
+    if not terms:
+        return np.zeros_like(size_bytes)
+    times_s = [term.latency_s + term.s_per_byte * size_bytes for term in terms]
+    return np.where(size_bytes > 0, np.minimum.reduce(times_s), 0.0)
+
+
+def _resident_bytes(
+    layers: tuple[LayerCost, ...], parameters: Floats, optimizer: Optimizer, shards: Shards
+) -> Floats:
+    """Return state and largest working set of runs of layers."""
+    state = sum(
+        np.ceil(parameters * held / count)
+        for held, count in (
+            (optimizer.weight_bytes, shards.weights),
+            (optimizer.gradient_bytes, shards.gradients),
+            (optimizer.state_bytes, shards.optimizer),
+        )
+    )
+    working_set = _interval_max([layer.transient_bytes for layer in layers])
+    if shards.weights > 1:
+        largest = _interval_max([layer.parameters for layer in layers])
+        working_set = working_set + largest * optimizer.weight_bytes
+    return np.asarray(state + working_set, dtype=np.float64)
 
 
 def _interval_sum(values: ArrayLike) -> Floats:

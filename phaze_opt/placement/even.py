@@ -60,13 +60,16 @@ def _cost(layer: LayerCost) -> tuple[float, ...]:
     )
 
 
-@compiled("float64[::1](float64[:,::1], int64[:,::1], int64[:,::1], int64[::1], int64[::1])")
+@compiled(
+    "float64[::1](float64[:,::1], int64[:,::1], int64[:,::1], int64[::1], int64[::1], boolean)"
+)
 def replay_bounds(
     load_s: Floats,
     in_flight_limit: Integers,
     starts: Integers,
     pipeline: Integers,
     microbatches: Integers,
+    all_in_flight: bool,
 ) -> Floats:
     """Bound the replayed time of given splits from below; infinite where one does not fit.
 
@@ -81,6 +84,8 @@ def replay_bounds(
         First layers of the split into so many stages (row), the rest of the row unused.
     pipeline, microbatches : (candidates,)
         Stages and microbatches of each candidate.
+    all_in_flight
+        Whether every stage holds all microbatches (GPipe).
     """
     layers = load_s.shape[0]
     bounds = np.zeros(len(pipeline))
@@ -90,7 +95,8 @@ def replay_bounds(
         for stage in range(stages):
             i = starts[stages, stage]
             j = starts[stages, stage + 1] if stage + 1 < stages else layers
-            if in_flight_limit[i, j] < min(stages - stage, microbatches[index]):
+            held = microbatches[index] if all_in_flight else stages - stage
+            if in_flight_limit[i, j] < min(held, microbatches[index]):
                 bounds[index] = np.inf
                 break
             bounds[index] = max(bounds[index], before + microbatches[index] * load_s[i, j])

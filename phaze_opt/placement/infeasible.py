@@ -9,14 +9,18 @@ from numpy.typing import NDArray
 
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.placement.costs import stage_costs
-from phaze_opt.placement.memory import stage_memory
+from phaze_opt.placement.memory import Shards, stage_memory
 from phaze_opt.placement.problem import LayerCost, PlacementProblem
 from phaze_opt.placement.training import OPTIMIZERS
 from phaze_opt.units import format_bytes
 
 
 def explain_misfit(
-    name: str, layers: Sequence[LayerCost], in_flight: int, problem: PlacementProblem
+    name: str,
+    layers: Sequence[LayerCost],
+    in_flight: int,
+    problem: PlacementProblem,
+    shards: Shards,
 ) -> InfeasibleError:
     """Say by how much a stage exceeds the memory.
 
@@ -30,8 +34,10 @@ def explain_misfit(
         Microbatches that the stage holds.
     problem
         Memory and optimizer.
+    shards
+        What replicas share out.
     """
-    memory = stage_memory(layers, in_flight, OPTIMIZERS[problem.training.optimizer])
+    memory = stage_memory(layers, in_flight, OPTIMIZERS[problem.training.optimizer], shards)
     over = memory.total - problem.hbm_usable_bytes
     return InfeasibleError(
         f"{name} needs {format_bytes(memory.total)} per device "
@@ -59,7 +65,7 @@ def explain_infeasible(problem: PlacementProblem) -> InfeasibleError:
     need, width, layer = min(worst, key=lambda entry: (entry[0], entry[1]))
     if need > problem.hbm_usable_bytes:
         name = f"Layer {layer.name!r} alone, at the tensor-parallel width {width},"
-        return explain_misfit(name, [layer], 1, problem)
+        return explain_misfit(name, [layer], 1, problem, _most_shards(problem, width))
     return _explain_tightest_split(problem, widths)
 
 
@@ -67,7 +73,8 @@ def _largest_layer(problem: PlacementProblem, width: int) -> tuple[int, int, Lay
     """Return the layer that needs most memory alone on the last stage, with its width."""
     optimizer = OPTIMIZERS[problem.training.optimizer]
     layers = problem.layers[width]
-    needs = [stage_memory([layer], 1, optimizer).total for layer in layers]
+    shards = _most_shards(problem, width)
+    needs = [stage_memory([layer], 1, optimizer, shards).total for layer in layers]
     largest = max(range(len(layers)), key=lambda index: needs[index])
     return needs[largest], width, layers[largest]
 
@@ -79,9 +86,9 @@ def _explain_tightest_split(problem: PlacementProblem, widths: Sequence[int]) ->
     layers = problem.layers[width]
     ends = [*starts[1:], len(layers)]
     held = [_in_flight(problem, len(starts) - stage) for stage in range(len(starts))]
-    optimizer = OPTIMIZERS[problem.training.optimizer]
+    optimizer, shards = OPTIMIZERS[problem.training.optimizer], _most_shards(problem, width)
     needs = [
-        stage_memory(layers[i:j], count, optimizer).total
+        stage_memory(layers[i:j], count, optimizer, shards).total
         for i, j, count in zip(starts, ends, held, strict=True)
     ]
     stage = max(range(len(needs)), key=lambda index: needs[index])
@@ -91,18 +98,26 @@ def _explain_tightest_split(problem: PlacementProblem, widths: Sequence[int]) ->
         f"width {width}, does not fit: stage {stage + 1} "
         f"({layers[i].name!r} to {layers[j - 1].name!r})"
     )
-    return explain_misfit(name, layers[i:j], held[stage], problem)
+    return explain_misfit(name, layers[i:j], held[stage], problem, shards)
+
+
+def _most_shards(problem: PlacementProblem, width: int) -> Shards:
+    """Return what replicas share out where there are as many of them as can be."""
+    return Shards.of(problem.training.zero, max(1, problem.cluster.devices // width))
 
 
 def _in_flight(problem: PlacementProblem, place: int) -> int:
-    """Return the microbatches in flight of a stage without data parallelism."""
+    """Return the microbatches in flight of a stage, as few as its schedule ever has."""
     training = problem.training
+    if training.pipeline_schedule == "gpipe":
+        most_data = min(problem.cluster.devices, training.global_batch // training.microbatch)
+        return -(-training.global_batch // (most_data * training.microbatch))
     return min(place, -(-training.global_batch // training.microbatch))
 
 
 def _least_memory_split(problem: PlacementProblem, width: int) -> tuple[float, list[int]]:
     """Split the chain so that its fullest stage holds least, over any number of stages."""
-    costs = stage_costs(problem, width, 0.0, 1.0)
+    costs = stage_costs(problem, width, 0.0, 1.0, _most_shards(problem, width))
     count = costs.layers
     invalid = np.tril(np.ones((count, count + 1), dtype=np.bool_))
     after = np.full(count + 1, np.inf)

@@ -7,9 +7,36 @@ in flight, and the largest working set of any of its layers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from phaze_opt.placement.problem import LayerCost, StageMemory
 from phaze_opt.placement.training import Optimizer
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Over how many replicas ZeRO shares out weights, gradients and optimizer state."""
+
+    weights: int = 1
+    gradients: int = 1
+    optimizer: int = 1
+
+    @classmethod
+    def of(cls, zero: int, data: int) -> Shards:
+        """Return the shards of a ZeRO stage with so many replicas."""
+        return cls(*(data if zero >= stage else 1 for stage in (3, 2, 1)))
+
+    def state_bytes(self, optimizer: Optimizer) -> float:
+        """Return what each device holds per parameter of its stage."""
+        return (
+            optimizer.weight_bytes / self.weights
+            + optimizer.gradient_bytes / self.gradients
+            + optimizer.state_bytes / self.optimizer
+        )
+
+
+UNSHARDED = Shards()
+"""Every replica holds everything."""
 
 
 def local_parameters(layers: Iterable[LayerCost]) -> int:
@@ -21,7 +48,9 @@ def local_parameters(layers: Iterable[LayerCost]) -> int:
     return total - sum(tied) + max(tied, default=0)
 
 
-def stage_memory(layers: Sequence[LayerCost], in_flight: int, optimizer: Optimizer) -> StageMemory:
+def stage_memory(
+    layers: Sequence[LayerCost], in_flight: int, optimizer: Optimizer, shards: Shards = UNSHARDED
+) -> StageMemory:
     """Return what a stage holds.
 
     Parameters
@@ -33,12 +62,17 @@ def stage_memory(layers: Sequence[LayerCost], in_flight: int, optimizer: Optimiz
         place from the end of the pipeline, at most the microbatches per batch.
     optimizer
         Bytes per parameter.
+    shards
+        What replicas share out. Shared-out weights are gathered for one layer at a time, which
+        adds the largest layer's weights to the working set.
     """
     parameters = local_parameters(layers)
+    gathered = max(layer.parameters for layer in layers) if shards.weights > 1 else 0
     return StageMemory(
-        parameters=parameters * optimizer.weight_bytes,
-        gradients=parameters * optimizer.gradient_bytes,
-        optimizer=parameters * optimizer.state_bytes,
+        parameters=-(-parameters * optimizer.weight_bytes // shards.weights),
+        gradients=-(-parameters * optimizer.gradient_bytes // shards.gradients),
+        optimizer=-(-parameters * optimizer.state_bytes // shards.optimizer),
         stash=in_flight * sum(layer.stash_bytes for layer in layers),
-        transient=max(layer.transient_bytes for layer in layers),
+        transient=max(layer.transient_bytes for layer in layers)
+        + gathered * optimizer.weight_bytes,
     )

@@ -87,6 +87,15 @@ def in_flight(stages: int, microbatches: int, schedule: PipelineSchedule = "1f1b
     return np.minimum(from_the_end, microbatches)
 
 
+def held_by_place(
+    most_stages: int, microbatches: int, schedule: PipelineSchedule = "1f1b"
+) -> Integers:
+    """Return the same by place from the end of the pipeline; index 0 is not a place."""
+    held = np.zeros(most_stages + 1, dtype=np.int64)
+    held[1:] = in_flight(most_stages, microbatches, schedule)[::-1]
+    return held
+
+
 def finish_s(
     forward_s: Floats, backward_s: Floats, microbatches: int, schedule: PipelineSchedule = "1f1b"
 ) -> Floats:

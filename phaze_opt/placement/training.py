@@ -9,6 +9,7 @@ from phaze_opt.errors import InputError
 from phaze_opt.workload.graph import Recompute
 
 OptimizerName = Literal["sgd", "adam"]
+PipelineScheduleName = Literal["1f1b", "gpipe"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,13 @@ class Training:
         Key of `OPTIMIZERS`.
     sequence_parallel
         Whether tensor-parallel groups also split the sequence (reduce-scatter and all-gather).
+    zero
+        Stage of ZeRO (S. Rajbhandari et al., SC 2020): replicas share out nothing (0), the
+        optimizer state (1), gradients too (2), or weights too (3).
+    pipeline_schedule
+        ``1f1b`` or ``gpipe`` (all forwards before all backwards).
+    synchronisation_overlap
+        Share of the gradient synchronisation that hides behind the backward.
     """
 
     global_batch: int
@@ -67,6 +75,9 @@ class Training:
     recompute: Recompute = "none"
     optimizer: OptimizerName = "sgd"
     sequence_parallel: bool = False
+    zero: int = 0
+    pipeline_schedule: PipelineScheduleName = "1f1b"
+    synchronisation_overlap: float = 0.0
 
     def __post_init__(self) -> None:
         if self.global_batch < 1:
@@ -82,3 +93,14 @@ class Training:
             )
         if self.optimizer not in OPTIMIZERS:
             raise InputError(f"optimizer is {self.optimizer!r}, but it must be sgd or adam.")
+        if self.zero not in (0, 1, 2, 3):
+            raise InputError(f"zero is {self.zero}, but it must be 0, 1, 2 or 3.")
+        if self.pipeline_schedule not in ("1f1b", "gpipe"):
+            raise InputError(
+                f"pipeline_schedule is {self.pipeline_schedule!r}, but it must be 1f1b or gpipe."
+            )
+        if not 0.0 <= self.synchronisation_overlap <= 1.0:
+            raise InputError(
+                f"synchronisation_overlap is {self.synchronisation_overlap}, but it must be "
+                "between 0 and 1."
+            )

@@ -4,6 +4,7 @@ from hypothesis import given, settings
 
 from phaze_opt.placement.candidates import Candidate, CandidateCosts
 from phaze_opt.placement.chain import best_split, least_loads
+from phaze_opt.placement.pipeline import held_by_place
 from phaze_opt.placement.problem import PlacementProblem
 from tests.placement.strategies import all_degrees, all_splits, closed_form, problems
 
@@ -15,13 +16,14 @@ def test_equals_brute_force(problem: PlacementProblem) -> None:
     costs = CandidateCosts(problem)
     for pipeline, data, tensor in all_degrees(problem):
         candidate = Candidate.of(pipeline, data, tensor)
-        stages = costs.stages(tensor, 0)
+        stages = costs.stages(candidate, 0)
         tail_s = costs.tail_s(candidate, 0)
         found, starts = best_split(
             stages.load_s,
             stages.backward_work_s,
             tail_s,
             stages.in_flight_limit,
+            costs.held(candidate),
             costs.microbatches(data),
             pipeline,
             np.inf,
@@ -46,8 +48,10 @@ def test_bounds_hold(problem: PlacementProblem) -> None:
     """No split has a largest load or a sum of loads below the tables."""
     costs = CandidateCosts(problem)
     tensor = min(problem.layers)
-    stages = costs.stages(tensor, 0)
-    largest, total = least_loads(stages.load_s, stages.in_flight_limit, 3, stages.layers)
+    stages = costs.least_stages(tensor, 0)
+    largest, total = least_loads(
+        stages.load_s, stages.in_flight_limit, held_by_place(stages.layers, 3)
+    )
     for pipeline in range(1, stages.layers + 1):
         for split in all_splits(stages.layers, pipeline):
             ends = (*split[1:], stages.layers)
@@ -66,5 +70,6 @@ def test_known_time_prunes_everything_above() -> None:
     load = np.array([[0.0, 1.0, 2.0], [0.0, 0.0, 1.0]])
     free = np.full((2, 3), 10)
     none = np.zeros((2, 3))
-    assert best_split(load, none, none, free, 4, 2, np.inf)[0] == pytest.approx(5.0)
-    assert np.isinf(best_split(load, none, none, free, 4, 2, 4.9)[0])
+    held = held_by_place(2, 4)
+    assert best_split(load, none, none, free, held, 4, 2, np.inf)[0] == pytest.approx(5.0)
+    assert np.isinf(best_split(load, none, none, free, held, 4, 2, 4.9)[0])

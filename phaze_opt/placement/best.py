@@ -1,0 +1,175 @@
+"""The best degrees and split of a chain: bounds, exact splits, event replay.
+
+Candidates are taken by rising lower bound of their closed form and split exactly while the bound
+is near the best; these splits, and the even splits that could still be faster, are replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from phaze_opt.placement.candidates import Candidate, CandidateCosts, CandidateGrid
+from phaze_opt.placement.chain import TIE, best_split, least_loads
+from phaze_opt.placement.costs import Floats, Integers
+from phaze_opt.placement.even import even_starts, replay_bounds
+from phaze_opt.placement.pipeline import finish_s, held_by_place
+
+REPLAY_MARGIN = 0.02
+"""Splits whose closed form is this close to the best one are replayed too."""
+
+
+def best_placement(costs: CandidateCosts) -> tuple[Candidate, Integers] | None:
+    """Return the candidate and the first layers of its stages with the least replayed time."""
+    known: list[tuple[float, Candidate, tuple[int, ...]]] = [
+        (replayed_s(costs, candidate, starts), candidate, tuple(int(s) for s in starts))
+        for candidate, starts in _closed_form_answers(costs)
+    ]
+    best_s = min((entry[0] for entry in known), default=np.inf)
+    for bound_s, candidate, starts in _even_splits(costs):
+        if bound_s > best_s * (1.0 + TIE):
+            break
+        time_s = replayed_s(costs, candidate, starts)
+        if np.isfinite(time_s):
+            best_s = min(best_s, time_s)
+            known.append((time_s, candidate, tuple(int(s) for s in starts)))
+    if not known:
+        return None
+    close = [entry for entry in known if entry[0] <= best_s * (1.0 + TIE)]
+    _, candidate, chosen = min(close, key=lambda entry: (entry[1], entry[2]))
+    return candidate, np.asarray(chosen, dtype=np.int64)
+
+
+def _closed_form_answers(costs: CandidateCosts) -> list[tuple[Candidate, Integers]]:
+    """Return the best split of every candidate whose closed form is near the least of all."""
+    best_s = np.inf
+    answers: list[tuple[float, Candidate, Integers]] = []
+    grids = list(costs.grids())
+    work_s = [_least_work_s(costs, grid) for grid in grids]
+    bounds_s = [
+        work + costs.least_tail_s(grid, _first_stage_parameters(costs, grid))
+        for work, grid in zip(work_s, grids, strict=True)
+    ]
+    for index, entry in _by_bound(grids, bounds_s):
+        known_s = best_s * (1.0 + REPLAY_MARGIN)
+        if bounds_s[index][entry] > known_s:
+            break
+        level, candidate = grids[index].level, grids[index].candidate(entry)
+        if work_s[index][entry] + costs.least_tail_term_s(candidate, level) > known_s:
+            continue
+        stages = costs.stages(candidate, level)
+        time_s, starts = best_split(
+            stages.load_s,
+            stages.backward_work_s,
+            costs.tail_s(candidate, level),
+            stages.in_flight_limit,
+            costs.held(candidate),
+            costs.microbatches(candidate.data),
+            candidate.pipeline,
+            known_s,
+        )
+        if np.isfinite(time_s):
+            best_s = min(best_s, time_s)
+            answers.append((time_s, candidate, starts))
+    return [
+        (candidate, starts)
+        for time_s, candidate, starts in answers
+        if time_s <= best_s * (1.0 + REPLAY_MARGIN)
+    ]
+
+
+def _by_bound(
+    grids: Sequence[CandidateGrid], bounds_s: Sequence[Floats]
+) -> Iterator[tuple[int, int]]:
+    """Yield grid and entry of the finite bounds by rising value; ties as candidates are ordered."""
+    if not grids:
+        return
+    bound_s = np.concatenate(bounds_s)
+    grid_index = np.repeat(np.arange(len(grids)), [len(grid.data) for grid in grids])
+    entry = np.concatenate([np.arange(len(grid.data)) for grid in grids])
+    data = np.concatenate([grid.data for grid in grids])
+    pipeline = np.concatenate([grid.pipeline for grid in grids])
+    tensor = np.concatenate([np.full(len(grid.data), grid.tensor) for grid in grids])
+    order = np.lexsort((grid_index, tensor, data, pipeline, pipeline * data * tensor, bound_s))
+    for index in order:
+        if not np.isfinite(bound_s[index]):
+            return
+        yield int(grid_index[index]), int(entry[index])
+
+
+def _least_work_s(costs: CandidateCosts, grid: CandidateGrid) -> Floats:
+    """Bound ``(m − 1) · max L + Σ L`` of every candidate of a grid from below."""
+    stages = costs.least_stages(grid.tensor, grid.level)
+    most_stages, fewest = int(grid.pipeline.max()), int(grid.microbatches.min())
+    # With fewer microbatches than stages less is in flight: the fewest bound them all.
+    few = least_loads(
+        stages.load_s, stages.in_flight_limit, held_by_place(most_stages, fewest, costs.schedule)
+    )
+    enough = few
+    if costs.schedule == "1f1b":
+        held = held_by_place(most_stages, most_stages)
+        enough = least_loads(stages.load_s, stages.in_flight_limit, held)
+    many = grid.pipeline <= grid.microbatches
+    most_s = np.where(many, enough[0][grid.pipeline], few[0][grid.pipeline])
+    sum_s = np.where(many, enough[1][grid.pipeline], few[1][grid.pipeline])
+    fits = np.isfinite(most_s)
+    most_s[~fits] = 0.0
+    return np.asarray(np.where(fits, (grid.microbatches - 1) * most_s + sum_s, np.inf))
+
+
+def _first_stage_parameters(costs: CandidateCosts, grid: CandidateGrid) -> Integers:
+    """Return the fewest parameters that the first stage of every candidate can hold."""
+    parameters = costs.least_stages(grid.tensor, grid.level).parameters
+    fewest = np.where(grid.pipeline == 1, parameters[0, -1], parameters[0, 1])
+    return np.asarray(fewest, dtype=np.int64)
+
+
+def _even_splits(costs: CandidateCosts) -> Iterator[tuple[float, Candidate, Integers]]:
+    """Yield even splits by rising lower bound of their replayed time."""
+    grids = list(costs.grids())
+    if not grids:
+        return
+    layers = costs.problem.layers[grids[0].tensor]
+    count = len(layers)
+    starts = np.zeros((count + 1, count), dtype=np.int64)
+    for stages in range(1, count + 1):
+        starts[stages, :stages] = even_starts(layers, stages)
+    bounds_s = []
+    for grid in grids:
+        table = costs.least_stages(grid.tensor, grid.level)
+        least_s = replay_bounds(
+            table.load_s,
+            table.in_flight_limit,
+            starts,
+            grid.pipeline,
+            grid.microbatches,
+            costs.schedule == "gpipe",
+        )
+        second = starts[grid.pipeline, np.minimum(1, count - 1)]
+        first_end = np.where(grid.pipeline == 1, count, second)
+        bounds_s.append(least_s + costs.least_tail_s(grid, table.parameters[0, first_end]))
+    for index, entry in _by_bound(grids, bounds_s):
+        candidate = grids[index].candidate(entry)
+        bound_s = float(bounds_s[index][entry])
+        yield bound_s, candidate, starts[candidate.pipeline, : candidate.pipeline]
+
+
+def replayed_s(costs: CandidateCosts, candidate: Candidate, starts: Integers) -> float:
+    """Return the time of a batch by event replay, with synchronisation and optimizer step.
+
+    Infinite if a stage does not fit its memory.
+    """
+    level = costs.level(candidate)
+    stages = costs.stages(candidate, level)
+    ends = np.append(starts[1:], stages.layers)
+    held = costs.held(candidate)[:0:-1]
+    if (stages.in_flight_limit[starts, ends] < held).any():
+        return float("inf")
+    finish = finish_s(
+        stages.forward_work_s[starts, ends],
+        stages.backward_work_s[starts, ends],
+        costs.microbatches(candidate.data),
+        costs.schedule,
+    )
+    return float((finish + costs.tail_s(candidate, level)[starts, ends]).max())
