@@ -94,9 +94,7 @@ def mixed_bound(instance: Instance) -> tuple[int, FloatArray]:
     )
     demand = np.array(instance.demand, dtype=np.float64)
     share = demand / np.array(instance.capacity, dtype=np.float64)
-    # Where nothing is free of charge, what takes the whole of everything runs alone.
-    free = (share <= 0.0).all(axis=2) & (forbidden == 0.0)
-    alone = np.logical_and((share >= 1.0).all(axis=2), not free.any())
+    alone = np.array(instance.runs_alone)
     shares = list(np.moveaxis(share, 2, 0))
     weights = np.full(len(shares), 1.0 / len(shares))
     best, best_weights = -1.0, weights
@@ -140,14 +138,18 @@ def _reweigh(
     """
     best, best_weights = -1.0, weights
     often = np.zeros(cost.shape[1])
+    on_one = np.ascontiguousarray(cost[:, :, 0])
+    more_on_all = cost[:, :, 1] - on_one
+    load_on_one = on_one.sum(axis=1)
+    only_one, only_all = forbidden[:, 1] > 0.0, forbidden[:, 0] > 0.0
     for step in range(_STEPS_PER_CHAIN):
-        mixed = np.tensordot(weights, cost, axes=1) + forbidden
-        on_all = mixed[:, 1] < mixed[:, 0]
-        value = float(mixed.min(axis=1).sum())
+        on_all = weights @ more_on_all < 0.0
+        on_all = ((on_all & ~only_one) | only_all).astype(np.float64)
+        load = load_on_one + more_on_all @ on_all
+        value = float(weights @ load)
         if value > best:
             best, best_weights = value, weights
         often += on_all
-        load = np.where(on_all, cost[:, :, 1], cost[:, :, 0]).sum(axis=1)
         slack = load.max() - load
         if slack.max() <= 0.0:
             break

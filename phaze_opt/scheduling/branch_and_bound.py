@@ -13,12 +13,13 @@ import numpy as np
 from phaze_opt.scheduling.bounds import Bounds, mixed_bound
 from phaze_opt.scheduling.instance import INTRA, SINGLE, Instance
 from phaze_opt.scheduling.plan import Plan, near
-from phaze_opt.scheduling.search_kernel import FloatArray, IntArray, search
+from phaze_opt.scheduling.search_kernel import search
+from phaze_opt.scheduling.search_states import FloatArray, IntArray
 
 _FIRST_WIDTH, _GROWTH, _LAST_WIDTH = 16, 8, 2**15
 """Of the passes; the last is a limit on memory (some 100 MB)."""
 
-_CHEAP_PASSES = 2
+_CHEAP_PASSES = 3
 """Passes before the mixed bound is worth its few milliseconds."""
 
 _WORD = 64
@@ -86,6 +87,9 @@ def _operator_rows(instance: Instance, bounds: Bounds) -> IntArray:
             instance.ancestors[i],
             instance.descendants[i],
         )
+        alone = [mode for mode in modes if instance.runs_alone[i][mode]]
+        last = alone[0] if alone and not instance.descendants[i] else -1
+        first = alone[0] if alone and not instance.ancestors[i] and last < 0 else -1
         shortest = instance.least_duration(i)
         durations = [
             instance.duration[i][mode] if mode in modes else -1 for mode in (SINGLE, INTRA)
@@ -93,7 +97,15 @@ def _operator_rows(instance: Instance, bounds: Bounds) -> IntArray:
         set_bytes = instance.ancestors[i].to_bytes(words * _WORD // 8, "little")
         ancestors = np.frombuffer(set_bytes, dtype="<i8").tolist()
         rows.append(
-            [*durations, bounds.tail[i] - shortest, shortest, seen.get(look, -1), *ancestors]
+            [
+                *durations,
+                bounds.tail[i] - shortest,
+                shortest,
+                seen.get(look, -1),
+                last,
+                first,
+                *ancestors,
+            ]
         )
         seen[look] = i
     return np.array(rows, dtype=np.int64)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
@@ -10,6 +12,11 @@ import numba
 F = TypeVar("F", bound=Callable[..., Any])
 
 _njit: Any = numba.njit
+
+# Numba's cache notices a change of the file that holds a function, but not of the files whose
+# functions it calls. So the name under which it is stored depends on all of them.
+_SOURCES = sorted(Path(__file__).parent.glob("search_*.py"))
+_DIGEST = hashlib.blake2b(b"".join(path.read_bytes() for path in _SOURCES), digest_size=6)
 
 
 def compiled(signature: str, **options: bool) -> Callable[[F], F]:
@@ -24,6 +31,7 @@ def compiled(signature: str, **options: bool) -> Callable[[F], F]:
     """
 
     def decorate(function: F) -> F:
+        function.__qualname__ = f"{function.__qualname__}_{_DIGEST.hexdigest()}"
         try:
             result: F = _njit(signature, cache=True, **options)(function)
         except RuntimeError:  # neither the package's folder nor the user's cache can be written

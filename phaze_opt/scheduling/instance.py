@@ -61,6 +61,19 @@ class Instance:
         """Number of operators."""
         return len(self.duration)
 
+    @property
+    def runs_alone(self) -> tuple[tuple[bool, bool], ...]:
+        """Whether each operator, in each mode, keeps all others from running beside it."""
+        free = any(
+            not any(pair[mode])
+            for pair, kept in zip(self.demand, self.modes, strict=True)
+            for mode in kept
+        )
+        return tuple(
+            (not free and single == self.capacity, not free and intra == self.capacity)
+            for single, intra in self.demand
+        )
+
     def least_duration(self, operator: int) -> int:
         """Duration in the faster mode."""
         return min(self.duration[operator][mode] for mode in self.modes[operator])

@@ -128,12 +128,8 @@ def build_instance(
         for other in bits(mask):
             own_descendants[other] |= 1 << position
     total_s = sum(min(attributes[index][1], attributes[index][2]) for index in part)
-    seconds_per_unit = total_s / TIME_RESOLUTION
     duration = tuple(
-        (
-            max(1, round(attributes[index][1] / seconds_per_unit)),
-            max(1, round(attributes[index][2] / seconds_per_unit)),
-        )
+        (_to_units(attributes[index][1], total_s), _to_units(attributes[index][2], total_s))
         for index in part
     )
     demand: list[_Demand] = [operator_demand(attributes[index], rule, capacity) for index in part]
@@ -147,8 +143,16 @@ def build_instance(
         capacity=capacity,
         ancestors=tuple(own_ancestors),
         descendants=tuple(own_descendants),
-        seconds_per_unit=seconds_per_unit,
+        seconds_per_unit=total_s / TIME_RESOLUTION,
     )
+
+
+def _to_units(latency_s: float, total_s: float) -> int:
+    """Round a latency to time units; what takes longer than everything else is cut to twice that.
+
+    No schedule worth having holds an operator in such a mode.
+    """
+    return max(1, round(min(latency_s / total_s, 2.0) * TIME_RESOLUTION))
 
 
 def _useful_modes(duration: tuple[int, int], demand: _Demand) -> tuple[int, ...]:

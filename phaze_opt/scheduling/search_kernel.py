@@ -10,129 +10,44 @@ some shortest schedule arises so. A state is dropped when
 - another state with the same operators started is nowhere later (the cutset rule of Demeulemeester
   and Herroelen, Management Science 38, 1992);
 - of interchangeable operators, a later one starts before an earlier one;
+- it starts an operator without successors in a mode that runs alone: such operators can as well
+  come last, and are added up when nothing else is left;
+- it starts an operator without predecessors in a mode that runs alone after any other: such
+  operators can as well come first;
 - its layer holds ``width`` better ones; then the least bound among those dropped is remembered, so
   that the answer stays honest.
-
-Everything about a state is one row of 64-bit integers, because few arrays compile quickly. A code
-is 2 * operator + mode.
 """
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from phaze_opt.scheduling.compiled import compiled, inner
-
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
-
-NEVER = 2**62
-"""Later than every time, and above every bound."""
-
-# Columns of an operator's row: duration in each mode (-1 where it is not considered), least time
-# after its end, shorter duration, the interchangeable operator before it or -1, set of ancestors.
-DURATION, BELOW, SHORTEST, TWIN, ANCESTORS = 0, 2, 3, 4, 5
-
-# Columns of a state's row. The codes and the ends of those running follow, each in as many columns
-# as can run at once, by rising end; then one sum of costs of operators not started for each bound;
-# then the set of those started.
-NOW, BOUND, KEY, PARENT, CODE, ALIVE, RUNNING, LISTS = 0, 1, 2, 3, 4, 5, 6, 7
-
-
-@inner("b1(i8[::1], i8, i8)")
-def _has(row: IntArray, first_word: int, operator: int) -> bool:
-    """Say whether the set that starts at a column holds an operator."""
-    return bool((row[first_word + (operator >> 6)] >> (operator & 63)) & 1)
-
-
-@inner("i8(i8[::1], i8, i8)")
-def _slot(row: IntArray, first_word: int, slots: int) -> int:
-    """Hash a set of operators to a place in a table, whose size is a power of two."""
-    mixed = 0
-    for column in range(first_word, row.shape[0]):
-        mixed = (mixed ^ row[column]) * 0x1E3779B97F4A7C15
-        mixed ^= mixed >> 29
-    return mixed & (slots - 1)
-
-
-@inner("b1(i8[::1], i8[::1], i8[:, ::1], i8)")
-def _dominates(one: IntArray, other: IntArray, demand: IntArray, lanes: int) -> bool:
-    """Say whether a state can do all that another one of the same set can, as early."""
-    if one[NOW] > other[NOW]:
-        return False
-    for x in range(LISTS, LISTS + one[RUNNING]):
-        if one[x + lanes] <= other[NOW]:
-            continue
-        covered = False
-        for y in range(LISTS, LISTS + other[RUNNING]):
-            if other[y] >> 1 == one[x] >> 1:
-                covered = other[y + lanes] >= one[x + lanes]
-                for resource in range(demand.shape[1]):
-                    if demand[one[x], resource] > demand[other[y], resource]:
-                        covered = False
-                break
-        if not covered:
-            return False
-    return True
-
-
-@inner("i8(i8[::1], i8, i8)")
-def _kth_smallest(values: IntArray, count: int, k: int) -> int:
-    """Give the k-th smallest, from 0, of the first values, which are reordered (Hoare's find)."""
-    low, high = 0, count - 1
-    while low < high:
-        pivot = values[(low + high) >> 1]
-        i, j = low, high
-        while i <= j:
-            while values[i] < pivot:
-                i += 1
-            while values[j] > pivot:
-                j -= 1
-            if i <= j:
-                values[i], values[j] = values[j], values[i]
-                i += 1
-                j -= 1
-        if k <= j:
-            high = j
-        elif k >= i:
-            low = i
-        else:
-            break
-    return int(values[k])
-
-
-@inner("UniTuple(i8, 2)(i8[:, ::1], i8, i8, i8[::1])")
-def _shrink(states: IntArray, count: int, width: int, scratch: IntArray) -> tuple[int, int]:
-    """Keep at most ``width`` living states, least keys first; give also the least bound dropped."""
-    living = 0
-    for x in range(count):
-        if states[x, ALIVE]:
-            scratch[living] = states[x, KEY]
-            living += 1
-    threshold = NEVER
-    ties = living
-    if living > width:
-        threshold = _kth_smallest(scratch, living, width - 1)
-        ties = width
-        for x in range(count):
-            if states[x, ALIVE] and states[x, KEY] < threshold:
-                ties -= 1
-    kept = 0
-    dropped = NEVER
-    for x in range(count):
-        if not states[x, ALIVE]:
-            continue
-        if states[x, KEY] == threshold:
-            ties -= 1
-        if states[x, KEY] > threshold or (states[x, KEY] == threshold and ties < 0):
-            dropped = min(dropped, states[x, BOUND])
-            continue
-        if kept < x:
-            for column in range(states.shape[1]):
-                states[kept, column] = states[x, column]
-        kept += 1
-    return kept, dropped
+from phaze_opt.scheduling.search_states import (
+    ALIVE,
+    ANCESTORS,
+    BELOW,
+    BOUND,
+    CODE,
+    DURATION,
+    FIRST,
+    KEY,
+    LAST,
+    LISTS,
+    NEVER,
+    NOW,
+    OPENING,
+    PARENT,
+    RUNNING,
+    SHORTEST,
+    TWIN,
+    FloatArray,
+    IntArray,
+    admit,
+    has,
+    rebuild_table,
+    shrink,
+)
 
 
 @inner("i8(i8[::1], i8[::1], i8[:, ::1], i8[::1], i8[:, ::1], i8, i8)")
@@ -151,7 +66,7 @@ def _earliest_start(
     """
     passed = 0
     for q in range(state[RUNNING]):
-        if _has(operator, ANCESTORS, state[LISTS + q] >> 1):
+        if has(operator, ANCESTORS, state[LISTS + q] >> 1):
             passed = q + 1
     resource = 0
     while resource < capacity.shape[0]:
@@ -191,27 +106,31 @@ def _list_candidates(
         for q in range(live - 1, -1, -1):
             usage[q, resource] = usage[q + 1, resource] + demand[state[LISTS + q], resource]
     candidates, waiting, least_end = 0, 0, NEVER
+    # Operators that come first do so by rising number.
+    after = state[CODE] >> 1 if state[OPENING] == 1 else operators.shape[0]
     for i in range(operators.shape[0]):
-        missing = _has(state, first_word, i)
+        missing = has(state, first_word, i)
         for word in range(operators.shape[1] - ANCESTORS):
             if operators[i, ANCESTORS + word] & ~state[first_word + word] != 0:
                 missing = True
         if missing:
             continue
         twin = operators[i, TWIN]
-        may_start = twin < 0 or _has(state, first_word, twin)
+        may_start = twin < 0 or has(state, first_word, twin)
         soonest = NEVER
         for code in range(2 * i, 2 * i + 2):
             if operators[i, DURATION + (code & 1)] < 0:
                 continue
             start = _earliest_start(state, operators[i], demand, capacity, usage, lanes, code)
-            soonest = min(soonest, start + operators[i, DURATION + (code & 1)])
-            if may_start:
+            end = start + operators[i, DURATION + (code & 1)]
+            soonest = min(soonest, end)
+            mode = code & 1
+            in_turn = mode != operators[i, FIRST] or after < i
+            if may_start and in_turn and mode != operators[i, LAST]:
                 found[candidates, 0] = code
                 found[candidates, 1] = start
                 candidates += 1
-        if may_start:
-            least_end = min(least_end, soonest)
+                least_end = min(least_end, end)
         ready[waiting, 0] = i
         ready[waiting, 1] = soonest
         waiting += 1
@@ -251,6 +170,7 @@ def _start_operator(
     child[CODE] = code
     child[ALIVE] = 1
     child[RUNNING] = live
+    child[OPENING] = state[OPENING] == 1 and operators[i, FIRST] == (code & 1)
 
 
 @inner("void(i8[::1], i8[:, ::1], f8[:, ::1], i8[:, ::1], i8[:, ::1], i8, i8, i8[::1])")
@@ -294,50 +214,6 @@ def _bound_child(
     child[KEY] = bound + (total // least.shape[0] >> 4)
 
 
-@inner("b1(i8[:, ::1], i8, i8[::1], i8[:, ::1], i8, i8, i8[::1], i8[::1])")
-def _admit(
-    states: IntArray,
-    count: int,
-    child: IntArray,
-    demand: IntArray,
-    lanes: int,
-    first_word: int,
-    table: IntArray,
-    following: IntArray,
-) -> bool:
-    """Write a child behind the layer's states unless one dominates it; bury those it dominates."""
-    slot = _slot(child, first_word, table.shape[0])
-    x = table[slot]
-    while x >= 0:
-        same = states[x, ALIVE] == 1
-        for column in range(first_word, child.shape[0]):
-            same = same and states[x, column] == child[column]
-        if same:
-            if _dominates(states[x], child, demand, lanes):
-                return False
-            if _dominates(child, states[x], demand, lanes):
-                states[x, ALIVE] = 0
-        x = following[x]
-    for column in range(child.shape[0]):
-        states[count, column] = child[column]
-    following[count] = table[slot]
-    table[slot] = count
-    return True
-
-
-@inner("void(i8[:, ::1], i8, i8, i8[::1], i8[::1])")
-def _rebuild_table(
-    states: IntArray, count: int, first_word: int, table: IntArray, following: IntArray
-) -> None:
-    """Hash the first states of a layer anew."""
-    for slot in range(table.shape[0]):
-        table[slot] = -1
-    for x in range(count):
-        slot = _slot(states[x], first_word, table.shape[0])
-        following[x] = table[slot]
-        table[slot] = x
-
-
 @inner(
     "UniTuple(i8, 2)(i8[:, ::1], i8, i8[:, ::1], i8[:, ::1], i8[:, ::1], i8[::1], f8[:, ::1],"
     " i8[:, ::1], i8, i8, i8, i8[::1], i8[::1])"
@@ -365,7 +241,7 @@ def _expand_layer(
     ready = np.empty((n, 2), np.int64)
     child = np.empty(states.shape[1], np.int64)
     fill, dropped = 0, NEVER
-    _rebuild_table(children, fill, first_word, table, following)
+    rebuild_table(children, fill, first_word, table, following)
     for s in range(count):
         state = states[s]
         candidates, waiting, least_end = _list_candidates(
@@ -380,13 +256,51 @@ def _expand_layer(
                 continue
             child[PARENT] = s
             if fill == children.shape[0]:
-                fill, least_dropped = _shrink(children, fill, width, following)
+                fill, least_dropped = shrink(children, fill, width, following)
                 dropped = min(dropped, least_dropped)
-                _rebuild_table(children, fill, first_word, table, following)
-            if _admit(children, fill, child, demand, lanes, first_word, table, following):
+                rebuild_table(children, fill, first_word, table, following)
+            if admit(children, fill, child, demand, lanes, first_word, table, following):
                 fill += 1
-    fill, least_dropped = _shrink(children, fill, width, following)
+    fill, least_dropped = shrink(children, fill, width, following)
     return fill, min(dropped, least_dropped)
+
+
+@inner("i8(i8[::1], i8[:, ::1], i8, i8)")
+def _finish(state: IntArray, operators: IntArray, lanes: int, first_word: int) -> int:
+    """Give the makespan where all operators left can come last, else `NEVER`."""
+    makespan = state[NOW]
+    if state[RUNNING] > 0:
+        makespan = state[LISTS + lanes + state[RUNNING] - 1]
+    for i in range(operators.shape[0]):
+        if not has(state, first_word, i):
+            if operators[i, LAST] < 0:
+                return NEVER
+            makespan += operators[i, DURATION + operators[i, LAST]]
+    return int(makespan)
+
+
+@inner("void(i8[:, :, ::1], i8, i8, i8[:, ::1], i8[:, ::1])")
+def _trace_back(
+    trail: IntArray, layers: int, state: int, operators: IntArray, plan: IntArray
+) -> None:
+    """Write the schedule that led to a state, and then what comes last."""
+    n = operators.shape[0]
+    for i in range(n):
+        plan[i, 0] = -1
+    for layer in range(layers - 1, -1, -1):
+        code = trail[layer, state, 1]
+        plan[code >> 1, 0] = trail[layer, state, 2]
+        plan[code >> 1, 1] = code & 1
+        state = trail[layer, state, 0]
+    now = 0
+    for i in range(n):
+        if plan[i, 0] >= 0:
+            now = max(now, plan[i, 0] + operators[i, DURATION + plan[i, 1]])
+    for i in range(n):
+        if plan[i, 0] < 0:
+            plan[i, 0] = now
+            plan[i, 1] = operators[i, LAST]
+            now += operators[i, DURATION + operators[i, LAST]]
 
 
 @compiled(
@@ -447,8 +361,17 @@ def search(
     for f in range(least.shape[0]):
         for i in range(n):
             states[0, LISTS + 2 * lanes + f] += least[f, i]
+    states[0, OPENING] = 1
+    states[0, CODE] = -1
     count, expanded, dropped = 1, 0, NEVER
-    for layer in range(n):
+    for layer in range(n + 1):
+        for s in range(count):
+            makespan = _finish(states[s], operators, lanes, first_word)
+            if makespan < upper:
+                upper = makespan
+                _trace_back(trail, layer, s, operators, plan)
+        if layer == n:
+            break
         expanded += count
         count, least_dropped = _expand_layer(
             states, count, children, operators, demand, capacity, rate, least, lanes, width,
@@ -460,16 +383,4 @@ def search(
             trail[layer, x, 0] = states[x, PARENT]
             trail[layer, x, 1] = states[x, CODE]
             trail[layer, x, 2] = states[x, NOW]
-    if count == 0:
-        return upper, dropped, expanded
-    best = 0
-    for s in range(count):
-        if states[s, BOUND] < states[best, BOUND]:
-            best = s
-    makespan = states[best, BOUND]
-    for layer in range(n - 1, -1, -1):
-        code = trail[layer, best, 1]
-        plan[code >> 1, 0] = trail[layer, best, 2]
-        plan[code >> 1, 1] = code & 1
-        best = trail[layer, best, 0]
-    return makespan, dropped, expanded
+    return upper, dropped, expanded

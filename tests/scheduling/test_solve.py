@@ -205,6 +205,19 @@ def test_light_path_imports_no_compiler() -> None:
     )
 
 
+@pytest.mark.parametrize("scale", [5e-324, 1e-300, 1.0, 1e300])
+def test_extreme_latencies(scale: float) -> None:
+    """Latencies of any size and ratio are scheduled; a hopeless mode is not chosen."""
+    operators = (
+        ScheduleOperator("slow", "TC", 1e20, scale),
+        ScheduleOperator("fast", "VC", scale, 1e20),
+        ScheduleOperator("other", "VC", scale, scale),
+    )
+    schedule = solve(ScheduleProblem("", 2, 1, operators, ()))
+    assert schedule.status == "optimal"
+    assert schedule.makespan_s == (3 * scale if scale < 1e20 else scale + 1e20)
+
+
 def test_nothing_to_do() -> None:
     """No operators take no time."""
     schedule = solve(ScheduleProblem("empty", 1, 1, (), ()))

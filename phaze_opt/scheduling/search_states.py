@@ -1,0 +1,167 @@
+"""The states of the exact search: rows of integers, kept in layers without duplicates.
+
+Everything about a state is one row of 64-bit integers, because few arrays compile quickly. A code
+is 2 * operator + mode; a set of operators is a bit mask over several words.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from phaze_opt.scheduling.compiled import inner
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+
+NEVER = 2**62
+"""Later than every time, and above every bound."""
+
+# Columns of an operator's row: duration in each mode (-1 where it is not considered), least time
+# after its end, shorter duration, the interchangeable operator before it or -1, the mode in which
+# it can come last or -1, the mode in which it can only come first or -1, set of ancestors.
+DURATION, BELOW, SHORTEST, TWIN, LAST, FIRST, ANCESTORS = 0, 2, 3, 4, 5, 6, 7
+
+# Columns of a state's row. The codes and the ends of those running follow, each in as many columns
+# as can run at once, by rising end; then one sum of costs of operators not started for each bound;
+# then the set of those started. "Opening" holds while only operators that come first have started.
+NOW, BOUND, KEY, PARENT, CODE, ALIVE, OPENING, RUNNING, LISTS = 0, 1, 2, 3, 4, 5, 6, 7, 8
+
+
+@inner("b1(i8[::1], i8, i8)")
+def has(row: IntArray, first_word: int, operator: int) -> bool:
+    """Say whether the set that starts at a column holds an operator."""
+    return bool((row[first_word + (operator >> 6)] >> (operator & 63)) & 1)
+
+
+@inner("i8(i8[::1], i8, i8)")
+def _slot(row: IntArray, first_word: int, slots: int) -> int:
+    """Hash a set of operators to a place in a table, whose size is a power of two."""
+    mixed = 0
+    for column in range(first_word, row.shape[0]):
+        mixed = (mixed ^ row[column]) * 0x1E3779B97F4A7C15
+        mixed ^= mixed >> 29
+    return mixed & (slots - 1)
+
+
+@inner("b1(i8[::1], i8[::1], i8[:, ::1], i8)")
+def _dominates(one: IntArray, other: IntArray, demand: IntArray, lanes: int) -> bool:
+    """Say whether a state can do all that another one of the same set can, as early."""
+    if one[NOW] > other[NOW] or one[OPENING] < other[OPENING]:
+        return False
+    for x in range(LISTS, LISTS + one[RUNNING]):
+        if one[x + lanes] <= other[NOW]:
+            continue
+        covered = False
+        for y in range(LISTS, LISTS + other[RUNNING]):
+            if other[y] >> 1 == one[x] >> 1:
+                covered = other[y + lanes] >= one[x + lanes]
+                for resource in range(demand.shape[1]):
+                    if demand[one[x], resource] > demand[other[y], resource]:
+                        covered = False
+                break
+        if not covered:
+            return False
+    return True
+
+
+@inner("i8(i8[::1], i8, i8)")
+def _kth_smallest(values: IntArray, count: int, k: int) -> int:
+    """Give the k-th smallest, from 0, of the first values, which are reordered (Hoare's find)."""
+    low, high = 0, count - 1
+    while low < high:
+        pivot = values[(low + high) >> 1]
+        i, j = low, high
+        while i <= j:
+            while values[i] < pivot:
+                i += 1
+            while values[j] > pivot:
+                j -= 1
+            if i <= j:
+                values[i], values[j] = values[j], values[i]
+                i += 1
+                j -= 1
+        if k <= j:
+            high = j
+        elif k >= i:
+            low = i
+        else:
+            break
+    return int(values[k])
+
+
+@inner("UniTuple(i8, 2)(i8[:, ::1], i8, i8, i8[::1])")
+def shrink(states: IntArray, count: int, width: int, scratch: IntArray) -> tuple[int, int]:
+    """Keep at most ``width`` living states, least keys first; give also the least bound dropped."""
+    living = 0
+    for x in range(count):
+        if states[x, ALIVE]:
+            scratch[living] = states[x, KEY]
+            living += 1
+    threshold = NEVER
+    ties = living
+    if living > width:
+        threshold = _kth_smallest(scratch, living, width - 1)
+        ties = width
+        for x in range(count):
+            if states[x, ALIVE] and states[x, KEY] < threshold:
+                ties -= 1
+    kept = 0
+    dropped = NEVER
+    for x in range(count):
+        if not states[x, ALIVE]:
+            continue
+        if states[x, KEY] == threshold:
+            ties -= 1
+        if states[x, KEY] > threshold or (states[x, KEY] == threshold and ties < 0):
+            dropped = min(dropped, states[x, BOUND])
+            continue
+        if kept < x:
+            for column in range(states.shape[1]):
+                states[kept, column] = states[x, column]
+        kept += 1
+    return kept, dropped
+
+
+@inner("b1(i8[:, ::1], i8, i8[::1], i8[:, ::1], i8, i8, i8[::1], i8[::1])")
+def admit(
+    states: IntArray,
+    count: int,
+    child: IntArray,
+    demand: IntArray,
+    lanes: int,
+    first_word: int,
+    table: IntArray,
+    following: IntArray,
+) -> bool:
+    """Write a child behind the layer's states unless one dominates it; bury those it dominates."""
+    slot = _slot(child, first_word, table.shape[0])
+    x = table[slot]
+    while x >= 0:
+        same = states[x, ALIVE] == 1
+        for column in range(first_word, child.shape[0]):
+            same = same and states[x, column] == child[column]
+        if same:
+            if _dominates(states[x], child, demand, lanes):
+                return False
+            if _dominates(child, states[x], demand, lanes):
+                states[x, ALIVE] = 0
+        x = following[x]
+    for column in range(child.shape[0]):
+        states[count, column] = child[column]
+    following[count] = table[slot]
+    table[slot] = count
+    return True
+
+
+@inner("void(i8[:, ::1], i8, i8, i8[::1], i8[::1])")
+def rebuild_table(
+    states: IntArray, count: int, first_word: int, table: IntArray, following: IntArray
+) -> None:
+    """Hash the first states of a layer anew."""
+    for slot in range(table.shape[0]):
+        table[slot] = -1
+    for x in range(count):
+        slot = _slot(states[x], first_word, table.shape[0])
+        following[x] = table[slot]
+        table[slot] = x
