@@ -122,7 +122,17 @@ def _make(factory: str, make: Factory, samples: int) -> tuple[nn.Module, Any]:
             f"The factory {factory} must return inputs as a tensor, a tuple or a dict, "
             f"but it returned a {type(inputs).__name__}."
         )
+    _hold_plain_tensors(module)
     return module.train(), inputs
+
+
+def _hold_plain_tensors(module: nn.Module) -> None:
+    """Make buffers of tensors that are mere attributes (a mask), so that tracing replaces them."""
+    for one in module.modules():
+        for name, value in list(vars(one).items()):
+            if isinstance(value, Tensor):
+                delattr(one, name)
+                one.register_buffer(name, value, persistent=False)
 
 
 def _capture(module: nn.Module, inputs: Any, samples: int) -> WorkloadVariant:

@@ -129,6 +129,15 @@ def test_nothing_is_lost_between_layers(name: str) -> None:
                 assert operator.outlives or index in used
 
 
+def test_pytorch_attention_is_one_kernel() -> None:
+    """PyTorch's attention is traced as fused, its mask is read, and a plain attribute is fine."""
+    attention = _layers(_capture("masked"))["attention"]
+    (fused,) = (op for op in attention.forward.operators if len(op.gemms) == 2)
+    context = 2 * 2 * ROWS * WIDTH
+    assert fused.read_bytes == 3 * context + 2 * ROWS * ROWS
+    assert attention.forward.flops == 8 * 2 * ROWS * WIDTH**2 + 4 * 2 * ROWS**2 * WIDTH
+
+
 def test_microbatches_scale() -> None:
     """Twice the samples are twice the products and the activations, with the same weights."""
     workload = _capture("language_model", 1, 2)

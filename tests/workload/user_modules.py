@@ -159,6 +159,26 @@ def shared(microbatch: int) -> Any:
     return Shared(), {"x": torch.zeros(microbatch, WIDTH)}
 
 
+class Masked(nn.Module):
+    """Attention with a mask in a plain attribute and PyTorch's own attention module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mask = torch.ones(ROWS, ROWS).tril() == 0
+        self.attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+        self.out = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Any:
+        """Attend to earlier rows."""
+        y, _ = self.attention(x, x, x, attn_mask=self.mask, need_weights=False)
+        return self.out(y).sum()
+
+
+def masked(microbatch: int) -> Any:
+    """Make a module with a mask."""
+    return Masked(), torch.zeros(microbatch, ROWS, WIDTH)
+
+
 class Deciding(nn.Module):
     """A module whose control flow depends on data."""
 
