@@ -47,7 +47,7 @@ def root_bounds(instance: Instance) -> Bounds:
     """Compute the cheap bounds: the critical path and the work of every resource."""
     tail = tails(instance, [instance.least_duration(i) for i in range(instance.size)])
     work = [work_bound(instance, resource) for resource in range(len(instance.capacity))]
-    return Bounds(max(*tail, *work), tuple(tail))
+    return Bounds(max([*tail, *work]), tuple(tail))
 
 
 def tails(instance: Instance, duration: Sequence[int]) -> list[int]:

@@ -1,0 +1,55 @@
+from dataclasses import replace
+
+import pytest
+
+from phaze_opt.scheduling.bounds import root_bounds
+from phaze_opt.scheduling.branch_and_bound import improve
+from phaze_opt.scheduling.list_scheduler import best_list_schedule
+from phaze_opt.scheduling.plan import near
+from tests.scheduling.strategies import layer_like
+from tests.scheduling.test_bounds import to_instance
+
+
+@pytest.mark.parametrize("rule", ["exclusive", "per-type"])
+@pytest.mark.parametrize("seed", range(5))
+def test_narrow_searches_stay_honest(seed: int, rule: str) -> None:
+    """Whatever the effort, bound <= optimum <= makespan, and more effort is never worse."""
+    instance = to_instance(layer_like(seed, 40, 4, intra_operator=rule))
+    bounds = root_bounds(instance)
+    listed = best_list_schedule(instance, bounds)
+    optimum, proven = improve(instance, bounds, listed, effort=1_000_000)
+    assert near(optimum.makespan) <= proven
+    previous = listed.makespan
+    for effort in (0, 6_000, 50_000):
+        plan, bound = improve(instance, bounds, listed, effort)
+        assert near(bound) <= optimum.makespan
+        assert near(optimum.makespan) <= plan.makespan <= previous
+        previous = plan.makespan
+
+
+def test_more_than_one_word() -> None:
+    """Sets of more than 64 operators work as smaller ones do: two halves take twice one."""
+    half = layer_like(1, 36, 2)
+    single = to_instance(half)
+    optimum, _ = improve(
+        single, root_bounds(single), best_list_schedule(single, root_bounds(single)), 500_000
+    )
+    count = len(half.operators)
+    ends = [i for i in range(count) if all(before != i for before, _ in half.edges)]
+    begins = [i for i in range(count) if all(after != i for _, after in half.edges)]
+    double = replace(
+        half,
+        operators=(*half.operators, *(replace(x, id=f"{x.id} again") for x in half.operators)),
+        edges=(
+            *half.edges,
+            *((before + count, after + count) for before, after in half.edges),
+            *((end, begin + count) for end in ends for begin in begins),
+        ),
+    )
+    instance = to_instance(double)
+    assert instance.size == 2 * single.size
+    bounds = root_bounds(instance)
+    plan, bound = improve(instance, bounds, best_list_schedule(instance, bounds), 500_000)
+    seconds = plan.makespan * instance.seconds_per_unit
+    assert near(plan.makespan) <= bound
+    assert seconds == pytest.approx(2 * optimum.makespan * single.seconds_per_unit, rel=1e-8)

@@ -1,0 +1,44 @@
+from dataclasses import replace
+
+from phaze_opt.scheduling.canonical import canonical_form
+from phaze_opt.scheduling.problem import ScheduleOperator, ScheduleProblem
+from phaze_opt.scheduling.solve import problem_key
+from phaze_opt.scheduling.validation import validate
+from tests.scheduling.strategies import layer_like
+
+
+def test_form_is_topological() -> None:
+    """In the canonical order every edge points forward."""
+    problem = layer_like(2, 40, 4)
+    order, _, edges = canonical_form(problem, validate(problem), bandwidth=True)
+    assert sorted(order) == list(range(40))
+    assert all(before < after for before, after in edges)
+
+
+def test_key_sees_everything_that_matters() -> None:
+    """Every number, edge and rule changes the key; names do not."""
+    problem = layer_like(2, 10, 2)
+    first, *others = problem.operators
+    changed = [
+        replace(problem, num_vc=problem.num_vc + 1),
+        replace(problem, intra_operator="per-type"),
+        replace(problem, serial=True),
+        replace(problem, edges=problem.edges[1:]),
+        replace(problem, operators=(replace(first, latency_s=1.0), *others)),
+        replace(problem, operators=(replace(first, glb_fraction=0.5), *others)),
+    ]
+    keys = {problem_key(variant) for variant in (problem, *changed)}
+    assert len(keys) == 1 + len(changed)
+    assert problem_key(problem, bandwidth=False) not in keys
+    assert problem_key(problem, effort=1) not in keys
+    assert problem_key(replace(problem, name="other")) in keys
+
+
+def test_second_column_of_coreless_operators_is_ignored() -> None:
+    """An operator on no core has one mode, so its other latency does not matter."""
+
+    def one(intra_op_latency_s: float) -> ScheduleProblem:
+        operator = ScheduleOperator("a", "none", 1.0, intra_op_latency_s)
+        return ScheduleProblem("", 1, 1, (operator,), ())
+
+    assert problem_key(one(1.0)) == problem_key(one(0.5))
