@@ -9,7 +9,21 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from phaze_opt.search.running import Progress
+
+_WATCH_S = 1.0
+
+
+def watch_table(table: Callable[[], RenderableType], is_done: Callable[[], bool]) -> None:
+    """Show a table anew every second until it is done or Ctrl-C."""
+    from rich.live import Live
+
+    with Live(table(), auto_refresh=False) as live:
+        while not is_done():
+            time.sleep(_WATCH_S)
+            live.update(table(), refresh=True)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from phaze_opt.errors import NotFoundError, PhazeError
+from phaze_opt.errors import InputError, NotFoundError, PhazeError
 
 from .output import JsonOption, StorageOption, print_json, print_table, say
 
@@ -78,20 +78,36 @@ def run(
 
 
 @app.command()
-def show(name: NameArgument, as_json: JsonOption = False, storage: StorageOption = None) -> None:
+def show(
+    name: NameArgument,
+    as_json: JsonOption = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show it anew every second until it is done.")
+    ] = False,
+    storage: StorageOption = None,
+) -> None:
     """Show the answer so far, against both baselines, and how it was found.
 
-    Example: phaze-opt study show quickstart
+    For example:
+
+        phaze-opt study show quickstart
+
+        phaze-opt study show quickstart --watch
     """
     from phaze_opt.search.results import summary_to_json_dict
 
-    summary = _study(name, storage).summary()
+    study = _study(name, storage)
     if as_json:
-        print_json(summary_to_json_dict(summary))
+        print_json(summary_to_json_dict(study.summary()))
         return
     from phaze_opt.report.tables import study_table
 
-    print_table(study_table(summary))
+    if watch:
+        from .progress import watch_table
+
+        watch_table(lambda: study_table(study.summary()), lambda: study.summary().state == "done")
+    else:
+        print_table(study_table(study.summary()))
 
 
 @app.command()
@@ -127,15 +143,18 @@ def list_all(as_json: JsonOption = False, storage: StorageOption = None) -> None
     Example: phaze-opt study ls --json
     """
     from phaze_opt.search.results import summary_to_json_dict
-    from phaze_opt.search.study import list_studies
+    from phaze_opt.search.study import list_orphans, list_studies
 
-    summaries = [study.summary() for study in list_studies(_open(storage))]
+    opened = _open(storage)
+    summaries = [study.summary() for study in list_studies(opened)]
     if as_json:
         print_json([summary_to_json_dict(summary) for summary in summaries])
         return
     from phaze_opt.report.tables import studies_table
 
     print_table(studies_table(summaries))
+    for uid, name in list_orphans(opened).items():
+        say(f"orphan {name} ({uid}): its trials are gone; 'study delete --orphans' removes it")
 
 
 @app.command()
@@ -166,15 +185,58 @@ def stop(name: NameArgument, storage: StorageOption = None) -> None:
 
 
 @app.command()
-def delete(
+def copy(
     name: NameArgument,
+    new: Annotated[str, typer.Argument(help="Name of the copy.", show_default=False)],
+    to: Annotated[
+        str | None, typer.Option(metavar="URL", help="Database of the copy.", show_default=False)
+    ] = None,
+    current_version: Annotated[
+        bool,
+        typer.Option(
+            "--current-version", help="Start anew with this cost model, the best points first."
+        ),
+    ] = False,
+    storage: StorageOption = None,
+) -> None:
+    """Copy a study with its trials, or start it anew with this program's cost model.
+
+    For example:
+
+        phaze-opt study copy quickstart shared --to postgresql://me@host/studies
+
+        phaze-opt study copy quickstart again --current-version
+    """
+    from phaze_opt.search.copying import copy_study, restart_study
+
+    study = _study(name, storage)
+    target = study.storage if to is None else _open(to, create=True)
+    made = (restart_study if current_version else copy_study)(study, new, target)
+    print(f"study {made.name} ({made.resolved.hash[:12]})")
+
+
+@app.command()
+def delete(
+    name: Annotated[
+        str | None, typer.Argument(help="Name of the study.", show_default=False)
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    orphans: Annotated[
+        bool, typer.Option("--orphans", help="Delete what studies deleted elsewhere left behind.")
+    ] = False,
     storage: StorageOption = None,
 ) -> None:
     """Delete a study with its trials.
 
     Example: phaze-opt study delete quickstart --yes
     """
+    if orphans == (name is not None):
+        raise InputError("Either the NAME of a study or --orphans must be given.")
+    if name is None:
+        from phaze_opt.search.study import delete_orphans
+
+        print(f"deleted {delete_orphans(_open(storage))} orphans")
+        return
     study = _study(name, storage)
     if not yes:
         typer.confirm(f"Delete the study {name} with {len(study.trials())} trials?", abort=True)

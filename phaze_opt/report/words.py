@@ -102,7 +102,11 @@ def effort_words(summary: StudySummary) -> str:
     """Say how long the search took, and how much of it was new."""
     if summary.rate_per_s is None:
         return "no trial yet"
-    return f"{format_seconds(summary.busy_s)} in trials, {summary.rate_per_s:.3g} trials/s"
+    text = f"{format_seconds(summary.busy_s)} in trials, {summary.rate_per_s:.3g} trials/s"
+    left = summary.resolved.spec.search.trials - summary.trials["complete"]
+    if summary.state == "running" and left > 0:
+        text += f", about {format_seconds(left / summary.rate_per_s)} left"
+    return text
 
 
 def share_words(share: float | None) -> str:

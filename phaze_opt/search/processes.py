@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 
@@ -16,7 +16,7 @@ from phaze_opt.errors import PhazeError
 from phaze_opt.search.leases import expire_dead_workers
 from phaze_opt.search.objective import Evaluator
 from phaze_opt.search.stopping import StopNow, StopSignals
-from phaze_opt.search.storage import URL_VARIABLE, Storage
+from phaze_opt.search.storage import URL_VARIABLE, LostConnectionError, Storage
 
 _POLL_S = 0.2
 _MOST_REPLACEMENTS = 30
@@ -71,7 +71,9 @@ def run_processes(
         replacements, failures, passed_on = 0, 0, 0
         while running:
             time.sleep(_POLL_S)
-            on_poll()
+            with suppress(LostConnectionError):
+                # The workers themselves wait for a lost database, and say so if it stays away.
+                on_poll()
             passed_on = _pass_on(stop, running, passed_on)
             for process in [each for each in running if not each.is_alive()]:
                 running.remove(process)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import zlib
+from collections.abc import Collection
 
 from sqlalchemy import delete, select
 
@@ -15,7 +16,9 @@ from phaze_opt.search.tables import StudyRow, TicketRow, WorkloadRow
 from phaze_opt.workload.graph import Workload
 
 
-def store_frozen(storage: Storage, uid: str, resolved: ResolvedStudy, workload: Workload) -> None:
+def store_frozen(
+    storage: Storage, uid: str, resolved: ResolvedStudy, workload: Workload, name: str
+) -> None:
     """Write a resolved study and its workload."""
     with storage.writing() as session:
         if session.get(WorkloadRow, resolved.workload_hash) is None:
@@ -24,7 +27,7 @@ def store_frozen(storage: Storage, uid: str, resolved: ResolvedStudy, workload: 
         session.add(
             StudyRow(
                 uid=uid,
-                name=resolved.spec.name,
+                name=name,
                 resolved=to_json(resolved).decode(),
                 spec_hash=resolved.hash,
                 workload_hash=resolved.workload_hash,
@@ -38,6 +41,13 @@ def find_row(storage: Storage, uid: str) -> StudyRow | None:
     """Read a frozen study."""
     with storage.reading() as session:
         return session.scalar(select(StudyRow).where(StudyRow.uid == uid))
+
+
+def find_orphans(storage: Storage, known: Collection[str]) -> dict[str, str]:
+    """Return the UUID and name of studies whose trials were deleted elsewhere (the dashboard)."""
+    with storage.reading() as session:
+        rows = session.execute(select(StudyRow.uid, StudyRow.name).order_by(StudyRow.name)).all()
+    return {str(uid): str(name) for uid, name in rows if uid not in known}
 
 
 def delete_rows(storage: Storage, uid: str) -> None:

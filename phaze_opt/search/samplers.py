@@ -7,8 +7,9 @@ have; one made anew for each trial proposes the same points in both cases.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
@@ -85,16 +86,19 @@ class FixedSampler(_IndependentSampler):
         return self._params[param_name]
 
 
+Item = TypeVar("Item")
 Coordinates = tuple[int, ...]
 """A point as one index per axis, counted from the axis's lower end."""
 
 
 class ClimbSampler(BaseSampler):
-    """Coordinate hill climbing: an untried neighbour of the best point, else a random restart.
+    """Coordinate hill climbing: an untried neighbour of the best point, and restarts at summits.
 
     A neighbour differs by one step on one axis, or, so that the climb can walk along the edge of
-    the area limit, by one step up on one axis and one down on another. Everything is
-    derived from the finished trials, so that any number of workers climb together.
+    the area limit, by one step up on one axis and one down on another. A summit, where every
+    neighbour is tried, is left by a jump that draws half of the axes anew. Where the climb stands
+    follows from the finished trials alone, so that any number of workers climb together, and a
+    stopped study goes on as if it had not been stopped.
     """
 
     def __init__(self, seed: int, startup_trials: int = 8) -> None:
@@ -113,18 +117,18 @@ class ClimbSampler(BaseSampler):
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         """Propose a point, or nothing where the random sampler shall."""
-        finished = study.get_trials(deepcopy=False, states=_FINISHED)
-        if not search_space or len(finished) < self._startup_trials:
+        if not search_space:
             return {}
         sizes = [_axis_size(axis) for axis in search_space.values()]
-        tried = {
-            _coordinates(other.params, search_space)
-            for other in study.get_trials(deepcopy=False, states=_OCCUPIED)
-            if set(search_space) <= set(other.params)
-        }
-        best = max(finished, key=lambda other: (other.values[0], -other.number))
-        climbed = self._untried_neighbour(_coordinates(best.params, search_space), sizes, tried)
-        return {} if climbed is None else _values(climbed, search_space)
+        climb = _Climb(sizes, self._startup_trials)
+        for other in study.get_trials(deepcopy=False, states=_OCCUPIED):
+            if set(search_space) <= set(other.params):
+                value = other.values[0] if other.values else None
+                climb.record(_coordinates(other.params, search_space), value)
+        if climb.is_starting or climb.centre is None:
+            return {}
+        proposed = self._neighbour(climb) if climb.untried else self._jump(climb.summit, sizes)
+        return _values(proposed, search_space)
 
     def sample_independent(
         self,
@@ -133,22 +137,74 @@ class ClimbSampler(BaseSampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
-        """Draw at random, at the start and after a summit."""
+        """Draw at random, at the start."""
         return self._random.sample_independent(study, trial, param_name, param_distribution)
 
-    def _untried_neighbour(
-        self, centre: Coordinates, sizes: Sequence[int], tried: set[Coordinates]
-    ) -> Coordinates | None:
-        """Choose among the neighbours at random; single steps count as much as exchanges."""
-        fresh = [
-            [move for move in moves if move not in tried and _inside(move, sizes)]
-            for moves in (_single_steps(centre), _exchanges(centre))
+    def _neighbour(self, climb: _Climb) -> Coordinates:
+        """Choose among the untried neighbours; single steps together weigh as much as exchanges."""
+        assert climb.centre is not None
+        kinds = [
+            [point for point in points if point in climb.untried]
+            for points in (_single_steps(climb.centre), _exchanges(climb.centre))
         ]
-        candidates = [moves for moves in fresh if moves]
-        if not candidates:
-            return None
-        chosen = candidates[int(self._rng.integers(len(candidates)))]
-        return chosen[int(self._rng.integers(len(chosen)))]
+        points = _choose(self._rng, [kind for kind in kinds if kind])
+        return _choose(self._rng, points)
+
+    def _jump(self, summit: Coordinates, sizes: Sequence[int]) -> Coordinates:
+        """Draw half of the axes anew."""
+        moved = set(self._rng.permutation(len(sizes))[: len(sizes) // 2].tolist())
+        return tuple(
+            int(self._rng.integers(size)) if axis in moved else index
+            for axis, (index, size) in enumerate(zip(summit, sizes, strict=True))
+        )
+
+
+class _Climb:
+    """Replays the finished trials of a climb.
+
+    Attributes
+    ----------
+    centre
+        Best point since the last jump.
+    summit
+        Best point of all.
+    untried
+        Neighbours of the centre that nobody has tried.
+    """
+
+    def __init__(self, sizes: Sequence[int], startup_trials: int) -> None:
+        self.centre: Coordinates | None = None
+        self.summit: Coordinates = ()
+        self.untried: set[Coordinates] = set()
+        self._sizes = sizes
+        self._left_of_start = startup_trials
+        self._tried: set[Coordinates] = set()
+        self._value = self._highest = -math.inf
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether the first random points are still being tried."""
+        return self._left_of_start > 0
+
+    def record(self, point: Coordinates, value: float | None) -> None:
+        """Take in a trial, in the order of the numbers; one that still runs has no value."""
+        jumped = not self.is_starting and not self.untried
+        self._tried.add(point)
+        self.untried.discard(point)
+        if value is None:
+            return
+        self._left_of_start -= 1
+        if value > self._highest:
+            self._highest, self.summit = value, point
+        if value > self._value or jumped:
+            self._value, self.centre = value, point
+            near = (*_single_steps(point), *_exchanges(point))
+            self.untried = {move for move in near if _inside(move, self._sizes)} - self._tried
+
+
+def _choose(rng: np.random.Generator, items: Sequence[Item]) -> Item:
+    """Draw one item."""
+    return items[int(rng.integers(len(items)))]
 
 
 def _single_steps(centre: Coordinates) -> list[Coordinates]:

@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, insert, inspect, select, text
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    NoSuchModuleError,
+    OperationalError,
+    SQLAlchemyError,
+)
 from sqlalchemy.orm import Session
 
 from phaze_opt.errors import ConflictError, InputError, NotFoundError, PhazeError
@@ -288,18 +294,23 @@ def _database_error(shown: str, error: BaseException) -> PhazeError:
     """Say in one sentence what a database refused."""
     if isinstance(error, NoSuchModuleError):
         return InputError(f"The storage {shown} has no installed driver.")
-    reason: object = error
-    if isinstance(error, DBAPIError):
-        reason = error.orig
-        if error.connection_invalidated or type(reason).__name__ in (
-            "AdminShutdown",
-            "CrashShutdown",
-        ):
-            return LostConnectionError(f"The connection to {shown} was lost.")
+    reason = error.orig if isinstance(error, DBAPIError) else error
     sentence = " ".join(str(reason).split()).rstrip(".")
+    if isinstance(error, OperationalError) and _is_lost(error):
+        return LostConnectionError(f"The storage {shown} cannot be reached: {sentence}.")
     if "database is locked" in sentence:
         # A stalled process may hold SQLite's write lock for longer than anybody waits.
         return LostConnectionError(f"The storage {shown} stayed locked for {_LOCK_TIMEOUT_S} s.")
-    if "connection failed" in sentence or "connection refused" in sentence.lower():
-        return LostConnectionError(f"The storage {shown} cannot be reached: {sentence}.")
     return DatabaseError(f"The storage {shown} cannot be used: {sentence}.")
+
+
+def _is_lost(error: OperationalError) -> bool:
+    """Whether a server went away, rather than refused.
+
+    PostgreSQL gives no state where there is no connection, class 08 for connection exceptions, and
+    57P01 to 57P03 while it shuts down or starts.
+    """
+    if error.connection_invalidated:
+        return True
+    state = getattr(error.orig, "sqlstate", "")
+    return state is None or state.startswith("08") or state in ("57P01", "57P02", "57P03")

@@ -18,7 +18,13 @@ from phaze_opt.search.caches import EvaluationCache, ScheduleCache
 from phaze_opt.search.frozen import ResolvedStudy, resolve
 from phaze_opt.search.leases import DEFAULT_LEASE_S
 from phaze_opt.search.objective import Evaluator, Objective, evaluate_record
-from phaze_opt.search.registry import delete_rows, find_row, store_frozen, unpack_workload
+from phaze_opt.search.registry import (
+    delete_rows,
+    find_orphans,
+    find_row,
+    store_frozen,
+    unpack_workload,
+)
 from phaze_opt.search.results import (
     BestDesign,
     StudySummary,
@@ -95,7 +101,7 @@ class Study:
         uid = str(uuid.uuid4())
         with database_errors(storage.shown):
             try:
-                store_frozen(storage, uid, resolved, workload)
+                store_frozen(storage, uid, resolved, workload, spec.name)
                 made = optuna.create_study(
                     storage=storage.optuna, study_name=spec.name, direction="maximize"
                 )
@@ -278,6 +284,21 @@ def list_studies(storage: Storage) -> list[Study]:
             if UID_KEY in each.user_attrs
         )
     return [Study.open(name, storage) for name in names]
+
+
+def list_orphans(storage: Storage) -> dict[str, str]:
+    """Return the UUID and name of frozen studies whose trials were deleted by another program."""
+    with database_errors(storage.shown):
+        known = {each.user_attrs.get(UID_KEY) for each in storage.optuna.get_all_studies()}
+    return find_orphans(storage, [uid for uid in known if isinstance(uid, str)])
+
+
+def delete_orphans(storage: Storage) -> int:
+    """Delete what such studies left behind, and return how many there were."""
+    orphans = list_orphans(storage)
+    for uid in orphans:
+        delete_rows(storage, uid)
+    return len(orphans)
 
 
 def current_version() -> str:
