@@ -59,9 +59,7 @@ def test_the_breakdown_sums_to_the_time(
     result = evaluate(bert, lanes, cluster, training, cache=schedules)
     assert result.feasible
     assert result.time_per_batch_s is not None
-    assert sum(result.time_breakdown_s.values()) == pytest.approx(
-        result.time_per_batch_s, rel=1e-9
-    )
+    assert sum(result.time_breakdown_s.values()) == pytest.approx(result.time_per_batch_s, rel=1e-9)
     assert all(seconds >= 0.0 for seconds in result.time_breakdown_s.values())
     assert 0.0 < result.mfu <= 1.0
     assert result.throughput_samples_per_s == 256 / result.time_per_batch_s
