@@ -7,7 +7,7 @@ stages of one replica are neighbours. On a cluster of one flat level the two are
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -80,7 +80,7 @@ class CandidateCosts:
         self.problem = problem
         self.optimizer = OPTIMIZERS[problem.training.optimizer]
         self.schedule = problem.training.pipeline_schedule
-        self._stages: dict[tuple[float, ...], StageCosts] = {}
+        self._stages: dict[tuple[int, int, Shards, int, int], StageCosts] = {}
         self._tails: dict[tuple[int, ...], Floats] = {}
         self._tail_terms: dict[tuple[int, ...], Floats] = {}
 
@@ -117,13 +117,17 @@ class CandidateCosts:
     def _table(
         self, tensor: int, level: int, shards: Shards, gathering: int, stride: int
     ) -> StageCosts:
-        link = self.problem.cluster.levels[level]
-        message = link.latency_s, link.link_bytes_per_s
-        key = (tensor, *message, *astuple(shards), gathering, stride)
+        key = (tensor, level, shards, gathering, stride)
         if key not in self._stages:
+            link = self.problem.cluster.levels[level]
             terms = collective_terms("all_gather", gathering, self.problem.cluster, stride)
             self._stages[key] = stage_costs(
-                self.problem, tensor, *message, shards, terms if gathering > 1 else ()
+                self.problem,
+                tensor,
+                link.latency_s,
+                link.link_bytes_per_s,
+                shards,
+                terms if gathering > 1 else (),
             )
         return self._stages[key]
 

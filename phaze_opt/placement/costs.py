@@ -70,7 +70,8 @@ class StageCosts:
     @cached_property
     def backward_work_s(self) -> Floats:
         """What a stage does in the backward of one microbatch."""
-        return self.backward_s + self.recompute_s + self.accumulation_s + self.receive_gradient_s
+        work_s = self.backward_s + self.recompute_s + self.accumulation_s
+        return work_s + self.receive_gradient_s + self.gather_s
 
     @cached_property
     def load_s(self) -> Floats:

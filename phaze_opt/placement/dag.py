@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phaze_opt.errors import InfeasibleError
-from phaze_opt.placement.dag_kernels import relax_downsets
+from phaze_opt.placement.dag_kernels import left_over, relax_downsets
 from phaze_opt.placement.downsets import Downsets, TooManyDownsetsError, enumerate_downsets
 from phaze_opt.placement.partition import Partition
 from phaze_opt.units import format_bytes
@@ -140,7 +140,12 @@ def _solve(
     visited = np.full(len(downsets), -1, dtype=np.int32)
     queue = np.zeros((len(downsets), 4))
     queued = np.zeros(len(downsets), dtype=np.int64)
-    rest = _least_rest(partition, downsets)
+    rest = left_over(
+        downsets.grow_start,
+        downsets.grow_node,
+        downsets.grow_to,
+        np.asarray(least_latencies(partition), dtype=np.float64),
+    )
     for start in range(0, len(downsets), CHUNK):
         relax_downsets(
             start,
@@ -193,17 +198,6 @@ def _arrays(partition: Partition) -> tuple[Floats, Integers, Integers, Integers,
         np.asarray(ends, dtype=np.int64),
         costs,
     )
-
-
-def _least_rest(partition: Partition, downsets: Downsets) -> Floats:
-    """Return, per downset, the least latency that is still to be placed."""
-    cheapest = least_latencies(partition)
-    rest = np.full(len(downsets), sum(cheapest))
-    for index in range(len(downsets)):
-        steps = slice(downsets.grow_start[index], downsets.grow_start[index + 1])
-        for node, larger in zip(downsets.grow_node[steps], downsets.grow_to[steps], strict=True):
-            rest[larger] = rest[index] - cheapest[node]
-    return rest
 
 
 def _trace(

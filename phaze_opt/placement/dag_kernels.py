@@ -12,6 +12,19 @@ Integers = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
 
+@compiled("float64[::1](int64[::1], int64[::1], int64[::1], float64[::1])")
+def left_over(
+    grow_start: Integers, grow_node: Integers, grow_to: Integers, latencies: Floats
+) -> Floats:
+    """Return, per downset, the latency of the units that are not in it."""
+    total = len(grow_start) - 1
+    rest = np.full(total, latencies.sum())
+    for index in range(total):
+        for step in range(grow_start[index], grow_start[index + 1]):
+            rest[grow_to[step]] = rest[index] - latencies[grow_node[step]]
+    return rest
+
+
 @compiled("boolean(uint64[:,::1], int64, int64, int64)")
 def _in_stage(bits: Words, smaller: int, larger: int, unit: int) -> bool:
     """Whether a unit is in the larger downset and not in the smaller one."""

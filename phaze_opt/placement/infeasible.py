@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phaze_opt.errors import InfeasibleError
-from phaze_opt.placement.costs import stage_costs
+from phaze_opt.placement.costs import StageCosts, stage_costs
 from phaze_opt.placement.memory import Shards, stage_memory
+from phaze_opt.placement.pipeline import held_by_place
 from phaze_opt.placement.problem import LayerCost, PlacementProblem
 from phaze_opt.placement.training import OPTIMIZERS
 from phaze_opt.units import format_bytes
@@ -85,7 +86,7 @@ def _explain_tightest_split(problem: PlacementProblem, widths: Sequence[int]) ->
     _, starts, width = min(tightest, key=lambda entry: (entry[0], entry[2]))
     layers = problem.layers[width]
     ends = [*starts[1:], len(layers)]
-    held = [_in_flight(problem, len(starts) - stage) for stage in range(len(starts))]
+    held = _held(problem, width, len(starts))[:0:-1]
     optimizer, shards = OPTIMIZERS[problem.training.optimizer], _most_shards(problem, width)
     needs = [
         stage_memory(layers[i:j], count, optimizer, shards).total
@@ -106,30 +107,44 @@ def _most_shards(problem: PlacementProblem, width: int) -> Shards:
     return Shards.of(problem.training.zero, max(1, problem.cluster.devices // width))
 
 
-def _in_flight(problem: PlacementProblem, place: int) -> int:
-    """Return the microbatches in flight of a stage, as few as its schedule ever has."""
+def _held(problem: PlacementProblem, width: int, stages: int) -> list[int]:
+    """Return the fewest microbatches in flight by place from the end of the pipeline."""
     training = problem.training
-    if training.pipeline_schedule == "gpipe":
-        most_data = min(problem.cluster.devices, training.global_batch // training.microbatch)
-        return -(-training.global_batch // (most_data * training.microbatch))
-    return min(place, -(-training.global_batch // training.microbatch))
+    gpipe = training.pipeline_schedule == "gpipe"
+    most_data = problem.cluster.devices // (width * stages) if gpipe else 1
+    data = max(1, min(most_data, training.global_batch // training.microbatch))
+    microbatches = -(-training.global_batch // (data * training.microbatch))
+    return [int(count) for count in held_by_place(stages, microbatches, training.pipeline_schedule)]
 
 
 def _least_memory_split(problem: PlacementProblem, width: int) -> tuple[float, list[int]]:
     """Split the chain so that its fullest stage holds least, over any number of stages."""
     costs = stage_costs(problem, width, 0.0, 1.0, _most_shards(problem, width))
+    most_stages = min(costs.layers, problem.cluster.devices // width)
+    if problem.training.pipeline_schedule == "1f1b":
+        # What a stage holds depends on its place only, so one pass serves all numbers of stages.
+        return _tightest(costs, _held(problem, width, most_stages), 1)
+    options = [
+        _tightest(costs, _held(problem, width, stages), stages)
+        for stages in range(1, most_stages + 1)
+    ]
+    return min(options, key=lambda option: option[0])
+
+
+def _tightest(costs: StageCosts, held: list[int], fewest: int) -> tuple[float, list[int]]:
+    """Return bytes and first layers of the best split into at least ``fewest`` stages."""
     count = costs.layers
     invalid = np.tril(np.ones((count, count + 1), dtype=np.bool_))
     after = np.full(count + 1, np.inf)
     after[count] = 0.0
     choices: list[NDArray[np.intp]] = []
     best, best_stages = np.inf, 0
-    for place in range(1, min(count, problem.cluster.devices // width) + 1):
-        need = costs.resident_bytes + _in_flight(problem, place) * costs.stash_bytes
+    for place in range(1, len(held)):
+        need = costs.resident_bytes + held[place] * costs.stash_bytes
         fullest = np.where(invalid, np.inf, np.maximum(need, after))
         choices.append(fullest.argmin(axis=1))
         after = np.append(fullest.min(axis=1), np.inf)
-        if after[0] < best:
+        if place >= fewest and after[0] < best:
             best, best_stages = float(after[0]), place
     starts = [0]
     for place in range(best_stages, 1, -1):

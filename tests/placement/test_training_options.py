@@ -1,0 +1,121 @@
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from phaze_opt.errors import InfeasibleError, InputError
+from phaze_opt.placement.candidates import Candidate, CandidateCosts
+from phaze_opt.placement.problem import Placement, PlacementProblem
+from phaze_opt.placement.solve import solve_placement
+from phaze_opt.placement.training import Training
+from tests.placement.strategies import all_degrees, problems
+from tests.placement.test_solve import chain
+
+
+def with_options(problem: PlacementProblem, **options: Any) -> PlacementProblem:
+    """Return a problem with other training options."""
+    return replace(problem, training=replace(problem.training, **options))
+
+
+def attempt(problem: PlacementProblem, degrees: tuple[int, int, int]) -> Placement | None:
+    """Return the even split of given degrees, or nothing where it does not fit."""
+    try:
+        return solve_placement(problem, degrees)
+    except InfeasibleError:
+        return None
+
+
+@settings(max_examples=30, deadline=None)
+@given(problems(most_layers=4, most_devices=8))
+def test_memory_never_grows_with_the_zero_stage(problem: PlacementProblem) -> None:
+    """Stages 0, 1 and 2 hold less and less; what fits keeps fitting."""
+    for degrees in all_degrees(problem):
+        held: list[int] = []
+        for zero in (0, 1, 2):
+            placement = attempt(with_options(problem, zero=zero), degrees)
+            if placement is None:
+                assert not held
+                continue
+            held.append(max(stage.memory_bytes.total for stage in placement.stages))
+        assert held == sorted(held, reverse=True)
+
+
+@settings(max_examples=30, deadline=None)
+@given(problems(most_layers=4, most_devices=8))
+def test_zero_1_and_2_keep_the_volume(problem: PlacementProblem) -> None:
+    """The first two stages synchronise as an all-reduce does; the third halves it and gathers."""
+    for pipeline, data, tensor in all_degrees(problem):
+        candidate = Candidate.of(pipeline, data, tensor)
+        costs = [CandidateCosts(with_options(problem, zero=zero)) for zero in range(4)]
+        volumes = [cost.synchronisation_s(candidate, 0) for cost in costs]
+        assert (volumes[0] == volumes[1]).all()
+        assert (volumes[0] == volumes[2]).all()
+        assert (volumes[3] <= volumes[0]).all()
+        gathers = [cost.stages(candidate, 0).gather_s for cost in costs]
+        assert not gathers[2].any()
+        if data > 1 and costs[0].stages(candidate, 0).parameters[0, -1] > 0:
+            assert gathers[3][0, -1] > 0
+
+
+def test_zero_3_gathers_twice_per_microbatch() -> None:
+    """Weights are gathered in forward and backward of every microbatch, and the time says so."""
+    problem = with_options(chain(), zero=3)
+    placement = solve_placement(problem, (1, 8, 1))
+    gather_s = placement.time_breakdown_s["parameter_gather"]
+    weights = 6 * 100 * 2
+    assert gather_s == pytest.approx(placement.microbatches * 2 * 7 / 8 * weights / 1e3)
+    total = sum(placement.time_breakdown_s.values())
+    assert total == pytest.approx(placement.time_per_batch_s, rel=1e-9)
+
+
+def test_gpipe_holds_all_microbatches() -> None:
+    """GPipe stashes every microbatch on every stage and takes as long for equal stages."""
+    first = solve_placement(chain(), (3, 1, 1))
+    gpipe = solve_placement(with_options(chain(), pipeline_schedule="gpipe"), (3, 1, 1))
+    assert [stage.memory_bytes.stash for stage in gpipe.stages] == [2 * 10 * 16] * 3
+    assert [stage.memory_bytes.stash for stage in first.stages] == [60, 40, 20]
+    assert gpipe.time_per_batch_s == pytest.approx(first.time_per_batch_s, rel=1e-3)
+
+
+@settings(max_examples=30, deadline=None)
+@given(problems(most_layers=5, most_devices=8))
+def test_gpipe_and_zero_are_solved_too(problem: PlacementProblem) -> None:
+    """Under every option the answer is no worse than any given degrees."""
+    for options in ({"pipeline_schedule": "gpipe"}, {"zero": 1}, {"zero": 3}):
+        changed = with_options(problem, **options)
+        times = [
+            placement.time_per_batch_s
+            for degrees in all_degrees(changed)
+            if (placement := attempt(changed, degrees)) is not None
+        ]
+        if times:
+            best = solve_placement(changed).time_per_batch_s
+            assert best <= min(times) * (1 + 1e-12)
+
+
+def test_overlap_hides_a_share_of_the_synchronisation() -> None:
+    """With half of it hidden, half of the synchronisation is exposed."""
+    full = solve_placement(chain(), (1, 8, 1)).time_breakdown_s
+    half = solve_placement(with_options(chain(), synchronisation_overlap=0.5), (1, 8, 1))
+    expected = 0.5 * full["gradient_synchronisation"]
+    assert half.time_breakdown_s["gradient_synchronisation"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"global_batch": 0}, "global_batch is 0"),
+        ({"microbatch": 0}, "microbatch is 0"),
+        ({"microbatch": 17}, "microbatch is 17"),
+        ({"recompute": "some"}, "recompute is 'some'"),
+        ({"optimizer": "lamb"}, "optimizer is 'lamb'"),
+        ({"zero": 4}, "zero is 4"),
+        ({"pipeline_schedule": "zigzag"}, "pipeline_schedule is 'zigzag'"),
+        ({"synchronisation_overlap": 1.5}, "synchronisation_overlap is 1.5"),
+    ],
+)
+def test_impossible_options_are_refused(options: dict[str, Any], message: str) -> None:
+    """Each option is checked, and the sentence says which one is wrong."""
+    with pytest.raises(InputError, match=message):
+        replace(Training(global_batch=16), **options)
