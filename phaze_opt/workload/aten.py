@@ -15,109 +15,8 @@ import torch
 from torch import Tensor, fx
 
 from phaze_opt.errors import InputError
+from phaze_opt.workload.aten_kinds import BY_ROW, ELEMENTWISE, SHAPE_ONLY, UNKNOWN_PRODUCTS, VIEWS
 from phaze_opt.workload.graph import Collective, CollectiveKind, Gemm, VectorWork
-
-VIEWS = frozenset(
-    f"aten::{name}"
-    for name in (
-        "_reshape_alias",
-        "_unsafe_view",
-        "alias",
-        "as_strided",
-        "detach",
-        "diagonal",
-        "expand",
-        "lift_fresh",
-        "permute",
-        "select",
-        "slice",
-        "split",
-        "split_with_sizes",
-        "squeeze",
-        "t",
-        "transpose",
-        "unbind",
-        "unfold",
-        "unsqueeze",
-        "view",
-        "view_as_real",
-        "view_as_complex",
-    )
-)
-"""Operators that move no data: their result is another shape over the same memory."""
-
-_KINDS_BY_NAME = {
-    "add": "add sub rsub neg",
-    "multiply": "mul div square reciprocal",
-    "copy": "_to_copy clone copy stack constant_pad_nd slice_backward select_backward roll "
-    "repeat flip contiguous slice_scatter select_scatter tril triu",
-    "fill": "zeros ones full empty zeros_like ones_like full_like empty_like new_zeros new_ones "
-    "new_full new_empty new_empty_strided fill arange scalar_tensor eye",
-    "compare": "eq ne lt le gt ge logical_and logical_or logical_not bitwise_and bitwise_or "
-    "bitwise_not isnan isinf maximum minimum clamp clamp_min clamp_max",
-    "select": "where masked_fill",
-    "exponential": "exp log log1p expm1 log2 exp2 softplus",
-    "rsqrt": "rsqrt sqrt",
-    "power": "pow",
-    "tanh": "tanh",
-    "sigmoid": "sigmoid",
-    "relu": "relu leaky_relu hardtanh",
-    "gelu": "gelu",
-    "silu": "silu",
-    "gelu_backward": "gelu_backward",
-    "silu_backward": "silu_backward",
-    "relu_backward": "threshold_backward leaky_relu_backward hardtanh_backward",
-    "tanh_backward": "tanh_backward sigmoid_backward",
-    "dropout": "native_dropout bernoulli rand rand_like",
-    "dropout_backward": "native_dropout_backward",
-    "rotary": "rotary",
-    "gather": "gather index index_select",
-    "scatter": "scatter scatter_add index_put _index_put_impl_ index_add masked_scatter "
-    "_unsafe_index_put",
-    "embedding": "embedding",
-    "embedding_backward": "embedding_dense_backward",
-}
-_BY_ROW_NAMES = {
-    "softmax": "_softmax _safe_softmax masked_softmax",
-    "log_softmax": "_log_softmax",
-    "softmax_backward": "_softmax_backward_data masked_softmax_backward",
-    "log_softmax_backward": "_log_softmax_backward_data",
-    "layer_norm": "native_layer_norm native_batch_norm _native_batch_norm_legit "
-    "_native_batch_norm_legit_functional native_group_norm",
-    "layer_norm_backward": "native_layer_norm_backward native_batch_norm_backward "
-    "native_group_norm_backward",
-    "rms_norm": "rms_norm _fused_rms_norm",
-    "rms_norm_backward": "rms_norm_backward _fused_rms_norm_backward",
-    "cross_entropy": "cross_entropy nll_loss_forward nll_loss2d_forward",
-    "cross_entropy_backward": "nll_loss_backward nll_loss2d_backward",
-    "reduce": "sum mean amax amin max min argmax argmin prod var var_mean std cumsum any all topk "
-    "sort linalg_vector_norm max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d "
-    "avg_pool2d_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward",
-}
-
-
-def _by_operator(names: dict[str, str]) -> dict[str, str]:
-    """Turn ``kind: names`` around."""
-    return {name: kind for kind, listed in names.items() for name in listed.split()}
-
-
-_UNKNOWN_PRODUCTS = (
-    "attention",
-    "cdist",
-    "fft",
-    "gru",
-    "linalg_solve",
-    "lstm",
-    "matmul",
-    "mkldnn",
-    "_mm",
-    "bmm",
-    "rnn",
-)
-"""Parts of names of operators that multiply matrices; without a handler they are refused."""
-
-_ELEMENTWISE = _by_operator(_KINDS_BY_NAME)
-_BY_ROW = _by_operator(_BY_ROW_NAMES)
 
 
 @dataclass(frozen=True)
@@ -174,16 +73,21 @@ def work_of(node: fx.Node) -> tuple[Work, ...]:
     special = _SPECIAL.get(f"{namespace}::{name}")
     if special is not None:
         return special(node)
-    if any(word in name for word in _UNKNOWN_PRODUCTS):
+    if any(word in name for word in UNKNOWN_PRODUCTS):
         raise InputError(f"The operator {namespace}::{name} has products that capture cannot size.")
     tensors = [tensor for tensor in results_of(node) if isinstance(tensor, Tensor)]
-    name = name.removesuffix("_") if not name.startswith("_") else name
-    if name in _BY_ROW:
-        operands = (value_of(operand) for operand in node.all_input_nodes)
-        largest = max((*operands, *tensors), key=lambda tensor: tensor.numel())
-        return (Work(vector=(_rows(_BY_ROW[name], largest),)),)
+    operands = tuple(n for n in node.all_input_nodes if n is not _shape_only_operand(node, name))
+    kind = ELEMENTWISE.get(name, "elementwise")
+    if name in BY_ROW:
+        kind = BY_ROW[name]
+        tensors += [value_of(operand) for operand in node.all_input_nodes]
     largest = max(tensors, key=lambda tensor: tensor.numel())
-    return (Work(vector=(_rows(_ELEMENTWISE.get(name, "elementwise"), largest),)),)
+    return (Work(vector=(_rows(kind, largest),), operands=operands),)
+
+
+def _shape_only_operand(node: fx.Node, name: str) -> object:
+    """Return the operand of which only the shape is used, if there is one."""
+    return node.args[SHAPE_ONLY[name]] if name in SHAPE_ONLY else None
 
 
 def _rows(kind: str, tensor: Tensor) -> VectorWork:

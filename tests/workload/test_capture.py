@@ -180,6 +180,13 @@ def test_embedding_reads_rows_not_the_table() -> None:
     assert layer.backward.operators[0].write_bytes == 2 * 1000 * WIDTH
 
 
+def test_a_shape_is_not_read() -> None:
+    """The backward of pooling reads gradient and indices, not the input it has the shape of."""
+    layer = _capture(nn.MaxPool2d(2), _meta(BATCH, 4, 4, 4))
+    (backward,) = layer.backward.operators
+    assert backward.read_bytes == BATCH * 4 * 4 * (2 + 8)
+
+
 def test_concatenation_is_a_copy_per_operand() -> None:
     """The parts of a concatenation are written one by one, so that each can be fused."""
 
