@@ -52,7 +52,8 @@ def note_of(summary: StudySummary) -> str:
         "",
         "The area is a relative budget (no network, PHY or control), not a die size.",
     ]
-    return "\n".join(lines)
+    # Names and models come from files and databases; in a page they are text, never markup.
+    return "\n".join(lines).replace("<", "&lt;")
 
 
 def save_note(study: Study) -> None:

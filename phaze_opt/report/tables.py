@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
+from rich.markup import escape as escape_markup
 from rich.table import Table
 
 from phaze_opt.report.words import (
@@ -23,9 +23,14 @@ from phaze_opt.search.results import StudySummary, TrialRecord
 from phaze_opt.units import format_bytes, format_seconds
 
 
+def escape(text: str) -> str:
+    """Make text from a file or a database safe for a terminal: no markup, no control sequences."""
+    return escape_markup("".join(letter if letter.isprintable() else "?" for letter in text))
+
+
 def evaluation_tables(title: str, record: Mapping[str, Any]) -> RenderableType:
     """Show one evaluation with its layers, stages and time."""
-    head = _pairs(title)
+    head = _pairs(escape(title))
     if record["feasible"]:
         head.add_row("throughput", f"{record['throughput_samples_per_s']:,.1f} samples/s")
         head.add_row("time per batch", format_seconds(record["time_per_batch_s"]))

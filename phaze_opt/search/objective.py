@@ -7,12 +7,14 @@ at values alone takes an infeasible point for the best one.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from phaze_opt.codec import to_builtins
+from phaze_opt.codec import from_builtins, to_builtins
+from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.cluster import Cluster
 from phaze_opt.placement.training import Training
@@ -74,6 +76,12 @@ class Metrics:
     proven_schedules: int
     schedules: int
     evaluate_s: float
+
+    def __post_init__(self) -> None:
+        numbers = (self.violation, self.throughput_samples_per_s, self.area_mm2, self.evaluate_s)
+        known = all(map(math.isfinite, numbers)) and self.value != 0
+        if not known or self.feasible != (self.value > 0):
+            raise InputError(f"{self} are not the metrics of a point.")
 
     @property
     def value(self) -> float:
@@ -208,9 +216,6 @@ def metrics_of(
 
 def metrics_from_plain(plain: object) -> Metrics | None:
     """Read the user attribute of a trial; ``None`` where it is not one of ours."""
-    from phaze_opt.codec import from_builtins
-    from phaze_opt.errors import InputError
-
     if not isinstance(plain, Mapping):
         return None
     try:

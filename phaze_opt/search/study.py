@@ -35,7 +35,7 @@ from phaze_opt.search.results import (
 )
 from phaze_opt.search.running import Progress, RunOutcome, ignore_progress, run_study
 from phaze_opt.search.spec import StudySpec, check_study_name
-from phaze_opt.search.storage import Storage, database_errors
+from phaze_opt.search.storage import Storage, database_errors, open_storage
 from phaze_opt.search.tables import WorkloadRow
 from phaze_opt.search.tickets import TicketOffice
 from phaze_opt.workload.graph import Workload
@@ -68,7 +68,7 @@ class Study:
     def create(
         cls,
         spec: StudySpec,
-        storage: Storage,
+        storage: Storage | str | None = None,
         *,
         name: str | None = None,
         exist_ok: bool = False,
@@ -79,6 +79,8 @@ class Study:
 
         Parameters
         ----------
+        storage
+            Open database, or its URL; see `resolve_url`.
         name
             Instead of the spec's.
         exist_ok
@@ -93,6 +95,8 @@ class Study:
         InputError
             If the spec names something unknown.
         """
+        if not isinstance(storage, Storage):
+            storage = open_storage(storage, create=True)
         if name is not None:
             check_study_name(name)
             spec = replace(spec, name=name)
@@ -134,14 +138,16 @@ class Study:
         return study
 
     @classmethod
-    def open(cls, name: str, storage: Storage) -> Self:
-        """Open a study by name.
+    def open(cls, name: str, storage: Storage | str | None = None) -> Self:
+        """Open a study by name, in an open database or in that of a URL (see `resolve_url`).
 
         Raises
         ------
         NotFoundError
             If there is none.
         """
+        if not isinstance(storage, Storage):
+            storage = open_storage(storage)
         with database_errors(storage.shown):
             names = {
                 summary.study_name: summary.user_attrs.get(UID_KEY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -76,6 +77,14 @@ def test_second_time_is_cached(objective: Objective) -> None:
     first, second = objective(point), objective(point)
     assert (first.cached, second.cached) == (False, True)
     assert replace(first, cached=True, evaluate_s=0.0) == replace(second, evaluate_s=0.0)
+
+
+@pytest.mark.parametrize(
+    "change", [{"area_mm2": math.nan}, {"throughput_samples_per_s": math.inf}, {"feasible": False}]
+)
+def test_impossible_metrics_are_left_out(objective: Objective, change: dict[str, Any]) -> None:
+    """Numbers that no evaluation gives do not enter a ranking."""
+    assert metrics_from_plain(metrics_to_plain(objective(GOOD)) | change) is None
 
 
 @pytest.mark.parametrize("plain", [None, 3, "x", [], {"feasible": "yes"}, {"unknown": 1}, {}])
