@@ -265,7 +265,7 @@ class Workload:
     Attributes
     ----------
     model
-        The string that names it (`CONTRACT`, model strings).
+        The string that names it (`phaze_opt.workload.zoo`).
     sequence
         Tokens per sample (1 where a sample is not a sequence).
     parameters
