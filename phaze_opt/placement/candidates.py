@@ -18,7 +18,7 @@ from phaze_opt.hardware.cluster import Cluster
 from phaze_opt.placement.chain import least_tail_terms
 from phaze_opt.placement.costs import Floats, Integers, StageCosts, collective_table_s, stage_costs
 from phaze_opt.placement.memory import Shards
-from phaze_opt.placement.pipeline import held_by_place
+from phaze_opt.placement.pipeline import PipelineSchedule, held_by_place
 from phaze_opt.placement.problem import PlacementProblem
 from phaze_opt.placement.training import OPTIMIZERS
 
@@ -79,10 +79,18 @@ class CandidateCosts:
     def __init__(self, problem: PlacementProblem) -> None:
         self.problem = problem
         self.optimizer = OPTIMIZERS[problem.training.optimizer]
-        self.schedule = problem.training.pipeline_schedule
+        training = problem.training
+        self.schedule: PipelineSchedule = (
+            "gpipe" if training.pipeline_schedule == "gpipe" else "1f1b"
+        )
         self._stages: dict[tuple[int, int, Shards, int, int], StageCosts] = {}
         self._tails: dict[tuple[int, ...], Floats] = {}
         self._tail_terms: dict[tuple[int, ...], Floats] = {}
+
+    @property
+    def synchronisation_kind(self) -> CollectiveName:
+        """What synchronises gradients: ZeRO 3 only needs its shards."""
+        return "reduce_scatter" if self.problem.training.zero == 3 else "all_reduce"
 
     def microbatches(self, data: int) -> int:
         """Return how many microbatches one replica runs per batch."""
@@ -139,8 +147,9 @@ class CandidateCosts:
         """
         stages, cluster = self.stages(candidate, level), self.problem.cluster
         training = self.problem.training
-        kind: CollectiveName = "reduce_scatter" if training.zero == 3 else "all_reduce"
-        terms = collective_terms(kind, candidate.data, cluster, candidate.data_stride)
+        terms = collective_terms(
+            self.synchronisation_kind, candidate.data, cluster, candidate.data_stride
+        )
         size_bytes: Floats = stages.parameters * np.float64(self.optimizer.gradient_bytes)
         exposed = 1.0 - training.synchronisation_overlap
         total_s = exposed * collective_table_s(terms, size_bytes)
@@ -192,9 +201,8 @@ class CandidateCosts:
         if not grid.data_inside:
             return tail_s
         size_bytes = parameters * float(self.optimizer.gradient_bytes)
-        kind: CollectiveName = "reduce_scatter" if training.zero == 3 else "all_reduce"
         latency_s, s_per_byte = _synchronisation_lines(
-            kind, self.problem.cluster, grid.tensor, int(grid.data.max())
+            self.synchronisation_kind, self.problem.cluster, grid.tensor, int(grid.data.max())
         )
         lines_s = latency_s[grid.data] + s_per_byte[grid.data] * size_bytes[:, None]
         exposed = 1.0 - training.synchronisation_overlap

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.placement.costs import StageCosts, stage_costs
 from phaze_opt.placement.memory import Shards, stage_memory
-from phaze_opt.placement.pipeline import held_by_place
-from phaze_opt.placement.problem import LayerCost, PlacementProblem
+from phaze_opt.placement.pipeline import PipelineSchedule, held_by_place
+from phaze_opt.placement.problem import LayerCost, PlacementProblem, StageMemory
 from phaze_opt.placement.training import OPTIMIZERS
 from phaze_opt.units import format_bytes
 
@@ -39,13 +39,18 @@ def explain_misfit(
         What replicas share out.
     """
     memory = stage_memory(layers, in_flight, OPTIMIZERS[problem.training.optimizer], shards)
+    return explain_excess(name, memory, problem)
+
+
+def explain_excess(name: str, memory: StageMemory, problem: PlacementProblem) -> InfeasibleError:
+    """Say by how much what a stage holds exceeds the memory."""
     over = memory.total - problem.hbm_usable_bytes
     return InfeasibleError(
         f"{name} needs {format_bytes(memory.total)} per device "
         f"(parameters {format_bytes(memory.parameters)}, "
         f"gradients {format_bytes(memory.gradients)}, "
         f"optimizer {format_bytes(memory.optimizer)}, "
-        f"stash of {in_flight} microbatches {format_bytes(memory.stash)}, "
+        f"stashes {format_bytes(memory.stash)}, "
         f"working set {format_bytes(memory.transient)}), "
         f"{format_bytes(over)} more than the usable {format_bytes(problem.hbm_usable_bytes)}.",
         violation=over / problem.hbm_usable_bytes,
@@ -114,14 +119,15 @@ def _held(problem: PlacementProblem, width: int, stages: int) -> list[int]:
     most_data = problem.cluster.devices // (width * stages) if gpipe else 1
     data = max(1, min(most_data, training.global_batch // training.microbatch))
     microbatches = -(-training.global_batch // (data * training.microbatch))
-    return [int(count) for count in held_by_place(stages, microbatches, training.pipeline_schedule)]
+    schedule: PipelineSchedule = "gpipe" if gpipe else "1f1b"
+    return [int(count) for count in held_by_place(stages, microbatches, schedule)]
 
 
 def _least_memory_split(problem: PlacementProblem, width: int) -> tuple[float, list[int]]:
     """Split the chain so that its fullest stage holds least, over any number of stages."""
     costs = stage_costs(problem, width, 0.0, 1.0, _most_shards(problem, width))
     most_stages = min(costs.layers, problem.cluster.devices // width)
-    if problem.training.pipeline_schedule == "1f1b":
+    if problem.training.pipeline_schedule != "gpipe":
         # What a stage holds depends on its place only, so one pass serves all numbers of stages.
         return _tightest(costs, _held(problem, width, most_stages), 1)
     options = [

@@ -6,6 +6,7 @@ in flight, and the largest working set of any of its layers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -66,13 +67,24 @@ def stage_memory(
         What replicas share out. Shared-out weights are gathered for one layer at a time, which
         adds the largest layer's weights to the working set.
     """
+    return chunked_memory(layers, in_flight, optimizer, shards)
+
+
+def chunked_memory(
+    layers: Sequence[LayerCost], in_flight: float, optimizer: Optimizer, shards: Shards
+) -> StageMemory:
+    """Return the same where part of a stage's layers may hold one microbatch more.
+
+    Parameters are those of `stage_memory`, but ``in_flight`` may be a fraction: an average over
+    the chunks of an interleaved pipeline.
+    """
     parameters = local_parameters(layers)
     gathered = max(layer.parameters for layer in layers) if shards.weights > 1 else 0
     return StageMemory(
         parameters=-(-parameters * optimizer.weight_bytes // shards.weights),
         gradients=-(-parameters * optimizer.gradient_bytes // shards.gradients),
         optimizer=-(-parameters * optimizer.state_bytes // shards.optimizer),
-        stash=in_flight * sum(layer.stash_bytes for layer in layers),
+        stash=math.ceil(in_flight * sum(layer.stash_bytes for layer in layers)),
         transient=max(layer.transient_bytes for layer in layers)
         + gathered * optimizer.weight_bytes,
     )

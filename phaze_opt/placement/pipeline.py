@@ -96,6 +96,18 @@ def held_by_place(
     return held
 
 
+def interleaved_in_flight(stages: int, microbatches: int, chunks: int) -> Integers:
+    """Return how many chunks' stashes each stage of an interleaved pipeline holds at most.
+
+    Megatron-LM runs 2·(p − s − 1) + (v − 1)·p forwards before the first pair, so that the first
+    stage holds p · (1 + (p − 1) / (p · v)) microbatches of its layers.
+    """
+    if chunks == 1:
+        return in_flight(stages, microbatches)
+    ahead = 2 * np.arange(stages - 1, -1, -1, dtype=np.int64) + (chunks - 1) * stages + 1
+    return np.minimum(ahead, microbatches * chunks)
+
+
 def finish_s(
     forward_s: Floats, backward_s: Floats, microbatches: int, schedule: PipelineSchedule = "1f1b"
 ) -> Floats:
@@ -155,9 +167,7 @@ def _warm_up(stages: int, microbatches: int, chunks: int, schedule: PipelineSche
     """Return how many forwards of any chunk a stage may be ahead of its backwards."""
     if chunks == 1:
         return in_flight(stages, microbatches, schedule)
-    # Megatron-LM's schedule: 2·(p − s − 1) + (v − 1)·p forwards before the first pair.
-    ahead = 2 * np.arange(stages - 1, -1, -1, dtype=np.int64) + (chunks - 1) * stages + 1
-    return np.minimum(ahead, microbatches * chunks)
+    return interleaved_in_flight(stages, microbatches, chunks)
 
 
 def _check_interleaving(stages: int, microbatches: int, chunks: int) -> None:

@@ -87,7 +87,7 @@ class StageMemory:
 
 @dataclass(frozen=True)
 class Stage:
-    """Consecutive layers on ``devices`` devices (the tensor-parallel group).
+    """Layers on ``devices`` devices (the tensor-parallel group), consecutive unless interleaved.
 
     ``load_s`` is the time of one microbatch forward and backward, transfers and gradient
     accumulation included (DESIGN, "Placement").
@@ -116,7 +116,7 @@ class Placement:
     time_breakdown_s
         By kind, along the stage with the largest load; sums to ``time_per_batch_s``. Kinds:
         forward, backward, recompute, transfer, gradient_accumulation, optimizer,
-        gradient_synchronisation, bubble.
+        gradient_synchronisation, parameter_gather (ZeRO 3 only), bubble.
     """
 
     pipeline: int

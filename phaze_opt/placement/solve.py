@@ -8,12 +8,13 @@ splits, so that no given PPxDPxTP is ever better than the answer.
 from __future__ import annotations
 
 from phaze_opt.errors import InfeasibleError, InputError
-from phaze_opt.placement.best import best_placement, replayed_s
+from phaze_opt.placement.best import best_placement
 from phaze_opt.placement.candidates import Candidate, CandidateCosts
 from phaze_opt.placement.costs import Integers
 from phaze_opt.placement.describe import describe, stage_bounds
 from phaze_opt.placement.even import even_starts
 from phaze_opt.placement.infeasible import explain_infeasible, explain_misfit
+from phaze_opt.placement.interleaved import evaluate_interleaved, solve_interleaved
 from phaze_opt.placement.memory import stage_memory
 from phaze_opt.placement.problem import Placement, PlacementProblem
 
@@ -42,6 +43,8 @@ def solve_placement(
     costs = CandidateCosts(problem)
     if degrees is not None:
         return _given(problem, costs, degrees)
+    if problem.training.interleave > 1:
+        return solve_interleaved(costs)
     found = best_placement(costs)
     if found is None:
         raise explain_infeasible(problem)
@@ -84,14 +87,22 @@ def _given(
             f"{label} with microbatch {training.microbatch} needs a global batch of at least "
             f"{data * training.microbatch}, but it is {training.global_batch}."
         )
-    starts = even_starts(layers, pipeline)
     orders = (True,) if len(problem.cluster.levels) == 1 else (True, False)
-    answers = []
-    for data_inside in orders:
-        candidate = Candidate.of(pipeline, data, tensor, data_inside)
-        _refuse_misfit(problem, costs, candidate, starts)
-        answers.append((replayed_s(costs, candidate, starts), candidate))
-    _, candidate = min(answers, key=lambda answer: answer[0])
+    answers = [
+        _given_order(problem, costs, Candidate.of(pipeline, data, tensor, data_inside))
+        for data_inside in orders
+    ]
+    return min(answers, key=lambda answer: answer.time_per_batch_s)
+
+
+def _given_order(
+    problem: PlacementProblem, costs: CandidateCosts, candidate: Candidate
+) -> Placement:
+    """Evaluate the even split of given degrees and rank order."""
+    if problem.training.interleave > 1:
+        return evaluate_interleaved(costs, candidate)
+    starts = even_starts(problem.layers[candidate.tensor], candidate.pipeline)
+    _refuse_misfit(problem, costs, candidate, starts)
     return describe(costs, candidate, starts)
 
 

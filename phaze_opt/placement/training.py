@@ -9,7 +9,7 @@ from phaze_opt.errors import InputError
 from phaze_opt.workload.graph import Recompute
 
 OptimizerName = Literal["sgd", "adam"]
-PipelineScheduleName = Literal["1f1b", "gpipe"]
+PipelineScheduleName = Literal["1f1b", "gpipe", "interleaved"]
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,9 @@ class Training:
         Stage of ZeRO (S. Rajbhandari et al., SC 2020): replicas share out nothing (0), the
         optimizer state (1), gradients too (2), or weights too (3).
     pipeline_schedule
-        ``1f1b`` or ``gpipe`` (all forwards before all backwards).
+        ``1f1b``, ``gpipe`` (all forwards before all backwards) or ``interleaved``.
+    interleave
+        Chunks of layers per stage of an interleaved pipeline; 1 otherwise.
     synchronisation_overlap
         Share of the gradient synchronisation that hides behind the backward.
     """
@@ -77,6 +79,7 @@ class Training:
     sequence_parallel: bool = False
     zero: int = 0
     pipeline_schedule: PipelineScheduleName = "1f1b"
+    interleave: int = 1
     synchronisation_overlap: float = 0.0
 
     def __post_init__(self) -> None:
@@ -95,9 +98,17 @@ class Training:
             raise InputError(f"optimizer is {self.optimizer!r}, but it must be sgd or adam.")
         if self.zero not in (0, 1, 2, 3):
             raise InputError(f"zero is {self.zero}, but it must be 0, 1, 2 or 3.")
-        if self.pipeline_schedule not in ("1f1b", "gpipe"):
+        if self.pipeline_schedule not in ("1f1b", "gpipe", "interleaved"):
             raise InputError(
-                f"pipeline_schedule is {self.pipeline_schedule!r}, but it must be 1f1b or gpipe."
+                f"pipeline_schedule is {self.pipeline_schedule!r}, but it must be 1f1b, gpipe or "
+                "interleaved."
+            )
+        if self.interleave < 1:
+            raise InputError(f"interleave is {self.interleave}, but it must be at least 1.")
+        if self.interleave > 1 and self.pipeline_schedule != "interleaved":
+            raise InputError(
+                f"interleave is {self.interleave}, but the pipeline schedule "
+                f"{self.pipeline_schedule} has 1 chunk per stage."
             )
         if not 0.0 <= self.synchronisation_overlap <= 1.0:
             raise InputError(

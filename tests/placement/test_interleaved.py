@@ -1,0 +1,96 @@
+from dataclasses import replace
+
+import pytest
+
+from phaze_opt.errors import InfeasibleError, InputError
+from phaze_opt.hardware.cluster import Cluster, NetworkLevel
+from phaze_opt.placement.problem import LayerCost, PlacementProblem
+from phaze_opt.placement.solve import solve_placement
+from phaze_opt.placement.training import Training
+
+
+def equal_layers(chunks: int, microbatches: int = 8, bandwidth: float = 1e12) -> PlacementProblem:
+    """Return 24 equal layers on 4 devices, interleaved where there is more than one chunk."""
+    layer = LayerCost("", 1.0, 2.0, 0.0, 100, 0, 10, 5, 8)
+    return PlacementProblem(
+        layers={1: tuple(replace(layer, name=f"block.{index}") for index in range(24))},
+        edges=tuple((index, index + 1) for index in range(23)),
+        cluster=Cluster("flat", (NetworkLevel(bandwidth, 0.0, "switch"),), 4),
+        training=Training(
+            microbatches, pipeline_schedule="interleaved", interleave=chunks, optimizer="adam"
+        ),
+        hbm_usable_bytes=1e6,
+        hbm_bytes_per_s=1e15,
+    )
+
+
+def test_one_chunk_is_1f1b() -> None:
+    """Interleaved with a single chunk is the plain pipeline."""
+    problem = equal_layers(1)
+    plain = replace(problem, training=replace(problem.training, pipeline_schedule="1f1b"))
+    assert solve_placement(problem) == solve_placement(plain)
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 3, 6])
+def test_the_bubble_shrinks(chunks: int) -> None:
+    """A batch takes m + (p − 1) / v loads, and the parts sum to it."""
+    placement = solve_placement(equal_layers(chunks), (4, 1, 1))
+    load_s = placement.stages[0].load_s
+    assert placement.time_per_batch_s == pytest.approx((8 + 3 / chunks) * load_s, rel=1e-6)
+    total = sum(placement.time_breakdown_s.values())
+    assert total == pytest.approx(placement.time_per_batch_s, rel=1e-9)
+    assert placement.time_breakdown_s["bubble"] == pytest.approx(3 / chunks * load_s, rel=1e-6)
+
+
+def test_transfers_grow_with_the_chunks() -> None:
+    """Three chunks on an inner stage send and receive three times as often."""
+    times = {}
+    for chunks in (1, 3):
+        problem = equal_layers(chunks, bandwidth=10.0)
+        times[chunks] = solve_placement(problem, (4, 1, 1)).time_breakdown_s["transfer"]
+    # An inner stage of one chunk receives twice per microbatch, one of three chunks six times.
+    assert times[3] == pytest.approx(3 * times[1])
+
+
+def test_the_first_stage_holds_more() -> None:
+    """The first of p stages holds p · (1 + (p − 1) / (p · v)) microbatches of its six layers."""
+    for chunks in (2, 3):
+        placement = solve_placement(equal_layers(chunks), (4, 1, 1))
+        share = 4 * (1 + 3 / (4 * chunks))
+        assert placement.stages[0].memory_bytes.stash == pytest.approx(60 * share, abs=1)
+
+
+def test_layers_go_round_the_stages() -> None:
+    """With two chunks of three layers the first stage holds the first and the fifth."""
+    placement = solve_placement(equal_layers(2), (4, 1, 1))
+    expected = [f"block.{index}" for index in (0, 1, 2, 12, 13, 14)]
+    assert list(placement.stages[0].layers) == expected
+
+
+def test_solved_is_no_worse_than_given() -> None:
+    """The best interleaved degrees are no slower than any given ones."""
+    problem = equal_layers(2)
+    best = solve_placement(problem).time_per_batch_s
+    for degrees in ((4, 1, 1), (2, 2, 1), (2, 1, 1), (1, 4, 1), (1, 1, 1)):
+        assert best <= solve_placement(problem, degrees).time_per_batch_s
+
+
+def test_what_cannot_be_interleaved() -> None:
+    """The stages must divide the microbatches, and each chunk needs a layer."""
+    with pytest.raises(InfeasibleError, match="a multiple of 4 microbatches"):
+        solve_placement(equal_layers(2, microbatches=6), (4, 1, 1))
+    with pytest.raises(InfeasibleError, match="at least 28 layers"):
+        solve_placement(equal_layers(7), (4, 1, 1))
+    tight = replace(equal_layers(2), hbm_usable_bytes=11_100.0)
+    with pytest.raises(InfeasibleError, match=r"Stage 1 of 4 interleaved ones needs .* more than"):
+        solve_placement(tight, (4, 1, 1))
+    with pytest.raises(InfeasibleError, match="No degrees fit with 2 interleaved chunks"):
+        solve_placement(replace(tight, hbm_usable_bytes=100.0))
+
+
+def test_interleave_needs_its_schedule() -> None:
+    """Chunks without the interleaved schedule are refused."""
+    with pytest.raises(InputError, match="interleave is 2"):
+        Training(8, interleave=2)
+    with pytest.raises(InputError, match="interleave is 0"):
+        Training(8, pipeline_schedule="interleaved", interleave=0)
