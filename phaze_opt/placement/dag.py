@@ -129,9 +129,7 @@ def _solve(
     partition: Partition, downsets: Downsets, known: float, progress: Progress | None
 ) -> list[tuple[str, tuple[int, ...]]] | None:
     """Return the devices of the best split, if there is one not above ``known``."""
-    accelerators = min(partition.accelerators, len(partition.units))
-    cpus = min(partition.cpus, len(partition.units))
-    shape = (len(downsets), accelerators + 1, cpus + 1)
+    shape = (len(downsets), partition.accelerators + 1, partition.cpus + 1)
     least = np.full(shape, np.inf)
     least[0] = 0.0
     origin = np.full(shape, -1, dtype=np.int32)

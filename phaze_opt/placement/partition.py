@@ -186,8 +186,9 @@ def _partition(
         edges=tuple(sorted((position[s], position[d]) for s, d in edges)),
         tensors=_tensors(problem, unit_of),
         memory_bytes=problem.memory_bytes,
-        accelerators=problem.accelerators,
-        cpus=problem.cpus,
+        # More devices than units are of no use.
+        accelerators=min(problem.accelerators, len(members)),
+        cpus=min(problem.cpus, len(members)),
     )
 
 

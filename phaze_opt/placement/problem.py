@@ -90,7 +90,7 @@ class Stage:
     """Layers on ``devices`` devices (the tensor-parallel group), consecutive unless interleaved.
 
     ``load_s`` is the time of one microbatch forward and backward, transfers and gradient
-    accumulation included (DESIGN, "Placement").
+    accumulation included.
     """
 
     layers: tuple[str, ...]

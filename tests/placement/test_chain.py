@@ -10,7 +10,7 @@ from tests.placement.strategies import all_degrees, all_splits, closed_form, pro
 
 
 @settings(max_examples=60, deadline=None)
-@given(problems(most_layers=7))
+@given(problems(most_layers=8))
 def test_equals_brute_force(problem: PlacementProblem) -> None:
     """For all degrees the dynamic program finds the least closed form over all splits."""
     costs = CandidateCosts(problem)

@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -66,6 +67,44 @@ def test_graph_splits(tmp_path: Path) -> None:
         assert answer["status"] == "optimal"
         nodes = sorted(node for split in answer["splits"] for node in split["nodes"])
         assert nodes == [0, 1, 2]
+
+
+def renamed(plain: Any, seed: int) -> Any:
+    """Return a file whose ids are permuted and whose lists are in another order."""
+    random = Random(seed)
+    tables = plain["nodes"].values() if isinstance(plain["nodes"], dict) else [plain["nodes"]]
+    links = plain["edges"].values() if isinstance(plain["edges"], dict) else [plain["edges"]]
+    ids = [node["id"] for node in next(iter(tables))]
+    new = dict(zip(ids, random.sample(range(1000), len(ids)), strict=True))
+    for nodes in tables:
+        for node in nodes:
+            node["id"] = new[node["id"]]
+        random.shuffle(nodes)
+    for edges in links:
+        for edge in edges:
+            edge["sourceId"], edge["destId"] = new[edge["sourceId"]], new[edge["destId"]]
+        random.shuffle(edges)
+    return plain
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("file", "options", "key"),
+    [
+        (PHAZE / "090.json", ["--format", "phaze", "--cost", "phaze"], "time_per_batch_s"),
+        (PHAZE / "090.json", ["--format", "phaze"], "time_per_batch_s"),
+        (PHAZE / "028.json", ["--format", "phaze"], "time_per_batch_s"),
+        (GRAPH, ["--format", "dnn-partitioning"], "max_load"),
+    ],
+)
+def test_ids_do_not_matter(
+    tmp_path: Path, file: Path, options: list[str], key: str, seed: int
+) -> None:
+    """Permuted ids and another order of the file change nothing."""
+    other = tmp_path / "renamed.json"
+    other.write_text(json.dumps(renamed(json.loads(file.read_bytes()), seed)))
+    expected = run("place", file, *options)[key]
+    assert run("place", other, *options)[key] == pytest.approx(expected, rel=1e-12)
 
 
 def test_infeasible_still_prints_json() -> None:
