@@ -49,6 +49,12 @@ from phaze_opt.scheduling.search_states import (
     shrink,
 )
 
+NARROW = 16
+"""Width of the search when the effort is spent."""
+
+COMPARISONS_PER_STATE = 32
+"""Comparing two states takes about this fraction of the time of expanding one."""
+
 
 @inner("i8(i8[::1], i8[::1], i8[:, ::1], i8[::1], i8[:, ::1], i8, i8)")
 def _earliest_start(
@@ -186,9 +192,8 @@ def _bound_child(
 ) -> None:
     """Write the child's lower bound, and the key that ranks it.
 
-    The bound is the largest over paths and over the work left for every resource and mixture (see
-    `bounds`). The key adds a sixteenth of the mean work left, so that among states of one bound
-    those come first that have done more.
+    The bound is the largest over paths and the work left of every resource and mixture (`bounds`).
+    The key adds a sixteenth of the mean work left: of states of one bound, those first with less.
     """
     start = child[NOW]
     i = child[CODE] >> 1
@@ -215,7 +220,7 @@ def _bound_child(
 
 
 @inner(
-    "UniTuple(i8, 2)(i8[:, ::1], i8, i8[:, ::1], i8[:, ::1], i8[:, ::1], i8[::1], f8[:, ::1],"
+    "UniTuple(i8, 3)(i8[:, ::1], i8, i8[:, ::1], i8[:, ::1], i8[:, ::1], i8[::1], f8[:, ::1],"
     " i8[:, ::1], i8, i8, i8, i8[::1], i8[::1])"
 )
 def _expand_layer(
@@ -232,15 +237,15 @@ def _expand_layer(
     upper: int,
     table: IntArray,
     following: IntArray,
-) -> tuple[int, int]:
-    """Fill the next layer; return how many states it has and the least bound dropped."""
+) -> tuple[int, int, int]:
+    """Fill the next layer; return its states' number, the least bound dropped, comparisons."""
     n = operators.shape[0]
     first_word = LISTS + 2 * lanes + least.shape[0]
     usage = np.empty((lanes + 1, capacity.shape[0]), np.int64)
     found = np.empty((2 * n, 2), np.int64)
     ready = np.empty((n, 2), np.int64)
     child = np.empty(states.shape[1], np.int64)
-    fill, dropped = 0, NEVER
+    fill, dropped, compared = 0, NEVER, 0
     rebuild_table(children, fill, first_word, table, following)
     for s in range(count):
         state = states[s]
@@ -259,10 +264,12 @@ def _expand_layer(
                 fill, least_dropped = shrink(children, fill, width, following)
                 dropped = min(dropped, least_dropped)
                 rebuild_table(children, fill, first_word, table, following)
-            if admit(children, fill, child, demand, lanes, first_word, table, following):
+            looked = admit(children, fill, child, demand, lanes, first_word, table, following)
+            compared += abs(looked)
+            if looked > 0:
                 fill += 1
     fill, least_dropped = shrink(children, fill, width, following)
-    return fill, min(dropped, least_dropped)
+    return fill, min(dropped, least_dropped), compared
 
 
 @inner("i8(i8[::1], i8[:, ::1], i8, i8)")
@@ -304,7 +311,7 @@ def _trace_back(
 
 
 @compiled(
-    "UniTuple(i8, 3)(i8[:, ::1], i8[:, ::1], i8[::1], f8[:, ::1], i8[:, ::1], i8, i8, i8,"
+    "UniTuple(i8, 3)(i8[:, ::1], i8[:, ::1], i8[::1], f8[:, ::1], i8[:, ::1], i8, i8, i8, i8,"
     " i8[:, ::1])"
 )
 def search(
@@ -316,6 +323,7 @@ def search(
     lanes: int,
     width: int,
     upper: int,
+    effort: int,
     plan: IntArray,
 ) -> tuple[int, int, int]:
     """Go once through all layers.
@@ -338,12 +346,15 @@ def search(
         States kept in each layer.
     upper
         Only schedules shorter than this matter.
+    effort
+        When so many states have been expanded, the rest is searched narrowly.
     plan
         (n, 2): receives start and mode of the shortest schedule found, if any.
 
     Returns
     -------
-    Makespan of that schedule (or ``upper``), least bound dropped (or `NEVER`), states expanded.
+    Makespan of that schedule (or ``upper``), least bound dropped (or `NEVER`), states expanded
+    (including comparisons between states, at a rate of `COMPARISONS_PER_STATE`).
     """
     n = operators.shape[0]
     room = 8 * width
@@ -373,10 +384,13 @@ def search(
         if layer == n:
             break
         expanded += count
-        count, least_dropped = _expand_layer(
+        count, least_dropped, compared = _expand_layer(
             states, count, children, operators, demand, capacity, rate, least, lanes, width,
             upper, table, following,
         )  # fmt: skip
+        expanded += compared // COMPARISONS_PER_STATE
+        if expanded >= effort:
+            width = min(width, NARROW)
         dropped = min(dropped, least_dropped)
         states, children = children, states
         for x in range(count):

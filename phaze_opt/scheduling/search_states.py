@@ -123,7 +123,7 @@ def shrink(states: IntArray, count: int, width: int, scratch: IntArray) -> tuple
     return kept, dropped
 
 
-@inner("b1(i8[:, ::1], i8, i8[::1], i8[:, ::1], i8, i8, i8[::1], i8[::1])")
+@inner("i8(i8[:, ::1], i8, i8[::1], i8[:, ::1], i8, i8, i8[::1], i8[::1])")
 def admit(
     states: IntArray,
     count: int,
@@ -133,25 +133,35 @@ def admit(
     first_word: int,
     table: IntArray,
     following: IntArray,
-) -> bool:
-    """Write a child behind the layer's states unless one dominates it; bury those it dominates."""
+) -> int:
+    """Write a child behind the layer's states unless one dominates it; bury those it dominates.
+
+    Returns one more than the number of states compared, negative if the child is not written.
+    """
     slot = _slot(child, first_word, table.shape[0])
-    x = table[slot]
+    x, previous, looked = table[slot], -1, 1
     while x >= 0:
-        same = states[x, ALIVE] == 1
+        looked += 1
+        same = True
         for column in range(first_word, child.shape[0]):
             same = same and states[x, column] == child[column]
         if same:
             if _dominates(states[x], child, demand, lanes):
-                return False
+                return -looked
             if _dominates(child, states[x], demand, lanes):
                 states[x, ALIVE] = 0
+        if states[x, ALIVE]:
+            previous = x
+        elif previous < 0:
+            table[slot] = following[x]
+        else:
+            following[previous] = following[x]
         x = following[x]
     for column in range(child.shape[0]):
         states[count, column] = child[column]
     following[count] = table[slot]
     table[slot] = count
-    return True
+    return looked
 
 
 @inner("void(i8[:, ::1], i8, i8, i8[::1], i8[::1])")

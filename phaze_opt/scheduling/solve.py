@@ -28,8 +28,8 @@ from phaze_opt.scheduling.validation import CORE_TYPES, validate
 SOLVER_VERSION = 1
 """Part of every key in a cache; to be raised when schedules of the same problem change."""
 
-DEFAULT_EFFORT = 1_000_000
-"""States that the exact search expands at most in each part; one to three seconds where it ends."""
+DEFAULT_EFFORT = 2_000_000
+"""States that the exact search expands at most in each part: two seconds or so."""
 
 _METHODS: tuple[ScheduleMethod, ...] = ("bound", "list", "branch-and-bound")
 
@@ -68,7 +68,8 @@ def solve(
     bandwidth
         Whether HBM, global buffer and link bandwidth are resources.
     effort
-        Largest number of partial schedules the exact search looks at in each part of the problem.
+        About how many partial schedules the exact search may expand in each part of the problem;
+        a million take about a second.
 
     Raises
     ------
