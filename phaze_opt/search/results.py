@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -160,6 +161,14 @@ def summarise(
         ),
         why_infeasible=why,
     )
+
+
+def trial_cost(resolved: ResolvedStudy, trial: FrozenTrial) -> tuple[Any, ...]:
+    """Order finished trials as designs are ordered, and infeasible ones after them by violation."""
+    record = _record(resolved, trial)
+    if record.kind == "feasible" and record.metrics is not None and record.point is not None:
+        return (0, *record.metrics.rank(record.point).key)
+    return (1, -(trial.values or [-math.inf])[0])
 
 
 def best_to_json_dict(name: str, best: BestDesign) -> dict[str, Any]:

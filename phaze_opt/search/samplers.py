@@ -7,8 +7,7 @@ have; one made anew for each trial proposes the same points in both cases.
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -26,8 +25,21 @@ _FINISHED = (TrialState.COMPLETE,)
 _OCCUPIED = (TrialState.COMPLETE, TrialState.RUNNING)
 
 
+Cost = tuple[Any, ...]
+"""Orders finished trials: the best has the smallest."""
+
+
+def negative_value(trial: FrozenTrial) -> Cost:
+    """Order trials by what they were told alone."""
+    return (-trial.values[0],)
+
+
 def sampler_for(
-    name: SamplerName, seed: int, trial: int, fixed: Mapping[str, Any] | None = None
+    name: SamplerName,
+    seed: int,
+    trial: int,
+    fixed: Mapping[str, Any] | None = None,
+    cost: Callable[[FrozenTrial], Cost] = negative_value,
 ) -> BaseSampler:
     """Return the sampler of one trial.
 
@@ -40,6 +52,8 @@ def sampler_for(
         Of the study, and the number of the trial.
     fixed
         Parameters that the trial must take.
+    cost
+        Order of finished trials, for samplers that can use more than the value.
     """
     if fixed is not None:
         return FixedSampler(fixed)
@@ -47,7 +61,7 @@ def sampler_for(
     if name == "tpe":
         return TPESampler(seed=number, n_ei_candidates=_TPE_CANDIDATES)
     if name == "climb":
-        return ClimbSampler(seed=number)
+        return ClimbSampler(number, cost)
     if name == "nsga2":
         return NSGAIISampler(seed=number)
     return RandomSampler(seed=number)
@@ -101,7 +115,13 @@ class ClimbSampler(BaseSampler):
     stopped study goes on as if it had not been stopped.
     """
 
-    def __init__(self, seed: int, startup_trials: int = 8) -> None:
+    def __init__(
+        self,
+        seed: int,
+        cost: Callable[[FrozenTrial], Cost] = negative_value,
+        startup_trials: int = 8,
+    ) -> None:
+        self._cost = cost
         self._rng = np.random.default_rng(seed)
         self._startup_trials = startup_trials
         self._random = RandomSampler(seed=seed)
@@ -123,8 +143,8 @@ class ClimbSampler(BaseSampler):
         climb = _Climb(sizes, self._startup_trials)
         for other in study.get_trials(deepcopy=False, states=_OCCUPIED):
             if set(search_space) <= set(other.params):
-                value = other.values[0] if other.values else None
-                climb.record(_coordinates(other.params, search_space), value)
+                cost = self._cost(other) if other.values else None
+                climb.record(_coordinates(other.params, search_space), cost)
         if climb.is_starting or climb.centre is None:
             return {}
         proposed = self._neighbour(climb) if climb.untried else self._jump(climb.summit, sizes)
@@ -141,8 +161,10 @@ class ClimbSampler(BaseSampler):
         return self._random.sample_independent(study, trial, param_name, param_distribution)
 
     def _neighbour(self, climb: _Climb) -> Coordinates:
-        """Choose among the untried neighbours; single steps together weigh as much as exchanges."""
+        """Repeat the step that led here, else choose: single steps weigh as much as exchanges."""
         assert climb.centre is not None
+        if climb.further in climb.untried:
+            return climb.further
         kinds = [
             [point for point in points if point in climb.untried]
             for points in (_single_steps(climb.centre), _exchanges(climb.centre))
@@ -170,34 +192,40 @@ class _Climb:
         Best point of all.
     untried
         Neighbours of the centre that nobody has tried.
+    further
+        The point one more step in the direction that led to the centre.
     """
 
     def __init__(self, sizes: Sequence[int], startup_trials: int) -> None:
         self.centre: Coordinates | None = None
         self.summit: Coordinates = ()
         self.untried: set[Coordinates] = set()
+        self.further: Coordinates = ()
         self._sizes = sizes
         self._left_of_start = startup_trials
         self._tried: set[Coordinates] = set()
-        self._value = self._highest = -math.inf
+        self._cost: Cost | None = None
+        self._lowest: Cost | None = None
 
     @property
     def is_starting(self) -> bool:
         """Whether the first random points are still being tried."""
         return self._left_of_start > 0
 
-    def record(self, point: Coordinates, value: float | None) -> None:
-        """Take in a trial, in the order of the numbers; one that still runs has no value."""
+    def record(self, point: Coordinates, cost: Cost | None) -> None:
+        """Take in a trial, in the order of the numbers; one that still runs has no cost."""
         jumped = not self.is_starting and not self.untried
         self._tried.add(point)
         self.untried.discard(point)
-        if value is None:
+        if cost is None:
             return
         self._left_of_start -= 1
-        if value > self._highest:
-            self._highest, self.summit = value, point
-        if value > self._value or jumped:
-            self._value, self.centre = value, point
+        if self._lowest is None or cost < self._lowest:
+            self._lowest, self.summit = cost, point
+        if self._cost is None or cost < self._cost or jumped:
+            before = point if self.centre is None or jumped else self.centre
+            self._cost, self.centre = cost, point
+            self.further = tuple(2 * b - a for a, b in zip(before, point, strict=True))
             near = (*_single_steps(point), *_exchanges(point))
             self.untried = {move for move in near if _inside(move, self._sizes)} - self._tried
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from optuna.distributions import CategoricalDistribution, IntDistribution
@@ -14,7 +15,7 @@ from optuna.trial import FrozenTrial, TrialState
 from phaze_opt.errors import NotFoundError, PhazeError
 from phaze_opt.search.frozen import ResolvedStudy
 from phaze_opt.search.objective import Metrics, Objective, metrics_to_plain
-from phaze_opt.search.results import METRICS_KEY
+from phaze_opt.search.results import METRICS_KEY, trial_cost
 from phaze_opt.search.samplers import sampler_for
 from phaze_opt.search.space import distributions, point_of
 from phaze_opt.search.spec import SpaceSpec
@@ -115,7 +116,9 @@ class Worker:
     def _run_trial(self, ticket: Ticket, params: Any, on_trial: TrialCallback) -> None:
         """Ask, evaluate and tell."""
         search = self.resolved.spec.search
-        self.optuna_study.sampler = sampler_for(search.sampler, search.seed, ticket.k, params)
+        self.optuna_study.sampler = sampler_for(
+            search.sampler, search.seed, ticket.k, params, partial(trial_cost, self.resolved)
+        )
         trial: Trial | None = None
         try:
             with database_errors(self.storage.shown):
