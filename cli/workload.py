@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .output import JsonOption, print_json, print_table
+from phaze_opt.errors import InputError
+
+from .output import JsonOption, print_json, print_table, say
+
+if TYPE_CHECKING:
+    from phaze_opt.workload.graph import Workload
+
+_FACTORY = re.compile(r"(?!(gpt|llama|hf):)[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+"""``package.module:function``; a family's or a file's prefix is not a package."""
 
 app = typer.Typer(no_args_is_help=True, help="Look at models.")
 
 ModelArgument = Annotated[
-    str, typer.Argument(help="Zoo name, gpt:…, llama:…, or a captured .json.", show_default=False)
+    str,
+    typer.Argument(
+        help="Zoo name, gpt:…, llama:…, hf:PATH, or a captured .json.", show_default=False
+    ),
 ]
 SequenceOption = Annotated[
     int | None, typer.Option(help="Tokens per sample, if not the model's own.")
@@ -58,11 +70,19 @@ def show(
     microbatch: Annotated[int, typer.Option(help="Samples per pipeline step.")] = 1,
     sequence: SequenceOption = None,
     sequence_parallel: SequenceParallelOption = False,
+    graph: Annotated[
+        Path | None,
+        typer.Option(help="Draw a layer's operators into this .html or .dot.", show_default=False),
+    ] = None,
+    layer: Annotated[
+        str | None, typer.Option(help="The layer to draw; the most frequent by default.")
+    ] = None,
+    backward: Annotated[bool, typer.Option("--backward", help="Draw the backward.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show a captured model layer by layer, per device and microbatch.
 
-    Example: phaze-opt workload show bert-large --tensor-parallel 2 --microbatch 4
+    Example: phaze-opt workload show bert-large --tensor-parallel 2 --graph block.html
     """
     from phaze_opt.codec import to_builtins
     from phaze_opt.workload.summary import summarise
@@ -75,41 +95,40 @@ def show(
         sequence_parallel=sequence_parallel,
         sequence=sequence,
     )
+    if graph is not None:
+        _draw(workload, layer, backward, graph)
     summary = summarise(workload)
     if as_json:
         print_json(to_builtins(summary))
         return
-    from phaze_opt.report.tables import rows_table
-    from phaze_opt.units import format_bytes
+    from phaze_opt.report.tables import workload_tables
 
-    rows = [
-        {
-            "layer": layer.name,
-            "count": layer.count,
-            "parameters": f"{layer.parameters:,}",
-            "forward GFLOP": f"{layer.forward_flops / 1e9:.4g}",
-            "backward GFLOP": f"{layer.backward_flops / 1e9:.4g}",
-            "stash none / selective / full": " / ".join(
-                format_bytes(size)
-                for size in (
-                    layer.stash_bytes.none,
-                    layer.stash_bytes.selective,
-                    layer.stash_bytes.full,
-                )
-            ),
-            "output": format_bytes(layer.output_bytes),
-            "operators": sum(layer.forward_operators.values())
-            + sum(layer.backward_operators.values()),
-        }
-        for layer in summary.layers
-    ]
-    print(f"{model}: {summary.parameters:,} parameters, {summary.sequence} tokens per sample")
-    print_table(rows_table(rows))
+    print_table(workload_tables(summary))
+
+
+def _draw(workload: Workload, name: str | None, backward: bool, path: Path) -> None:
+    """Draw one pass of one layer."""
+    from phaze_opt.errors import unknown_name
+    from phaze_opt.workload.draw import write_drawing
+
+    (variant,) = workload.variants
+    layers = {layer.name: layer for layer in variant.layers}
+    if name is None:
+        most = max(range(len(variant.layers)), key=lambda index: variant.counts[index])
+        name = variant.layers[most].name
+    if name not in layers:
+        raise unknown_name("layer", name, layers)
+    chosen = layers[name].backward if backward else layers[name].forward
+    direction = "backward" if backward else "forward"
+    write_drawing(chosen, f"{workload.model}: {direction} of {name}", path)
 
 
 @app.command()
 def capture(
-    model: ModelArgument,
+    model: Annotated[
+        str,
+        typer.Argument(help="A model as elsewhere, or package.module:factory.", show_default=False),
+    ],
     output: Annotated[Path, typer.Option(help="File to write (.json).", show_default=False)],
     tensor_parallel: Annotated[list[int] | None, typer.Option(help="Repeat for more.")] = None,
     microbatch: Annotated[list[int] | None, typer.Option(help="Repeat for more.")] = None,
@@ -118,18 +137,45 @@ def capture(
 ) -> None:
     """Capture a model into a file that machines without torch can read.
 
-    Example: phaze-opt workload capture gpt2-xl --tensor-parallel 1 --tensor-parallel 2
-    --output gpt2-xl.json
+    With package.module:factory this RUNS THAT CODE, and no other command ever does. The factory is
+    called with the microbatch and returns a torch module and its inputs.
+
+    Example: phaze-opt workload capture my_model:make --microbatch 1 --microbatch 4 --output my.json
     """
     from phaze_opt.workload.workload_file import write_workload
-    from phaze_opt.workload.zoo import load_workload
 
-    workload = load_workload(
-        model,
-        tensor_parallel=tensor_parallel or (1,),
-        microbatch=microbatch or (1,),
-        sequence_parallel=sequence_parallel,
-        sequence=sequence,
-    )
+    if _FACTORY.fullmatch(model):
+        workload = _capture_user_module(
+            model, tensor_parallel, microbatch, sequence, sequence_parallel
+        )
+    else:
+        from phaze_opt.workload.zoo import load_workload
+
+        workload = load_workload(
+            model,
+            tensor_parallel=tensor_parallel or (1,),
+            microbatch=microbatch or (1,),
+            sequence_parallel=sequence_parallel,
+            sequence=sequence,
+        )
     write_workload(workload, output)
-    print(f"{len(workload.variants)} variants in {output}")
+    say(f"{len(workload.variants)} variants of {workload.parameters:,} parameters in {output}")
+
+
+def _capture_user_module(
+    factory: str,
+    tensor_parallel: list[int] | None,
+    microbatch: list[int] | None,
+    sequence: int | None,
+    sequence_parallel: bool,
+) -> Workload:
+    """Run the user's factory and capture what it makes."""
+    from phaze_opt.workload.user_module import capture_module
+
+    if tensor_parallel not in (None, [1]) or sequence_parallel:
+        raise InputError(
+            "A user's own module is captured at the tensor-parallel width 1 only, because how to "
+            "split it is not known; leave out --tensor-parallel and --sequence-parallel."
+        )
+    say(f"running {factory}")
+    return capture_module(factory, microbatch=microbatch or (1,), sequence=sequence or 1)

@@ -64,7 +64,7 @@ def from_builtins(plain: object, kind: type[T], what: str) -> T:
         _refuse_unknown_keys(plain, kind, what)
         value = msgspec.convert(plain, kind, strict=True)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise InputError(f"The {what} is not valid: {error}.") from None
+        raise InputError(f"The {what} is not valid: {str(error).rstrip('.')}.") from None
     _write_defaults(value)
     return value
 

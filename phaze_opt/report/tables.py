@@ -21,6 +21,7 @@ from phaze_opt.report.words import (
 )
 from phaze_opt.search.results import StudySummary, TrialRecord
 from phaze_opt.units import format_bytes, format_seconds
+from phaze_opt.workload.summary import WorkloadSummary
 
 
 def escape(text: str) -> str:
@@ -116,6 +117,37 @@ def rows_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     for row in rows:
         table.add_row(*(escape(str(value)) for value in row.values()))
     return table
+
+
+def workload_tables(summary: WorkloadSummary) -> RenderableType:
+    """Show a captured model: its layers, and their operators by kind."""
+    layers = _grid("layer", "count", "parameters", "FLOPs", "stash", "output")
+    layers.title_justify = "left"
+    layers.title = escape(
+        f"{summary.model}: {summary.parameters:,} parameters, {summary.sequence} tokens per "
+        f"sample; per device at tensor-parallel width {summary.tensor_parallel}, microbatch "
+        f"{summary.microbatch}"
+    )
+    layers.caption_justify = "left"
+    layers.caption = "FLOPs forward / backward; stash under no / selective / full recompute"
+    operators = _grid("layer", "pass", "operators by kind")
+    for layer in summary.layers:
+        stash = layer.stash_bytes
+        layers.add_row(
+            escape(layer.name),
+            str(layer.count),
+            f"{layer.parameters:,}",
+            f"{layer.forward_flops:.4g} / {layer.backward_flops:.4g}",
+            " / ".join(format_bytes(size) for size in (stash.none, stash.selective, stash.full)),
+            format_bytes(layer.output_bytes),
+        )
+        for direction, kinds in (
+            ("forward", layer.forward_operators),
+            ("backward", layer.backward_operators),
+        ):
+            words = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+            operators.add_row(escape(layer.name), direction, escape(words))
+    return Group(layers, operators)
 
 
 def pairs_table(title: str, pairs: Mapping[str, object]) -> Table:

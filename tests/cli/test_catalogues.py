@@ -10,6 +10,25 @@ from tests.cli.conftest import Phaze
 
 TINY = "gpt:layers=2,hidden=64,heads=2,sequence=32,vocab=128"
 
+OWN_MODEL = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.TransformerEncoderLayer(64, 4, batch_first=True) for _ in range(3))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x.square().mean()
+
+def make(microbatch):
+    return Model(), torch.zeros(microbatch, 32, 64)
+"""
+
 
 def test_accelerators_are_listed(phaze: Phaze) -> None:
     """Both baselines are among the presets."""
@@ -43,3 +62,49 @@ def test_a_workload_is_captured_into_a_file(phaze: Phaze) -> None:
     from_file = phaze("workload", "show", "tiny.json", "--json").json
     assert direct["layers"] == from_file["layers"]
     assert "block" in phaze("workload", "show", "tiny.json").out
+
+
+def test_a_users_module_is_captured_and_evaluated(phaze: Phaze) -> None:
+    """A factory in the working directory becomes a file that stands for the model."""
+    Path("my_model.py").write_text(OWN_MODEL)
+    ran = phaze("workload", "capture", "my_model:make", "--microbatch", "2", "--output", "my.json")
+    assert (ran.code, ran.out) == (0, "")
+    assert "running my_model:make" in ran.err
+    shown = phaze("workload", "show", "my.json", "--microbatch", "2", "--json").json
+    assert sum(layer["count"] for layer in shown["layers"]) >= 3
+    evaluated = phaze(
+        "evaluate", "--model", "my.json", "--accelerator", "tpuv4-lanes", "--cluster", "flat-4GiB",
+        "--devices", "4", "--global-batch", "16", "--microbatch", "2", "--json",
+    )  # fmt: skip
+    assert evaluated.json["feasible"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("no_such_module:make",), "cannot be imported"),
+        (("os:no_such_function",), "no function 'no_such_function'"),
+        (("my_model:make", "--tensor-parallel", "2"), "width 1 only"),
+    ],
+)
+def test_a_broken_factory_gives_one_sentence(
+    phaze: Phaze, arguments: tuple[str, ...], sentence: str
+) -> None:
+    """Whatever a user's code does wrong ends as a usage error, and no file is left."""
+    ran = phaze("workload", "capture", *arguments, "--output", "my.json")
+    assert ran.code == 2
+    assert sentence in ran.sentence
+    assert not Path("my.json").exists()
+
+
+def test_a_layer_is_drawn(phaze: Phaze) -> None:
+    """The operators of a layer's pass are drawn as a page or in the DOT language."""
+    assert phaze("workload", "show", TINY, "--graph", "block.html").code == 0
+    assert "<svg" in Path("block.html").read_text("utf-8")
+    assert (
+        phaze("workload", "show", TINY, "--graph", "b.dot", "--backward", "--layer", "head").code
+        == 0
+    )
+    assert Path("b.dot").read_text("utf-8").startswith("digraph")
+    wrong = phaze("workload", "show", TINY, "--graph", "b.dot", "--layer", "blok")
+    assert (wrong.code, "Did you mean 'block'" in wrong.sentence) == (2, True)
