@@ -13,6 +13,8 @@ from phaze_opt.workload.graph import Operator, OperatorGraph
 from phaze_opt.workload.summary import operator_kind
 
 _COLOURS = {"gemm": "#9ecae1", "fused": "#c6a5e0", "collective": "#fdae6b", "vector": "#c7e9c0"}
+_MARGIN = 160
+"""Pixels right of the boxes for edges that pass operators."""
 
 
 def to_networkx(graph: OperatorGraph) -> Any:
@@ -66,7 +68,7 @@ def to_html(graph: OperatorGraph, title: str) -> str:
         _box(operator, *place[index], width, height)
         for index, operator in enumerate(graph.operators)
     ]
-    size = f'width="{columns * (width + 20) + 40}" height="{len(rows) * (height + gap) + 40}"'
+    size = f'width="{columns * (width + 20) + _MARGIN}" height="{len(rows) * (height + gap) + 40}"'
     return (
         f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}'
         "</title></head><body style='font-family:Helvetica,Arial,sans-serif'>"
@@ -128,10 +130,13 @@ def _arrow(start: tuple[int, int], end: tuple[int, int], size: int, width: int, 
     """Return an edge as a curve with its bytes as a tooltip."""
     x1, y1, x2, y2 = start[0] + width // 2, start[1] + height, end[0] + width // 2, end[1]
     middle = (y1 + y2) // 2
-    return (
-        f'<path d="M{x1},{y1} C{x1},{middle} {x2},{middle} {x2},{y2}" fill="none" stroke="#888">'
-        f"<title>{format_bytes(size)}</title></path>"
-    )
+    curve = f"M{x1},{y1} C{x1},{middle} {x2},{middle} {x2},{y2}"
+    if y2 - y1 > height:
+        # It passes operators: from side to side, so that they do not hide it.
+        x1, y1, x2, y2 = start[0] + width, start[1] + height // 2, end[0] + width, y2 + height // 2
+        side = max(x1, x2) + _MARGIN // 2
+        curve = f"M{x1},{y1} C{side},{y1} {side},{y2} {x2},{y2}"
+    return f'<path d="{curve}" fill="none" stroke="#888"><title>{format_bytes(size)}</title></path>'
 
 
 def _box(operator: Operator, x: int, y: int, width: int, height: int) -> str:
