@@ -234,16 +234,17 @@ class Study:
         if self.resolved.cost_model_version != current_version():
             raise ConflictError(
                 f"The study {self.name!r} was created with cost-model version "
-                f"{self.resolved.cost_model_version}, but this program has {current_version()}: "
-                "create a new study."
+                f"{self.resolved.cost_model_version}, but this program has {current_version()}; "
+                f"'phaze-opt study copy {self.name} NEW --current-version' starts anew from its best."
             )
 
     def best_value(self) -> float | None:
         """Return the highest throughput so far."""
-        try:
-            trial = self.storage.optuna.get_best_trial(self.optuna_id)
-        except ValueError:
-            return None
+        with database_errors(self.storage.shown):
+            try:
+                trial = self.storage.optuna.get_best_trial(self.optuna_id)
+            except (ValueError, KeyError):
+                return None
         return trial.values[0] if trial.values and trial.values[0] > 0 else None
 
     @property
