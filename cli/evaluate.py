@@ -20,6 +20,7 @@ _INFEASIBLE = 5
 Degrees = tuple[int, int, int]
 RecomputeChoice = Literal["none", "selective", "full"]
 OptimizerChoice = Literal["sgd", "adam"]
+ScheduleChoice = Literal["1f1b", "gpipe", "interleaved"]
 
 
 def evaluate(
@@ -36,8 +37,14 @@ def evaluate(
     recompute: Annotated[RecomputeChoice, typer.Option(help="What runs again.")] = "none",
     optimizer: Annotated[OptimizerChoice, typer.Option(help="Its state and step.")] = "sgd",
     placement: Annotated[
-        str, typer.Option(help="solve, or PPxDPxTP: pipeline, data and tensor degrees.")
+        str, typer.Option(help="solve, expert, or PPxDPxTP: pipeline, data and tensor degrees.")
     ] = "solve",
+    zero: Annotated[int, typer.Option(help="ZeRO stage, 0 to 3.")] = 0,
+    pipeline_schedule: Annotated[
+        ScheduleChoice | None,
+        typer.Option(help="1f1b by default; interleaved with --interleave.", show_default=False),
+    ] = None,
+    interleave: Annotated[int, typer.Option(help="Chunks of layers per pipeline stage.")] = 1,
     sequence: Annotated[
         int | None, typer.Option(help="Tokens per sample, if not the model's own.")
     ] = None,
@@ -66,6 +73,9 @@ def evaluate(
         recompute=recompute,
         optimizer=optimizer,
         sequence_parallel=sequence_parallel,
+        zero=zero,
+        pipeline_schedule=pipeline_schedule or ("interleaved" if interleave > 1 else "1f1b"),
+        interleave=interleave,
     )
     workload = _load(model, degrees, training.microbatch, sequence_parallel, sequence)
     evaluation = evaluate_point(workload, chip, network, training, degrees)
@@ -84,20 +94,23 @@ def evaluate(
         raise typer.Exit(_INFEASIBLE)
 
 
-def read_placement(text: str) -> Literal["solve"] | Degrees:
+def read_placement(text: str) -> Literal["solve", "expert"] | Degrees:
     """Read ``--placement``.
 
     Raises
     ------
     InputError
-        If it is neither ``solve`` nor three degrees.
+        If it is neither ``solve`` nor ``expert`` nor three degrees.
     """
     if text == "solve":
         return "solve"
+    if text == "expert":
+        return "expert"
     match = _DEGREES.fullmatch(text)
     if match is None:
         raise InputError(
-            f"--placement is {text!r}, but it must be solve or PPxDPxTP, for example 4x256x1."
+            f"--placement is {text!r}, but it must be solve, expert or PPxDPxTP, for example "
+            "4x256x1."
         )
     pipeline, data, tensor = (int(degree) for degree in match.groups())
     return pipeline, data, tensor
@@ -105,7 +118,7 @@ def read_placement(text: str) -> Literal["solve"] | Degrees:
 
 def _load(
     model: str,
-    degrees: Degrees | Literal["solve"],
+    degrees: Degrees | Literal["solve", "expert"],
     microbatch: int,
     sequence_parallel: bool,
     sequence: int | None,
@@ -115,7 +128,7 @@ def _load(
 
     return load_workload(
         model,
-        tensor_parallel=widths(model) if degrees == "solve" else (degrees[2],),
+        tensor_parallel=(degrees[2],) if isinstance(degrees, tuple) else widths(model),
         microbatch=(microbatch,),
         sequence_parallel=sequence_parallel,
         sequence=sequence,

@@ -20,6 +20,7 @@ from phaze_opt.estimator.estimate import ENERGY_LEVELS, estimate
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.cluster import Cluster
 from phaze_opt.hardware.energy import energy_per_event, static_power_w
+from phaze_opt.placement.expert import expert_degrees
 from phaze_opt.placement.problem import LayerCost, Placement, PlacementProblem
 from phaze_opt.placement.solve import solve_placement
 from phaze_opt.placement.training import OPTIMIZERS, Training
@@ -160,7 +161,7 @@ def evaluate(
     accelerator: Accelerator,
     cluster: Cluster,
     training: Training,
-    placement: Literal["solve"] | Degrees = "solve",
+    placement: Literal["solve", "expert"] | Degrees = "solve",
     *,
     fusion: FusionMode | None = None,
     cache: ScheduleCache | None = None,
@@ -174,8 +175,8 @@ def evaluate(
     accelerator, cluster, training
         The chip, its network with the number of devices, and the options of the run.
     placement
-        ``"solve"`` for the fastest placement, or pipeline, data and tensor degrees, which split the
-        layers evenly by count.
+        ``"solve"`` for the fastest placement; pipeline, data and tensor degrees, which split the
+        layers evenly by count; or ``"expert"`` for the degrees that people use for the model.
     fusion
         How operators are fused before they are estimated; by default ``"epilogue"``, and
         ``"elementwise"`` (an eager framework) on chips that run one operator at a time.
@@ -190,9 +191,10 @@ def evaluate(
     Raises
     ------
     InputError
-        If the workload was not captured at the microbatch or at the given tensor degree.
+        If the workload was not captured at the microbatch or at the given tensor degree, or the
+        model has no expert placement.
     """
-    degrees = None if placement == "solve" else placement
+    degrees = _degrees(placement, workload, cluster)
     if fusion is None:
         fusion = "epilogue" if accelerator.concurrent_operators else "elementwise"
     costs = {
@@ -238,6 +240,17 @@ def evaluation_to_json_dict(evaluation: Evaluation) -> dict[str, Any]:
     plain["bound_by_share"] = evaluation.bound_by_share
     plain["energy_j_per_batch"] = evaluation.energy_j_per_batch
     return plain
+
+
+def _degrees(
+    placement: Literal["solve", "expert"] | Degrees, workload: Workload, cluster: Cluster
+) -> Degrees | None:
+    """Resolve a placement to its degrees, or to nothing where they are to be found."""
+    if placement == "solve":
+        return None
+    if placement == "expert":
+        return expert_degrees(workload.model, cluster.devices)
+    return placement
 
 
 @dataclass(frozen=True)
@@ -423,7 +436,10 @@ def _energy_by_level_j(
         * sum(layer.count * layer.energy_by_level_j[level] for layer in cost.layers)
         for level in ENERGY_LEVELS
     }
-    update_bytes = optimizer.step_bytes + solved.microbatches * optimizer.accumulation_bytes
+    updated_share = 1.0 if training.zero == 0 else 1.0 / solved.data
+    update_bytes = (
+        updated_share * optimizer.step_bytes + solved.microbatches * optimizer.accumulation_bytes
+    )
     energy_j["hbm"] += parameters * update_bytes * joules.hbm_j_per_byte
     # A ring passes (d − 1)/d of the gradients twice; every stage boundary carries one activation
     # and one gradient per microbatch.
