@@ -1,4 +1,5 @@
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ def cluster() -> Cluster:
 
 @pytest.fixture(scope="module")
 def lanes() -> Accelerator:
-    """The baseline with the lanes of the real chip."""
+    """Return the baseline with the lanes of the real chip."""
     return load_accelerator("tpuv4-lanes")
 
 
@@ -190,3 +191,63 @@ def test_more_memory_makes_an_infeasible_point_feasible(bert: Workload, cluster:
     after = evaluate(bert, large, cluster, training)
     assert after.feasible
     assert after.throughput_samples_per_s >= before.throughput_samples_per_s
+
+
+def test_the_expert_placement_is_used_and_never_beats_the_solved_one(
+    bert: Workload, lanes: Accelerator, schedules: dict[str, Schedule]
+) -> None:
+    """People place BERT-Large on 8 stages; the program is at least as fast."""
+    cluster = load_cluster("tpuv4-ici-flat", 1024)
+    training = Training(4096, 1)
+    expert = evaluate(bert, lanes, cluster, training, "expert", cache=schedules)
+    solved = evaluate(bert, lanes, cluster, training, cache=schedules)
+    assert expert.placement is not None
+    assert expert.placement.pipeline == 8
+    assert expert.placement.data == 128
+    assert expert.throughput_samples_per_s <= solved.throughput_samples_per_s
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"zero": 1},
+        {"zero": 3},
+        {"pipeline_schedule": "gpipe"},
+        {"pipeline_schedule": "interleaved", "interleave": 2},
+    ],
+)
+def test_training_options_keep_the_laws(
+    bert: Workload,
+    cluster: Cluster,
+    lanes: Accelerator,
+    schedules: dict[str, Schedule],
+    options: dict[str, Any],
+) -> None:
+    """ZeRO stages and pipeline schedules still sum to the time, and use energy and memory."""
+    training = Training(64, 1, "full", "adam", **options)
+    result = evaluate(bert, lanes, cluster, training, (4, 4, 1), cache=schedules)
+    plain = evaluate(
+        bert, lanes, cluster, Training(64, 1, "full", "adam"), (4, 4, 1), cache=schedules
+    )
+    assert result.placement is not None and plain.placement is not None
+    assert result.time_per_batch_s is not None
+    assert sum(result.time_breakdown_s.values()) == pytest.approx(result.time_per_batch_s, rel=1e-9)
+    first, before = result.placement.stages[0], plain.placement.stages[0]
+    if training.zero:
+        assert first.memory_bytes.total < before.memory_bytes.total
+        assert result.energy_by_level_j["hbm"] < plain.energy_by_level_j["hbm"]
+    assert result.power_w_per_device > 0.0
+
+
+def test_energy_adds_up(
+    bert: Workload, cluster: Cluster, lanes: Accelerator, schedules: dict[str, Schedule]
+) -> None:
+    """Levels sum to the batch, power is energy over time and devices, leakage stands apart."""
+    result = evaluate(bert, lanes, cluster, Training(64, 1), (1, 64, 1), cache=schedules)
+    assert result.time_per_batch_s is not None
+    assert result.energy_j_per_batch == sum(result.energy_by_level_j.values())
+    assert result.power_w_per_device == pytest.approx(
+        result.energy_j_per_batch / result.time_per_batch_s / 64
+    )
+    assert result.energy_by_level_j["network"] > 0.0
+    assert 0.0 < result.static_power_w_per_device < 100.0
