@@ -235,7 +235,7 @@ class Study:
             raise ConflictError(
                 f"The study {self.name!r} was created with cost-model version "
                 f"{self.resolved.cost_model_version}, but this program has {current_version()}; "
-                f"'phaze-opt study copy {self.name} NEW --current-version' starts anew from its best."
+                f"'phaze-opt study copy {self.name} NEW --current-version' starts it anew."
             )
 
     def best_value(self) -> float | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
+from sqlalchemy import update
 
 import phaze_opt.search.study as study_module
 from phaze_opt.codec import to_json
@@ -17,6 +19,7 @@ from phaze_opt.search.results import best_to_json_dict, summary_to_json_dict, tr
 from phaze_opt.search.spec import SearchSpec
 from phaze_opt.search.storage import open_storage
 from phaze_opt.search.study import Study, list_studies
+from phaze_opt.search.tables import StudyRow, WorkloadRow
 from tests.search.fakes import (
     COUNT_VARIABLE,
     TOY,
@@ -252,6 +255,29 @@ def test_a_study_deleted_while_it_runs(sqlite_url: str) -> None:
 
     with pytest.raises(NotFoundError, match="deleted or renamed"):
         study.run(on_progress=delete)
+
+
+@pytest.mark.parametrize(
+    "body", ["", "[]", '{"spec": 3}', "[" * 10_000, '{"spec":' * 10_000, '{"a": NaN}', "\x00"]
+)
+def test_hostile_studies_are_refused(sqlite_url: str, body: str) -> None:
+    """A frozen study that is not one is refused in a sentence, and nothing of it is run."""
+    study = toy_study(sqlite_url)
+    with study.storage.writing() as session:
+        session.execute(update(StudyRow).values(resolved=body))
+    with pytest.raises(InputError, match="stored study") as caught:
+        Study.open("toy", study.storage)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("body", [b"", b"PK", zlib.compress(b"[]"), zlib.compress(b"{}")])
+def test_hostile_workloads_are_refused(sqlite_url: str, body: bytes) -> None:
+    """A stored workload that is damaged or something else is refused."""
+    study = toy_study(sqlite_url)
+    with study.storage.writing() as session:
+        session.execute(update(WorkloadRow).values(body=body))
+    with pytest.raises(InputError, match="stored workload"):
+        study.run(1)
 
 
 def test_hash_ignores_the_name_only(sqlite_url: str) -> None:
