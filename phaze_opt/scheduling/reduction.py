@@ -148,15 +148,19 @@ def build_instance(
 
 
 def _to_units(latency_s: float, total_s: float) -> int:
-    """Round a latency to time units; what takes longer than everything else is cut to twice that.
-
-    No schedule worth having holds an operator in such a mode.
-    """
+    """Round a latency to time units, cut to twice the time of everything together."""
     return max(1, round(min(latency_s / total_s, 2.0) * TIME_RESOLUTION))
 
 
 def _useful_modes(duration: tuple[int, int], demand: _Demand) -> tuple[int, ...]:
-    """Drop the mode that takes at least as long and at least as much of everything."""
+    """Drop a mode that is never better.
+
+    Such a mode takes longer than everything one after another (by more than rounding), or at least
+    as long as the other one and at least as much of everything.
+    """
+    for keep, drop in ((SINGLE, INTRA), (INTRA, SINGLE)):
+        if duration[drop] > TIME_RESOLUTION + TIME_RESOLUTION // 1024:
+            return (keep,)
     for keep, drop in ((SINGLE, INTRA), (INTRA, SINGLE)):
         less = all(a <= b for a, b in zip(demand[keep], demand[drop], strict=True))
         if less and duration[keep] <= duration[drop]:

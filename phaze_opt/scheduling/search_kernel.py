@@ -45,8 +45,11 @@ from phaze_opt.scheduling.search_states import (
     IntArray,
     admit,
     has,
+    note_trail,
     rebuild_table,
     shrink,
+    trace_back,
+    write_root,
 )
 
 NARROW = 16
@@ -286,30 +289,6 @@ def _finish(state: IntArray, operators: IntArray, lanes: int, first_word: int) -
     return int(makespan)
 
 
-@inner("void(i8[:, :, ::1], i8, i8, i8[:, ::1], i8[:, ::1])")
-def _trace_back(
-    trail: IntArray, layers: int, state: int, operators: IntArray, plan: IntArray
-) -> None:
-    """Write the schedule that led to a state, and then what comes last."""
-    n = operators.shape[0]
-    for i in range(n):
-        plan[i, 0] = -1
-    for layer in range(layers - 1, -1, -1):
-        code = trail[layer, state, 1]
-        plan[code >> 1, 0] = trail[layer, state, 2]
-        plan[code >> 1, 1] = code & 1
-        state = trail[layer, state, 0]
-    now = 0
-    for i in range(n):
-        if plan[i, 0] >= 0:
-            now = max(now, plan[i, 0] + operators[i, DURATION + plan[i, 1]])
-    for i in range(n):
-        if plan[i, 0] < 0:
-            plan[i, 0] = now
-            plan[i, 1] = operators[i, LAST]
-            now += operators[i, DURATION + operators[i, LAST]]
-
-
 @compiled(
     "UniTuple(i8, 3)(i8[:, ::1], i8[:, ::1], i8[::1], f8[:, ::1], i8[:, ::1], i8, i8, i8, i8,"
     " i8[:, ::1])"
@@ -367,20 +346,14 @@ def search(
         slots *= 2
     table = np.empty(slots, np.int64)
     following = np.empty(room, np.int64)
-    for column in range(states.shape[1]):
-        states[0, column] = 0
-    for f in range(least.shape[0]):
-        for i in range(n):
-            states[0, LISTS + 2 * lanes + f] += least[f, i]
-    states[0, OPENING] = 1
-    states[0, CODE] = -1
+    write_root(states[0], least, lanes)
     count, expanded, dropped = 1, 0, NEVER
     for layer in range(n + 1):
         for s in range(count):
             makespan = _finish(states[s], operators, lanes, first_word)
             if makespan < upper:
                 upper = makespan
-                _trace_back(trail, layer, s, operators, plan)
+                trace_back(trail, layer, s, operators, plan)
         if layer == n:
             break
         expanded += count
@@ -393,8 +366,5 @@ def search(
             width = min(width, NARROW)
         dropped = min(dropped, least_dropped)
         states, children = children, states
-        for x in range(count):
-            trail[layer, x, 0] = states[x, PARENT]
-            trail[layer, x, 1] = states[x, CODE]
-            trail[layer, x, 2] = states[x, NOW]
+        note_trail(trail, layer, states, count)
     return upper, dropped, expanded
