@@ -39,11 +39,20 @@ def placement_words(placement: Mapping[str, Any] | None) -> str:
     if placement is None:
         return "none fits"
     pipeline, data, tensor = (placement[key] for key in ("pipeline", "data", "tensor"))
-    stages = "1 stage" if pipeline == 1 else f"{pipeline} stages"
+    stages, microbatches = (
+        _count(pipeline, "stage"),
+        _count(placement["microbatches"], "microbatch"),
+    )
     return (
         f"{stages} × {data} replicas × tensor-parallel {tensor} ({pipeline}x{data}x{tensor}), "
-        f"{placement['microbatches']} microbatches per replica and batch"
+        f"{microbatches} per replica and batch"
     )
+
+
+def _count(number: int, noun: str) -> str:
+    """Write a number of things."""
+    plural = noun + ("es" if noun.endswith("ch") else "s")
+    return f"{number} {noun if number == 1 else plural}"
 
 
 def binding_words(record: Mapping[str, Any]) -> str:

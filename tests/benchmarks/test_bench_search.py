@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
 
 from phaze_opt.search.samplers import sampler_for
 from phaze_opt.search.space import distributions
@@ -17,12 +17,11 @@ from phaze_opt.search.study import Study
 from phaze_opt.search.worker import suggest
 from tests.search.fakes import TOY, toy_spec, toy_study
 
-Benchmark = Callable[..., Any]
 QUICKSTART = Path(__file__).parents[2] / "studies" / "quickstart.toml"
 TRIALS = 60
 
 
-def test_cached_trials(benchmark: Benchmark, tmp_path: Path) -> None:
+def test_cached_trials(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
     """Trials whose evaluations are all in the database: 60 per round."""
     study = toy_study(f"sqlite:///{tmp_path / 'a.db'}", search=SearchSpec("random", TRIALS, 1))
     study.run()
@@ -41,7 +40,7 @@ def test_cached_trials(benchmark: Benchmark, tmp_path: Path) -> None:
     benchmark.pedantic(again, rounds=3)
 
 
-def test_uncached_trials_of_the_quickstart(benchmark: Benchmark, tmp_path: Path) -> None:
+def test_uncached_trials_of_the_quickstart(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
     """Trials of BERT-Large from nothing, baselines included: 60 per round, one worker."""
     names = iter(range(1000))
     spec = read_spec(QUICKSTART)
@@ -54,7 +53,7 @@ def test_uncached_trials_of_the_quickstart(benchmark: Benchmark, tmp_path: Path)
     benchmark.pedantic(run, rounds=1, warmup_rounds=1)
 
 
-def test_claim_and_finish(benchmark: Benchmark, tmp_path: Path) -> None:
+def test_claim_and_finish(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
     """A ticket's way through the office: claim, assign, finish."""
     office = toy_study(f"sqlite:///{tmp_path / 'a.db'}").office()
     office.issue(2000)
@@ -69,7 +68,7 @@ def test_claim_and_finish(benchmark: Benchmark, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["random", "tpe", "climb", "nsga2"])
-def test_ask_after_200_trials(benchmark: Benchmark, name: Any) -> None:
+def test_ask_after_200_trials(benchmark: BenchmarkFixture, name: Any) -> None:
     """One proposal with 200 finished trials in memory."""
     import optuna
 

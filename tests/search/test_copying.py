@@ -8,20 +8,12 @@ import optuna
 import pytest
 
 import phaze_opt.search.copying as copying_module
-from phaze_opt.codec import to_json
 from phaze_opt.errors import ConflictError
 from phaze_opt.search.copying import best_points, copy_study, restart_study
-from phaze_opt.search.results import best_to_json_dict
 from phaze_opt.search.storage import open_storage
-from phaze_opt.search.study import Study, delete_orphans, list_orphans, list_studies
+from phaze_opt.search.study import delete_orphans, list_orphans, list_studies
 from tests.search.fakes import reopened, toy_study
-
-
-def answer(study: Study) -> bytes:
-    """Return the answer without the study's name."""
-    best = study.best()
-    assert best is not None
-    return to_json(best_to_json_dict("any", best))
+from tests.search.test_study import answer
 
 
 def test_a_copy_is_the_same_study(any_url: str, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from optuna.distributions import CategoricalDistribution, IntDistribution
 
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.presets import load_accelerator
@@ -31,10 +32,10 @@ def points(space: SpaceSpec) -> st.SearchStrategy[DesignPoint]:
     """Any point of a space, by way of its distributions."""
     axes: dict[str, Any] = {}
     for name, axis in distributions(space).items():
-        choices = getattr(axis, "choices", None)
-        axes[name] = (
-            st.sampled_from(choices) if choices else st.integers(axis.low, axis.high)  # type: ignore[attr-defined]
-        )
+        if isinstance(axis, CategoricalDistribution):
+            axes[name] = st.sampled_from(axis.choices)
+        elif isinstance(axis, IntDistribution):
+            axes[name] = st.integers(axis.low, axis.high)
     return st.fixed_dictionaries(axes).map(lambda params: point_of(space, params))
 
 
