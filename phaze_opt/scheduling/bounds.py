@@ -11,7 +11,7 @@ critical path, the work of every resource and all their mixtures are one family.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -64,6 +64,27 @@ def tails(instance: Instance, duration: Sequence[int]) -> list[int]:
     for i in range(instance.size - 1, -1, -1):
         tail[i] += max([tail[j] for j in bits(instance.descendants[i])], default=0)
     return tail
+
+
+def drop_hopeless_modes(instance: Instance, upper: int) -> Instance:
+    """Leave only the modes in which a path through the operator ends before a time.
+
+    Parameters
+    ----------
+    instance
+        What to schedule.
+    upper
+        Only schedules shorter than this matter. Where an operator has no mode left there is none.
+    """
+    shortest = [instance.least_duration(i) for i in range(instance.size)]
+    tail = tails(instance, shortest)
+    modes = []
+    head = [0] * instance.size
+    for i, kept in enumerate(instance.modes):
+        head[i] = max([head[j] + shortest[j] for j in bits(instance.ancestors[i])], default=0)
+        around = head[i] + tail[i] - shortest[i]
+        modes.append(tuple([m for m in kept if around + instance.duration[i][m] < upper]))
+    return replace(instance, modes=tuple(modes))
 
 
 def work_bound(instance: Instance, resource: int) -> int:

@@ -6,7 +6,7 @@ import time
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 
-from phaze_opt.scheduling.bounds import root_bounds
+from phaze_opt.scheduling.bounds import drop_hopeless_modes, root_bounds
 from phaze_opt.scheduling.canonical import Attributes, canonical_form, form_key
 from phaze_opt.scheduling.instance import INTRA, SINGLE, Instance
 from phaze_opt.scheduling.list_scheduler import best_list_schedule
@@ -170,6 +170,12 @@ def _solve_instance(instance: Instance, effort: int) -> tuple[Plan, int, Schedul
     plan = best_list_schedule(instance, bounds)
     if near(plan.makespan) <= bounds.makespan:
         return plan, bounds.makespan, "list"
+    instance = drop_hopeless_modes(instance, near(plan.makespan))
+    if not all(instance.modes):
+        return plan, near(plan.makespan), "list"
+    bounds = root_bounds(instance)
+    if near(plan.makespan) <= bounds.makespan:
+        return plan, near(plan.makespan), "list"
     # Numba is imported only where bounds and list schedules leave something open.
     from phaze_opt.scheduling.branch_and_bound import improve
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from phaze_opt.scheduling.bounds import mixed_bound, root_bounds, tails
+from phaze_opt.scheduling.bounds import drop_hopeless_modes, mixed_bound, root_bounds, tails
 from phaze_opt.scheduling.branch_and_bound import improve
 from phaze_opt.scheduling.canonical import canonical_form
 from phaze_opt.scheduling.instance import Instance
@@ -41,6 +41,21 @@ def test_bounds_optimum_and_list_schedule_in_order(problem: ScheduleProblem) -> 
     assert near(best.makespan) <= proven
     assert bounds.makespan <= best.makespan <= listed.makespan
     assert mixed_bound(instance)[0] <= best.makespan
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_hopeless_modes_are_never_needed(seed: int) -> None:
+    """Without the modes that cannot end before a time, all shorter schedules are still there."""
+    instance = to_instance(layer_like(seed, 30, 3))
+    bounds = root_bounds(instance)
+    listed = best_list_schedule(instance, bounds)
+    optimum, _ = improve(instance, bounds, listed, effort=500_000)
+    fewer = drop_hopeless_modes(instance, optimum.makespan + 1)
+    pairs = zip(fewer.modes, instance.modes, strict=True)
+    assert all(set(kept) <= set(modes) for kept, modes in pairs)
+    again, proven = improve(fewer, root_bounds(fewer), listed, effort=500_000)
+    assert near(again.makespan) <= proven
+    assert again.makespan == pytest.approx(optimum.makespan, rel=1e-9)
 
 
 @pytest.mark.parametrize("rule", ["exclusive", "per-type"])
