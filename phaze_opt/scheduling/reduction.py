@@ -5,7 +5,9 @@
   another and are solved apart (chains fall apart into single operators).
 - A mode that is never better is dropped, and so is a resource that can never bind.
 - Operators that must run alone take their faster mode, and then the whole chip.
-- Of interchangeable operators, the first one starts first.
+
+What depends on a schedule already known is dropped later (`bounds.drop_hopeless_modes`), and what
+depends on the order of the search there (`search_kernel`).
 """
 
 from __future__ import annotations
