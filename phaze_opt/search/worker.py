@@ -128,8 +128,7 @@ class Worker:
                     return
                 params = suggest(trial, self.resolved.spec.space)
                 metrics = self.objective(point_of(self.resolved.spec.space, params))
-                if self._tell(trial, metrics) and self.office.finish(ticket):
-                    on_trial(trial.number, metrics)
+                counted = self._tell(trial, metrics) and self.office.finish(ticket)
         except StopNow:
             self._give_back(ticket, trial.number if trial else None)
             raise
@@ -141,6 +140,9 @@ class Worker:
                 self._close(trial.number)
             sentence = str(error) if isinstance(error, PhazeError) else repr(error)
             self.office.fail(ticket, f"Trial {ticket.k}: {sentence}")
+        else:
+            if counted:
+                on_trial(trial.number, metrics)
 
     def _tell(self, trial: Trial, metrics: Metrics) -> bool:
         """Finish a trial; False where another worker has closed it since."""

@@ -220,6 +220,20 @@ def test_a_failing_cost_model_is_reported(sqlite_url: str) -> None:
     assert study.summary().state == "done"
 
 
+def test_errors_of_the_caller_are_the_caller_s(sqlite_url: str) -> None:
+    """What a progress callback raises is not taken for a failed trial."""
+
+    def fail(progress: Any) -> None:
+        if progress.counts.done == 2:
+            raise RuntimeError("my display broke")
+
+    study = toy_study(sqlite_url)
+    with pytest.raises(RuntimeError, match="display"):
+        study.run(5, on_progress=fail)
+    assert study.office().counts().failed == 0
+    assert study.run(5).counts.done == 5
+
+
 def test_stop_ends_a_run_and_a_new_run_goes_on(sqlite_url: str) -> None:
     """Workers begin nothing after a stop; running again takes it back."""
     study = toy_study(sqlite_url)
