@@ -38,9 +38,9 @@ def build_problem(
 ) -> ScheduleProblem:
     """Join operators, their two modes and the cores of the chip.
 
-    The share of a bandwidth is its busy time over the operator's latency, rounded up to a hundredth:
-    an operator that saturates takes all of it. Shares are rigid while the operator runs, which is pessimistic,
-    since a real operator would slow down and let others in.
+    The share of a bandwidth is its busy time over the operator's latency, rounded up to a
+    hundredth: an operator that saturates takes all of it. Shares are rigid while the operator runs,
+    which is pessimistic, since a real operator would slow down and let others in.
     """
     one, every = estimate.one_core, estimate.all_cores
     columns = [
