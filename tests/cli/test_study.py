@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -111,6 +114,24 @@ def test_unwritable_databases(phaze: Phaze, small_study: Path, tmp_path: Path) -
     ran = phaze("study", "create", str(small_study), "--storage", f"sqlite:///{text}")
     assert ran.code == 2
     assert text.read_text() == "not a database, but a letter to a friend"
+
+
+def test_running_needs_neither_torch_nor_the_file(phaze: Phaze, small_study: Path) -> None:
+    """A machine without torch and without the study file runs a study of the database."""
+    phaze("study", "create", str(small_study))
+    small_study.unlink()
+    program = (
+        "import sys; sys.modules['torch'] = None;"
+        "from phaze_opt.cli.main import run_with; sys.exit(run_with(['study', 'run', 'small']))"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "PHAZE_CACHE"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment | {"PHAZE_CACHE": str(small_study.parent / "empty")},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (0, "6 of 6 trials complete\n"), done.stderr
 
 
 def test_check_stores_nothing(phaze: Phaze, small_study: Path, tmp_path: Path) -> None:
