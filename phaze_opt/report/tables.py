@@ -74,6 +74,8 @@ def study_table(summary: StudySummary) -> RenderableType:
         table.add_row("bound by", binding_words(best.record))
         table.add_row("MFU", share_words(best.record.get("mfu")))
     table.add_row("trials", trial_words(summary))
+    for reason in summary.failures:
+        table.add_row("failed", escape(reason))
     table.add_row("time taken", effort_words(summary))
     table.add_row("cached", f"{share_words(summary.cached_share)} of the evaluations")
     table.add_row("proven", f"{share_words(summary.proven_schedule_share)} of the schedules")

@@ -87,6 +87,8 @@ class StudySummary:
         Of the layers' schedules of all evaluated points, those proven optimal.
     why_infeasible
         How many points each limit ruled out.
+    failures
+        Why tickets failed for good, each reason once.
     """
 
     name: str
@@ -99,6 +101,7 @@ class StudySummary:
     cached_share: float | None
     proven_schedule_share: float | None
     why_infeasible: Mapping[str, int]
+    failures: tuple[str, ...]
 
 
 def read_trials(resolved: ResolvedStudy, study: Study) -> list[TrialRecord]:
@@ -130,6 +133,7 @@ def summarise(
     trials: Sequence[TrialRecord],
     best: BestDesign | None,
     counts: TicketCounts,
+    failures: Sequence[str],
 ) -> StudySummary:
     """Count and average."""
     complete = [trial for trial in trials if trial.kind in ("feasible", "infeasible")]
@@ -160,6 +164,7 @@ def summarise(
             sum(each.proven_schedules for each in asked) / schedules if schedules else None
         ),
         why_infeasible=why,
+        failures=tuple(failures),
     )
 
 
@@ -208,6 +213,7 @@ def summary_to_json_dict(summary: StudySummary) -> dict[str, Any]:
         "busy_s": summary.busy_s,
         "area_limit_mm2": summary.resolved.area_limit_mm2,
         "why_infeasible": dict(summary.why_infeasible),
+        "failures": list(summary.failures),
     }
 
 

@@ -269,7 +269,8 @@ class Study:
         """Return the state of the study in numbers."""
         trials = self.trials()
         best = best_design(trials, self.storage, self.baselines())
-        return summarise(self.name, self.resolved, trials, best, self.office().counts())
+        office = self.office()
+        return summarise(self.name, self.resolved, trials, best, office.counts(), office.reasons())
 
     def stop(self) -> None:
         """Ask all workers, wherever they are, to begin no further trial."""

@@ -215,6 +215,7 @@ def test_a_failing_cost_model_is_reported(sqlite_url: str) -> None:
     assert outcome.counts.done + outcome.counts.failed == 5
     assert outcome.counts.failed > 0
     assert "the cost model stumbled" in outcome.failures[0]
+    assert study.summary().failures == outcome.failures
     study = reopened(sqlite_url)
     assert study.run(5).counts.done == 5
     assert study.summary().state == "done"
