@@ -8,7 +8,7 @@ figure 2, with the costs that the published code leaves out).
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -197,6 +197,8 @@ def evaluate(
     degrees = _degrees(placement, workload, cluster)
     if fusion is None:
         fusion = "epilogue" if accelerator.concurrent_operators else "elementwise"
+    # What fuses no epilogues does not fuse the optimizer's passes either.
+    training = replace(training, fused_optimizer=training.fused_optimizer and fusion == "epilogue")
     costs = {
         variant.tensor_parallel: _cost_layers(
             variant, accelerator, cluster, training, fusion, {} if cache is None else cache
@@ -438,7 +440,7 @@ def _energy_by_level_j(
     }
     updated_share = 1.0 if training.zero == 0 else 1.0 / solved.data
     update_bytes = (
-        updated_share * optimizer.step_bytes + solved.microbatches * optimizer.accumulation_bytes
+        updated_share * training.step_bytes + solved.microbatches * optimizer.accumulation_bytes
     )
     energy_j["hbm"] += parameters * update_bytes * joules.hbm_j_per_byte
     # A ring passes (d − 1)/d of the gradients twice; every stage boundary carries one activation

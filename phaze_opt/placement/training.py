@@ -20,15 +20,17 @@ class Optimizer:
     ----------
     weight_bytes, gradient_bytes, state_bytes
         Held: working weights, gradient accumulator, master copy and moments.
-    step_bytes
-        Read and written by one optimizer step.
+    fused_step_bytes, eager_step_bytes
+        Read and written by one optimizer step: in one pass, or as an eager framework runs it
+        (Megatron-LM: unscaling, norm, clipping, the step and the copy to the weights in turn).
     """
 
     name: OptimizerName
     weight_bytes: int
     gradient_bytes: int
     state_bytes: int
-    step_bytes: int
+    fused_step_bytes: int
+    eager_step_bytes: int
 
     @property
     def accumulation_bytes(self) -> int:
@@ -38,10 +40,24 @@ class Optimizer:
 
 OPTIMIZERS = {
     # bf16 weights and gradients; a step reads both and writes the weight.
-    "sgd": Optimizer("sgd", weight_bytes=2, gradient_bytes=2, state_bytes=0, step_bytes=6),
+    "sgd": Optimizer(
+        "sgd",
+        weight_bytes=2,
+        gradient_bytes=2,
+        state_bytes=0,
+        fused_step_bytes=6,
+        eager_step_bytes=6,
+    ),
     # Mixed precision: bf16 weights, fp32 gradients, fp32 master weight and two moments. A fused
     # step reads gradient, master and moments (16) and writes master, moments and weight (14).
-    "adam": Optimizer("adam", weight_bytes=2, gradient_bytes=4, state_bytes=12, step_bytes=30),
+    "adam": Optimizer(
+        "adam",
+        weight_bytes=2,
+        gradient_bytes=4,
+        state_bytes=12,
+        fused_step_bytes=30,
+        eager_step_bytes=68,
+    ),
 }
 
 
@@ -70,6 +86,8 @@ class Training:
         Chunks of layers per stage of an interleaved pipeline; 1 otherwise.
     synchronisation_overlap
         Share of the gradient synchronisation that hides behind the backward.
+    fused_optimizer
+        Whether the optimizer step runs in one pass over its state.
     """
 
     global_batch: int
@@ -81,6 +99,7 @@ class Training:
     pipeline_schedule: PipelineScheduleName = "1f1b"
     interleave: int = 1
     synchronisation_overlap: float = 0.0
+    fused_optimizer: bool = True
 
     def __post_init__(self) -> None:
         if self.global_batch < 1:
@@ -115,3 +134,9 @@ class Training:
                 f"synchronisation_overlap is {self.synchronisation_overlap}, but it must be "
                 "between 0 and 1."
             )
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes per local parameter that one optimizer step reads and writes."""
+        optimizer = OPTIMIZERS[self.optimizer]
+        return optimizer.fused_step_bytes if self.fused_optimizer else optimizer.eager_step_bytes

@@ -114,7 +114,7 @@ def closed_form(
             forward += send_receive_s(layers[i - 1].output_bytes, problem.cluster)
         if j < len(layers):
             backward += send_receive_s(layers[j - 1].output_bytes, problem.cluster)
-        tail = parameters * optimizer.step_bytes / problem.hbm_bytes_per_s
+        tail = parameters * training.step_bytes / problem.hbm_bytes_per_s
         if parameters:
             gradient_bytes = parameters * optimizer.gradient_bytes
             tail += collective_s("all_reduce", gradient_bytes, data, problem.cluster, tensor)
