@@ -25,7 +25,25 @@ def operators(
     """
     from phaze_opt.report.validation import validate_operators
 
-    tables = validate_operators()
+    _show(validate_operators(), rows, as_json)
+
+
+@app.command()
+def training(
+    rows: Annotated[bool, typer.Option("--rows", help="Show every row, not only tables.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare every built-in measured training run with its evaluation.
+
+    Example: phaze-opt validate training --rows
+    """
+    from phaze_opt.report.validation import validate_training
+
+    _show(validate_training(), rows, as_json)
+
+
+def _show(tables: list[ValidationTable], rows: bool, as_json: bool) -> None:
+    """Print tables, as data or for a person."""
     if as_json:
         print_json([_plain(table) for table in tables])
         return
@@ -60,23 +78,25 @@ def _plain(table: ValidationTable) -> dict[str, Any]:
 def _summary(table: ValidationTable) -> dict[str, Any]:
     """Return the line of one table."""
     return {
-        "operator": table.name,
+        "table": table.name,
         "accelerator": table.accelerator,
         "rows": len(table.rows),
         "mean |error|": f"{table.mean_absolute_error:.1%}",
         "worst": f"{table.worst_error:+.1%}",
-        "call overhead": f"{table.call_overhead_s * 1e6:.0f} µs",
+        "call overhead": f"{table.call_overhead_s * 1e6:.0f} µs" if table.call_overhead_s else "",
     }
 
 
 def _lines(table: ValidationTable) -> list[dict[str, Any]]:
     """Return one line per measured row."""
+    from phaze_opt.units import format_seconds
+
     return [
         {
             "accelerator": table.accelerator,
             "case": row.case,
-            "measured": f"{row.measured_s * 1e6:.1f} µs",
-            "predicted": f"{row.predicted_s * 1e6:.1f} µs",
+            "measured": format_seconds(row.measured_s),
+            "predicted": format_seconds(row.predicted_s),
             "error": f"{row.error:+.1%}",
         }
         for row in table.rows

@@ -1,7 +1,8 @@
 """The model held against measured silicon: every built-in row, its prediction and its error.
 
-The tables in ``hardware/data/measured`` were timed one framework call at a time. Their constant per
-call belongs to that measurement and is a column of the table.
+The operators in ``hardware/data/measured`` were timed one framework call at a time. Their constant
+per call belongs to that measurement and is a column of the table. Training runs are evaluated as
+they were run: same model, degrees, batch and recompute.
 """
 
 from __future__ import annotations
@@ -9,10 +10,17 @@ from __future__ import annotations
 import csv
 from dataclasses import dataclass
 from importlib import resources
+from typing import cast
 
+from phaze_opt.errors import PhazeError
 from phaze_opt.estimator.single import estimate_gemm, estimate_vector
+from phaze_opt.evaluate import evaluate
+from phaze_opt.hardware.cluster import load_cluster
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.workload.graph import Gemm
+from phaze_opt.placement.training import Training
+from phaze_opt.scheduling.problem import Schedule
+from phaze_opt.workload.graph import Gemm, Recompute
+from phaze_opt.workload.zoo import load_workload
 
 
 @dataclass(frozen=True)
@@ -77,6 +85,64 @@ def validate_operators() -> list[ValidationTable]:
         )
         for (kind, accelerator), members in grouped.items()
     ]
+
+
+def validate_training() -> list[ValidationTable]:
+    """Predict the time per batch of every measured training run.
+
+    Where the source does not state the microbatch, the best of those listed is taken.
+
+    Returns
+    -------
+    tables
+        One per publication, in the order of the data.
+    """
+    schedules: dict[str, Schedule] = {}
+    grouped: dict[str, list[dict[str, str]]] = {}
+    for row in _read("training.csv"):
+        grouped.setdefault(row["table"], []).append(row)
+    return [
+        ValidationTable(
+            name,
+            members[0]["accelerator"],
+            0.0,
+            members[0]["source"],
+            tuple(_predict_run(row, schedules) for row in members),
+        )
+        for name, members in grouped.items()
+    ]
+
+
+def _predict_run(row: dict[str, str], schedules: dict[str, Schedule]) -> ValidationRow:
+    """Evaluate one measured training run."""
+    degrees = int(row["pipeline"]), int(row["data"]), int(row["tensor"])
+    microbatches = tuple(int(size) for size in row["microbatches"].split())
+    sequence_parallel, interleave = row["sequence_parallel"] == "true", int(row["interleave"])
+    chip = load_accelerator(row["accelerator"])
+    cluster = load_cluster(row["cluster"], degrees[0] * degrees[1] * degrees[2])
+    workload = load_workload(
+        row["model"],
+        tensor_parallel=(degrees[2],),
+        microbatch=microbatches,
+        sequence_parallel=sequence_parallel,
+    )
+    times_s = []
+    for microbatch in microbatches:
+        training = Training(
+            global_batch=int(row["global_batch"]),
+            microbatch=microbatch,
+            recompute=cast(Recompute, row["recompute"]),
+            optimizer="adam",
+            sequence_parallel=sequence_parallel,
+            pipeline_schedule="interleaved" if interleave > 1 else "1f1b",
+            interleave=interleave,
+        )
+        result = evaluate(workload, chip, cluster, training, degrees, cache=schedules)
+        if result.time_per_batch_s is not None:
+            times_s.append(result.time_per_batch_s)
+    if not times_s:
+        raise PhazeError(f"The measured run {row['case']!r} does not fit in the model.")
+    return ValidationRow(row["case"], float(row["measured_s"]), min(times_s))
 
 
 def _read(name: str) -> list[dict[str, str]]:

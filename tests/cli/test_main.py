@@ -24,6 +24,7 @@ COMMANDS = [
     ("estimate", "gemm"),
     ("estimate", "vector"),
     ("validate", "operators"),
+    ("validate", "training"),
     ("spec", "check"),
     *(("study", verb) for verb in ("create", "run", "show", "best", "ls", "trials", "delete")),
     *(("study", verb) for verb in ("stop", "export")),

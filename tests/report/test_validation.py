@@ -1,4 +1,4 @@
-from phaze_opt.report.validation import ValidationTable, validate_operators
+from phaze_opt.report.validation import ValidationTable, validate_operators, validate_training
 
 
 def tables() -> dict[tuple[str, str], ValidationTable]:
@@ -33,3 +33,13 @@ def test_every_row_has_a_source_and_its_own_call_constant() -> None:
         assert table.source
         assert 0.0 < table.call_overhead_s < 1e-4
         assert all(row.predicted_s > table.call_overhead_s for row in table.rows)
+
+
+def test_training_runs_follow_from_the_same_physics() -> None:
+    """Korthikanti's runs within 5 % on average and 9 % at worst, Narayanan's within 10 %."""
+    by_name = {table.name: table for table in validate_training()}
+    korthikanti, narayanan = by_name["korthikanti"], by_name["narayanan"]
+    assert len(korthikanti.rows) == 4
+    assert korthikanti.mean_absolute_error <= 0.05
+    assert abs(korthikanti.worst_error) <= 0.09
+    assert narayanan.mean_absolute_error <= 0.10
