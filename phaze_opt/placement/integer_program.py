@@ -16,7 +16,7 @@ from typing import Any
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.placement.dag import Split, device_load, explain, share_bound, split_contiguous
 from phaze_opt.placement.formats import PartitionProblem
-from phaze_opt.placement.latency import CPU, greedy, latency_of, longest_path
+from phaze_opt.placement.latency import CPU, finishes, greedy, latency_of, longest_path
 from phaze_opt.placement.partition import Partition, prepare
 
 STEPS = 10**9
@@ -172,6 +172,8 @@ class _Model:
         self.horizon = STEPS if known is not None else 4 * STEPS
         self.on: list[dict[int, Any]] = []
         self.objective = self.model.new_int_var(0, self.horizon, "objective")
+        self.moved: dict[tuple[int, int], Any] = {}
+        self.times: dict[str, Any] = {}
 
     def _worst(self) -> float:
         """Return a value that no sensible answer exceeds."""
@@ -213,6 +215,7 @@ class _Model:
                 used = self.on[unit].get(number, 0)
                 self.model.add(moved >= made - used)
                 self.model.add(moved >= used - made)
+            self.moved[index, number] = moved
             terms.append(steps * moved)
         return sum(terms)
 
@@ -246,17 +249,19 @@ class _Model:
         """Minimise when the last unit is available."""
         accelerators = list(range(1, self.partition.accelerators + 1))
         self._add_devices(accelerators + ([CPU] if self.partition.cpus else []))
-        times = {
+        times = self.times = {
             name: self.model.new_int_var(0, self.horizon, name)
             for name in [f"start{number}" for number in accelerators]
+            + [f"finish{number}" for number in accelerators]
             + [f"ready{unit}" for unit in range(len(self.on))]
         }
         for number in accelerators:
             work = self._work_steps(number) + self._transfer_steps(number)
+            finish = times[f"finish{number}"]
+            self.model.add(finish == times[f"start{number}"] + work)
             for unit, on in enumerate(self.on):
                 if number in on:
-                    end = times[f"start{number}"] + work
-                    self.model.add(times[f"ready{unit}"] >= end).only_enforce_if(on[number])
+                    self.model.add(times[f"ready{unit}"] == finish).only_enforce_if(on[number])
         for source, destination in self.partition.edges:
             self._add_precedence(source, destination, times)
         for unit, on in enumerate(self.on):
@@ -286,12 +291,14 @@ class _Model:
     ) -> tuple[list[int] | None, float]:
         """Return the best placement found, if any, and a bound in the file's unit."""
         if hint is not None:
-            for on, where in zip(self.on, hint, strict=True):
-                for number, variable in on.items():
-                    self.model.add_hint(variable, number == where)
+            self._add_hint(hint)
         solver = self.cp_model.CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = 0
+        # Interleaved, one worker runs neighbourhood searches beside the proof, reproducibly.
+        # Breaking the symmetry of equal devices would make the known placement useless as a start.
+        solver.parameters.interleave_search = True
+        solver.parameters.symmetry_level = 0
         solver.parameters.max_deterministic_time = deterministic_s
         status = solver.solve(self.model)
         if status not in (self.cp_model.OPTIMAL, self.cp_model.FEASIBLE):
@@ -301,3 +308,24 @@ class _Model:
             for on in self.on
         ]
         return device, max(0.0, solver.best_objective_bound) * self.step
+
+    def _add_hint(self, device: Sequence[int]) -> None:
+        """Start from a known placement: every variable gets its value there."""
+        for on, where in zip(self.on, device, strict=True):
+            for number, variable in on.items():
+                self.model.add_hint(variable, number == where)
+        for (index, number), variable in self.moved.items():
+            tensor = self.partition.tensors[index]
+            inside = {device[unit] == number for unit in (tensor.producer, *tensor.consumers)}
+            self.model.add_hint(variable, len(inside) > 1)
+        if not self.times:
+            return
+        known = finishes(self.partition, device, self._steps)
+        for number in range(1, self.partition.accelerators + 1):
+            start, finish = map(int, known.get(-number, (0, 0)))
+            self.model.add_hint(self.times[f"start{number}"], start)
+            self.model.add_hint(self.times[f"finish{number}"], finish)
+        for unit, where in enumerate(device):
+            ready = int(known[unit if where == CPU else -where][1])
+            self.model.add_hint(self.times[f"ready{unit}"], ready)
+        self.model.add_hint(self.objective, int(max(finish for _, finish in known.values())))

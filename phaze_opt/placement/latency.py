@@ -10,7 +10,7 @@ operators" (NeurIPS 2020), section 4.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import networkx as nx
 
@@ -33,27 +33,49 @@ def latency_of(partition: Partition, device: Sequence[int]) -> float:
     """
     if not fits(partition, device):
         return math.inf
-    # Subgraphs on accelerators become single nodes, named -1, -2, …; CPU units keep their number.
+    finish = finishes(partition, device, float)
+    return max(end for _, end in finish.values()) if finish else math.inf
+
+
+def finishes(
+    partition: Partition, device: Sequence[int], cost: Callable[[float], float]
+) -> dict[int, tuple[float, float]]:
+    """Return start and finish of every accelerator's subgraph and of every unit on the CPUs.
+
+    Parameters
+    ----------
+    partition, device
+        As `latency_of`.
+    cost
+        What to count for a latency or a transfer (itself, or a rounded one).
+
+    Returns
+    -------
+    dict
+        By unit, or by minus the number of the accelerator; empty if there is no order.
+    """
     name = [unit if where == CPU else -where for unit, where in enumerate(device)]
-    work: dict[int, float] = dict.fromkeys(name, 0.0)
+    work: dict[int, float] = {}
     for index, unit in enumerate(partition.units):
-        cost = unit.cpu_latency if device[index] == CPU else unit.accelerator_latency
-        work[name[index]] += cost
-    for where in set(name):
-        if where < 0:
-            work[where] += transfers(partition, {u for u, n in enumerate(name) if n == where})
+        latency = unit.cpu_latency if device[index] == CPU else unit.accelerator_latency
+        work[name[index]] = work.get(name[index], cost(0.0)) + cost(latency)
+    for tensor in partition.tensors:
+        touched = {name[unit] for unit in (tensor.producer, *tensor.consumers)}
+        for where in touched if len(touched) > 1 else ():
+            if where < 0:
+                work[where] += cost(tensor.cost)
     graph = nx.DiGraph()
     graph.add_nodes_from(work)
     pairs = ((name[source], name[destination]) for source, destination in partition.edges)
     graph.add_edges_from((s, d) for s, d in pairs if s != d)
-    finish: dict[int, float] = {}
+    found: dict[int, tuple[float, float]] = {}
     try:
         for node in nx.topological_sort(graph):
-            ready = max((finish[before] for before in graph.predecessors(node)), default=0.0)
-            finish[node] = ready + work[node]
+            start = max((found[before][1] for before in graph.predecessors(node)), default=cost(0))
+            found[node] = start, start + work[node]
     except nx.NetworkXUnfeasible:
-        return math.inf
-    return max(finish.values())
+        return {}
+    return found
 
 
 def fits(partition: Partition, device: Sequence[int]) -> bool:
@@ -87,20 +109,12 @@ def longest_path(partition: Partition) -> float:
     return max(finish)
 
 
-def transfers(partition: Partition, inside: set[int]) -> float:
-    """Return the cost of every tensor that enters or leaves a set of units, once each."""
-    return sum(
-        tensor.cost
-        for tensor in partition.tensors
-        if any((unit in inside) != (tensor.producer in inside) for unit in tensor.consumers)
-    )
-
-
 def greedy(partition: Partition) -> list[int]:
     """Return the best of a few simple placements.
 
     All on the CPUs; all on one accelerator; accelerators filled one after the other in topological
-    order as far as their memory goes, the rest on the CPUs or, at worst, nowhere.
+    order as far as their memory goes, the rest on the CPUs or, at worst, nowhere; and the best
+    placement in which everything runs one after the other.
     """
     count = len(partition.units)
     options = [[CPU] * count, [1] * count]
@@ -111,6 +125,7 @@ def greedy(partition: Partition) -> list[int]:
         )
         options.append(_fill(partition, room))
     options.append(_fill(partition, partition.memory_bytes))
+    options.append(one_after_the_other(partition))
     return min(options, key=lambda option: latency_of(partition, option))
 
 
@@ -129,3 +144,65 @@ def _fill(partition: Partition, room: float) -> list[int]:
         device.append(where if possible else CPU)
         held += unit.size_bytes if possible else 0.0
     return device
+
+
+def one_after_the_other(partition: Partition) -> list[int]:
+    """Return the best placement of one topological order if nothing ran side by side.
+
+    A dynamic program over the order: each run of units goes to the next accelerator with its
+    transfers, or a unit to the CPUs. What does run side by side only makes it faster.
+    """
+    count, accelerators = len(partition.units), partition.accelerators
+    best = [[math.inf] * (accelerators + 1) for _ in range(count + 1)]
+    best[0] = [0.0] * (accelerators + 1)
+    origin = [[(0, CPU)] * (accelerators + 1) for _ in range(count + 1)]
+    touching = _touching(partition)
+    for start, unit in enumerate(partition.units):
+        for used in range(accelerators + 1):
+            time = best[start][used] + unit.cpu_latency
+            if partition.cpus and time < best[start + 1][used]:
+                best[start + 1][used], origin[start + 1][used] = time, (start, CPU)
+        for end, load in _runs(partition, touching, start):
+            for used in range(accelerators):
+                time = best[start][used] + load
+                if time < best[end][used + 1]:
+                    best[end][used + 1], origin[end][used + 1] = time, (start, used + 1)
+    used = min(range(accelerators + 1), key=lambda number: best[count][number])
+    device = [CPU] * count
+    end = count
+    if math.isinf(best[count][used]):
+        return device
+    while end > 0:
+        start, where = origin[end][used]
+        device[start:end] = [where] * (end - start)
+        end, used = start, used - (where != CPU)
+    return device
+
+
+def _runs(
+    partition: Partition, touching: list[list[int]], start: int
+) -> Iterator[tuple[int, float]]:
+    """Yield the end and the load of every run from a unit that fits an accelerator."""
+    inside: set[int] = set()
+    moved: dict[int, float] = {}
+    work, size = 0.0, 0.0
+    for index in range(start, len(partition.units)):
+        unit = partition.units[index]
+        work, size = work + unit.accelerator_latency, size + unit.size_bytes
+        if size > partition.memory_bytes or math.isinf(work):
+            return
+        inside.add(index)
+        for tensor in touching[index]:
+            ends = partition.tensors[tensor].producer, *partition.tensors[tensor].consumers
+            crosses = not inside.issuperset(ends)
+            moved[tensor] = partition.tensors[tensor].cost if crosses else 0.0
+        yield index + 1, work + sum(moved.values())
+
+
+def _touching(partition: Partition) -> list[list[int]]:
+    """Return the tensors that each unit makes or uses."""
+    found: list[list[int]] = [[] for _ in partition.units]
+    for index, tensor in enumerate(partition.tensors):
+        for unit in (tensor.producer, *tensor.consumers):
+            found[unit].append(index)
+    return found
