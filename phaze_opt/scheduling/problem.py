@@ -104,7 +104,7 @@ class Schedule:
         follow another, ``"list"`` where a list schedule met a lower bound, else
         ``"branch-and-bound"``.
     solve_s
-        Time the solver took, on the clock.
+        Time the solver took, on the clock, without loading its compiled part.
     """
 
     operators: tuple[ScheduledOperator, ...]

@@ -20,6 +20,8 @@ some shortest schedule arises so. A state is dropped when
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from phaze_opt.scheduling.compiled import compiled, inner
@@ -45,11 +47,8 @@ from phaze_opt.scheduling.search_states import (
     IntArray,
     admit,
     has,
-    note_trail,
     rebuild_table,
     shrink,
-    trace_back,
-    write_root,
 )
 
 NARROW = 16
@@ -222,8 +221,22 @@ def _bound_child(
     child[KEY] = bound + (total // least.shape[0] >> 4)
 
 
-@inner(
-    "UniTuple(i8, 3)(i8[:, ::1], i8, i8[:, ::1], i8[:, ::1], i8[:, ::1], i8[::1], f8[:, ::1],"
+@inner("i8(i8[::1], i8[:, ::1], i8, i8)")
+def _finish(state: IntArray, operators: IntArray, lanes: int, first_word: int) -> int:
+    """Give the makespan where all operators left can come last, else `NEVER`."""
+    makespan = state[NOW]
+    if state[RUNNING] > 0:
+        makespan = state[LISTS + lanes + state[RUNNING] - 1]
+    for i in range(operators.shape[0]):
+        if not has(state, first_word, i):
+            if operators[i, LAST] < 0:
+                return NEVER
+            makespan += operators[i, DURATION + operators[i, LAST]]
+    return int(makespan)
+
+
+@compiled(
+    "UniTuple(i8, 5)(i8[:, ::1], i8, i8[:, ::1], i8[:, ::1], i8[:, ::1], i8[::1], f8[:, ::1],"
     " i8[:, ::1], i8, i8, i8, i8[::1], i8[::1])"
 )
 def _expand_layer(
@@ -240,8 +253,12 @@ def _expand_layer(
     upper: int,
     table: IntArray,
     following: IntArray,
-) -> tuple[int, int, int]:
-    """Fill the next layer; return its states' number, the least bound dropped, comparisons."""
+) -> tuple[int, int, int, int, int]:
+    """Fill the next layer.
+
+    Returns the number of its states, the least bound dropped, how many comparisons that took, and
+    the least makespan below ``upper`` with the state that reaches it (or ``upper`` and -1).
+    """
     n = operators.shape[0]
     first_word = LISTS + 2 * lanes + least.shape[0]
     usage = np.empty((lanes + 1, capacity.shape[0]), np.int64)
@@ -249,9 +266,13 @@ def _expand_layer(
     ready = np.empty((n, 2), np.int64)
     child = np.empty(states.shape[1], np.int64)
     fill, dropped, compared = 0, NEVER, 0
+    best = -1
     rebuild_table(children, fill, first_word, table, following)
     for s in range(count):
         state = states[s]
+        makespan = _finish(state, operators, lanes, first_word)
+        if makespan < upper:
+            upper, best = makespan, s
         candidates, waiting, least_end = _list_candidates(
             state, operators, demand, capacity, lanes, first_word, usage, found, ready
         )
@@ -272,27 +293,9 @@ def _expand_layer(
             if looked > 0:
                 fill += 1
     fill, least_dropped = shrink(children, fill, width, following)
-    return fill, min(dropped, least_dropped), compared
+    return fill, min(dropped, least_dropped), compared, upper, best
 
 
-@inner("i8(i8[::1], i8[:, ::1], i8, i8)")
-def _finish(state: IntArray, operators: IntArray, lanes: int, first_word: int) -> int:
-    """Give the makespan where all operators left can come last, else `NEVER`."""
-    makespan = state[NOW]
-    if state[RUNNING] > 0:
-        makespan = state[LISTS + lanes + state[RUNNING] - 1]
-    for i in range(operators.shape[0]):
-        if not has(state, first_word, i):
-            if operators[i, LAST] < 0:
-                return NEVER
-            makespan += operators[i, DURATION + operators[i, LAST]]
-    return int(makespan)
-
-
-@compiled(
-    "UniTuple(i8, 3)(i8[:, ::1], i8[:, ::1], i8[::1], f8[:, ::1], i8[:, ::1], i8, i8, i8, i8,"
-    " i8[:, ::1])"
-)
 def search(
     operators: IntArray,
     demand: IntArray,
@@ -335,36 +338,44 @@ def search(
     Makespan of that schedule (or ``upper``), least bound dropped (or `NEVER`), states expanded
     (including comparisons between states, at a rate of `COMPARISONS_PER_STATE`).
     """
-    n = operators.shape[0]
     room = 8 * width
-    first_word = LISTS + 2 * lanes + least.shape[0]
-    states = np.empty((room, first_word + operators.shape[1] - ANCESTORS), np.int64)
-    children = np.empty_like(states)
-    trail = np.empty((n, width, 3), np.int64)
-    slots = 1
-    while slots < 2 * room:
-        slots *= 2
-    table = np.empty(slots, np.int64)
-    following = np.empty(room, np.int64)
-    write_root(states[0], least, lanes)
+    rest = LISTS + 2 * lanes
+    columns = rest + least.shape[0] + operators.shape[1] - ANCESTORS
+    states, children = np.empty((2, room, columns), dtype=np.int64)
+    states[0] = 0
+    states[0, rest : rest + least.shape[0]] = least.sum(axis=1)
+    states[0, [OPENING, CODE]] = 1, -1
+    table = np.empty(1 << (2 * room - 1).bit_length(), dtype=np.int64)
+    following = np.empty(room, dtype=np.int64)
+    trail: list[IntArray] = []
     count, expanded, dropped = 1, 0, NEVER
-    for layer in range(n + 1):
-        for s in range(count):
-            makespan = _finish(states[s], operators, lanes, first_word)
-            if makespan < upper:
-                upper = makespan
-                trace_back(trail, layer, s, operators, plan)
-        if layer == n:
-            break
+    while count > 0:
         expanded += count
-        count, least_dropped, compared = _expand_layer(
+        filled, least_dropped, compared, upper, best = _expand_layer(
             states, count, children, operators, demand, capacity, rate, least, lanes, width,
             upper, table, following,
         )  # fmt: skip
+        if best >= 0:
+            plan[:] = _trace_back(trail, best, operators)
+        states, children, count = children, states, filled
+        trail.append(states[:count, [PARENT, CODE, NOW]])
         expanded += compared // COMPARISONS_PER_STATE
         if expanded >= effort:
             width = min(width, NARROW)
         dropped = min(dropped, least_dropped)
-        states, children = children, states
-        note_trail(trail, layer, states, count)
     return upper, dropped, expanded
+
+
+def _trace_back(trail: Sequence[IntArray], state: int, operators: IntArray) -> IntArray:
+    """Give start and mode of all operators: what led to a state, and then what comes last."""
+    plan = np.full((len(operators), 2), -1, dtype=np.int64)
+    now = 0
+    for layer in reversed(trail):
+        state, code, start = layer[state].tolist()
+        plan[code >> 1] = start, code & 1
+        now = max(now, start + int(operators[code >> 1, DURATION + (code & 1)]))
+    for i in np.flatnonzero(plan[:, 0] < 0).tolist():
+        mode = int(operators[i, LAST])
+        plan[i] = now, mode
+        now += int(operators[i, DURATION + mode])
+    return plan

@@ -44,27 +44,6 @@ def _slot(row: IntArray, first_word: int, slots: int) -> int:
     return mixed & (slots - 1)
 
 
-@inner("void(i8[::1], i8[:, ::1], i8)")
-def write_root(state: IntArray, least: IntArray, lanes: int) -> None:
-    """Write the state in which nothing has started."""
-    for column in range(state.shape[0]):
-        state[column] = 0
-    for f in range(least.shape[0]):
-        for i in range(least.shape[1]):
-            state[LISTS + 2 * lanes + f] += least[f, i]
-    state[OPENING] = 1
-    state[CODE] = -1
-
-
-@inner("void(i8[:, :, ::1], i8, i8[:, ::1], i8)")
-def note_trail(trail: IntArray, layer: int, states: IntArray, count: int) -> None:
-    """Remember how the states of a layer came about: parent, code, start."""
-    for x in range(count):
-        trail[layer, x, 0] = states[x, PARENT]
-        trail[layer, x, 1] = states[x, CODE]
-        trail[layer, x, 2] = states[x, NOW]
-
-
 @inner("b1(i8[::1], i8[::1], i8[:, ::1], i8)")
 def _dominates(one: IntArray, other: IntArray, demand: IntArray, lanes: int) -> bool:
     """Say whether a state can do all that another one of the same set can, as early."""
@@ -196,27 +175,3 @@ def rebuild_table(
         slot = _slot(states[x], first_word, table.shape[0])
         following[x] = table[slot]
         table[slot] = x
-
-
-@inner("void(i8[:, :, ::1], i8, i8, i8[:, ::1], i8[:, ::1])")
-def trace_back(
-    trail: IntArray, layers: int, state: int, operators: IntArray, plan: IntArray
-) -> None:
-    """Write the schedule that led to a state, and then what comes last."""
-    n = operators.shape[0]
-    for i in range(n):
-        plan[i, 0] = -1
-    for layer in range(layers - 1, -1, -1):
-        code = trail[layer, state, 1]
-        plan[code >> 1, 0] = trail[layer, state, 2]
-        plan[code >> 1, 1] = code & 1
-        state = trail[layer, state, 0]
-    now = 0
-    for i in range(n):
-        if plan[i, 0] >= 0:
-            now = max(now, plan[i, 0] + operators[i, DURATION + plan[i, 1]])
-    for i in range(n):
-        if plan[i, 0] < 0:
-            plan[i, 0] = now
-            plan[i, 1] = operators[i, LAST]
-            now += operators[i, DURATION + operators[i, LAST]]
