@@ -1,0 +1,56 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+
+from phaze_opt.placement.costs import stage_costs
+from phaze_opt.placement.memory import local_parameters, stage_memory
+from phaze_opt.placement.problem import PlacementProblem
+from phaze_opt.placement.training import OPTIMIZERS
+from tests.placement.strategies import problems
+from tests.placement.test_solve import chain
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems())
+def test_tables_agree_with_the_definitions(problem: PlacementProblem) -> None:
+    """Every entry is what one stage costs and holds by itself."""
+    tensor = min(problem.layers)
+    layers, optimizer = problem.layers[tensor], OPTIMIZERS[problem.training.optimizer]
+    costs = stage_costs(problem, tensor, 0.5, 100.0)
+    for i in range(len(layers)):
+        for j in range(i + 1, len(layers) + 1):
+            held = layers[i:j]
+            assert costs.forward_s[i, j] == pytest.approx(sum(x.forward_s for x in held))
+            assert costs.parameters[i, j] == local_parameters(held)
+            limit = int(costs.in_flight_limit[i, j])
+            if sum(layer.stash_bytes for layer in held):
+                over = stage_memory(held, limit + 1, optimizer).total
+                assert over > problem.hbm_usable_bytes
+            if limit >= 0:
+                fits = min(limit, 1000)
+                assert stage_memory(held, fits, optimizer).total <= problem.hbm_usable_bytes
+
+
+def test_receives_on_a_chain() -> None:
+    """An inner stage receives one activation and one gradient, the outer ones one of them."""
+    costs = stage_costs(chain(), 1, 0.5, 4.0)
+    message_s = 0.5 + 8 / 4.0
+    assert costs.receive_activation_s[0, 2] == 0.0
+    assert costs.receive_gradient_s[0, 2] == message_s
+    assert costs.receive_activation_s[2, 4] == costs.receive_gradient_s[2, 4] == message_s
+    assert costs.receive_gradient_s[4, 6] == 0.0
+
+
+def test_receives_over_a_skip() -> None:
+    """A tensor used by a later stage too is received there as well, and its gradient comes back."""
+    problem = replace(chain(), edges=(*chain().edges, (0, 4)))
+    plain, skip = (stage_costs(p, 1, 0.5, 4.0) for p in (chain(), problem))
+    message_s = 0.5 + 8 / 4.0
+    # Layers 4 and 5 need the output of layer 0 beside that of layer 3.
+    assert skip.receive_activation_s[4, 6] == plain.receive_activation_s[4, 6] + message_s
+    # A stage in between passes nothing on: tensors go straight to where they are used.
+    assert skip.receive_activation_s[2, 4] == plain.receive_activation_s[2, 4]
+    # Layers 0 to 2 get the gradient of layer 0 back from the stage that holds layer 4.
+    assert skip.receive_gradient_s[0, 3] == plain.receive_gradient_s[0, 3] + message_s
+    assert skip.receive_gradient_s[0, 5] == plain.receive_gradient_s[0, 5]

@@ -1,0 +1,39 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phaze_opt.placement.even import even_starts
+from phaze_opt.placement.problem import LayerCost
+
+
+def layers(blocks: int, *, with_ends: bool) -> list[LayerCost]:
+    """Return equal blocks, between an embedding and a head if asked for."""
+    block = LayerCost("block", 1.0, 2.0, 0.0, 100, 0, 10, 5, 8)
+    end = LayerCost("end", 0.1, 0.2, 0.0, 50, 0, 1, 5, 8)
+    return [end, *[block] * blocks, end] if with_ends else [block] * blocks
+
+
+@pytest.mark.parametrize(
+    ("blocks", "stages", "sizes"),
+    [
+        (24, 8, [4, 3, 3, 3, 3, 3, 3, 4]),  # embedding and head come on top of three blocks each
+        (24, 1, [26]),
+        (10, 4, [4, 3, 2, 3]),  # ten blocks as 3, 3, 2, 2
+        (2, 4, [1, 1, 1, 1]),  # more stages than blocks: all layers are divided
+    ],
+)
+def test_blocks_are_divided_by_count(blocks: int, stages: int, sizes: list[int]) -> None:
+    """Repeated layers are divided; what is around them stays on the outer stages."""
+    chain = layers(blocks, with_ends=True)
+    starts = even_starts(chain, stages)
+    assert np.diff([*starts, len(chain)]).tolist() == sizes
+
+
+@given(st.integers(1, 40), st.data())
+def test_equal_layers_differ_by_at_most_one(count: int, data: st.DataObject) -> None:
+    """Without special ends the stages differ by one layer at most, and none is empty."""
+    stages = data.draw(st.integers(1, count))
+    sizes = np.diff([*even_starts(layers(count, with_ends=False), stages), count])
+    assert sizes.min() >= 1
+    assert sizes.max() - sizes.min() <= 1
