@@ -136,7 +136,7 @@ def _solve(
     on_cpu = np.zeros(shape, dtype=np.bool_)
     arrays = _arrays(partition)
     visited = np.full(len(downsets), -1, dtype=np.int32)
-    queue = np.zeros((len(downsets), 4))
+    queue = np.zeros((len(downsets), 5))
     queued = np.zeros(len(downsets), dtype=np.int64)
     rest = left_over(
         downsets.grow_start,

@@ -32,9 +32,15 @@ def _in_stage(bits: Words, smaller: int, larger: int, unit: int) -> bool:
     return bool((bits[larger, word] & ~bits[smaller, word]) >> shift & np.uint64(1))
 
 
+@compiled("boolean(uint64[:,::1], int64, int64)")
+def _member(bits: Words, downset: int, unit: int) -> bool:
+    """Whether a unit is in a downset."""
+    return bool(bits[downset, unit // 64] >> np.uint64(unit % 64) & np.uint64(1))
+
+
 @compiled(
-    "float64(uint64[:,::1], int64, int64, int64, int64[::1], int64[::1], int64[::1], int64[::1],"
-    " float64[::1])"
+    "UniTuple(float64, 2)(uint64[:,::1], int64, int64, int64, int64[::1], int64[::1], int64[::1],"
+    " int64[::1], float64[::1])"
 )
 def _transfer_change(
     bits: Words,
@@ -46,19 +52,20 @@ def _transfer_change(
     end_start: Integers,
     ends: Integers,
     costs: Floats,
-) -> float:
-    """Return how transfers change when ``unit`` joins the rest of the stage.
+) -> tuple[float, float]:
+    """Return how transfers change when ``unit`` joins the rest of the stage, and how for good.
 
     A tensor is moved if it is produced inside and used outside, or used inside and produced
-    outside.
+    outside. One that also touches the smaller downset stays moved however the stage grows.
     """
-    change = 0.0
+    change, for_good = 0.0, 0.0
     for position in range(touch_start[unit], touch_start[unit + 1]):
         tensor = touch[position]
         producer = ends[end_start[tensor]]
         made_inside = _in_stage(bits, smaller, larger, producer)
         made_before = made_inside and producer != unit
         used_inside, used_outside, used_before, outside_before = False, False, False, False
+        touches_smaller = _member(bits, smaller, producer)
         for place in range(end_start[tensor] + 1, end_start[tensor + 1]):
             user = ends[place]
             if _in_stage(bits, smaller, larger, user):
@@ -70,13 +77,16 @@ def _transfer_change(
             else:
                 used_outside = True
                 outside_before = True
+                touches_smaller = touches_smaller or _member(bits, smaller, user)
         moved = used_outside if made_inside else used_inside
         moved_before = outside_before if made_before else used_before
         if moved and not moved_before:
             change += costs[tensor]
         elif moved_before and not moved:
             change -= costs[tensor]
-    return change
+        if touches_smaller and not made_before and not used_before:
+            for_good += costs[tensor]
+    return change, for_good
 
 
 @compiled(
@@ -147,9 +157,10 @@ def relax_downsets(
 ) -> None:
     """Extend the downsets ``begin`` … ``end`` − 1 by every stage that may follow them.
 
-    Stages grow by one unit at a time, breadth first; latency and size only grow, so a stage too
-    slow or too large for both kinds of device is not grown further. ``queue`` holds accelerator
-    latency, CPU latency, size and transfers of the downsets in ``queued``.
+    Stages grow by one unit at a time, breadth first; latency, size and transfers from and to the
+    downsets before only grow, so a stage too slow or too large for both kinds of device is not
+    grown further. ``queue`` holds accelerator latency, CPU latency, size, transfers, and those of
+    them that stay, of the downsets in ``queued``.
     """
     limit = known * (1.0 + 1e-9)
     cpus = least.shape[2] > 1
@@ -173,14 +184,19 @@ def relax_downsets(
                 fits = accelerators and latency <= limit and size <= memory
                 if not fits and not (cpus and cpu_load <= limit):
                     continue
-                transfers = queue[head, 3] + _transfer_change(
+                change, for_good = _transfer_change(
                     bits, smaller, larger, unit, touch_start, touch, end_start, ends, costs
                 )
+                transfers, stays = queue[head, 3] + change, queue[head, 4] + for_good
+                fits = fits and latency + stays <= limit
+                if not fits and not (cpus and cpu_load <= limit):
+                    continue
                 queued[tail] = larger
                 queue[tail, 0] = latency
                 queue[tail, 1] = cpu_load
                 queue[tail, 2] = size
                 queue[tail, 3] = transfers
+                queue[tail, 4] = stays
                 tail += 1
                 load = latency + transfers if fits else np.inf
                 _relax(smaller, larger, load, cpu_load, limit, rest, least, origin, on_cpu)
