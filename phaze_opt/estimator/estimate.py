@@ -67,9 +67,9 @@ class ModeEstimate:
         constant = self.latency_s - busy.max(axis=0)
         return [RESOURCES[index] for index in np.argmax(np.vstack([busy, constant]), axis=0)]
 
-    def row(self, accelerator: int) -> ModeEstimate:
-        """Take one accelerator out of a table."""
-        return ModeEstimate(*(getattr(self, entry.name)[accelerator] for entry in fields(self)))
+    def rows(self, which: int | slice) -> ModeEstimate:
+        """Take one accelerator, or some, out of a table."""
+        return ModeEstimate(*(getattr(self, entry.name)[which] for entry in fields(self)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +104,7 @@ def estimate(
         If an operator kind is unknown, or a private buffer cannot hold one tile.
     """
     table = estimate_table(graph, [accelerator], cluster, tensor_parallel)
-    return GraphEstimate(table.one_core.row(0), table.all_cores.row(0))
+    return GraphEstimate(table.one_core.rows(0), table.all_cores.rows(0))
 
 
 def estimate_table(
@@ -132,16 +132,16 @@ def estimate_table(
     """
     table = operator_table(graph)
     link_s = _link_seconds(table, cluster, tensor_parallel)
-    return GraphEstimate(
-        _mode(table, accelerators, link_s, [1] * len(accelerators), [1] * len(accelerators)),
-        _mode(
-            table,
-            accelerators,
-            link_s,
-            [chip.num_tc for chip in accelerators],
-            [chip.num_vc for chip in accelerators],
-        ),
+    count = len(accelerators)
+    # Both modes in one table: half the calls.
+    both = _mode(
+        table,
+        [*accelerators, *accelerators],
+        link_s,
+        [1] * count + [chip.num_tc for chip in accelerators],
+        [1] * count + [chip.num_vc for chip in accelerators],
     )
+    return GraphEstimate(both.rows(slice(count)), both.rows(slice(count, None)))
 
 
 def estimate_on_cores(
@@ -164,7 +164,7 @@ def estimate_on_cores(
         [min(cores, accelerator.num_tc)],
         [min(cores, accelerator.num_vc)],
     )
-    return mode.row(0)
+    return mode.rows(0)
 
 
 def _link_seconds(table: OperatorTable, cluster: Cluster, tensor_parallel: int) -> FloatArray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
@@ -77,10 +77,17 @@ def energy_constants() -> EnergyConstants:
 
 def energy_per_event(accelerators: Sequence[Accelerator]) -> EnergyPerEvent:
     """Look up the energies of the macros of some accelerators."""
+    return _energy_per_event(
+        tuple(chip.l2_tc_bytes for chip in accelerators),
+        tuple(chip.glb_bytes for chip in accelerators),
+    )
+
+
+@lru_cache(maxsize=64)
+def _energy_per_event(l2_sizes: tuple[int, ...], glb_sizes: tuple[int, ...]) -> EnergyPerEvent:
+    """Look up macros by their sizes; a search asks for the same ones for every graph."""
     constants = energy_constants()
     l2, glb = sram_table("L2"), sram_table("GLB")
-    l2_sizes = [chip.l2_tc_bytes for chip in accelerators]
-    glb_sizes = [chip.glb_bytes for chip in accelerators]
     return EnergyPerEvent(
         mac_j=constants.mac_pj * J_PER_PJ,
         mac_registers_j=(2 * constants.register_read_pj + constants.register_write_pj) * J_PER_PJ,
