@@ -45,6 +45,9 @@ def evaluate(
         typer.Option(help="1f1b by default; interleaved with --interleave.", show_default=False),
     ] = None,
     interleave: Annotated[int, typer.Option(help="Chunks of layers per pipeline stage.")] = 1,
+    power_limit_w: Annotated[
+        float | None, typer.Option(help="Average dynamic power a device may take.")
+    ] = None,
     sequence: Annotated[
         int | None, typer.Option(help="Tokens per sample, if not the model's own.")
     ] = None,
@@ -59,7 +62,7 @@ def evaluate(
     --cluster tpuv4-ici-flat --devices 1024 --global-batch 4096 --microbatch 4 --json
     """
     from phaze_opt.evaluate import evaluate as evaluate_point
-    from phaze_opt.evaluate import evaluation_to_json_dict
+    from phaze_opt.evaluation import evaluation_to_json_dict
     from phaze_opt.hardware.cluster import load_cluster
     from phaze_opt.hardware.presets import load_accelerator
     from phaze_opt.placement.training import Training
@@ -78,7 +81,9 @@ def evaluate(
         interleave=interleave,
     )
     workload = _load(model, degrees, training.microbatch, sequence_parallel, sequence)
-    evaluation = evaluate_point(workload, chip, network, training, degrees)
+    evaluation = evaluate_point(
+        workload, chip, network, training, degrees, power_limit_w=power_limit_w
+    )
     record = evaluation_to_json_dict(evaluation)
     if as_json:
         print_json(record)

@@ -15,7 +15,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from phaze_opt.evaluate import Evaluation, evaluate
+    from phaze_opt.evaluate import evaluate
+    from phaze_opt.evaluation import Evaluation
     from phaze_opt.hardware.accelerator import Accelerator
     from phaze_opt.hardware.cluster import Cluster
     from phaze_opt.placement.training import Training
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Accelerator": "phaze_opt.hardware.accelerator",
     "Cluster": "phaze_opt.hardware.cluster",
-    "Evaluation": "phaze_opt.evaluate",
+    "Evaluation": "phaze_opt.evaluation",
     "Study": "phaze_opt.search.study",
     "Training": "phaze_opt.placement.training",
     "evaluate": "phaze_opt.evaluate",

