@@ -20,6 +20,7 @@ _INFEASIBLE = 5
 Degrees = tuple[int, int, int]
 RecomputeChoice = Literal["none", "selective", "full"]
 OptimizerChoice = Literal["sgd", "adam"]
+FusionChoice = Literal["none", "elementwise", "epilogue"]
 ScheduleChoice = Literal["1f1b", "gpipe", "interleaved"]
 
 
@@ -45,6 +46,13 @@ def evaluate(
         typer.Option(help="1f1b by default; interleaved with --interleave.", show_default=False),
     ] = None,
     interleave: Annotated[int, typer.Option(help="Chunks of layers per pipeline stage.")] = 1,
+    fusion: Annotated[
+        FusionChoice | None,
+        typer.Option(
+            help="epilogue by default; elementwise on chips that run one operator at a time.",
+            show_default=False,
+        ),
+    ] = None,
     power_limit_w: Annotated[
         float | None, typer.Option(help="Average dynamic power a device may take.")
     ] = None,
@@ -82,7 +90,7 @@ def evaluate(
     )
     workload = _load(model, degrees, training.microbatch, sequence_parallel, sequence)
     evaluation = evaluate_point(
-        workload, chip, network, training, degrees, power_limit_w=power_limit_w
+        workload, chip, network, training, degrees, fusion=fusion, power_limit_w=power_limit_w
     )
     record = evaluation_to_json_dict(evaluation)
     if as_json:

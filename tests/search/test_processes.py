@@ -23,8 +23,6 @@ from tests.search.fakes import (
 )
 
 PATIENCE_S = 60
-FULL = "PHAZE_FULL_TESTS" in os.environ
-"""Whether to run the long forms: 4 processes with 200 trials, 15 kills among 80."""
 
 
 def counted(study: Study) -> Counter[str]:
@@ -59,7 +57,7 @@ def test_exactly_n_with_several_processes(
     any_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several processes make exactly the trials asked for, and compute no point twice."""
-    total, processes = (200, 4) if FULL else (24, 2)
+    total, processes = 200, 4
     monkeypatch.setenv(COUNT_VARIABLE, str(tmp_path / "count"))
     study = toy_study(any_url, search=SearchSpec(sampler="random", trials=total, seed=1))
     assert study.run(workers=processes).counts.done == total
@@ -80,7 +78,7 @@ def test_killed_where_it_hurts(any_url: str, drive: Drive, where: str) -> None:
 
 def test_many_kills_among_three_workers(any_url: str, drive: Drive) -> None:
     """Workers that are killed again and again leave exactly the trials asked for."""
-    total, kills = (80, 15) if FULL else (12, 2)
+    total, kills = 80, 15
     study = toy_study(any_url, search=SearchSpec(sampler="random", trials=total, seed=2))
     arguments = ("--total", str(total), "--evaluator", "slow_evaluator", "--lease", "2")
     workers = [drive(any_url, *arguments) for _ in range(3)]
