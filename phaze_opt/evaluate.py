@@ -121,18 +121,18 @@ def _variants(
 ) -> list[WorkloadVariant]:
     """Pick the captured variants that the placement may use."""
     captured = list(workload.variants_for(training.microbatch, training.sequence_parallel))
-    usable = [
-        variant
-        for variant in captured
-        if variant.tensor_parallel <= cluster.devices
-        and (degrees is None or variant.tensor_parallel == degrees[2])
-    ]
+    if degrees is None:
+        # A width of more devices than there are is kept only to say that it does not fit.
+        within = [one for one in captured if one.tensor_parallel <= cluster.devices]
+        usable = within or captured
+    else:
+        usable = [one for one in captured if one.tensor_parallel == degrees[2]]
     if not usable:
         wanted = "any width" if degrees is None else f"tensor-parallel width {degrees[2]}"
-        widths = ", ".join(str(variant.tensor_parallel) for variant in captured) or "none"
+        widths = ", ".join(str(one.tensor_parallel) for one in captured) or "none"
         raise InputError(
-            f"{workload.model} is not captured at microbatch {training.microbatch} and {wanted} "
-            f"on {cluster.devices} devices; captured widths: {widths}."
+            f"{workload.model} is not captured at microbatch {training.microbatch} and {wanted}; "
+            f"captured widths: {widths}."
         )
     return usable
 

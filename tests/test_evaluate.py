@@ -134,6 +134,19 @@ def test_an_infeasible_point_says_what_does_not_fit(bert: Workload, cluster: Clu
     assert plain["placement"] is None
 
 
+def test_degrees_that_need_more_devices_are_infeasible(
+    bert: Workload, lanes: Accelerator, schedules: dict[str, Schedule]
+) -> None:
+    """Given and expert placements beyond the devices are answers, not usage errors."""
+    one = load_cluster("tpuv4-ici-flat", 1)
+    for result in (
+        evaluate(bert, lanes, one, Training(8, 1), (1, 1, 2), cache=schedules),
+        evaluate(bert, lanes, one, Training(8, 1), "expert", cache=schedules),
+    ):
+        assert not result.feasible
+        assert "devices" in str(result.reason)
+
+
 def test_json_has_the_promised_keys(
     bert: Workload, cluster: Cluster, lanes: Accelerator, schedules: dict[str, Schedule]
 ) -> None:

@@ -6,7 +6,7 @@ import csv
 from functools import cache
 from importlib import resources
 
-from phaze_opt.errors import InfeasibleError, unknown_name
+from phaze_opt.errors import unknown_name
 
 
 @cache
@@ -23,7 +23,8 @@ def expert_placements() -> dict[str, tuple[int, int]]:
 def expert_degrees(model: str, devices: int) -> tuple[int, int, int]:
     """Return the expert's ``(pipeline, data, tensor)`` degrees.
 
-    The data degree is as many replicas as the devices hold, as in the source at 1024 devices.
+    The data degree is as many replicas as the devices hold, as in the source at 1024 devices, and
+    at least one, which may not fit.
 
     Parameters
     ----------
@@ -36,16 +37,9 @@ def expert_degrees(model: str, devices: int) -> tuple[int, int, int]:
     ------
     InputError
         If the table does not have the model.
-    InfeasibleError
-        If not even one replica fits the devices.
     """
     placements = expert_placements()
     if model not in placements:
         raise unknown_name("model with an expert placement", model, placements)
     pipeline, tensor = placements[model]
-    if pipeline * tensor > devices:
-        raise InfeasibleError(
-            f"The expert placement of {model} takes {pipeline * tensor} devices per replica, but "
-            f"there are {devices}."
-        )
-    return pipeline, devices // (pipeline * tensor), tensor
+    return pipeline, max(1, devices // (pipeline * tensor)), tensor
