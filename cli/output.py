@@ -41,7 +41,12 @@ def print_table(table: RenderableType) -> None:
 
 def say(sentence: str) -> None:
     """Print a note on stderr."""
-    print(sentence, file=sys.stderr)
+    print(printable(sentence), file=sys.stderr)
+
+
+def printable(text: str) -> str:
+    """Replace what a terminal would take for a command: names come from shared databases."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def read_assignments(pairs: Sequence[str]) -> dict[str, str]:

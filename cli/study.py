@@ -9,7 +9,7 @@ import typer
 
 from phaze_opt.errors import InputError, NotFoundError, PhazeError
 
-from .output import JsonOption, StorageOption, print_json, print_table, say
+from .output import JsonOption, StorageOption, print_json, print_table, printable, say
 
 if TYPE_CHECKING:
     from phaze_opt.search.storage import Storage
@@ -69,7 +69,9 @@ def run(
     with run_progress() as show:
         outcome = study.run(trials, workers=workers, on_progress=show)
     save_note(study)
-    print(f"{outcome.counts.done} of {outcome.total} trials complete")
+    done, asked = outcome.counts.done, outcome.total
+    beyond = f"; {asked} were asked for" if done > asked else ""
+    print(f"{done} of {max(done, asked)} trials complete{beyond}")
     if outcome.exit_code is not None:
         say(f"Stopped; 'phaze-opt study run {study.name}' goes on from here.")
         raise typer.Exit(outcome.exit_code)
@@ -138,22 +140,25 @@ def best(name: NameArgument, as_json: JsonOption = False, storage: StorageOption
 
 @app.command("ls")
 def list_all(as_json: JsonOption = False, storage: StorageOption = None) -> None:
-    """List the studies of a database.
+    """List the studies of a database; those that cannot be read are named on stderr.
 
     Example: phaze-opt study ls --json
     """
+    from phaze_opt.search.catalogue import list_summaries
+    from phaze_opt.search.registry import find_orphans
     from phaze_opt.search.results import summary_to_json_dict
-    from phaze_opt.search.study import list_orphans, list_studies
 
     opened = _open(storage)
-    summaries = [study.summary() for study in list_studies(opened)]
+    summaries, unreadable = list_summaries(opened)
     if as_json:
         print_json([summary_to_json_dict(summary) for summary in summaries])
-        return
-    from phaze_opt.report.tables import studies_table
+    else:
+        from phaze_opt.report.tables import studies_table
 
-    print_table(studies_table(summaries))
-    for uid, name in list_orphans(opened).items():
+        print_table(studies_table(summaries))
+    for name, reason in unreadable.items():
+        say(f"unreadable {name}: {reason} 'study delete' removes it.")
+    for uid, name in find_orphans(opened).items():
         say(f"orphan {name} ({uid}): its trials are gone; 'study delete --orphans' removes it")
 
 
@@ -233,15 +238,18 @@ def delete(
     if orphans == (name is not None):
         raise InputError("Either the NAME of a study or --orphans must be given.")
     if name is None:
-        from phaze_opt.search.study import delete_orphans
+        from phaze_opt.search.catalogue import delete_orphans
 
         print(f"deleted {delete_orphans(_open(storage))} orphans")
         return
-    study = _study(name, storage)
+    from phaze_opt.search.registry import delete_study, uid_of
+
+    opened = _open(storage)
+    uid_of(name, opened)
     if not yes:
-        typer.confirm(f"Delete the study {name} with {len(study.trials())} trials?", abort=True)
-    study.delete()
-    print(f"deleted {name}")
+        typer.confirm(f"Delete the study {printable(name)} with all its trials?", abort=True)
+    delete_study(name, opened)
+    print(f"deleted {printable(name)}")
 
 
 @app.command()

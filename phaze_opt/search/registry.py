@@ -2,18 +2,55 @@
 
 from __future__ import annotations
 
+import json
 import time
 import zlib
-from collections.abc import Collection
+from typing import Any
 
-from sqlalchemy import delete, select
+import optuna
+from sqlalchemy import and_, column, delete, select, table
 
 from phaze_opt.codec import from_json, to_json
-from phaze_opt.errors import InputError
+from phaze_opt.errors import InputError, NotFoundError
 from phaze_opt.search.frozen import ResolvedStudy
-from phaze_opt.search.storage import Storage
+from phaze_opt.search.storage import Storage, database_errors
 from phaze_opt.search.tables import StudyRow, TicketRow, WorkloadRow
 from phaze_opt.workload.graph import Workload
+
+UID_KEY = "phaze:uid"
+"""Study attribute that names its rows in the own tables; it survives the dashboard's rename."""
+
+_STUDIES = table("studies", column("study_id"), column("study_name"))
+_ATTRIBUTES: Any = table(
+    "study_user_attributes", column("study_id"), column("key"), column("value_json")
+)
+
+
+def study_uids(storage: Storage) -> dict[str, str | None]:
+    """Return the UUID of every study by name; ``None`` where this program has not made it.
+
+    Optuna's own listing decodes every attribute of every study, so that a single damaged one would
+    hide them all.
+    """
+    named = and_(
+        _ATTRIBUTES.c.study_id == _STUDIES.c.study_id,
+        _ATTRIBUTES.c.key == UID_KEY,
+    )
+    query = select(_STUDIES.c.study_name, _ATTRIBUTES.c.value_json).select_from(
+        _STUDIES.outerjoin(_ATTRIBUTES, named)
+    )
+    with storage.reading() as session:
+        rows = session.execute(query.order_by(_STUDIES.c.study_name)).all()
+    return {str(name): _read_uid(value) for name, value in rows}
+
+
+def _read_uid(value: object) -> str | None:
+    """Read a stored UUID; anything else counts as none."""
+    try:
+        uid = json.loads(value) if isinstance(value, str) else None
+    except (ValueError, RecursionError):
+        return None
+    return uid if isinstance(uid, str) else None
 
 
 def store_frozen(
@@ -43,11 +80,15 @@ def find_row(storage: Storage, uid: str) -> StudyRow | None:
         return session.scalar(select(StudyRow).where(StudyRow.uid == uid))
 
 
-def find_orphans(storage: Storage, known: Collection[str]) -> dict[str, str]:
+def find_orphans(storage: Storage) -> dict[str, str]:
     """Return the UUID and name of studies whose trials were deleted elsewhere (the dashboard)."""
     with storage.reading() as session:
         rows = session.execute(select(StudyRow.uid, StudyRow.name).order_by(StudyRow.name)).all()
-    return {str(uid): str(name) for uid, name in rows if uid not in known}
+    # Read after the rows: a study that is just being made has its trials before its row, and its
+    # UUID last.
+    uids = study_uids(storage)
+    known, unnamed = set(uids.values()), {name for name, uid in uids.items() if uid is None}
+    return {str(uid): str(name) for uid, name in rows if uid not in known and name not in unnamed}
 
 
 def delete_rows(storage: Storage, uid: str) -> None:
@@ -55,6 +96,45 @@ def delete_rows(storage: Storage, uid: str) -> None:
     with storage.writing() as session:
         session.execute(delete(TicketRow).where(TicketRow.study_uid == uid))
         session.execute(delete(StudyRow).where(StudyRow.uid == uid))
+
+
+def delete_study(name: str, storage: Storage) -> None:
+    """Delete a study with its trials and tickets, also one that cannot be read any more.
+
+    Raises
+    ------
+    NotFoundError
+        If there is none.
+    InputError
+        If another program made it, and it has trials.
+    """
+    uid = uid_of(name, storage)
+    with database_errors(storage.shown):
+        if uid is None:
+            number = storage.optuna.get_study_id_from_name(name)
+            if storage.optuna.get_n_trials(number):
+                raise InputError(
+                    f"The study {name!r} in {storage.shown} was not made by phaze-opt."
+                )
+        optuna.delete_study(study_name=name, storage=storage.optuna)
+    # A rename in the dashboard that was cut short leaves two studies on the same rows.
+    if uid is not None and uid not in study_uids(storage).values():
+        delete_rows(storage, uid)
+
+
+def uid_of(name: str, storage: Storage) -> str | None:
+    """Return the UUID of a study, ``None`` if another program made it.
+
+    Raises
+    ------
+    NotFoundError
+        If there is no such study.
+    """
+    uids = study_uids(storage)
+    if name not in uids:
+        known = ", ".join(uids) or "none"
+        raise NotFoundError(f"There is no study {name!r} in {storage.shown}; there are: {known}.")
+    return uids[name]
 
 
 _LARGEST_WORKLOAD_BYTES = 2**30

@@ -73,8 +73,9 @@ def run_study(
         if number < 1:
             raise InputError(f"{what} is {number}, but it must be at least 1.")
     office = study.office(lease_s)
-    office.request_stop(False)
-    expire_dead_workers(study.storage)
+    if office.counts().done < total:
+        office.request_stop(False)
+        expire_dead_workers(study.storage)
 
     def report() -> None:
         on_progress(Progress(total, office.counts(), study.best_value()))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -12,17 +14,20 @@ import optuna
 from optuna.exceptions import DuplicatedStudyError
 
 from phaze_opt.codec import from_json
-from phaze_opt.errors import ConflictError, InputError, NotFoundError, PhazeError
+from phaze_opt.errors import ConflictError, InputError, PhazeError
 from phaze_opt.search.baselines import BaselineResult, find_baselines
 from phaze_opt.search.caches import EvaluationCache, ScheduleCache
 from phaze_opt.search.frozen import ResolvedStudy, resolve
 from phaze_opt.search.leases import DEFAULT_LEASE_S
 from phaze_opt.search.objective import Evaluator, Objective, evaluate_record
 from phaze_opt.search.registry import (
+    UID_KEY,
     delete_rows,
-    find_orphans,
+    delete_study,
     find_row,
     store_frozen,
+    study_uids,
+    uid_of,
     unpack_workload,
 )
 from phaze_opt.search.results import (
@@ -40,8 +45,8 @@ from phaze_opt.search.tables import WorkloadRow
 from phaze_opt.search.tickets import TicketOffice
 from phaze_opt.workload.graph import Workload
 
-UID_KEY = "phaze:uid"
-"""Study attribute that names its rows in the own tables; it survives the dashboard's rename."""
+_CREATION_S = 5.0
+"""For how long another process may be about to finish the creation of a study."""
 
 METRIC = "throughput_samples_per_s"
 
@@ -105,18 +110,24 @@ class Study:
         uid = str(uuid.uuid4())
         with database_errors(storage.shown):
             try:
-                store_frozen(storage, uid, resolved, workload, spec.name)
                 made = optuna.create_study(
                     storage=storage.optuna, study_name=spec.name, direction="maximize"
                 )
             except DuplicatedStudyError:
-                delete_rows(storage, uid)
                 return cls._existing(spec.name, storage, resolved, exist_ok)
-            made.set_user_attr(UID_KEY, uid)
-            with warnings.catch_warnings():
-                # Optuna calls it experimental; the versions that we pin have it.
-                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-                made.set_metric_names([METRIC])
+            try:
+                store_frozen(storage, uid, resolved, workload, spec.name)
+                with warnings.catch_warnings():
+                    # Optuna calls it experimental; the versions that we pin have it.
+                    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+                    made.set_metric_names([METRIC])
+                made.set_user_attr(UID_KEY, uid)
+            except BaseException:
+                # On a full disk, say: half a study would only block the name.
+                with suppress(Exception):
+                    optuna.delete_study(study_name=spec.name, storage=storage.optuna)
+                    delete_rows(storage, uid)
+                raise
         return cls(storage, spec.name, uid, resolved)
 
     @classmethod
@@ -129,6 +140,9 @@ class Study:
                 f"The study {name!r} exists already in {storage.shown}; choose another --name, "
                 "continue it with 'study run', or pass --exist-ok."
             )
+        end_s = time.monotonic() + _CREATION_S
+        while study_uids(storage).get(name) is None and time.monotonic() < end_s:
+            time.sleep(0.05)
         study = cls.open(name, storage)
         if study.resolved.hash != resolved.hash:
             raise ConflictError(
@@ -148,18 +162,8 @@ class Study:
         """
         if not isinstance(storage, Storage):
             storage = open_storage(storage)
-        with database_errors(storage.shown):
-            names = {
-                summary.study_name: summary.user_attrs.get(UID_KEY)
-                for summary in storage.optuna.get_all_studies()
-            }
-        if name not in names:
-            known = ", ".join(sorted(names)) or "none"
-            raise NotFoundError(
-                f"There is no study {name!r} in {storage.shown}; there are: {known}."
-            )
-        uid = names[name]
-        row = find_row(storage, uid) if isinstance(uid, str) else None
+        uid = uid_of(name, storage)
+        row = None if uid is None else find_row(storage, uid)
         if row is None:
             raise InputError(f"The study {name!r} in {storage.shown} was not made by phaze-opt.")
         resolved = from_json(row.resolved, ResolvedStudy, f"stored study {name!r}")
@@ -255,7 +259,12 @@ class Study:
     def trials(self) -> list[TrialRecord]:
         """Return all trials by number."""
         with database_errors(self.storage.shown):
-            return read_trials(self.resolved, self.optuna_study)
+            try:
+                return read_trials(self.resolved, self.optuna_study)
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+                raise InputError(
+                    f"The stored trials of the study {self.name!r} are damaged: {error!r:.200}."
+                ) from None
 
     def best(self) -> BestDesign | None:
         """Return the best feasible design by the order of designs; ``None`` where there is none."""
@@ -278,35 +287,7 @@ class Study:
 
     def delete(self) -> None:
         """Delete the study with its trials and tickets; evaluations are shared, and stay."""
-        with database_errors(self.storage.shown):
-            optuna.delete_study(study_name=self.name, storage=self.storage.optuna)
-        delete_rows(self.storage, self.uid)
-
-
-def list_studies(storage: Storage) -> list[Study]:
-    """Return all studies of this program by name."""
-    with database_errors(storage.shown):
-        names = sorted(
-            each.study_name
-            for each in storage.optuna.get_all_studies()
-            if UID_KEY in each.user_attrs
-        )
-    return [Study.open(name, storage) for name in names]
-
-
-def list_orphans(storage: Storage) -> dict[str, str]:
-    """Return the UUID and name of frozen studies whose trials were deleted by another program."""
-    with database_errors(storage.shown):
-        known = {each.user_attrs.get(UID_KEY) for each in storage.optuna.get_all_studies()}
-    return find_orphans(storage, [uid for uid in known if isinstance(uid, str)])
-
-
-def delete_orphans(storage: Storage) -> int:
-    """Delete what such studies left behind, and return how many there were."""
-    orphans = list_orphans(storage)
-    for uid in orphans:
-        delete_rows(storage, uid)
-    return len(orphans)
+        delete_study(self.name, self.storage)
 
 
 def current_version() -> str:

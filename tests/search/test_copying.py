@@ -9,9 +9,10 @@ import pytest
 
 import phaze_opt.search.copying as copying_module
 from phaze_opt.errors import ConflictError
+from phaze_opt.search.catalogue import delete_orphans, list_studies
 from phaze_opt.search.copying import best_points, copy_study, restart_study
+from phaze_opt.search.registry import find_orphans
 from phaze_opt.search.storage import open_storage
-from phaze_opt.search.study import delete_orphans, list_orphans, list_studies
 from tests.search.fakes import reopened, toy_study
 from tests.search.test_study import answer
 
@@ -28,7 +29,7 @@ def test_a_copy_is_the_same_study(any_url: str, tmp_path: Path) -> None:
     with pytest.raises(ConflictError):
         copy_study(study, "copy", copy.storage)
     assert [each.name for each in list_studies(copy.storage)] == ["copy"]
-    assert list_orphans(copy.storage) == {}
+    assert find_orphans(copy.storage) == {}
 
 
 def test_starting_anew_begins_with_the_best(
@@ -50,8 +51,8 @@ def test_orphans_are_found_and_deleted(sqlite_url: str) -> None:
     study = toy_study(sqlite_url)
     study.run(2)
     optuna.delete_study(study_name="toy", storage=study.storage.optuna)
-    assert list(list_orphans(study.storage).values()) == ["toy"]
+    assert list(find_orphans(study.storage).values()) == ["toy"]
     assert delete_orphans(study.storage) == 1
-    assert list_orphans(study.storage) == {}
+    assert find_orphans(study.storage) == {}
     toy_study(sqlite_url)
     assert reopened(sqlite_url).office().counts().done == 0

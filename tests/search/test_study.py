@@ -15,10 +15,11 @@ from sqlalchemy import update
 import phaze_opt.search.study as study_module
 from phaze_opt.codec import to_json
 from phaze_opt.errors import ConflictError, InputError, NotFoundError
+from phaze_opt.search.catalogue import list_studies
 from phaze_opt.search.results import best_to_json_dict, summary_to_json_dict, trial_to_json_dict
 from phaze_opt.search.spec import SearchSpec
 from phaze_opt.search.storage import open_storage
-from phaze_opt.search.study import Study, list_studies
+from phaze_opt.search.study import Study
 from phaze_opt.search.tables import StudyRow, WorkloadRow
 from tests.search.fakes import (
     COUNT_VARIABLE,
