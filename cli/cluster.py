@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from .output import JsonOption, print_json, print_table
+
+KindChoice = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all"]
 
 app = typer.Typer(no_args_is_help=True, help="Look at clusters.")
 
@@ -65,3 +67,39 @@ def show(
 
     print_table(rows_table(levels))
     print(cluster.source)
+
+
+@app.command()
+def collective(
+    name: Annotated[str, typer.Argument(help="Preset or TOML file.", show_default=False)],
+    group: Annotated[int, typer.Option(help="Devices that take part.")],
+    size_bytes: Annotated[float, typer.Option(min=0, help="Of the whole tensor.")],
+    kind: Annotated[KindChoice, typer.Option(help="What they do.")] = "all_reduce",
+    stride: Annotated[int, typer.Option(min=1, help="Distance of their ranks.")] = 1,
+    as_json: JsonOption = False,
+) -> None:
+    """Show time, algorithm and bytes sent per device and level of one collective.
+
+    Example: phaze-opt cluster collective dgx-a100 --group 64 --size-bytes 1e9
+    """
+    from phaze_opt.estimator.volume import collective_cost
+    from phaze_opt.hardware.cluster import load_cluster
+
+    # A torus is cut to the slice that a job of this extent gets.
+    cluster = load_cluster(name, max(1, group * stride))
+    cost = collective_cost(kind, size_bytes, group, cluster, stride)
+    levels = [
+        {
+            "topology": level.topology,
+            "sustained_bytes_per_s": level.sustained_bytes_per_s,
+            "bytes_per_device": sent,
+        }
+        for level, sent in zip(cluster.levels, cost.bytes_by_level, strict=True)
+    ]
+    if as_json:
+        print_json({"algorithm": cost.algorithm, "time_s": cost.time_s, "levels": levels})
+        return
+    from phaze_opt.report.tables import rows_table
+
+    print_table(rows_table(levels))
+    print(f"{cost.algorithm}, {cost.time_s:.6g} s")

@@ -1,3 +1,4 @@
+import math
 from typing import cast
 
 import pytest
@@ -66,6 +67,14 @@ def test_tree_on_a_flat_level(size: float, steps: int) -> None:
 
 
 @given(sizes, st.integers(2, 64))
+def test_pairwise_on_a_flat_level(size: float, group: int) -> None:
+    """An all-to-all sends every other rank its part of the tensor, one message each."""
+    (pairwise,) = collective_terms("all_to_all", group, flat())
+    expected = (group - 1) / group * size / 1e9 + (group - 1) * 1e-6
+    assert pairwise.seconds(size) == pytest.approx(expected)
+
+
+@given(sizes, st.integers(2, 64))
 def test_all_reduce_is_reduce_scatter_and_all_gather(size: float, group: int) -> None:
     """An all-reduce takes as long as its two halves."""
     halves = [collective_s(kind, size, group, flat()) for kind in ("reduce_scatter", "all_gather")]
@@ -90,6 +99,32 @@ def test_hierarchical_is_not_slower_than_the_flat_ring(size: float, group: int) 
     assert terms["hierarchical"].seconds(size) <= terms["ring"].seconds(size) * (1 + 1e-12)
 
 
+@settings(max_examples=200)
+@given(
+    st.sampled_from(["all_reduce", "reduce_scatter", "all_gather"]),
+    sizes,
+    st.tuples(*[st.tuples(st.floats(1e9, 1e12), st.floats(0.0, 1e-4))] * 3),
+    st.integers(1, 6).map(lambda power: 2**power),
+    st.sampled_from([1, 2, 4]),
+)
+def test_hierarchical_is_never_slower_on_the_same_links(
+    kind: CollectiveName,
+    size: float,
+    links: tuple[tuple[float, float], ...],
+    group: int,
+    stride: int,
+) -> None:
+    """Whatever three levels of switches are like, going level by level beats one ring."""
+    levels = tuple(
+        NetworkLevel(bandwidth, latency, "switch", count)
+        for (bandwidth, latency), count in zip(links, (4, 6, None), strict=True)
+    )
+    terms = {t.algorithm: t for t in collective_terms(kind, group, Cluster("c", levels), stride)}
+    if "hierarchical" in terms:
+        limit = terms["ring"].seconds(size) * (1 + 1e-12)
+        assert terms["hierarchical"].seconds(size) <= limit
+
+
 @given(sizes, st.sampled_from([16, 32, 64]))
 def test_hierarchy_of_equal_levels_moves_as_much_as_one(size: float, group: int) -> None:
     """With the same bandwidth at both levels the volume is that of one flat level."""
@@ -105,6 +140,29 @@ def test_torus_meets_the_bound_of_its_links(axes: tuple[int, ...]) -> None:
     group = cluster.devices
     term = collective_terms("all_reduce", group, cluster)[-1]
     assert term.s_per_byte == pytest.approx(2 * (group - 1) / group / 270e9)
+
+
+@pytest.mark.parametrize("axes", [(4, 4, 4), (16, 8, 8), (2, 4, 8), (16, 4)])
+def test_torus_meets_the_bound_of_its_busiest_axis(axes: tuple[int, ...]) -> None:
+    """With one part of the tensor per axis, each going round them in another order.
+
+    An axis is busy with all parts in turn; only where the axes differ do phases wait for the
+    slowest of them.
+    """
+    parts = len(axes)
+    link_bytes_per_s = 270e9 / (2 * parts)
+    busy = []
+    for axis in range(parts):
+        carried = 0.0
+        for part in range(parts):
+            order = [(part + step) % parts for step in range(parts)]
+            before = math.prod(axes[done] for done in order[: order.index(axis)])
+            carried += (axes[axis] - 1) / axes[axis] / parts / before
+        busy.append(2 * carried / (2 * link_bytes_per_s))
+    cluster = torus(*axes)
+    found = collective_terms("all_reduce", cluster.devices, cluster)[-1].s_per_byte
+    assert found >= max(busy) * (1 - 1e-12)
+    assert found <= max(busy) * (1.0 if len(set(axes)) == 1 else 1.25) * (1 + 1e-12)
 
 
 def test_part_of_an_axis_is_a_line() -> None:

@@ -1,0 +1,45 @@
+"""``phaze-opt cluster``."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import Phaze
+
+
+def test_clusters_are_listed_and_shown(phaze: Phaze) -> None:
+    """Every preset has its levels, and the source of its numbers."""
+    assert "dgx-a100" in {row["name"] for row in phaze("cluster", "ls", "--json").json}
+    assert "dgx-a100" in phaze("cluster", "ls").out
+    shown = phaze("cluster", "show", "dgx-a100", "--json").json
+    assert len(shown["levels"]) == 2 and shown["source"]
+    assert shown["source"] in phaze("cluster", "show", "dgx-a100").out
+
+
+def test_a_collective_shows_time_and_volume(phaze: Phaze) -> None:
+    """64 devices in nodes of 8 move 7/8 of the tensor inside, twice, and of an eighth outside."""
+    command = ("cluster", "collective", "dgx-a100", "--group", "64", "--size-bytes", "1e9")
+    shown = phaze(*command, "--json").json
+    assert shown["algorithm"] == "hierarchical"
+    assert [level["bytes_per_device"] for level in shown["levels"]] == [1.75e9, 0.21875e9]
+    sent_s = sum(
+        level["bytes_per_device"] / level["sustained_bytes_per_s"] for level in shown["levels"]
+    )
+    assert shown["time_s"] == pytest.approx(sent_s, rel=0.01)
+    assert "hierarchical" in phaze(*command).out
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (("--group", "0"), "at least 1"),
+        (("--group", "8", "--size-bytes", "-1"), "--size-bytes"),
+        (("--group", "8", "--kind", "broadcast"), "--kind"),
+        (("--group", "9000"), "joins at most"),
+    ],
+)
+def test_bad_values_are_named(phaze: Phaze, changes: tuple[str, ...], sentence: str) -> None:
+    """A value that is not allowed is named, with exit code 2."""
+    ran = phaze("cluster", "collective", "tpuv4-torus", "--size-bytes", "1e6", *changes)
+    assert (ran.code, ran.out) == (2, "")
+    assert sentence in ran.sentence
