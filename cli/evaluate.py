@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -62,6 +63,10 @@ def evaluate(
     sequence_parallel: Annotated[
         bool, typer.Option("--sequence-parallel", help="Split the sequence over tensor groups.")
     ] = False,
+    timeline: Annotated[
+        Path | None,
+        typer.Option(metavar="OUT", help="Write the pipeline's timeline for Perfetto."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Estimate, schedule and place one training run; exit code 5 where it does not fit.
@@ -103,6 +108,10 @@ def evaluate(
             f"microbatch {microbatch}, recompute {recompute}, {optimizer}"
         )
         print_table(evaluation_tables(title, record))
+    if timeline is not None and evaluation.placement is not None:
+        from phaze_opt.report.timeline import write_timeline
+
+        write_timeline(timeline, evaluation.placement, training.pipeline_schedule)
     if not evaluation.feasible:
         raise typer.Exit(_INFEASIBLE)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from phaze_opt.placement.best import replayed_s
 from phaze_opt.placement.candidates import Candidate, CandidateCosts
-from phaze_opt.placement.costs import Integers
+from phaze_opt.placement.costs import Integers, StageCosts
 from phaze_opt.placement.memory import stage_memory
-from phaze_opt.placement.problem import Placement, Stage
+from phaze_opt.placement.pipeline import PipelineSchedule, Replay, replay
+from phaze_opt.placement.problem import ChunkWork, Placement, Stage
 
 
 def stage_bounds(starts: Integers, layers: int) -> list[tuple[int, int]]:
@@ -23,12 +26,17 @@ def describe(costs: CandidateCosts, candidate: Candidate, starts: Integers) -> P
     bounds = stage_bounds(starts, len(layers))
     held = costs.held(candidate)[:0:-1].tolist()
     shards = costs.shards(candidate.data)
+    synchronisation_s = costs.synchronisation_s(candidate, level)
+    optimizer_s = costs.optimizer_s(candidate, level)
     stages = tuple(
         Stage(
             layers=tuple(layer.name for layer in layers[i:j]),
             devices=candidate.tensor,
             load_s=float(table.load_s[i, j]),
             memory_bytes=stage_memory(layers[i:j], held[index], costs.optimizer, shards),
+            work=(chunk_work(table, i, j),),
+            synchronisation_s=float(synchronisation_s[i, j]),
+            optimizer_s=float(optimizer_s[i, j]),
         )
         for index, (i, j) in enumerate(bounds)
     )
@@ -42,6 +50,34 @@ def describe(costs: CandidateCosts, candidate: Candidate, starts: Integers) -> P
         stages=stages,
         time_per_batch_s=time_s,
         time_breakdown_s=_breakdown(costs, candidate, bounds[heaviest], time_s),
+    )
+
+
+def placement_replay(placement: Placement, schedule: PipelineSchedule = "1f1b") -> Replay:
+    """Replay one batch of a placement event by event.
+
+    Parameters
+    ----------
+    placement
+        Whose stages say what they do per microbatch.
+    schedule
+        That it was found under.
+    """
+    by_chunk = list(zip(*(stage.work for stage in placement.stages), strict=True))
+    return replay(
+        np.array([[work.forward_s for work in chunk] for chunk in by_chunk]),
+        np.array([[work.backward_s for work in chunk] for chunk in by_chunk]),
+        placement.microbatches,
+        schedule,
+    )
+
+
+def chunk_work(table: StageCosts, first: int, end: int) -> ChunkWork:
+    """Return what a run of layers does for one microbatch."""
+    return ChunkWork(
+        forward_s=float(table.forward_work_s[first, end]),
+        backward_s=float(table.backward_work_s[first, end]),
+        recompute_s=float(table.recompute_s[first, end]),
     )
 
 

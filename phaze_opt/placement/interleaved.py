@@ -17,6 +17,7 @@ from phaze_opt.errors import InfeasibleError
 from phaze_opt.estimator.collective import collective_terms
 from phaze_opt.placement.candidates import Candidate, CandidateCosts
 from phaze_opt.placement.costs import Floats, Integers, collective_table_s
+from phaze_opt.placement.describe import chunk_work
 from phaze_opt.placement.even import even_starts
 from phaze_opt.placement.infeasible import explain_excess
 from phaze_opt.placement.memory import chunked_memory, local_parameters
@@ -192,12 +193,17 @@ def _describe(costs: CandidateCosts, chunks: _Chunks, time_s: float) -> Placemen
     candidate = chunks.candidate
     forward_s, backward_s = _work_s(costs, chunks)
     loads_s = (forward_s + backward_s).sum(axis=0)
+    table = costs.stages(candidate, chunks.level)
+    tails_s = [_tail_s(costs, chunks, stage) for stage in range(candidate.pipeline)]
     stages = tuple(
         Stage(
             layers=tuple(layer.name for layer in _stage_layers(costs, chunks, stage)),
             devices=candidate.tensor,
             load_s=float(loads_s[stage]),
             memory_bytes=_memory(costs, chunks, stage),
+            work=tuple(chunk_work(table, i, j) for i, j in chunks.of_stage(stage)),
+            synchronisation_s=tails_s[stage][0],
+            optimizer_s=tails_s[stage][1],
         )
         for stage in range(candidate.pipeline)
     )

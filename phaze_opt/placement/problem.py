@@ -86,17 +86,43 @@ class StageMemory:
 
 
 @dataclass(frozen=True)
+class ChunkWork:
+    """What a stage does for one microbatch on one chunk of its layers, as the replay has it.
+
+    Attributes
+    ----------
+    forward_s, backward_s
+        Receives, gathered weights and gradient accumulation included.
+    recompute_s
+        The part of ``backward_s`` that runs forward work again, first.
+    """
+
+    forward_s: float
+    backward_s: float
+    recompute_s: float
+
+
+@dataclass(frozen=True)
 class Stage:
     """Layers on ``devices`` devices (the tensor-parallel group), consecutive unless interleaved.
 
-    ``load_s`` is the time of one microbatch forward and backward, transfers and gradient
-    accumulation included.
+    Attributes
+    ----------
+    load_s
+        Time of one microbatch forward and backward, transfers and gradient accumulation included.
+    work
+        The same by chunk; one chunk unless interleaved.
+    synchronisation_s, optimizer_s
+        After the last backward of a batch: exposed gradient synchronisation, optimizer step.
     """
 
     layers: tuple[str, ...]
     devices: int
     load_s: float
     memory_bytes: StageMemory
+    work: tuple[ChunkWork, ...]
+    synchronisation_s: float
+    optimizer_s: float
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ The format is the Trace Event Format: complete events ("X") with times in micros
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from phaze_opt.codec import to_json
@@ -37,6 +37,17 @@ def write_trace(path: Path, schedules: Iterable[tuple[ScheduleProblem, Schedule]
     events: list[Event] = []
     for process, (problem, schedule) in enumerate(schedules, start=1):
         events += trace_events(problem, schedule, process)
+    write_events(path, events)
+
+
+def write_events(path: Path, events: Sequence[Event]) -> None:
+    """Write events to one file.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
+    """
     try:
         path.write_bytes(to_json({"traceEvents": events, "displayTimeUnit": "ns"}))
     except OSError as error:
@@ -61,14 +72,14 @@ def trace_events(problem: ScheduleProblem, schedule: Schedule, process: int = 1)
         if pair[1].end_s > pair[1].start_s
     ]
     pairs.sort(key=lambda pair: (pair[1].start_s, pair[1].end_s))
-    events = [_name_event("process_name", process, 0, problem.name or f"schedule {process}")]
+    events = [name_event("process_name", process, 0, problem.name or f"schedule {process}")]
     first_lane = 1
     for core, count in (("TC", problem.num_tc), ("VC", problem.num_vc), (_NETWORK, 0)):
         own = [pair for pair in pairs if core in _kinds(pair[0])]
         lanes, used = _assign_lanes(own)
         labels = _lane_labels(core, count, used)
         for lane, label in enumerate(labels, start=first_lane):
-            events.append(_name_event("thread_name", process, lane, label))
+            events.append(name_event("thread_name", process, lane, label))
         for (operator, entry), own_lane in zip(own, lanes, strict=True):
             taken = range(len(labels)) if own_lane is None else (own_lane,)
             events += [_work_event(operator, entry, process, first_lane + lane) for lane in taken]
@@ -115,9 +126,36 @@ def _assign_lanes(
     return lanes, len(free_from_s)
 
 
-def _name_event(kind: str, process: int, lane: int, name: str) -> Event:
+def name_event(kind: str, process: int, lane: int, name: str) -> Event:
     """Name a process or a lane."""
     return {"name": kind, "ph": "M", "pid": process, "tid": lane, "args": {"name": name}}
+
+
+def slice_event(
+    name: str, category: str, span_s: tuple[float, float], process: int, lane: int, args: Event
+) -> Event:
+    """Show work on a lane.
+
+    Parameters
+    ----------
+    name, category, args
+        What is shown; viewers give each name a colour.
+    span_s
+        Start and end.
+    process, lane
+        Where.
+    """
+    start_s, end_s = span_s
+    return {
+        "name": name,
+        "cat": category,
+        "ph": "X",
+        "ts": start_s * _US_PER_S,
+        "dur": (end_s - start_s) * _US_PER_S,
+        "pid": process,
+        "tid": lane,
+        "args": args,
+    }
 
 
 def _work_event(
@@ -125,13 +163,6 @@ def _work_event(
 ) -> Event:
     """Show an operator on a lane."""
     hbm = operator.intra_op_hbm_fraction if entry.intra_operator else operator.hbm_fraction
-    return {
-        "name": operator.id,
-        "cat": operator.core,
-        "ph": "X",
-        "ts": entry.start_s * _US_PER_S,
-        "dur": (entry.end_s - entry.start_s) * _US_PER_S,
-        "pid": process,
-        "tid": lane,
-        "args": {"intra_operator": entry.intra_operator, "hbm_fraction": hbm},
-    }
+    args: Event = {"intra_operator": entry.intra_operator, "hbm_fraction": hbm}
+    span_s = entry.start_s, entry.end_s
+    return slice_event(operator.id, operator.core, span_s, process, lane, args)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,6 +59,18 @@ def test_degrees_are_taken(phaze: Phaze) -> None:
     assert [given["placement"][key] for key in ("pipeline", "data", "tensor")] == [2, 2, 1]
     solved = evaluate(phaze, "--json").json
     assert solved["time_per_batch_s"] <= given["time_per_batch_s"]
+
+
+def test_timeline_is_written(phaze: Phaze) -> None:
+    """The pipeline's timeline has a lane per stage and ends with the batch; none if infeasible."""
+    ran = evaluate(phaze, "--placement", "2x2x1", "--timeline", "t.json", "--json")
+    events = json.loads(Path("t.json").read_text("utf-8"))["traceEvents"]
+    assert sum(event["name"] == "thread_name" for event in events) == 2
+    end_us = max(event["ts"] + event["dur"] for event in events if event["ph"] == "X")
+    assert end_us == pytest.approx(1e6 * ran.json["time_per_batch_s"])
+    assert evaluate(phaze, "--set", "hbm_bytes=200000", "--timeline", "no.json").code == 5
+    assert not Path("no.json").exists()
+    assert evaluate(phaze, "--timeline", "no/such/folder.json").code == 2
 
 
 def test_infeasible_still_answers(phaze: Phaze) -> None:

@@ -1,0 +1,95 @@
+"""The timeline of a batch through its pipeline, for Perfetto and Chrome: a lane per stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from phaze_opt.placement.describe import placement_replay
+from phaze_opt.placement.pipeline import PipelineSchedule, Replay
+from phaze_opt.placement.problem import ChunkWork, Placement, Stage
+from phaze_opt.scheduling.trace import Event, name_event, slice_event, write_events
+
+_PROCESS = 1
+
+_Slice = tuple[str, tuple[float, float], Event]
+
+
+def write_timeline(path: Path, placement: Placement, schedule: PipelineSchedule = "1f1b") -> None:
+    """Write the events of one batch to a file.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
+    """
+    write_events(path, timeline_events(placement, schedule))
+
+
+def timeline_events(placement: Placement, schedule: PipelineSchedule = "1f1b") -> list[Event]:
+    """Give the events of one batch on one replica; what takes no time has none.
+
+    A stage's lane shows the forward, recompute and backward of every microbatch as the event
+    replay has them, with receives in the pass that waits for them; after its last backward the
+    exposed gradient synchronisation and the optimizer step. The last event of all lanes ends with
+    the batch.
+
+    Parameters
+    ----------
+    placement
+        Whose batch is shown.
+    schedule
+        That it was found under.
+    """
+    done = placement_replay(placement, schedule)
+    degrees = f"{placement.pipeline}x{placement.data}x{placement.tensor}"
+    events = [name_event("process_name", _PROCESS, 0, f"{degrees} {schedule}")]
+    for index, stage in enumerate(placement.stages):
+        lane = index + 1
+        label = f"stage {lane}: {stage.layers[0]} to {stage.layers[-1]}"
+        events.append(name_event("thread_name", _PROCESS, lane, label))
+        slices = [*_microbatch_slices(done, index, stage), *_final_slices(done, index, stage)]
+        slices.sort(key=lambda entry: entry[1])
+        events += [
+            slice_event(kind, kind, span_s, _PROCESS, lane, args)
+            for kind, span_s, args in slices
+            if span_s[1] > span_s[0]
+        ]
+    return events
+
+
+def _microbatch_slices(done: Replay, index: int, stage: Stage) -> Iterator[_Slice]:
+    """Yield what a stage does for every microbatch on each of its chunks."""
+    for chunk, work in enumerate(stage.work):
+        starts_s = zip(
+            done.forward_start_s[chunk, index].tolist(),
+            done.backward_start_s[chunk, index].tolist(),
+            strict=True,
+        )
+        for microbatch, (forward_s, backward_s) in enumerate(starts_s):
+            args: Event = {"microbatch": microbatch, "chunk": chunk}
+            for kind, span_s in _spans(work, forward_s, backward_s):
+                yield kind, span_s, args
+
+
+def _spans(
+    work: ChunkWork, forward_s: float, backward_s: float
+) -> list[tuple[str, tuple[float, float]]]:
+    """Return the three parts of one microbatch, which start at these times."""
+    recomputed_s = backward_s + work.recompute_s
+    return [
+        ("forward", (forward_s, forward_s + work.forward_s)),
+        ("recompute", (backward_s, recomputed_s)),
+        ("backward", (recomputed_s, backward_s + work.backward_s)),
+    ]
+
+
+def _final_slices(done: Replay, index: int, stage: Stage) -> list[_Slice]:
+    """Return what a stage does once per batch, behind its last backward."""
+    finish_s = float(done.finish_s[index])
+    synchronised_s = finish_s + stage.synchronisation_s
+    stepped_s = finish_s + (stage.synchronisation_s + stage.optimizer_s)
+    return [
+        ("gradient synchronisation", (finish_s, synchronised_s), {}),
+        ("optimizer", (synchronised_s, stepped_s), {}),
+    ]

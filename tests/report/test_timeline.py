@@ -1,0 +1,82 @@
+"""The timeline of a batch through its pipeline."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phaze_opt.errors import InfeasibleError
+from phaze_opt.placement.describe import placement_replay
+from phaze_opt.placement.pipeline import PipelineSchedule
+from phaze_opt.placement.problem import Placement, PlacementProblem
+from phaze_opt.placement.solve import solve_placement
+from phaze_opt.report.timeline import timeline_events, write_timeline
+from tests.placement.strategies import problems
+from tests.placement.test_interleaved import equal_layers
+from tests.placement.test_training_options import with_options
+
+PER_MICROBATCH = ("forward", "recompute", "backward")
+
+
+def slices(events: list[dict[str, Any]], lane: int) -> list[dict[str, Any]]:
+    """Return the work on one lane by start."""
+    own = [event for event in events if event["ph"] == "X" and event["tid"] == lane]
+    return sorted(own, key=lambda event: (event["ts"], event["dur"]))
+
+
+def check(placement: Placement, schedule: PipelineSchedule) -> None:
+    """Hold one timeline to its laws."""
+    events = timeline_events(placement, schedule)
+    finish_s = placement_replay(placement, schedule).finish_s
+    scale = 1e6 * placement.time_per_batch_s
+    ends = []
+    for lane, finish in enumerate(finish_s, start=1):
+        work = slices(events, lane)
+        for first, second in pairwise(work):
+            assert first["ts"] + first["dur"] <= second["ts"] + 1e-12 * scale
+        replayed = [event for event in work if event["name"] in PER_MICROBATCH]
+        last = replayed[-1]["ts"] + replayed[-1]["dur"]
+        assert last == pytest.approx(1e6 * finish, rel=1e-12)
+        ends.append(work[-1]["ts"] + work[-1]["dur"])
+        chunks = len(placement.stages[lane - 1].work)
+        for kind in ("forward", "backward"):
+            found = [event for event in work if event["name"] == kind]
+            assert len(found) == chunks * placement.microbatches
+    assert max(ends) == pytest.approx(scale, rel=1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems(), st.sampled_from(["1f1b", "gpipe"]))
+def test_a_lane_does_one_thing_at_a_time(
+    problem: PlacementProblem, schedule: PipelineSchedule
+) -> None:
+    """No two slices of a stage overlap; the last of it ends with the replay, of all the batch."""
+    try:
+        placement = solve_placement(with_options(problem, pipeline_schedule=schedule))
+    except InfeasibleError:
+        return
+    check(placement, schedule)
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 3, 6])
+def test_interleaved_chunks_share_a_lane(chunks: int) -> None:
+    """All chunks of a stage are on its lane."""
+    check(solve_placement(equal_layers(chunks), (4, 1, 1)), "interleaved")
+
+
+def test_the_file_is_one_document(tmp_path: Path) -> None:
+    """The file names the process and every stage's lane."""
+    placement = solve_placement(equal_layers(1), (4, 1, 1))
+    path = tmp_path / "timeline.json"
+    write_timeline(path, placement)
+    events = json.loads(path.read_text("utf-8"))["traceEvents"]
+    names = [event["args"]["name"] for event in events if event["ph"] == "M"]
+    assert names[0] == "4x1x1 1f1b"
+    assert names[1] == "stage 1: block.0 to block.5"
+    assert len(names) == 5
