@@ -42,14 +42,14 @@ def test_the_bubble_shrinks(chunks: int) -> None:
     assert placement.time_breakdown_s["bubble"] == pytest.approx(3 / chunks * load_s, rel=1e-6)
 
 
-def test_transfers_grow_with_the_chunks() -> None:
-    """Three chunks on an inner stage send and receive three times as often."""
-    times = {}
-    for chunks in (1, 3):
-        problem = equal_layers(chunks, bandwidth=10.0)
-        times[chunks] = solve_placement(problem, (4, 1, 1)).time_breakdown_s["transfer"]
-    # An inner stage of one chunk receives twice per microbatch, one of three chunks six times.
-    assert times[3] == pytest.approx(3 * times[1])
+@pytest.mark.parametrize("chunks", [2, 3, 6])
+def test_transfers_grow_with_the_chunks(chunks: int) -> None:
+    """With v chunks an inner stage sends and receives v times as often."""
+    times = [
+        solve_placement(equal_layers(v, bandwidth=10.0), (4, 1, 1)).time_breakdown_s["transfer"]
+        for v in (1, chunks)
+    ]
+    assert times[1] == pytest.approx(chunks * times[0])
 
 
 def test_the_first_stage_holds_more() -> None:

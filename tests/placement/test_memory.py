@@ -1,3 +1,5 @@
+import pytest
+
 from phaze_opt.placement.memory import local_parameters, stage_memory
 from phaze_opt.placement.problem import LayerCost
 from phaze_opt.placement.training import OPTIMIZERS
@@ -15,11 +17,11 @@ def test_state_per_parameter() -> None:
     assert stage_memory(layers, 1, OPTIMIZERS["sgd"]).total == 4_000
 
 
-def test_korthikanti_22b_state() -> None:
-    """The blocks of the 22B model (48 layers, h 6144) at tensor width 8 hold 45.6 GiB."""
-    hidden = 6144
+@pytest.mark.parametrize(("layers", "hidden", "pipeline"), [(48, 6144, 1), (96, 12288, 8)])
+def test_korthikanti_state(layers: int, hidden: int, pipeline: int) -> None:
+    """Blocks of the 22B model at tensor width 8, and of 175B on 8 stages too, hold 45.6 GiB."""
     block = 12 * hidden * hidden // 8 + 7 * hidden // 8 + 6 * hidden
-    memory = stage_memory([layer(block)] * 48, 1, OPTIMIZERS["adam"])
+    memory = stage_memory([layer(block)] * (layers // pipeline), 1, OPTIMIZERS["adam"])
     assert abs(memory.total / 2**30 - 45.6) < 0.05
 
 

@@ -46,6 +46,40 @@ def test_never_worse_than_given_degrees(problem: PlacementProblem) -> None:
         assert placement.time_per_batch_s <= limit
 
 
+@settings(max_examples=30, deadline=None)
+@given(problems(most_layers=4), st.floats(1.0, 10.0))
+def test_a_faster_inner_level_never_hurts(problem: PlacementProblem, factor: float) -> None:
+    """More bandwidth inside nodes of four makes no given degrees slower."""
+    (outer,) = problem.cluster.levels
+    times: list[list[float]] = []
+    for gain in (1.0, factor):
+        inner = replace(
+            outer, bandwidth_bytes_per_s=2 * gain * outer.bandwidth_bytes_per_s, group_size=4
+        )
+        levels = replace(problem, cluster=replace(problem.cluster, levels=(inner, outer)))
+        times.append([])
+        for degrees in all_degrees(levels):
+            try:
+                times[-1].append(solve_placement(levels, degrees).time_per_batch_s)
+            except InfeasibleError:
+                times[-1].append(float("inf"))
+    assert all(after <= before * (1 + 1e-12) for before, after in zip(*times, strict=True))
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems())
+def test_breakdown_is_that_of_the_heaviest_stage(problem: PlacementProblem) -> None:
+    """Work and what follows the last backward are those of the stage with the largest load."""
+    placement = solved(problem)
+    if placement is not None:
+        heaviest = max(placement.stages, key=lambda stage: stage.load_s)
+        parts = dict(placement.time_breakdown_s)
+        assert parts.pop("optimizer") == heaviest.optimizer_s
+        assert parts.pop("gradient_synchronisation") == heaviest.synchronisation_s
+        del parts["bubble"]
+        assert sum(parts.values()) == pytest.approx(placement.microbatches * heaviest.load_s)
+
+
 @settings(max_examples=60, deadline=None)
 @given(problems())
 def test_breakdown_sums_to_the_time(problem: PlacementProblem) -> None:

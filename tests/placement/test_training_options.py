@@ -3,12 +3,14 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.placement.candidates import Candidate, CandidateCosts
-from phaze_opt.placement.problem import Placement, PlacementProblem
+from phaze_opt.placement.memory import Shards, stage_memory
+from phaze_opt.placement.problem import LayerCost, Placement, PlacementProblem
 from phaze_opt.placement.solve import solve_placement
-from phaze_opt.placement.training import Training
+from phaze_opt.placement.training import OPTIMIZERS, OptimizerName, Training
 from tests.placement.strategies import all_degrees, problems
 from tests.placement.test_solve import chain
 
@@ -56,6 +58,33 @@ def test_zero_1_and_2_keep_the_volume(problem: PlacementProblem) -> None:
         assert not gathers[2].any()
         if data > 1 and costs[0].stages(candidate, 0).parameters[0, -1] > 0:
             assert gathers[3][0, -1] > 0
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)), min_size=1, max_size=6),
+    st.integers(1, 64),
+    st.integers(1, 4),
+    st.sampled_from(["sgd", "adam"]),
+)
+def test_a_stage_never_grows_with_the_zero_stage(
+    sizes: list[tuple[int, int]], data: int, in_flight: int, optimizer: OptimizerName
+) -> None:
+    """Stages 0 to 3 hold less and less state; what stage 3 gathers is one layer's weights."""
+    layers = [LayerCost("", 0, 0, 0, held, 0, 1, transient, 0) for held, transient in sizes]
+    held = [
+        stage_memory(layers, in_flight, OPTIMIZERS[optimizer], Shards.of(zero, data))
+        for zero in range(4)
+    ]
+    states = [memory.parameters + memory.gradients + memory.optimizer for memory in held]
+    assert states == sorted(states, reverse=True)
+    assert [memory.total for memory in held[:3]] == sorted(
+        (memory.total for memory in held[:3]), reverse=True
+    )
+    largest = max(size for size, _ in sizes) * OPTIMIZERS[optimizer].weight_bytes
+    saved = held[2].parameters - held[3].parameters
+    if saved >= largest:
+        assert held[3].total <= held[2].total
 
 
 def test_zero_3_gathers_twice_per_microbatch() -> None:
