@@ -42,6 +42,20 @@ def training(
     _show(validate_training(), rows, as_json)
 
 
+@app.command()
+def memory(
+    rows: Annotated[bool, typer.Option("--rows", help="Show every row, not only tables.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare every built-in published memory figure with the captured bytes.
+
+    Example: phaze-opt validate memory --rows
+    """
+    from phaze_opt.report.validation import validate_memory
+
+    _show(validate_memory(), rows, as_json)
+
+
 def _show(tables: list[ValidationTable], rows: bool, as_json: bool) -> None:
     """Print tables, as data or for a person."""
     if as_json:
@@ -63,11 +77,12 @@ def _plain(table: ValidationTable) -> dict[str, Any]:
         "mean_absolute_error": table.mean_absolute_error,
         "worst_error": table.worst_error,
         "source": table.source,
+        "unit": table.unit,
         "rows": [
             {
                 "case": row.case,
-                "measured_s": row.measured_s,
-                "predicted_s": row.predicted_s,
+                "measured": row.measured,
+                "predicted": row.predicted,
                 "error": row.error,
             }
             for row in table.rows
@@ -89,14 +104,15 @@ def _summary(table: ValidationTable) -> dict[str, Any]:
 
 def _lines(table: ValidationTable) -> list[dict[str, Any]]:
     """Return one line per measured row."""
-    from phaze_opt.units import format_seconds
+    from phaze_opt.units import format_bytes, format_seconds
 
+    write = format_seconds if table.unit == "s" else format_bytes
     return [
         {
             "accelerator": table.accelerator,
             "case": row.case,
-            "measured": format_seconds(row.measured_s),
-            "predicted": format_seconds(row.predicted_s),
+            "measured": write(row.measured),
+            "predicted": write(row.predicted),
             "error": f"{row.error:+.1%}",
         }
         for row in table.rows

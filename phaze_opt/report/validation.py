@@ -10,14 +10,14 @@ from __future__ import annotations
 import csv
 from dataclasses import dataclass
 from importlib import resources
-from typing import cast
+from typing import Literal, cast
 
 from phaze_opt.errors import PhazeError
 from phaze_opt.estimator.single import estimate_gemm, estimate_vector
 from phaze_opt.evaluate import evaluate
 from phaze_opt.hardware.cluster import load_cluster
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.placement.training import Training
+from phaze_opt.placement.training import OPTIMIZERS, Training
 from phaze_opt.scheduling.problem import Schedule
 from phaze_opt.workload.graph import Gemm, Recompute
 from phaze_opt.workload.zoo import load_workload
@@ -31,29 +31,30 @@ class ValidationRow:
     ----------
     case
         What was measured, for a person.
-    measured_s, predicted_s
-        Times; the prediction includes the constant per call of the measurement.
+    measured, predicted
+        In the table's unit; a time includes the constant per call of the measurement.
     """
 
     case: str
-    measured_s: float
-    predicted_s: float
+    measured: float
+    predicted: float
 
     @property
     def error(self) -> float:
         """Signed relative error of the prediction."""
-        return self.predicted_s / self.measured_s - 1.0
+        return self.predicted / self.measured - 1.0
 
 
 @dataclass(frozen=True)
 class ValidationTable:
-    """All rows of one kind on one accelerator."""
+    """All rows of one kind on one accelerator; ``unit`` is ``s`` or ``B``."""
 
     name: str
     accelerator: str
     call_overhead_s: float
     source: str
     rows: tuple[ValidationRow, ...]
+    unit: Literal["s", "B"] = "s"
 
     @property
     def mean_absolute_error(self) -> float:
@@ -143,6 +144,45 @@ def _predict_run(row: dict[str, str], schedules: dict[str, Schedule]) -> Validat
     if not times_s:
         raise PhazeError(f"The measured run {row['case']!r} does not fit in the model.")
     return ValidationRow(row["case"], float(row["measured_s"]), min(times_s))
+
+
+def validate_memory() -> list[ValidationTable]:
+    """Predict what the transformer blocks of published training runs hold on a device.
+
+    ``blocks`` of the data says how many blocks' stashes the first stage holds at its peak: all of
+    them without a pipeline, and ``L / p · p · (1 + (p − 1) / (p · v))`` in an interleaved one.
+    """
+    rows = _read("memory.csv")
+    return [
+        ValidationTable(
+            "korthikanti memory",
+            "a100-80",
+            0.0,
+            rows[0]["source"],
+            tuple(_predict_memory(row) for row in rows),
+            unit="B",
+        )
+    ]
+
+
+def _predict_memory(row: dict[str, str]) -> ValidationRow:
+    """Read one row's bytes off the captured block."""
+    workload = load_workload(
+        row["model"],
+        tensor_parallel=(int(row["tensor"]),),
+        microbatch=(int(row["microbatch"]),),
+        sequence_parallel=row["sequence_parallel"] == "true",
+    )
+    (variant,) = workload.variants
+    (block,) = [layer for layer in variant.layers if layer.name == "block"]
+    adam = OPTIMIZERS["adam"]
+    state_bytes = adam.weight_bytes + adam.gradient_bytes + adam.state_bytes
+    per_block: int = (
+        block.parameters * state_bytes
+        if row["quantity"] == "state"
+        else getattr(block.stash_bytes, row["recompute"])
+    )
+    return ValidationRow(row["case"], float(row["measured_bytes"]), int(row["blocks"]) * per_block)
 
 
 def _read(name: str) -> list[dict[str, str]]:

@@ -25,6 +25,7 @@ COMMANDS = [
     ("estimate", "vector"),
     ("validate", "operators"),
     ("validate", "training"),
+    ("validate", "memory"),
     ("spec", "check"),
     *(("study", verb) for verb in ("create", "run", "show", "best", "ls", "trials", "delete")),
     *(("study", verb) for verb in ("stop", "export")),
