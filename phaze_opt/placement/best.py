@@ -19,6 +19,9 @@ from phaze_opt.placement.pipeline import finish_s, held_by_place
 REPLAY_MARGIN = 0.02
 """Splits whose closed form is this close to the best one are replayed too."""
 
+_SORTED_FIRST = 64
+"""Candidates, more or less, that are sorted before the others."""
+
 
 def best_placement(costs: CandidateCosts) -> tuple[Candidate, Integers] | None:
     """Return the candidate and the first layers of its stages with the least replayed time."""
@@ -45,7 +48,7 @@ def _closed_form_answers(costs: CandidateCosts) -> list[tuple[Candidate, Integer
     """Return the best split of every candidate whose closed form is near the least of all."""
     best_s = np.inf
     answers: list[tuple[float, Candidate, Integers]] = []
-    grids = list(costs.grids())
+    grids = costs.grids
     work_s = [_least_work_s(costs, grid) for grid in grids]
     bounds_s = [
         work + costs.least_tail_s(grid, _first_stage_parameters(costs, grid))
@@ -86,16 +89,25 @@ def _by_bound(
     if not grids:
         return
     bound_s = np.concatenate(bounds_s)
-    grid_index = np.repeat(np.arange(len(grids)), [len(grid.data) for grid in grids])
-    entry = np.concatenate([np.arange(len(grid.data)) for grid in grids])
-    data = np.concatenate([grid.data for grid in grids])
-    pipeline = np.concatenate([grid.pipeline for grid in grids])
-    tensor = np.concatenate([np.full(len(grid.data), grid.tensor) for grid in grids])
-    order = np.lexsort((grid_index, tensor, data, pipeline, pipeline * data * tensor, bound_s))
-    for index in order:
-        if not np.isfinite(bound_s[index]):
-            return
-        yield int(grid_index[index]), int(entry[index])
+    first = np.cumsum([0, *(len(grid.data) for grid in grids)])
+    # Few are ever asked for: those with the least bounds are sorted first, the others on demand.
+    limit_s = (
+        np.partition(bound_s, _SORTED_FIRST)[_SORTED_FIRST]
+        if len(bound_s) > _SORTED_FIRST
+        else np.inf
+    )
+    for index in (np.flatnonzero(bound_s <= limit_s), np.flatnonzero(bound_s > limit_s)):
+        grid_index = np.searchsorted(first, index, side="right") - 1
+        entry = index - first[grid_index]
+        data = np.concatenate([grid.data for grid in grids])[index]
+        pipeline = np.concatenate([grid.pipeline for grid in grids])[index]
+        tensor = np.array([grid.tensor for grid in grids])[grid_index]
+        devices = pipeline * data * tensor
+        order = np.lexsort((grid_index, tensor, data, pipeline, devices, bound_s[index]))
+        for position in order:
+            if not np.isfinite(bound_s[index[position]]):
+                return
+            yield int(grid_index[position]), int(entry[position])
 
 
 def _least_work_s(costs: CandidateCosts, grid: CandidateGrid) -> Floats:
@@ -127,7 +139,7 @@ def _first_stage_parameters(costs: CandidateCosts, grid: CandidateGrid) -> Integ
 
 def _even_splits(costs: CandidateCosts) -> Iterator[tuple[float, Candidate, Integers]]:
     """Yield even splits by rising lower bound of their replayed time."""
-    grids = list(costs.grids())
+    grids = costs.grids
     if not grids:
         return
     layers = costs.problem.layers[grids[0].tensor]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -209,8 +209,12 @@ class CandidateCosts:
         sync_s = exposed * np.where(size_bytes > 0, lines_s.min(axis=1), 0.0)
         return np.asarray(tail_s + sync_s)
 
-    def grids(self) -> Iterator[CandidateGrid]:
-        """Yield all candidates: every width, data degree and number of stages that may run."""
+    @cached_property
+    def grids(self) -> tuple[CandidateGrid, ...]:
+        """All candidates: every width, data degree and number of stages that may run."""
+        return tuple(self._grids())
+
+    def _grids(self) -> Iterator[CandidateGrid]:
         problem = self.problem
         devices, training = problem.cluster.devices, problem.training
         reach = _reach(problem.cluster)

@@ -101,7 +101,7 @@ def _possible(costs: CandidateCosts, candidate: Candidate) -> bool:
 
 def _all_chunks(costs: CandidateCosts) -> Iterator[_Chunks]:
     """Yield the chunks of all degrees that can be interleaved."""
-    for grid in costs.grids():
+    for grid in costs.grids:
         for index in range(len(grid.data)):
             candidate = grid.candidate(index)
             if _possible(costs, candidate):

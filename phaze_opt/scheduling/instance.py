@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from phaze_opt.scheduling.problem import IntraOperatorRule
 
@@ -61,7 +62,7 @@ class Instance:
         """Number of operators."""
         return len(self.duration)
 
-    @property
+    @cached_property
     def runs_alone(self) -> tuple[tuple[bool, bool], ...]:
         """Whether each operator, in each mode, keeps all others from running beside it."""
         free = any(

@@ -181,16 +181,28 @@ def _start_operator(
     child[OPENING] = state[OPENING] == 1 and operators[i, FIRST] == (code & 1)
 
 
-@inner("void(i8[::1], i8[:, ::1], f8[:, ::1], i8[:, ::1], i8[:, ::1], i8, i8, i8[::1])")
+@inner("i8(i8[::1], i8, i8, i8[:, ::1], i8[:, ::1], i8)")
+def _path_bound(
+    state: IntArray, code: int, start: int, operators: IntArray, ready: IntArray, waiting: int
+) -> int:
+    """Bound a child by the longest path; most children are dropped by it, before they are written.
+
+    The paths from what was running before are in the bound of the state itself.
+    """
+    i = code >> 1
+    end = start + operators[i, DURATION + (code & 1)]
+    bound = max(state[BOUND], end + operators[i, BELOW])
+    for x in range(waiting):
+        other = ready[x, 0]
+        if other != i:
+            soonest = max(ready[x, 1], start + operators[other, SHORTEST])
+            bound = max(bound, soonest + operators[other, BELOW])
+    return int(bound)
+
+
+@inner("void(i8[::1], i8, f8[:, ::1], i8[:, ::1], i8, i8[::1])")
 def _bound_child(
-    state: IntArray,
-    operators: IntArray,
-    rate: FloatArray,
-    least: IntArray,
-    ready: IntArray,
-    waiting: int,
-    lanes: int,
-    child: IntArray,
+    state: IntArray, bound: int, rate: FloatArray, least: IntArray, lanes: int, child: IntArray
 ) -> None:
     """Write the child's lower bound, and the key that ranks it.
 
@@ -199,14 +211,6 @@ def _bound_child(
     """
     start = child[NOW]
     i = child[CODE] >> 1
-    bound = state[BOUND]
-    for q in range(LISTS, LISTS + child[RUNNING]):
-        bound = max(bound, child[q + lanes] + operators[child[q] >> 1, BELOW])
-    for x in range(waiting):
-        other = ready[x, 0]
-        if other != i:
-            soonest = max(ready[x, 1], start + operators[other, SHORTEST])
-            bound = max(bound, soonest + operators[other, BELOW])
     total = 0
     for f in range(least.shape[0]):
         rest = LISTS + 2 * lanes + f
@@ -279,8 +283,11 @@ def _expand_layer(
         for c in range(candidates):
             if found[c, 1] >= least_end:
                 continue
+            bound = _path_bound(state, found[c, 0], found[c, 1], operators, ready, waiting)
+            if bound >= upper:
+                continue
             _start_operator(state, found[c, 0], found[c, 1], operators, lanes, first_word, child)
-            _bound_child(state, operators, rate, least, ready, waiting, lanes, child)
+            _bound_child(state, bound, rate, least, lanes, child)
             if child[BOUND] >= upper:
                 continue
             child[PARENT] = s

@@ -175,12 +175,13 @@ def _solve_instance(
     plan = best_list_schedule(instance, bounds)
     if near(plan.makespan) <= bounds.makespan:
         return plan, bounds.makespan, "list"
-    instance = drop_hopeless_modes(instance, near(plan.makespan))
-    if not all(instance.modes):
+    fewer = drop_hopeless_modes(instance, near(plan.makespan))
+    if not all(fewer.modes):
         return plan, near(plan.makespan), "list"
-    bounds = root_bounds(instance)
-    if near(plan.makespan) <= bounds.makespan:
-        return plan, near(plan.makespan), "list"
+    if fewer.modes != instance.modes:
+        instance, bounds = fewer, root_bounds(fewer)
+        if near(plan.makespan) <= bounds.makespan:
+            return plan, near(plan.makespan), "list"
     # Numba is imported only where bounds and list schedules leave something open.
     began = time.perf_counter()
     from phaze_opt.scheduling.branch_and_bound import improve
