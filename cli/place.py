@@ -87,8 +87,8 @@ def place(
     _refuse({"--cost": cost, "--devices": devices}, "phaze")
     partition = read_partition(data, what)
     latency = objective is Objective.latency
-    if latency and splits is not None:
-        raise InputError("--splits belongs to --objective throughput, not to latency.")
+    if latency and splits is Splits.any:
+        raise InputError("--splits is any, but --objective latency allows contiguous splits only.")
     any_split = splits is Splits.any
     key = "latency" if latency else "max_load"
     _print(lambda: _place_partition(partition, any_split, latency), {key: None, **_NO_SPLIT})

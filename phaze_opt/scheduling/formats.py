@@ -103,12 +103,16 @@ def read_problems(
     position = _skip_space(text, 0)
     while position < len(text):
         line = text.count("\n", 0, position) + 1
-        place = f"{what} at {path}, line {line},"
+        place = f"{what} at {path}, line {line}"
         try:
             plain, position = decoder.raw_decode(text, position)
         except (json.JSONDecodeError, RecursionError) as error:
             raise InputError(f"The {place} is not valid JSON: {error}.") from None
-        problems.append(_to_problem(from_builtins(plain, _ProblemRow, place), intra_operator))
+        row = from_builtins(plain, _ProblemRow, place)
+        try:
+            problems.append(_to_problem(row, intra_operator))
+        except InputError as error:
+            raise InputError(f"The {place} is not valid: {error}") from None
         position = _skip_space(text, position)
     if not problems:
         raise InputError(f"The {what} at {path} is empty, but it must hold at least one problem.")
@@ -137,9 +141,7 @@ def _to_problem(row: _ProblemRow, intra_operator: IntraOperatorRule) -> Schedule
     for edge in row.edges:
         for end in edge:
             if end not in place:
-                raise InputError(
-                    f"Problem {row.name!r} has the edge {list(edge)}, but no operator {end!r}."
-                )
+                raise InputError(f"There is the edge {list(edge)}, but no operator {end!r}.")
     edges = tuple((place[before], place[after]) for before, after in row.edges)
     problem = replace(problem, edges=edges)
     topological_order(problem)

@@ -37,7 +37,8 @@ def validate(problem: ScheduleProblem) -> tuple[int, ...]:
     ------
     InputError
         For an unknown rule or core type, a latency or fraction outside its range, an operator that
-        no core can run, two operators of one id, an edge to an unknown operator, or a cycle.
+        no core can run, latencies without a finite sum, two operators of one id, an edge to an
+        unknown operator, or a cycle.
     """
     if problem.intra_operator not in INTRA_OPERATOR_RULES:
         raise unknown_name("intra-operator rule", problem.intra_operator, INTRA_OPERATOR_RULES)
@@ -45,11 +46,18 @@ def validate(problem: ScheduleProblem) -> tuple[int, ...]:
         if getattr(problem, name) < 0:
             raise InputError(f"{name} is {getattr(problem, name)}, but it must not be negative.")
     seen: set[str] = set()
+    total_s = 0.0
     for operator in problem.operators:
         _validate_operator(operator, problem)
         if operator.id in seen:
             raise InputError(f"Two operators have the id {operator.id!r}; ids must be unique.")
         seen.add(operator.id)
+        total_s += max(operator.latency_s, operator.intra_op_latency_s)
+        if math.isinf(total_s):
+            raise InputError(
+                f"With {operator.id!r}, the latencies of the operators add up to more seconds "
+                "than a floating-point number can hold."
+            )
     return topological_order(problem)
 
 

@@ -61,6 +61,7 @@ def test_graph_splits(tmp_path: Path) -> None:
         ([], "max_load"),
         (["--splits", "any"], "max_load"),
         (["--objective", "latency"], "latency"),
+        (["--objective", "latency", "--splits", "contiguous"], "latency"),
     ):
         answer = run("place", file, "--format", "dnn-partitioning", *options)
         assert set(answer) == {"status", key, "splits", "bound", "gap", "solve_s"}
@@ -131,6 +132,10 @@ def test_infeasible_still_prints_json() -> None:
         ([PHAZE / "004.json", "--format", "dnn-partitioning"], InputError),  # another format
         ([PHAZE / "004.json", "--format", "phaze", "--splits", "any"], InputError),
         ([GRAPH, "--format", "dnn-partitioning", "--cost", "true"], InputError),
+        (
+            [GRAPH, "--format", "dnn-partitioning", "--objective", "latency", "--splits", "any"],
+            InputError,
+        ),
     ],
 )
 def test_mistakes(arguments: list[object], error: type[Exception]) -> None:

@@ -94,6 +94,14 @@ def test_malformed_files_are_refused(tmp_path: Path, text: str, words: str) -> N
         read_problems(path)
 
 
+def test_a_refusal_names_the_line(tmp_path: Path) -> None:
+    """Among many problems, what is wrong is told with the line of its problem."""
+    path = tmp_path / "problems.jsonl"
+    path.write_text(f"{changed()}\n{with_operator(latency_s=-1)}\n")
+    with pytest.raises(InputError, match=r"line 2 is not valid: latency_s of operator 'a'"):
+        read_problems(path)
+
+
 def test_missing_and_binary_files(tmp_path: Path) -> None:
     """A file that is not there is not found; one that is not text is refused."""
     with pytest.raises(NotFoundError):

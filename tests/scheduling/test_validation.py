@@ -45,6 +45,16 @@ def test_a_good_problem_passes() -> None:
         (replace(GOOD, edges=((1, 3),)), "'odd'.*number 3"),
         (replace(GOOD, edges=((-1, 1),)), "'odd'.*number -1"),
         (replace(GOOD, num_tc=-2), "num_tc is -2"),
+        (
+            replace(
+                GOOD,
+                operators=tuple(
+                    ScheduleOperator(name, "TC", 1e308, 1.0) for name in ("one", "odd")
+                ),
+                edges=(),
+            ),
+            "'odd'.*add up",
+        ),
     ],
 )
 def test_refused_with_the_operator(problem: ScheduleProblem, words: str) -> None:
