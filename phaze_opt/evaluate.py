@@ -12,6 +12,7 @@ from typing import Literal
 
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.estimator.estimate import ENERGY_LEVELS
+from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.evaluation import Evaluation
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.cluster import Cluster
@@ -89,6 +90,8 @@ def evaluate(
         training=training,
         hbm_usable_bytes=accelerator.usable_hbm_bytes,
         hbm_bytes_per_s=accelerator.sustained_hbm_bytes_per_s,
+        step_parameters_per_s=_lanes_per_s(accelerator, f"{training.optimizer}_update"),
+        accumulation_parameters_per_s=_lanes_per_s(accelerator, "add"),
     )
     try:
         solved = solve_placement(problem, degrees)
@@ -103,6 +106,12 @@ def evaluate(
         )
         return _infeasible(excess, accelerator, costs[solved.tensor])
     return result
+
+
+def _lanes_per_s(accelerator: Accelerator, kind: str) -> float:
+    """Elements of a vector operator per second on all lanes of the chip."""
+    lanes = accelerator.num_vc * accelerator.pe_vc
+    return lanes * accelerator.sustained_clock_hz / vector_operator(kind).cycles
 
 
 def _degrees(

@@ -163,7 +163,7 @@ class CandidateCosts:
 
     def optimizer_s(self, candidate: Candidate, level: int) -> Floats:
         """Return the time of every stage's optimizer step, on what a replica keeps of it."""
-        step_s = self.problem.training.step_bytes / self.problem.hbm_bytes_per_s
+        step_s = self.problem.step_s_per_parameter
         shards = self.shards(candidate.data).optimizer
         return np.asarray(self.stages(candidate, level).parameters * (step_s / shards))
 
@@ -195,7 +195,7 @@ class CandidateCosts:
     def least_tail_s(self, grid: CandidateGrid, parameters: Integers) -> Floats:
         """Bound the tail of stages with so many parameters from below, for a whole grid."""
         training = self.problem.training
-        step_s = self.problem.training.step_bytes / self.problem.hbm_bytes_per_s
+        step_s = self.problem.step_s_per_parameter
         shards = grid.data if training.zero >= 1 else np.ones_like(grid.data)
         tail_s: Floats = parameters * (step_s / shards)
         if not grid.data_inside:

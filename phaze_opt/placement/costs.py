@@ -114,7 +114,7 @@ def stage_costs(
         forward_s=_interval_sum([layer.forward_s for layer in layers]),
         backward_s=_interval_sum([layer.backward_s for layer in layers]),
         recompute_s=_interval_sum([layer.recompute_s for layer in layers]),
-        accumulation_s=parameters * (optimizer.accumulation_bytes / problem.hbm_bytes_per_s),
+        accumulation_s=parameters * problem.accumulation_s_per_parameter,
         receive_activation_s=activation,
         receive_gradient_s=gradient,
         gather_s=collective_table_s(gather_terms, parameters * optimizer.weight_bytes),
@@ -149,7 +149,8 @@ def _resident_bytes(
     working_set = _interval_max([layer.transient_bytes for layer in layers])
     if shards.weights > 1:
         largest = _interval_max([layer.parameters for layer in layers])
-        working_set = working_set + largest * optimizer.weight_bytes
+        others = largest * optimizer.weight_bytes * (shards.weights - 1)
+        working_set = working_set + np.floor_divide(others, shards.weights)
     return np.asarray(state + working_set, dtype=np.float64)
 
 

@@ -185,7 +185,7 @@ def _tail_s(costs: CandidateCosts, chunks: _Chunks, stage: int) -> tuple[float, 
         shared_bytes = max(tied) * optimizer.gradient_bytes
         sync_s += 2.0 * link.latency_s + shared_bytes / link.link_bytes_per_s
     shards = costs.shards(candidate.data).optimizer
-    return sync_s, parameters * problem.training.step_bytes / problem.hbm_bytes_per_s / shards
+    return sync_s, parameters * problem.step_s_per_parameter / shards
 
 
 def _describe(costs: CandidateCosts, chunks: _Chunks, time_s: float) -> Placement:

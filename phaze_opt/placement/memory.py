@@ -65,7 +65,7 @@ def stage_memory(
         Bytes per parameter.
     shards
         What replicas share out. Shared-out weights are gathered for one layer at a time, which
-        adds the largest layer's weights to the working set.
+        adds the other replicas' shares of the largest layer to the working set.
     """
     return chunked_memory(layers, in_flight, optimizer, shards)
 
@@ -79,12 +79,12 @@ def chunked_memory(
     the chunks of an interleaved pipeline.
     """
     parameters = local_parameters(layers)
-    gathered = max(layer.parameters for layer in layers) if shards.weights > 1 else 0
+    largest = max(layer.parameters for layer in layers) * optimizer.weight_bytes
+    gathered = largest * (shards.weights - 1) // shards.weights
     return StageMemory(
         parameters=-(-parameters * optimizer.weight_bytes // shards.weights),
         gradients=-(-parameters * optimizer.gradient_bytes // shards.gradients),
         optimizer=-(-parameters * optimizer.state_bytes // shards.optimizer),
         stash=math.ceil(in_flight * sum(layer.stash_bytes for layer in layers)),
-        transient=max(layer.transient_bytes for layer in layers)
-        + gathered * optimizer.weight_bytes,
+        transient=max(layer.transient_bytes for layer in layers) + gathered,
     )

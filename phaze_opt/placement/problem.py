@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from phaze_opt.hardware.cluster import Cluster
-from phaze_opt.placement.training import Training
+from phaze_opt.placement.training import OPTIMIZERS, Training
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ class PlacementProblem:
         Memory of one device that a stage may fill.
     hbm_bytes_per_s
         Sustained HBM bandwidth of one device (gradient accumulation, optimizer step).
+    step_parameters_per_s, accumulation_parameters_per_s
+        What the vector lanes of one device can update, and accumulate; by default they never bind.
     """
 
     layers: Mapping[int, tuple[LayerCost, ...]]
@@ -67,6 +70,21 @@ class PlacementProblem:
     training: Training
     hbm_usable_bytes: float
     hbm_bytes_per_s: float
+    step_parameters_per_s: float = math.inf
+    accumulation_parameters_per_s: float = math.inf
+
+    @property
+    def step_s_per_parameter(self) -> float:
+        """Time of the optimizer step per local parameter: HBM or lanes, whichever is slower."""
+        hbm_s = self.training.step_bytes / self.hbm_bytes_per_s
+        return max(hbm_s, 1.0 / self.step_parameters_per_s)
+
+    @property
+    def accumulation_s_per_parameter(self) -> float:
+        """Time per local parameter to add one microbatch's gradients to the accumulator."""
+        optimizer = OPTIMIZERS[self.training.optimizer]
+        hbm_s = optimizer.accumulation_bytes / self.hbm_bytes_per_s
+        return max(hbm_s, 1.0 / self.accumulation_parameters_per_s)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 
 from hypothesis import strategies as st
@@ -70,6 +71,8 @@ def problems(
         ),
         hbm_usable_bytes=draw(st.sampled_from([500.0, 1000.0, 2000.0, 1e9])),
         hbm_bytes_per_s=draw(st.sampled_from([100.0, 1e4])),
+        step_parameters_per_s=draw(st.sampled_from([50.0, math.inf])),
+        accumulation_parameters_per_s=draw(st.sampled_from([50.0, math.inf])),
     )
 
 
@@ -109,12 +112,12 @@ def closed_form(
         parameters = local_parameters(held)
         forward = sum(layer.forward_s for layer in held)
         backward = sum(layer.backward_s + layer.recompute_s for layer in held)
-        backward += parameters * optimizer.accumulation_bytes / problem.hbm_bytes_per_s
+        backward += parameters * problem.accumulation_s_per_parameter
         if i > 0:
             forward += send_receive_s(layers[i - 1].output_bytes, problem.cluster)
         if j < len(layers):
             backward += send_receive_s(layers[j - 1].output_bytes, problem.cluster)
-        tail = parameters * training.step_bytes / problem.hbm_bytes_per_s
+        tail = parameters * problem.step_s_per_parameter
         if parameters:
             gradient_bytes = parameters * optimizer.gradient_bytes
             tail += collective_s("all_reduce", gradient_bytes, data, problem.cluster, tensor)

@@ -153,6 +153,8 @@ def test_time_units_do_not_matter(problem: PlacementProblem, scale: float) -> No
         },
         cluster=replace(problem.cluster, levels=(slower,)),
         hbm_bytes_per_s=problem.hbm_bytes_per_s / scale,
+        step_parameters_per_s=problem.step_parameters_per_s / scale,
+        accumulation_parameters_per_s=problem.accumulation_parameters_per_s / scale,
     )
     first, second = solved(problem), solved(scaled)
     assert (first is None) == (second is None)

@@ -34,7 +34,7 @@ def test_memory_never_grows_with_the_zero_stage(problem: PlacementProblem) -> No
     """Stages 0, 1 and 2 hold less and less; what fits keeps fitting."""
     for degrees in all_degrees(problem):
         held: list[int] = []
-        for zero in (0, 1, 2):
+        for zero in (0, 1, 2, 3):
             placement = attempt(with_options(problem, zero=zero), degrees)
             if placement is None:
                 assert not held
@@ -70,7 +70,7 @@ def test_zero_1_and_2_keep_the_volume(problem: PlacementProblem) -> None:
 def test_a_stage_never_grows_with_the_zero_stage(
     sizes: list[tuple[int, int]], data: int, in_flight: int, optimizer: OptimizerName
 ) -> None:
-    """Stages 0 to 3 hold less and less state; what stage 3 gathers is one layer's weights."""
+    """Stages 0 to 3 hold less and less, what stage 3 gathers included."""
     layers = [LayerCost("", 0, 0, 0, held, 0, 1, transient, 0) for held, transient in sizes]
     held = [
         stage_memory(layers, in_flight, OPTIMIZERS[optimizer], Shards.of(zero, data))
@@ -78,13 +78,8 @@ def test_a_stage_never_grows_with_the_zero_stage(
     ]
     states = [memory.parameters + memory.gradients + memory.optimizer for memory in held]
     assert states == sorted(states, reverse=True)
-    assert [memory.total for memory in held[:3]] == sorted(
-        (memory.total for memory in held[:3]), reverse=True
-    )
-    largest = max(size for size, _ in sizes) * OPTIMIZERS[optimizer].weight_bytes
-    saved = held[2].parameters - held[3].parameters
-    if saved >= largest:
-        assert held[3].total <= held[2].total
+    totals = [memory.total for memory in held]
+    assert totals == sorted(totals, reverse=True)
 
 
 def test_zero_3_gathers_twice_per_microbatch() -> None:
