@@ -31,7 +31,7 @@ def attempt(problem: PlacementProblem, degrees: tuple[int, int, int]) -> Placeme
 @settings(max_examples=30, deadline=None)
 @given(problems(most_layers=4, most_devices=8))
 def test_memory_never_grows_with_the_zero_stage(problem: PlacementProblem) -> None:
-    """Stages 0, 1 and 2 hold less and less; what fits keeps fitting."""
+    """Stages 0 to 3 hold less and less; what fits keeps fitting."""
     for degrees in all_degrees(problem):
         held: list[int] = []
         for zero in (0, 1, 2, 3):
