@@ -107,7 +107,8 @@ def studies_table(summaries: Sequence[StudySummary]) -> Table:
         best = summary.best
         speed = "–" if best is None else f"{best.metrics.throughput_samples_per_s:,.0f}"
         spec = summary.resolved.spec
-        counts = f"{summary.trials['complete']} of {spec.search.trials}"
+        complete = summary.trials["complete"]
+        counts = f"{complete} of {max(complete + summary.left, spec.search.trials)}"
         row = (summary.name, summary.state, counts, speed, spec.model, str(spec.devices))
         table.add_row(*map(escape, row))
     return table

@@ -100,7 +100,8 @@ def trial_words(summary: StudySummary) -> str:
     trials = summary.trials
     limits = sorted(summary.why_infeasible.items())
     why = ", ".join(f"{count} by {limit}" for limit, count in limits)
-    text = f"{trials['complete']} complete, of which {trials['infeasible']} infeasible"
+    of_all = f" of {trials['complete'] + summary.left}" if summary.left else ""
+    text = f"{trials['complete']}{of_all} complete, of which {trials['infeasible']} infeasible"
     text += f" ({why})" if why else ""
     for kind in ("failed", "running"):
         text += f", {trials[kind]} {kind}" if trials[kind] else ""
@@ -112,9 +113,8 @@ def effort_words(summary: StudySummary) -> str:
     if summary.rate_per_s is None:
         return "no trial yet"
     text = f"{format_seconds(summary.busy_s)} in trials, {summary.rate_per_s:.3g} trials/s"
-    left = summary.resolved.spec.search.trials - summary.trials["complete"]
-    if summary.state == "running" and left > 0:
-        text += f", about {format_seconds(left / summary.rate_per_s)} left"
+    if summary.left_s is not None:
+        text += f", about {format_seconds(summary.left_s)} left"
     return text
 
 

@@ -20,7 +20,7 @@ from phaze_opt.codec import from_json, to_json
 from phaze_opt.errors import InputError
 from phaze_opt.scheduling.problem import Schedule
 from phaze_opt.search.storage import Storage
-from phaze_opt.search.tables import EvaluationRow, ScheduleRow, database_now_s
+from phaze_opt.search.tables import EvaluationRow, ScheduleRow, database_now_s, lease_is_over
 
 Record = dict[str, Any]
 """An evaluation as plain data: the JSON of ``evaluate``."""
@@ -84,7 +84,7 @@ class EvaluationCache:
                 update(EvaluationRow)
                 .where(
                     EvaluationRow.key == key,
-                    EvaluationRow.token.is_(None) | (EvaluationRow.until_s < database_now_s()),
+                    EvaluationRow.token.is_(None) | (lease_is_over(EvaluationRow.until_s)),
                 )
                 .values(token=self._token, until_s=database_now_s() + self._lease_s, body=None)
             )

@@ -77,6 +77,8 @@ class StudySummary:
 
     Attributes
     ----------
+    left
+        Trials that are asked for and not complete.
     busy_s
         Time during which at least one trial ran.
     rate_per_s
@@ -95,6 +97,7 @@ class StudySummary:
     resolved: ResolvedStudy
     state: StudyState
     trials: Mapping[str, int]
+    left: int
     best: BestDesign | None
     busy_s: float
     rate_per_s: float | None
@@ -102,6 +105,13 @@ class StudySummary:
     proven_schedule_share: float | None
     why_infeasible: Mapping[str, int]
     failures: tuple[str, ...]
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until a running study is done, at the rate so far."""
+        if self.state != "running" or self.rate_per_s is None:
+            return None
+        return self.left / self.rate_per_s
 
 
 def read_trials(resolved: ResolvedStudy, study: Study) -> list[TrialRecord]:
@@ -156,6 +166,7 @@ def summarise(
             "failed": sum(trial.kind == "failed" for trial in trials),
             "running": sum(trial.kind == "running" for trial in trials),
         },
+        left=counts.left,
         best=best,
         busy_s=busy_s,
         rate_per_s=len(complete) / busy_s if busy_s > 0 else None,
@@ -210,6 +221,8 @@ def summary_to_json_dict(summary: StudySummary) -> dict[str, Any]:
         "proven_schedule_share": summary.proven_schedule_share,
         "cost_model_version": summary.resolved.cost_model_version,
         "spec_hash": summary.resolved.hash,
+        "left": summary.left,
+        "left_s": summary.left_s,
         "busy_s": summary.busy_s,
         "area_limit_mm2": summary.resolved.area_limit_mm2,
         "why_infeasible": dict(summary.why_infeasible),
@@ -263,10 +276,13 @@ def _kind(trial: FrozenTrial, metrics: Metrics | None) -> TrialKind:
 
 
 def _state(counts: TicketCounts) -> StudyState:
-    """Name the state of a study; single failed trials are counted, not a state."""
-    if counts.held:
+    """Name the state of a study; single failed trials are counted, not a state.
+
+    A ticket whose lease has run out keeps no study running: its worker is gone or stalled.
+    """
+    if counts.held > counts.expired:
         return "running"
-    if counts.open:
+    if counts.left:
         return "stopped"
     if counts.done:
         return "done"

@@ -16,7 +16,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, insert, inspect, select, text
+from sqlalchemy import (
+    Connection,
+    Engine,
+    create_engine,
+    event,
+    insert,
+    inspect,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -123,7 +133,7 @@ def resolve_url(storage: str | None) -> str:
     return storage or os.environ.get(URL_VARIABLE) or DEFAULT_URL
 
 
-def shown_url(storage: str) -> str:
+def shown_url(storage: str | URL) -> str:
     """Return the URL as it may be printed, the password hidden.
 
     Raises
@@ -131,7 +141,10 @@ def shown_url(storage: str) -> str:
     InputError
         If it is not a URL of a supported database.
     """
-    return _parse(storage).render_as_string(hide_password=True)
+    url = _parse(storage) if isinstance(storage, str) else storage
+    # A server's driver takes passwords among the options of the URL, too.
+    secret = {key: "***" for key in url.query if "pass" in key.lower() or "secret" in key.lower()}
+    return url.update_query_dict(secret).render_as_string(hide_password=True)
 
 
 def open_storage(storage: str | None = None, *, create: bool = False) -> Storage:
@@ -156,7 +169,7 @@ def open_storage(storage: str | None = None, *, create: bool = False) -> Storage
         If the database cannot be reached or written.
     """
     url = _parse(resolve_url(storage))
-    shown = url.render_as_string(hide_password=True)
+    shown = shown_url(url)
     if url.get_backend_name() == "sqlite":
         _check_file(url, shown, create)
     last_try = 4
@@ -195,6 +208,12 @@ def _open_optuna(url: URL) -> RDBStorage:
         return optuna.storages.RDBStorage(
             url.render_as_string(hide_password=False), engine_kwargs=_engine_options(url)
         )
+    except RuntimeError:
+        raise ConflictError(
+            f"The storage {shown_url(url)} holds Optuna's tables of another version than "
+            f"{optuna.__version__} reads; older ones are brought up to date by 'optuna storage "
+            "upgrade --storage URL', newer ones need a newer Optuna."
+        ) from None
     except ImportError as error:
         raise InputError(
             f"The driver of {url.get_backend_name()} is not installed: {error.__cause__ or error}; "
@@ -243,6 +262,9 @@ def _parse(storage: str) -> URL:
             f"The storage scheme {url.drivername!r} is not supported; allowed: sqlite, postgresql, "
             "mysql."
         )
+    if "@" in (url.host or ""):
+        # What follows an unescaped @ would be taken for the host, and printed.
+        raise InputError("The password in the storage URL holds '@'; write it as %40.")
     if url.drivername == "sqlite" and not url.database:
         raise InputError("The storage names no file; write for example sqlite:///phaze.db.")
     return url.set(drivername=_DRIVERS[url.drivername])
@@ -283,11 +305,38 @@ def _bring_up_to_date(engine: Engine, shown: str) -> None:
         stored = connection.scalar(select(SchemaRow.version))
         if stored is None:
             connection.execute(insert(SchemaRow).values(id=1, version=SCHEMA_VERSION))
-        elif stored != SCHEMA_VERSION:
+        elif not isinstance(stored, int) or stored > SCHEMA_VERSION:
             raise ConflictError(
                 f"The storage {shown} holds tables of version {stored}, but this program reads "
-                f"version {SCHEMA_VERSION}: use the program that made them."
+                f"version {SCHEMA_VERSION}: 'pip install --upgrade phaze-opt' gets a newer one."
             )
+        elif stored < SCHEMA_VERSION:
+            _add_columns(connection, shown)
+            connection.execute(update(SchemaRow).values(version=SCHEMA_VERSION))
+
+
+def _add_columns(connection: Connection, shown: str) -> None:
+    """Bring the tables of an older version up to date: a version adds tables and columns only.
+
+    Raises
+    ------
+    ConflictError
+        If a column is missing that old rows cannot do without.
+    """
+    preparer = connection.dialect.identifier_preparer
+    for table in Base.metadata.sorted_tables:
+        present = {column["name"] for column in inspect(connection).get_columns(table.name)}
+        for column in table.columns:
+            if column.name in present:
+                continue
+            if not column.nullable:
+                raise ConflictError(
+                    f"The storage {shown} is too old to be brought up to date ({table.name} lacks "
+                    f"{column.name}); 'phaze-opt study create SPEC --storage NEW-URL' starts anew."
+                )
+            kind = column.type.compile(dialect=connection.dialect)
+            name = preparer.format_column(column)
+            connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {name} {kind}")
 
 
 def _database_error(shown: str, error: BaseException) -> PhazeError:
@@ -298,6 +347,13 @@ def _database_error(shown: str, error: BaseException) -> PhazeError:
     sentence = " ".join(str(reason).split()).rstrip(".")
     if isinstance(error, OperationalError) and _is_lost(error):
         return LostConnectionError(f"The storage {shown} cannot be reached: {sentence}.")
+    if "readonly" in sentence or "unable to open database file" in sentence:
+        return DatabaseError(
+            f"The storage {shown} cannot be written ({sentence}); the file and its folder must be "
+            "writable, for reading too."
+        )
+    if "disk I/O error" in sentence:
+        return DatabaseError(f"The storage {shown} failed ({sentence}); is the disk full?")
     if "database is locked" in sentence:
         # A stalled process may hold SQLite's write lock for longer than anybody waits.
         return LostConnectionError(f"The storage {shown} stayed locked for {_LOCK_TIMEOUT_S} s.")

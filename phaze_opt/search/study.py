@@ -48,6 +48,16 @@ from phaze_opt.workload.graph import Workload
 _CREATION_S = 5.0
 """For how long another process may be about to finish the creation of a study."""
 
+_DAMAGES = (
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    AssertionError,
+    RecursionError,
+)
+"""What Optuna raises where rows of its tables are not what it wrote."""
+
 METRIC = "throughput_samples_per_s"
 
 
@@ -261,7 +271,7 @@ class Study:
         with database_errors(self.storage.shown):
             try:
                 return read_trials(self.resolved, self.optuna_study)
-            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            except _DAMAGES as error:
                 raise InputError(
                     f"The stored trials of the study {self.name!r} are damaged: {error!r:.200}."
                 ) from None

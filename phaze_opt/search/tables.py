@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Double, Index, LargeBinary, String, Text
+from sqlalchemy import BigInteger, ColumnElement, Double, Index, LargeBinary, String, Text, or_
 from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, InstrumentedAttribute, Mapped, mapped_column
 from sqlalchemy.sql.functions import FunctionElement
 
 SCHEMA_VERSION = 1
@@ -113,6 +113,16 @@ class database_now_s(FunctionElement[float]):
 
     type = Double()
     inherit_cache = True
+
+
+LONGEST_LEASE_S = 86_400.0
+"""What ends later was not written by this program; nobody waits for it."""
+
+
+def lease_is_over(until_s: ColumnElement[Any] | InstrumentedAttribute[Any]) -> ColumnElement[bool]:
+    """Whether a lease has run out (on SQLite any text is later than every number)."""
+    now_s = database_now_s()
+    return or_(until_s.is_(None), until_s < now_s, until_s > now_s + LONGEST_LEASE_S)
 
 
 @compiles(database_now_s)

@@ -18,7 +18,7 @@ from sqlalchemy import ColumnElement, and_, case, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from phaze_opt.search.storage import Storage
-from phaze_opt.search.tables import StudyRow, TicketRow, database_now_s
+from phaze_opt.search.tables import StudyRow, TicketRow, database_now_s, lease_is_over
 
 MAX_ATTEMPTS = 3
 """A ticket whose holder vanished so often is given up and reported."""
@@ -57,6 +57,12 @@ class TicketCounts:
     held: int
     done: int
     failed: int
+    expired: int = 0
+
+    @property
+    def left(self) -> int:
+        """How many trials are asked for and not complete."""
+        return self.open + self.held
 
 
 class TicketOffice:
@@ -95,7 +101,7 @@ class TicketOffice:
         """
         with self._storage.writing() as session:
             self._lock_study(session)
-            expired = and_(_STATE == "held", TicketRow.until_s < database_now_s())
+            expired = and_(_STATE == "held", lease_is_over(TicketRow.until_s))
             taken = or_(_STATE == "done", and_(_STATE == "held", ~expired))
             if (session.scalar(select(func.count()).where(self._mine, taken)) or 0) >= total:
                 return None
@@ -186,8 +192,16 @@ class TicketOffice:
             rows = session.execute(
                 select(_STATE, func.count()).where(self._mine).group_by(_STATE)
             ).all()
+            expired = session.scalar(
+                select(func.count()).where(
+                    self._mine, _STATE == "held", lease_is_over(TicketRow.until_s)
+                )
+            )
         number = {str(state): int(count) for state, count in rows}
-        return TicketCounts(*(number.get(name, 0) for name in ("open", "held", "done", "failed")))
+        opened, held, done, failed = (
+            number.get(name, 0) for name in ("open", "held", "done", "failed")
+        )
+        return TicketCounts(opened, held, done, failed, expired or 0)
 
     def reasons(self) -> list[str]:
         """Return why tickets failed, each reason once."""

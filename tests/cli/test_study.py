@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -140,3 +141,17 @@ def test_check_stores_nothing(phaze: Phaze, small_study: Path, tmp_path: Path) -
     checked = phaze("spec", "check", str(small_study), "--json").json
     assert checked["spec"]["devices"] == 4
     assert [path.name for path in tmp_path.iterdir()] == ["small.toml"]
+
+
+def test_an_unreadable_study_hides_no_other(phaze: Phaze, small_study: Path) -> None:
+    """``ls`` lists the readable studies, names the other one, and ``delete`` removes it."""
+    for name in ("good", "bad"):
+        assert phaze("study", "create", str(small_study), "--name", name).code == 0
+    with sqlite3.connect("phaze.db") as connection:
+        connection.execute("UPDATE phaze_study SET resolved = '{' WHERE name = 'bad'")
+    connection.close()
+    listed = phaze("study", "ls", "--json")
+    assert (listed.code, [each["study"] for each in listed.json]) == (0, ["good"])
+    assert "unreadable bad" in listed.sentence
+    assert phaze("study", "delete", "bad", "--yes").code == 0
+    assert "unreadable" not in phaze("study", "ls").err

@@ -146,3 +146,23 @@ def test_the_clock_is_the_database_s(any_url: str, monkeypatch: pytest.MonkeyPat
         second = session.scalar(select(database_now_s()))
     assert first is not None and second is not None
     assert 1.6e9 < first <= second < first + 60
+
+
+def test_older_tables_are_brought_up_to_date(sqlite_url: str) -> None:
+    """Columns that an older version did not have are added, and the version is written."""
+    storage = open_storage(sqlite_url, create=True)
+    with storage.engine.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE phaze_ticket DROP COLUMN reason")
+        connection.exec_driver_sql("UPDATE phaze_schema SET version = 0")
+    storage.close()
+    with open_storage(sqlite_url).reading() as session:
+        assert session.scalar(select(SchemaRow.version)) == 1
+        assert session.scalars(select(TicketRow.reason)).all() == []
+
+
+def test_passwords_among_the_options_are_hidden() -> None:
+    """A password in the query of a URL is not shown, and one with an unescaped @ is refused."""
+    assert "hunter2" not in shown_url("postgresql://host/db?password=hunter2")
+    with pytest.raises(InputError, match="%40") as caught:
+        shown_url("postgresql://me:hun@ter2@host/db")
+    assert "ter2" not in str(caught.value)
