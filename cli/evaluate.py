@@ -26,7 +26,7 @@ ScheduleChoice = Literal["1f1b", "gpipe", "interleaved"]
 
 
 def evaluate(
-    model: Annotated[str, typer.Option(help="Zoo name, gpt:…, llama:…, or a captured .json.")],
+    model: Annotated[str, typer.Option(help="Zoo name, gpt:…, llama:…, hf:PATH, or a .json.")],
     accelerator: Annotated[str, typer.Option(help="Preset name or TOML file.")],
     cluster: Annotated[str, typer.Option(help="Network preset.")],
     devices: Annotated[int, typer.Option(help="How many accelerators.")],

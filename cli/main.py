@@ -86,7 +86,9 @@ def run_with(arguments: list[str], *, debug: bool = False) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except _UsageError as error:
-        return _fail(error, str(getattr(error, "format_message", error.__str__)()), 2, debug)
+        sentence = str(getattr(error, "format_message", error.__str__)())
+        # Without a command the help has been printed, and there is nothing to add.
+        return _fail(error, sentence, 2, debug) if sentence else 2
     except PhazeError as error:
         return _fail(error, str(error), error.exit_code, debug)
     except Exception as error:

@@ -19,6 +19,7 @@ from phaze_opt.hardware.cluster import Cluster
 from phaze_opt.hardware.energy import energy_per_event, static_power_w
 from phaze_opt.layer_costs import ScheduleCache, WidthCost, cost_layers
 from phaze_opt.placement.expert import expert_degrees
+from phaze_opt.placement.memory import local_parameters
 from phaze_opt.placement.problem import Placement, PlacementProblem
 from phaze_opt.placement.solve import solve_placement
 from phaze_opt.placement.training import OPTIMIZERS, Training
@@ -197,7 +198,10 @@ def _energy_by_level_j(
     """Dynamic energy of one batch on all devices: operators, gradients, optimizer and network."""
     joules = energy_per_event([accelerator])
     optimizer = OPTIMIZERS[training.optimizer]
-    parameters = sum(layer.count * layer.parameters for layer in cost.layers)
+    chain = {layer.name: layer for layer in cost.chain}
+    parameters = sum(
+        local_parameters([chain[name] for name in stage.layers]) for stage in solved.stages
+    )
     energy_j = {
         level: solved.microbatches
         * sum(layer.count * layer.energy_by_level_j[level] for layer in cost.layers)
@@ -211,10 +215,7 @@ def _energy_by_level_j(
     # A ring passes (d − 1)/d of the gradients twice; every stage boundary carries one activation
     # and one gradient per microbatch.
     ring_bytes = 2.0 * (solved.data - 1) / solved.data * optimizer.gradient_bytes * parameters
-    last_of_stage = {stage.layers[-1] for stage in solved.stages[:-1]}
-    boundary_bytes = 2 * sum(
-        layer.output_bytes for layer in cost.chain if layer.name in last_of_stage
-    )
+    boundary_bytes = 2 * sum(chain[stage.layers[-1]].output_bytes for stage in solved.stages[:-1])
     energy_j["network"] += (
         ring_bytes + solved.microbatches * boundary_bytes
     ) * joules.network_j_per_byte

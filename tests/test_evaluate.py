@@ -147,6 +147,20 @@ def test_degrees_that_need_more_devices_are_infeasible(
         assert "devices" in str(result.reason)
 
 
+def test_tied_weights_are_held_once_by_one_stage_and_exchanged_by_two(
+    bert: Workload, lanes: Accelerator, schedules: dict[str, Schedule]
+) -> None:
+    """One stage holds the model's parameters; two stages hold the tied ones twice and exchange."""
+    cluster, training = load_cluster("tpuv4-ici-flat", 2), Training(4, 1)
+    one = evaluate(bert, lanes, cluster, training, (1, 1, 1), cache=schedules)
+    two = evaluate(bert, lanes, cluster, training, (2, 1, 1), cache=schedules)
+    assert one.placement is not None and two.placement is not None
+    assert one.placement.stages[0].memory_bytes.parameters == 2 * bert.parameters
+    held = sum(stage.memory_bytes.parameters for stage in two.placement.stages)
+    assert held > 2 * bert.parameters
+    assert all(stage.synchronisation_s > 0.0 for stage in two.placement.stages)
+
+
 def test_json_has_the_promised_keys(
     bert: Workload, cluster: Cluster, lanes: Accelerator, schedules: dict[str, Schedule]
 ) -> None:

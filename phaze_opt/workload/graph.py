@@ -197,8 +197,8 @@ class Layer:
     parameters
         On one device.
     tied_parameters
-        Those of ``parameters`` that another layer holds too (the language-model head tied to the
-        embedding); counted once in a model, held by both stages.
+        Those of ``parameters`` that another layer holds too, marked on every holder (the embedding
+        and the language-model head tied to it); counted once in a model, held by both stages.
     stash_bytes
         Under each recompute, see `Stash`.
     transient_bytes

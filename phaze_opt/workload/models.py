@@ -45,7 +45,7 @@ def _layers(config: TransformerConfig, group: Group, microbatch: int) -> tuple[L
     embedding, head = Embedding(config, group), Head(config, group)
     tied = embedding.words.numel() if config.tied else 0
     return (
-        capture_layer("embedding", embedding, words),
+        capture_layer("embedding", embedding, words, tied_parameters=tied),
         capture_layer("block", Block(config, group), [stream]),
         capture_layer("head", head, [stream, tokens], tied_parameters=tied),
     )

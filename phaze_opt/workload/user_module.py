@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -239,16 +240,18 @@ def _variant(
     layers: list[Layer] = []
     nodes: list[tuple[str, int]] = []
     index_of: dict[Layer, int] = {}
-    seen: set[str] = set()
+    holdings = {
+        name: _parameters(model, part.forward) & sizes.keys() for name, part in parts.items()
+    }
+    holders = Counter(one for held in holdings.values() for one in held)
     for name, part in parts.items():
-        held = _parameters(model, part.forward) & sizes.keys()
+        held = holdings[name]
         layer = model.layer(
             "",
             part,
             parameters=sum(sizes[one] for one in held),
-            tied_parameters=sum(sizes[one] for one in held & seen),
+            tied_parameters=sum(sizes[one] for one in held if holders[one] > 1),
         )
-        seen |= held
         if layer not in index_of:
             index_of[layer] = len(layers)
             layers.append(replace(layer, name=name))

@@ -82,7 +82,7 @@ def test_tied_weights_are_counted_once() -> None:
     """The head that uses the embedding's weight holds it, but the model has it once."""
     workload = _capture("language_model")
     layers = _layers(workload)
-    assert layers["last"].tied_parameters == WORDS * WIDTH
+    assert layers["last"].tied_parameters == layers["first"].tied_parameters == WORDS * WIDTH
     held = sum(layer.parameters for layer in layers.values())
     assert workload.parameters == held - WORDS * WIDTH
 
@@ -111,7 +111,8 @@ def test_a_layer_used_twice_is_two_nodes_with_one_weight() -> None:
     workload = _capture("shared")
     assert _names(workload) == ["twice", "twice#2", "once"]
     layers = _layers(workload)
-    assert layers["twice#2"].tied_parameters == layers["twice"].parameters
+    assert layers["twice#2"].tied_parameters == layers["twice"].tied_parameters
+    assert layers["twice"].tied_parameters == layers["twice"].parameters
     assert workload.parameters == 2 * (WIDTH * WIDTH + WIDTH)
 
 
