@@ -11,12 +11,14 @@ from .output import JsonOption, print_json, print_table
 if TYPE_CHECKING:
     from phaze_opt.report.validation import ValidationTable
 
+RowsOption = Annotated[bool, typer.Option("--rows", help="Show every row, not only tables.")]
+
 app = typer.Typer(no_args_is_help=True, help="Compare the model with measured silicon.")
 
 
 @app.command()
 def operators(
-    rows: Annotated[bool, typer.Option("--rows", help="Show every row, not only tables.")] = False,
+    rows: RowsOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Compare every built-in measured operator with its estimate.
@@ -30,7 +32,7 @@ def operators(
 
 @app.command()
 def training(
-    rows: Annotated[bool, typer.Option("--rows", help="Show every row, not only tables.")] = False,
+    rows: RowsOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Compare every built-in measured training run with its evaluation.
@@ -44,7 +46,7 @@ def training(
 
 @app.command()
 def memory(
-    rows: Annotated[bool, typer.Option("--rows", help="Show every row, not only tables.")] = False,
+    rows: RowsOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Compare every built-in published memory figure with the captured bytes.

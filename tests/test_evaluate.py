@@ -10,10 +10,10 @@ from phaze_opt.evaluation import Evaluation, evaluation_to_json_dict
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.cluster import Cluster, load_cluster
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.placement.training import Training
+from phaze_opt.placement.training import OptimizerName, Training
 from phaze_opt.scheduling.problem import Schedule
 from phaze_opt.units import GIB
-from phaze_opt.workload.graph import Workload
+from phaze_opt.workload.graph import Recompute, Workload
 from phaze_opt.workload.zoo import load_workload
 
 
@@ -53,11 +53,11 @@ def test_the_breakdown_sums_to_the_time(
     cluster: Cluster,
     lanes: Accelerator,
     schedules: dict[str, Schedule],
-    recompute: str,
-    optimizer: str,
+    recompute: Recompute,
+    optimizer: OptimizerName,
 ) -> None:
     """Kinds of time add up to the time per batch; MFU stays below one."""
-    training = Training(256, 1, recompute, optimizer)  # type: ignore[arg-type]
+    training = Training(256, 1, recompute, optimizer)
     result = evaluate(bert, lanes, cluster, training, cache=schedules)
     assert result.feasible
     assert result.time_per_batch_s is not None
