@@ -7,7 +7,8 @@ figure 2, with the costs that the published code leaves out).
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from phaze_opt.errors import InfeasibleError, InputError
@@ -17,7 +18,7 @@ from phaze_opt.evaluation import Evaluation
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.cluster import Cluster
 from phaze_opt.hardware.energy import energy_per_event, static_power_w
-from phaze_opt.layer_costs import ScheduleCache, WidthCost, cost_layers
+from phaze_opt.layer_costs import Chip, ScheduleCache, WidthCost, cost_layers
 from phaze_opt.placement.expert import expert_degrees
 from phaze_opt.placement.memory import local_parameters
 from phaze_opt.placement.problem import Placement, PlacementProblem
@@ -32,16 +33,20 @@ COST_MODEL_VERSION = "1"
 Degrees = tuple[int, int, int]
 
 
+Placing = Literal["solve", "expert"] | Degrees
+
+
 def evaluate(
     workload: Workload,
     accelerator: Accelerator,
     cluster: Cluster,
     training: Training,
-    placement: Literal["solve", "expert"] | Degrees = "solve",
+    placement: Placing = "solve",
     *,
     fusion: FusionMode | None = None,
     cache: ScheduleCache | None = None,
     power_limit_w: float | None = None,
+    lane_rate: float = 1.0,
 ) -> Evaluation:
     """Estimate, schedule and place one training run.
 
@@ -61,6 +66,8 @@ def evaluate(
         Schedules by content; solved ones are added.
     power_limit_w
         Average dynamic power of a device above which the point is infeasible.
+    lane_rate
+        Rate of the vector lanes relative to the accelerator's; see `phaze_opt.layer_costs.Chip`.
 
     Returns
     -------
@@ -73,15 +80,65 @@ def evaluate(
         If the workload was not captured at the microbatch or at the given tensor degree, or the
         model has no expert placement.
     """
+    point = cost_point(
+        workload,
+        accelerator,
+        cluster,
+        training,
+        placement,
+        fusion=fusion,
+        cache=cache,
+        lane_rate=lane_rate,
+    )
+    return place_point(point, power_limit_w)
+
+
+@dataclass(frozen=True)
+class CostedPoint:
+    """A point whose layers are estimated and scheduled, ready to be placed.
+
+    Attributes
+    ----------
+    accelerator
+        The chip.
+    problem
+        What the placement takes.
+    costs
+        By tensor-parallel width.
+    degrees
+        Those given; ``None`` where they are to be found.
+    """
+
+    accelerator: Accelerator
+    problem: PlacementProblem
+    costs: Mapping[int, WidthCost]
+    degrees: Degrees | None
+
+
+def cost_point(
+    workload: Workload,
+    accelerator: Accelerator,
+    cluster: Cluster,
+    training: Training,
+    placement: Placing = "solve",
+    *,
+    fusion: FusionMode | None = None,
+    cache: ScheduleCache | None = None,
+    lane_rate: float = 1.0,
+) -> CostedPoint:
+    """Estimate and schedule every layer at every width that the placement may use.
+
+    Parameters and errors are those of `evaluate`.
+    """
     degrees = _degrees(placement, workload, cluster)
     if fusion is None:
         fusion = "epilogue" if accelerator.concurrent_operators else "elementwise"
     # What fuses no epilogues does not fuse the optimizer's passes either.
     training = replace(training, fused_optimizer=training.fused_optimizer and fusion == "epilogue")
+    chip = Chip(accelerator, cluster, fusion, lane_rate)
+    schedules = {} if cache is None else cache
     costs = {
-        variant.tensor_parallel: cost_layers(
-            variant, accelerator, cluster, training, fusion, {} if cache is None else cache
-        )
+        variant.tensor_parallel: cost_layers(variant, chip, training, schedules)
         for variant in _variants(workload, cluster, training, degrees)
     }
     problem = PlacementProblem(
@@ -91,33 +148,47 @@ def evaluate(
         training=training,
         hbm_usable_bytes=accelerator.usable_hbm_bytes,
         hbm_bytes_per_s=accelerator.sustained_hbm_bytes_per_s,
-        step_parameters_per_s=_lanes_per_s(accelerator, f"{training.optimizer}_update"),
-        accumulation_parameters_per_s=_lanes_per_s(accelerator, "add"),
+        step_parameters_per_s=_lanes_per_s(chip, f"{training.optimizer}_update"),
+        accumulation_parameters_per_s=_lanes_per_s(chip, "add"),
     )
+    return CostedPoint(accelerator, problem, costs, degrees)
+
+
+def place_point(point: CostedPoint, power_limit_w: float | None = None) -> Evaluation:
+    """Place the layers of a point, and say what follows for the whole cluster.
+
+    Parameters
+    ----------
+    point
+        From `cost_point`.
+    power_limit_w
+        See `evaluate`.
+    """
+    accelerator, problem = point.accelerator, point.problem
     try:
-        solved = solve_placement(problem, degrees)
+        solved = solve_placement(problem, point.degrees)
     except InfeasibleError as error:
-        return _infeasible(error, accelerator, costs[max(costs)])
-    result = _feasible(solved, costs[solved.tensor], accelerator, cluster, training)
+        return _infeasible(error, accelerator, point.costs[max(point.costs)])
+    cost = point.costs[solved.tensor]
+    result = _feasible(solved, cost, accelerator, problem.cluster, problem.training)
     if power_limit_w is not None and result.power_w_per_device > power_limit_w:
         excess = InfeasibleError(
             f"The average power of {result.power_w_per_device:.4g} W per device is above the limit "
             f"of {power_limit_w:g} W.",
             violation=result.power_w_per_device / power_limit_w - 1.0,
         )
-        return _infeasible(excess, accelerator, costs[solved.tensor])
+        return _infeasible(excess, accelerator, cost)
     return result
 
 
-def _lanes_per_s(accelerator: Accelerator, kind: str) -> float:
+def _lanes_per_s(chip: Chip, kind: str) -> float:
     """Elements of a vector operator per second on all lanes of the chip."""
-    lanes = accelerator.num_vc * accelerator.pe_vc
-    return lanes * accelerator.sustained_clock_hz / vector_operator(kind).cycles
+    lanes = chip.accelerator.num_vc * chip.accelerator.pe_vc
+    cycles_per_s = lanes * chip.accelerator.sustained_clock_hz * chip.lane_rate
+    return cycles_per_s / vector_operator(kind).cycles
 
 
-def _degrees(
-    placement: Literal["solve", "expert"] | Degrees, workload: Workload, cluster: Cluster
-) -> Degrees | None:
+def _degrees(placement: Placing, workload: Workload, cluster: Cluster) -> Degrees | None:
     """Resolve a placement to its degrees, or to nothing where they are to be found."""
     if placement == "solve":
         return None

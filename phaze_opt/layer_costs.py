@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
-from phaze_opt.estimator.estimate import ENERGY_LEVELS, estimate
+from phaze_opt.estimator.estimate import ENERGY_LEVELS, GraphEstimate, ModeEstimate, estimate
 from phaze_opt.evaluation import LayerEvaluation, ScheduleProof
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.cluster import Cluster
@@ -26,6 +26,60 @@ _fuse_once = lru_cache(maxsize=1024)(fuse)
 
 
 @dataclass(frozen=True)
+class Chip:
+    """What the layers run on.
+
+    Attributes
+    ----------
+    accelerator, cluster
+        The chip, and the network of its tensor-parallel group.
+    fusion
+        How operators are fused before they are estimated.
+    lane_rate
+        Rate of the vector lanes relative to the accelerator's, whose lanes are whole numbers and
+        share the chip's clock; other than 1 only in what-if questions.
+    """
+
+    accelerator: Accelerator
+    cluster: Cluster
+    fusion: FusionMode
+    lane_rate: float = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class LayerPass:
+    """One graph of a layer as it runs: fused, estimated in both modes, scheduled."""
+
+    graph: OperatorGraph
+    estimates: GraphEstimate
+    schedule: Schedule
+
+    def mode(self, index: int) -> ModeEstimate:
+        """Return the estimates in the mode that the schedule chose for one operator."""
+        chosen = self.schedule.operators[index].intra_operator
+        return self.estimates.all_cores if chosen else self.estimates.one_core
+
+    @property
+    def proof(self) -> ScheduleProof:
+        """What is known about the makespan."""
+        return ScheduleProof(self.schedule.status, self.schedule.bound_s, self.schedule.gap)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerPasses:
+    """The passes of one distinct layer; what runs again before the backward is one of its own."""
+
+    forward: LayerPass
+    backward: LayerPass
+    recompute: LayerPass | None
+
+    def all(self) -> tuple[LayerPass, ...]:
+        """Return those that run."""
+        passes = (self.forward, self.backward, self.recompute)
+        return tuple(one for one in passes if one is not None)
+
+
+@dataclass(frozen=True)
 class WidthCost:
     """Everything known about the model at one tensor-parallel width.
 
@@ -35,22 +89,20 @@ class WidthCost:
         As captured.
     layers
         The distinct layers, evaluated.
+    passes
+        Their graphs as they run, in the same order.
     chain
         Every layer of the model in topological order, as the placement needs it.
     """
 
     variant: WorkloadVariant
     layers: tuple[LayerEvaluation, ...]
+    passes: tuple[LayerPasses, ...]
     chain: tuple[LayerCost, ...]
 
 
 def cost_layers(
-    variant: WorkloadVariant,
-    accelerator: Accelerator,
-    cluster: Cluster,
-    training: Training,
-    fusion: FusionMode,
-    cache: ScheduleCache,
+    variant: WorkloadVariant, chip: Chip, training: Training, cache: ScheduleCache
 ) -> WidthCost:
     """Estimate and schedule every distinct layer at one width.
 
@@ -58,65 +110,40 @@ def cost_layers(
     ----------
     variant
         The model at the width.
-    accelerator, cluster, training
-        The chip, the network of its tensor-parallel group, and the recompute.
-    fusion
-        How operators are fused before they are estimated.
+    chip
+        What it runs on.
+    training
+        Says what runs again before the backward.
     cache
         Schedules by content; solved ones are added.
     """
+    passes = tuple(_run_layer(layer, variant, chip, training, cache) for layer in variant.layers)
     layers = tuple(
-        _cost_layer(layer, count, variant, accelerator, cluster, training, fusion, cache)
-        for layer, count in zip(variant.layers, variant.counts, strict=True)
+        _evaluate_layer(layer, count, own, training)
+        for layer, count, own in zip(variant.layers, variant.counts, passes, strict=True)
     )
     chain = tuple(
         _layer_cost(name, variant.layers[index], layers[index], training)
         for name, index in variant.nodes
     )
-    return WidthCost(variant, layers, chain)
+    return WidthCost(variant, layers, passes, chain)
 
 
-@dataclass(frozen=True)
-class _Pass:
-    """One scheduled graph: makespan and proof, operator seconds by binding resource, energy."""
-
-    schedule: Schedule
-    bound_by_s: Mapping[str, float]
-    energy_by_level_j: Mapping[str, float]
-
-    @property
-    def proof(self) -> ScheduleProof:
-        """What is known about the makespan."""
-        return ScheduleProof(self.schedule.status, self.schedule.bound_s, self.schedule.gap)
-
-
-def _cost_layer(
-    layer: Layer,
-    count: int,
-    variant: WorkloadVariant,
-    accelerator: Accelerator,
-    cluster: Cluster,
-    training: Training,
-    fusion: FusionMode,
-    cache: ScheduleCache,
-) -> LayerEvaluation:
+def _run_layer(
+    layer: Layer, variant: WorkloadVariant, chip: Chip, training: Training, cache: ScheduleCache
+) -> LayerPasses:
     """Schedule the forward, the backward and what runs again before the backward."""
 
-    def run(direction: str, graph: OperatorGraph) -> _Pass:
-        fused = _fuse_once(graph, fusion)
-        estimates = estimate(fused, accelerator, cluster, variant.tensor_parallel)
-        problem = build_problem(f"{layer.name} {direction}", fused, estimates, accelerator)
-        schedule = solve(problem, cache)
-        bound_by_s: dict[str, float] = {}
-        energy_j = np.zeros(len(ENERGY_LEVELS))
-        binding = estimates.one_core.binding(), estimates.all_cores.binding()
-        for index, scheduled in enumerate(schedule.operators):
-            mode = estimates.all_cores if scheduled.intra_operator else estimates.one_core
-            resource = binding[scheduled.intra_operator][index]
-            seconds = float(mode.latency_s[index])
-            bound_by_s[resource] = bound_by_s.get(resource, 0.0) + seconds
-            energy_j += mode.energy_by_level_j[index]
-        return _Pass(schedule, bound_by_s, dict(zip(ENERGY_LEVELS, energy_j.tolist(), strict=True)))
+    def run(direction: str, graph: OperatorGraph) -> LayerPass:
+        fused = _fuse_once(graph, chip.fusion)
+        estimates = estimate(fused, chip.accelerator, chip.cluster, variant.tensor_parallel)
+        if chip.lane_rate != 1.0:
+            estimates = GraphEstimate(
+                _with_lane_rate(estimates.one_core, chip.lane_rate),
+                _with_lane_rate(estimates.all_cores, chip.lane_rate),
+            )
+        problem = build_problem(f"{layer.name} {direction}", fused, estimates, chip.accelerator)
+        return LayerPass(fused, estimates, solve(problem, cache))
 
     forward = run("forward", layer.forward)
     backward = run("backward", layer.backward)
@@ -127,22 +154,56 @@ def _cost_layer(
         else None,
         "full": forward,
     }[training.recompute]
-    passes = [part for part in (forward, backward, again) if part is not None]
-    resources = sorted({resource for part in passes for resource in part.bound_by_s})
+    return LayerPasses(forward, backward, again)
+
+
+def _with_lane_rate(mode: ModeEstimate, rate: float) -> ModeEstimate:
+    """Return the estimates with the lanes so many times as fast."""
+    others_s = np.maximum.reduce([mode.tc_s, mode.glb_s, mode.hbm_s, mode.link_s])
+    constant_s = mode.latency_s - np.maximum(others_s, mode.vc_s)
+    vc_s = mode.vc_s / rate
+    return replace(mode, vc_s=vc_s, latency_s=np.maximum(others_s, vc_s) + constant_s)
+
+
+def _bound_by_s(one: LayerPass) -> Mapping[str, float]:
+    """Sum the seconds of the operators by the resource that binds each."""
+    bound_by_s: dict[str, float] = {}
+    binding = one.estimates.one_core.binding(), one.estimates.all_cores.binding()
+    for index, scheduled in enumerate(one.schedule.operators):
+        resource = binding[scheduled.intra_operator][index]
+        seconds = float(one.mode(index).latency_s[index])
+        bound_by_s[resource] = bound_by_s.get(resource, 0.0) + seconds
+    return bound_by_s
+
+
+def _energy_by_level_j(one: LayerPass) -> Mapping[str, float]:
+    """Sum the energy of the operators in the modes that the schedule chose."""
+    energy_j = np.zeros(len(ENERGY_LEVELS))
+    for index in range(len(one.schedule.operators)):
+        energy_j += one.mode(index).energy_by_level_j[index]
+    return dict(zip(ENERGY_LEVELS, energy_j.tolist(), strict=True))
+
+
+def _evaluate_layer(
+    layer: Layer, count: int, passes: LayerPasses, training: Training
+) -> LayerEvaluation:
+    """Join the passes of one layer."""
+    bound = [_bound_by_s(one) for one in passes.all()]
+    energy = [_energy_by_level_j(one) for one in passes.all()]
+    resources = sorted({resource for part in bound for resource in part})
+    again = passes.recompute
     return LayerEvaluation(
         name=layer.name,
         count=count,
-        forward_s=forward.schedule.makespan_s,
-        backward_s=backward.schedule.makespan_s,
+        forward_s=passes.forward.schedule.makespan_s,
+        backward_s=passes.backward.schedule.makespan_s,
         recompute_s=0.0 if again is None else again.schedule.makespan_s,
         parameters=layer.parameters,
         stash_bytes=getattr(layer.stash_bytes, training.recompute),
-        forward_schedule=forward.proof,
-        backward_schedule=backward.proof,
-        bound_by_s={r: sum(part.bound_by_s.get(r, 0.0) for part in passes) for r in resources},
-        energy_by_level_j={
-            level: sum(part.energy_by_level_j[level] for part in passes) for level in ENERGY_LEVELS
-        },
+        forward_schedule=passes.forward.proof,
+        backward_schedule=passes.backward.proof,
+        bound_by_s={r: sum(part.get(r, 0.0) for part in bound) for r in resources},
+        energy_by_level_j={level: sum(part[level] for part in energy) for level in ENERGY_LEVELS},
     )
 
 
