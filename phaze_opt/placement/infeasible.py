@@ -16,13 +16,32 @@ from phaze_opt.placement.training import OPTIMIZERS
 from phaze_opt.units import format_bytes
 
 
+class MisfitError(InfeasibleError):
+    """A stage needs more memory than there is.
+
+    Parameters
+    ----------
+    message
+        Which stage, and by how much.
+    memory
+        What the stage holds.
+    usable_bytes
+        What it may hold.
+    """
+
+    def __init__(self, message: str, memory: StageMemory, usable_bytes: float) -> None:
+        super().__init__(message, violation=(memory.total - usable_bytes) / usable_bytes)
+        self.memory = memory
+        self.usable_bytes = usable_bytes
+
+
 def explain_misfit(
     name: str,
     layers: Sequence[LayerCost],
     in_flight: int,
     problem: PlacementProblem,
     shards: Shards,
-) -> InfeasibleError:
+) -> MisfitError:
     """Say by how much a stage exceeds the memory.
 
     Parameters
@@ -42,10 +61,10 @@ def explain_misfit(
     return explain_excess(name, memory, problem)
 
 
-def explain_excess(name: str, memory: StageMemory, problem: PlacementProblem) -> InfeasibleError:
+def explain_excess(name: str, memory: StageMemory, problem: PlacementProblem) -> MisfitError:
     """Say by how much what a stage holds exceeds the memory."""
     over = memory.total - problem.hbm_usable_bytes
-    return InfeasibleError(
+    return MisfitError(
         f"{name} needs {format_bytes(memory.total)} per device "
         f"(parameters {format_bytes(memory.parameters)}, "
         f"gradients {format_bytes(memory.gradients)}, "
@@ -53,7 +72,8 @@ def explain_excess(name: str, memory: StageMemory, problem: PlacementProblem) ->
         f"stashes {format_bytes(memory.stash)}, "
         f"working set {format_bytes(memory.transient)}), "
         f"{format_bytes(over)} more than the usable {format_bytes(problem.hbm_usable_bytes)}.",
-        violation=over / problem.hbm_usable_bytes,
+        memory,
+        problem.hbm_usable_bytes,
     )
 
 

@@ -8,7 +8,7 @@ layers, so the bubble shrinks to a v-th and the transfers grow v-fold (D. Naraya
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,7 @@ from phaze_opt.placement.candidates import Candidate, CandidateCosts
 from phaze_opt.placement.costs import Floats, Integers, collective_table_s
 from phaze_opt.placement.describe import chunk_work
 from phaze_opt.placement.even import even_starts
-from phaze_opt.placement.infeasible import explain_excess
+from phaze_opt.placement.infeasible import MisfitError, explain_excess
 from phaze_opt.placement.memory import chunked_memory, local_parameters
 from phaze_opt.placement.pipeline import interleaved_in_flight, replay
 from phaze_opt.placement.problem import LayerCost, Placement, Stage, StageMemory
@@ -48,7 +48,13 @@ def solve_interleaved(costs: CandidateCosts) -> Placement:
     InfeasibleError
         If no degrees can be interleaved or none fits.
     """
-    options = [chunks for chunks in _all_chunks(costs) if _misfit(costs, chunks) is None]
+    options, misfits = [], []
+    for chunks in _all_chunks(costs):
+        misfit = _misfit(costs, chunks)
+        if misfit is None:
+            options.append(chunks)
+        else:
+            misfits.append(misfit)
     bounds_s = [_bound_s(costs, chunks) for chunks in options]
     best_s, best = math.inf, None
     for index in sorted(range(len(options)), key=lambda i: (bounds_s[i], options[i].candidate)):
@@ -58,11 +64,19 @@ def solve_interleaved(costs: CandidateCosts) -> Placement:
         if time_s < best_s:
             best_s, best = time_s, options[index]
     if best is None:
-        raise InfeasibleError(
-            f"No degrees fit with {costs.problem.training.interleave} interleaved chunks per "
-            "stage: the stages must divide the microbatches, and every stage must fit its memory."
-        )
+        raise _none_fits(costs, misfits)
     return _describe(costs, best, best_s)
+
+
+def _none_fits(costs: CandidateCosts, misfits: Sequence[MisfitError]) -> InfeasibleError:
+    """Say that no degrees fit, and what those hold that are nearest to it."""
+    start = f"No degrees fit with {costs.problem.training.interleave} interleaved chunks per stage"
+    if not misfits:
+        return InfeasibleError(
+            f"{start}: the stages must divide the microbatches, and every chunk needs a layer."
+        )
+    nearest = min(misfits, key=lambda misfit: misfit.violation)
+    return MisfitError(f"{start}; nearest: {nearest}", nearest.memory, nearest.usable_bytes)
 
 
 def evaluate_interleaved(costs: CandidateCosts, candidate: Candidate) -> Placement:
@@ -135,7 +149,7 @@ def _memory(costs: CandidateCosts, chunks: _Chunks, stage: int) -> StageMemory:
     return chunked_memory(layers, share, costs.optimizer, costs.shards(candidate.data))
 
 
-def _misfit(costs: CandidateCosts, chunks: _Chunks) -> InfeasibleError | None:
+def _misfit(costs: CandidateCosts, chunks: _Chunks) -> MisfitError | None:
     """Return the error for the first stage, which holds most, where it does not fit."""
     for stage in range(chunks.candidate.pipeline):
         memory = _memory(costs, chunks, stage)
