@@ -15,6 +15,7 @@ from phaze_opt.report.words import (
     training_words,
     trial_words,
 )
+from phaze_opt.search.failures import database_errors, patiently
 from phaze_opt.search.results import StudySummary
 from phaze_opt.search.study import Study
 
@@ -60,6 +61,11 @@ def save_note(study: Study) -> None:
     """Write the answer into the study's note, where it changed."""
     # Imported here: it brings a web server along.
     dashboard = importlib.import_module("optuna_dashboard")
-    body = note_of(study.summary())
-    if dashboard.get_note(study.optuna_study) != body:
-        dashboard.save_note(study.optuna_study, body)
+
+    def save() -> None:
+        body = note_of(study.summary())
+        with database_errors(study.storage.shown):
+            if dashboard.get_note(study.optuna_study) != body:
+                dashboard.save_note(study.optuna_study, body)
+
+    patiently(save)

@@ -11,12 +11,13 @@ from sqlalchemy import select
 
 from phaze_opt.errors import ConflictError
 from phaze_opt.search.baselines import baseline_trainings
+from phaze_opt.search.failures import database_errors
 from phaze_opt.search.frozen import ResolvedStudy, resolve
 from phaze_opt.search.ordering import Rank
 from phaze_opt.search.registry import UID_KEY, delete_rows, store_frozen
 from phaze_opt.search.space import DesignPoint, params_of
 from phaze_opt.search.spec import check_study_name
-from phaze_opt.search.storage import Storage, database_errors
+from phaze_opt.search.storage import Storage
 from phaze_opt.search.study import Study, current_version
 from phaze_opt.search.tables import EvaluationRow, TicketRow
 

@@ -10,13 +10,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.process import BaseProcess
 
 from phaze_opt.errors import PhazeError
+from phaze_opt.search.failures import LostConnectionError, patiently
 from phaze_opt.search.leases import expire_dead_workers
 from phaze_opt.search.objective import Evaluator
 from phaze_opt.search.stopping import StopNow, StopSignals
-from phaze_opt.search.storage import URL_VARIABLE, LostConnectionError, Storage
+from phaze_opt.search.storage import URL_VARIABLE, Storage
 
 _POLL_S = 0.2
 _MOST_REPLACEMENTS = 30
@@ -80,7 +82,7 @@ def run_processes(
                 code = process.exitcode or 0
                 failures += code == 1
                 if code < 0 and not stop.requested:
-                    expire_dead_workers(storage)
+                    patiently(partial(expire_dead_workers, storage))
                     replacements += 1
                     if replacements > _MOST_REPLACEMENTS:
                         raise PhazeError(

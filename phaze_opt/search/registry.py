@@ -12,8 +12,9 @@ from sqlalchemy import and_, column, delete, select, table
 
 from phaze_opt.codec import from_json, to_json
 from phaze_opt.errors import InputError, NotFoundError
+from phaze_opt.search.failures import database_errors
 from phaze_opt.search.frozen import ResolvedStudy
-from phaze_opt.search.storage import Storage, database_errors
+from phaze_opt.search.storage import Storage
 from phaze_opt.search.tables import StudyRow, TicketRow, WorkloadRow
 from phaze_opt.workload.graph import Workload
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from phaze_opt.errors import InputError
 from phaze_opt.placement.training import Training
 from phaze_opt.search.baselines import evaluate_baselines
+from phaze_opt.search.failures import patiently
 from phaze_opt.search.frozen import Baseline
 from phaze_opt.search.leases import LeaseKeeper, expire_dead_workers, new_token
 from phaze_opt.search.objective import Evaluator
@@ -73,22 +76,15 @@ def run_study(
         if number < 1:
             raise InputError(f"{what} is {number}, but it must be at least 1.")
     office = study.office(lease_s)
-    if office.counts().done < total:
-        office.request_stop(False)
-        expire_dead_workers(study.storage)
 
     def report() -> None:
         on_progress(Progress(total, office.counts(), study.best_value()))
 
-    with StopSignals(raise_on_repeat=workers == 1) as stop:
-        try:
-            if office.counts().done < total:
-                _run(study, total, workers, lease_s, stop, report)
-        except StopNow:
-            pass
-    counts = office.counts()
+    with StopSignals(raise_on_repeat=workers == 1) as stop, suppress(StopNow):
+        _run(study, total, workers, lease_s, stop, report)
+    counts = patiently(office.counts)
     missing = counts.done < total and not stop.requested
-    failures = tuple(office.reasons()) if missing else ()
+    failures = tuple(patiently(office.reasons)) if missing else ()
     return RunOutcome(total, counts, stop.exit_code, failures)
 
 
@@ -98,7 +94,7 @@ def worker_main(
     """Open the storage named by the environment, and be one worker of a study."""
     from phaze_opt.search.study import Study
 
-    study = Study.open(name, open_storage())
+    study = patiently(lambda: Study.open(name, open_storage()))
     study.evaluator = evaluator
     work_on(study, total, lease_s, stop, lambda number, metrics: None)
 
@@ -107,20 +103,23 @@ def work_on(
     study: Study, total: int, lease_s: float, stop: StopSignals, on_trial: TrialCallback
 ) -> None:
     """Be one worker of a study until it is done."""
+    worker = patiently(partial(_new_worker, study, lease_s))
+    with LeaseKeeper([worker.office, worker.objective.evaluations], worker.token, lease_s):
+        worker.work(total, stop, on_trial)
+
+
+def _new_worker(study: Study, lease_s: float) -> Worker:
+    """Engage a worker under a name of its own."""
     token = new_token()
-    objective = study.objective(token, lease_s)
-    office = study.office(lease_s)
-    worker = Worker(
+    return Worker(
         storage=study.storage,
         optuna_study=study.optuna_study,
         study_id=study.optuna_id,
         resolved=study.resolved,
-        office=office,
-        objective=objective,
+        office=study.office(lease_s),
+        objective=study.objective(token, lease_s),
         token=token,
     )
-    with LeaseKeeper([office, objective.evaluations], token, lease_s):
-        worker.work(total, stop, on_trial)
 
 
 def _run(
@@ -131,12 +130,11 @@ def _run(
     stop: StopSignals,
     report: Callable[[], None],
 ) -> None:
-    """Evaluate the baselines, issue the tickets, and let the workers begin."""
-    _evaluate_baselines(study, lease_s, stop)
-    if stop.requested:
+    """Prepare the study, and let the workers begin."""
+    prepare = partial(_prepare, study, total, new_token(), lease_s, stop)
+    if not patiently(prepare):
         return
-    study.office(lease_s).issue(total, _baseline_params(study))
-    report()
+    patiently(report)
     if workers == 1:
         work_on(study, total, lease_s, stop, lambda number, metrics: report())
         return
@@ -144,11 +142,24 @@ def _run(
     run_processes(job, study.storage, workers, stop, report)
 
 
-def _evaluate_baselines(study: Study, lease_s: float, stop: StopSignals) -> None:
+def _prepare(study: Study, total: int, token: str, lease_s: float, stop: StopSignals) -> bool:
+    """Evaluate the baselines and issue the tickets; False where there is nothing to run."""
+    office = study.office(lease_s)
+    if office.counts().done >= total:
+        return False
+    office.request_stop(False)
+    expire_dead_workers(study.storage)
+    _evaluate_baselines(study, token, lease_s, stop)
+    if stop.requested:
+        return False
+    office.issue(total, _baseline_params(study))
+    return True
+
+
+def _evaluate_baselines(study: Study, token: str, lease_s: float, stop: StopSignals) -> None:
     """Evaluate the baselines, each under every training option, unless that was done."""
     if len(study.baselines()) == len(study.resolved.baselines):
         return
-    token = new_token()
     objective = study.objective(token, lease_s)
 
     def evaluate(baseline: Baseline, training: Training) -> None:

@@ -28,16 +28,11 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import (
-    ArgumentError,
-    DBAPIError,
-    NoSuchModuleError,
-    OperationalError,
-    SQLAlchemyError,
-)
+from sqlalchemy.exc import ArgumentError
 from sqlalchemy.orm import Session
 
 from phaze_opt.errors import ConflictError, InputError, NotFoundError, PhazeError
+from phaze_opt.search.failures import LOCK_TIMEOUT_S, DatabaseError, database_errors
 from phaze_opt.search.tables import SCHEMA_VERSION, Base, SchemaRow
 
 if TYPE_CHECKING:
@@ -45,7 +40,6 @@ if TYPE_CHECKING:
 
 DEFAULT_URL = "sqlite:///phaze.db"
 URL_VARIABLE = "PHAZE_STORAGE"
-_LOCK_TIMEOUT_S = 60
 _SCHEMA_LOCK_ID = 7_403_921
 _DRIVERS = {
     "sqlite": "sqlite",
@@ -57,6 +51,10 @@ _DRIVERS = {
 }
 _RACE_WORDS = ("already exists", "duplicate key", "UNIQUE", "locked", "concurrently")
 _READ_ONLY: Mapping[str, Any] = {"phaze_read_only": True}
+
+for _name in ("psycopg", "sqlalchemy"):
+    # Where nobody has set up logging, a broken connection must not write into the terminal.
+    logging.getLogger(_name).addHandler(logging.NullHandler())
 
 
 @dataclass(frozen=True)
@@ -97,35 +95,6 @@ class Storage:
         self.optuna.remove_session()
         self.optuna.engine.dispose()
         self.engine.dispose()
-
-
-class DatabaseError(PhazeError):
-    """The database refuses: a full disk, a file that may not be written, a wrong password."""
-
-
-class LostConnectionError(DatabaseError):
-    """The database went away; what was going on may be tried again."""
-
-
-@contextmanager
-def database_errors(shown: str) -> Iterator[None]:
-    """Turn a database's error into one sentence that holds neither statement nor password.
-
-    Raises
-    ------
-    LostConnectionError
-        If the connection broke.
-    DatabaseError
-        For anything else that the database refuses.
-    """
-    from optuna.exceptions import StorageInternalError
-
-    try:
-        yield
-    except StorageInternalError as error:
-        raise _database_error(shown, error.__cause__ or error) from error
-    except SQLAlchemyError as error:
-        raise _database_error(shown, error) from error
 
 
 def resolve_url(storage: str | None) -> str:
@@ -202,7 +171,8 @@ def _open_optuna(url: URL) -> RDBStorage:
     """Open Optuna's storage, which makes its own tables."""
     import optuna
 
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    # Its warnings quote statements; what a person shall know is said by this program.
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     logging.getLogger("alembic").setLevel(logging.WARNING)
     try:
         return optuna.storages.RDBStorage(
@@ -225,7 +195,7 @@ def _engine_options(url: URL) -> dict[str, Any]:
     """Return how SQLAlchemy shall connect."""
     if url.get_backend_name() == "sqlite":
         return {
-            "connect_args": {"timeout": _LOCK_TIMEOUT_S},
+            "connect_args": {"timeout": LOCK_TIMEOUT_S},
             "pool_events": [(_set_up_sqlite, "connect")],
         }
     # One pooled connection per engine and worker; a stale one is replaced before it is used.
@@ -337,36 +307,3 @@ def _add_columns(connection: Connection, shown: str) -> None:
             kind = column.type.compile(dialect=connection.dialect)
             name = preparer.format_column(column)
             connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {name} {kind}")
-
-
-def _database_error(shown: str, error: BaseException) -> PhazeError:
-    """Say in one sentence what a database refused."""
-    if isinstance(error, NoSuchModuleError):
-        return InputError(f"The storage {shown} has no installed driver.")
-    reason = error.orig if isinstance(error, DBAPIError) else error
-    sentence = " ".join(str(reason).split()).rstrip(".")
-    if isinstance(error, OperationalError) and _is_lost(error):
-        return LostConnectionError(f"The storage {shown} cannot be reached: {sentence}.")
-    if "readonly" in sentence or "unable to open database file" in sentence:
-        return DatabaseError(
-            f"The storage {shown} cannot be written ({sentence}); the file and its folder must be "
-            "writable, for reading too."
-        )
-    if "disk I/O error" in sentence:
-        return DatabaseError(f"The storage {shown} failed ({sentence}); is the disk full?")
-    if "database is locked" in sentence:
-        # A stalled process may hold SQLite's write lock for longer than anybody waits.
-        return LostConnectionError(f"The storage {shown} stayed locked for {_LOCK_TIMEOUT_S} s.")
-    return DatabaseError(f"The storage {shown} cannot be used: {sentence}.")
-
-
-def _is_lost(error: OperationalError) -> bool:
-    """Whether a server went away, rather than refused.
-
-    PostgreSQL gives no state where there is no connection, class 08 for connection exceptions, and
-    57P01 to 57P03 while it shuts down or starts.
-    """
-    if error.connection_invalidated:
-        return True
-    state = getattr(error.orig, "sqlstate", "")
-    return state is None or state.startswith("08") or state in ("57P01", "57P02", "57P03")

@@ -17,6 +17,7 @@ from phaze_opt.codec import from_json
 from phaze_opt.errors import ConflictError, InputError, PhazeError
 from phaze_opt.search.baselines import BaselineResult, find_baselines
 from phaze_opt.search.caches import EvaluationCache, ScheduleCache
+from phaze_opt.search.failures import database_errors
 from phaze_opt.search.frozen import ResolvedStudy, resolve
 from phaze_opt.search.leases import DEFAULT_LEASE_S
 from phaze_opt.search.objective import Evaluator, Objective, evaluate_record
@@ -40,7 +41,7 @@ from phaze_opt.search.results import (
 )
 from phaze_opt.search.running import Progress, RunOutcome, ignore_progress, run_study
 from phaze_opt.search.spec import StudySpec, check_study_name
-from phaze_opt.search.storage import Storage, database_errors, open_storage
+from phaze_opt.search.storage import Storage, open_storage
 from phaze_opt.search.tables import WorkloadRow
 from phaze_opt.search.tickets import TicketOffice
 from phaze_opt.workload.graph import Workload
@@ -182,7 +183,8 @@ class Study:
     @property
     def optuna_study(self) -> optuna.Study:
         """The trials."""
-        return optuna.load_study(study_name=self.name, storage=self.storage.optuna)
+        with database_errors(self.storage.shown):
+            return optuna.load_study(study_name=self.name, storage=self.storage.optuna)
 
     def workload(self) -> Workload:
         """Return the captured workload that was stored with the study.
@@ -264,7 +266,8 @@ class Study:
     @property
     def optuna_id(self) -> int:
         """Optuna's number of the study, which a rename in the dashboard changes."""
-        return self.storage.optuna.get_study_id_from_name(self.name)
+        with database_errors(self.storage.shown):
+            return self.storage.optuna.get_study_id_from_name(self.name)
 
     def trials(self) -> list[TrialRecord]:
         """Return all trials by number."""

@@ -13,6 +13,7 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
 from phaze_opt.errors import NotFoundError, PhazeError
+from phaze_opt.search.failures import DatabaseError, database_errors, patiently
 from phaze_opt.search.frozen import ResolvedStudy
 from phaze_opt.search.objective import Metrics, Objective, metrics_to_plain
 from phaze_opt.search.results import METRICS_KEY, trial_cost
@@ -20,7 +21,7 @@ from phaze_opt.search.samplers import sampler_for
 from phaze_opt.search.space import distributions, point_of
 from phaze_opt.search.spec import SpaceSpec
 from phaze_opt.search.stopping import StopNow, StopSignals
-from phaze_opt.search.storage import DatabaseError, LostConnectionError, Storage, database_errors
+from phaze_opt.search.storage import Storage
 from phaze_opt.search.tickets import MAX_ATTEMPTS, Ticket, TicketOffice
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 CONSTRAINT_KEY = "violation"
 _WAIT_S = 0.2
-_RECONNECT_WAITS_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 16.0, 16.0)
 
 TrialCallback = Callable[[int, Metrics], None]
 
@@ -63,35 +63,26 @@ class Worker:
         LostConnectionError
             If the database stays away for about a minute.
         """
-        lost = 0
-        while not stop.requested:
-            try:
-                if lost:
-                    self._recover()
-                    lost = 0
-                if self._step(total, on_trial):
-                    self._close_orphans()
-                    return
-            except LostConnectionError:
-                if lost == len(_RECONNECT_WAITS_S):
-                    raise
-                time.sleep(_RECONNECT_WAITS_S[lost])
-                lost += 1
+        left = True
+        while left and not stop.requested:
+            left = patiently(partial(self._step, total, stop, on_trial), self._recover)
 
-    def _step(self, total: int, on_trial: TrialCallback) -> bool:
-        """Serve one ticket, or wait for those that others hold; True when there is nothing left."""
-        if self.office.stop_requested():
-            return True
-        ticket = self.office.claim(self.token, total)
-        if ticket is not None:
-            with database_errors(self.storage.shown):
-                self._serve(ticket, on_trial)
+    def _step(self, total: int, stop: StopSignals, on_trial: TrialCallback) -> bool:
+        """Serve one ticket, or wait for those that others hold; False when nothing is left."""
+        if stop.requested:
             return False
-        counts = self.office.counts()
-        if counts.done >= total or counts.open + counts.held == 0:
-            return True
-        time.sleep(_WAIT_S)
-        return False
+        with database_errors(self.storage.shown):
+            if not self.office.stop_requested():
+                ticket = self.office.claim(self.token, total)
+                if ticket is not None:
+                    self._serve(ticket, on_trial)
+                    return True
+                counts = self.office.counts()
+                if counts.done < total and counts.left > 0:
+                    time.sleep(_WAIT_S)
+                    return True
+            self._close_orphans()
+            return False
 
     def _serve(self, ticket: Ticket, on_trial: TrialCallback) -> None:
         """Run the trial of one ticket, after settling that of its previous holder."""
@@ -161,8 +152,9 @@ class Worker:
 
     def _recover(self) -> None:
         """After a lost connection, settle and give back what this worker still holds."""
-        for ticket in self.office.held_by(self.token):
-            self._give_back(ticket, ticket.last_trial_number)
+        with database_errors(self.storage.shown):
+            for ticket in self.office.held_by(self.token):
+                self._give_back(ticket, ticket.last_trial_number)
 
     def _give_back(self, ticket: Ticket, number: int | None) -> None:
         """Open a ticket again, with the parameters of its trial where they are chosen already."""

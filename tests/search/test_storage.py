@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import func, select, update
 
 from phaze_opt.errors import ConflictError, InputError, NotFoundError, PhazeError
+from phaze_opt.search.failures import DatabaseError
 from phaze_opt.search.storage import (
     DEFAULT_URL,
-    DatabaseError,
     open_storage,
     resolve_url,
     shown_url,

@@ -1,0 +1,140 @@
+"""What a database refuses, as one sentence; and what is tried again while it is away."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from sqlalchemy.exc import (
+    DBAPIError,
+    InterfaceError,
+    NoSuchModuleError,
+    OperationalError,
+    SQLAlchemyError,
+)
+
+from phaze_opt.errors import InputError, PhazeError
+
+LOCK_TIMEOUT_S = 60
+"""For how long a SQLite transaction waits for another one."""
+
+_RECONNECT_WAITS_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 16.0, 16.0)
+
+Result = TypeVar("Result")
+
+
+class DatabaseError(PhazeError):
+    """The database refuses: a full disk, a file that may not be written, a wrong password."""
+
+
+class LostConnectionError(DatabaseError):
+    """The database went away; what was going on may be tried again."""
+
+
+@contextmanager
+def database_errors(shown: str) -> Iterator[None]:
+    """Turn a database's error into one sentence that holds neither statement nor password.
+
+    Raises
+    ------
+    LostConnectionError
+        If the connection broke.
+    DatabaseError
+        For anything else that the database refuses.
+    """
+    from optuna.exceptions import StorageInternalError
+
+    try:
+        yield
+    except (StorageInternalError, SQLAlchemyError) as error:
+        raise _database_error(shown, error) from error
+
+
+def patiently(action: Callable[[], Result], recover: Callable[[], None] = lambda: None) -> Result:
+    """Do something again and again while the database is away, for about a minute.
+
+    Parameters
+    ----------
+    action
+        What may be begun anew wherever it was interrupted.
+    recover
+        Called before every further attempt.
+
+    Raises
+    ------
+    LostConnectionError
+        If the database stays away.
+    """
+
+    def again() -> Result:
+        recover()
+        return action()
+
+    attempt = action
+    for wait_s in _RECONNECT_WAITS_S:
+        try:
+            return attempt()
+        except LostConnectionError:
+            time.sleep(wait_s)
+        attempt = again
+    return attempt()
+
+
+def _database_error(shown: str, error: BaseException) -> PhazeError:
+    """Say in one sentence what a database refused.
+
+    What came first decides: whoever goes on with a session after its connection broke (Optuna does,
+    with a second form of a query) only learns that the session is in the wrong state.
+    """
+    chain = _chain(error)
+    first = next((each for each in chain if isinstance(each, SQLAlchemyError)), error)
+    if isinstance(first, NoSuchModuleError):
+        return InputError(f"The storage {shown} has no installed driver.")
+    lost = next((each for each in chain if isinstance(each, DBAPIError) and _is_lost(each)), None)
+    if lost is not None:
+        return LostConnectionError(f"The storage {shown} cannot be reached: {_sentence(lost)}.")
+    sentence = _sentence(first)
+    if "readonly" in sentence or "unable to open database file" in sentence:
+        return DatabaseError(
+            f"The storage {shown} cannot be written ({sentence}); the file and its folder must be "
+            "writable, for reading too."
+        )
+    if "disk I/O error" in sentence:
+        return DatabaseError(f"The storage {shown} failed ({sentence}); is the disk full?")
+    if "database is locked" in sentence:
+        # A stalled process may hold SQLite's write lock for longer than anybody waits.
+        return LostConnectionError(f"The storage {shown} stayed locked for {LOCK_TIMEOUT_S} s.")
+    return DatabaseError(f"The storage {shown} cannot be used: {sentence}.")
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """List an error and those that led to it, the earliest one first."""
+    chain: list[BaseException] = []
+    following: BaseException | None = error
+    while following is not None and following not in chain:
+        chain.insert(0, following)
+        hidden = following.__suppress_context__
+        following = following.__cause__ or (None if hidden else following.__context__)
+    return chain
+
+
+def _sentence(error: BaseException) -> str:
+    """Write an error in one line, without the statement and the full stop."""
+    reason = error.orig if isinstance(error, DBAPIError) else error
+    return " ".join(str(reason).split()).rstrip(".")
+
+
+def _is_lost(error: DBAPIError) -> bool:
+    """Whether a server went away, rather than refused.
+
+    PostgreSQL gives no state where there is no connection, class 08 for connection exceptions, and
+    57P01 to 57P03 while it shuts down or starts.
+    """
+    if error.connection_invalidated:
+        return True
+    if not isinstance(error, (OperationalError, InterfaceError)):
+        return False
+    state = getattr(error.orig, "sqlstate", "")
+    return state is None or state.startswith("08") or state in ("57P01", "57P02", "57P03")

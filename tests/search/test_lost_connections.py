@@ -1,0 +1,186 @@
+"""A database that goes away at any statement or commit changes nothing about what is found."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import event
+from sqlalchemy.exc import IntegrityError, OperationalError, PendingRollbackError
+
+import phaze_opt.search.failures as failures_module
+import phaze_opt.search.study as study_module
+from phaze_opt.search.failures import (
+    DatabaseError,
+    LostConnectionError,
+    database_errors,
+    patiently,
+)
+from phaze_opt.search.space import DesignPoint
+from phaze_opt.search.spec import PowerRange, SearchSpec, SpaceSpec
+from phaze_opt.search.storage import Storage, open_storage
+from phaze_opt.search.study import Study
+from tests.search.fakes import TOY, toy_evaluator, toy_spec
+from tests.search.test_processes import assert_exactly
+
+TRIALS = 2
+LAST = 10_000
+"""Later than anything that a run sends."""
+
+
+class Saboteur:
+    """Counts what is sent to a database, and once breaks the connection.
+
+    A server's backend is ended from another connection; SQLite answers that it is locked.
+
+    Parameters
+    ----------
+    moment
+        ``"statement"``: before it is sent; ``"commit"``: after it is obeyed, so that only the
+        answer is lost.
+    """
+
+    def __init__(self, storage: Storage, moment: str) -> None:
+        self._url = storage.url
+        self._left = LAST
+        for engine in (storage.engine, storage.optuna.engine):
+            if moment == "statement":
+                event.listen(engine, "do_execute", self._on_statement)
+                event.listen(engine, "do_executemany", self._on_statement)
+            else:
+                self._watch_commits(engine.dialect)
+
+    def strike_at(self, number: int) -> None:
+        """Break the connection at so many statements, or commits, from now."""
+        self._left = number
+
+    @property
+    def has_struck(self) -> bool:
+        """Whether the number was reached."""
+        return self._left <= 0
+
+    def _watch_commits(self, dialect: Any) -> None:
+        commit: Callable[[Any], None] = dialect.do_commit
+
+        def commit_and_break(connection: Any) -> None:
+            commit(connection)
+            if self._is_due():
+                self._break(connection.dbapi_connection)
+                connection.cursor().execute("SELECT 1")
+
+        dialect.do_commit = commit_and_break
+
+    def _on_statement(self, cursor: Any, *rest: Any) -> None:
+        if self._is_due():
+            self._break(cursor.connection)
+
+    def _is_due(self) -> bool:
+        self._left -= 1
+        return self._left == 0
+
+    def _break(self, connection: Any) -> None:
+        if self._url.get_backend_name() == "sqlite":
+            raise sqlite3.OperationalError("database is locked")
+        url = self._url.set(drivername="postgresql").render_as_string(hide_password=False)
+        with psycopg.connect(url, autocommit=True) as other:
+            other.execute("SELECT pg_terminate_backend(%s, 5000)", (connection.info.backend_pid,))
+
+
+def make(storage: Storage, number: int) -> Study:
+    """Create a study that shares no evaluation with those of other numbers."""
+    spec = toy_spec(
+        global_batch=64 + number,
+        space=SpaceSpec(microbatch=PowerRange(2, 2), recompute=("none",)),
+        search=SearchSpec(sampler="random", trials=TRIALS, seed=7),
+    )
+    study = Study.create(spec, storage, name=f"n{number}", workload=TOY)
+    study.evaluator = toy_evaluator
+    return study
+
+
+def found(study: Study) -> list[DesignPoint | None]:
+    """Return the points of the complete trials."""
+    return [trial.point for trial in study.trials() if trial.kind in ("feasible", "infeasible")]
+
+
+# Tried by hand with every number: nothing differs between them but the place in the code.
+@pytest.mark.parametrize(
+    ("moment", "numbers"), [("statement", range(2, 260, 31)), ("commit", range(1, 70, 13))]
+)
+def test_lost_anywhere_nothing_is_lost(
+    any_url: str,
+    moment: str,
+    numbers: range,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Wherever the connection breaks, a run ends with the same N trials, in silence."""
+    monkeypatch.setattr(failures_module, "_RECONNECT_WAITS_S", (0.01,))
+    monkeypatch.setattr(study_module, "current_version", lambda: "1")
+    storage = open_storage(any_url, create=True)
+    undisturbed = make(storage, 0)
+    undisturbed.run()
+    saboteur = Saboteur(storage, moment)
+    struck = 0
+    for number in numbers:
+        study = make(storage, number)
+        saboteur.strike_at(number)
+        outcome = study.run()
+        struck += saboteur.has_struck
+        saboteur.strike_at(LAST)
+        assert (outcome.exit_code, outcome.failures) == (None, ())
+        assert_exactly(study, TRIALS)
+        assert found(study) == found(undisturbed)
+    assert struck >= len(numbers) - 2
+    assert capfd.readouterr().err == ""
+
+
+class Gone(Exception):
+    """A driver's error, with PostgreSQL's code."""
+
+    def __init__(self, state: str | None) -> None:
+        super().__init__("it said so.")
+        self.sqlstate = state
+
+
+@pytest.mark.parametrize("state", [None, "08006", "57P01", "57P03"])
+def test_what_follows_a_lost_connection_is_a_lost_connection(state: str | None) -> None:
+    """An error about the session, after one that broke it, tells of the broken connection."""
+
+    def fall_back() -> None:
+        raise PendingRollbackError("roll back first")
+
+    with (
+        pytest.raises(LostConnectionError, match="cannot be reached: it said so") as caught,
+        database_errors("x"),
+    ):
+        try:
+            raise OperationalError("SELECT secret", {}, Gone(state))
+        except OperationalError:
+            fall_back()
+    assert "secret" not in str(caught.value)
+
+
+def test_a_refusal_is_not_a_lost_connection() -> None:
+    """What the server refuses is not tried again."""
+    for error in (OperationalError("", {}, Gone("53100")), IntegrityError("", {}, Gone(None))):
+        with pytest.raises(DatabaseError) as caught, database_errors("x"):
+            raise error
+        assert not isinstance(caught.value, LostConnectionError)
+
+
+def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stays away is reported, after each further attempt was prepared."""
+    monkeypatch.setattr(failures_module, "_RECONNECT_WAITS_S", (0.0, 0.0, 0.0))
+    done: list[str] = []
+
+    def act() -> None:
+        done.append("act")
+        raise LostConnectionError("It is away.")
+
+    with pytest.raises(LostConnectionError, match="away"):
+        patiently(act, lambda: done.append("recover"))
+    assert done == ["act", *["recover", "act"] * 3]
