@@ -1,0 +1,147 @@
+"""Why a point is as fast as it is, what would make it faster, and what would make it fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from phaze_opt.codec import to_builtins
+from phaze_opt.evaluate import CostedPoint
+from phaze_opt.evaluation import Evaluation, evaluation_to_json_dict
+from phaze_opt.explain.binding import PassBinding, bind_pass
+from phaze_opt.explain.fixes import Fix, LoadWorkload, excess_of, fixes
+from phaze_opt.explain.gains import Gain, gains
+from phaze_opt.explain.point import Point
+from phaze_opt.explain.stage import (
+    LayerBinding,
+    MemoryUse,
+    StageTime,
+    fullest_stage,
+    memory_use,
+    stage_time,
+)
+from phaze_opt.layer_costs import ScheduleCache, WidthCost
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """An evaluation with its reasons.
+
+    Attributes
+    ----------
+    evaluation
+        Of the point.
+    layers
+        What binds each distinct layer, in the order of the evaluation's.
+    stage
+        Where the time goes on the stage with the largest load; ``None`` if infeasible.
+    memory
+        What the fullest stage holds; ``None`` if something else than memory is in the way.
+    gains
+        What a tenth more of each resource brings; empty if infeasible.
+    fixes
+        What would make it fit; empty if it does.
+    """
+
+    evaluation: Evaluation
+    layers: tuple[LayerBinding, ...]
+    stage: StageTime | None
+    memory: MemoryUse | None
+    gains: tuple[Gain, ...]
+    fixes: tuple[Fix, ...]
+
+
+def explain(point: Point, load: LoadWorkload, cache: ScheduleCache | None = None) -> Explanation:
+    """Evaluate a point and explain the answer.
+
+    Parameters
+    ----------
+    point
+        What to evaluate.
+    load
+        Its model under other options, for what could make it fit.
+    cache
+        Schedules by content; solved ones are added.
+
+    Raises
+    ------
+    InputError
+        As `phaze_opt.evaluate.evaluate`.
+    """
+    schedules: ScheduleCache = {} if cache is None else cache
+    costed = point.costed(schedules)
+    evaluation = point.placed(costed)
+    placement = evaluation.placement
+    width = max(costed.costs) if placement is None else placement.tensor
+    cost = costed.costs[width]
+    layers = _layer_bindings(point, cost)
+    stage = None
+    if placement is not None:
+        names = {name: cost.layers[index].name for name, index in cost.variant.nodes}
+        stage = stage_time(placement, names, layers)
+    return Explanation(
+        evaluation=evaluation,
+        layers=layers,
+        stage=stage,
+        memory=_memory(point, costed, evaluation),
+        gains=gains(point, costed.problem, evaluation, schedules),
+        fixes=() if evaluation.feasible else fixes(point, load, schedules),
+    )
+
+
+def _layer_bindings(point: Point, cost: WidthCost) -> tuple[LayerBinding, ...]:
+    """Say what binds every distinct layer."""
+    chip = point.accelerator
+    return tuple(
+        LayerBinding(
+            name=layer.name,
+            count=layer.count,
+            forward=bind_pass(own.forward, chip),
+            backward=bind_pass(own.backward, chip),
+            recompute=None if own.recompute is None else bind_pass(own.recompute, chip),
+        )
+        for layer, own in zip(cost.layers, cost.passes, strict=True)
+    )
+
+
+def _memory(point: Point, costed: CostedPoint, evaluation: Evaluation) -> MemoryUse | None:
+    """Say what fills the fullest stage, or the one that does not fit."""
+    usable_bytes, hbm_bytes = costed.problem.hbm_usable_bytes, point.accelerator.hbm_bytes
+    if evaluation.placement is not None:
+        stage = fullest_stage(evaluation.placement)
+        memory = evaluation.placement.stages[stage].memory_bytes
+        return memory_use(memory, stage, usable_bytes, hbm_bytes)
+    misfit = excess_of(costed)
+    if misfit is None:
+        return None
+    return memory_use(misfit.memory, None, usable_bytes, hbm_bytes)
+
+
+def explanation_to_json_dict(explanation: Explanation) -> dict[str, Any]:
+    """Return the plain data that ``explain --json`` prints: that of ``evaluate``, and the reasons.
+
+    Each layer has ``forward_binding``, ``backward_binding`` and ``recompute_binding``; beside
+    ``layers`` there are ``stage_time``, ``memory``, ``gains`` and ``fixes``.
+    """
+    plain = evaluation_to_json_dict(explanation.evaluation)
+    for layer, binding in zip(plain["layers"], explanation.layers, strict=True):
+        for name in ("forward", "backward", "recompute"):
+            layer[f"{name}_binding"] = _binding_to_builtins(getattr(binding, name))
+    plain["stage_time"] = to_builtins(explanation.stage)
+    plain["memory"] = None
+    if explanation.memory is not None:
+        excess_bytes = explanation.memory.excess_bytes
+        plain["memory"] = to_builtins(explanation.memory) | {"excess_bytes": excess_bytes}
+    plain["gains"] = to_builtins(explanation.gains)
+    plain["fixes"] = to_builtins(explanation.fixes)
+    return plain
+
+
+def _binding_to_builtins(binding: PassBinding | None) -> dict[str, Any] | None:
+    """Return what binds a pass as plain data, with shares beside the seconds."""
+    if binding is None:
+        return None
+    plain: dict[str, Any] = to_builtins(binding)
+    plain["share"] = {resource: binding.share(resource) for resource in binding.bound_s}
+    plain["schedule_s"] = binding.schedule_s
+    return plain
