@@ -1,0 +1,173 @@
+"""The options that name one point, shared by the commands that evaluate it and explain it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from phaze_opt.errors import InputError
+
+from .output import read_assignments
+
+if TYPE_CHECKING:
+    from phaze_opt.hardware.accelerator import Accelerator
+    from phaze_opt.hardware.cluster import Cluster
+    from phaze_opt.placement.training import Training
+    from phaze_opt.workload.graph import Workload
+
+INFEASIBLE = 5
+"""Exit code where nothing fits; the answer still stands on stdout."""
+
+_DEGREES = re.compile(r"([1-9][0-9]*)x([1-9][0-9]*)x([1-9][0-9]*)")
+
+Degrees = tuple[int, int, int]
+RecomputeChoice = Literal["none", "selective", "full"]
+OptimizerChoice = Literal["sgd", "adam"]
+FusionChoice = Literal["none", "elementwise", "epilogue"]
+ScheduleChoice = Literal["1f1b", "gpipe", "interleaved"]
+
+
+@dataclass(frozen=True)
+class PointOptions:
+    """The options, as given."""
+
+    model: Annotated[str, typer.Option(help="Zoo name, gpt:…, llama:…, hf:PATH, or a .json.")]
+    accelerator: Annotated[str, typer.Option(help="Preset name or TOML file.")]
+    cluster: Annotated[str, typer.Option(help="Network preset.")]
+    devices: Annotated[int, typer.Option(help="How many accelerators.")]
+    global_batch: Annotated[int, typer.Option(help="Samples per optimizer step.")]
+    microbatch: Annotated[int, typer.Option(help="Samples per pipeline step.")]
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a field of the accelerator."),
+    ] = None
+    recompute: Annotated[RecomputeChoice, typer.Option(help="What runs again.")] = "none"
+    optimizer: Annotated[OptimizerChoice, typer.Option(help="Its state and step.")] = "sgd"
+    placement: Annotated[
+        str, typer.Option(help="solve, expert, or PPxDPxTP: pipeline, data and tensor degrees.")
+    ] = "solve"
+    zero: Annotated[int, typer.Option(help="ZeRO stage, 0 to 3.")] = 0
+    pipeline_schedule: Annotated[
+        ScheduleChoice | None,
+        typer.Option(help="1f1b by default; interleaved with --interleave.", show_default=False),
+    ] = None
+    interleave: Annotated[int, typer.Option(help="Chunks of layers per pipeline stage.")] = 1
+    fusion: Annotated[
+        FusionChoice | None,
+        typer.Option(
+            help="epilogue by default; elementwise on chips that run one operator at a time.",
+            show_default=False,
+        ),
+    ] = None
+    power_limit_w: Annotated[
+        float | None, typer.Option(help="Average dynamic power a device may take.")
+    ] = None
+    sequence: Annotated[
+        int | None, typer.Option(help="Tokens per sample, if not the model's own.")
+    ] = None
+    sequence_parallel: Annotated[
+        bool, typer.Option("--sequence-parallel", help="Split the sequence over tensor groups.")
+    ] = False
+
+    @property
+    def title(self) -> str:
+        """Name the point on one line."""
+        return (
+            f"{self.model} on {self.devices} × {self.accelerator}, {self.cluster}, "
+            f"global batch {self.global_batch}, microbatch {self.microbatch}, "
+            f"recompute {self.recompute}, {self.optimizer}"
+        )
+
+    def read_placement(self) -> Literal["solve", "expert"] | Degrees:
+        """Read ``--placement``.
+
+        Raises
+        ------
+        InputError
+            If it is neither ``solve`` nor ``expert`` nor three degrees.
+        """
+        if self.placement == "solve":
+            return "solve"
+        if self.placement == "expert":
+            return "expert"
+        match = _DEGREES.fullmatch(self.placement)
+        if match is None:
+            raise InputError(
+                f"--placement is {self.placement!r}, but it must be solve, expert or PPxDPxTP, for "
+                "example 4x256x1."
+            )
+        pipeline, data, tensor = (int(degree) for degree in match.groups())
+        return pipeline, data, tensor
+
+    def load_accelerator(self) -> Accelerator:
+        """Read the accelerator with its changed fields."""
+        from phaze_opt.hardware.presets import load_accelerator
+
+        return load_accelerator(self.accelerator, read_assignments(self.changes or []))
+
+    def load_cluster(self) -> Cluster:
+        """Read the network."""
+        from phaze_opt.hardware.cluster import load_cluster
+
+        return load_cluster(self.cluster, self.devices)
+
+    def training(self) -> Training:
+        """Join the options of the training run."""
+        from phaze_opt.placement.training import Training
+
+        by_default: ScheduleChoice = "interleaved" if self.interleave > 1 else "1f1b"
+        return Training(
+            global_batch=self.global_batch,
+            microbatch=self.microbatch,
+            recompute=self.recompute,
+            optimizer=self.optimizer,
+            sequence_parallel=self.sequence_parallel,
+            zero=self.zero,
+            pipeline_schedule=self.pipeline_schedule or by_default,
+            interleave=self.interleave,
+        )
+
+    def load_workload(
+        self, *, microbatch: int, sequence_parallel: bool, tensor: int | None
+    ) -> Workload:
+        """Capture the model at one width or at all, or read it from the cache."""
+        from phaze_opt.workload.zoo import load_workload, widths
+
+        return load_workload(
+            self.model,
+            tensor_parallel=widths(self.model) if tensor is None else (tensor,),
+            microbatch=(microbatch,),
+            sequence_parallel=sequence_parallel,
+            sequence=self.sequence,
+        )
+
+    def load_own_workload(self, degrees: Literal["solve", "expert"] | Degrees) -> Workload:
+        """Capture the model at every width that the placement may use."""
+        return self.load_workload(
+            microbatch=self.microbatch,
+            sequence_parallel=self.sequence_parallel,
+            tensor=degrees[2] if isinstance(degrees, tuple) else None,
+        )
+
+
+def takes_point(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command whose first argument is `PointOptions` an option for each of them."""
+    shared = inspect.signature(PointOptions, eval_str=True).parameters
+    _, *own = inspect.signature(command, eval_str=True).parameters.values()
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        options = PointOptions(**{name: values.pop(name) for name in shared})
+        command(options, **values)
+
+    parameters = [
+        one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*shared.values(), *own)
+    ]
+    vars(run)["__signature__"] = inspect.Signature(parameters)
+    return run
