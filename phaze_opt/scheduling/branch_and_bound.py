@@ -59,7 +59,7 @@ def improve(instance: Instance, bounds: Bounds, incumbent: Plan, effort: int) ->
         table = np.zeros((instance.size, 2), dtype=np.int64)
         upper = near(best.makespan)
         makespan, dropped, expanded = search(
-            operators, demand, capacity, rate, least, lanes, width, upper, effort, table
+            (operators, demand, capacity, rate, least), lanes, width, upper, effort, table
         )
         if makespan < upper:
             start, mode = table.T.tolist()

@@ -57,6 +57,22 @@ NARROW = 16
 COMPARISONS_PER_STATE = 32
 """Comparing two states takes about this fraction of the time of expanding one."""
 
+Problem = tuple[IntArray, IntArray, IntArray, FloatArray, IntArray]
+"""What to schedule:
+
+- operators (n, columns), see `search_states`;
+- demand (codes, resources);
+- capacity (resources,);
+- rate (bounds, codes): share of each bound's resource or mixture that an operator takes;
+- least (bounds, n): rate times duration in the cheaper mode, rounded down.
+"""
+_PROBLEM_TYPE = "Tuple((i8[:, ::1], i8[:, ::1], i8[::1], f8[:, ::1], i8[:, ::1]))"
+
+_Scratch = tuple[IntArray, IntArray, IntArray, IntArray, IntArray, IntArray]
+"""Hash table and links of the next layer's states; what is taken after each end; what may start;
+what waits only for its predecessors; a child."""
+_SCRATCH_TYPE = "Tuple((i8[::1], i8[::1], i8[:, ::1], i8[:, ::1], i8[:, ::1], i8[::1]))"
+
 
 @inner("i8(i8[::1], i8[::1], i8[:, ::1], i8[::1], i8[:, ::1], i8, i8)")
 def _earliest_start(
@@ -240,35 +256,26 @@ def _finish(state: IntArray, operators: IntArray, lanes: int, first_word: int) -
 
 
 @compiled(
-    "UniTuple(i8, 5)(i8[:, ::1], i8, i8[:, ::1], i8[:, ::1], i8[:, ::1], i8[::1], f8[:, ::1],"
-    " i8[:, ::1], i8, i8, i8, i8[::1], i8[::1])"
+    f"UniTuple(i8, 5)({_PROBLEM_TYPE}, i8, i8[:, ::1], i8, i8[:, ::1], i8, i8, {_SCRATCH_TYPE})"
 )
 def _expand_layer(
+    problem: Problem,
+    lanes: int,
     states: IntArray,
     count: int,
     children: IntArray,
-    operators: IntArray,
-    demand: IntArray,
-    capacity: IntArray,
-    rate: FloatArray,
-    least: IntArray,
-    lanes: int,
     width: int,
     upper: int,
-    table: IntArray,
-    following: IntArray,
+    scratch: _Scratch,
 ) -> tuple[int, int, int, int, int]:
     """Fill the next layer.
 
     Returns the number of its states, the least bound dropped, how many comparisons that took, and
     the least makespan below ``upper`` with the state that reaches it (or ``upper`` and -1).
     """
-    n = operators.shape[0]
+    operators, demand, capacity, rate, least = problem
+    table, following, usage, found, ready, child = scratch
     first_word = LISTS + 2 * lanes + least.shape[0]
-    usage = np.empty((lanes + 1, capacity.shape[0]), np.int64)
-    found = np.empty((2 * n, 2), np.int64)
-    ready = np.empty((n, 2), np.int64)
-    child = np.empty(states.shape[1], np.int64)
     fill, dropped, compared = 0, NEVER, 0
     best = -1
     rebuild_table(children, fill, first_word, table, following)
@@ -304,31 +311,14 @@ def _expand_layer(
 
 
 def search(
-    operators: IntArray,
-    demand: IntArray,
-    capacity: IntArray,
-    rate: FloatArray,
-    least: IntArray,
-    lanes: int,
-    width: int,
-    upper: int,
-    effort: int,
-    plan: IntArray,
+    problem: Problem, lanes: int, width: int, upper: int, effort: int, plan: IntArray
 ) -> tuple[int, int, int]:
     """Go once through all layers.
 
     Parameters
     ----------
-    operators
-        (n, columns): see the columns above.
-    demand
-        (codes, resources).
-    capacity
-        (resources,).
-    rate
-        (bounds, codes): share of the bound's resource or mixture that an operator takes.
-    least
-        (bounds, n): rate times duration in the cheaper mode, rounded down.
+    problem
+        What to schedule, see `Problem`.
     lanes
         At most so many operators run at once.
     width
@@ -345,25 +335,17 @@ def search(
     Makespan of that schedule (or ``upper``), least bound dropped (or `NEVER`), states expanded
     (including comparisons between states, at a rate of `COMPARISONS_PER_STATE`).
     """
-    room = 8 * width
-    rest = LISTS + 2 * lanes
-    columns = rest + least.shape[0] + operators.shape[1] - ANCESTORS
-    states, children = np.empty((2, room, columns), dtype=np.int64)
-    states[0] = 0
-    states[0, rest : rest + least.shape[0]] = least.sum(axis=1)
-    states[0, [OPENING, CODE]] = 1, -1
-    table = np.empty(1 << (2 * room - 1).bit_length(), dtype=np.int64)
-    following = np.empty(room, dtype=np.int64)
+    states, children = _first_layer(problem, lanes, 8 * width)
+    scratch = _allocate_scratch(problem, lanes, children)
     trail: list[IntArray] = []
     count, expanded, dropped = 1, 0, NEVER
     while count > 0:
         expanded += count
         filled, least_dropped, compared, upper, best = _expand_layer(
-            states, count, children, operators, demand, capacity, rate, least, lanes, width,
-            upper, table, following,
-        )  # fmt: skip
+            problem, lanes, states, count, children, width, upper, scratch
+        )
         if best >= 0:
-            plan[:] = _trace_back(trail, best, operators)
+            plan[:] = _trace_back(trail, best, problem[0])
         states, children, count = children, states, filled
         trail.append(states[:count, [PARENT, CODE, NOW]])
         expanded += compared // COMPARISONS_PER_STATE
@@ -371,6 +353,31 @@ def search(
             width = min(width, NARROW)
         dropped = min(dropped, least_dropped)
     return upper, dropped, expanded
+
+
+def _first_layer(problem: Problem, lanes: int, room: int) -> tuple[IntArray, IntArray]:
+    """Give the layer of the empty schedule, and room for another one."""
+    operators, *_, least = problem
+    rest = LISTS + 2 * lanes
+    columns = rest + least.shape[0] + operators.shape[1] - ANCESTORS
+    states, children = np.empty((2, room, columns), dtype=np.int64)
+    states[0] = 0
+    states[0, rest : rest + least.shape[0]] = least.sum(axis=1)
+    states[0, [OPENING, CODE]] = 1, -1
+    return states, children
+
+
+def _allocate_scratch(problem: Problem, lanes: int, children: IntArray) -> _Scratch:
+    """Allocate what `_expand_layer` works on."""
+    n, (room, columns) = len(problem[0]), children.shape
+    return (
+        np.empty(1 << (2 * room - 1).bit_length(), dtype=np.int64),
+        np.empty(room, dtype=np.int64),
+        np.empty((lanes + 1, len(problem[2])), dtype=np.int64),
+        np.empty((2 * n, 2), dtype=np.int64),
+        np.empty((n, 2), dtype=np.int64),
+        np.empty(columns, dtype=np.int64),
+    )
 
 
 def _trace_back(trail: Sequence[IntArray], state: int, operators: IntArray) -> IntArray:
