@@ -9,6 +9,7 @@ from phaze_opt.report.words import (
     binding_words,
     effort_words,
     placement_words,
+    proof_words,
     ratio_words,
     share_words,
     time_words,
@@ -48,8 +49,7 @@ def note_of(summary: StudySummary) -> str:
     lines += [
         "",
         f"{trial_words(summary)}; {effort_words(summary)}; "
-        f"{share_words(summary.cached_share)} cached; "
-        f"{share_words(summary.proven_schedule_share)} of the schedules proven optimal.",
+        f"{share_words(summary.cached_share)} cached; proven optimal: {proof_words(summary)}.",
         "",
         "The area is a relative budget (no network, PHY or control), not a die size.",
     ]

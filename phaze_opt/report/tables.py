@@ -14,6 +14,7 @@ from phaze_opt.report.words import (
     binding_words,
     effort_words,
     placement_words,
+    proof_words,
     ratio_words,
     share_words,
     training_words,
@@ -78,7 +79,7 @@ def study_table(summary: StudySummary) -> RenderableType:
         table.add_row("failed", escape(reason))
     table.add_row("time taken", effort_words(summary))
     table.add_row("cached", f"{share_words(summary.cached_share)} of the evaluations")
-    table.add_row("proven", f"{share_words(summary.proven_schedule_share)} of the schedules")
+    table.add_row("proven", proof_words(summary))
     return table
 
 

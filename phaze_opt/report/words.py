@@ -118,6 +118,15 @@ def effort_words(summary: StudySummary) -> str:
     return text
 
 
+def proof_words(summary: StudySummary) -> str:
+    """Say which share of the schedules is proven optimal, and which at almost no cost."""
+    text = f"{share_words(summary.proven_schedule_share)} of the schedules"
+    quick = summary.quickly_proven_schedule_share
+    if quick is None:
+        return text
+    return f"{text}; {share_words(quick)} without search or in under 20 ms"
+
+
 def share_words(share: float | None) -> str:
     """Write a share; a dash where there is nothing to share."""
     return "–" if share is None else f"{share:.1%}"

@@ -6,11 +6,10 @@ if its worker vanishes.
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
 
 from sqlalchemy import delete, select, update
 from sqlalchemy.exc import IntegrityError
@@ -19,11 +18,12 @@ from sqlalchemy.orm import Session
 from phaze_opt.codec import from_json, to_json
 from phaze_opt.errors import InputError
 from phaze_opt.scheduling.problem import Schedule
+from phaze_opt.search.records import Record, read_record, write_record
 from phaze_opt.search.storage import Storage
 from phaze_opt.search.tables import EvaluationRow, ScheduleRow, database_now_s, lease_is_over
 
-Record = dict[str, Any]
-"""An evaluation as plain data: the JSON of ``evaluate``."""
+QUICK_PROOF_S = 0.02
+"""A schedule whose exact search took less counts as quickly proven."""
 
 _POLL_S = 0.05
 
@@ -71,14 +71,14 @@ class EvaluationCache:
     def _find_or_claim(self, key: str) -> Record | None:
         """Return what is there, or claim the key where nobody else does."""
         with self._storage.reading() as session:
-            record = _read_record(session.get(EvaluationRow, key))
+            record = _record_of(session.get(EvaluationRow, key))
         if record is not None:
             return record
         with self._storage.writing() as session:
             row = session.get(EvaluationRow, key, with_for_update=True)
             if row is None:
                 _insert_once(session, key)
-            elif (record := _read_record(row)) is not None:
+            elif (record := _record_of(row)) is not None:
                 return record
             session.execute(
                 update(EvaluationRow)
@@ -98,7 +98,7 @@ class EvaluationCache:
 
     def _store(self, key: str, record: Record) -> None:
         """Write a result, unless another worker took over and was first."""
-        body = json.dumps(record, allow_nan=False, separators=(",", ":"))
+        body = write_record(record)
         with self._storage.writing() as session:
             session.execute(
                 update(EvaluationRow)
@@ -124,10 +124,27 @@ def find_evaluations(storage: Storage, keys: Iterable[str]) -> dict[str, Record]
         for start in range(0, len(wanted), 500):
             part = wanted[start : start + 500]
             for row in session.scalars(select(EvaluationRow).where(EvaluationRow.key.in_(part))):
-                record = _read_record(row)
+                record = _record_of(row)
                 if record is not None:
                     found[row.key] = record
     return found
+
+
+@dataclass(frozen=True)
+class ProofEffort:
+    """What it took to prove schedules optimal.
+
+    Attributes
+    ----------
+    needed
+        How many different schedules were asked for.
+    quick
+        Of these, how many are proven without the exact search or in under `QUICK_PROOF_S`,
+        whenever that was done.
+    """
+
+    needed: int
+    quick: int
 
 
 class ScheduleCache(MutableMapping[str, Schedule]):
@@ -140,9 +157,11 @@ class ScheduleCache(MutableMapping[str, Schedule]):
         self._storage = storage
         self._known: dict[str, Schedule] = {}
         self._new: list[str] = []
+        self._needed: set[str] = set()
 
     def __getitem__(self, key: str) -> Schedule:
         """Return a schedule from memory, else from the database."""
+        self._needed.add(key)
         if key not in self._known:
             with self._storage.reading() as session:
                 row = session.get(ScheduleRow, key)
@@ -155,6 +174,7 @@ class ScheduleCache(MutableMapping[str, Schedule]):
         return self._known[key]
 
     def __setitem__(self, key: str, schedule: Schedule) -> None:
+        self._needed.add(key)
         self._known[key] = schedule
         self._new.append(key)
 
@@ -167,6 +187,12 @@ class ScheduleCache(MutableMapping[str, Schedule]):
 
     def __len__(self) -> int:
         return len(self._known)
+
+    def take_effort(self) -> ProofEffort:
+        """Count what was asked for since the last call."""
+        needed = [self._known[key] for key in self._needed if key in self._known]
+        self._needed.clear()
+        return ProofEffort(len(needed), sum(map(_is_quickly_proven, needed)))
 
     def flush(self) -> None:
         """Write the new schedules to the database."""
@@ -182,23 +208,18 @@ class ScheduleCache(MutableMapping[str, Schedule]):
         self._new.clear()
 
 
+def _is_quickly_proven(schedule: Schedule) -> bool:
+    """Whether a schedule is proven, and took no long search."""
+    quick = schedule.method != "branch-and-bound" or schedule.solve_s < QUICK_PROOF_S
+    return schedule.status == "optimal" and quick
+
+
 def _insert_once(session: Session, key: str) -> None:
     """Insert an empty evaluation unless another worker is faster."""
     with suppress(IntegrityError), session.begin_nested():
         session.add(EvaluationRow(key=key))
 
 
-def _read_record(row: EvaluationRow | None) -> Record | None:
-    """Read a stored evaluation; a body that is not a JSON object counts as absent."""
-    if row is None or row.body is None:
-        return None
-    try:
-        record = json.loads(row.body, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
-        return None
-    return record if isinstance(record, dict) else None
-
-
-def _refuse_constant(name: str) -> Mapping[str, Any]:
-    """Refuse NaN and Infinity, which JSON does not have."""
-    raise ValueError(f"{name} is not JSON")
+def _record_of(row: EvaluationRow | None) -> Record | None:
+    """Read a stored evaluation; one that is damaged counts as absent."""
+    return None if row is None else read_record(row.body)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from phaze_opt.codec import from_builtins, to_builtins
@@ -19,9 +19,10 @@ from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.cluster import Cluster
 from phaze_opt.placement.training import Training
 from phaze_opt.scheduling.problem import Schedule
-from phaze_opt.search.caches import EvaluationCache, Record, ScheduleCache
+from phaze_opt.search.caches import EvaluationCache, ScheduleCache
 from phaze_opt.search.frozen import ResolvedStudy, content_hash
 from phaze_opt.search.ordering import Rank
+from phaze_opt.search.records import Record
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.units import GIB
 from phaze_opt.workload.graph import Workload
@@ -64,6 +65,8 @@ class Metrics:
         How many of the layers' schedules are proven optimal.
     evaluate_s
         Time it took on this worker's clock.
+    needed_schedules, quickly_proven_schedules
+        See `phaze_opt.search.caches.ProofEffort`; none where the evaluation was there already.
     """
 
     feasible: bool
@@ -77,6 +80,8 @@ class Metrics:
     proven_schedules: int
     schedules: int
     evaluate_s: float
+    needed_schedules: int = 0
+    quickly_proven_schedules: int = 0
 
     def __post_init__(self) -> None:
         numbers = (self.violation, self.throughput_samples_per_s, self.area_mm2, self.evaluate_s)
@@ -138,8 +143,13 @@ class Objective:
                 evaluate_s=time.monotonic() - started_s,
             )
         training = self.study.training(point.microbatch, point.recompute)
+        self.schedules.take_effort()
         key, record, cached = self.evaluate(accelerator, training)
-        return metrics_of(record, key, cached, area_mm2, time.monotonic() - started_s)
+        metrics = metrics_of(record, key, cached, area_mm2, time.monotonic() - started_s)
+        effort = self.schedules.take_effort()
+        return replace(
+            metrics, needed_schedules=effort.needed, quickly_proven_schedules=effort.quick
+        )
 
     def evaluate(self, accelerator: Accelerator, training: Training) -> tuple[str, Record, bool]:
         """Return the key and record of an evaluation, and whether it was there already."""

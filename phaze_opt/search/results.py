@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from phaze_opt.codec import to_builtins
 from phaze_opt.errors import InputError
 from phaze_opt.search.baselines import BaselineResult
-from phaze_opt.search.caches import Record, find_evaluations
+from phaze_opt.search.caches import find_evaluations
 from phaze_opt.search.frozen import ResolvedStudy
 from phaze_opt.search.objective import Metrics, metrics_from_plain
 from phaze_opt.search.ordering import best_of
+from phaze_opt.search.records import Record
 from phaze_opt.search.space import DesignPoint, point_of
 from phaze_opt.search.storage import Storage
 from phaze_opt.search.tickets import TicketCounts
@@ -87,6 +88,9 @@ class StudySummary:
         Of the evaluations asked for, those that were there already.
     proven_schedule_share
         Of the layers' schedules of all evaluated points, those proven optimal.
+    quickly_proven_schedule_share
+        Of the different schedules that each new evaluation needed, those proven optimal without
+        the exact search or in under 20 ms; ``None`` where every evaluation was there already.
     why_infeasible
         How many points each limit ruled out.
     failures
@@ -103,6 +107,7 @@ class StudySummary:
     rate_per_s: float | None
     cached_share: float | None
     proven_schedule_share: float | None
+    quickly_proven_schedule_share: float | None
     why_infeasible: Mapping[str, int]
     failures: tuple[str, ...]
 
@@ -149,7 +154,6 @@ def summarise(
     complete = [trial for trial in trials if trial.kind in ("feasible", "infeasible")]
     metrics = [trial.metrics for trial in complete if trial.metrics is not None]
     asked = [each for each in metrics if each.evaluation_key is not None]
-    schedules = sum(each.schedules for each in asked)
     busy_s = _busy_s(trials)
     why: dict[str, int] = {}
     for each in metrics:
@@ -170,9 +174,13 @@ def summarise(
         best=best,
         busy_s=busy_s,
         rate_per_s=len(complete) / busy_s if busy_s > 0 else None,
-        cached_share=sum(each.cached for each in asked) / len(asked) if asked else None,
-        proven_schedule_share=(
-            sum(each.proven_schedules for each in asked) / schedules if schedules else None
+        cached_share=_share(sum(each.cached for each in asked), len(asked)),
+        proven_schedule_share=_share(
+            sum(each.proven_schedules for each in asked), sum(each.schedules for each in asked)
+        ),
+        quickly_proven_schedule_share=_share(
+            sum(each.quickly_proven_schedules for each in asked),
+            sum(each.needed_schedules for each in asked),
         ),
         why_infeasible=why,
         failures=tuple(failures),
@@ -219,6 +227,7 @@ def summary_to_json_dict(summary: StudySummary) -> dict[str, Any]:
         "rate_per_s": summary.rate_per_s,
         "cached_share": summary.cached_share,
         "proven_schedule_share": summary.proven_schedule_share,
+        "quickly_proven_schedule_share": summary.quickly_proven_schedule_share,
         "cost_model_version": summary.resolved.cost_model_version,
         "spec_hash": summary.resolved.hash,
         "left": summary.left,
@@ -287,6 +296,11 @@ def _state(counts: TicketCounts) -> StudyState:
     if counts.done:
         return "done"
     return "failed" if counts.failed else "new"
+
+
+def _share(part: int, whole: int) -> float | None:
+    """Divide, where there is something to divide."""
+    return part / whole if whole else None
 
 
 def _busy_s(trials: Sequence[TrialRecord]) -> float:

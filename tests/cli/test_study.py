@@ -59,6 +59,20 @@ def test_running_again_does_nothing(phaze: Phaze, small_study: Path) -> None:
     assert phaze("study", "show", "small", "--json").json == before
 
 
+def test_known_points_are_not_evaluated_again(phaze: Phaze, small_study: Path) -> None:
+    """A second study of the same points finds every evaluation."""
+    shares = []
+    for name in ("first", "second"):
+        phaze("study", "create", str(small_study), "--name", name)
+        assert phaze("study", "run", name).code == 0
+        shown = phaze("study", "show", name, "--json").json
+        shares.append((shown["cached_share"], shown["quickly_proven_schedule_share"]))
+    (cached, quick), again = shares
+    assert cached < 1.0 and 0.0 < quick <= 1.0
+    assert again == (1.0, None)
+    assert "without search or in under 20 ms" in phaze("study", "show", "first").out
+
+
 def test_another_spec_under_the_same_name(phaze: Phaze, small_study: Path) -> None:
     """``--exist-ok`` accepts the same study only."""
     phaze("study", "create", str(small_study))

@@ -9,8 +9,15 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
+from phaze_opt.evaluation import (
+    Evaluation,
+    LayerEvaluation,
+    ScheduleProof,
+    evaluation_to_json_dict,
+)
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.cluster import Cluster
+from phaze_opt.placement.problem import ChunkWork, Placement, Stage, StageMemory
 from phaze_opt.placement.training import Training
 from phaze_opt.scheduling.problem import Schedule
 from phaze_opt.search.spec import SearchSpec, StudySpec
@@ -22,6 +29,32 @@ COUNT_VARIABLE = "PHAZE_TEST_COUNT"
 """Names a file in which every computed point leaves one line."""
 
 TOY = Workload(model="toy", sequence=1, parameters=10, variants=())
+
+
+_PROOF = ScheduleProof("optimal", 1.0, 0.0)
+_BLOCK = LayerEvaluation(
+    name="block",
+    count=1,
+    forward_s=1.0,
+    backward_s=2.0,
+    recompute_s=0.0,
+    parameters=10,
+    stash_bytes=20,
+    forward_schedule=_PROOF,
+    backward_schedule=_PROOF,
+    bound_by_s={"compute": 3.0},
+    energy_by_level_j={"hbm": 1.0},
+)
+_STAGE = Stage(
+    layers=("block",),
+    devices=1,
+    load_s=3.0,
+    memory_bytes=StageMemory(20, 20, 0, 20, 10),
+    work=(ChunkWork(1.0, 2.0, 0.0),),
+    synchronisation_s=0.0,
+    optimizer_s=0.0,
+)
+_PLACEMENT = Placement(1, 8, 1, 8, (_STAGE,), 24.0, {"forward": 8.0, "backward": 16.0})
 
 
 def toy_spec(**changes: Any) -> StudySpec:
@@ -55,22 +88,20 @@ def toy_evaluator(
         1024.0 * accelerator.num_vc * accelerator.pe_vc,
     )
     throughput = speed / (10 + training.microbatch) if feasible else 0.0
-    proof = {"status": "optimal", "bound_s": 1.0, "gap": 0.0}
-    layer = {"name": "block", "forward_schedule": proof, "backward_schedule": proof}
-    return {
-        "feasible": feasible,
-        "reason": None if feasible else "The stash does not fit.",
-        "throughput_samples_per_s": throughput,
-        "time_per_batch_s": training.global_batch / throughput if feasible else None,
-        "area_mm2": accelerator.area_mm2,
-        "mfu": 0.5 if feasible else 0.0,
-        "placement": None,
-        "layers": [layer],
-        "time_breakdown_s": {},
-        "violation": 0.0 if feasible else 0.25,
-        "energy_j_per_batch": 1.0,
-        "bound_by_share": {"compute": 1.0},
-    }
+    result = Evaluation(
+        feasible=feasible,
+        reason=None if feasible else "The stash does not fit.",
+        throughput_samples_per_s=throughput,
+        time_per_batch_s=training.global_batch / throughput if feasible else None,
+        area_mm2=accelerator.area_mm2,
+        mfu=0.5 if feasible else 0.0,
+        placement=_PLACEMENT if feasible else None,
+        layers=(_BLOCK,),
+        time_breakdown_s=_PLACEMENT.time_breakdown_s if feasible else {},
+        energy_by_level_j={"hbm": 1.0},
+        violation=0.0 if feasible else 0.25,
+    )
+    return evaluation_to_json_dict(result)
 
 
 def slow_evaluator(*args: Any) -> dict[str, Any]:

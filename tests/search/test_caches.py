@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from sqlalchemy import update
 
+from phaze_opt.hardware.cluster import load_cluster
+from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.placement.training import Training
 from phaze_opt.scheduling.problem import Schedule, ScheduledOperator
-from phaze_opt.search.caches import EvaluationCache, ScheduleCache, find_evaluations
+from phaze_opt.search.caches import EvaluationCache, ProofEffort, ScheduleCache, find_evaluations
+from phaze_opt.search.records import write_record
 from phaze_opt.search.storage import open_storage
 from phaze_opt.search.tables import EvaluationRow, ScheduleRow
+from tests.search.fakes import TOY, toy_evaluator
 
+_COMPUTED = toy_evaluator(
+    TOY,
+    load_accelerator("tpuv4-phaze", {}),
+    load_cluster("tpuv4-ici-flat", 8),
+    Training(global_batch=64, microbatch=1, recompute="none", optimizer="sgd"),
+    {},
+)
+RECORD: dict[str, Any] = json.loads(write_record(_COMPUTED))
 SCHEDULE = Schedule((ScheduledOperator("a", 0.0, 1.0, True),), 1.0, "optimal", 1.0, "bound", 0.1)
 
 
@@ -21,9 +38,9 @@ def test_computed_once_and_found_after(any_url: str) -> None:
     """The second request of any worker finds what the first computed."""
     storage = open_storage(any_url, create=True)
     mine, yours = (EvaluationCache(storage, token, 30.0) for token in ("me", "you"))
-    assert mine.get_or_compute("k", lambda: {"x": 1.5}) == ({"x": 1.5}, False)
-    assert yours.get_or_compute("k", lambda: pytest.fail("again")) == ({"x": 1.5}, True)
-    assert find_evaluations(storage, ["k", "other"]) == {"k": {"x": 1.5}}
+    assert mine.get_or_compute("k", lambda: RECORD) == (RECORD, False)
+    assert yours.get_or_compute("k", lambda: pytest.fail("again")) == (RECORD, True)
+    assert find_evaluations(storage, ["k", "other"]) == {"k": RECORD}
 
 
 def test_two_workers_at_once_compute_once(any_url: str) -> None:
@@ -36,7 +53,7 @@ def test_two_workers_at_once_compute_once(any_url: str) -> None:
         def compute() -> dict[str, Any]:
             computed.append(token)
             time.sleep(0.2)
-            return {"by": token}
+            return RECORD | {"throughput_samples_per_s": 1.0 + int(token)}
 
         results.append(EvaluationCache(storage, token, 30.0).get_or_compute("k", compute)[0])
 
@@ -46,7 +63,7 @@ def test_two_workers_at_once_compute_once(any_url: str) -> None:
     for thread in threads:
         thread.join()
     assert len(computed) == 1
-    assert results == [{"by": computed[0]}] * 4
+    assert [each["throughput_samples_per_s"] for each in results] == [1.0 + int(computed[0])] * 4
 
 
 def test_a_claim_that_ran_out_is_taken_over(any_url: str) -> None:
@@ -55,7 +72,7 @@ def test_a_claim_that_ran_out_is_taken_over(any_url: str) -> None:
     with storage.writing() as session:
         session.add(EvaluationRow(key="k", token="gone", until_s=0.0, body=None))
     cache = EvaluationCache(storage, "me", 30.0)
-    assert cache.get_or_compute("k", lambda: {"x": 1}) == ({"x": 1}, False)
+    assert cache.get_or_compute("k", lambda: RECORD) == (RECORD, False)
 
 
 def test_an_error_frees_the_claim(any_url: str) -> None:
@@ -68,7 +85,7 @@ def test_an_error_frees_the_claim(any_url: str) -> None:
     with pytest.raises(RuntimeError):
         EvaluationCache(storage, "me", 30.0).get_or_compute("k", fail)
     cache = EvaluationCache(storage, "you", 30.0)
-    assert cache.get_or_compute("k", lambda: {"x": 1}) == ({"x": 1}, False)
+    assert cache.get_or_compute("k", lambda: RECORD) == (RECORD, False)
 
 
 def test_renewal_keeps_a_claim(sqlite_url: str) -> None:
@@ -84,7 +101,32 @@ def test_renewal_keeps_a_claim(sqlite_url: str) -> None:
     assert not other._holds("k")
 
 
-@pytest.mark.parametrize("body", ["nonsense", "[1]", '{"x": NaN}', '{"x":' * 10_000, "3", ""])
+def changed(change: Callable[[dict[str, Any]], object]) -> str:
+    """Return a record as its JSON, with something else in it."""
+    record = copy.deepcopy(RECORD)
+    change(record)
+    return json.dumps(record)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *("nonsense", "[1]", '{"x": NaN}', '{"x":' * 10_000, "3", "", "null", '{"x": 1}'),
+        # Nearly an evaluation.
+        changed(lambda record: record.pop("layers")),
+        changed(lambda record: record.update(layers="many")),
+        changed(lambda record: record.update(mfu="0.5")),
+        changed(lambda record: record.update(area_mm2=float("inf"))),
+        changed(lambda record: record.update(area_mm2=None)).replace("null", "1e999"),
+        changed(lambda record: record.update(feasible=False)),
+        changed(lambda record: record.update(placement=None)),
+        changed(lambda record: record.update(throughput_samples_per_s=-1.0)),
+        changed(lambda record: record["placement"].update(stages=[{}])),
+        changed(lambda record: record["placement"]["stages"][0]["memory_bytes"].pop("total")),
+        changed(lambda record: record.pop("bound_by_share")),
+        changed(lambda record: record.update(bound_by_share={"hbm": []})),
+    ],
+)
 def test_hostile_records_are_computed_anew(sqlite_url: str, body: str) -> None:
     """A stored row that is not a record is as good as none."""
     storage = open_storage(sqlite_url, create=True)
@@ -92,8 +134,8 @@ def test_hostile_records_are_computed_anew(sqlite_url: str, body: str) -> None:
         session.add(EvaluationRow(key="k", token=None, until_s=None, body=body))
     assert find_evaluations(storage, ["k"]) == {}
     cache = EvaluationCache(storage, "me", 30.0)
-    assert cache.get_or_compute("k", lambda: {"x": 1}) == ({"x": 1}, False)
-    assert find_evaluations(storage, ["k"]) == {"k": {"x": 1}}
+    assert cache.get_or_compute("k", lambda: RECORD) == (RECORD, False)
+    assert find_evaluations(storage, ["k"]) == {"k": RECORD}
 
 
 def test_schedules_survive_the_process(any_url: str) -> None:
@@ -117,3 +159,23 @@ def test_hostile_schedules_are_not_used(sqlite_url: str) -> None:
     with storage.writing() as session:
         session.add(ScheduleRow(key="a", body='{"operators": "rm -rf"}'))
     assert ScheduleCache(storage).get("a") is None
+
+
+def test_effort_of_proofs_is_counted(sqlite_url: str) -> None:
+    """Every schedule asked for counts once, as quick unless a long search proved it, or none."""
+    cache = ScheduleCache(open_storage(sqlite_url, create=True))
+    searched = replace(SCHEDULE, method="branch-and-bound", solve_s=0.5)
+    for key, schedule in {
+        "by a list": replace(SCHEDULE, method="list", solve_s=1.0),
+        "by a short search": replace(searched, solve_s=0.01),
+        "by a long search": searched,
+        "not at all": replace(searched, status="feasible", solve_s=0.01),
+    }.items():
+        assert cache.get(key) is None
+        cache[key] = schedule
+        assert cache.get(key) is not None
+    assert cache.take_effort() == ProofEffort(needed=4, quick=2)
+    assert cache.take_effort() == ProofEffort(needed=0, quick=0)
+    # What was found counts as it did when it was solved.
+    assert cache["by a long search"] and cache["by a list"]
+    assert cache.take_effort() == ProofEffort(needed=2, quick=1)
