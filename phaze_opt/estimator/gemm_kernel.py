@@ -1,7 +1,7 @@
-"""Cycles and traffic of matrix products on tensor cores, from first principles.
+"""Tilings of a matrix product on tensor cores: cycles and traffic from first principles.
 
-A product of ``batch`` pairs ``(m × k)·(k × n)`` on ``cores`` tensor cores, each an array of
-``pe_x × pe_y`` processing elements with a private L2:
+A product ``(m × k)·(k × n)`` on cores that each are an array of ``pe_x × pe_y`` processing
+elements with a private L2:
 
 * Every core works on one tile at a time; tiles run in waves over the cores. Which operand stays in
   the L2 while the others stream is the dataflow: output-, weight- or input-stationary. Within a
@@ -14,15 +14,15 @@ A product of ``batch`` pairs ``(m × k)·(k × n)`` on ``cores`` tensor cores, e
 * HBM traffic is that of the best blocking through half of the global buffer (the other half holds
   the streams), with whichever operand stays resident.
 
-The kernel is one scalar function compiled by numba; arrays of products and accelerators loop over
-it, so a single estimate and a table agree bit for bit.
+Here one product is laid out in every way that is tried; `gemm_rows` chooses.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from phaze_opt.estimator.compiled import compiled, inline, inner
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -31,6 +31,8 @@ ELEMENT_BYTES = 2
 """bf16 operands and results."""
 SUM_BYTES = 4
 """fp32 partial sums."""
+_BOTH_WAYS = 2.0 * SUM_BYTES
+"""Partial sums are read and written."""
 _REGISTERS_PER_PE = 8
 """Values of the held operand in each processing element (a power of two; an assumption)."""
 _STREAM_BYTES_PER_ROW = 16
@@ -40,17 +42,33 @@ _MOST_CUTS = 4
 """Every edge is tried whole and cut into up to so many tiles (rounded up to the array)."""
 _DOUBLINGS = 8
 """Tiles of 1, 2, 4, ... arrays are tried too, as tuned libraries have them."""
-_MOST_EDGES = 16
+_MOST_EDGES = _MOST_CUTS + _DOUBLINGS
 _HALVINGS = 13
 """Streams of a stationary tile are tried whole and cut into 2, 4, ... parts."""
+MOST_TILINGS = _MOST_EDGES * _MOST_EDGES * (1 + 2 * _HALVINGS)
+
+# Rows of the table of tilings, all of one product.
+TILES = 0
+WAVE_CYCLES = 1
+"""Cycles of one tile on one core, and so of one wave over the cores, fill and drain included."""
+MEMORY_CYCLES = 2
+"""The slower of the global buffer and the HBM."""
+READ_BYTES = 3
+"""From the global buffer into the cores."""
+WRITTEN_BYTES = 4
+DATAFLOW = 5
+TILE_M = 6
+TILE_N = 7
+TILE_K = 8
+TILING_ROWS = 9
 
 
-@njit(cache=True, inline="always")
+@inline
 def _ceil_div(numerator: int, denominator: int) -> int:
     return (numerator + denominator - 1) // denominator
 
 
-@njit("float64(int64,int64,int64,float64)", cache=True)
+@compiled("float64(int64,int64,int64,float64)")
 def hbm_traffic_bytes(m: int, n: int, k: int, glb_bytes: float) -> float:
     """Least HBM traffic of one product blocked through the global buffer.
 
@@ -71,6 +89,8 @@ def hbm_traffic_bytes(m: int, n: int, k: int, glb_bytes: float) -> float:
     )
     best = np.inf
     panel = int(resident // (ELEMENT_BYTES * k))
+    if panel >= m or panel >= n:
+        return first + second + result
     if panel >= 1:
         best = first + second * _ceil_div(m, panel)
         best = min(best, second + first * _ceil_div(n, panel))
@@ -87,7 +107,7 @@ def hbm_traffic_bytes(m: int, n: int, k: int, glb_bytes: float) -> float:
     return best + result
 
 
-@njit(cache=True, inline="always")
+@inner("float64(int64,int64,int64,int64,int64,float64)")
 def _moved_bytes(across_1: int, across_2: int, through: int, x: int, y: int, held: float) -> float:
     """Least L2 traffic of one tile that lies ``across_1 × across_2`` over the array.
 
@@ -118,51 +138,37 @@ def _moved_bytes(across_1: int, across_2: int, through: int, x: int, y: int, hel
     return best
 
 
-@njit(cache=True, inline="always")
+@inline
 def _pass_cycles(
-    across_1: int, across_2: int, through: int, x: int, y: int, l2_rate: float, held: float
-) -> float:
-    """Cycles of one tile held in one way; see `_moved_bytes` for the arguments."""
-    cycles = float(_ceil_div(across_1, x) * _ceil_div(across_2, y)) * through
+    rounds: float, across_1: int, across_2: int, through: int, x: int, y: int,
+    l2_rate: float, held: float,
+) -> float:  # fmt: skip
+    """Cycles of one tile held in one way, which covers the array in so many rounds."""
+    cycles = rounds * through
     if l2_rate < np.inf:
         cycles = max(cycles, _moved_bytes(across_1, across_2, through, x, y, held) / l2_rate)
     return cycles
 
 
-@njit(cache=True, inline="always")
-def _array_cycles(m: int, n: int, k: int, x: int, y: int, l2_rate: float) -> float:
-    """Least cycles of one tile over the three ways to hold an operand in the array."""
-    result_stays = _pass_cycles(m, n, k, x, y, l2_rate, ELEMENT_BYTES)
-    second_stays = _pass_cycles(k, n, m, x, y, l2_rate, 2.0 * SUM_BYTES)
-    first_stays = _pass_cycles(k, m, n, x, y, l2_rate, 2.0 * SUM_BYTES)
-    return min(result_stays, second_stays, first_stays)
-
-
-@njit("float64(float64[::1],int64,int64,int64,int64,int64)", cache=True)
-def _tile_l2_bytes(row: FloatArray, m: int, n: int, k: int, x: int, y: int) -> float:
-    """L2 traffic of one tile of a finished row, held in the way that takes fewest cycles."""
-    tile_m, tile_n, tile_k = int(row[6]), int(row[7]), int(row[8])
-    if row[5] == 1.0:
-        return _moved_bytes(tile_k, tile_n, tile_m, x, y, 2.0 * SUM_BYTES)
-    if row[5] == 2.0:
-        return _moved_bytes(tile_k, tile_m, tile_n, x, y, 2.0 * SUM_BYTES)
-    moved = _moved_bytes(tile_m, tile_n, k, x, y, ELEMENT_BYTES)
-    cycles = _pass_cycles(tile_m, tile_n, k, x, y, np.inf, 0.0)
-    if _pass_cycles(k, tile_n, tile_m, x, y, np.inf, 0.0) < cycles:
-        cycles = _pass_cycles(k, tile_n, tile_m, x, y, np.inf, 0.0)
-        moved = _moved_bytes(k, tile_n, tile_m, x, y, 2.0 * SUM_BYTES)
-    if _pass_cycles(k, tile_m, tile_n, x, y, np.inf, 0.0) < cycles:
-        moved = _moved_bytes(k, tile_m, tile_n, x, y, 2.0 * SUM_BYTES)
+@compiled("float64(int64,int64,int64,int64,int64,int64)")
+def tile_l2_bytes(dataflow: int, m: int, n: int, k: int, x: int, y: int) -> float:
+    """L2 traffic of one tile ``m × n × k``, held in the way that takes fewest cycles."""
+    if dataflow == 1:
+        return _moved_bytes(k, n, m, x, y, _BOTH_WAYS)
+    if dataflow == 2:
+        return _moved_bytes(k, m, n, x, y, _BOTH_WAYS)
+    moved = _moved_bytes(m, n, k, x, y, float(ELEMENT_BYTES))
+    cycles = float(_ceil_div(m, x)) * _ceil_div(n, y) * k
+    second_stays = float(_ceil_div(k, x)) * _ceil_div(n, y) * m
+    if second_stays < cycles:
+        cycles = second_stays
+        moved = _moved_bytes(k, n, m, x, y, _BOTH_WAYS)
+    if float(_ceil_div(k, x)) * _ceil_div(m, y) * n < cycles:
+        moved = _moved_bytes(k, m, n, x, y, _BOTH_WAYS)
     return moved
 
 
-@njit(cache=True, inline="always")
-def _better(time: float, traffic: float, best: FloatArray) -> bool:
-    """Whether a tiling is faster, or as fast with less traffic; ``best`` is (time, traffic)."""
-    return bool(time < best[0] or (time == best[0] and traffic < best[1]))
-
-
-@njit(cache=True, inline="always")
+@inline
 def _fits(edge_1: int, edge_2: int, l2_bytes: float) -> bool:
     """Whether a resident tile and the double-buffered streams along its edges fit the L2."""
     return (
@@ -170,147 +176,150 @@ def _fits(edge_1: int, edge_2: int, l2_bytes: float) -> bool:
     )
 
 
-@njit("int64(int64,int64,int64[::1])", cache=True)
+@inner("int64(int64,int64,int64[:,::1])")
 def _tile_edges(size: int, array: int, edges: IntArray) -> int:
-    """Fill in the tile edges to try for one dimension, rising, and return how many there are."""
-    for doublings in range(_DOUBLINGS):
-        edges[doublings] = min(array << doublings, size)
-    for cuts in range(1, _MOST_CUTS + 1):
+    """Lay out the tile edges to try for one dimension, rising, and return how many there are.
+
+    Parameters
+    ----------
+    edges : (3, _MOST_EDGES)
+        Filled with the edges, with how many tiles there are, and with how many arrays one is long.
+    """
+    count, last, doublings, cuts = 0, 0, 0, _MOST_CUTS
+    while cuts > 0:
         edge = _ceil_div(size, cuts)
         if edge > array:
             edge = min(_ceil_div(edge, array) * array, size)
-        edges[_DOUBLINGS + cuts - 1] = edge
-    candidates = edges[: _DOUBLINGS + _MOST_CUTS]
-    candidates.sort()
-    count = 1
-    for edge in candidates:
-        if edge > edges[count - 1]:
-            edges[count] = edge
+        doubled = min(array << doublings, size)
+        if doublings < _DOUBLINGS and doubled < edge:
+            edge = doubled
+            doublings += 1
+        else:
+            cuts -= 1
+        if edge > last:
+            edges[0, count] = edge
+            edges[1, count] = _ceil_div(size, edge)
+            edges[2, count] = _ceil_div(edge, array)
+            count += 1
+            last = edge
+    return count
+
+
+@inner("int64(int64,int64,int64,int64,int64,float64,float64,float64,float64[:,::1])")
+def _output_stationary(
+    m: int, n: int, k: int, x: int, y: int,
+    l2_bytes: float, l2_rate: float, overhead: float, tilings: FloatArray,
+) -> int:  # fmt: skip
+    """Lay out tiles of the result that accumulate in the L2 over the whole reduction."""
+    edges_m, edges_n = np.empty((3, _MOST_EDGES), np.int64), np.empty((3, _MOST_EDGES), np.int64)
+    count_m, count_n = _tile_edges(m, x, edges_m), _tile_edges(n, y, edges_n)
+    rounds_k = float(_ceil_div(k, x))
+    count = 0
+    for i in range(count_m):
+        tile_m, tiles_m, rounds_m = edges_m[0, i], edges_m[1, i], float(edges_m[2, i])
+        rounds_turned = rounds_k * _ceil_div(tile_m, y)
+        for j in range(count_n):
+            tile_n, tiles_n, rounds_n = edges_n[0, j], edges_n[1, j], float(edges_n[2, j])
+            if not _fits(tile_m, tile_n, l2_bytes):
+                break
+            result_stays = _pass_cycles(
+                rounds_m * rounds_n, tile_m, tile_n, k, x, y, l2_rate, float(ELEMENT_BYTES)
+            )
+            second_stays = _pass_cycles(
+                rounds_k * rounds_n, k, tile_n, tile_m, x, y, l2_rate, _BOTH_WAYS
+            )
+            first_stays = _pass_cycles(rounds_turned, k, tile_m, tile_n, x, y, l2_rate, _BOTH_WAYS)
+            tilings[TILES, count] = float(tiles_m) * tiles_n
+            tilings[WAVE_CYCLES, count] = min(result_stays, second_stays, first_stays) + overhead
+            tilings[READ_BYTES, count] = (
+                float(ELEMENT_BYTES) * k * (float(m) * tiles_n + float(n) * tiles_m)
+            )
+            tilings[WRITTEN_BYTES, count] = float(ELEMENT_BYTES) * m * n
+            tilings[DATAFLOW, count] = 0.0
+            tilings[TILE_M, count] = tile_m
+            tilings[TILE_N, count] = tile_n
+            tilings[TILE_K, count] = k
             count += 1
     return count
 
 
-@njit(
-    "void(int64,int64,int64,int64,int64,int64,int64,float64,float64,float64,float64,float64,"
-    "float64[::1],float64[::1])",
-    cache=True,
-)
-def _output_stationary(
-    m: int, n: int, k: int, batch: int, cores: int, x: int, y: int,
-    l2_bytes: float, l2_rate: float, glb_rate: float, overhead: float, floor: float,
-    best: FloatArray, row: FloatArray,
-) -> None:  # fmt: skip
-    """Try tiles of the result that accumulate in the L2 over the whole reduction."""
-    edges_m, edges_n = np.empty(_MOST_EDGES, np.int64), np.empty(_MOST_EDGES, np.int64)
-    count_m, count_n = _tile_edges(m, x, edges_m), _tile_edges(n, y, edges_n)
-    written = float(ELEMENT_BYTES) * batch * m * n
-    for tile_m in edges_m[:count_m]:
-        tiles_m = _ceil_div(m, tile_m)
-        for tile_n in edges_n[:count_n]:
-            if not _fits(tile_m, tile_n, l2_bytes):
-                break
-            tiles_n = _ceil_div(n, tile_n)
-            tiles = float(batch) * tiles_m * tiles_n
-            per_tile = _array_cycles(tile_m, tile_n, k, x, y, l2_rate)
-            cycles = np.ceil(tiles / cores) * (per_tile + overhead)
-            read = float(ELEMENT_BYTES) * batch * k * (float(m) * tiles_n + float(n) * tiles_m)
-            time = max(cycles, (read + written) / glb_rate, floor)
-            if _better(time, read + written, best):
-                best[0], best[1] = time, read + written
-                row[0], row[1], row[2], row[4] = cycles, read, written, tiles
-                row[5], row[6], row[7], row[8] = 0.0, tile_m, tile_n, k
+@inner("int64(int64,int64[:,::1])")
+def _stream_cuts(size: int, streams: IntArray) -> int:
+    """Lay out the lengths of the streams to try and how many there are of each."""
+    for halvings in range(_HALVINGS):
+        streams[0, halvings] = _ceil_div(size, 1 << halvings)
+        streams[1, halvings] = _ceil_div(size, streams[0, halvings])
+        if streams[0, halvings] == 1:
+            return halvings + 1
+    return _HALVINGS
 
 
-@njit(
-    "void(int64,int64,int64,int64,int64,int64,int64,float64,float64,float64,float64,float64,"
-    "int64,float64[::1],float64[::1])",
-    cache=True,
-)
+@inner("int64(int64,int64,int64,int64,int64,float64,float64,float64,int64,int64,float64[:,::1])")
 def _operand_stationary(
-    m: int, n: int, k: int, batch: int, cores: int, x: int, y: int,
-    l2_bytes: float, l2_rate: float, glb_rate: float, overhead: float, floor: float,
-    dataflow: int, best: FloatArray, row: FloatArray,
-) -> None:  # fmt: skip
-    """Try tiles of the second operand (k × n) that stay while rows of the first stream by.
+    m: int, n: int, k: int, x: int, y: int,
+    l2_bytes: float, l2_rate: float, overhead: float,
+    dataflow: int, count: int, tilings: FloatArray,
+) -> int:  # fmt: skip
+    """Lay out tiles of the second operand (k × n) that stay while rows of the first stream by.
 
     The input-stationary dataflow is the same with the product transposed (m and n exchanged).
     """
-    edges_k, edges_n = np.empty(_MOST_EDGES, np.int64), np.empty(_MOST_EDGES, np.int64)
+    edges_k, edges_n = np.empty((3, _MOST_EDGES), np.int64), np.empty((3, _MOST_EDGES), np.int64)
     count_k, count_n = _tile_edges(k, x, edges_k), _tile_edges(n, y, edges_n)
-    for tile_k in edges_k[:count_k]:
-        tiles_k = _ceil_div(k, tile_k)
-        spilled = float(SUM_BYTES) * batch * (tiles_k - 1) * float(m) * n
-        written = float(ELEMENT_BYTES) * batch * m * n + spilled
-        for tile_n in edges_n[:count_n]:
+    streams = np.empty((2, _HALVINGS), np.int64)
+    cuts = _stream_cuts(m, streams)
+    streamed, resident = (TILE_N, TILE_M) if dataflow == 2 else (TILE_M, TILE_N)
+    for i in range(count_k):
+        tile_k, tiles_k, rounds_k = edges_k[0, i], edges_k[1, i], float(edges_k[2, i])
+        spilled = float(SUM_BYTES) * (tiles_k - 1) * float(m) * n
+        for j in range(count_n):
+            tile_n, tiles_n, rounds_n = edges_n[0, j], edges_n[1, j], float(edges_n[2, j])
             if not _fits(tile_k, tile_n, l2_bytes):
                 break
-            tiles_n = _ceil_div(n, tile_n)
-            part = 1
-            for _ in range(_HALVINGS):
-                stream = _ceil_div(m, part)
-                streams = _ceil_div(m, stream)
-                per_tile = _pass_cycles(tile_k, tile_n, stream, x, y, l2_rate, 2.0 * SUM_BYTES)
-                tiles = float(batch) * tiles_k * tiles_n * streams
-                cycles = np.ceil(tiles / cores) * (per_tile + overhead)
-                read = (
-                    float(ELEMENT_BYTES) * batch * k * (float(n) * streams + float(m) * tiles_n)
-                    + spilled
+            for cut in range(cuts):
+                stream, parts = streams[0, cut], streams[1, cut]
+                cycles = _pass_cycles(
+                    rounds_k * rounds_n, tile_k, tile_n, stream, x, y, l2_rate, _BOTH_WAYS
                 )
-                time = max(cycles, (read + written) / glb_rate, floor)
-                if _better(time, read + written, best):
-                    best[0], best[1] = time, read + written
-                    row[0], row[1], row[2], row[4] = cycles, read, written, tiles
-                    row[5], row[6], row[7], row[8] = dataflow, stream, tile_n, tile_k
-                if stream == 1:
-                    break
-                part *= 2
+                read = float(ELEMENT_BYTES) * k * (float(n) * parts + float(m) * tiles_n)
+                tilings[TILES, count] = float(tiles_k) * tiles_n * parts
+                tilings[WAVE_CYCLES, count] = cycles + overhead
+                tilings[READ_BYTES, count] = read + spilled
+                tilings[WRITTEN_BYTES, count] = float(ELEMENT_BYTES) * m * n + spilled
+                tilings[DATAFLOW, count] = dataflow
+                tilings[streamed, count] = stream
+                tilings[resident, count] = tile_n
+                tilings[TILE_K, count] = tile_k
+                count += 1
+    return count
 
 
-@njit(
-    "void(int64[::1],int64,int64,int64,float64,float64,float64,float64,float64,float64,"
-    "float64[::1])",
-    cache=True,
+@compiled(
+    "int64(int64,int64,int64,int64,int64,float64,float64,float64,float64,float64,float64[:,::1])"
 )
-def _gemm(
-    gemm: IntArray, cores: int, x: int, y: int, l2_bytes: float, l2_rate: float,
-    glb_bytes: float, glb_rate: float, hbm_rate: float, overhead: float, row: FloatArray,
-) -> None:  # fmt: skip
-    """Fill one row of the table for one product; all rates are in bytes per cycle."""
-    m, n, k, batch = gemm[0], gemm[1], gemm[2], gemm[3]
-    hbm_bytes = batch * hbm_traffic_bytes(m, n, k, glb_bytes)
-    compulsory = float(ELEMENT_BYTES) * batch * (float(m) * k + float(k) * n + float(m) * n)
-    row[0] = np.inf
-    row[3] = hbm_bytes - compulsory
-    floor = hbm_bytes / hbm_rate
-    best = np.array([np.inf, np.inf])
-    _output_stationary(
-        m, n, k, batch, cores, x, y, l2_bytes, l2_rate, glb_rate, overhead, floor, best, row
-    )
-    _operand_stationary(
-        m, n, k, batch, cores, x, y, l2_bytes, l2_rate, glb_rate, overhead, floor, 1, best, row
-    )
-    before = best[0], best[1]
-    _operand_stationary(
-        n, m, k, batch, cores, x, y, l2_bytes, l2_rate, glb_rate, overhead, floor, 2, best, row
-    )
-    if before != (best[0], best[1]):
-        row[6], row[7] = row[7], row[6]
-    # So far the column holds the number of tiles.
-    row[4] *= _tile_l2_bytes(row, m, n, k, x, y)
+def lay_out_tilings(
+    m: int, n: int, k: int, x: int, y: int,
+    l2_bytes: float, l2_rate: float, glb_rate: float, overhead: float, hbm_cycles: float,
+    tilings: FloatArray,
+) -> int:  # fmt: skip
+    """Lay out every tiling of one product that fits the L2; all rates are in bytes per cycle.
 
+    Parameters
+    ----------
+    hbm_cycles
+        Of one product.
+    tilings : (TILING_ROWS, MOST_TILINGS)
+        Filled with one column per tiling.
 
-@njit(
-    "void(int64[:,::1],int64,int64,int64,float64,float64,float64,float64,float64,float64,"
-    "float64[:,::1])",
-    cache=True,
-)
-def fill_rows(
-    gemms: IntArray, cores: int, x: int, y: int, l2_bytes: float, l2_rate: float,
-    glb_bytes: float, glb_rate: float, hbm_rate: float, overhead: float, rows: FloatArray,
-) -> None:  # fmt: skip
-    """Estimate every product on one pool of tensor cores; see `_gemm`."""
-    for index in range(gemms.shape[0]):
-        _gemm(
-            gemms[index], cores, x, y, l2_bytes, l2_rate, glb_bytes, glb_rate, hbm_rate, overhead,
-            rows[index],
-        )  # fmt: skip
+    Returns
+    -------
+    count
+        Tilings; 0 if not even one tile fits.
+    """
+    count = _output_stationary(m, n, k, x, y, l2_bytes, l2_rate, overhead, tilings)
+    count = _operand_stationary(m, n, k, x, y, l2_bytes, l2_rate, overhead, 1, count, tilings)
+    count = _operand_stationary(n, m, k, x, y, l2_bytes, l2_rate, overhead, 2, count, tilings)
+    for index in range(count):
+        moved = tilings[READ_BYTES, index] + tilings[WRITTEN_BYTES, index]
+        tilings[MEMORY_CYCLES, index] = max(moved / glb_rate, hbm_cycles)
+    return count

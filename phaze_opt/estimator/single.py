@@ -14,7 +14,7 @@ import numpy as np
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.estimate import ENERGY_LEVELS, estimate_on_cores
 from phaze_opt.estimator.gemm_kernel import ELEMENT_BYTES
-from phaze_opt.estimator.tensor_core import Column, Dataflow, gemm_table
+from phaze_opt.estimator.tensor_core import Tiling, gemm_plan
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.cluster import Cluster, NetworkLevel
@@ -25,16 +25,6 @@ _ALIASES = {"layernorm": "layer_norm", "rmsnorm": "rms_norm", "logsoftmax": "log
 _TWO_OPERANDS = frozenset({"add", "multiply", "dropout_backward"})
 _ALONE = Cluster("alone", (NetworkLevel(1.0, 0.0, "switch"),))
 _LARGEST = 2**40
-
-
-@dataclass(frozen=True)
-class Tiling:
-    """The tile of one core, and the operand that stays in its private buffer."""
-
-    dataflow: str
-    tile_m: int
-    tile_n: int
-    tile_k: int
 
 
 @dataclass(frozen=True)
@@ -55,6 +45,10 @@ class SingleEstimate:
         Traffic, everything that is read again included.
     tiling
         How a product was tiled; ``None`` for vector operators.
+    further_tilings
+        Where a batch runs in groups one after the other, because no tiling suits all of it:
+        ``tiling`` is that of the largest group, and these are of the others. Traffic and energy
+        are of all groups.
     """
 
     latency_s: float
@@ -65,6 +59,7 @@ class SingleEstimate:
     glb_bytes: float
     hbm_bytes: float
     tiling: Tiling | None
+    further_tilings: tuple[Tiling, ...]
 
 
 def estimate_gemm(
@@ -98,15 +93,9 @@ def estimate_gemm(
     )
     used = _check_cores(cores, accelerator.num_tc, "tensor")
     peak = 2.0 * used * accelerator.pe_x * accelerator.pe_y * accelerator.sustained_clock_hz
-    shape = np.array([(gemm.m, gemm.n, gemm.k, gemm.batch)], dtype=np.int64)
-    row = gemm_table(shape, [accelerator], [used])[0, 0]
-    tiling = Tiling(
-        Dataflow(int(row[Column.DATAFLOW])).name.lower(),
-        int(row[Column.TILE_M]),
-        int(row[Column.TILE_N]),
-        int(row[Column.TILE_K]),
-    )
-    return _single(operator, accelerator, used, gemm.flops / peak, call_overhead_s, tiling)
+    shape = np.array([gemm.m, gemm.n, gemm.k, gemm.batch], dtype=np.int64)
+    plan = gemm_plan(shape, accelerator, used)
+    return _single(operator, accelerator, used, gemm.flops / peak, call_overhead_s, plan)
 
 
 def estimate_vector(
@@ -155,7 +144,7 @@ def _single(
     cores: int,
     ideal_s: float,
     call_overhead_s: float,
-    tiling: Tiling | None = None,
+    plan: tuple[Tiling, ...] = (),
 ) -> SingleEstimate:
     """Estimate a graph of one operator."""
     if not 0.0 <= call_overhead_s < float("inf"):
@@ -180,7 +169,8 @@ def _single(
         * accelerator.glb_bytes_per_cycle
         * accelerator.sustained_clock_hz,
         hbm_bytes=float(mode.hbm_s[0]) * accelerator.sustained_hbm_bytes_per_s,
-        tiling=tiling,
+        tiling=plan[0] if plan else None,
+        further_tilings=plan[1:],
     )
 
 

@@ -1,14 +1,19 @@
-"""Matrix products on the tensor cores of many accelerators; `gemm_kernel` holds the model."""
+"""Matrix products on the tensor cores of many accelerators.
+
+The model is in `gemm_kernel` (tilings of one product), `gemm_groups` (batches) and `gemm_rows`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 
 from phaze_opt.errors import InputError
-from phaze_opt.estimator.gemm_kernel import FloatArray, IntArray, fill_rows
+from phaze_opt.estimator.gemm_kernel import FloatArray, IntArray
+from phaze_opt.estimator.gemm_rows import fill_rows, plan_rows
 from phaze_opt.hardware.accelerator import Accelerator
 
 
@@ -21,10 +26,14 @@ class Dataflow(IntEnum):
 
 
 class Column(IntEnum):
-    """Last axis of the table that `gemm_table` returns."""
+    """Last axis of the table that `gemm_table` returns.
+
+    A batch that runs in groups has the sums of its groups, and the tiling of the largest.
+    """
 
     ARRAY_CYCLES = 0
-    """PE array, fill and drain of every wave included."""
+    """PE array, fill and drain of every wave included. Between groups the arrays also wait for the
+    memory traffic of the one before, which is included too."""
     GLB_READ_BYTES = 1
     """From the global buffer into the cores; a tile that two cores read counts twice."""
     GLB_WRITE_BYTES = 2
@@ -37,6 +46,27 @@ class Column(IntEnum):
     TILE_M = 6
     TILE_N = 7
     TILE_K = 8
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """Products of a batch that run together, the tile of one core, and what stays in its L2.
+
+    Attributes
+    ----------
+    products
+        How many of the batch; the others run before or after, with tilings of their own.
+    dataflow
+        Name of a `Dataflow`.
+    tile_m, tile_n, tile_k
+        Edges of the tile.
+    """
+
+    products: int
+    dataflow: str
+    tile_m: int
+    tile_n: int
+    tile_k: int
 
 
 TensorCorePool = tuple[int, int, int, float, float, float, float, float, float]
@@ -95,8 +125,37 @@ def gemm_table(
             continue
         fill_rows(gemms, *pool, table[index])
         if np.any(np.isinf(table[index, :, Column.ARRAY_CYCLES])):
-            raise InputError(
-                f"l2_tc_bytes is {accelerator.l2_tc_bytes}, too small for one tile of "
-                f"{accelerator.pe_x} × {accelerator.pe_y} with its streams."
-            )
+            raise _no_tile_fits(accelerator)
     return table
+
+
+def gemm_plan(gemm: IntArray, accelerator: Accelerator, cores: int) -> tuple[Tiling, ...]:
+    """Return how one product runs: its groups, the largest first; mostly a single one.
+
+    Parameters
+    ----------
+    gemm : (4,)
+        m, n, k, batch.
+    accelerator, cores
+        As for `gemm_table`.
+
+    Raises
+    ------
+    InputError
+        As `gemm_table`.
+    """
+    groups = plan_rows(gemm, *tensor_core_pool(accelerator, cores))
+    if len(groups) == 0:
+        raise _no_tile_fits(accelerator)
+    return tuple(
+        Tiling(products, Dataflow(dataflow).name.lower(), *edges)
+        for products, dataflow, *edges in groups.astype(np.int64).tolist()
+    )
+
+
+def _no_tile_fits(accelerator: Accelerator) -> InputError:
+    """Name the buffer that is too small."""
+    return InputError(
+        f"l2_tc_bytes is {accelerator.l2_tc_bytes}, too small for one tile of "
+        f"{accelerator.pe_x} × {accelerator.pe_y} with its streams."
+    )
