@@ -16,6 +16,7 @@ from .cluster import app as cluster_app
 from .dashboard import dashboard
 from .estimate import app as estimate_app
 from .evaluate import evaluate
+from .explain import explain
 from .place import place
 from .schedule import schedule
 from .spec import app as spec_app
@@ -36,6 +37,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("evaluate")(evaluate)
+app.command("explain")(explain)
 app.add_typer(estimate_app, name="estimate")
 app.command("schedule")(schedule)
 app.command("place")(place)

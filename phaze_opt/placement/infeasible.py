@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,7 +92,8 @@ def explain_infeasible(problem: PlacementProblem) -> InfeasibleError:
     need, width, layer = min(worst, key=lambda entry: (entry[0], entry[1]))
     if need > problem.hbm_usable_bytes:
         name = f"Layer {layer.name!r} alone, at the tensor-parallel width {width},"
-        return explain_misfit(name, [layer], 1, problem, _most_shards(problem, width))
+        shards = Shards.of(problem.training.zero, _most_data(problem, width, 1))
+        return explain_misfit(name, [layer], 1, problem, shards)
     return _explain_tightest_split(problem, widths)
 
 
@@ -99,20 +101,20 @@ def _largest_layer(problem: PlacementProblem, width: int) -> tuple[int, int, Lay
     """Return the layer that needs most memory alone on the last stage, with its width."""
     optimizer = OPTIMIZERS[problem.training.optimizer]
     layers = problem.layers[width]
-    shards = _most_shards(problem, width)
+    shards = Shards.of(problem.training.zero, _most_data(problem, width, 1))
     needs = [stage_memory([layer], 1, optimizer, shards).total for layer in layers]
     largest = max(range(len(layers)), key=lambda index: needs[index])
     return needs[largest], width, layers[largest]
 
 
-def _explain_tightest_split(problem: PlacementProblem, widths: Sequence[int]) -> InfeasibleError:
+def _explain_tightest_split(problem: PlacementProblem, widths: Sequence[int]) -> MisfitError:
     """Name the stage that does not fit in the split that needs least memory."""
-    tightest = [(*_least_memory_split(problem, width), width) for width in widths]
-    _, starts, width = min(tightest, key=lambda entry: (entry[0], entry[2]))
-    layers = problem.layers[width]
+    tightest = [_least_memory_split(problem, width) for width in widths]
+    split = min(tightest, key=lambda split: (split.need_bytes, split.width))
+    layers, starts = problem.layers[split.width], split.starts
     ends = [*starts[1:], len(layers)]
-    held = _held(problem, width, len(starts))[:0:-1]
-    optimizer, shards = OPTIMIZERS[problem.training.optimizer], _most_shards(problem, width)
+    held = _held(problem, split.data, len(starts))[:0:-1]
+    optimizer, shards = OPTIMIZERS[problem.training.optimizer], split.shards
     needs = [
         stage_memory(layers[i:j], count, optimizer, shards).total
         for i, j, count in zip(starts, ends, held, strict=True)
@@ -121,44 +123,59 @@ def _explain_tightest_split(problem: PlacementProblem, widths: Sequence[int]) ->
     i, j = starts[stage], ends[stage]
     name = (
         f"Even the split that needs least memory, {len(starts)} stages at the tensor-parallel "
-        f"width {width}, does not fit: stage {stage + 1} "
+        f"width {split.width}, does not fit: stage {stage + 1} "
         f"({layers[i].name!r} to {layers[j - 1].name!r})"
     )
     return explain_misfit(name, layers[i:j], held[stage], problem, shards)
 
 
-def _most_shards(problem: PlacementProblem, width: int) -> Shards:
-    """Return what replicas share out where there are as many of them as can be."""
-    return Shards.of(problem.training.zero, max(1, problem.cluster.devices // width))
+@dataclass(frozen=True)
+class _TightSplit:
+    """The split that needs least memory at one width: bytes, replicas, and first layers."""
+
+    need_bytes: float
+    width: int
+    data: int
+    shards: Shards
+    starts: list[int]
 
 
-def _held(problem: PlacementProblem, width: int, stages: int) -> list[int]:
-    """Return the fewest microbatches in flight by place from the end of the pipeline."""
+def _most_data(problem: PlacementProblem, width: int, stages: int) -> int:
+    """Return the most replicas of so many stages that devices and batch allow; at least one."""
     training = problem.training
-    gpipe = training.pipeline_schedule == "gpipe"
-    most_data = problem.cluster.devices // (width * stages) if gpipe else 1
-    data = max(1, min(most_data, training.global_batch // training.microbatch))
+    most = problem.cluster.devices // (width * stages)
+    return max(1, min(most, training.global_batch // training.microbatch))
+
+
+def _held(problem: PlacementProblem, data: int, stages: int) -> list[int]:
+    """Return the microbatches in flight by place from the end of the pipeline."""
+    training = problem.training
     microbatches = -(-training.global_batch // (data * training.microbatch))
-    schedule: PipelineSchedule = "gpipe" if gpipe else "1f1b"
+    schedule: PipelineSchedule = "gpipe" if training.pipeline_schedule == "gpipe" else "1f1b"
     return [int(count) for count in held_by_place(stages, microbatches, schedule)]
 
 
-def _least_memory_split(problem: PlacementProblem, width: int) -> tuple[float, list[int]]:
+def _least_memory_split(problem: PlacementProblem, width: int) -> _TightSplit:
     """Split the chain so that its fullest stage holds least, over any number of stages."""
-    costs = stage_costs(problem, width, 0.0, 1.0, _most_shards(problem, width))
-    most_stages = min(costs.layers, problem.cluster.devices // width)
-    if problem.training.pipeline_schedule != "gpipe":
-        # What a stage holds depends on its place only, so one pass serves all numbers of stages.
-        return _tightest(costs, _held(problem, width, most_stages), 1)
-    options = [
-        _tightest(costs, _held(problem, width, stages), stages)
-        for stages in range(1, most_stages + 1)
-    ]
-    return min(options, key=lambda option: option[0])
+    training, devices, layers = problem.training, problem.cluster.devices, problem.layers[width]
+    degrees = [1]
+    if training.zero > 0 or training.pipeline_schedule == "gpipe":
+        # What a stage holds depends on the replicas too: what they share out, and their batch.
+        every = {_most_data(problem, width, stages) for stages in range(1, len(layers) + 1)}
+        degrees = sorted(data for data in every if data * width <= devices)
+    splits = []
+    for data in degrees:
+        shards = Shards.of(training.zero, data)
+        costs = stage_costs(problem, width, 0.0, 1.0, shards)
+        # What it holds depends on its place only, so one pass serves all numbers of stages.
+        most_stages = min(len(layers), devices // (width * data))
+        need_bytes, starts = _tightest(costs, _held(problem, data, most_stages))
+        splits.append(_TightSplit(need_bytes, width, data, shards, starts))
+    return min(splits, key=lambda split: (split.need_bytes, split.data))
 
 
-def _tightest(costs: StageCosts, held: list[int], fewest: int) -> tuple[float, list[int]]:
-    """Return bytes and first layers of the best split into at least ``fewest`` stages."""
+def _tightest(costs: StageCosts, held: list[int]) -> tuple[float, list[int]]:
+    """Return bytes and first layers of the split whose fullest stage holds least."""
     count = costs.layers
     invalid = np.tril(np.ones((count, count + 1), dtype=np.bool_))
     after = np.full(count + 1, np.inf)
@@ -170,7 +187,7 @@ def _tightest(costs: StageCosts, held: list[int], fewest: int) -> tuple[float, l
         fullest = np.where(invalid, np.inf, np.maximum(need, after))
         choices.append(fullest.argmin(axis=1))
         after = np.append(fullest.min(axis=1), np.inf)
-        if place >= fewest and after[0] < best:
+        if after[0] < best:
             best, best_stages = float(after[0]), place
     starts = [0]
     for place in range(best_stages, 1, -1):
