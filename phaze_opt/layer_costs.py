@@ -123,7 +123,7 @@ def cost_layers(
         for layer, count, own in zip(variant.layers, variant.counts, passes, strict=True)
     )
     chain = tuple(
-        _layer_cost(name, variant.layers[index], layers[index], training)
+        _layer_cost(name, variant.layers[index], layers[index], training, chip.fusion)
         for name, index in variant.nodes
     )
     return WidthCost(variant, layers, passes, chain)
@@ -208,13 +208,10 @@ def _evaluate_layer(
 
 
 def _layer_cost(
-    name: str, layer: Layer, evaluated: LayerEvaluation, training: Training
+    name: str, layer: Layer, evaluated: LayerEvaluation, training: Training, fusion: FusionMode
 ) -> LayerCost:
     """Reduce one layer to what the placement needs."""
-    # Under full recompute the layer's own stash is back while its backward runs.
-    working_set = layer.stash_bytes.none if training.recompute == "full" else 0
-    if training.recompute == "selective":
-        working_set = layer.stash_bytes.none - layer.stash_bytes.selective
+    working_set = layer.fused_transient_bytes if fusion == "epilogue" else layer.transient_bytes
     return LayerCost(
         name=name,
         forward_s=evaluated.forward_s,
@@ -223,6 +220,6 @@ def _layer_cost(
         parameters=layer.parameters,
         tied_parameters=layer.tied_parameters,
         stash_bytes=evaluated.stash_bytes,
-        transient_bytes=layer.transient_bytes + working_set,
+        transient_bytes=getattr(working_set, training.recompute),
         output_bytes=layer.output_bytes,
     )

@@ -147,10 +147,9 @@ def _resident_bytes(
         )
     )
     working_set = _interval_max([layer.transient_bytes for layer in layers])
-    if shards.weights > 1:
-        largest = _interval_max([layer.parameters for layer in layers])
-        others = largest * optimizer.weight_bytes * (shards.weights - 1)
-        working_set = working_set + np.floor_divide(others, shards.weights)
+    if shards != UNSHARDED:
+        whole = [shards.whole_layer_bytes(layer.parameters, optimizer) for layer in layers]
+        working_set = working_set + _interval_max(whole)
     return np.asarray(state + working_set, dtype=np.float64)
 
 

@@ -35,6 +35,12 @@ class Shards:
             + optimizer.state_bytes / self.optimizer
         )
 
+    def whole_layer_bytes(self, parameters: int, optimizer: Optimizer) -> int:
+        """Return what having so many parameters' weights and gradients whole adds to the shares."""
+        weights = parameters * optimizer.weight_bytes * (self.weights - 1) // self.weights
+        gradients = parameters * optimizer.gradient_bytes * (self.gradients - 1) // self.gradients
+        return weights + gradients
+
 
 UNSHARDED = Shards()
 """Every replica holds everything."""
@@ -64,8 +70,9 @@ def stage_memory(
     optimizer
         Bytes per parameter.
     shards
-        What replicas share out. Shared-out weights are gathered for one layer at a time, which
-        adds the other replicas' shares of the largest layer to the working set.
+        What replicas share out. Shared-out weights are gathered, and gradients that are to be
+        shared out are whole, for one layer at a time: the other replicas' shares of the largest
+        layer add to the working set.
     """
     return chunked_memory(layers, in_flight, optimizer, shards)
 
@@ -79,12 +86,12 @@ def chunked_memory(
     the chunks of an interleaved pipeline.
     """
     parameters = local_parameters(layers)
-    largest = max(layer.parameters for layer in layers) * optimizer.weight_bytes
-    gathered = largest * (shards.weights - 1) // shards.weights
+    largest = max(layer.parameters for layer in layers)
     return StageMemory(
         parameters=-(-parameters * optimizer.weight_bytes // shards.weights),
         gradients=-(-parameters * optimizer.gradient_bytes // shards.gradients),
         optimizer=-(-parameters * optimizer.state_bytes // shards.optimizer),
         stash=math.ceil(in_flight * sum(layer.stash_bytes for layer in layers)),
-        transient=max(layer.transient_bytes for layer in layers) + gathered,
+        transient=max(layer.transient_bytes for layer in layers)
+        + shards.whole_layer_bytes(largest, optimizer),
     )

@@ -72,7 +72,8 @@ class Training:
     microbatch
         Samples per pipeline step on one data-parallel replica.
     recompute
-        ``none``, ``selective`` (attention core) or ``full`` (a checkpoint per layer).
+        ``none``, ``selective`` (attention's core; with fused attention every other product and what
+        lies between, see `phaze_opt.workload.recompute`) or ``full`` (a checkpoint per layer).
     optimizer
         Key of `OPTIMIZERS`.
     sequence_parallel

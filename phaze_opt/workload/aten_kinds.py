@@ -40,7 +40,7 @@ _KINDS_BY_NAME = {
     "new_full new_empty new_empty_strided fill arange scalar_tensor eye",
     "compare": "eq ne lt le gt ge logical_and logical_or logical_not bitwise_and bitwise_or "
     "bitwise_not isnan isinf maximum minimum clamp clamp_min clamp_max",
-    "select": "where masked_fill",
+    "select": "where masked_fill nll_loss_backward nll_loss2d_backward",
     "exponential": "exp log log1p expm1 log2 exp2 softplus",
     "rsqrt": "rsqrt sqrt",
     "power": "pow",
@@ -58,7 +58,7 @@ _KINDS_BY_NAME = {
     "rotary": "rotary",
     "gather": "gather index index_select nll_loss_forward nll_loss2d_forward",
     "scatter": "scatter scatter_add index_put _index_put_impl_ index_add masked_scatter "
-    "_unsafe_index_put nll_loss_backward nll_loss2d_backward",
+    "_unsafe_index_put",
     "embedding": "embedding",
     "embedding_backward": "embedding_dense_backward",
 }

@@ -14,17 +14,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor, fx, nn
 
 from phaze_opt.workload.aten import Work, name_of, results_of, size_bytes, work_of
-from phaze_opt.workload.graph import Layer, Operator, OperatorGraph, Stash
-from phaze_opt.workload.tensors import Base, LiveGraph, ancestors, peak_bytes
+from phaze_opt.workload.graph import BytesByRecompute, Layer, Operator, OperatorGraph
+from phaze_opt.workload.recompute import RecomputePlan, selective_recompute
+from phaze_opt.workload.tensors import Base, LiveGraph
 from phaze_opt.workload.trace import Trace, trace
+from phaze_opt.workload.working_set import Step, fuse_steps, peak_bytes, step_of
 
 _LOOKUPS = ("embedding", "gather")
-_BATCHED = ("aten::bmm", "aten::baddbmm")
-_PRODUCTS = ("aten::mm", "aten::addmm")
 
 
 @dataclass(frozen=True)
@@ -77,29 +78,28 @@ class TracedModel:
 
     def layer(self, name: str, part: Part, parameters: int, tied_parameters: int) -> Layer:
         """Turn a part into a layer that holds so many parameters."""
-        cores = _attention_cores(self.forward, part.forward)
-        core = [node for one in cores for node in one]
         outputs = self.outputs(part)
         wanted = _bases(self.backward, self.backward.outputs[len(self.traced.held) :])
         gradients = _handed_over(self.backward, part.backward, wanted)
         stash = self._stash(part)
+        chosen = selective_recompute(self.forward, part.forward, stash)
+        plans = (
+            RecomputePlan(stash, []),
+            RecomputePlan(self._activations(chosen.kept), chosen.nodes),
+            RecomputePlan(self.inputs(part), part.forward),
+        )
+        working_set = partial(self._working_set, part, (outputs, gradients), stash)
         leaving = outputs | self._kept, gradients | _bases(self.backward, self.backward.outputs)
         return Layer(
             name=name,
             forward=_graph(self.forward, part.forward, leaving[0]),
             backward=_graph(self.backward, part.backward, leaving[1]),
-            selective_recompute=_graph(self.forward, core, leaving[0]),
+            selective_recompute=_graph(self.forward, chosen.nodes, leaving[0]),
             parameters=parameters,
             tied_parameters=tied_parameters,
-            stash_bytes=Stash(
-                none=_total(stash),
-                selective=_total(self._selective(stash, cores)),
-                full=_total(self.inputs(part)),
-            ),
-            transient_bytes=max(
-                self._peak(self.forward, part.forward, outputs, stash),
-                self._peak(self.backward, part.backward, gradients, self._kept),
-            ),
+            stash_bytes=BytesByRecompute(*(_total(one.kept) for one in plans)),
+            transient_bytes=BytesByRecompute(*(working_set(one, False) for one in plans)),
+            fused_transient_bytes=BytesByRecompute(*(working_set(one, True) for one in plans)),
             output_bytes=_total(outputs),
         )
 
@@ -121,31 +121,37 @@ class TracedModel:
         """
         return self._activations(_read(self.backward, part.backward) & self._kept)
 
-    def _selective(self, stash: set[Base], cores: Sequence[Sequence[fx.Node]]) -> set[Base]:
-        """Return what is kept under selective recompute (Korthikanti et al. 2022, section 5).
-
-        What an attention core makes and keeps for itself is dropped; its inputs are kept.
-        """
-        kept = set(stash)
-        for core in cores:
-            inside = _written(self.forward, core[:-1])
-            kept |= self._activations(_read(self.forward, core))
-            kept -= inside
-        return kept
-
-    def _peak(
-        self, live: LiveGraph, nodes: Sequence[fx.Node], leaving: set[Base], stash: set[Base]
+    def _working_set(
+        self,
+        part: Part,
+        leaving: tuple[set[Base], set[Base]],
+        stash: set[Base],
+        plan: RecomputePlan,
+        fused: bool,
     ) -> int:
-        """Return a direction's working set beyond its stash and parameters.
+        """Return the larger peak of a part's two directions, beyond what a plan keeps.
 
         A parameter's gradient is added to its accumulator at once, so it does not stay.
         """
-        read = _read(live, nodes)
-        constants = read - self._activations(read)
-        arriving = read - _written(live, nodes)
-        return peak_bytes(
-            live, nodes, arriving=arriving, leaving=leaving, uncounted=stash | constants
+        forward = [step_of(self.forward, node) for node in part.forward]
+        again = [step_of(self.forward, node) for node in plan.nodes]
+        backward = again + [step_of(self.backward, node) for node in part.backward]
+        elsewhere = plan.kept | (self._kept - stash)
+        return max(
+            self._peak(forward, leaving[0], plan.kept, fused),
+            self._peak(backward, leaving[1], elsewhere, fused),
         )
+
+    def _peak(
+        self, steps: Sequence[Step], leaving: set[Base], elsewhere: set[Base], fused: bool
+    ) -> int:
+        """Return the peak of some steps beyond parameters and what is counted elsewhere."""
+        read = {base for step in steps for base in step.reads}
+        arriving = read - {base for step in steps for base in step.writes}
+        uncounted = elsewhere | (read - self._activations(read))
+        if fused:
+            steps = fuse_steps(steps, leaving | elsewhere)
+        return peak_bytes(steps, arriving=arriving, leaving=leaving, uncounted=uncounted)
 
     def _activations(self, bases: set[Base]) -> set[Base]:
         """Leave out parameters and buffers."""
@@ -180,29 +186,6 @@ def _handed_over(live: LiveGraph, nodes: Sequence[fx.Node], results: set[Base]) 
 def _total(bases: set[Base]) -> int:
     """Return the size of distinct memory."""
     return sum(base.size_bytes for base in bases)
-
-
-def _attention_cores(forward: LiveGraph, nodes: Sequence[fx.Node]) -> list[list[fx.Node]]:
-    """Return the attention cores among some nodes, each in order of execution.
-
-    A core runs from a batched product (the scores) to the next one that it reaches without
-    another product between (the context). Fused attention has no such core: its scores are never
-    kept and its own backward recomputes them, so selective recompute has nothing left to save.
-    """
-    cores = []
-    for first in nodes:
-        if name_of(first) in _BATCHED:
-            between, contexts = {first}, []
-            for node in forward.order:
-                if not between.isdisjoint(node.all_input_nodes):
-                    if name_of(node) in _BATCHED:
-                        contexts.append(node)
-                    elif name_of(node) not in _PRODUCTS:
-                        between.add(node)
-            wanted = ancestors(contexts) & between | set(contexts)
-            if contexts:
-                cores.append([node for node in nodes if node in wanted])
-    return cores
 
 
 def _graph(live: LiveGraph, nodes: Sequence[fx.Node], leaving: set[Base]) -> OperatorGraph:

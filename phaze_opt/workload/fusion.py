@@ -2,7 +2,8 @@
 
 ``elementwise`` merges chains of elementwise operators into one kernel, as eager frameworks' fused
 kernels (bias-dropout-add, bias-GELU) and compilers do. ``epilogue`` also merges what remains into
-the product that makes its operand: the vector cores work on tiles as the tensor cores finish them.
+the product that makes its operand (the vector cores work on tiles as the tensor cores finish them),
+or else into what reads it by rows (norms, softmax, reductions).
 """
 
 from __future__ import annotations
@@ -43,6 +44,10 @@ def fuse(graph: OperatorGraph, mode: FusionMode) -> OperatorGraph:
                 producer = groups.producer(index, products=True)
                 if producer is not None:
                     groups.merge(producer, index)
+        for index in list(groups.operators):
+            if index in groups.operators and _is_by_rows(groups.operators[index]):
+                while (producer := groups.producer(index, products=False)) is not None:
+                    groups.merge(producer, index)
     return groups.graph()
 
 
@@ -54,6 +59,11 @@ def _is_elementwise(operator: Operator) -> bool:
         and operator.collective is None
         and all(work.kind in _ELEMENTWISE for work in operator.vector)
     )
+
+
+def _is_by_rows(operator: Operator) -> bool:
+    """Say whether an operator is vector work only, some of it over rows."""
+    return bool(operator.vector) and not operator.gemms and operator.collective is None
 
 
 def _is_product(operator: Operator) -> bool:

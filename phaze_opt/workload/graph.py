@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Version of the JSON form of `Workload`; a file with another one is refused."""
 
 CollectiveKind = Literal["all_reduce", "reduce_scatter", "all_gather"]
@@ -173,8 +173,8 @@ class OperatorGraph:
 
 
 @dataclass(frozen=True)
-class Stash:
-    """Bytes kept from a layer's forward for its backward, per microbatch, under each recompute."""
+class BytesByRecompute:
+    """A size of a layer, per microbatch, under each recompute."""
 
     none: int
     selective: int
@@ -192,19 +192,23 @@ class Layer:
     forward, backward
         Without any recompute; the backward has data- and weight-gradient products.
     selective_recompute
-        The part of the forward (the attention core) that runs again before the backward under
-        selective recompute; empty where there is none.
+        The part of the forward that runs again before the backward under selective recompute (see
+        `phaze_opt.workload.recompute`); empty where there is no attention.
     parameters
         On one device.
     tied_parameters
         Those of ``parameters`` that another layer holds too, marked on every holder (the embedding
         and the language-model head tied to it); counted once in a model, held by both stages.
     stash_bytes
-        Under each recompute, see `Stash`.
+        Kept from the forward for the backward.
     transient_bytes
         Largest sum of live activations and gradients while the layer's forward or backward runs,
-        beyond its stash and its parameters; the gradient that arrives counts, a parameter's
-        gradient only until it has been added to its accumulator.
+        beyond its stash and its parameters, every operator a kernel of its own. The gradient that
+        arrives counts, what runs again before the backward too, a parameter's gradient only until
+        it has been added to its accumulator.
+    fused_transient_bytes
+        The same where a compiler fuses operators (fusion ``epilogue``): tensors between operators
+        of one kernel are never in memory.
     output_bytes
         Activation passed to the next layers; the gradient coming back has the same size.
     """
@@ -215,8 +219,9 @@ class Layer:
     selective_recompute: OperatorGraph
     parameters: int
     tied_parameters: int
-    stash_bytes: Stash
-    transient_bytes: int
+    stash_bytes: BytesByRecompute
+    transient_bytes: BytesByRecompute
+    fused_transient_bytes: BytesByRecompute
     output_bytes: int
 
 

@@ -196,6 +196,33 @@ class _VocabularyParallelCrossEntropy(torch.autograd.Function):
         return cross_entropy_backward(gradient, *ctx.saved_tensors), None, None
 
 
+def _nll_loss_forward(log_probabilities: Tensor, targets: Tensor) -> Tensor:
+    return log_probabilities.new_empty(log_probabilities.shape[:-1])
+
+
+def _nll_loss_backward(gradient: Tensor, log_probabilities: Tensor, targets: Tensor) -> Tensor:
+    return torch.empty_like(log_probabilities)
+
+
+nll_loss_forward = shape_only("nll_loss_forward", _nll_loss_forward)
+nll_loss_backward = shape_only("nll_loss_backward", _nll_loss_backward)
+
+
+class _NegativeLogLikelihood(torch.autograd.Function):
+    """PyTorch's loss of log-probabilities, whose own autograd kernel meta tensors do not reach."""
+
+    @staticmethod
+    def forward(ctx: Any, log_probabilities: Tensor, targets: Tensor) -> Any:
+        """Return the loss of every token."""
+        ctx.save_for_backward(log_probabilities, targets)
+        return nll_loss_forward(log_probabilities, targets)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        """Return the gradient of the log-probabilities: zero but for the targets."""
+        return nll_loss_backward(gradient, *ctx.saved_tensors), None
+
+
 def softmax_of_scores(scores: Tensor, scale: float, causal: bool) -> Tensor:
     """Return attention probabilities of unscaled scores."""
     result: Tensor = apply(_MaskedSoftmax, scores, scale, causal)
@@ -223,6 +250,14 @@ def root_mean_square_norm(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def token_losses(logits: Tensor, targets: Tensor, width: int) -> Tensor:
-    """Return the cross-entropy of every token; the vocabulary is split over ``width`` devices."""
-    result: Tensor = apply(_VocabularyParallelCrossEntropy, logits, targets, width)
+    """Return the cross-entropy of every token; the vocabulary is split over ``width`` devices.
+
+    On one device it is PyTorch's: the log-probabilities are kept, and their gradient lies beside
+    that of the logits.
+    """
+    result: Tensor
+    if width == 1:
+        result = apply(_NegativeLogLikelihood, torch.log_softmax(logits, -1), targets)
+    else:
+        result = apply(_VocabularyParallelCrossEntropy, logits, targets, width)
     return result

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from phaze_opt.workload.graph import Layer, Operator, OperatorGraph, Stash, Workload
+from phaze_opt.workload.graph import BytesByRecompute, Layer, Operator, OperatorGraph, Workload
 
 CollectiveBytes = Mapping[str, int]
 
@@ -36,8 +36,8 @@ class LayerSummary:
     tied_parameters: int
     forward_flops: int
     backward_flops: int
-    stash_bytes: Stash
-    transient_bytes: int
+    stash_bytes: BytesByRecompute
+    transient_bytes: BytesByRecompute
     output_bytes: int
     forward_operators: Mapping[str, int]
     backward_operators: Mapping[str, int]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, cast
 
 from torch import Tensor, fx
@@ -144,47 +143,3 @@ def _region(tensor: Tensor) -> tuple[tuple[Any, ...], int]:
     if tensor.numel() == 0:
         elements = 0
     return (tensor.storage_offset(), *axes), elements * tensor.element_size()
-
-
-def peak_bytes(
-    live: LiveGraph,
-    nodes: Sequence[fx.Node],
-    *,
-    arriving: Iterable[Base],
-    leaving: Iterable[Base],
-    uncounted: Iterable[Base],
-) -> int:
-    """Return the largest sum of live tensors while nodes run in order.
-
-    Parameters
-    ----------
-    live
-        The graph of the nodes.
-    nodes
-        Working nodes in order of execution.
-    arriving
-        Alive before the first node (until their last use).
-    leaving
-        Results that stay alive to the end; others die with their last use.
-    uncounted
-        Memory that is accounted elsewhere (stash, parameters).
-    """
-    last_use: dict[Base, int] = {}
-    for position, node in enumerate(nodes):
-        for base in (*live.operands(node), *live.written(node)):
-            last_use[base] = position
-    last_use.update((base, len(nodes)) for base in leaving)
-    skipped = set(uncounted)
-    changes = [0] * (len(nodes) + 2)
-
-    def hold(base: Base, start: int) -> None:
-        if base not in skipped:
-            changes[start] += base.size_bytes
-            changes[last_use.get(base, start) + 1] -= base.size_bytes
-
-    for base in set(arriving):
-        hold(base, 0)
-    for position, node in enumerate(nodes):
-        for base in live.written(node):
-            hold(base, position)
-    return max(accumulate(changes))

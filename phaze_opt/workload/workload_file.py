@@ -129,9 +129,10 @@ def _problem(workload: Workload) -> str | None:
 
 def _layer_problem(layer: Layer) -> str | None:
     """Return what is wrong with a layer."""
-    stash = layer.stash_bytes
-    sizes = (layer.parameters, layer.tied_parameters, layer.transient_bytes, layer.output_bytes)
-    if min(*sizes, stash.none, stash.selective, stash.full) < 0:
+    sizes = [layer.parameters, layer.tied_parameters, layer.output_bytes]
+    for size in (layer.stash_bytes, layer.transient_bytes, layer.fused_transient_bytes):
+        sizes += [size.none, size.selective, size.full]
+    if min(sizes) < 0:
         return f"layer {layer.name!r} has a negative size"
     for graph in (layer.forward, layer.backward, layer.selective_recompute):
         problem = _graph_problem(graph)

@@ -143,3 +143,14 @@ def test_impossible_options_are_refused(options: dict[str, Any], message: str) -
     """Each option is checked, and the sentence says which one is wrong."""
     with pytest.raises(InputError, match=message):
         replace(Training(global_batch=16), **options)
+
+
+def test_shared_out_gradients_are_whole_one_layer_at_a_time() -> None:
+    """ZeRO 2 adds the largest layer's gradients, ZeRO 3 its weights too, less the own share."""
+    layers = chain().layers[1]
+    largest = max(layer.parameters for layer in layers)
+    adam = OPTIMIZERS["adam"]
+    held = [stage_memory(layers, 1, adam, Shards.of(zero, 4)).transient for zero in range(4)]
+    assert held[0] == held[1]
+    assert held[2] - held[1] == largest * adam.gradient_bytes * 3 // 4
+    assert held[3] - held[2] == largest * adam.weight_bytes * 3 // 4

@@ -230,4 +230,6 @@ def test_transient_memory_by_hand() -> None:
 
     layer = _capture(Chain(), _meta(BATCH, WIDTH))
     assert layer.stash_bytes.none == 0
-    assert layer.transient_bytes == 2 * (2 * BATCH * WIDTH)
+    assert layer.transient_bytes.none == 2 * (2 * BATCH * WIDTH)
+    # Fused they are one kernel, which reads its input and writes its result.
+    assert layer.fused_transient_bytes.none == 2 * (2 * BATCH * WIDTH)

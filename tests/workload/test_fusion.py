@@ -168,3 +168,24 @@ def test_a_gpt_block_loses_its_elementwise_operators() -> None:
     fused = fuse(block.forward, "epilogue")
     alone = [work.kind for op in fused.operators if not op.gemms for work in op.vector]
     assert sorted(alone) == ["dropout", "layer_norm", "layer_norm", "softmax"]
+
+
+def test_an_elementwise_operator_joins_the_norm_that_reads_it() -> None:
+    """Without a product to join, a compiler runs it inside what reads it by rows."""
+    graph = OperatorGraph(
+        (_vector("add", "add", 20, 10), _vector("norm", "layer_norm", 10, 10)), ((0, 1, 10),)
+    )
+    (merged,) = fuse(graph, "epilogue").operators
+    assert (merged.id, merged.read_bytes, merged.write_bytes) == ("add+norm", 20, 10)
+    assert fuse(graph, "elementwise") == graph
+
+
+def test_a_product_keeps_its_epilogue_before_a_norm() -> None:
+    """An elementwise operator between a product and a norm joins the product."""
+    operators = (
+        Operator("mm", gemms=(Gemm(4, 4, 4),), read_bytes=64, write_bytes=10),
+        _vector("add", "add", 20, 10),
+        _vector("norm", "layer_norm", 10, 10),
+    )
+    merged = fuse(OperatorGraph(operators, ((0, 1, 10), (1, 2, 10))), "epilogue")
+    assert [operator.id for operator in merged.operators] == ["mm+add", "norm"]
