@@ -19,6 +19,9 @@ from phaze_opt.placement.pipeline import finish_s, held_by_place
 REPLAY_MARGIN = 0.02
 """Splits whose closed form is this close to the best one are replayed too."""
 
+LEAST_REPLAYED = 8
+"""As many splits are replayed in any case: transfers can part replay and closed form further."""
+
 _SORTED_FIRST = 64
 """Candidates, more or less, that are sorted before the others."""
 
@@ -46,7 +49,7 @@ def best_placement(costs: CandidateCosts) -> tuple[Candidate, Integers] | None:
 
 def _closed_form_answers(costs: CandidateCosts) -> list[tuple[Candidate, Integers]]:
     """Return the best split of every candidate whose closed form is near the least of all."""
-    best_s = np.inf
+    limit_s = np.inf
     answers: list[tuple[float, Candidate, Integers]] = []
     grids = costs.grids
     work_s = [_least_work_s(costs, grid) for grid in grids]
@@ -55,11 +58,10 @@ def _closed_form_answers(costs: CandidateCosts) -> list[tuple[Candidate, Integer
         for work, grid in zip(work_s, grids, strict=True)
     ]
     for index, entry in _by_bound(grids, bounds_s):
-        known_s = best_s * (1.0 + REPLAY_MARGIN)
-        if bounds_s[index][entry] > known_s:
+        if bounds_s[index][entry] > limit_s:
             break
         level, candidate = grids[index].level, grids[index].candidate(entry)
-        if work_s[index][entry] + costs.least_tail_term_s(candidate, level) > known_s:
+        if work_s[index][entry] + costs.least_tail_term_s(candidate, level) > limit_s:
             continue
         stages = costs.stages(candidate, level)
         time_s, starts = best_split(
@@ -70,16 +72,20 @@ def _closed_form_answers(costs: CandidateCosts) -> list[tuple[Candidate, Integer
             costs.held(candidate),
             costs.microbatches(candidate.data),
             candidate.pipeline,
-            known_s,
+            limit_s,
         )
         if np.isfinite(time_s):
-            best_s = min(best_s, time_s)
             answers.append((time_s, candidate, starts))
-    return [
-        (candidate, starts)
-        for time_s, candidate, starts in answers
-        if time_s <= best_s * (1.0 + REPLAY_MARGIN)
-    ]
+            limit_s = _replay_limit_s([answer[0] for answer in answers])
+    return [(candidate, starts) for time_s, candidate, starts in answers if time_s <= limit_s]
+
+
+def _replay_limit_s(closed_s: list[float]) -> float:
+    """Return the closed form up to which splits are replayed, given those known so far."""
+    if len(closed_s) < LEAST_REPLAYED:
+        return float("inf")
+    ranked = sorted(closed_s)
+    return max(ranked[0] * (1.0 + REPLAY_MARGIN), ranked[LEAST_REPLAYED - 1])
 
 
 def _by_bound(
