@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from phaze_opt.codec import to_builtins
 from phaze_opt.evaluate import CostedPoint
-from phaze_opt.evaluation import Evaluation, evaluation_to_json_dict
+from phaze_opt.evaluation import Evaluation, LayerEvaluation, evaluation_to_json_dict
 from phaze_opt.explain.binding import PassBinding, bind_pass
 from phaze_opt.explain.fixes import Fix, LoadWorkload, excess_of, fixes
-from phaze_opt.explain.gains import Gain, gains
+from phaze_opt.explain.gains import Gain, gains, try_changes
 from phaze_opt.explain.point import Point
 from phaze_opt.explain.stage import (
     LayerBinding,
@@ -20,7 +21,8 @@ from phaze_opt.explain.stage import (
     memory_use,
     stage_time,
 )
-from phaze_opt.layer_costs import ScheduleCache, WidthCost
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.layer_costs import LayerPasses, ScheduleCache
 
 
 @dataclass(frozen=True)
@@ -71,10 +73,19 @@ def explain(point: Point, load: LoadWorkload, cache: ScheduleCache | None = None
     schedules: ScheduleCache = {} if cache is None else cache
     costed = point.costed(schedules)
     evaluation = point.placed(costed)
+    trials = try_changes(point, schedules)
     placement = evaluation.placement
     width = max(costed.costs) if placement is None else placement.tensor
     cost = costed.costs[width]
-    layers = _layer_bindings(point, cost)
+    layers = tuple(
+        _bind_layer(
+            layer,
+            point.accelerator,
+            cost.passes[index],
+            {trial.resource: trial.costed.costs[width].passes[index] for trial in trials},
+        )
+        for index, layer in enumerate(cost.layers)
+    )
     stage = None
     if placement is not None:
         names = {name: cost.layers[index].name for name, index in cost.variant.nodes}
@@ -84,23 +95,27 @@ def explain(point: Point, load: LoadWorkload, cache: ScheduleCache | None = None
         layers=layers,
         stage=stage,
         memory=_memory(point, costed, evaluation),
-        gains=gains(point, costed.problem, evaluation, schedules),
+        gains=gains(trials, costed.problem, evaluation),
         fixes=() if evaluation.feasible else fixes(point, load, schedules),
     )
 
 
-def _layer_bindings(point: Point, cost: WidthCost) -> tuple[LayerBinding, ...]:
-    """Say what binds every distinct layer."""
-    chip = point.accelerator
-    return tuple(
-        LayerBinding(
-            name=layer.name,
-            count=layer.count,
-            forward=bind_pass(own.forward, chip),
-            backward=bind_pass(own.backward, chip),
-            recompute=None if own.recompute is None else bind_pass(own.recompute, chip),
-        )
-        for layer, own in zip(cost.layers, cost.passes, strict=True)
+def _bind_layer(
+    layer: LayerEvaluation, chip: Accelerator, own: LayerPasses, more: Mapping[str, LayerPasses]
+) -> LayerBinding:
+    """Say what binds every pass of a layer."""
+    return LayerBinding(
+        name=layer.name,
+        count=layer.count,
+        forward=bind_pass(own.forward, chip, {r: one.forward for r, one in more.items()}),
+        backward=bind_pass(own.backward, chip, {r: one.backward for r, one in more.items()}),
+        recompute=None
+        if own.recompute is None
+        else bind_pass(
+            own.recompute,
+            chip,
+            {r: one.recompute for r, one in more.items() if one.recompute is not None},
+        ),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from phaze_opt.evaluate import CostedPoint
 from phaze_opt.evaluation import Evaluation
 from phaze_opt.explain.point import Point
 from phaze_opt.hardware.accelerator import Accelerator
@@ -64,21 +65,43 @@ def degrees_text(evaluation: Evaluation) -> str | None:
     return None if placed is None else f"{placed.pipeline}x{placed.data}x{placed.tensor}"
 
 
-def gains(
-    point: Point, problem: PlacementProblem, base: Evaluation, cache: ScheduleCache
-) -> tuple[Gain, ...]:
-    """Try a tenth more of every resource.
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A point with more of one resource, its layers estimated and scheduled."""
+
+    resource: str
+    factor: float
+    point: Point
+    costed: CostedPoint
+
+
+def try_changes(point: Point, cache: ScheduleCache) -> tuple[Trial, ...]:
+    """Estimate and schedule the layers with more of every resource.
 
     Parameters
     ----------
     point
         As it is.
-    problem
-        Its placement problem.
-    base
-        Its evaluation; without a placement there is nothing to gain from.
     cache
         Schedules by content; solved ones are added.
+    """
+    return tuple(
+        Trial(resource, factor, changed, changed.costed(cache))
+        for resource, factor, changed in changes(point)
+    )
+
+
+def gains(trials: Sequence[Trial], problem: PlacementProblem, base: Evaluation) -> tuple[Gain, ...]:
+    """Place the layers with more of every resource.
+
+    Parameters
+    ----------
+    trials
+        From `try_changes`.
+    problem
+        The placement problem of the point as it is.
+    base
+        Its evaluation; without a placement there is nothing to gain from.
 
     Returns
     -------
@@ -90,15 +113,14 @@ def gains(
         return ()
     split = split_of(problem, base.placement)
     found = []
-    for resource, factor, changed in changes(point):
-        costed = changed.costed(cache)
-        anew = changed.placed(costed)
-        same_s = place_split(costed.problem, split).time_per_batch_s
+    for trial in trials:
+        anew = trial.point.placed(trial.costed)
+        same_s = place_split(trial.costed.problem, split).time_per_batch_s
         after_s = anew.time_per_batch_s
         found.append(
             Gain(
-                resource=resource,
-                factor=factor,
+                resource=trial.resource,
+                factor=trial.factor,
                 feasible=anew.feasible,
                 throughput_gain=0.0 if after_s is None else before_s / after_s - 1.0,
                 same_placement_gain=before_s / same_s - 1.0,

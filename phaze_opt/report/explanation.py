@@ -20,7 +20,7 @@ from phaze_opt.report.explanation_words import (
 from phaze_opt.report.tables import escape
 from phaze_opt.units import format_bytes, format_seconds
 
-_PASSES = ("forward", "backward", "recompute")
+_PASSES = {"forward": "forward", "backward": "backward", "recompute": "recomp."}
 _SHARES = {
     "compute": "compute",
     "lanes": "lanes",
@@ -29,6 +29,12 @@ _SHARES = {
     "link": "link",
     "overhead": "per op",
 }
+_SAVINGS = {
+    **_SHARES,
+    "compute": "arrays",
+    "network_latency": "latency",
+}
+_LEAST_PERCENT = 0.05
 _MOST_FIXES = 12
 _LONGEST_ID = 40
 _LINE = 79
@@ -56,7 +62,7 @@ def explanation_tables(title: str, record: Mapping[str, Any]) -> RenderableType:
         parts.append(_stage_table(record["stage_time"], record["time_per_batch_s"]))
     if record["memory"] is not None:
         parts.append(_memory_table(record["memory"]))
-    parts.append(_binding_table(record["layers"]))
+    parts += [_binding_table(record["layers"]), _saving_table(record["layers"])]
     if record["feasible"]:
         heaviest = heaviest_layer(record["layers"])
         for name in _PASSES:
@@ -79,7 +85,7 @@ def _binding_table(layers: Iterable[Mapping[str, Any]]) -> RenderableType:
                 continue
             table.add_row(
                 escape(f"{layer['name']} ×{layer['count']}"),
-                name,
+                _PASSES[name],
                 format_seconds(binding["makespan_s"]),
                 _SHARES.get(binding["bound_by"], binding["bound_by"]),
                 *(_percent(binding["share"][resource]) for resource in _SHARES),
@@ -91,6 +97,28 @@ def _binding_table(layers: Iterable[Mapping[str, Any]]) -> RenderableType:
         "per op: the chip's constant per operator. idle: the part of compute and lanes in which "
         "cores stand idle, since operators wait for one another; more cores do not help there.",
     )
+
+
+def _saving_table(layers: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """Show what a tenth more of each resource saves of every pass."""
+    some = layers[0]["forward_binding"]["saving"]
+    resources = [resource for resource in some if resource != "hbm_size"]
+    table = _table(
+        *(("layer", "left"), ("pass", "left")),
+        *((_SAVINGS.get(resource, resource.replace("_", " ")), "right") for resource in resources),
+    )
+    for layer in layers:
+        for name in _PASSES:
+            binding = layer[f"{name}_binding"]
+            if binding is None or binding["makespan_s"] <= 0.0:
+                continue
+            cells = [100 * binding["saving"][resource] for resource in resources]
+            table.add_row(
+                escape(f"{layer['name']} ×{layer['count']}"),
+                _PASSES[name],
+                *(f"{cell:.1f}" if abs(cell) >= _LEAST_PERCENT else "" for cell in cells),
+            )
+    return _section("What a tenth more of each resource saves of that time, in %", table)
 
 
 def _path_table(title: str, binding: Mapping[str, Any]) -> RenderableType:
