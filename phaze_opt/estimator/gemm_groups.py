@@ -17,7 +17,9 @@ finds that minimum exactly (up to `_SIGNIFICANT`), for every batch by itself:
    f(B) = ρ·B (whole waves, or bound by memory: nearly every batch of a network) all is done.
 2. The excess f(b) - ρ·b of the groups adds up, so in a faster plan each has less than the slack
    f(B) - ρ·B. As f_τ(b) ≥ max(w, ρ_τ·b), tilings with (ρ_τ - ρ) · max(1, w / ρ_τ) ≥ slack drop out.
-3. The rest is an unbounded knapsack over group sizes. All groups but one can be such that one more
+3. The rest is an unbounded knapsack over group sizes. Tiling τ' is never slower than τ where
+   t' ≤ ⌊w / w'⌋ · t and g' ≤ max(g, t'·w' / c), since ⌈b·r·t / c⌉ ≤ r · ⌈b·t / c⌉ for whole r, and
+   memory up to the arrays' own pace never binds. All groups but one can be such that one more
    product would take longer, by taking products from that one.
 4. A very large batch is shortened by multiples of c, which are whole waves of every tiling. Two
    groups of one tiling may be joined; c products of a tiling with t·w / c ≥ g take exactly c·ρ_τ
@@ -76,6 +78,31 @@ def _candidates(
             candidates[_RATE_CYCLES, kept] = own
             kept += 1
     return kept
+
+
+@inner("int64(float64[:,::1],int64,int64)")
+def _undominated(candidates: FloatArray, kept: int, cores: int) -> int:
+    """Drop the candidates that another never exceeds (step 3) and return how many stay."""
+    stay = 0
+    for index in range(kept):
+        tiles, wave = candidates[TILES, index], candidates[WAVE_CYCLES, index]
+        dominated = False
+        for other in range(kept):
+            if stay <= other <= index:
+                continue
+            array = candidates[TILES, other] * candidates[WAVE_CYCLES, other] / cores
+            if candidates[TILES, other] <= np.floor(
+                wave / candidates[WAVE_CYCLES, other]
+            ) * tiles and candidates[MEMORY_CYCLES, other] <= max(
+                array, candidates[MEMORY_CYCLES, index]
+            ):
+                dominated = True
+                break
+        if not dominated:
+            for row in range(_RATE_CYCLES + 1):
+                candidates[row, stay] = candidates[row, index]
+            stay += 1
+    return stay
 
 
 @inner("int64(float64[:,::1],int64,int64,int64,float64,float64)")
@@ -155,6 +182,8 @@ def group_sizes(tilings: FloatArray, count: int, batch: int, cores: int, cycles:
     if kept == 0:
         return none
     rate, slack = bounds[0], bounds[1]
+    if batch > kept:  # else it takes longer than it saves
+        kept = _undominated(candidates, kept, cores)
     short = _shortened(candidates, kept, batch, cores, rate, slack)
     single, last = np.empty(short + 1), np.zeros(short + 1, np.int64)
     _best_cycles(candidates, kept, cores, single)
