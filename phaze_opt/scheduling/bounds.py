@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from phaze_opt.scheduling.instance import Instance
-from phaze_opt.scheduling.reduction import bits
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -62,7 +61,7 @@ def tails(instance: Instance, duration: Sequence[int]) -> list[int]:
     """
     tail = list(duration)
     for i in range(instance.size - 1, -1, -1):
-        tail[i] += max([tail[j] for j in bits(instance.descendants[i])], default=0)
+        tail[i] += max([tail[j] for j in instance.successors[i]], default=0)
     return tail
 
 
@@ -81,7 +80,7 @@ def drop_hopeless_modes(instance: Instance, upper: int) -> Instance:
     modes = []
     head = [0] * instance.size
     for i, kept in enumerate(instance.modes):
-        head[i] = max([head[j] + shortest[j] for j in bits(instance.ancestors[i])], default=0)
+        head[i] = max([head[j] + shortest[j] for j in instance.predecessors[i]], default=0)
         around = head[i] + tail[i] - shortest[i]
         modes.append(tuple([m for m in kept if around + instance.duration[i][m] < upper]))
     return replace(instance, modes=tuple(modes))
@@ -184,7 +183,7 @@ def _longest_chain(instance: Instance, duration: FloatArray) -> list[int]:
     reach = [0.0] * instance.size
     previous = [-1] * instance.size
     for i in range(instance.size):
-        for j in bits(instance.ancestors[i]):
+        for j in sorted(instance.predecessors[i]):
             if reach[j] > reach[i]:
                 reach[i], previous[i] = reach[j], j
         reach[i] += float(duration[i])

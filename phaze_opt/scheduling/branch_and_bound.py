@@ -16,10 +16,11 @@ from phaze_opt.scheduling.plan import Plan, near
 from phaze_opt.scheduling.search_kernel import search
 from phaze_opt.scheduling.search_states import FloatArray, IntArray
 
-_FIRST_WIDTH, _GROWTH, _LAST_WIDTH = 16, 8, 2**15
-"""Of the passes; the last is a limit on memory (some 100 MB)."""
+_FIRST_WIDTH, _SECOND_WIDTH, _GROWTH, _LAST_WIDTH = 16, 2**10, 8, 2**15
+"""Of the passes: the first finds a good schedule, the second is exact for most layers, and each
+after that is so many times as wide as the one before. The last is a limit on memory (100 MB)."""
 
-_CHEAP_PASSES = 3
+_CHEAP_PASSES = 2
 """Passes before the mixed bound is worth its few milliseconds."""
 
 _WORD = 64
@@ -48,6 +49,7 @@ def improve(instance: Instance, bounds: Bounds, incumbent: Plan, effort: int) ->
     capacity = np.array(instance.capacity, dtype=np.int64)
     rate = np.ascontiguousarray((demand / capacity).T)
     least = _least_costs(operators, rate)
+    demand, capacity = _in_company(instance, demand, capacity)
     lanes = _most_at_once(instance)
     best, lower, width, passes = incumbent, bounds.makespan, _FIRST_WIDTH, 0
     while lower < near(best.makespan):
@@ -67,11 +69,28 @@ def improve(instance: Instance, bounds: Bounds, incumbent: Plan, effort: int) ->
         lower = max(lower, min(makespan, dropped))
         effort -= expanded
         passes += 1
-        wider = min(width * _GROWTH, effort // instance.size, _LAST_WIDTH)
+        wider = max(width * _GROWTH, _SECOND_WIDTH)
+        wider = min(wider, effort // instance.size, _LAST_WIDTH)
         if wider < 2 * width:
             break
         width = wider
     return best, lower
+
+
+def _in_company(
+    instance: Instance, demand: IntArray, capacity: IntArray
+) -> tuple[IntArray, IntArray]:
+    """Leave only the resources that can bind where operators run beside one another.
+
+    What runs alone is marked in one more column instead; its starts need no look at resources.
+    """
+    alone = np.array(instance.runs_alone).reshape(-1)
+    used = np.array([mode in modes for modes in instance.modes for mode in (SINGLE, INTRA)])
+    beside = np.where((used & ~alone)[:, np.newaxis], demand, 0)
+    most = beside.reshape(instance.size, 2, -1).max(axis=1).sum(axis=0)
+    binding = most > capacity
+    marked = np.ascontiguousarray(np.column_stack([demand[:, binding], alone]))
+    return marked, capacity[binding]
 
 
 def _operator_rows(instance: Instance, bounds: Bounds) -> IntArray:

@@ -7,7 +7,6 @@ of modes and priorities are tried until one meets the bound, and the shortest sc
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Sequence
 
 from phaze_opt.scheduling.bounds import Bounds, tails
@@ -59,32 +58,32 @@ def list_schedule(
         Whether an operator that does not fit keeps those behind it waiting too, until it does.
     """
     waiting = sorted(range(instance.size), key=lambda i: (priority[i], i))
+    packed, ancestors = instance.packed, instance.ancestors
+    guards, free = packed.guards, packed.capacity
+    length = [pair[m] for pair, m in zip(instance.duration, mode, strict=True)]
+    demand = [pair[m] for pair, m in zip(packed.demand, mode, strict=True)]
     start = [0] * instance.size
-    free = list(instance.capacity)
     running: list[tuple[int, int]] = []
     done, now, makespan = 0, 0, 0
     while waiting:
         left = []
         blocked = False
         for i in waiting:
-            if instance.ancestors[i] & ~done or blocked:
+            if blocked or ancestors[i] & ~done:
                 left.append(i)
-                continue
-            demand = instance.demand[i][mode[i]]
-            if any(map(operator.gt, demand, free)):
+            elif (free - demand[i]) & guards != guards:
                 blocked = drain
                 left.append(i)
-                continue
-            start[i] = now
-            free = [f - d for d, f in zip(demand, free, strict=True)]
-            running.append((now + instance.duration[i][mode[i]], i))
+            else:
+                start[i] = now
+                free -= demand[i]
+                running.append((now + length[i], i))
         waiting = left
-        now = min(running)[0]
-        makespan = max(makespan, max(running)[0])
-        for end, i in running:
-            if end == now:
-                done |= 1 << i
-                demand = instance.demand[i][mode[i]]
-                free = [f + d for d, f in zip(demand, free, strict=True)]
-        running = [entry for entry in running if entry[0] > now]
+        running.sort()
+        now = running[0][0]
+        makespan = max(makespan, running[-1][0])
+        while running and running[0][0] == now:
+            _, i = running.pop(0)
+            done |= 1 << i
+            free += demand[i]
     return Plan(tuple(start), tuple(mode), makespan)

@@ -20,6 +20,7 @@ from phaze_opt.scheduling.instance import (
     SINGLE,
     TIME_RESOLUTION,
     Instance,
+    last_of,
     operator_demand,
 )
 from phaze_opt.scheduling.problem import IntraOperatorRule
@@ -117,18 +118,7 @@ def build_instance(
         BANDWIDTH_CAPACITY,
         size,
     )
-    local = {index: position for position, index in enumerate(part)}
-    own_ancestors = []
-    for index in part:
-        mask = 0
-        for other in bits(ancestors[index]):
-            if other in local:
-                mask |= 1 << local[other]
-        own_ancestors.append(mask)
-    own_descendants = [0] * size
-    for position, mask in enumerate(own_ancestors):
-        for other in bits(mask):
-            own_descendants[other] |= 1 << position
+    own_ancestors, own_descendants = _precedences(part, ancestors)
     total_s = sum(min(attributes[index][1], attributes[index][2]) for index in part)
     duration = tuple(
         (_to_units(attributes[index][1], total_s), _to_units(attributes[index][2], total_s))
@@ -147,6 +137,22 @@ def build_instance(
         descendants=tuple(own_descendants),
         seconds_per_unit=total_s / TIME_RESOLUTION,
     )
+
+
+def _precedences(part: Sequence[int], ancestors: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Give ancestors and descendants within a part, numbered by the place in it."""
+    members = sum([1 << index for index in part])
+    place = {index: position for position, index in enumerate(part)}
+    before = [0] * len(part)
+    after = [0] * len(part)
+    direct = [[place[j] for j in last_of(ancestors[i] & members, ancestors)] for i in part]
+    for position, predecessors in enumerate(direct):
+        for other in predecessors:
+            before[position] |= before[other] | 1 << other
+    for position in range(len(part) - 1, -1, -1):
+        for other in direct[position]:
+            after[other] |= after[position] | 1 << position
+    return before, after
 
 
 def _to_units(latency_s: float, total_s: float) -> int:
@@ -179,20 +185,26 @@ def _settle_loners(
     capacity: tuple[int, ...],
 ) -> None:
     """Fix the faster mode of operators that nothing can run beside; they take the whole chip."""
+    # What takes the whole of a resource that everything takes some of is nobody's company.
+    company = [
+        [pair[mode] for mode in kept if pair[mode] != capacity]
+        for pair, kept in zip(demand, modes, strict=True)
+    ]
     size = len(duration)
     everything = (1 << size) - 1
     for index in range(size):
         free = everything & ~(ancestors[index] | descendants[index] | 1 << index)
         if any(
-            _fit_together(demand[index][mode], demand[other][beside], capacity)
-            for other in bits(free)
-            for mode in modes[index]
-            for beside in modes[other]
+            _fit_together(own, other, capacity)
+            for own in company[index]
+            for position in bits(free)
+            for other in company[position]
         ):
             continue
         fastest = min(modes[index], key=lambda mode: (duration[index][mode], mode))
         modes[index] = (fastest,)
         demand[index] = (capacity, capacity)
+        company[index] = []
 
 
 def _fit_together(one: Sequence[int], other: Sequence[int], capacity: Sequence[int]) -> bool:
@@ -204,14 +216,16 @@ def _binding_resources(
     demand: Sequence[_Demand], modes: Sequence[tuple[int, ...]], capacity: tuple[int, ...]
 ) -> tuple[list[_Demand], tuple[int, ...]]:
     """Drop the resources of which there is enough for all operators at once."""
+    most = [
+        tuple(map(max, *pair)) if len(kept) > 1 else pair[kept[0]]
+        for pair, kept in zip(demand, modes, strict=True)
+    ]
     binding = [
         resource
-        for resource, limit in enumerate(capacity)
-        if sum(
-            max(pair[mode][resource] for mode in kept)
-            for pair, kept in zip(demand, modes, strict=True)
+        for resource, (needed, limit) in enumerate(
+            zip(map(sum, zip(*most, strict=True)), capacity, strict=True)
         )
-        > limit
+        if needed > limit
     ]
     kept_demand = [
         (tuple(single[r] for r in binding), tuple(intra[r] for r in binding))

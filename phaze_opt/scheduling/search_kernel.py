@@ -61,8 +61,8 @@ Problem = tuple[IntArray, IntArray, IntArray, FloatArray, IntArray]
 """What to schedule:
 
 - operators (n, columns), see `search_states`;
-- demand (codes, resources);
-- capacity (resources,);
+- demand (codes, resources + 1), the last column saying whether the code runs alone;
+- capacity (resources,), of those that can bind where operators run beside one another;
 - rate (bounds, codes): share of each bound's resource or mixture that an operator takes;
 - least (bounds, n): rate times duration in the cheaper mode, rounded down.
 """
@@ -88,12 +88,17 @@ def _earliest_start(
 
     Row q of ``usage`` is what is taken after the first q ends among the running operators.
     """
+    live = state[RUNNING]
+    alone = capacity.shape[0]
     passed = 0
-    for q in range(state[RUNNING]):
-        if has(operator, ANCESTORS, state[LISTS + q] >> 1):
+    if demand[code, alone]:
+        passed = live
+    for q in range(passed, live):
+        running = state[LISTS + q]
+        if demand[running, alone] or has(operator, ANCESTORS, running >> 1):
             passed = q + 1
     resource = 0
-    while resource < capacity.shape[0]:
+    while passed < live and resource < capacity.shape[0]:
         if usage[passed, resource] + demand[code, resource] > capacity[resource]:
             passed += 1
             resource = 0
