@@ -13,7 +13,7 @@ import numpy as np
 from phaze_opt.placement.candidates import Candidate, CandidateCosts, CandidateGrid
 from phaze_opt.placement.chain import TIE, best_split, least_loads
 from phaze_opt.placement.costs import Floats, Integers
-from phaze_opt.placement.even import even_starts, replay_bounds
+from phaze_opt.placement.even import all_even_starts, replay_bounds
 from phaze_opt.placement.pipeline import finish_s, held_by_place
 
 REPLAY_MARGIN = 0.02
@@ -150,9 +150,7 @@ def _even_splits(costs: CandidateCosts) -> Iterator[tuple[float, Candidate, Inte
         return
     layers = costs.problem.layers[grids[0].tensor]
     count = len(layers)
-    starts = np.zeros((count + 1, count), dtype=np.int64)
-    for stages in range(1, count + 1):
-        starts[stages, :stages] = even_starts(layers, stages)
+    starts = all_even_starts(layers)
     bounds_s = []
     for grid in grids:
         table = costs.least_stages(grid.tensor, grid.level)

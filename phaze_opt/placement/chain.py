@@ -19,7 +19,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from phaze_opt.placement.compiled import compiled
+from phaze_opt.placement.compiled import compiled, inner
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -114,7 +114,7 @@ def _prefixes(
     return most, least_sum, backward
 
 
-@compiled("int64(float64[:,::1], int64[:,::1], int64, int64, float64, float64, float64)")
+@inner("int64(float64[:,::1], int64[:,::1], int64, int64, float64, float64, float64)")
 def _keep(
     labels: Floats,
     origin: Integers,

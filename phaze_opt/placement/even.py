@@ -26,9 +26,27 @@ def even_starts(layers: Sequence[LayerCost], stages: int) -> Integers:
     stages
         At most the number of layers.
     """
-    start, count = _longest_run(layers)
-    if count < stages:
-        start, count = 0, len(layers)
+    return _divide(_longest_run(layers), len(layers), stages)
+
+
+def all_even_starts(layers: Sequence[LayerCost]) -> Integers:
+    """Return the same for every number of stages.
+
+    Returns
+    -------
+    (layers + 1, layers)
+        The row of so many stages holds their first layers, then zeros; row 0 is no split.
+    """
+    run, count = _longest_run(layers), len(layers)
+    starts = np.zeros((count + 1, count), dtype=np.int64)
+    for stages in range(1, count + 1):
+        starts[stages, :stages] = _divide(run, count, stages)
+    return starts
+
+
+def _divide(run: tuple[int, int], layers: int, stages: int) -> Integers:
+    """Split the longest run of equal layers evenly, or all layers where it is too short."""
+    start, count = run if run[1] >= stages else (0, layers)
     share, extra = divmod(count, stages)
     sizes = np.full(stages, share, dtype=np.int64)
     sizes[:extra] += 1
@@ -40,8 +58,9 @@ def even_starts(layers: Sequence[LayerCost], stages: int) -> Integers:
 def _longest_run(layers: Sequence[LayerCost]) -> tuple[int, int]:
     """Return start and length of the longest run of layers that cost the same."""
     best_start, best_count, start = 0, 0, 0
-    for index, layer in enumerate(layers):
-        if _cost(layer) != _cost(layers[start]):
+    costs = [_cost(layer) for layer in layers]
+    for index, cost in enumerate(costs):
+        if cost != costs[start]:
             start = index
         if index - start + 1 > best_count:
             best_start, best_count = start, index - start + 1

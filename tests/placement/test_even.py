@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phaze_opt.placement.even import even_starts
+from phaze_opt.placement.even import all_even_starts, even_starts
 from phaze_opt.placement.problem import LayerCost
 
 
@@ -37,3 +37,13 @@ def test_equal_layers_differ_by_at_most_one(count: int, data: st.DataObject) -> 
     sizes = np.diff([*even_starts(layers(count, with_ends=False), stages), count])
     assert sizes.min() >= 1
     assert sizes.max() - sizes.min() <= 1
+
+
+@pytest.mark.parametrize("with_ends", [True, False])
+def test_all_even_splits_are_those_of_each_number(with_ends: bool) -> None:
+    """Splits for all numbers of stages at once are the splits for each."""
+    chain = layers(9, with_ends=with_ends)
+    every = all_even_starts(chain)
+    for stages in range(1, len(chain) + 1):
+        assert every[stages, :stages].tolist() == even_starts(chain, stages).tolist()
+        assert not every[stages, stages:].any()
