@@ -21,7 +21,7 @@ from .place import place
 from .schedule import schedule
 from .spec import app as spec_app
 from .study import app as study_app
-from .validate import app as validate_app
+from .validate import validate
 from .workload import app as workload_app
 
 _INTERRUPTED = 130
@@ -41,7 +41,7 @@ app.command("explain")(explain)
 app.add_typer(estimate_app, name="estimate")
 app.command("schedule")(schedule)
 app.command("place")(place)
-app.add_typer(validate_app, name="validate")
+app.command("validate")(validate)
 app.add_typer(study_app, name="study")
 app.command("dashboard")(dashboard)
 app.add_typer(spec_app, name="spec")

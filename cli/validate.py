@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -11,51 +11,28 @@ from .output import JsonOption, print_json, print_table
 if TYPE_CHECKING:
     from phaze_opt.report.validation import ValidationTable
 
-RowsOption = Annotated[bool, typer.Option("--rows", help="Show every row, not only tables.")]
-
-app = typer.Typer(no_args_is_help=True, help="Compare the model with measured silicon.")
+TableChoice = Literal["operators", "training", "memory"]
 
 
-@app.command()
-def operators(
-    rows: RowsOption = False,
+def validate(
+    tables: Annotated[TableChoice | None, typer.Argument(help="All where left out.")] = None,
+    rows: Annotated[bool, typer.Option("--rows", help="Show every row, not only tables.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare every built-in measured operator with its estimate.
+    """Compare the model with every built-in measured row: operators, training runs, memory.
 
-    Example: phaze-opt validate operators --rows
+    Examples: phaze-opt validate; phaze-opt validate operators --rows
     """
-    from phaze_opt.report.validation import validate_operators
+    from phaze_opt.report.validation import validate_memory, validate_operators, validate_training
 
-    _show(validate_operators(), rows, as_json)
-
-
-@app.command()
-def training(
-    rows: RowsOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Compare every built-in measured training run with its evaluation.
-
-    Example: phaze-opt validate training --rows
-    """
-    from phaze_opt.report.validation import validate_training
-
-    _show(validate_training(), rows, as_json)
-
-
-@app.command()
-def memory(
-    rows: RowsOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Compare every built-in published memory figure with the captured bytes.
-
-    Example: phaze-opt validate memory --rows
-    """
-    from phaze_opt.report.validation import validate_memory
-
-    _show(validate_memory(), rows, as_json)
+    predict = {
+        "operators": validate_operators,
+        "training": validate_training,
+        "memory": validate_memory,
+    }
+    chosen = [tables] if tables else list(predict)
+    found = [table for name in chosen for table in predict[name]()]
+    _show(found, rows, as_json)
 
 
 def _show(tables: list[ValidationTable], rows: bool, as_json: bool) -> None:
