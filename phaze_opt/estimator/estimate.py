@@ -9,6 +9,7 @@ passing through, plus the re-reads of the tiles.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
@@ -63,9 +64,13 @@ class ModeEstimate:
 
     def binding(self) -> list[str]:
         """Name what binds each operator (one of `RESOURCES`); not for tables."""
+        return [RESOURCES[index] for index in self.binding_index()]
+
+    def binding_index(self) -> IntArray:
+        """Return the same as indices into `RESOURCES`."""
         busy = np.stack([self.tc_s, self.vc_s, self.glb_s, self.hbm_s, self.link_s])
         constant = self.latency_s - busy.max(axis=0)
-        return [RESOURCES[index] for index in np.argmax(np.vstack([busy, constant]), axis=0)]
+        return np.argmax(np.vstack([busy, constant]), axis=0)
 
     def rows(self, which: int | slice) -> ModeEstimate:
         """Take one accelerator, or some, out of a table."""
@@ -105,6 +110,35 @@ def estimate(
     """
     table = estimate_table(graph, [accelerator], cluster, tensor_parallel)
     return GraphEstimate(table.one_core.rows(0), table.all_cores.rows(0))
+
+
+def estimate_each(
+    graphs: Sequence[OperatorGraph],
+    accelerator: Accelerator,
+    cluster: Cluster,
+    tensor_parallel: int = 1,
+) -> list[GraphEstimate]:
+    """Estimate several graphs of one tensor-parallel width, each as `estimate` does, bit for bit.
+
+    All at once: on the few operators of a layer, calls cost more than arithmetic.
+
+    Parameters
+    ----------
+    graphs
+        Any number of them.
+    accelerator, cluster, tensor_parallel
+        As for `estimate`.
+
+    Raises
+    ------
+    InputError
+        As `estimate`.
+    """
+    joined = OperatorGraph(tuple(operator for graph in graphs for operator in graph.operators))
+    every = estimate(joined, accelerator, cluster, tensor_parallel)
+    ends = itertools.accumulate(len(graph.operators) for graph in graphs)
+    parts = [slice(end - len(g.operators), end) for end, g in zip(ends, graphs, strict=True)]
+    return [GraphEstimate(every.one_core.rows(p), every.all_cores.rows(p)) for p in parts]
 
 
 def estimate_table(
@@ -188,7 +222,9 @@ def _column(accelerators: Sequence[Accelerator], name: str) -> FloatArray:
     return np.array(values, dtype=np.float64)[:, np.newaxis]
 
 
-def _per_operator(owner: IntArray, values: FloatArray, operators: int) -> FloatArray:
+def _per_operator(
+    owner: IntArray, rounds: Sequence[IntArray], values: FloatArray, operators: int
+) -> FloatArray:
     """Sum columns by the operator that owns them.
 
     In order, so that the bits do not depend on how many accelerators there are.
@@ -196,6 +232,8 @@ def _per_operator(owner: IntArray, values: FloatArray, operators: int) -> FloatA
     Parameters
     ----------
     owner : (works,)
+    rounds
+        Indices of works with different owners, see `OperatorTable`.
     values : (accelerators, works)
 
     Returns
@@ -203,8 +241,8 @@ def _per_operator(owner: IntArray, values: FloatArray, operators: int) -> FloatA
     sums : (accelerators, operators)
     """
     sums = np.zeros((len(values), operators))
-    for work, operator in enumerate(owner):
-        sums[:, operator] += values[:, work]
+    for works in rounds:
+        sums[:, owner[works]] += values[:, works]
     return sums
 
 
@@ -231,13 +269,15 @@ def _traffic(
     count = len(table.operators)
 
     def of_products(values: FloatArray) -> FloatArray:
-        return _per_operator(table.gemm_owner, values, count)
+        return _per_operator(table.gemm_owner, table.gemm_rounds, values, count)
+
+    def of_vector_works(values: FloatArray) -> FloatArray:
+        return _per_operator(table.vector_owner, table.vector_rounds, values, count)
 
     m, n, k, batch = table.gemms.astype(np.float64).T
     operands, results = ELEMENT_BYTES * batch * (m * k + k * n), ELEMENT_BYTES * batch * m * n
     overflows = table.row_bytes > _column(accelerators, "l2_vc_bytes")
-    row_reads = _per_operator(table.vector_owner, table.reread_bytes * overflows, count)
-    reads = table.read_bytes + row_reads
+    reads = table.read_bytes + of_vector_works(table.reread_bytes * overflows)
     return _Traffic(
         l2_read=of_products(gemm[:, :, Column.L2_BYTES]),
         glb_read=reads + of_products(gemm[:, :, Column.GLB_READ_BYTES] - operands),
@@ -258,11 +298,13 @@ def _mode(
     count = len(table.operators)
     clock_hz = _column(accelerators, "sustained_clock_hz")
     gemm = gemm_table(table.gemms, accelerators, tensor_cores)
-    tc_cycles = _per_operator(table.gemm_owner, gemm[:, :, Column.ARRAY_CYCLES], count)
+    tc_cycles = _per_operator(
+        table.gemm_owner, table.gemm_rounds, gemm[:, :, Column.ARRAY_CYCLES], count
+    )
     tc_s = tc_cycles / clock_hz
     lanes = np.array(vector_cores)[:, np.newaxis] * _column(accelerators, "pe_vc")
     vc_cycles = vector_cycles(table.elements, table.lane_cycles, lanes)
-    vc_s = _per_operator(table.vector_owner, vc_cycles, count) / clock_hz
+    vc_s = _per_operator(table.vector_owner, table.vector_rounds, vc_cycles, count) / clock_hz
     traffic = _traffic(table, accelerators, gemm)
     glb_bytes = traffic.glb_read + traffic.glb_write
     glb_s = glb_bytes / (_column(accelerators, "glb_bytes_per_cycle") * clock_hz)

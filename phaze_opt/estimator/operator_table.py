@@ -31,6 +31,8 @@ class OperatorTable:
         Index of the operator.
     gemm_blocked : (products,)
         Whether re-reads of the blocking go to HBM (a lone product).
+    gemm_rounds, vector_rounds
+        Indices of the first product (vector work) of every operator, of the second one, …
     elements, lane_cycles, vector_owner : (vector works,)
     row_bytes, reread_bytes : (vector works,)
         Size of a row in fp32, and what is read again in total where it does not fit.
@@ -44,6 +46,8 @@ class OperatorTable:
     gemms: IntArray
     gemm_owner: IntArray
     gemm_blocked: FloatArray
+    gemm_rounds: tuple[IntArray, ...]
+    vector_rounds: tuple[IntArray, ...]
     elements: FloatArray
     lane_cycles: FloatArray
     vector_owner: IntArray
@@ -73,15 +77,19 @@ def operator_table(graph: OperatorGraph) -> OperatorTable:
         for i, op in enumerate(operators)
         for work in op.vector
     ]
+    gemm_owner = np.array([i for i, _, _ in gemms], dtype=np.int64)
+    vector_owner = np.array([i for i, _, _, _ in works], dtype=np.int64)
     return OperatorTable(
         gemms=np.array([(g.m, g.n, g.k, g.batch) for _, g, _ in gemms], dtype=np.int64).reshape(
             -1, 4
         ),
-        gemm_owner=np.array([i for i, _, _ in gemms], dtype=np.int64),
+        gemm_owner=gemm_owner,
         gemm_blocked=np.array([alone for _, _, alone in gemms], dtype=np.float64),
         elements=np.array([work.elements for _, work, _, _ in works], dtype=np.float64),
         lane_cycles=np.array([row.cycles for _, _, row, _ in works], dtype=np.float64),
-        vector_owner=np.array([i for i, _, _, _ in works], dtype=np.int64),
+        vector_owner=vector_owner,
+        gemm_rounds=_rounds(gemm_owner),
+        vector_rounds=_rounds(vector_owner),
         row_bytes=np.array(
             [ROW_ELEMENT_BYTES * work.columns for _, work, _, _ in works], dtype=np.float64
         ),
@@ -110,3 +118,9 @@ def operator_table(graph: OperatorGraph) -> OperatorTable:
         ),
         operators=operators,
     )
+
+
+def _rounds(owner: IntArray) -> tuple[IntArray, ...]:
+    """Sort works into rounds in which no operator has more than one; ``owner`` must rise."""
+    rank = np.arange(len(owner)) - np.searchsorted(owner, owner)
+    return tuple(np.flatnonzero(rank == turn) for turn in range(int(rank.max(initial=-1)) + 1))

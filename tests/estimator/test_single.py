@@ -1,4 +1,5 @@
 import csv
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +43,31 @@ def test_more_cores_are_never_slower(gemm: Gemm, accelerator: Accelerator) -> No
     """All cores with all of the buffer are at least as fast as one with its share."""
     one, every = estimate_gemm(gemm, accelerator, 1), estimate_gemm(gemm, accelerator)
     assert every.latency_s <= one.latency_s
+
+
+@given(gemms, accelerators, st.integers(1, 900), st.integers(1, 900))
+def test_two_parts_together_are_never_slower(
+    gemm: Gemm, accelerator: Accelerator, first: int, second: int
+) -> None:
+    """T(b₁ + b₂) ≤ T(b₁) + T(b₂) in the seconds of independent estimates."""
+    parts_s = sum(
+        estimate_gemm(dataclasses.replace(gemm, batch=batch), accelerator).latency_s
+        for batch in (first, second)
+    )
+    together = estimate_gemm(dataclasses.replace(gemm, batch=first + second), accelerator)
+    assert together.latency_s <= parts_s * (1 + 1e-12)
+
+
+def test_the_groups_of_a_batch_are_named() -> None:
+    """Eight products fill the cores; the ninth runs after them with a tiling of its own."""
+    chip = load_accelerator(
+        "tpuv4-lanes", {"glb_bytes_per_cycle": "1e9", "hbm_bytes_per_s": "1e18"}
+    )
+    estimate = estimate_gemm(Gemm(64, 64, 4096, batch=9), chip)
+    assert estimate.tiling is not None
+    assert estimate.tiling.products == 8
+    assert [tiling.products for tiling in estimate.further_tilings] == [1]
+    assert estimate_gemm(Gemm(64, 64, 4096, batch=8), chip).further_tilings == ()
 
 
 def test_framework_spellings_are_understood() -> None:

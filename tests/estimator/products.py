@@ -1,0 +1,38 @@
+"""Products on one accelerator, as the tests of the estimator look at them."""
+
+import numpy as np
+
+from phaze_opt.estimator.gemm_kernel import FloatArray
+from phaze_opt.estimator.tensor_core import Column, gemm_table
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.workload.graph import Gemm
+
+
+def estimate_rows(
+    products: list[Gemm], accelerator: Accelerator, all_cores: bool = True
+) -> FloatArray:
+    """Run the kernel on one accelerator."""
+    shapes = np.array([(g.m, g.n, g.k, g.batch) for g in products], dtype=np.int64)
+    cores = accelerator.num_tc if all_cores else 1
+    rows: FloatArray = gemm_table(shapes, [accelerator], [cores])[0]
+    return rows
+
+
+def latency_cycles(gemm: Gemm, accelerator: Accelerator) -> float:
+    """Cycles of a product on all cores, from the kernel's columns."""
+    row = estimate_rows([gemm], accelerator)[0]
+    hbm_bytes = compulsory_bytes(gemm) + row[Column.HBM_EXTRA_BYTES]
+    hbm_rate = accelerator.sustained_hbm_bytes_per_s / accelerator.sustained_clock_hz
+    return float(
+        max(
+            row[Column.ARRAY_CYCLES],
+            (row[Column.GLB_READ_BYTES] + row[Column.GLB_WRITE_BYTES])
+            / accelerator.glb_bytes_per_cycle,
+            hbm_bytes / hbm_rate,
+        )
+    )
+
+
+def compulsory_bytes(gemm: Gemm) -> float:
+    """Operands and result once, in bf16."""
+    return 2.0 * gemm.batch * (gemm.m * gemm.k + gemm.k * gemm.n + gemm.m * gemm.n)

@@ -1,0 +1,212 @@
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phaze_opt.estimator.gemm_groups import group_sizes
+from phaze_opt.estimator.gemm_kernel import (
+    DATAFLOW,
+    MEMORY_CYCLES,
+    MOST_TILINGS,
+    READ_BYTES,
+    TILES,
+    TILING_ROWS,
+    WAVE_CYCLES,
+    WRITTEN_BYTES,
+    FloatArray,
+    hbm_traffic_bytes,
+    lay_out_tilings,
+)
+from phaze_opt.estimator.tensor_core import (
+    Column,
+    Dataflow,
+    Tiling,
+    gemm_plan,
+    tensor_core_pool,
+)
+from phaze_opt.hardware.accelerator import Accelerator, Calibration
+from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.units import MIB
+from phaze_opt.workload.graph import Gemm
+from tests.estimator.products import estimate_rows, latency_cycles
+from tests.strategies import accelerators, gemms
+
+small_gemms = st.builds(Gemm, m=st.integers(1, 600), n=st.integers(1, 600), k=st.integers(1, 600))
+any_accelerators = st.one_of(
+    st.builds(
+        dataclasses.replace,
+        accelerators,
+        num_tc=st.integers(2, 5000),
+        glb_bytes_per_cycle=st.sampled_from([64.0, 1000.0, 1e9]),
+        hbm_bytes_per_s=st.sampled_from([1e11, 1.2e12, 1e15]),
+        l2_bytes_per_cycle=st.sampled_from([None, 128.0]),
+        calibration=st.sampled_from([Calibration(), Calibration(tile_overhead_cycles=0.0)]),
+    ),
+    st.sampled_from(["a100-80", "v100", "mi210", "h100", "tpuv5e"]).map(load_accelerator),
+)
+"""Hard cases for batches, and real chips."""
+
+batched = st.one_of(
+    st.integers(2, 40), st.integers(41, 1000), st.sampled_from([96, 768, 3072, 10**6])
+)
+"""Few products, as many as attention has, and far more."""
+
+
+def tiling_table(gemm: Gemm, accelerator: Accelerator) -> FloatArray:
+    """Lay out the tilings of one product on all cores."""
+    _, x, y, l2_bytes, l2_rate, glb_bytes, glb_rate, hbm_rate, overhead = tensor_core_pool(
+        accelerator, accelerator.num_tc
+    )
+    m, n, k = gemm.m, gemm.n, gemm.k
+    hbm_cycles = hbm_traffic_bytes(m, n, k, glb_bytes) / hbm_rate
+    tilings = np.empty((TILING_ROWS, MOST_TILINGS))
+    count = lay_out_tilings(
+        m, n, k, x, y, l2_bytes, l2_rate, glb_rate, overhead, hbm_cycles, tilings
+    )
+    return tilings[:, :count]
+
+
+@st.composite
+def batches_in_parts(draw: st.DrawFn, most: int = 2) -> list[int]:
+    """Split a batch into up to so many parts, most often very unequal ones."""
+    batch, cuts = draw(batched), draw(st.integers(1, most - 1))
+    ends = {draw(st.one_of(st.just(1), st.integers(1, batch - 1))) for _ in range(cuts)}
+    edges = [0, *sorted(ends), batch]
+    return [end - start for start, end in itertools.pairwise(edges)]
+
+
+def assert_no_dearer_together(gemm: Gemm, accelerator: Accelerator, parts: list[int]) -> None:
+    """T(b₁ + b₂ + ...) ≤ T(b₁) + T(b₂) + ..., with every estimate made by itself."""
+    together = latency_cycles(dataclasses.replace(gemm, batch=sum(parts)), accelerator)
+    apart = sum(latency_cycles(dataclasses.replace(gemm, batch=b), accelerator) for b in parts)
+    assert together <= apart * (1 + 1e-12)
+
+
+@given(gemms, accelerators, batches_in_parts())
+def test_a_batch_never_costs_more_than_its_two_parts(
+    gemm: Gemm, accelerator: Accelerator, parts: list[int]
+) -> None:
+    """T(b₁ + b₂) ≤ T(b₁) + T(b₂) for any two parts, 1 + 767 as well as 384 + 384.
+
+    The two could run one after the other. The bar is rounding: 1e-12.
+    """
+    assert_no_dearer_together(gemm, accelerator, parts)
+
+
+@given(small_gemms, any_accelerators, batches_in_parts(most=9))
+def test_a_batch_never_costs_more_than_its_many_parts(
+    gemm: Gemm, accelerator: Accelerator, parts: list[int]
+) -> None:
+    """The same for many parts, where it is hardest.
+
+    Products of a few tiles leave many cores idle in their last wave, so that each part likes a
+    tiling of its own; numbers of cores that are no power of two, slow and fast memories and private
+    buffers, no fill, and real GPUs are tried as well.
+    """
+    assert_no_dearer_together(gemm, accelerator, parts)
+
+
+def one_group_cycles(tilings: FloatArray, batch: int, cores: int) -> float:
+    """Cycles of so many products with the best single tiling."""
+    arrays = np.ceil(batch * tilings[TILES] / cores) * tilings[WAVE_CYCLES]
+    return float(np.maximum(arrays, batch * tilings[MEMORY_CYCLES]).min())
+
+
+def grouped_cycles(tilings: FloatArray, batch: int, cores: int) -> float:
+    """Cycles in the groups that the estimator finds."""
+    alone = one_group_cycles(tilings, batch, cores)
+    sizes = group_sizes(np.ascontiguousarray(tilings), tilings.shape[1], batch, cores, alone)
+    assert sizes.sum() in (0, batch)
+    return sum(one_group_cycles(tilings, size, cores) for size in sizes.tolist()) or alone
+
+
+def brute_force_cycles(tilings: FloatArray, batch: int, cores: int) -> float:
+    """Cycles of the best of all splits of a batch, by trying every one."""
+    best = np.zeros(batch + 1)
+    for size in range(1, batch + 1):
+        split = (best[1:size] + best[size - 1 : 0 : -1]).min(initial=np.inf)
+        best[size] = min(one_group_cycles(tilings, size, cores), split)
+    return float(best[batch])
+
+
+@given(small_gemms, any_accelerators, st.integers(1, 60))
+def test_a_batch_runs_in_the_best_groups_that_there_are(
+    gemm: Gemm, accelerator: Accelerator, batch: int
+) -> None:
+    """The time of every batch equals brute force over all splits of it into groups."""
+    expected = brute_force_cycles(tiling_table(gemm, accelerator), batch, accelerator.num_tc)
+    ours = latency_cycles(dataclasses.replace(gemm, batch=batch), accelerator)
+    assert ours == pytest.approx(expected, rel=1e-12)
+
+
+@given(small_gemms, any_accelerators, st.integers(1, 60), st.sampled_from(Dataflow))
+def test_each_dataflow_runs_in_the_best_groups_that_there_are(
+    gemm: Gemm, accelerator: Accelerator, batch: int, dataflow: Dataflow
+) -> None:
+    """The same where only one dataflow is allowed."""
+    tilings = tiling_table(gemm, accelerator)
+    tilings = tilings[:, tilings[DATAFLOW] == dataflow]
+    assert grouped_cycles(tilings, batch, accelerator.num_tc) == pytest.approx(
+        brute_force_cycles(tilings, batch, accelerator.num_tc), rel=1e-12
+    )
+
+
+made_up_tilings = st.lists(
+    st.tuples(st.integers(1, 30), st.integers(1, 40), st.sampled_from([0.0, 1.0, 3.5, 10.0])),
+    min_size=1,
+    max_size=6,
+).map(lambda columns: np.array(columns, dtype=np.float64).T)
+"""Tiles per product, cycles per wave, memory cycles per product; full of ties."""
+
+
+@given(made_up_tilings, st.integers(1, 500), st.integers(1, 12))
+def test_groups_of_long_batches_on_few_cores_are_the_best(
+    tilings: FloatArray, batch: int, cores: int
+) -> None:
+    """What many times the cores adds at the best rate need not be searched: brute force agrees."""
+    assert grouped_cycles(tilings, batch, cores) == pytest.approx(
+        brute_force_cycles(tilings, batch, cores), rel=1e-12
+    )
+
+
+def column_of(group: Tiling, tilings: FloatArray) -> int:
+    """Find a tiling in the table; none is there twice with different figures."""
+    dataflow = Dataflow[group.dataflow.upper()]
+    key = np.array([dataflow, group.tile_m, group.tile_n, group.tile_k])
+    return int(np.argmax(np.all(tilings[DATAFLOW:] == key[:, np.newaxis], axis=0)))
+
+
+@given(small_gemms, any_accelerators, batched)
+def test_what_is_reported_belongs_to_the_plan(
+    gemm: Gemm, accelerator: Accelerator, batch: int
+) -> None:
+    """Groups add up to the batch, each with its tiling, and traffic and time are their sums."""
+    tilings, cores = tiling_table(gemm, accelerator), accelerator.num_tc
+    plan = gemm_plan(np.array([gemm.m, gemm.n, gemm.k, batch]), accelerator, cores)
+    row = estimate_rows([dataclasses.replace(gemm, batch=batch)], accelerator)[0]
+    products = np.array([group.products for group in plan])
+    assert products.sum() == batch
+    assert products[0] == products.max()
+    chosen = tilings[:, [column_of(group, tilings) for group in plan]]
+    assert np.array_equal(chosen[DATAFLOW:, 0], row[Column.DATAFLOW :])
+    assert row[Column.GLB_READ_BYTES] == pytest.approx(products @ chosen[READ_BYTES], rel=1e-12)
+    assert row[Column.GLB_WRITE_BYTES] == pytest.approx(products @ chosen[WRITTEN_BYTES], rel=1e-12)
+    waves = np.ceil(products * chosen[TILES] / cores)
+    cycles = waves * chosen[WAVE_CYCLES]
+    if len(plan) > 1:
+        cycles = np.maximum(cycles, products * chosen[MEMORY_CYCLES])
+    assert row[Column.ARRAY_CYCLES] == pytest.approx(cycles.sum(), rel=1e-12)
+
+
+def test_an_odd_product_is_spread_over_all_cores() -> None:
+    """Eight products fill eight cores; the ninth runs after them, cut into small tiles."""
+    accelerator = Accelerator(
+        num_tc=8, num_vc=2, pe_x=128, pe_y=128, pe_vc=128, glb_bytes=128 * MIB,
+        glb_bytes_per_cycle=1e9, hbm_bytes_per_s=1e18,
+    )  # fmt: skip
+    large, small = gemm_plan(np.array([64, 64, 4096, 9]), accelerator, 8)
+    assert (large.products, small.products) == (8, 1)
+    assert small.tile_k < large.tile_k == 4096
