@@ -10,6 +10,7 @@ from .output import JsonOption, print_json, print_table, read_assignments
 
 if TYPE_CHECKING:
     from phaze_opt.hardware.accelerator import Accelerator
+    from phaze_opt.hardware.presets import AcceleratorPreset
 
 app = typer.Typer(no_args_is_help=True, help="Look at accelerators.")
 
@@ -65,7 +66,7 @@ def show(
         **to_builtins(chip),
         **_derived(chip),
         "description": None if preset is None else preset.description,
-        "provenance": {} if preset is None else to_builtins(preset.provenance),
+        "provenance": {} if preset is None else _provenance(preset, chip),
     }
     if as_json:
         print_json(plain)
@@ -101,6 +102,18 @@ def compare(
 
     shown = [{**row, "ratio": _ratio_words(row["ratio"])} for row in rows]
     print_table(rows_table(shown or [{"difference": "none"}]))
+
+
+def _provenance(preset: AcceleratorPreset, chip: Accelerator) -> dict[str, Any]:
+    """Return where the numbers of a preset come from, but for those that were changed."""
+    from phaze_opt.codec import to_builtins
+
+    before, now = _numbers(preset.accelerator), _numbers(chip)
+    stated: dict[str, Any] = to_builtins(preset.provenance)
+    changed = {"source": "changed by --set", "confidence": ""}
+    return {
+        name: origin if before[name] == now[name] else changed for name, origin in stated.items()
+    }
 
 
 def _numbers(chip: Accelerator) -> dict[str, Any]:

@@ -43,6 +43,8 @@ def test_an_accelerator_shows_its_numbers(phaze: Phaze) -> None:
     assert shown["hbm_bytes"] == 80 * 2**30
     assert shown["area_mm2"] == pytest.approx(278.82667631216)
     assert shown["calibration"]["usable_hbm_share"] == 0.94
+    assert shown["provenance"]["hbm_bytes"]["source"] == "changed by --set"
+    assert shown["provenance"]["num_tc"]["source"].startswith("Phaze")
     table = phaze("accelerator", "show", "tpuv4-phaze").out
     assert "calibration.hbm_efficiency" in table and "Phaze" in table
 
