@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
-from phaze_opt.estimator.estimate import ENERGY_LEVELS, GraphEstimate, ModeEstimate, estimate
+from phaze_opt.estimator.estimate import (
+    ENERGY_LEVELS,
+    RESOURCES,
+    GraphEstimate,
+    ModeEstimate,
+    estimate_each,
+)
 from phaze_opt.evaluation import LayerEvaluation, ScheduleProof
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.cluster import Cluster
@@ -53,6 +59,30 @@ class LayerPass:
     graph: OperatorGraph
     estimates: GraphEstimate
     schedule: Schedule
+
+    @cached_property
+    def chosen(self) -> ModeEstimate:
+        """Every operator in the mode that the schedule chose."""
+        everywhere = np.array([one.intra_operator for one in self.schedule.operators], dtype=bool)
+        pairs = zip(
+            self.estimates.all_cores.arrays(), self.estimates.one_core.arrays(), strict=True
+        )
+        return ModeEstimate(
+            *(np.where(everywhere.reshape(-1, *[1] * (a.ndim - 1)), a, one) for a, one in pairs)
+        )
+
+    @cached_property
+    def bound_by_s(self) -> Mapping[str, float]:
+        """Seconds of the operators by the resource that binds each."""
+        resource = self.chosen.binding_index()
+        seconds = np.bincount(resource, self.chosen.latency_s, len(RESOURCES)).tolist()
+        return {RESOURCES[index]: seconds[index] for index in np.unique(resource).tolist()}
+
+    @cached_property
+    def energy_by_level_j(self) -> Mapping[str, float]:
+        """Energy of the operators in the modes that the schedule chose."""
+        energy_j = self.chosen.energy_by_level_j.sum(axis=0).tolist()
+        return dict(zip(ENERGY_LEVELS, energy_j, strict=True))
 
     def mode(self, index: int) -> ModeEstimate:
         """Return the estimates in the mode that the schedule chose for one operator."""
@@ -117,7 +147,7 @@ def cost_layers(
     cache
         Schedules by content; solved ones are added.
     """
-    passes = tuple(_run_layer(layer, variant, chip, training, cache) for layer in variant.layers)
+    passes = _run_layers(variant, chip, training, cache)
     layers = tuple(
         _evaluate_layer(layer, count, own, training)
         for layer, count, own in zip(variant.layers, variant.counts, passes, strict=True)
@@ -129,32 +159,50 @@ def cost_layers(
     return WidthCost(variant, layers, passes, chain)
 
 
-def _run_layer(
-    layer: Layer, variant: WorkloadVariant, chip: Chip, training: Training, cache: ScheduleCache
-) -> LayerPasses:
-    """Schedule the forward, the backward and what runs again before the backward."""
+def _run_layers(
+    variant: WorkloadVariant, chip: Chip, training: Training, cache: ScheduleCache
+) -> tuple[LayerPasses, ...]:
+    """Estimate all passes of all layers at once, and schedule each."""
+    graphs = [graph for layer in variant.layers for graph in _graphs(layer, training).values()]
+    fused = [_fuse_once(graph, chip.fusion) for graph in graphs]
+    estimates = iter(
+        zip(
+            fused,
+            estimate_each(fused, chip.accelerator, chip.cluster, variant.tensor_parallel),
+            strict=True,
+        )
+    )
 
-    def run(direction: str, graph: OperatorGraph) -> LayerPass:
-        fused = _fuse_once(graph, chip.fusion)
-        estimates = estimate(fused, chip.accelerator, chip.cluster, variant.tensor_parallel)
-        if chip.lane_rate != 1.0:
-            estimates = GraphEstimate(
-                _with_lane_rate(estimates.one_core, chip.lane_rate),
-                _with_lane_rate(estimates.all_cores, chip.lane_rate),
-            )
-        problem = build_problem(f"{layer.name} {direction}", fused, estimates, chip.accelerator)
-        return LayerPass(fused, estimates, solve(problem, cache))
+    def run(layer: Layer) -> LayerPasses:
+        passes = {
+            direction: _run(f"{layer.name} {direction}", *next(estimates), chip, cache)
+            for direction in _graphs(layer, training)
+        }
+        again = passes["forward"] if training.recompute == "full" else passes.get("recompute")
+        return LayerPasses(passes["forward"], passes["backward"], again)
 
-    forward = run("forward", layer.forward)
-    backward = run("backward", layer.backward)
-    again = {
-        "none": None,
-        "selective": run("recompute", layer.selective_recompute)
-        if training.recompute == "selective"
-        else None,
-        "full": forward,
-    }[training.recompute]
-    return LayerPasses(forward, backward, again)
+    return tuple(run(layer) for layer in variant.layers)
+
+
+def _graphs(layer: Layer, training: Training) -> dict[str, OperatorGraph]:
+    """Name the graphs that run: what a full recompute runs again is the forward."""
+    graphs = {"forward": layer.forward, "backward": layer.backward}
+    if training.recompute == "selective":
+        graphs["recompute"] = layer.selective_recompute
+    return graphs
+
+
+def _run(
+    name: str, graph: OperatorGraph, estimates: GraphEstimate, chip: Chip, cache: ScheduleCache
+) -> LayerPass:
+    """Schedule one graph."""
+    if chip.lane_rate != 1.0:
+        estimates = GraphEstimate(
+            _with_lane_rate(estimates.one_core, chip.lane_rate),
+            _with_lane_rate(estimates.all_cores, chip.lane_rate),
+        )
+    problem = build_problem(name, graph, estimates, chip.accelerator)
+    return LayerPass(graph, estimates, solve(problem, cache))
 
 
 def _with_lane_rate(mode: ModeEstimate, rate: float) -> ModeEstimate:
@@ -165,31 +213,12 @@ def _with_lane_rate(mode: ModeEstimate, rate: float) -> ModeEstimate:
     return replace(mode, vc_s=vc_s, latency_s=np.maximum(others_s, vc_s) + constant_s)
 
 
-def _bound_by_s(one: LayerPass) -> Mapping[str, float]:
-    """Sum the seconds of the operators by the resource that binds each."""
-    bound_by_s: dict[str, float] = {}
-    binding = one.estimates.one_core.binding(), one.estimates.all_cores.binding()
-    for index, scheduled in enumerate(one.schedule.operators):
-        resource = binding[scheduled.intra_operator][index]
-        seconds = float(one.mode(index).latency_s[index])
-        bound_by_s[resource] = bound_by_s.get(resource, 0.0) + seconds
-    return bound_by_s
-
-
-def _energy_by_level_j(one: LayerPass) -> Mapping[str, float]:
-    """Sum the energy of the operators in the modes that the schedule chose."""
-    energy_j = np.zeros(len(ENERGY_LEVELS))
-    for index in range(len(one.schedule.operators)):
-        energy_j += one.mode(index).energy_by_level_j[index]
-    return dict(zip(ENERGY_LEVELS, energy_j.tolist(), strict=True))
-
-
 def _evaluate_layer(
     layer: Layer, count: int, passes: LayerPasses, training: Training
 ) -> LayerEvaluation:
     """Join the passes of one layer."""
-    bound = [_bound_by_s(one) for one in passes.all()]
-    energy = [_energy_by_level_j(one) for one in passes.all()]
+    bound = [one.bound_by_s for one in passes.all()]
+    energy = [one.energy_by_level_j for one in passes.all()]
     resources = sorted({resource for part in bound for resource in part})
     again = passes.recompute
     return LayerEvaluation(

@@ -70,11 +70,15 @@ class ModeEstimate:
         """Return the same as indices into `RESOURCES`."""
         busy = np.stack([self.tc_s, self.vc_s, self.glb_s, self.hbm_s, self.link_s])
         constant = self.latency_s - busy.max(axis=0)
-        return np.argmax(np.vstack([busy, constant]), axis=0)
+        return np.asarray(np.argmax(np.vstack([busy, constant]), axis=0))
 
     def rows(self, which: int | slice) -> ModeEstimate:
         """Take one accelerator, or some, out of a table."""
-        return ModeEstimate(*(getattr(self, entry.name)[which] for entry in fields(self)))
+        return ModeEstimate(*(values[which] for values in self.arrays()))
+
+    def arrays(self) -> list[FloatArray]:
+        """List the arrays in the order of the fields."""
+        return [getattr(self, entry.name) for entry in fields(self)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze_opt.errors import InputError
-from phaze_opt.estimator.estimate import RESOURCES, estimate
+from phaze_opt.estimator.estimate import RESOURCES, estimate, estimate_each
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.cluster import Cluster, NetworkLevel, load_cluster
 from phaze_opt.hardware.energy import energy_constants
@@ -97,6 +97,19 @@ def test_an_operator_does_not_depend_on_its_neighbours(
         alone = estimate(graph_of(operator), accelerator, CLUSTER)
         assert alone.one_core.latency_s[0] == together.one_core.latency_s[index]
         assert alone.all_cores.energy_j[0] == together.all_cores.energy_j[index]
+
+
+@given(st.lists(st.lists(operators, max_size=3), max_size=3), accelerators)
+def test_several_graphs_at_once_are_each_by_itself(
+    members: list[list[Operator]], accelerator: Accelerator
+) -> None:
+    """Graphs estimated together have the same numbers, bit for bit, as each alone."""
+    graphs = [graph_of(*own) for own in members]
+    for graph, both in zip(graphs, estimate_each(graphs, accelerator, CLUSTER), strict=True):
+        alone = estimate(graph, accelerator, CLUSTER)
+        for mode, same in ((both.one_core, alone.one_core), (both.all_cores, alone.all_cores)):
+            for values, expected in zip(mode.arrays(), same.arrays(), strict=True):
+                assert np.array_equal(values, expected)
 
 
 def test_a_fused_epilogue_overlaps_with_its_product() -> None:
