@@ -10,7 +10,7 @@ from phaze_opt.codec import to_builtins
 from phaze_opt.evaluate import CostedPoint
 from phaze_opt.evaluation import Evaluation, LayerEvaluation, evaluation_to_json_dict
 from phaze_opt.explain.binding import PassBinding, bind_pass
-from phaze_opt.explain.fixes import Fix, LoadWorkload, excess_of, fixes
+from phaze_opt.explain.fixes import Fix, LoadWorkload, fixes, misfit_of
 from phaze_opt.explain.gains import Gain, gains, try_changes
 from phaze_opt.explain.point import Point
 from phaze_opt.explain.stage import (
@@ -126,7 +126,7 @@ def _memory(point: Point, costed: CostedPoint, evaluation: Evaluation) -> Memory
         stage = fullest_stage(evaluation.placement)
         memory = evaluation.placement.stages[stage].memory_bytes
         return memory_use(memory, stage, usable_bytes, hbm_bytes)
-    misfit = excess_of(costed)
+    misfit = misfit_of(costed)
     if misfit is None:
         return None
     return memory_use(misfit.memory, None, usable_bytes, hbm_bytes)

@@ -18,7 +18,7 @@ from phaze_opt.explain.gains import degrees_text
 from phaze_opt.explain.point import Point
 from phaze_opt.explain.steps import Step, changed_options, pairs, single_steps, strongest
 from phaze_opt.layer_costs import ScheduleCache
-from phaze_opt.placement.infeasible import MisfitError
+from phaze_opt.placement.infeasible import MisfitError, explain_tightest_split
 from phaze_opt.placement.solve import solve_placement
 from phaze_opt.units import GIB
 from phaze_opt.workload.graph import Workload
@@ -105,11 +105,20 @@ def _rank(fix: Fix) -> tuple[bool, float, float, int, tuple[str, ...]]:
     return not fix.feasible, time_s, excess, len(fix.options), fix.options
 
 
-def excess_of(costed: CostedPoint) -> MisfitError | None:
-    """Return what does not fit the memory; ``None`` where something else is in the way."""
+def misfit_of(costed: CostedPoint) -> MisfitError | None:
+    """Return what is nearest to fitting the memory, of a point that does not fit.
+
+    Returns
+    -------
+    misfit
+        The fullest stage of the given degrees, or of the placement that needs least memory; what it
+        needs is the least with which the point fits. ``None`` where something else is in the way.
+    """
     try:
         solve_placement(costed.problem, costed.degrees)
     except MisfitError as error:
+        if costed.degrees is None and costed.problem.training.interleave == 1:
+            return explain_tightest_split(costed.problem)
         return error
     except InfeasibleError:
         return None
@@ -149,7 +158,7 @@ def least_hbm(point: Point, cache: ScheduleCache) -> Point | None:
 
 def _first_guess(costed: CostedPoint, usable_share: float) -> int:
     """Return the GiB that the stage which does not fit would need."""
-    misfit = excess_of(costed)
+    misfit = misfit_of(costed)
     needed = costed.problem.hbm_usable_bytes if misfit is None else misfit.memory.total
     return max(1, math.ceil(needed / usable_share / GIB))
 
@@ -191,7 +200,7 @@ def _tried(kinds: tuple[str, ...], before: Point, after: Point, cache: ScheduleC
     """Evaluate a changed point."""
     costed = after.costed(cache)
     result: Evaluation = after.placed(costed)
-    misfit = None if result.feasible else excess_of(costed)
+    misfit = None if result.feasible else misfit_of(costed)
     return Fix(
         kinds=kinds,
         options=changed_options(before, after),

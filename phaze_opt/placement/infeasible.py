@@ -94,7 +94,7 @@ def explain_infeasible(problem: PlacementProblem) -> InfeasibleError:
         name = f"Layer {layer.name!r} alone, at the tensor-parallel width {width},"
         shards = Shards.of(problem.training.zero, _most_data(problem, width, 1))
         return explain_misfit(name, [layer], 1, problem, shards)
-    return _explain_tightest_split(problem, widths)
+    return explain_tightest_split(problem)
 
 
 def _largest_layer(problem: PlacementProblem, width: int) -> tuple[int, int, LayerCost]:
@@ -107,8 +107,17 @@ def _largest_layer(problem: PlacementProblem, width: int) -> tuple[int, int, Lay
     return needs[largest], width, layers[largest]
 
 
-def _explain_tightest_split(problem: PlacementProblem, widths: Sequence[int]) -> MisfitError:
-    """Name the stage that does not fit in the split that needs least memory."""
+def explain_tightest_split(problem: PlacementProblem) -> MisfitError:
+    """Name the stage that does not fit in the split that needs least memory.
+
+    What it needs is the least memory with which the problem has a placement (without interleaving).
+
+    Parameters
+    ----------
+    problem
+        With a tensor-parallel width of no more devices than there are.
+    """
+    widths = [width for width in sorted(problem.layers) if width <= problem.cluster.devices]
     tightest = [_least_memory_split(problem, width) for width in widths]
     split = min(tightest, key=lambda split: (split.need_bytes, split.width))
     layers, starts = problem.layers[split.width], split.starts
@@ -157,21 +166,36 @@ def _held(problem: PlacementProblem, data: int, stages: int) -> list[int]:
 
 def _least_memory_split(problem: PlacementProblem, width: int) -> _TightSplit:
     """Split the chain so that its fullest stage holds least, over any number of stages."""
-    training, devices, layers = problem.training, problem.cluster.devices, problem.layers[width]
-    degrees = [1]
-    if training.zero > 0 or training.pipeline_schedule == "gpipe":
-        # What a stage holds depends on the replicas too: what they share out, and their batch.
-        every = {_most_data(problem, width, stages) for stages in range(1, len(layers) + 1)}
-        degrees = sorted(data for data in every if data * width <= devices)
+    devices, layers = problem.cluster.devices, problem.layers[width]
+    costs: dict[Shards, StageCosts] = {}
     splits = []
-    for data in degrees:
-        shards = Shards.of(training.zero, data)
-        costs = stage_costs(problem, width, 0.0, 1.0, shards)
-        # What it holds depends on its place only, so one pass serves all numbers of stages.
+    for data in _data_degrees(problem, width):
+        shards = Shards.of(problem.training.zero, data)
+        if shards not in costs:
+            costs[shards] = stage_costs(problem, width, 0.0, 1.0, shards)
+        # What a stage holds depends on its place only, so one pass serves all numbers of stages.
         most_stages = min(len(layers), devices // (width * data))
-        need_bytes, starts = _tightest(costs, _held(problem, data, most_stages))
+        need_bytes, starts = _tightest(costs[shards], _held(problem, data, most_stages))
         splits.append(_TightSplit(need_bytes, width, data, shards, starts))
     return min(splits, key=lambda split: (split.need_bytes, split.data))
+
+
+def _data_degrees(problem: PlacementProblem, width: int) -> list[int]:
+    """Return the numbers of replicas among which that with the least memory is.
+
+    Of as many stages, more replicas share out more, and hold fewer microbatches where they have
+    fewer than stages in flight (all of them under GPipe).
+    """
+    training, devices = problem.training, problem.cluster.devices
+    layers = len(problem.layers[width])
+    always = training.zero > 0 or training.pipeline_schedule == "gpipe"
+
+    def matters(data: int) -> bool:
+        microbatches = -(-training.global_batch // (data * training.microbatch))
+        return always or microbatches < min(layers, devices // (width * data))
+
+    most = {_most_data(problem, width, stages) for stages in range(1, layers + 1)}
+    return sorted({1} | {data for data in most if data * width <= devices and matters(data)})
 
 
 def _tightest(costs: StageCosts, held: list[int]) -> tuple[float, list[int]]:

@@ -1,0 +1,54 @@
+"""A placement's split can be timed again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phaze_opt.errors import InfeasibleError
+from phaze_opt.hardware.cluster import NetworkLevel
+from phaze_opt.placement.problem import PlacementProblem
+from phaze_opt.placement.solve import solve_placement
+from phaze_opt.placement.split import place_split, split_of
+from tests.placement.strategies import problems
+
+
+def with_two_levels(problem: PlacementProblem) -> PlacementProblem:
+    """Return the problem on nodes of two devices, where the order of ranks matters."""
+    fast = NetworkLevel(1e6, 0.0, "switch", group_size=2)
+    cluster = replace(problem.cluster, levels=(fast, problem.cluster.levels[0]))
+    return replace(problem, cluster=cluster)
+
+
+@settings(max_examples=80, deadline=None)
+@given(problem=problems(), interleaved=st.booleans())
+def test_a_split_gives_the_same_placement_again(
+    problem: PlacementProblem, interleaved: bool
+) -> None:
+    """Timed with the same costs a split is the placement that it was taken from."""
+    problem = with_two_levels(problem)
+    if interleaved:
+        training = replace(problem.training, pipeline_schedule="interleaved", interleave=2)
+        problem = replace(problem, training=training)
+    try:
+        found = solve_placement(problem)
+    except InfeasibleError:
+        return
+    assert place_split(problem, split_of(problem, found)) == found
+
+
+@settings(max_examples=80, deadline=None)
+@given(problem=problems())
+def test_the_same_split_is_no_faster_than_the_best(problem: PlacementProblem) -> None:
+    """On another machine the old split takes at least as long as the placement found for it."""
+    try:
+        found = solve_placement(problem)
+    except InfeasibleError:
+        return
+    slower = replace(problem, hbm_bytes_per_s=problem.hbm_bytes_per_s / 7)
+    same = place_split(slower, split_of(problem, found))
+    assert [stage.layers for stage in same.stages] == [stage.layers for stage in found.stages]
+    assert same.time_per_batch_s >= found.time_per_batch_s
+    assert solve_placement(slower).time_per_batch_s <= same.time_per_batch_s * (1 + 1e-9)
