@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import msgspec
@@ -57,14 +58,32 @@ def read_workload(path: Path) -> Workload:
     InputError
         If it is not a workload, of another schema version, or contradicts itself.
     """
-    what = f"workload file {path}"
-    data = read_file(path, "workload file")
+    return parse_workload(read_file(path, "workload file"), f"workload file {path}")
+
+
+def parse_workload(data: bytes, what: str) -> Workload:
+    """Read a captured workload from its JSON; that of an older schema is brought up to date.
+
+    Parameters
+    ----------
+    data
+        The JSON.
+    what
+        What it is, for an error.
+
+    Raises
+    ------
+    InputError
+        If it is not a workload, of a schema version yet to come, or contradicts itself.
+    """
     try:
         plain = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"The {what} is not valid JSON: {error}.") from None
     version = plain.get("schema_version") if isinstance(plain, dict) else None
-    if version != SCHEMA_VERSION:
+    if version == 1:
+        plain = _with_working_sets(plain, what)
+    elif version != SCHEMA_VERSION:
         found = "has no schema version" if version is None else f"has schema version {version}"
         raise InputError(f"The {what} {found}, but this program reads version {SCHEMA_VERSION}.")
     workload = from_builtins(plain, Workload, what)
@@ -72,6 +91,23 @@ def read_workload(path: Path) -> Workload:
     if problem is not None:
         raise InputError(f"The {what} is broken: {problem}.")
     return workload
+
+
+def _with_working_sets(plain: dict[str, Any], what: str) -> dict[str, Any]:
+    """Bring schema 1 up to date, which had one working set per layer.
+
+    What recompute brings back was added to it whole, and fusion was not counted.
+    """
+    try:
+        for variant in plain["variants"]:
+            for layer in variant["layers"]:
+                stash, transient = layer["stash_bytes"], layer["transient_bytes"]
+                sizes = {mode: transient + stash["none"] - kept for mode, kept in stash.items()}
+                sizes["full"] = transient + stash["none"]
+                layer["transient_bytes"] = layer["fused_transient_bytes"] = sizes
+    except (AttributeError, KeyError, TypeError):
+        raise InputError(f"The {what} is broken: a layer has no sizes.") from None
+    return {**plain, "schema_version": SCHEMA_VERSION}
 
 
 def select_variants(

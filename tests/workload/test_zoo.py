@@ -245,8 +245,32 @@ def test_broken_files_are_refused(
     assert words in str(caught.value)
 
 
+def test_a_file_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) -> None:
+    """Its one working set per layer gets what recompute brings back; all else is as it was."""
+    file, workload = tmp_path / "old.json", _load()
+    write_workload(workload, file)
+    plain = json.loads(file.read_text())
+    plain["schema_version"] = 1
+    for layer in plain["variants"][0]["layers"]:
+        del layer["fused_transient_bytes"]
+        layer["transient_bytes"] = layer["transient_bytes"]["none"]
+    file.write_text(json.dumps(plain))
+    for old, new in zip(
+        _load(str(file)).variants[0].layers, workload.variants[0].layers, strict=True
+    ):
+        transient, stash = new.transient_bytes.none, new.stash_bytes
+        selective, full = transient + stash.none - stash.selective, transient + stash.none
+        sizes = BytesByRecompute(transient, selective, full)
+        assert (old.transient_bytes, old.fused_transient_bytes) == (sizes, sizes)
+        assert old.forward == new.forward and old.stash_bytes == new.stash_bytes
+
+
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "{}", "null", '{"schema_version": "1"}', "[" * 9999]
+    "text",
+    [
+        *("", "{", "[]", "{}", "null", '{"schema_version": "1"}', "[" * 9999),
+        *('{"schema_version": 1}', '{"schema_version": 1, "variants": [{"layers": [3]}]}'),
+    ],
 )
 def test_what_is_not_a_workload_is_refused(tmp_path: Path, text: str) -> None:
     """Something else than a captured workload is refused with a sentence."""
