@@ -14,7 +14,7 @@ import pytest
 from phaze_opt.errors import InputError, NotFoundError, PhazeError
 from phaze_opt.workload import zoo
 from phaze_opt.workload.cache import CaptureKey, read_variant, write_variant
-from phaze_opt.workload.graph import Workload
+from phaze_opt.workload.graph import BytesByRecompute, Workload
 from phaze_opt.workload.workload_file import write_workload
 
 TINY = "gpt:layers=2,hidden=16,heads=4,sequence=8,vocab=50"
