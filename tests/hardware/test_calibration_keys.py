@@ -1,0 +1,182 @@
+"""Calibration is per chip and per kind of link: no factor belongs to a model, row or operator."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import fields
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phaze_opt.estimator.collective import COLLECTIVES
+from phaze_opt.estimator.vector_core import VectorOperator, vector_operators
+from phaze_opt.hardware.accelerator import Accelerator, Calibration
+from phaze_opt.hardware.cluster import Cluster, NetworkLevel
+from phaze_opt.workload.graph import VECTOR_KINDS
+from phaze_opt.workload.zoo import model_names
+
+PER_CHIP = {
+    "sustained_clock_hz",
+    "usable_hbm_share",
+    "hbm_efficiency",
+    "operator_overhead_s",
+    "tile_overhead_cycles",
+}
+"""What may be calibrated of a chip: what one measures once, whatever runs on it."""
+
+PER_LINK = {"efficiency", "latency_s"}
+"""What may be calibrated of a kind of link; the other fields are what the maker states."""
+
+STATED_OF_LINK = {"bandwidth_bytes_per_s", "topology", "group_size", "axes"}
+
+PACKAGE = Path(str(resources.files("phaze_opt")))
+DATA = PACKAGE / "hardware" / "data"
+PRODUCTS = {"gemm", "matmul", "mm", "bmm", "addmm", "baddbmm", "attention", "flash", "linear"}
+MODELLING_ROOMS = ("estimator", "hardware", "scheduling", "placement")
+MODELLING_FILES = sorted(
+    [
+        *(path for room in MODELLING_ROOMS for path in (PACKAGE / room).glob("*.py")),
+        PACKAGE / "evaluate.py",
+        PACKAGE / "layer_costs.py",
+    ]
+)
+
+
+def measured_rows() -> Iterator[dict[str, str]]:
+    """Yield every measured row that comes with the package."""
+    for path in sorted((DATA / "measured").glob("*.csv")):
+        yield from csv.DictReader(path.read_text("utf-8").splitlines())
+
+
+def row_labels() -> set[str]:
+    """Return what rows and tables are called."""
+    columns = ("table", "case", "model")
+    return {row[column] for row in measured_rows() for column in columns if column in row}
+
+
+def names_of_work() -> set[str]:
+    """Return the names of operators, models and rows; none may have a factor."""
+    return {*VECTOR_KINDS, *PRODUCTS, *COLLECTIVES, *model_names(), *row_labels()}
+
+
+def table(name: str) -> dict[str, Any]:
+    """Read one data file."""
+    return tomllib.loads((DATA / name).read_text("utf-8"))
+
+
+def keys(value: object) -> Iterator[str]:
+    """Yield every key of nested tables that holds more than words (sources are words)."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if not isinstance(inner, str):
+                yield key
+            yield from keys(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from keys(inner)
+
+
+def test_a_chip_is_calibrated_by_what_is_measured_once() -> None:
+    """The calibration has these fields and no other, each with a source and a confidence."""
+    assert {field.name for field in fields(Calibration)} == PER_CHIP
+    chips = table("accelerators.toml")
+    sources = chips.pop("sources")
+    stated = {field.name for field in fields(Accelerator)} | {"description"}
+    for chip in chips.values():
+        assert chip.keys() <= stated
+        for name, entry in chip.get("calibration", {}).items():
+            assert name in PER_CHIP
+            value, source, confidence = entry
+            assert isinstance(value, (int, float))
+            assert sources[source]
+            assert confidence in ("high", "medium", "low")
+
+
+def test_a_link_is_calibrated_by_efficiency_and_latency() -> None:
+    """A level has these fields and no other, and its cluster names the source."""
+    assert {field.name for field in fields(NetworkLevel)} == PER_LINK | STATED_OF_LINK
+    allowed = {field.name for field in fields(Cluster)} - {"name", "devices"}
+    for cluster in table("clusters.toml").values():
+        assert cluster.keys() <= allowed
+        assert cluster["source"]
+        for level in cluster["levels"]:
+            assert level.keys() <= PER_LINK | STATED_OF_LINK
+
+
+@pytest.mark.parametrize("path", sorted(DATA.glob("*.toml")), ids=lambda path: path.name)
+def test_no_number_is_keyed_by_operator_model_or_row(path: Path) -> None:
+    """No key of the hardware data names what runs on it; the lanes' table counts cycles only."""
+    if path.name == "vector_operators.toml":
+        counted = {field.name for field in fields(VectorOperator)}
+        for section in table(path.name).values():
+            for row in section.values():
+                assert row.keys() <= counted == {"cycles", "reads", "derivation"}
+        return
+    forbidden = names_of_work()
+    for key in keys(table(path.name)):
+        words = {key, *re.split(r"[_\-. ]", key)}
+        assert not words & forbidden, f"{path.name} has the key {key!r}"
+
+
+def test_lane_cycles_are_counted_and_not_fitted() -> None:
+    """Cycles per element are small whole numbers with a derivation, and so are the reads."""
+    for kind, row in vector_operators().items():
+        assert row.cycles == int(row.cycles), kind
+        assert 1 <= row.cycles <= 32, kind
+        assert row.reads in (1, 2, 3), kind
+        assert row.derivation, kind
+
+
+@pytest.mark.parametrize(
+    "path", MODELLING_FILES, ids=lambda path: f"{path.parent.name}/{path.name}"
+)
+def test_no_factor_hides_in_the_code(path: Path) -> None:
+    """No number is looked up by the name of a model, a row or an operator, and none is compared."""
+    kinds = names_of_work() - set(COLLECTIVES)  # whose bytes and steps follow from their algorithms
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Dict):
+            pairs = zip(node.keys, node.values, strict=True)
+            found = {name for key, value in pairs if _is_number(value) for name in _strings(key)}
+        elif isinstance(node, ast.Compare):
+            found = {name for side in (node.left, *node.comparators) for name in _strings(side)}
+        elif isinstance(node, ast.MatchValue):
+            found = set(_strings(node.value))
+        else:
+            continue
+        assert not found & kinds, f"{path.name}, line {getattr(node, 'lineno', 0)}"
+
+
+@pytest.mark.parametrize(
+    "path", MODELLING_FILES, ids=lambda path: f"{path.parent.name}/{path.name}"
+)
+def test_measured_rows_are_not_read_by_the_model(path: Path) -> None:
+    """Only the validation reads what was measured; the model never sees it."""
+    strings = {
+        node.value
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    files = {file.name for file in (DATA / "measured").iterdir()}
+    assert not any(f"measured/{name}" in text for text in strings for name in files)
+    assert not strings & files
+
+
+def _is_number(node: ast.expr) -> bool:
+    """Whether an expression is a plain number."""
+    if isinstance(node, ast.UnaryOp):
+        return _is_number(node.operand)
+    return isinstance(node, ast.Constant) and isinstance(node.value, (int, float))
+
+
+def _strings(node: ast.expr | None) -> Iterator[str]:
+    """Yield the plain strings of an expression."""
+    if node is not None:
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
+                yield inner.value
