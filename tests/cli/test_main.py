@@ -16,6 +16,7 @@ HEAVY = ("torch", "ortools", "optuna", "pandas", "numba", "sqlalchemy", "plotly"
 
 COMMANDS = [
     ("evaluate",),
+    ("explain",),
     ("dashboard",),
     ("schedule",),
     ("place",),
