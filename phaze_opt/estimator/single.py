@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.estimate import ENERGY_LEVELS, estimate_on_cores
 from phaze_opt.estimator.gemm_kernel import ELEMENT_BYTES
+from phaze_opt.estimator.limits import check_chip
 from phaze_opt.estimator.tensor_core import Tiling, gemm_plan
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import Accelerator
@@ -81,7 +83,8 @@ def estimate_gemm(
     Raises
     ------
     InputError
-        If a size is not positive, there are not so many cores, or the overhead is negative.
+        If a size is not a positive whole number, there are not so many cores, the overhead is
+        negative, or there is no such chip.
     """
     sizes = {"m": gemm.m, "n": gemm.n, "k": gemm.k, "batch": gemm.batch}
     _check_sizes(sizes)
@@ -147,8 +150,12 @@ def _single(
     plan: tuple[Tiling, ...] = (),
 ) -> SingleEstimate:
     """Estimate a graph of one operator."""
+    check_chip(accelerator)
     if not 0.0 <= call_overhead_s < float("inf"):
-        raise InputError(f"The call overhead is {call_overhead_s} s, but it must not be negative.")
+        raise InputError(
+            f"The call overhead is {call_overhead_s} s, but it must be finite and must not be "
+            "negative."
+        )
     mode = estimate_on_cores(OperatorGraph((operator,)), accelerator, _ALONE, cores)
     busy_s = {
         "compute": float(mode.tc_s[0]),
@@ -177,8 +184,10 @@ def _single(
 def _check_sizes(sizes: dict[str, int]) -> None:
     """Refuse sizes that no operator has."""
     for name, size in sizes.items():
-        if not 1 <= size <= _LARGEST:
-            raise InputError(f"{name} is {size}, but it must be between 1 and {_LARGEST}.")
+        if not (isinstance(size, Integral) and 1 <= size <= _LARGEST):
+            raise InputError(
+                f"{name} is {size}, but it must be a whole number between 1 and {_LARGEST}."
+            )
 
 
 def _check_cores(cores: int | None, available: int, kind: str) -> int:

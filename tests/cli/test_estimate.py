@@ -45,32 +45,58 @@ def test_a_file_gives_lines_in_its_order(phaze: Phaze, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("command", "text", "sentence"),
     [
-        ("m,n\n1,2\n", "no column 'k'"),  # a column is missing
-        ("m,n,k\n1,2,3\n4,5,x\n", "Line 3 of"),  # a broken number
-        ("m,n,k\n1,2,0\n", "k is 0"),  # an impossible size
+        ("gemm", "m,n\n1,2\n", "no column 'k'"),  # a column is missing
+        ("gemm", "m,n,k\n1,2,3\n4,5,x\n", "Line 3 of"),  # a broken number
+        ("gemm", "m,n,k\n1,2,nan\n", "k is 'nan'"),  # not a number
+        ("gemm", "m,n,k\n1,2,2.5\n", "k is '2.5', but it must be a whole number"),
+        ("gemm", "m,n,k\n1,2,0\n", "k is 0"),  # an impossible size
+        ("gemm", "m,n,k\n1,-2,3\n", "n is -2"),  # negative
+        ("gemm", "m,n,k,batch\n1,2,3,0\n", "batch is 0"),  # nothing to do
+        ("vector", "op,rows\ngelu,2\n", "no column 'columns'"),  # a column is missing
+        ("vector", "op,rows,columns\ngelu,2,0\n", "columns is 0"),  # nothing to do
+        ("vector", "op,rows,columns\ngelu,nan,2\n", "rows is 'nan'"),  # not a number
+        ("vector", "op,rows,columns\ngelu,2,2\ngleu,2,2\n", "Did you mean 'gelu'"),
     ],
 )
 def test_a_broken_file_gives_one_sentence_and_no_line(
-    phaze: Phaze, tmp_path: Path, text: str, sentence: str
+    phaze: Phaze, tmp_path: Path, command: str, text: str, sentence: str
 ) -> None:
     """Nothing is printed unless every row is valid."""
-    path = tmp_path / "products.csv"
+    path = tmp_path / "operators.csv"
     path.write_text(text)
-    ran = phaze("estimate", "gemm", "--accelerator", "tpuv4-phaze", "--csv", str(path))
+    ran = phaze("estimate", command, "--accelerator", "tpuv4-phaze", "--csv", str(path))
     assert (ran.code, ran.out) == (2, "")
     assert sentence in ran.sentence
+
+
+GEMM = ("gemm", "--m", "512", "--n", "512", "--k", "512")
+VECTOR = ("vector", "--op", "softmax", "--shape", "512x512")
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (("gemm", "--m", "1", "--n", "1"), "Give --m, --n and --k"),
+        (("gemm", "--m", "0", "--n", "1", "--k", "1"), "m is 0"),
         (("gemm", "--m", "1", "--n", "1", "--k", "-1"), "k is -1"),
-        (("gemm", "--m", "1", "--n", "1", "--k", "1", "--cores", "9"), "1 to 8 tensor cores"),
+        (("gemm", "--m", "nan", "--n", "1", "--k", "1"), "--m"),
+        (("gemm", "--m", "1", "--n", "1.5", "--k", "1"), "--n"),
+        (("gemm", "--m", "1", "--n", "1", "--k", "9" * 20), "it must be a whole number between"),
+        ((*GEMM, "--batch", "0"), "batch is 0"),
+        ((*GEMM, "--batch", "-2"), "batch is -2"),
+        ((*GEMM, "--cores", "0"), "1 to 8 tensor cores"),
+        ((*GEMM, "--cores", "9"), "1 to 8 tensor cores"),
+        ((*GEMM, "--call-overhead-us", "-1"), "must not be negative"),
+        ((*GEMM, "--call-overhead-us", "nan"), "must be finite"),
         (("vector", "--op", "softmaxx", "--shape", "2x2"), "Did you mean 'softmax'"),
         (("vector", "--op", "softmax", "--shape", "2by2"), "ROWSxCOLUMNS"),
+        (("vector", "--op", "softmax", "--shape", "nanx2"), "ROWSxCOLUMNS"),
+        (("vector", "--op", "softmax", "--shape", "2x-2"), "ROWSxCOLUMNS"),
+        (("vector", "--op", "softmax", "--shape", "0x2"), "rows is 0"),
+        ((*VECTOR, "--cores", "3"), "1 to 2 vector cores"),
+        ((*VECTOR, "--call-overhead-us", "inf"), "must be finite"),
     ],
 )
 def test_nonsense_is_refused(phaze: Phaze, arguments: tuple[str, ...], sentence: str) -> None:
@@ -78,6 +104,38 @@ def test_nonsense_is_refused(phaze: Phaze, arguments: tuple[str, ...], sentence:
     ran = phaze("estimate", *arguments, "--accelerator", "tpuv4-phaze")
     assert (ran.code, ran.out) == (2, "")
     assert sentence in ran.sentence
+
+
+@pytest.mark.parametrize("operator", [GEMM, VECTOR])
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ("num_tc=0", "num_tc is 0"),
+        ("pe_x=-32", "pe_x is -32"),
+        ("pe_y=nan", "pe_y is 'nan', but it must give a whole number"),
+        ("clock_hz=nan", "clock_hz is nan"),
+        ("hbm_bytes_per_s=inf", "hbm_bytes_per_s is inf"),
+        ("glb_bytes_per_cycle=0", "glb_bytes_per_cycle is 0"),
+        ("glb_bytes=512", "A GLB of 0.5 KiB lies outside the SRAM table"),  # holds no block
+        ("pe_x=100000", "larger than a chip"),  # one array
+        ("num_tc=100000000", "larger than the largest chip"),  # all arrays together
+        ("l2_vc_bytes=8", "l2_vc_bytes is 8, too small"),  # holds no value per lane
+    ],
+)
+def test_chips_that_cannot_exist_are_refused(
+    phaze: Phaze, operator: tuple[str, ...], change: str, sentence: str
+) -> None:
+    """An impossible chip is a usage error with the reason, whatever it should run."""
+    ran = phaze("estimate", *operator, "--accelerator", "a100-80", "--set", change)
+    assert (ran.code, ran.out) == (2, "")
+    assert sentence in ran.sentence
+
+
+def test_a_private_buffer_that_holds_no_tile_is_refused(phaze: Phaze) -> None:
+    """The product needs room for one tile with its streams."""
+    ran = phaze("estimate", *GEMM, "--accelerator", "tpuv4-phaze", "--set", "l2_tc_bytes=64")
+    assert (ran.code, ran.out) == (2, "")
+    assert "l2_tc_bytes is 64, too small for one tile of 128 × 128" in ran.sentence
 
 
 def test_measured_rows_are_shown(phaze: Phaze) -> None:

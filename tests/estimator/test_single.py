@@ -1,6 +1,7 @@
 import csv
 import dataclasses
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -82,9 +83,13 @@ def test_framework_spellings_are_understood() -> None:
         (Gemm(0, 1, 1), None, 0.0, "m is 0"),  # nothing to do
         (Gemm(1, 1, 1, -2), None, 0.0, "batch is -2"),  # negative batch
         (Gemm(1, 1, 2**41), None, 0.0, "k is"),  # beyond any tensor
+        (Gemm(1, cast(int, 1.5), 1), None, 0.0, "n is 1.5, but it must be a whole number"),
+        (Gemm(1, cast(int, float("nan")), 1), None, 0.0, "n is nan"),  # not a number
+        (Gemm(1, 1, 1), 0, 0.0, "cores is 0"),  # no core
         (Gemm(1, 1, 1), 109, 0.0, "1 to 108 tensor cores"),  # more cores than there are
         (Gemm(1, 1, 1), None, -1.0, "must not be negative"),  # negative overhead
-        (Gemm(1, 1, 1), None, float("nan"), "must not be negative"),  # not a number
+        (Gemm(1, 1, 1), None, float("nan"), "must be finite"),  # not a number
+        (Gemm(1, 1, 1), None, float("inf"), "must be finite"),  # for ever
     ],
 )
 def test_nonsense_is_refused(
@@ -93,6 +98,32 @@ def test_nonsense_is_refused(
     """Impossible sizes, cores and overheads raise a sentence."""
     with pytest.raises(InputError, match=message):
         estimate_gemm(gemm, load_accelerator("a100-80"), cores, overhead_s)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "cores", "message"),
+    [
+        (0, 4, None, "rows is 0"),  # nothing to do
+        (4, -1, None, "columns is -1"),  # negative
+        (4, cast(int, float("nan")), None, "columns is nan"),  # not a number
+        (4, 4, 109, "1 to 108 vector cores"),  # more cores than there are
+    ],
+)
+def test_vector_nonsense_is_refused(
+    rows: int, columns: int, cores: int | None, message: str
+) -> None:
+    """The same for vector operators."""
+    with pytest.raises(InputError, match=message):
+        estimate_vector("gelu", rows, columns, load_accelerator("a100-80"), cores)
+
+
+def test_chips_that_cannot_exist_are_refused() -> None:
+    """Neither products nor vector operators are estimated for an array larger than a chip."""
+    chip = load_accelerator("a100-80", {"pe_x": "100000"})
+    with pytest.raises(InputError, match="larger than a chip"):
+        estimate_gemm(Gemm(64, 64, 64), chip)
+    with pytest.raises(InputError, match="larger than a chip"):
+        estimate_vector("gelu", 64, 64, chip)
 
 
 def ranks(values: list[float]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

@@ -1,0 +1,32 @@
+import dataclasses
+
+import pytest
+
+from phaze_opt.errors import InputError
+from phaze_opt.estimator.limits import check_chip
+from phaze_opt.hardware.presets import accelerator_presets, load_accelerator
+
+
+@pytest.mark.parametrize("name", accelerator_presets())
+def test_every_preset_can_exist(name: str) -> None:
+    """No built chip is refused, nor one twice as large."""
+    chip = load_accelerator(name)
+    check_chip(chip)
+    check_chip(dataclasses.replace(chip, num_tc=2 * chip.num_tc, num_vc=2 * chip.num_vc))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("pe_x=100000", "A PE array of 100000 × 32 takes 2432 mm², larger than a chip"),
+        ("num_tc=100000000", "A PE array of 32 × 32, 100000000 times"),  # all arrays together
+        ("pe_vc=2000000", "A vector core of 2000000 lanes"),
+        ("num_vc=2000000", "A vector core of 64 lanes, 2000000 times"),
+        ("l2_vc_bytes=255", "l2_vc_bytes is 255, too small for one fp32 value"),
+    ],
+)
+def test_what_cannot_be_built_is_refused(change: str, message: str) -> None:
+    """Arrays and lanes larger than any chip, or without room for a value, raise a sentence."""
+    field, value = change.split("=")
+    with pytest.raises(InputError, match=message):
+        check_chip(load_accelerator("a100-80", {field: value}))
