@@ -13,7 +13,7 @@ from rich.text import Text
 from phaze_opt.report.explanation_words import (
     explanation_sentences,
     gain_words,
-    heaviest_layer,
+    heavy_layers,
     kind_words,
     stage_words,
 )
@@ -64,11 +64,7 @@ def explanation_tables(title: str, record: Mapping[str, Any]) -> RenderableType:
         parts.append(_memory_table(record["memory"]))
     parts += [_binding_table(record["layers"]), _saving_table(record["layers"])]
     if record["feasible"]:
-        heaviest = heaviest_layer(record["layers"])
-        for name in _PASSES:
-            binding = heaviest[f"{name}_binding"]
-            if binding is not None and binding["critical_path"]:
-                parts.append(_path_table(f"{heaviest['name']} {name}", binding))
+        parts += _path_tables(record["layers"])
     return Group(*parts)
 
 
@@ -119,6 +115,20 @@ def _saving_table(layers: Sequence[Mapping[str, Any]]) -> RenderableType:
                 *(f"{cell:.1f}" if abs(cell) >= _LEAST_PERCENT else "" for cell in cells),
             )
     return _section("What a tenth more of each resource saves of that time, in %", table)
+
+
+def _path_tables(layers: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
+    """Show the critical paths of the layers that matter."""
+    shown = heavy_layers(layers)
+    tables = [
+        _path_table(f"{layer['name']} {name}", layer[f"{name}_binding"])
+        for layer in shown
+        for name in ("forward", "backward")
+        if layer[f"{name}_binding"]["critical_path"]
+    ]
+    if len(shown) < len(layers):
+        tables.append(_wrapped("\nThe other layers take little time; --json has their paths."))
+    return tables
 
 
 def _path_table(title: str, binding: Mapping[str, Any]) -> RenderableType:
@@ -204,7 +214,7 @@ def _fixes_table(fixes: Sequence[Mapping[str, Any]]) -> RenderableType:
             fix["placement"] or "–",
         )
     left = len(fixes) - len(shown)
-    note = f"{left} more were tried; --json lists them." if left else ""
+    note = f"Tried and not shown: {left}, which --json lists." if left else ""
     return _section("What was tried to make it fit", table, note)
 
 

@@ -48,14 +48,15 @@ def stage_words(stage: Mapping[str, Any]) -> str:
     return f"the busiest stage ({stage['stage']} of 0 to {stage['stages'] - 1})"
 
 
-def heaviest_layer(layers: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the distinct layer that takes most time in the whole model."""
-    return max(
-        layers,
-        key=lambda layer: (
-            layer["count"] * (layer["forward_s"] + layer["backward_s"] + layer["recompute_s"])
-        ),
-    )
+def heavy_layers(layers: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the distinct layers that matter in the whole model, the one with most time first."""
+
+    def seconds(layer: Mapping[str, Any]) -> float:
+        each: float = layer["forward_s"] + layer["backward_s"] + layer["recompute_s"]
+        return each * int(layer["count"])
+
+    least_s = _LEAST_SHARE * sum(seconds(layer) for layer in layers)
+    return sorted((layer for layer in layers if seconds(layer) >= least_s), key=seconds)[::-1]
 
 
 def explanation_sentences(record: Mapping[str, Any]) -> list[str]:
@@ -67,15 +68,30 @@ def explanation_sentences(record: Mapping[str, Any]) -> list[str]:
         What ``explain --json`` prints.
     """
     if not record["feasible"]:
-        return [f"It does not fit: {record['reason']}", *_fix_sentences(record["fixes"])]
+        return [
+            f"It does not fit: {record['reason']}",
+            *_shortage_sentences(record),
+            *_fix_sentences(record["fixes"]),
+        ]
     speed, time_s = record["throughput_samples_per_s"], record["time_per_batch_s"]
     return [
         f"It trains {speed:,.1f} samples/s, {format_seconds(time_s)} per batch (MFU "
         f"{record['mfu']:.1%}), as {placement_words(record['placement'])}.",
         _time_sentence(record["stage_time"], time_s),
-        _layer_sentence(heaviest_layer(record["layers"])),
+        _layer_sentence(heavy_layers(record["layers"])[0]),
         _gain_sentence(record["gains"]),
         _memory_sentence(record["memory"]),
+    ]
+
+
+def _shortage_sentences(record: Mapping[str, Any]) -> list[str]:
+    """Say what the placement that needs least memory is short of, where the reason does not."""
+    memory = record["memory"]
+    if memory is None or format_bytes(memory["total_bytes"]) in record["reason"]:
+        return []
+    return [
+        f"The placement that needs least memory takes {format_bytes(memory['total_bytes'])} per "
+        f"device, {format_bytes(memory['excess_bytes'])} too much."
     ]
 
 

@@ -20,7 +20,7 @@ from phaze_opt.report.explanation import explanation_tables
 from phaze_opt.report.explanation_words import (
     explanation_sentences,
     gain_words,
-    heaviest_layer,
+    heavy_layers,
     kind_words,
     stage_words,
 )
@@ -78,6 +78,16 @@ def test_what_does_not_fit_comes_with_what_would() -> None:
     assert "Critical path" not in shown
 
 
+def test_what_is_short_is_said_once() -> None:
+    """Where the reason is one layer, what the whole placement is short of is said too."""
+    record = explained("solve", 250_000)
+    assert record["reason"].startswith("Layer ")
+    shortage = explanation_sentences(record)[1]
+    assert shortage.startswith("The placement that needs least memory takes ")
+    given = explained((1, 4, 1), 2_000_000)
+    assert len(explanation_sentences(given)) == 3
+
+
 def test_a_combination_is_said_to_be_one() -> None:
     """Where no single change fits that is said; and where nothing does."""
     pair = explained("solve", 800_000)
@@ -126,5 +136,6 @@ def test_small_words() -> None:
     layers = [
         {"count": 1, "forward_s": 3.0, "backward_s": 0.0, "recompute_s": 0.0},
         {"count": 4, "forward_s": 1.0, "backward_s": 0.0, "recompute_s": 0.5},
+        {"count": 1, "forward_s": 0.1, "backward_s": 0.1, "recompute_s": 0.0},
     ]
-    assert heaviest_layer(layers) is layers[1]
+    assert heavy_layers(layers) == [layers[1], layers[0]]
