@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,9 +14,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _njit: Any = numba.njit
 
+MODEL_DATA = resources.files("phaze_opt.hardware").joinpath("data/tensor_core.toml")
+"""Constants that are compiled into the model of products."""
+
 # Numba's cache notices a change of the file that holds a function, but not of the files whose
-# functions it calls. So the name under which it is stored depends on all of them.
-_SOURCES = sorted(Path(__file__).parent.glob("gemm_*.py"))
+# functions it calls or whose numbers it holds. So the name under which it is stored depends on all
+# of them.
+_SOURCES = [*sorted(Path(__file__).parent.glob("gemm_*.py")), MODEL_DATA]
 _DIGEST = hashlib.blake2b(b"".join(path.read_bytes() for path in _SOURCES), digest_size=6)
 
 

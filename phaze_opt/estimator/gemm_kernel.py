@@ -11,18 +11,20 @@ elements with a private L2:
 * Tiles are double-buffered in the L2; sums are kept in fp32. A weight- or input-stationary tile
   that does not span the whole reduction spills its partial sums to the global buffer.
 * There is no multicast: global-buffer traffic is the sum of what every core reads and writes.
-* HBM traffic is that of the best blocking through half of the global buffer (the other half holds
-  the streams), with whichever operand stays resident.
+* HBM traffic is that of the best blocking through the global buffer, a part of which holds the
+  streams, with whichever operand stays resident.
 
 Here one product is laid out in every way that is tried; `gemm_rows` chooses.
 """
 
 from __future__ import annotations
 
+import tomllib
+
 import numpy as np
 import numpy.typing as npt
 
-from phaze_opt.estimator.compiled import compiled, inline, inner
+from phaze_opt.estimator.compiled import MODEL_DATA, compiled, inline, inner
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -33,10 +35,14 @@ SUM_BYTES = 4
 """fp32 partial sums."""
 _BOTH_WAYS = 2.0 * SUM_BYTES
 """Partial sums are read and written."""
-_REGISTERS_PER_PE = 8
-"""Values of the held operand in each processing element (a power of two; an assumption)."""
-_STREAM_BYTES_PER_ROW = 16
-"""Double-buffered 64-bit words (four bf16 elements) per row of a streamed operand."""
+
+_ASSUMED = tomllib.loads(MODEL_DATA.read_text("utf-8"))
+_REGISTERS_PER_PE = int(_ASSUMED["registers_per_pe"])
+"""Values of the held operand in each processing element."""
+_STREAM_BYTES_PER_ROW = int(_ASSUMED["stream_bytes_per_row"])
+"""Private buffer per row of a streamed operand."""
+_RESIDENT_SHARE = float(_ASSUMED["resident_glb_share"])
+"""Of the global buffer."""
 
 _MOST_CUTS = 4
 """Every edge is tried whole and cut into up to so many tiles (rounded up to the array)."""
@@ -72,16 +78,16 @@ def _ceil_div(numerator: int, denominator: int) -> int:
 def hbm_traffic_bytes(m: int, n: int, k: int, glb_bytes: float) -> float:
     """Least HBM traffic of one product blocked through the global buffer.
 
-    The resident block takes half of the buffer. Either whole rows of the first operand stay and
-    the second streams by, or the reverse, or a block of the result stays in fp32 while slices of
-    both stream by.
+    The resident block takes its share of the buffer: whole rows of the first operand while the
+    second streams by, or the reverse, or a block of the result in fp32 while slices of both stream
+    by.
 
     Returns
     -------
     bytes
         Operands as often as they are read, the result once.
     """
-    resident = glb_bytes / 2.0
+    resident = glb_bytes * _RESIDENT_SHARE
     first, second, result = (
         float(ELEMENT_BYTES) * m * k,
         float(ELEMENT_BYTES) * k * n,
