@@ -4,6 +4,10 @@ A group of devices is ``group`` ranks, ``stride`` apart. Every algorithm costs `
 its own ``a`` (messages × latency) and ``b`` (share of the tensor over the bandwidth per device and
 direction), so a collective is a lower envelope of a few lines: see `collective_terms`.
 
+All groups of one extent and stride communicate at the same time. On a switch each has links of its
+own. On a ring or torus, groups whose ranks are some places apart pass through one another's
+devices, and all that pass through a link share its bandwidth; `phaze_opt.estimator.torus` counts.
+
 Sources: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication operations
 in MPICH" (2005): ring, recursive halving and doubling; E. Chan et al., "Collective communication:
 theory, practice, and experience" (2007): hierarchical and multi-dimensional algorithms.
@@ -18,6 +22,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from phaze_opt.errors import InputError
+from phaze_opt.estimator.torus import is_grid, ring_load, shift_load
 from phaze_opt.hardware.cluster import Cluster, NetworkLevel
 
 Axes = tuple[tuple[int, float], ...]
@@ -74,7 +79,8 @@ def collective_s(
 def send_receive_s(size_bytes: float, cluster: Cluster, stride: int = 1, group: int = 2) -> float:
     """Return the time of one message between neighbours of a pipeline.
 
-    The slowest link between any two consecutive ranks counts.
+    The slowest link between any two consecutive ranks counts; on a torus the messages of all
+    devices of a stage share the links that they pass through.
 
     Parameters
     ----------
@@ -89,8 +95,35 @@ def send_receive_s(size_bytes: float, cluster: Cluster, stride: int = 1, group: 
     """
     if group == 1:
         return 0.0
-    level = cluster.levels[outermost_level(group, cluster, stride)]
-    return level.latency_s + size_bytes / level.link_bytes_per_s
+    index = outermost_level(group, cluster, stride)
+    level = cluster.levels[index]
+    sharing = messages_per_link(cluster, index, stride)
+    return level.latency_s + size_bytes / level.link_bytes_per_s * sharing
+
+
+def messages_per_link(cluster: Cluster, index: int, stride: int) -> int:
+    """Return how many messages share a link when every rank sends to the one a stride further.
+
+    Parameters
+    ----------
+    cluster
+        The network.
+    index
+        Of the level that the messages take.
+    stride
+        Distance of sender and receiver in ranks.
+    """
+    if cluster.levels[index].topology == "switch":
+        return 1
+    below, extents = _units_and_extents(cluster, index)
+    return shift_load(extents, -(-stride // below))
+
+
+def _units_and_extents(cluster: Cluster, index: int) -> tuple[int, tuple[int, ...]]:
+    """Return the devices of one unit of a ring or torus level, and its extents in units."""
+    below = math.prod(level.group_size or 1 for level in cluster.levels[:index])
+    level = cluster.levels[index]
+    return below, level.axes or (level.group_size or -(-cluster.devices // below),)
 
 
 def outermost_level(group: int, cluster: Cluster, stride: int = 1) -> int:
@@ -142,11 +175,15 @@ def collective_terms(
 def members_per_level(group: int, cluster: Cluster, stride: int = 1) -> tuple[Axes, ...] | None:
     """Split a group over the levels: members along each axis of each level, innermost first.
 
-    Returns ``None`` where the group does not split evenly (12 ranks over nodes of 8).
+    Returns ``None`` where the group does not split evenly (12 ranks over nodes of 8), or is not a
+    grid of a torus (3 of 8 in a row).
     """
+    levels = cluster.levels[: outermost_level(group, cluster, stride) + 1]
+    if not all(is_grid(_cuts(cluster, index), group, stride) for index in range(len(levels))):
+        return None
     reach, inside = 1, 1
     found: list[Axes] = []
-    for level in cluster.levels[: outermost_level(group, cluster, stride) + 1]:
+    for level in levels:
         along: list[tuple[int, float]] = []
         for size in level.axes or (level.group_size,):
             spacing = max(1, stride // reach)
@@ -163,13 +200,24 @@ def members_per_level(group: int, cluster: Cluster, stride: int = 1) -> tuple[Ax
     return tuple(found)
 
 
+def _cuts(cluster: Cluster, index: int) -> list[int]:
+    """Return the ranks at which lines along the axes of a ring or torus level begin and end."""
+    if cluster.levels[index].topology == "switch":
+        return []
+    below, extents = _units_and_extents(cluster, index)
+    # No group reaches beyond the end of the outermost level.
+    last = -1 if index == len(cluster.levels) - 1 else None
+    return list(itertools.accumulate((below, *extents), operator.mul))[:last]
+
+
 def _flat_terms(kind: CollectiveName, group: int, cluster: Cluster, stride: int) -> list[Term]:
     """Return the algorithms that ignore levels: bound by the slowest link of the group."""
     levels = cluster.levels[: outermost_level(group, cluster, stride) + 1]
     reach = itertools.accumulate((level.group_size or math.inf for level in levels), operator.mul)
-    used = [level for level, joined in zip(levels, reach, strict=True) if joined > stride]
+    indices = [index for index, joined in enumerate(reach) if joined > stride]
+    used = [levels[index] for index in indices]
     latency_s = max(level.latency_s for level in used)
-    s_per_byte = max(_ring_s_per_byte(level) for level in used)
+    s_per_byte = max(_ring_s_per_byte(group, cluster, stride, index) for index in indices)
     share = (group - 1) / group
     if kind == "all_to_all":
         hops = 1.0 if all(level.topology == "switch" for level in used) else max(1.0, group / 4)
@@ -188,11 +236,18 @@ def _flat_terms(kind: CollectiveName, group: int, cluster: Cluster, stride: int)
     return [ring, tree]
 
 
-def _ring_s_per_byte(level: NetworkLevel) -> float:
-    """Return seconds per byte of a ring that leaves its axis: on a torus it has one link only."""
+def _ring_s_per_byte(group: int, cluster: Cluster, stride: int, index: int) -> float:
+    """Return seconds per byte of a ring in the order of ranks, where it crosses a level.
+
+    On a torus each of its messages has one link at a time, and shares it with other groups' rings.
+    """
+    level = cluster.levels[index]
     if level.topology == "switch":
         return 1.0 / level.sustained_bytes_per_s
-    return 1.0 / level.link_bytes_per_s
+    below, extents = _units_and_extents(cluster, index)
+    units = -(-stride // below)
+    members = min(max(1, group * stride // (below * units)), math.prod(extents) // units)
+    return ring_load(extents, members, units) / level.link_bytes_per_s
 
 
 def _hierarchical_term(kind: CollectiveName, members: tuple[Axes, ...], cluster: Cluster) -> Term:
