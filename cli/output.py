@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phaze_opt.errors import InputError
+from phaze_opt.errors import InputError, printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -27,8 +27,10 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout."
 
 
 def print_json(value: object) -> None:
-    """Print strict JSON: NaN and Infinity are refused."""
-    print(json.dumps(value, allow_nan=False, indent=2, ensure_ascii=False))
+    """Print strict JSON: NaN and Infinity are refused, and what a terminal obeys is escaped."""
+    text = json.dumps(value, allow_nan=False, indent=2, ensure_ascii=False)
+    lines = ("".join(map(_json_letter, line)) for line in text.split("\n"))
+    print("\n".join(lines))
 
 
 def print_table(table: RenderableType) -> None:
@@ -44,9 +46,9 @@ def say(sentence: str) -> None:
     print(printable(sentence), file=sys.stderr)
 
 
-def printable(text: str) -> str:
-    """Replace what a terminal would take for a command: names come from shared databases."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
+def _json_letter(letter: str) -> str:
+    """Write a letter of a JSON document, as an escape where a terminal might obey it."""
+    return letter if letter.isprintable() else json.dumps(letter)[1:-1]
 
 
 def read_assignments(pairs: Sequence[str]) -> dict[str, str]:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from phaze_opt.errors import InputError, NotFoundError, PhazeError
+from phaze_opt.errors import InputError, NotFoundError, PhazeError, printable
 
-from .output import JsonOption, StorageOption, print_json, print_table, printable, say
+from .output import JsonOption, StorageOption, print_json, print_table, say
 
 if TYPE_CHECKING:
     from phaze_opt.search.storage import Storage
@@ -129,6 +129,11 @@ def best(name: NameArgument, as_json: JsonOption = False, storage: StorageOption
     if as_json:
         print_json(best_to_json_dict(name, found))
         return
+    if not found.record:
+        raise PhazeError(
+            f"The evaluation of trial {found.number}, the best of {name!r}, is damaged or lost; "
+            f"'phaze-opt study copy {name} NEW --current-version' starts anew from its points."
+        )
     from phaze_opt.report.tables import evaluation_tables
     from phaze_opt.report.words import accelerator_words, ratio_words, training_words
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import importlib
 
+from phaze_opt.errors import printable
 from phaze_opt.report.words import (
     accelerator_words,
     binding_words,
@@ -20,14 +22,16 @@ from phaze_opt.search.failures import database_errors, patiently
 from phaze_opt.search.results import StudySummary
 from phaze_opt.search.study import Study
 
+_MARKUP = frozenset("\\`*_[]#!|~$")
+
 
 def note_of(summary: StudySummary) -> str:
     """Write the answer of a study as Markdown."""
     spec = summary.resolved.spec
     lines = [
-        f"# {summary.name}",
-        f"Which accelerator trains **{spec.model}** fastest on {spec.devices} devices "
-        f"({spec.cluster}, global batch {spec.global_batch}, {spec.optimizer}) within "
+        f"# {plain(summary.name)}",
+        f"Which accelerator trains **{plain(spec.model)}** fastest on {spec.devices} devices "
+        f"({plain(spec.cluster)}, global batch {spec.global_batch}, {spec.optimizer}) within "
         f"{summary.resolved.area_limit_mm2:.4g} mm²?",
         "",
     ]
@@ -40,11 +44,11 @@ def note_of(summary: StudySummary) -> str:
             f"**{best.metrics.throughput_samples_per_s:,.0f} samples/s** (trial {best.number}): "
             f"{accelerator_words(best.point)}; {training_words(best.point)}.",
             "",
-            *(f"- {line}" for line in ratio_words(best)),
+            *(f"- {plain(line)}" for line in ratio_words(best)),
             f"- placement: {placement_words(best.record.get('placement'))}",
             f"- area used: {share:.1%}",
-            f"- bound by: {binding_words(best.record)}",
-            f"- time of a batch: {time_words(best.record)}",
+            f"- bound by: {plain(binding_words(best.record))}",
+            f"- time of a batch: {plain(time_words(best.record))}",
         ]
     lines += [
         "",
@@ -53,8 +57,13 @@ def note_of(summary: StudySummary) -> str:
         "",
         "The area is a relative budget (no network, PHY or control), not a die size.",
     ]
-    # Names and models come from files and databases; in a page they are text, never markup.
-    return "\n".join(lines).replace("<", "&lt;")
+    return "\n".join(lines)
+
+
+def plain(text: str) -> str:
+    """Make text from a file or a database plain text in Markdown: no markup, no links, no lines."""
+    marked = "".join(f"\\{letter}" if letter in _MARKUP else letter for letter in printable(text))
+    return html.escape(marked, quote=False)
 
 
 def save_note(study: Study) -> None:

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.markup import escape as escape_markup
 from rich.table import Table
 
+from phaze_opt.errors import printable
 from phaze_opt.report.words import (
     accelerator_words,
     binding_words,
@@ -27,7 +28,7 @@ from phaze_opt.workload.summary import WorkloadSummary
 
 def escape(text: str) -> str:
     """Make text from a file or a database safe for a terminal: no markup, no control sequences."""
-    return escape_markup("".join(letter if letter.isprintable() else "?" for letter in text))
+    return escape_markup(printable(text))
 
 
 def evaluation_tables(title: str, record: Mapping[str, Any]) -> RenderableType:
@@ -41,7 +42,7 @@ def evaluation_tables(title: str, record: Mapping[str, Any]) -> RenderableType:
         head.add_row("infeasible", escape(str(record["reason"])))
     head.add_row("area", f"{record['area_mm2']:.4g} mm² (a relative budget, not a die size)")
     head.add_row("placement", placement_words(record["placement"]))
-    head.add_row("bound by", binding_words(record))
+    head.add_row("bound by", escape(binding_words(record)))
     parts: list[RenderableType] = [head, _layer_table(record["layers"])]
     if record["placement"] is not None:
         parts += [_stage_table(record["placement"]["stages"]), _time_table(record)]
@@ -72,7 +73,7 @@ def study_table(summary: StudySummary) -> RenderableType:
         table.add_row(
             "area used", f"{area_mm2 / limit_mm2:.1%} ({area_mm2:.4g} of {limit_mm2:.4g} mm²)"
         )
-        table.add_row("bound by", binding_words(best.record))
+        table.add_row("bound by", escape(binding_words(best.record)))
         table.add_row("MFU", share_words(best.record.get("mfu")))
     table.add_row("trials", trial_words(summary))
     for reason in summary.failures:
@@ -235,7 +236,7 @@ def _time_table(record: Mapping[str, Any]) -> Table:
     table = _grid("time of a batch", "seconds", "share")
     for kind, seconds in record["time_breakdown_s"].items():
         share = seconds / record["time_per_batch_s"]
-        table.add_row(kind.replace("_", " "), format_seconds(seconds), f"{share:.1%}")
+        table.add_row(escape(kind.replace("_", " ")), format_seconds(seconds), f"{share:.1%}")
     return table
 
 

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
-from contextlib import suppress
 from dataclasses import dataclass
 
 from sqlalchemy import delete, select, update
-from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import Session
 
 from phaze_opt.codec import from_json, to_json
 from phaze_opt.errors import InputError
 from phaze_opt.scheduling.problem import Schedule
 from phaze_opt.search.records import Record, read_record, write_record
-from phaze_opt.search.storage import Storage
+from phaze_opt.search.storage import Storage, write_shared
 from phaze_opt.search.tables import EvaluationRow, ScheduleRow, database_now_s, lease_is_over
 
 QUICK_PROOF_S = 0.02
@@ -77,7 +74,7 @@ class EvaluationCache:
         with self._storage.writing() as session:
             row = session.get(EvaluationRow, key, with_for_update=True)
             if row is None:
-                _insert_once(session, key)
+                write_shared(session, EvaluationRow(key=key))
             elif (record := _record_of(row)) is not None:
                 return record
             session.execute(
@@ -167,10 +164,10 @@ class ScheduleCache(MutableMapping[str, Schedule]):
                 row = session.get(ScheduleRow, key)
             if row is None:
                 raise KeyError(key)
-            try:
-                self._known[key] = from_json(row.body, Schedule, "stored schedule")
-            except InputError:
-                raise KeyError(key) from None
+            schedule = _read_schedule(row.body)
+            if schedule is None:
+                raise KeyError(key)
+            self._known[key] = schedule
         return self._known[key]
 
     def __setitem__(self, key: str, schedule: Schedule) -> None:
@@ -198,26 +195,34 @@ class ScheduleCache(MutableMapping[str, Schedule]):
         """Write the new schedules to the database."""
         if not self._new:
             return
-        keys = sorted(set(self._new) & set(self._known))
         with self._storage.writing() as session:
-            present = set(session.scalars(select(ScheduleRow.key).where(ScheduleRow.key.in_(keys))))
-            for key in keys:
-                if key not in present:
-                    body = to_json(self._known[key]).decode()
-                    session.merge(ScheduleRow(key=key, body=body))
+            # In order, so that no two workers wait for each other.
+            for key in sorted(set(self._new) & set(self._known)):
+                body = to_json(self._known[key]).decode()
+                write_shared(session, ScheduleRow(key=key, body=body))
         self._new.clear()
+
+
+def _read_schedule(body: object) -> Schedule | None:
+    """Read a stored schedule; one that is damaged, or contradicts itself, counts as absent."""
+    if not isinstance(body, str):
+        return None
+    try:
+        schedule = from_json(body, Schedule, "stored schedule")
+    except InputError:
+        return None
+    latest_s = schedule.makespan_s * (1.0 + 1e-9)
+    times = [
+        (0.0, schedule.bound_s),
+        *((each.start_s, each.end_s) for each in schedule.operators),
+    ]
+    return schedule if all(0.0 <= start <= end <= latest_s for start, end in times) else None
 
 
 def _is_quickly_proven(schedule: Schedule) -> bool:
     """Whether a schedule is proven, and took no long search."""
     quick = schedule.method != "branch-and-bound" or schedule.solve_s < QUICK_PROOF_S
     return schedule.status == "optimal" and quick
-
-
-def _insert_once(session: Session, key: str) -> None:
-    """Insert an empty evaluation unless another worker is faster."""
-    with suppress(IntegrityError), session.begin_nested():
-        session.add(EvaluationRow(key=key))
 
 
 def _record_of(row: EvaluationRow | None) -> Record | None:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
+from datetime import datetime
 
 import optuna
 from optuna.exceptions import DuplicatedStudyError
+from optuna.trial import TrialState
 from sqlalchemy import select
 
 from phaze_opt.errors import ConflictError
 from phaze_opt.search.baselines import baseline_trainings
+from phaze_opt.search.damage import damages
 from phaze_opt.search.failures import database_errors
 from phaze_opt.search.frozen import ResolvedStudy, resolve
 from phaze_opt.search.ordering import Rank
-from phaze_opt.search.registry import UID_KEY, delete_rows, store_frozen
+from phaze_opt.search.registry import UID_KEY, store_frozen, undone_on_error
 from phaze_opt.search.space import DesignPoint, params_of
 from phaze_opt.search.spec import check_study_name
-from phaze_opt.search.storage import Storage
+from phaze_opt.search.storage import Storage, write_shared
 from phaze_opt.search.study import Study, current_version
 from phaze_opt.search.tables import EvaluationRow, TicketRow
 
@@ -41,23 +44,22 @@ def copy_study(study: Study, name: str, storage: Storage) -> Study:
         If the name is taken.
     """
     check_study_name(name)
+    study.check()
     uid = str(uuid.uuid4())
-    with database_errors(storage.shown):
-        store_frozen(storage, uid, study.resolved, study.workload(), name)
-        _copy_tickets(study, storage, uid)
-        _copy_evaluations(study, storage)
+    with database_errors(storage.shown), damages(f"The study {study.name!r}"):
         try:
-            optuna.copy_study(
-                from_study_name=study.name,
-                from_storage=study.storage.optuna,
-                to_storage=storage.optuna,
-                to_study_name=name,
+            made = optuna.create_study(
+                storage=storage.optuna, study_name=name, direction="maximize"
             )
         except DuplicatedStudyError:
-            delete_rows(storage, uid)
             raise ConflictError(f"The study {name!r} exists already in {storage.shown}.") from None
-        copied = optuna.load_study(study_name=name, storage=storage.optuna)
-        copied.set_user_attr(UID_KEY, uid)
+        with undone_on_error(storage, name, uid):
+            store_frozen(storage, uid, study.resolved, study.workload(), name)
+            _copy_tickets(study, storage, uid)
+            _copy_evaluations(study, storage)
+            _copy_trials(study, made, storage)
+            # Last: until now nobody takes it for a whole study, nor its rows for orphans.
+            made.set_user_attr(UID_KEY, uid)
     return Study(storage, name, uid, study.resolved, study.evaluator)
 
 
@@ -70,13 +72,13 @@ def restart_study(study: Study, name: str, storage: Storage) -> Study:
         If the name is taken.
     """
     check_study_name(name)
+    points = [params_of(study.resolved.spec.space, point) for point in best_points(study)]
     workload = study.workload()
     resolved = resolve(study.resolved.spec, workload, current_version())
     spec = replace(resolved.spec, name=name)
     started = Study.create(
         spec, storage, workload=workload, cost_model_version=resolved.cost_model_version
     )
-    points = [params_of(spec.space, point) for point in best_points(study)]
     started.office().issue(len(points), points)
     started.evaluator = study.evaluator
     return started
@@ -89,6 +91,24 @@ def best_points(study: Study, number: int = BEST_POINTS) -> list[DesignPoint]:
         if trial.kind == "feasible" and trial.metrics is not None and trial.point is not None:
             ranked.setdefault(trial.point, trial.metrics.rank(trial.point))
     return sorted(ranked, key=lambda point: ranked[point].key)[:number]
+
+
+def _copy_trials(study: Study, made: optuna.Study, storage: Storage) -> None:
+    """Copy the trials, and what the study itself carries (the dashboard keeps its notes there)."""
+    target = storage.optuna.get_study_id_from_name(made.study_name)
+    source = study.storage.optuna
+    for key, value in source.get_study_system_attrs(study.optuna_id).items():
+        storage.optuna.set_study_system_attr(target, key, value)
+    for key, value in source.get_study_user_attrs(study.optuna_id).items():
+        if key != UID_KEY:
+            made.set_user_attr(key, value)
+    for trial in study.optuna_study.get_trials():
+        if not trial.state.is_finished():
+            # Its worker works on the original.
+            trial.state = TrialState.FAIL
+            trial.datetime_start = trial.datetime_start or datetime.now()
+            trial.datetime_complete = trial.datetime_start
+        made.add_trial(trial)
 
 
 def _copy_tickets(study: Study, storage: Storage, uid: str) -> None:
@@ -126,7 +146,7 @@ def _copy_evaluations(study: Study, storage: Storage) -> None:
             body = None if row is None else row.body
         if body is not None:
             with storage.writing() as session:
-                session.merge(EvaluationRow(key=key, token=None, until_s=None, body=body))
+                write_shared(session, EvaluationRow(key=key, body=body))
 
 
 def _evaluation_keys(resolved: ResolvedStudy) -> set[str]:

@@ -13,6 +13,7 @@ from sqlalchemy.exc import (
     NoSuchModuleError,
     OperationalError,
     SQLAlchemyError,
+    StatementError,
 )
 
 from phaze_opt.errors import InputError, PhazeError
@@ -122,7 +123,7 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 def _sentence(error: BaseException) -> str:
     """Write an error in one line, without the statement and the full stop."""
-    reason = error.orig if isinstance(error, DBAPIError) else error
+    reason = error.orig if isinstance(error, StatementError) else error
     return " ".join(str(reason).split()).rstrip(".")
 
 

@@ -79,7 +79,7 @@ def expire_dead_workers(storage: Storage) -> None:
             token
             for column in (TicketRow.token, EvaluationRow.token)
             for token in session.scalars(select(column).where(column.is_not(None)).distinct())
-            if token is not None
+            if isinstance(token, str)
         }
     dead = sorted(token for token in held if _is_dead(token))
     if dead:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing.process import BaseProcess
 
-from phaze_opt.errors import PhazeError
+from phaze_opt.errors import PhazeError, printable
 from phaze_opt.search.failures import LostConnectionError, patiently
 from phaze_opt.search.leases import expire_dead_workers
 from phaze_opt.search.objective import Evaluator
@@ -100,8 +100,11 @@ def worker_process(job: WorkerJob) -> None:
             job.work(job.name, job.total, job.lease_s, job.evaluator, stop)
         except StopNow:
             pass
-        except PhazeError as error:
-            print(f"Error: {error}", file=sys.stderr)
+        except Exception as error:
+            unexpected = (
+                "" if isinstance(error, PhazeError) else f"Unexpected {type(error).__name__}: "
+            )
+            print(f"Error: {printable(unexpected + str(error))}", file=sys.stderr)
             sys.exit(1)
         if stop.exit_code is not None:
             sys.exit(stop.exit_code)

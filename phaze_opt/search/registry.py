@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import time
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import optuna
@@ -12,9 +14,10 @@ from sqlalchemy import and_, column, delete, select, table
 
 from phaze_opt.codec import from_json, to_json
 from phaze_opt.errors import InputError, NotFoundError
+from phaze_opt.search.damage import DAMAGES, delete_unread
 from phaze_opt.search.failures import database_errors
 from phaze_opt.search.frozen import ResolvedStudy
-from phaze_opt.search.storage import Storage
+from phaze_opt.search.storage import Storage, write_shared
 from phaze_opt.search.tables import StudyRow, TicketRow, WorkloadRow
 from phaze_opt.workload.graph import Workload
 
@@ -59,9 +62,8 @@ def store_frozen(
 ) -> None:
     """Write a resolved study and its workload."""
     with storage.writing() as session:
-        if session.get(WorkloadRow, resolved.workload_hash) is None:
-            body = zlib.compress(to_json(workload))
-            session.merge(WorkloadRow(hash=resolved.workload_hash, body=body))
+        body = zlib.compress(to_json(workload))
+        write_shared(session, WorkloadRow(hash=resolved.workload_hash, body=body))
         session.add(
             StudyRow(
                 uid=uid,
@@ -92,6 +94,18 @@ def find_orphans(storage: Storage) -> dict[str, str]:
     return {str(uid): str(name) for uid, name in rows if uid not in known and name not in unnamed}
 
 
+@contextmanager
+def undone_on_error(storage: Storage, name: str, uid: str) -> Iterator[None]:
+    """Delete a study that is being made if that fails: half a study would only block the name."""
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):
+            optuna.delete_study(study_name=name, storage=storage.optuna)
+            delete_rows(storage, uid)
+        raise
+
+
 def delete_rows(storage: Storage, uid: str) -> None:
     """Delete what belongs to one study alone."""
     with storage.writing() as session:
@@ -109,18 +123,26 @@ def delete_study(name: str, storage: Storage) -> None:
     InputError
         If another program made it, and it has trials.
     """
-    uid = uid_of(name, storage)
+    uid = uid_of(name, storage) or _half_made(name, storage)
     with database_errors(storage.shown):
-        if uid is None:
-            number = storage.optuna.get_study_id_from_name(name)
-            if storage.optuna.get_n_trials(number):
-                raise InputError(
-                    f"The study {name!r} in {storage.shown} was not made by phaze-opt."
-                )
-        optuna.delete_study(study_name=name, storage=storage.optuna)
+        number = storage.optuna.get_study_id_from_name(name)
+        if uid is None and storage.optuna.get_n_trials(number):
+            raise InputError(f"The study {name!r} in {storage.shown} was not made by phaze-opt.")
+        try:
+            optuna.delete_study(study_name=name, storage=storage.optuna)
+        except DAMAGES:
+            delete_unread(storage, number)
     # A rename in the dashboard that was cut short leaves two studies on the same rows.
     if uid is not None and uid not in study_uids(storage).values():
         delete_rows(storage, uid)
+
+
+def _half_made(name: str, storage: Storage) -> str | None:
+    """Find the rows of a study whose creation, or copying, was cut short before it got its UUID."""
+    known = set(study_uids(storage).values())
+    with storage.reading() as session:
+        uids = session.scalars(select(StudyRow.uid).where(StudyRow.name == name)).all()
+    return next((uid for uid in uids if uid not in known), None)
 
 
 def uid_of(name: str, storage: Storage) -> str | None:
@@ -146,7 +168,7 @@ def unpack_workload(body: bytes, name: str) -> Workload:
     try:
         unpacker = zlib.decompressobj()
         text = unpacker.decompress(body, _LARGEST_WORKLOAD_BYTES)
-    except zlib.error as error:
+    except (zlib.error, TypeError) as error:
         raise InputError(
             f"The stored workload of the study {name!r} is damaged: {error}."
         ) from None

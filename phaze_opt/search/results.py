@@ -20,7 +20,6 @@ from phaze_opt.search.storage import Storage
 from phaze_opt.search.tickets import TicketCounts
 
 if TYPE_CHECKING:
-    from optuna.study import Study
     from optuna.trial import FrozenTrial
 
 TrialKind = Literal["feasible", "infeasible", "failed", "running", "waiting"]
@@ -56,7 +55,7 @@ class BestDesign:
     Attributes
     ----------
     record
-        Its full evaluation, as ``evaluate --json`` prints it.
+        Its full evaluation, as ``evaluate --json`` prints it; empty where it is damaged or lost.
     """
 
     number: int
@@ -119,9 +118,22 @@ class StudySummary:
         return self.left / self.rate_per_s
 
 
-def read_trials(resolved: ResolvedStudy, study: Study) -> list[TrialRecord]:
-    """Read all trials of a study, by number."""
-    return [_record(resolved, trial) for trial in study.get_trials(deepcopy=False)]
+def read_trial(resolved: ResolvedStudy, trial: FrozenTrial) -> TrialRecord:
+    """Read one trial; what another program wrote into it is left out."""
+    metrics = metrics_from_plain(trial.user_attrs.get(METRICS_KEY))
+    try:
+        point = point_of(resolved.spec.space, trial.params)
+    except InputError:
+        point = None
+    started, ended = trial.datetime_start, trial.datetime_complete
+    return TrialRecord(
+        number=trial.number,
+        kind=_kind(trial, metrics),
+        point=point,
+        metrics=metrics,
+        started_s=None if started is None else started.timestamp(),
+        ended_s=None if ended is None else ended.timestamp(),
+    )
 
 
 def best_design(
@@ -189,7 +201,7 @@ def summarise(
 
 def trial_cost(resolved: ResolvedStudy, trial: FrozenTrial) -> tuple[Any, ...]:
     """Order finished trials as designs are ordered, and infeasible ones after them by violation."""
-    record = _record(resolved, trial)
+    record = read_trial(resolved, trial)
     if record.kind == "feasible" and record.metrics is not None and record.point is not None:
         return (0, *record.metrics.rank(record.point).key)
     return (1, -(trial.values or [-math.inf])[0])
@@ -202,7 +214,7 @@ def best_to_json_dict(name: str, best: BestDesign) -> dict[str, Any]:
         "number": best.number,
         "params": to_builtins(best.point),
         "values": [best.metrics.throughput_samples_per_s],
-        "evaluation": best.record,
+        "evaluation": best.record or None,
         "baselines": [
             {
                 "name": baseline.name,
@@ -253,24 +265,6 @@ def trial_to_json_dict(trial: TrialRecord) -> dict[str, Any]:
         **point,
         **metrics,
     }
-
-
-def _record(resolved: ResolvedStudy, trial: FrozenTrial) -> TrialRecord:
-    """Read one trial; what another program wrote into it is left out."""
-    metrics = metrics_from_plain(trial.user_attrs.get(METRICS_KEY))
-    try:
-        point = point_of(resolved.spec.space, trial.params)
-    except InputError:
-        point = None
-    started, ended = trial.datetime_start, trial.datetime_complete
-    return TrialRecord(
-        number=trial.number,
-        kind=_kind(trial, metrics),
-        point=point,
-        metrics=metrics,
-        started_s=None if started is None else started.timestamp(),
-        ended_s=None if ended is None else ended.timestamp(),
-    )
 
 
 def _kind(trial: FrozenTrial, metrics: Metrics | None) -> TrialKind:

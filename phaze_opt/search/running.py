@@ -147,6 +147,7 @@ def _prepare(study: Study, total: int, token: str, lease_s: float, stop: StopSig
     office = study.office(lease_s)
     if office.counts().done >= total:
         return False
+    study.check()
     office.request_stop(False)
     expire_dead_workers(study.storage)
     _evaluate_baselines(study, token, lease_s, stop)

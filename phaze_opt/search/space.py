@@ -95,7 +95,7 @@ def point_of(space: SpaceSpec, params: Mapping[str, Any]) -> DesignPoint:
     for key, axis in searched_ranges(space).items():
         exponent = params.get(_LOG2 + key)
         low, high = axis.exponents
-        if not isinstance(exponent, int) or not low <= exponent <= high:
+        if type(exponent) is not int or not low <= exponent <= high:
             raise InputError(f"{_LOG2 + key} is {exponent!r}, but it must be in {low} to {high}.")
         values[key] = 2**exponent
     for key in CHOICE_KEYS:

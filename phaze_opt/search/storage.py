@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, IntegrityError
 from sqlalchemy.orm import Session
 
 from phaze_opt.errors import ConflictError, InputError, NotFoundError, PhazeError
@@ -95,6 +95,12 @@ class Storage:
         self.optuna.remove_session()
         self.optuna.engine.dispose()
         self.engine.dispose()
+
+
+def write_shared(session: Session, row: Base) -> None:
+    """Write a row that another process may be writing, too: the same key has the same content."""
+    with suppress(IntegrityError), session.begin_nested():
+        session.merge(row)
 
 
 def resolve_url(storage: str | None) -> str:

@@ -5,30 +5,33 @@ from __future__ import annotations
 import time
 import uuid
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Self
 
 import optuna
 from optuna.exceptions import DuplicatedStudyError
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial
 
 from phaze_opt.codec import from_json
-from phaze_opt.errors import ConflictError, InputError, PhazeError
+from phaze_opt.errors import ConflictError, InputError, NotFoundError
 from phaze_opt.search.baselines import BaselineResult, find_baselines
 from phaze_opt.search.caches import EvaluationCache, ScheduleCache
+from phaze_opt.search.damage import DamagedError, check_trial, damages, read_all_trials
 from phaze_opt.search.failures import database_errors
 from phaze_opt.search.frozen import ResolvedStudy, resolve
 from phaze_opt.search.leases import DEFAULT_LEASE_S
 from phaze_opt.search.objective import Evaluator, Objective, evaluate_record
 from phaze_opt.search.registry import (
     UID_KEY,
-    delete_rows,
     delete_study,
     find_row,
     store_frozen,
     study_uids,
     uid_of,
+    undone_on_error,
     unpack_workload,
 )
 from phaze_opt.search.results import (
@@ -36,7 +39,7 @@ from phaze_opt.search.results import (
     StudySummary,
     TrialRecord,
     best_design,
-    read_trials,
+    read_trial,
     summarise,
 )
 from phaze_opt.search.running import Progress, RunOutcome, ignore_progress, run_study
@@ -48,16 +51,6 @@ from phaze_opt.workload.graph import Workload
 
 _CREATION_S = 5.0
 """For how long another process may be about to finish the creation of a study."""
-
-_DAMAGES = (
-    ValueError,
-    TypeError,
-    KeyError,
-    AttributeError,
-    AssertionError,
-    RecursionError,
-)
-"""What Optuna raises where rows of its tables are not what it wrote."""
 
 METRIC = "throughput_samples_per_s"
 
@@ -126,19 +119,13 @@ class Study:
                 )
             except DuplicatedStudyError:
                 return cls._existing(spec.name, storage, resolved, exist_ok)
-            try:
+            with undone_on_error(storage, spec.name, uid):
                 store_frozen(storage, uid, resolved, workload, spec.name)
                 with warnings.catch_warnings():
                     # Optuna calls it experimental; the versions that we pin have it.
                     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
                     made.set_metric_names([METRIC])
                 made.set_user_attr(UID_KEY, uid)
-            except BaseException:
-                # On a full disk, say: half a study would only block the name.
-                with suppress(Exception):
-                    optuna.delete_study(study_name=spec.name, storage=storage.optuna)
-                    delete_rows(storage, uid)
-                raise
         return cls(storage, spec.name, uid, resolved)
 
     @classmethod
@@ -177,13 +164,14 @@ class Study:
         row = None if uid is None else find_row(storage, uid)
         if row is None:
             raise InputError(f"The study {name!r} in {storage.shown} was not made by phaze-opt.")
-        resolved = from_json(row.resolved, ResolvedStudy, f"stored study {name!r}")
+        with damages(f"The stored study {name!r}"):
+            resolved = from_json(row.resolved, ResolvedStudy, f"stored study {name!r}")
         return cls(storage, name, row.uid, resolved)
 
     @property
     def optuna_study(self) -> optuna.Study:
         """The trials."""
-        with database_errors(self.storage.shown):
+        with self._reading():
             return optuna.load_study(study_name=self.name, storage=self.storage.optuna)
 
     def workload(self) -> Workload:
@@ -191,14 +179,15 @@ class Study:
 
         Raises
         ------
-        PhazeError
-            If it is missing.
+        DamagedError
+            If it is missing, or something else.
         """
         with self.storage.reading() as session:
             row = session.get(WorkloadRow, self.resolved.workload_hash)
         if row is None:
-            raise PhazeError(f"The workload of the study {self.name!r} is missing.")
-        return unpack_workload(row.body, self.name)
+            raise DamagedError(f"The workload of the study {self.name!r} is missing.")
+        with damages(f"The stored workload of the study {self.name!r}"):
+            return unpack_workload(row.body, self.name)
 
     def office(self, lease_s: float = DEFAULT_LEASE_S) -> TicketOffice:
         """Return the tickets of the study."""
@@ -229,6 +218,8 @@ class Study:
         ------
         ConflictError
             If the study was created with another version of the cost model.
+        DamagedError
+            If rows of the study cannot be read; nothing is changed then.
         InputError
             If a number is not positive.
         """
@@ -256,28 +247,70 @@ class Study:
 
     def best_value(self) -> float | None:
         """Return the highest throughput so far."""
-        with database_errors(self.storage.shown):
+        number = self.optuna_id
+        with self._reading():
             try:
-                trial = self.storage.optuna.get_best_trial(self.optuna_id)
+                trial = self.storage.optuna.get_best_trial(number)
             except (ValueError, KeyError):
                 return None
-        return trial.values[0] if trial.values and trial.values[0] > 0 else None
+            return trial.values[0] if trial.values and trial.values[0] > 0 else None
 
     @property
     def optuna_id(self) -> int:
         """Optuna's number of the study, which a rename in the dashboard changes."""
-        with database_errors(self.storage.shown):
+        with self._reading():
             return self.storage.optuna.get_study_id_from_name(self.name)
 
-    def trials(self) -> list[TrialRecord]:
-        """Return all trials by number."""
-        with database_errors(self.storage.shown):
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Turn what Optuna raises into one sentence."""
+        with database_errors(self.storage.shown), damages(f"The study {self.name!r}"):
             try:
-                return read_trials(self.resolved, self.optuna_study)
-            except _DAMAGES as error:
-                raise InputError(
-                    f"The stored trials of the study {self.name!r} are damaged: {error!r:.200}."
+                yield
+            except KeyError:
+                raise NotFoundError(
+                    f"The study {self.name!r} was deleted or renamed meanwhile."
                 ) from None
+
+    def trials(self) -> list[TrialRecord]:
+        """Return all trials by number.
+
+        Raises
+        ------
+        DamagedError
+            Naming the first trial that cannot be read.
+        """
+        return [self._read(trial) for trial in self._stored_trials()]
+
+    def check(self) -> None:
+        """Read what a run or a copy reads, before it changes anything.
+
+        Raises
+        ------
+        DamagedError
+            If rows of the study are not what this program writes.
+        """
+        what = f"the study {self.name!r}"
+        for trial in self._stored_trials():
+            self._read(trial)
+            with damages(f"Trial {trial.number} of {what}"):
+                check_trial(trial, self.resolved.spec.space)
+        with self._reading():
+            if self.optuna_study.directions != [StudyDirection.MAXIMIZE]:
+                raise ValueError("it must have one value, which is maximised")
+        self.office().check(what)
+        self.workload()
+
+    def _stored_trials(self) -> list[FrozenTrial]:
+        """Read the trials as Optuna has them."""
+        with database_errors(self.storage.shown):
+            what = f"the study {self.name!r}"
+            return read_all_trials(self.storage, self.optuna_id, what)
+
+    def _read(self, trial: FrozenTrial) -> TrialRecord:
+        """Read one trial."""
+        with damages(f"Trial {trial.number} of the study {self.name!r}"):
+            return read_trial(self.resolved, trial)
 
     def best(self) -> BestDesign | None:
         """Return the best feasible design by the order of designs; ``None`` where there is none."""

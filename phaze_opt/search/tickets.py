@@ -17,11 +17,15 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, case, func, or_, select, update
 from sqlalchemy.orm import Session
 
+from phaze_opt.search.damage import DamagedError
 from phaze_opt.search.storage import Storage
 from phaze_opt.search.tables import StudyRow, TicketRow, database_now_s, lease_is_over
 
 MAX_ATTEMPTS = 3
 """A ticket whose holder vanished so often is given up and reported."""
+
+_STATES = ("open", "held", "done", "failed")
+_LONGEST_REASON = 2000
 
 
 @dataclass(frozen=True)
@@ -164,7 +168,7 @@ class TicketOffice:
 
     def fail(self, ticket: Ticket, reason: str) -> bool:
         """Close a ticket whose trial cannot be completed."""
-        return self._change(ticket, state="failed", token=None, reason=reason[:2000])
+        return self._change(ticket, state="failed", token=None, reason=reason[:_LONGEST_REASON])
 
     def give_back(self, ticket: Ticket) -> bool:
         """Open a ticket again, as if it had not been claimed."""
@@ -198,16 +202,36 @@ class TicketOffice:
                 )
             )
         number = {str(state): int(count) for state, count in rows}
-        opened, held, done, failed = (
-            number.get(name, 0) for name in ("open", "held", "done", "failed")
-        )
+        opened, held, done, failed = (number.get(name, 0) for name in _STATES)
         return TicketCounts(opened, held, done, failed, expired or 0)
 
     def reasons(self) -> list[str]:
         """Return why tickets failed, each reason once."""
         query = select(TicketRow.reason).where(self._mine, _STATE == "failed").order_by(TicketRow.k)
         with self._storage.reading() as session:
-            return list(dict.fromkeys(reason or "unknown" for reason in session.scalars(query)))
+            reasons = [str(reason or "unknown") for reason in session.scalars(query)]
+        return list(dict.fromkeys(reason[:_LONGEST_REASON] for reason in reasons))
+
+    def check(self, what: str) -> None:
+        """Refuse tickets that this program has not written.
+
+        Parameters
+        ----------
+        what
+            The study, for the sentence.
+
+        Raises
+        ------
+        DamagedError
+            If their numbers, states or attempts are not possible.
+        """
+        query = select(TicketRow).where(self._mine).order_by(TicketRow.k)
+        with self._storage.reading() as session:
+            for k, row in enumerate(session.scalars(query)):
+                numbers = (row.attempts, 0 if row.trial_number is None else row.trial_number)
+                possible = all(isinstance(each, int) and each >= 0 for each in numbers)
+                if row.k != k or row.state not in _STATES or not possible:
+                    raise DamagedError(f"Ticket {k} of {what} is damaged.")
 
     def running_trials(self) -> set[int] | None:
         """Return the trial numbers that held tickets name.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,13 +12,13 @@ from optuna.distributions import CategoricalDistribution, IntDistribution
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
-from phaze_opt.errors import NotFoundError, PhazeError
+from phaze_opt.errors import InputError, NotFoundError, PhazeError
 from phaze_opt.search.failures import DatabaseError, database_errors, patiently
 from phaze_opt.search.frozen import ResolvedStudy
 from phaze_opt.search.objective import Metrics, Objective, metrics_to_plain
 from phaze_opt.search.results import METRICS_KEY, trial_cost
 from phaze_opt.search.samplers import sampler_for
-from phaze_opt.search.space import distributions, point_of
+from phaze_opt.search.space import distributions, params_of, point_of
 from phaze_opt.search.spec import SpaceSpec
 from phaze_opt.search.stopping import StopNow, StopSignals
 from phaze_opt.search.storage import Storage
@@ -92,7 +92,7 @@ class Worker:
             if last is not None and last.state == TrialState.COMPLETE:
                 self.office.finish(ticket)
                 return
-            if params is None and last is not None and self._is_whole(last.params):
+            if params is None and last is not None and self._is_point(last.params):
                 params = last.params
             self.office.remember(ticket, params)
         if ticket.last_attempt:
@@ -100,7 +100,7 @@ class Worker:
             reason = f"Trial {ticket.k}{point} lost its worker {MAX_ATTEMPTS} times."
             self.office.fail(ticket, reason)
             return
-        if params is not None and not self._is_whole(params):
+        if params is not None and not self._is_point(params):
             params = None
         self._run_trial(ticket, params, on_trial)
 
@@ -162,7 +162,7 @@ class Worker:
         if trial is not None and trial.state == TrialState.COMPLETE:
             self.office.finish(ticket)
             return
-        params = trial.params if trial is not None and self._is_whole(trial.params) else None
+        params = trial.params if trial is not None and self._is_point(trial.params) else None
         self.office.remember(ticket, params or ticket.params)
         self.office.give_back(ticket)
 
@@ -218,9 +218,13 @@ class Worker:
             storage.get_trial_id_from_study_id_trial_number(self.study_id, number)
         )
 
-    def _is_whole(self, params: Any) -> bool:
-        """Whether parameters name every axis of the space, and nothing else."""
-        return set(params) == set(distributions(self.resolved.spec.space))
+    def _is_point(self, params: Mapping[str, Any]) -> bool:
+        """Whether parameters are a point of the space: a database may hold anything."""
+        space = self.resolved.spec.space
+        try:
+            return params == params_of(space, point_of(space, params))
+        except InputError:
+            return False
 
 
 def suggest(trial: Trial, space: SpaceSpec) -> dict[str, Any]:

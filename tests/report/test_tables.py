@@ -11,7 +11,7 @@ from phaze_opt.report.note import note_of
 from phaze_opt.report.tables import pairs_table, rows_table, studies_table, study_table
 from tests.search.fakes import toy_study
 
-HOSTILE = "\x1b[2J[red]x[/red]<script>\r../\n$(rm)"
+HOSTILE = "\x1b[2J[red]x[/red]<script>\r../\n$(rm)![a](b)"
 
 
 def printed(table: object) -> str:
@@ -35,7 +35,8 @@ def test_hostile_names_are_shown_not_run(tmp_path: Path) -> None:
         text = printed(table)
         assert "\x1b" not in text and "\r" not in text
         assert "[red]" in text
-    assert "<script" not in note_of(summary)
+    note = note_of(summary)
+    assert "<script" not in note and "![a]" not in note and "\n$" not in note
 
 
 def test_no_rows_no_table() -> None:
