@@ -13,7 +13,12 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from phaze_opt.estimator.collective import CollectiveName, collective_terms, outermost_level
+from phaze_opt.estimator.collective import (
+    CollectiveName,
+    collective_terms,
+    messages_per_link,
+    outermost_level,
+)
 from phaze_opt.hardware.cluster import Cluster
 from phaze_opt.placement.chain import least_tail_terms
 from phaze_opt.placement.costs import Floats, Integers, StageCosts, collective_table_s, stage_costs
@@ -83,7 +88,7 @@ class CandidateCosts:
         self.schedule: PipelineSchedule = (
             "gpipe" if training.pipeline_schedule == "gpipe" else "1f1b"
         )
-        self._stages: dict[tuple[int, int, Shards, int, int], StageCosts] = {}
+        self._stages: dict[tuple[int, int, float, Shards, int, int], StageCosts] = {}
         self._tails: dict[tuple[int, ...], Floats] = {}
         self._tail_terms: dict[tuple[int, ...], Floats] = {}
 
@@ -113,27 +118,42 @@ class CandidateCosts:
     def least_stages(self, tensor: int, level: int) -> StageCosts:
         """Return what stages cost at least: sharing out all that ZeRO can, gathering for free."""
         most_data = max(1, self.problem.cluster.devices // tensor)
-        return self._table(tensor, level, self.shards(most_data), 1, 1)
+        link = self.problem.cluster.levels[level]
+        return self._table(tensor, level, link.link_bytes_per_s, self.shards(most_data), 1, 1)
+
+    def link_bytes_per_s(self, candidate: Candidate, level: int) -> float:
+        """Return the bandwidth of a message to the next stage, which all devices send at once."""
+        link = self.problem.cluster.levels[level]
+        if candidate.pipeline == 1:
+            return link.link_bytes_per_s
+        stride = candidate.pipeline_stride
+        return link.link_bytes_per_s / messages_per_link(self.problem.cluster, level, stride)
 
     def stages(self, candidate: Candidate, level: int) -> StageCosts:
         """Return the costs of all stages of a candidate, with messages over a network level."""
         shards = self.shards(candidate.data)
         gathering = candidate.data if shards.weights > 1 else 1
         stride = candidate.data_stride if gathering > 1 else 1
-        return self._table(candidate.tensor, level, shards, gathering, stride)
+        link_bytes_per_s = self.link_bytes_per_s(candidate, level)
+        return self._table(candidate.tensor, level, link_bytes_per_s, shards, gathering, stride)
 
     def _table(
-        self, tensor: int, level: int, shards: Shards, gathering: int, stride: int
+        self,
+        tensor: int,
+        level: int,
+        link_bytes_per_s: float,
+        shards: Shards,
+        gathering: int,
+        stride: int,
     ) -> StageCosts:
-        key = (tensor, level, shards, gathering, stride)
+        key = (tensor, level, link_bytes_per_s, shards, gathering, stride)
         if key not in self._stages:
-            link = self.problem.cluster.levels[level]
             terms = collective_terms("all_gather", gathering, self.problem.cluster, stride)
             self._stages[key] = stage_costs(
                 self.problem,
                 tensor,
-                link.latency_s,
-                link.link_bytes_per_s,
+                self.problem.cluster.levels[level].latency_s,
+                link_bytes_per_s,
                 shards,
                 terms if gathering > 1 else (),
             )
@@ -155,9 +175,9 @@ class CandidateCosts:
         total_s = exposed * collective_table_s(terms, size_bytes)
         if candidate.pipeline > 1 and stages.shared_parameters.any():
             # An all-reduce between two stages: one message each way per half of the gradients.
-            link = cluster.levels[level]
             shared_bytes = stages.shared_parameters * float(self.optimizer.gradient_bytes)
-            exchange_s = 2.0 * link.latency_s + shared_bytes / link.link_bytes_per_s
+            link_bytes_per_s = self.link_bytes_per_s(candidate, level)
+            exchange_s = 2.0 * cluster.levels[level].latency_s + shared_bytes / link_bytes_per_s
             total_s = total_s + np.where(shared_bytes > 0, exchange_s, 0.0)
         return np.asarray(total_s)
 

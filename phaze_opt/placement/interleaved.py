@@ -195,9 +195,9 @@ def _tail_s(costs: CandidateCosts, chunks: _Chunks, stage: int) -> tuple[float, 
     tied = [layer.tied_parameters for layer in layers]
     all_tied = sum(layer.tied_parameters for layer in problem.layers[candidate.tensor])
     if max(tied) > 0 and sum(tied) < all_tied:
-        link = problem.cluster.levels[chunks.level]
-        shared_bytes = max(tied) * optimizer.gradient_bytes
-        sync_s += 2.0 * link.latency_s + shared_bytes / link.link_bytes_per_s
+        latency_s = problem.cluster.levels[chunks.level].latency_s
+        link_bytes_per_s = costs.link_bytes_per_s(candidate, chunks.level)
+        sync_s += 2.0 * latency_s + max(tied) * optimizer.gradient_bytes / link_bytes_per_s
     shards = costs.shards(candidate.data).optimizer
     return sync_s, parameters * problem.step_s_per_parameter / shards
 

@@ -3,6 +3,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
+from phaze_opt.hardware.cluster import Cluster, NetworkLevel
+from phaze_opt.placement.candidates import Candidate, CandidateCosts
 from phaze_opt.placement.costs import stage_costs
 from phaze_opt.placement.memory import local_parameters, stage_memory
 from phaze_opt.placement.problem import PlacementProblem
@@ -54,3 +56,17 @@ def test_receives_over_a_skip() -> None:
     # Layers 0 to 2 get the gradient of layer 0 back from the stage that holds layer 4.
     assert skip.receive_gradient_s[0, 3] == plain.receive_gradient_s[0, 3] + message_s
     assert skip.receive_gradient_s[0, 5] == plain.receive_gradient_s[0, 5]
+
+
+def test_messages_between_stages_share_the_links_of_a_torus() -> None:
+    """Stages two rows apart pass through one another; neighbouring rows, and a switch, do not."""
+    ring = NetworkLevel(400.0, 0.0, "torus", axes=(4, 4))
+    on_torus = CandidateCosts(replace(chain(), cluster=Cluster("torus", (ring,), 16)))
+    one_row, two_rows = Candidate.of(4, 4, 1), Candidate.of(2, 8, 1)
+    assert on_torus.link_bytes_per_s(one_row, 0) == 100.0
+    assert on_torus.link_bytes_per_s(two_rows, 0) == 50.0
+    here, apart = on_torus.stages(one_row, 0), on_torus.stages(two_rows, 0)
+    assert apart.receive_gradient_s[0, 1] == 2.0 * here.receive_gradient_s[0, 1]
+    switch = NetworkLevel(400.0, 0.0, "switch")
+    on_switch = CandidateCosts(replace(chain(), cluster=Cluster("switch", (switch,), 16)))
+    assert on_switch.link_bytes_per_s(two_rows, 0) == 400.0
