@@ -3,7 +3,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from phaze_opt.estimator.gemm_groups import group_sizes
@@ -86,6 +86,8 @@ def assert_no_dearer_together(gemm: Gemm, accelerator: Accelerator, parts: list[
 
 
 @given(gemms, accelerators, batches_in_parts())
+@example(Gemm(512, 64, 512), load_accelerator("mi210"), [1, 767])
+@example(Gemm(500, 60, 500), load_accelerator("a100-80"), [384, 383])
 def test_a_batch_never_costs_more_than_its_two_parts(
     gemm: Gemm, accelerator: Accelerator, parts: list[int]
 ) -> None:
@@ -199,6 +201,55 @@ def test_what_is_reported_belongs_to_the_plan(
     if len(plan) > 1:
         cycles = np.maximum(cycles, products * chosen[MEMORY_CYCLES])
     assert row[Column.ARRAY_CYCLES] == pytest.approx(cycles.sum(), rel=1e-12)
+
+
+@given(small_gemms, any_accelerators, st.integers(1, 400))
+def test_one_product_more_is_never_faster(gemm: Gemm, accelerator: Accelerator, batch: int) -> None:
+    """Time rises with the batch."""
+    fewer = latency_cycles(dataclasses.replace(gemm, batch=batch), accelerator)
+    more = latency_cycles(dataclasses.replace(gemm, batch=batch + 1), accelerator)
+    assert fewer <= more * (1 + 1e-12)
+
+
+@given(
+    small_gemms,
+    any_accelerators,
+    batched,
+    st.sampled_from(
+        ["num_tc", "glb_bytes", "glb_bytes_per_cycle", "hbm_bytes_per_s", "l2_tc_bytes"]
+    ),
+)
+def test_more_of_anything_is_never_slower_for_batches(
+    gemm: Gemm, accelerator: Accelerator, batch: int, field: str
+) -> None:
+    """Groups keep what holds for one product: twice the cores, buffer or bandwidth never hurt."""
+    gemm = dataclasses.replace(gemm, batch=batch)
+    doubled = dataclasses.replace(accelerator, **{field: 2 * getattr(accelerator, field)})
+    before, after = latency_cycles(gemm, accelerator), latency_cycles(gemm, doubled)
+    assert after <= before * (1 + 1e-12)
+
+
+@given(small_gemms, any_accelerators, batched)
+def test_transposing_batches_on_a_square_array_changes_nothing(
+    gemm: Gemm, accelerator: Accelerator, batch: int
+) -> None:
+    """(A·B)ᵀ = Bᵀ·Aᵀ for every product of a batch."""
+    square = dataclasses.replace(accelerator, pe_y=accelerator.pe_x, l2_tc_bytes=0)
+    transposed = Gemm(gemm.n, gemm.m, gemm.k, batch)
+    assert latency_cycles(transposed, square) == pytest.approx(
+        latency_cycles(dataclasses.replace(gemm, batch=batch), square), rel=1e-12
+    )
+
+
+@given(small_gemms, any_accelerators, st.lists(batched, min_size=2, max_size=4))
+def test_batches_of_a_table_equal_single_ones_bit_for_bit(
+    gemm: Gemm, accelerator: Accelerator, batches: list[int]
+) -> None:
+    """What ran before leaves no trace in the groups of the next product."""
+    products = [dataclasses.replace(gemm, batch=batch) for batch in batches]
+    together = estimate_rows(products, accelerator)
+    for index, product in enumerate(products):
+        assert np.array_equal(estimate_rows([product], accelerator)[0], together[index])
 
 
 def test_an_odd_product_is_spread_over_all_cores() -> None:
