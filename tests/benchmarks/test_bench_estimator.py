@@ -62,13 +62,30 @@ def tables_of_a_block(model: str, chips: list[Accelerator]) -> None:
 
 
 @pytest.mark.benchmark(group="estimator")
-def test_products_per_second(benchmark: BenchmarkFixture) -> None:
-    """A thousand products on one accelerator, with tiling, bound and traffic."""
+@pytest.mark.parametrize("name", ["tpuv4-lanes", "a100-80"])
+@pytest.mark.parametrize("batches", [False, True])
+def test_products_per_second(benchmark: BenchmarkFixture, name: str, batches: bool) -> None:
+    """A thousand products on one accelerator, with tiling, bound and traffic.
+
+    The larger the private buffers, the more tilings fit; sizes without common factors leave most
+    batches to be split.
+    """
     generator = np.random.default_rng(0)
     shapes = generator.integers(1, 8192, size=(1000, 4))
-    shapes[:, 3] = generator.integers(1, 32, size=1000)
-    chip = load_accelerator("tpuv4-lanes")
+    shapes[:, 3] = generator.integers(1, 32, size=1000) if batches else 1
+    chip = load_accelerator(name)
     benchmark(gemm_table, np.ascontiguousarray(shapes), [chip], [chip.num_tc])
+
+
+@pytest.mark.benchmark(group="estimator")
+def test_products_per_second_over_the_space(benchmark: BenchmarkFixture) -> None:
+    """A hundred products and batches on every tenth tensor-core pool: 41,900 estimates."""
+    generator = np.random.default_rng(0)
+    shapes = generator.integers(1, 8192, size=(100, 4))
+    shapes[:, 3] = generator.integers(1, 32, size=100)
+    chips = tensor_core_pools()[::10]
+    cores = [chip.num_tc for chip in chips]
+    benchmark(gemm_table, np.ascontiguousarray(shapes), chips, cores)
 
 
 @pytest.mark.benchmark(group="estimator")
