@@ -37,6 +37,7 @@ _SAVINGS = {
 _LEAST_PERCENT = 0.05
 _MOST_FIXES = 12
 _LONGEST_ID = 40
+_LONGEST_OPTIONS = 39
 _LINE = 79
 
 Justify = Literal["left", "right"]
@@ -195,7 +196,7 @@ def _gains_table(gains: Iterable[Mapping[str, Any]]) -> RenderableType:
 
 def _fixes_table(fixes: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Show what was tried to make it fit, what fits first."""
-    shown = fixes[:_MOST_FIXES]
+    shown = _telling(fixes)[:_MOST_FIXES]
     table = _table(
         *(("options", "left"), ("", "left"), ("per batch", "right"), ("placement", "left")),
     )
@@ -208,7 +209,7 @@ def _fixes_table(fixes: Sequence[Mapping[str, Any]]) -> RenderableType:
             verdict = f"still {format_bytes(fix['excess_bytes'])} over"
         time_s = fix["time_per_batch_s"]
         table.add_row(
-            escape(" ".join(fix["options"])),
+            escape("\n".join(textwrap.wrap(" ".join(fix["options"]), _LONGEST_OPTIONS))),
             verdict,
             "–" if time_s is None else format_seconds(time_s),
             fix["placement"] or "–",
@@ -216,6 +217,20 @@ def _fixes_table(fixes: Sequence[Mapping[str, Any]]) -> RenderableType:
     left = len(fixes) - len(shown)
     note = f"Tried and not shown: {left}, which --json lists." if left else ""
     return _section("What was tried to make it fit", table, note)
+
+
+def _telling(fixes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Leave out combinations that miss by no less than a part of them does."""
+
+    def is_idle(fix: Mapping[str, Any]) -> bool:
+        return any(
+            set(part["options"]) < set(fix["options"])
+            and part["excess_bytes"] == fix["excess_bytes"]
+            for part in fixes
+            if not part["feasible"]
+        )
+
+    return [fix for fix in fixes if fix["feasible"] or not is_idle(fix)]
 
 
 def _section(title: str, table: Table, note: str = "") -> RenderableType:

@@ -143,7 +143,7 @@ def _memory_sentence(memory: Mapping[str, Any]) -> str:
     words = _listed([f"{kind_words(kind)} {format_bytes(size)}" for kind, size in kinds[:2]])
     share = memory["total_bytes"] / memory["usable_bytes"]
     return (
-        f"The fullest stage holds {format_bytes(memory['total_bytes'])} per device, {share:.0%} of "
+        f"The fullest stage holds {format_bytes(memory['total_bytes'])} per device, {share:.1%} of "
         f"the usable {format_bytes(memory['usable_bytes'])}; most is {words}."
     )
 

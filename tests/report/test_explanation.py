@@ -61,7 +61,7 @@ def test_sentences_hold_the_numbers_of_the_record() -> None:
     assert f"{best['throughput_gain']:+.1%} from {gain_words(best['resource'])}" in gain
     assert "would change nothing" in gain
     share = record["memory"]["total_bytes"] / record["memory"]["usable_bytes"]
-    assert f"{share:.0%} of the usable" in memory
+    assert f"{share:.1%} of the usable" in memory
     for sentence in (speed, time, layer, gain, memory):
         assert sentence.endswith(".") and sentence[0].isupper()
 
@@ -93,6 +93,9 @@ def test_a_combination_is_said_to_be_one() -> None:
     pair = explained("solve", 800_000)
     (sentence,) = [s for s in explanation_sentences(pair) if "change of the training" in s]
     assert "as no single change does" in sentence
+    shown = text(pair)
+    assert max(len(line.rstrip()) for line in shown.splitlines()) <= WIDTH
+    assert "Tried and not shown: " in shown
     nothing = explained("solve", 250_000)
     assert "No change of the training run that was tried makes it fit." in explanation_sentences(
         nothing
