@@ -36,7 +36,6 @@ _BUSY = RESOURCES[:-1]
 _FIELDS = ("tc_s", "vc_s", "glb_s", "hbm_s", "link_s")
 """Busy times of a mode, in the same order."""
 _CORE_OF = {"compute": "TC", "lanes": "VC"}
-_NEGLIGIBLE = 1e-12
 
 
 @dataclass(frozen=True)
@@ -176,12 +175,11 @@ def critical_path(
     if not working:
         return []
     before = {(source, destination) for source, destination, _ in edges}
-    slack_s = _NEGLIGIBLE * max(operators[i].end_s for i in working)
     at = max(working, key=lambda i: (operators[i].end_s, -i))
     path = [at]
-    while operators[at].start_s > slack_s:
-        start_s = operators[at].start_s
-        ending = [i for i in working if abs(operators[i].end_s - start_s) <= slack_s and i != at]
+    while operators[at].start_s > 0.0:
+        # Starts are ends of others to the bit: schedules are laid out operator behind operator.
+        ending = [i for i in working if operators[i].end_s == operators[at].start_s]
         at = max(ending, key=lambda i: ((i, path[-1]) in before, -operators[i].start_s, -i))
         path.append(at)
     return path[::-1]

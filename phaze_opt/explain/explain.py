@@ -39,6 +39,9 @@ class Explanation:
         Where the time goes on the stage with the largest load; ``None`` if infeasible.
     memory
         What the fullest stage holds; ``None`` if something else than memory is in the way.
+    searched_tensor
+        Tensor-parallel widths among which the placement was to be found, with every pipeline depth
+        and number of replicas; empty where degrees were given.
     gains
         What a tenth more of each resource brings; empty if infeasible.
     fixes
@@ -49,6 +52,7 @@ class Explanation:
     layers: tuple[LayerBinding, ...]
     stage: StageTime | None
     memory: MemoryUse | None
+    searched_tensor: tuple[int, ...]
     gains: tuple[Gain, ...]
     fixes: tuple[Fix, ...]
 
@@ -95,6 +99,7 @@ def explain(point: Point, load: LoadWorkload, cache: ScheduleCache | None = None
         layers=layers,
         stage=stage,
         memory=_memory(point, costed, evaluation),
+        searched_tensor=tuple(sorted(costed.costs)) if costed.degrees is None else (),
         gains=gains(trials, costed.problem, evaluation),
         fixes=() if evaluation.feasible else fixes(point, load, schedules),
     )
@@ -136,7 +141,7 @@ def explanation_to_json_dict(explanation: Explanation) -> dict[str, Any]:
     """Return the plain data that ``explain --json`` prints: that of ``evaluate``, and the reasons.
 
     Each layer has ``forward_binding``, ``backward_binding`` and ``recompute_binding``; beside
-    ``layers`` there are ``stage_time``, ``memory``, ``gains`` and ``fixes``.
+    ``layers`` there are ``stage_time``, ``memory``, ``searched_tensor``, ``gains`` and ``fixes``.
     """
     plain = evaluation_to_json_dict(explanation.evaluation)
     for layer, binding in zip(plain["layers"], explanation.layers, strict=True):
@@ -147,8 +152,9 @@ def explanation_to_json_dict(explanation: Explanation) -> dict[str, Any]:
     if explanation.memory is not None:
         excess_bytes = explanation.memory.excess_bytes
         plain["memory"] = to_builtins(explanation.memory) | {"excess_bytes": excess_bytes}
-    plain["gains"] = to_builtins(explanation.gains)
-    plain["fixes"] = to_builtins(explanation.fixes)
+    plain["searched_tensor"] = list(explanation.searched_tensor)
+    plain["gains"] = list(to_builtins(explanation.gains))
+    plain["fixes"] = list(to_builtins(explanation.fixes))
     return plain
 
 

@@ -71,6 +71,7 @@ def explanation_sentences(record: Mapping[str, Any]) -> list[str]:
         return [
             f"It does not fit: {record['reason']}",
             *_shortage_sentences(record),
+            *_search_sentences(record["searched_tensor"]),
             *_fix_sentences(record["fixes"]),
         ]
     speed, time_s = record["throughput_samples_per_s"], record["time_per_batch_s"]
@@ -93,6 +94,15 @@ def _shortage_sentences(record: Mapping[str, Any]) -> list[str]:
         f"The placement that needs least memory takes {format_bytes(memory['total_bytes'])} per "
         f"device, {format_bytes(memory['excess_bytes'])} too much."
     ]
+
+
+def _search_sentences(widths: Sequence[int]) -> list[str]:
+    """Say which degrees were searched in vain."""
+    if not widths:
+        return []
+    listed = _listed([str(width) for width in widths])
+    noun = "width" if len(widths) == 1 else "widths"
+    return [f"Every pipeline depth at the tensor-parallel {noun} {listed} was tried."]
 
 
 def _time_sentence(stage: Mapping[str, Any], time_s: float) -> str:

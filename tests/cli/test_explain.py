@@ -32,7 +32,9 @@ def test_json_has_all_of_evaluate_and_the_reasons(phaze: Phaze) -> None:
     evaluation = run(phaze, "evaluate", "--json").json
     for key in evaluation.keys() - {"layers"}:
         assert record[key] == evaluation[key]
-    assert record.keys() - evaluation.keys() == {"stage_time", "memory", "gains", "fixes"}
+    assert record.keys() - evaluation.keys() == {
+        "stage_time", "memory", "searched_tensor", "gains", "fixes",
+    }  # fmt: skip
     assert sum(record["stage_time"]["parts_s"].values()) == pytest.approx(
         record["time_per_batch_s"]
     )

@@ -50,7 +50,7 @@ def test_the_record_is_that_of_evaluate_and_more() -> None:
             assert binding["bound_s"].keys() == binding["share"].keys() == set(RESOURCES)
             assert sum(binding["bound_s"].values()) == pytest.approx(binding["makespan_s"])
             assert binding["schedule_s"] == sum(binding["idle_s"].values())
-    assert plain["fixes"] == ()
+    assert plain["fixes"] == []
     assert plain["memory"]["excess_bytes"] < 0.0
     kinds = {"parameters", "gradients", "optimizer", "stash", "transient"}
     assert plain["memory"]["bytes_by_kind"].keys() == kinds

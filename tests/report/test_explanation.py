@@ -84,6 +84,8 @@ def test_what_is_short_is_said_once() -> None:
     assert record["reason"].startswith("Layer ")
     shortage = explanation_sentences(record)[1]
     assert shortage.startswith("The placement that needs least memory takes ")
+    searched = "Every pipeline depth at the tensor-parallel widths 1, 2 and 4 was tried."
+    assert explanation_sentences(record)[2] == searched
     given = explained((1, 4, 1), 2_000_000)
     assert len(explanation_sentences(given)) == 3
 
