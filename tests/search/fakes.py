@@ -20,7 +20,7 @@ from phaze_opt.hardware.cluster import Cluster
 from phaze_opt.placement.problem import ChunkWork, Placement, Stage, StageMemory
 from phaze_opt.placement.training import Training
 from phaze_opt.scheduling.problem import Schedule
-from phaze_opt.search.spec import SearchSpec, StudySpec
+from phaze_opt.search.spec import PowerRange, SearchSpec, SpaceSpec, StudySpec
 from phaze_opt.search.storage import Storage, open_storage
 from phaze_opt.search.study import Study
 from phaze_opt.workload.graph import Workload
@@ -145,5 +145,19 @@ def reopened(url: str, name: str = "toy") -> Study:
     """Open the study as another process would."""
     storage: Storage = open_storage(url)
     study = Study.open(name, storage)
+    study.evaluator = toy_evaluator
+    return study
+
+
+def quick_study(
+    storage: Storage | str, trials: int = 3, name: str = "toy", global_batch: int = 64
+) -> Study:
+    """Create a study with one training option, and so few evaluations of baselines."""
+    spec = toy_spec(
+        global_batch=global_batch,
+        space=SpaceSpec(microbatch=PowerRange(2, 2), recompute=("none",)),
+        search=SearchSpec(sampler="random", trials=trials, seed=7),
+    )
+    study = Study.create(spec, storage, name=name, workload=TOY)
     study.evaluator = toy_evaluator
     return study

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
+from phaze_opt.codec import to_json
 from phaze_opt.hardware.cluster import load_cluster
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.placement.training import Training
@@ -153,12 +154,25 @@ def test_schedules_survive_the_process(any_url: str) -> None:
     assert mine["a"] == SCHEDULE
 
 
-def test_hostile_schedules_are_not_used(sqlite_url: str) -> None:
-    """A stored schedule with wrong types counts as none."""
+@pytest.mark.parametrize(
+    "body",
+    [
+        *('{"operators": "rm -rf"}', "[" * 10_000, "null", "7", ""),
+        to_json(replace(SCHEDULE, makespan_s=0.5)).decode(),
+        to_json(replace(SCHEDULE, bound_s=-1.0)).decode(),
+        to_json(SCHEDULE).decode().replace("1.0", "1e999"),
+    ],
+)
+def test_hostile_schedules_are_not_used(sqlite_url: str, body: str) -> None:
+    """A stored schedule that is damaged, or contradicts itself, counts as none and is replaced."""
     storage = open_storage(sqlite_url, create=True)
     with storage.writing() as session:
-        session.add(ScheduleRow(key="a", body='{"operators": "rm -rf"}'))
-    assert ScheduleCache(storage).get("a") is None
+        session.add(ScheduleRow(key="a", body=body))
+    cache = ScheduleCache(storage)
+    assert cache.get("a") is None
+    cache["a"] = SCHEDULE
+    cache.flush()
+    assert ScheduleCache(storage).get("a") == SCHEDULE
 
 
 def test_effort_of_proofs_is_counted(sqlite_url: str) -> None:

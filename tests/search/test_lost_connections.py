@@ -20,10 +20,9 @@ from phaze_opt.search.failures import (
     patiently,
 )
 from phaze_opt.search.space import DesignPoint
-from phaze_opt.search.spec import PowerRange, SearchSpec, SpaceSpec
 from phaze_opt.search.storage import Storage, open_storage
 from phaze_opt.search.study import Study
-from tests.search.fakes import TOY, toy_evaluator, toy_spec
+from tests.search.fakes import quick_study
 from tests.search.test_processes import assert_exactly
 
 TRIALS = 2
@@ -91,14 +90,7 @@ class Saboteur:
 
 def make(storage: Storage, number: int) -> Study:
     """Create a study that shares no evaluation with those of other numbers."""
-    spec = toy_spec(
-        global_batch=64 + number,
-        space=SpaceSpec(microbatch=PowerRange(2, 2), recompute=("none",)),
-        search=SearchSpec(sampler="random", trials=TRIALS, seed=7),
-    )
-    study = Study.create(spec, storage, name=f"n{number}", workload=TOY)
-    study.evaluator = toy_evaluator
-    return study
+    return quick_study(storage, TRIALS, f"n{number}", 64 + number)
 
 
 def found(study: Study) -> list[DesignPoint | None]:
