@@ -68,10 +68,13 @@ Problem = tuple[IntArray, IntArray, IntArray, FloatArray, IntArray]
 """
 _PROBLEM_TYPE = "Tuple((i8[:, ::1], i8[:, ::1], i8[::1], f8[:, ::1], i8[:, ::1]))"
 
-_Scratch = tuple[IntArray, IntArray, IntArray, IntArray, IntArray, IntArray]
+_Scratch = tuple[IntArray, IntArray, IntArray, IntArray, IntArray]
 """Hash table and links of the next layer's states; what is taken after each end; what may start;
-what waits only for its predecessors; a child."""
-_SCRATCH_TYPE = "Tuple((i8[::1], i8[::1], i8[:, ::1], i8[:, ::1], i8[:, ::1], i8[::1]))"
+what waits only for its predecessors."""
+_SCRATCH_TYPE = "Tuple((i8[::1], i8[::1], i8[:, ::1], i8[:, ::1], i8[:, ::1]))"
+
+_SLOTS_PER_STATE = 8
+"""Of the hash table, per state whose children it holds."""
 
 
 @inner("i8(i8[::1], i8[::1], i8[:, ::1], i8[::1], i8[:, ::1], i8, i8)")
@@ -260,6 +263,15 @@ def _finish(state: IntArray, operators: IntArray, lanes: int, first_word: int) -
     return int(makespan)
 
 
+@inner("i8(i8)")
+def _power_of_two(least: int) -> int:
+    """Give the smallest power of two that is not less."""
+    power = 1
+    while power < least:
+        power *= 2
+    return power
+
+
 @compiled(
     f"UniTuple(i8, 5)({_PROBLEM_TYPE}, i8, i8[:, ::1], i8, i8[:, ::1], i8, i8, {_SCRATCH_TYPE})"
 )
@@ -279,8 +291,10 @@ def _expand_layer(
     the least makespan below ``upper`` with the state that reaches it (or ``upper`` and -1).
     """
     operators, demand, capacity, rate, least = problem
-    table, following, usage, found, ready, child = scratch
+    slots, following, usage, found, ready = scratch
     first_word = LISTS + 2 * lanes + least.shape[0]
+    # Clearing a table for many states would take longer than expanding few.
+    table = slots[: min(slots.shape[0], _power_of_two(_SLOTS_PER_STATE * count))]
     fill, dropped, compared = 0, NEVER, 0
     best = -1
     rebuild_table(children, fill, first_word, table, following)
@@ -298,16 +312,17 @@ def _expand_layer(
             bound = _path_bound(state, found[c, 0], found[c, 1], operators, ready, waiting)
             if bound >= upper:
                 continue
+            if fill == children.shape[0]:
+                fill, least_dropped = shrink(children, fill, width, following)
+                dropped = min(dropped, least_dropped)
+                rebuild_table(children, fill, first_word, table, following)
+            child = children[fill]
             _start_operator(state, found[c, 0], found[c, 1], operators, lanes, first_word, child)
             _bound_child(state, bound, rate, least, lanes, child)
             if child[BOUND] >= upper:
                 continue
             child[PARENT] = s
-            if fill == children.shape[0]:
-                fill, least_dropped = shrink(children, fill, width, following)
-                dropped = min(dropped, least_dropped)
-                rebuild_table(children, fill, first_word, table, following)
-            looked = admit(children, fill, child, demand, lanes, first_word, table, following)
+            looked = admit(children, fill, demand, lanes, first_word, table, following)
             compared += abs(looked)
             if looked > 0:
                 fill += 1
@@ -374,14 +389,13 @@ def _first_layer(problem: Problem, lanes: int, room: int) -> tuple[IntArray, Int
 
 def _allocate_scratch(problem: Problem, lanes: int, children: IntArray) -> _Scratch:
     """Allocate what `_expand_layer` works on."""
-    n, (room, columns) = len(problem[0]), children.shape
+    n, room = len(problem[0]), len(children)
     return (
-        np.empty(1 << (2 * room - 1).bit_length(), dtype=np.int64),
+        np.empty(2 << (room - 1).bit_length(), dtype=np.int64),
         np.empty(room, dtype=np.int64),
         np.empty((lanes + 1, len(problem[2])), dtype=np.int64),
         np.empty((2 * n, 2), dtype=np.int64),
         np.empty((n, 2), dtype=np.int64),
-        np.empty(columns, dtype=np.int64),
     )
 
 

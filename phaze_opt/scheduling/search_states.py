@@ -123,21 +123,21 @@ def shrink(states: IntArray, count: int, width: int, scratch: IntArray) -> tuple
     return kept, dropped
 
 
-@inner("i8(i8[:, ::1], i8, i8[::1], i8[:, ::1], i8, i8, i8[::1], i8[::1])")
+@inner("i8(i8[:, ::1], i8, i8[:, ::1], i8, i8, i8[::1], i8[::1])")
 def admit(
     states: IntArray,
     count: int,
-    child: IntArray,
     demand: IntArray,
     lanes: int,
     first_word: int,
     table: IntArray,
     following: IntArray,
 ) -> int:
-    """Write a child behind the layer's states unless one dominates it; bury those it dominates.
+    """Admit the child behind the layer's states unless one dominates it; bury those it dominates.
 
-    Returns one more than the number of states compared, negative if the child is not written.
+    Returns one more than the number of states compared, negative if the child is not admitted.
     """
+    child = states[count]
     slot = _slot(child, first_word, table.shape[0])
     x, previous, looked = table[slot], -1, 1
     while x >= 0:
@@ -157,8 +157,6 @@ def admit(
         else:
             following[previous] = following[x]
         x = following[x]
-    for column in range(child.shape[0]):
-        states[count, column] = child[column]
     following[count] = table[slot]
     table[slot] = count
     return looked
