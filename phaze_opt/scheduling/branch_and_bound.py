@@ -13,7 +13,7 @@ import numpy as np
 from phaze_opt.scheduling.bounds import Bounds, mixed_bound
 from phaze_opt.scheduling.instance import INTRA, SINGLE, Instance
 from phaze_opt.scheduling.plan import Plan, near
-from phaze_opt.scheduling.search_kernel import search
+from phaze_opt.scheduling.search_pass import search
 from phaze_opt.scheduling.search_states import FloatArray, IntArray
 
 _FIRST_WIDTH, _SECOND_WIDTH, _GROWTH, _LAST_WIDTH = 16, 2**10, 8, 2**15

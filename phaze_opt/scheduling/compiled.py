@@ -14,8 +14,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 _njit: Any = numba.njit
 
 # Numba's cache notices a change of the file that holds a function, but not of the files whose
-# functions it calls. So the name under which it is stored depends on all of them.
-_SOURCES = sorted(Path(__file__).parent.glob("search_*.py"))
+# functions it calls, nor of how it is compiled. So the name under which it is stored depends on
+# all of them.
+_SOURCES = [Path(__file__), *sorted(Path(__file__).parent.glob("search_*.py"))]
 _DIGEST = hashlib.blake2b(b"".join(path.read_bytes() for path in _SOURCES), digest_size=6)
 
 
