@@ -1,13 +1,15 @@
 """What would make a point fit that does not: changes of the training run, each of them tried.
 
-Single changes first. Where none is enough: two of different kinds together, and where that is not
-either, the strongest of every kind at once. The least memory that fits is always looked for.
+Single changes first, then two of different kinds together that help without being enough alone:
+they may be faster than one that is. Where no single change is enough, all pairs; and where none of
+them is either, the strongest of every kind at once. The least memory that fits is always looked
+for.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -87,15 +89,31 @@ def fixes(point: Point, load: LoadWorkload, cache: ScheduleCache) -> tuple[Fix, 
         Those that fit first, by time per batch; then the others, the nearest first.
     """
     steps = list(single_steps(point))
-    tried: list[Fix] = []
-    for combinations in (((step,) for step in steps), pairs(steps), [strongest(steps)]):
-        tried += _try(point, combinations, load, cache)
-        if any(fix.feasible for fix in tried):
-            break
+    tried = _try(point, [(step,) for step in steps], load, cache)
+    if any(fix.feasible for fix in tried.values()):
+        short = misfit_of(point.costed(cache))
+        tried |= _try(point, pairs(_helpful(tried, short)), load, cache)
+    else:
+        tried |= _try(point, pairs(steps), load, cache)
+    if not any(fix.feasible for fix in tried.values()):
+        tried |= _try(point, [strongest(steps)], load, cache)
+    found = list(tried.values())
     larger = least_hbm(point, cache)
     if larger is not None:
-        tried.append(_tried(("hbm_size",), point, larger, cache))
-    return tuple(sorted(tried, key=_rank))
+        found.append(_tried(("hbm_size",), point, larger, cache))
+    return tuple(sorted(found, key=_rank))
+
+
+def _helpful(tried: Mapping[tuple[Step, ...], Fix], short: MisfitError | None) -> list[Step]:
+    """Return the single changes after which less is missing than before."""
+    if short is None:
+        return []
+    before = short.memory.total - short.usable_bytes
+    return [
+        step
+        for (step, *_), fix in tried.items()
+        if fix.excess_bytes is not None and fix.excess_bytes < before
+    ]
 
 
 def _rank(fix: Fix) -> tuple[bool, float, float, int, tuple[str, ...]]:
@@ -165,26 +183,28 @@ def _first_guess(costed: CostedPoint, usable_share: float) -> int:
 
 def _try(
     point: Point,
-    combinations: Iterable[Sequence[Step]],
+    combinations: Iterable[tuple[Step, ...]],
     load: LoadWorkload,
     cache: ScheduleCache,
-) -> list[Fix]:
+) -> dict[tuple[Step, ...], Fix]:
     """Evaluate combinations of changes; what cannot be captured is left out."""
-    found: dict[tuple[str, ...], Fix] = {}
+    found: dict[tuple[Step, ...], Fix] = {}
+    seen: set[tuple[str, ...]] = set()
     for steps in combinations:
         changed = point
         for step in steps:
             changed = step.applied(changed)
         options = changed_options(point, changed)
-        if not options or options in found:
+        if not options or options in seen:
             continue
+        seen.add(options)
         try:
             changed = replace(changed, workload=_captured(changed, load))
             kinds = tuple(step.kind for step in steps)
-            found[options] = _tried(kinds, point, changed, cache)
+            found[steps] = _tried(kinds, point, changed, cache)
         except InputError:
             continue
-    return list(found.values())
+    return found
 
 
 def _captured(after: Point, load: LoadWorkload) -> Workload:

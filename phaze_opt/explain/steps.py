@@ -19,7 +19,7 @@ _EXCLUSIVE = (frozenset(("placement", "tensor")), frozenset(("placement", "pipel
 """A placement that is found anew leaves nothing to widen or deepen."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Step:
     """One change.
 

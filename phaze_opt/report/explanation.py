@@ -128,7 +128,7 @@ def _path_tables(layers: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
         if layer[f"{name}_binding"]["critical_path"]
     ]
     if len(shown) < len(layers):
-        tables.append(_wrapped("\nThe other layers take little time; --json has their paths."))
+        tables.append(Text("\nThe other layers take little time; --json has their paths."))
     return tables
 
 
@@ -209,7 +209,7 @@ def _fixes_table(fixes: Sequence[Mapping[str, Any]]) -> RenderableType:
             verdict = f"still {format_bytes(fix['excess_bytes'])} over"
         time_s = fix["time_per_batch_s"]
         table.add_row(
-            escape("\n".join(textwrap.wrap(" ".join(fix["options"]), _LONGEST_OPTIONS))),
+            "\n".join(map(escape, _lines(" ".join(fix["options"]), _LONGEST_OPTIONS))),
             verdict,
             "–" if time_s is None else format_seconds(time_s),
             fix["placement"] or "–",
@@ -241,7 +241,12 @@ def _section(title: str, table: Table, note: str = "") -> RenderableType:
 
 def _wrapped(sentence: str, style: str = "") -> Text:
     """Break a sentence into lines that a narrow terminal shows whole."""
-    return Text(textwrap.fill(sentence, _LINE, break_on_hyphens=False), style=style)
+    return Text("\n".join(_lines(sentence, _LINE)), style=style)
+
+
+def _lines(text: str, width: int) -> list[str]:
+    """Break text at spaces; an option stays whole."""
+    return textwrap.wrap(text, width, break_on_hyphens=False)
 
 
 def _table(*columns: tuple[str, Justify]) -> Table:

@@ -165,7 +165,8 @@ def _fix_sentences(fixes: Sequence[Mapping[str, Any]]) -> list[str]:
     sentences = []
     if runs:
         best = runs[0]
-        alone = "" if len(best["kinds"]) == 1 else ", as no single change does"
+        single = any(len(fix["kinds"]) == 1 for fix in runs)
+        alone = "" if single else ", as no single change does"
         sentences.append(
             f"The fastest change of the training run that makes it fit is "
             f"{' '.join(best['options'])}{alone}: {best['throughput_samples_per_s']:,.1f} "

@@ -135,10 +135,15 @@ def kinds(found: tuple[Fix, ...]) -> set[tuple[str, ...]]:
     return {fix.kinds for fix in found}
 
 
-def test_combinations_are_tried_only_where_no_single_change_fits() -> None:
-    """Pairs come where no single change of the run is enough, all kinds at once after that."""
+def test_combinations_are_tried_where_single_changes_are_not_enough() -> None:
+    """Pairs of what helps but is not enough, all pairs where nothing is, all kinds at once last."""
     easy, hard, harder = (fixes(CROWDED[index], tiny, {}) for index in (0, 2, 3))
-    assert max(len(each) for each in kinds(easy)) == 1
+    alone = {fix.options: fix for fix in easy if len(fix.kinds) == 1}
+    assert any(fix.feasible for fix in alone.values())
+    enough = {fix.options[0] for fix in alone.values() if fix.feasible}
+    for fix in easy:
+        assert len(fix.kinds) == 1 or not set(fix.options) & enough
+    assert max(len(each) for each in kinds(easy)) == 2
     assert any(fix.feasible and len(fix.kinds) == 1 and "hbm" not in fix.kinds[0] for fix in easy)
     assert max(len(each) for each in kinds(hard)) == 2
     assert max(len(each) for each in kinds(harder)) > 2

@@ -71,11 +71,13 @@ def test_what_does_not_fit_comes_with_what_would() -> None:
     record = explained((1, 4, 1), 2_000_000)
     reason, change, memory = explanation_sentences(record)
     assert reason == f"It does not fit: {record['reason']}"
-    assert "makes it fit is --placement solve" in change
+    best = next(fix for fix in record["fixes"] if "hbm_size" not in fix["kinds"])
+    assert best["feasible"] and f"makes it fit is {' '.join(best['options'])}:" in change
     assert "it would need 1 GiB of HBM" in memory
     shown = text(record)
     assert "--recompute full" in shown and "still " in shown and "fits" in shown
     assert "Critical path" not in shown
+    assert "--sequence-parallel" in shown
 
 
 def test_what_is_short_is_said_once() -> None:
