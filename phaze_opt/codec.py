@@ -8,6 +8,7 @@ is ever executed.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 import typing
 from collections.abc import Mapping
@@ -86,6 +87,7 @@ def _refuse_unknown_keys(plain: object, kind: Any, what: str) -> None:
         for key, value in plain.items():
             if key not in hints:
                 raise unknown_name(f"key in the {what}:", key, hints)
+            _refuse_unknown_words(value, hints[key], f"{key} in the {what}:")
             _refuse_unknown_keys(value, hints[key], what)
         return
     arguments = [a for a in typing.get_args(kind) if a is not Ellipsis]
@@ -101,6 +103,29 @@ def _refuse_unknown_keys(plain: object, kind: Any, what: str) -> None:
     elif isinstance(plain, list) and len(arguments) == 1:
         for value in plain:
             _refuse_unknown_keys(value, arguments[0], what)
+
+
+def _refuse_unknown_words(plain: object, kind: Any, what: str) -> None:
+    """Name what is allowed where one of a few words is expected; msgspec does not."""
+    if isinstance(plain, list):
+        for argument in typing.get_args(kind):
+            for value in plain:
+                _refuse_unknown_words(value, argument, what)
+    elif isinstance(plain, str):
+        words = _words(kind)
+        if words and plain not in words:
+            raise unknown_name(what, plain, words)
+
+
+@functools.cache
+def _words(kind: Any) -> frozenset[str]:
+    """Return the strings that a value of a type can be; none where it can be any or no string."""
+    arguments = typing.get_args(kind)
+    if typing.get_origin(kind) is typing.Literal:
+        return frozenset(each for each in arguments if isinstance(each, str))
+    if typing.get_origin(kind) in (typing.Union, types.UnionType) and str not in arguments:
+        return frozenset().union(*map(_words, arguments))
+    return frozenset()
 
 
 def _write_defaults(value: Any) -> None:

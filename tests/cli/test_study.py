@@ -5,10 +5,15 @@ from __future__ import annotations
 import csv
 import json
 import os
+import pty
+import select
+import signal
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,6 +85,78 @@ def test_another_spec_under_the_same_name(phaze: Phaze, small_study: Path) -> No
     ran = phaze("study", "create", str(small_study), "--exist-ok")
     assert ran.code == 4
     assert "another spec" in ran.sentence
+
+
+@pytest.fixture
+def terminal() -> Iterator[Callable[..., tuple[subprocess.Popen[bytes], Callable[[], str]]]]:
+    """Return what runs a command with a terminal as its stderr, and what reads the terminal."""
+    ends: list[int] = []
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def start(*arguments: str, out: Any) -> tuple[subprocess.Popen[bytes], Callable[[], str]]:
+        ours, theirs = pty.openpty()
+        ends.extend((ours, theirs))
+        process = subprocess.Popen(
+            [sys.executable, "-c", "from phaze_opt.cli.main import run; run()", *arguments],
+            env=os.environ | {"TERM": "xterm", "COLUMNS": "200"},
+            stdin=theirs,
+            stdout=theirs if out is None else out,
+            stderr=theirs,
+        )
+        processes.append(process)
+
+        def read() -> str:
+            """Read what there is, for up to a tenth of a second."""
+            ready, _, _ = select.select([ours], [], [], 0.1)
+            return os.read(ours, 100_000).decode() if ready else ""
+
+        return process, read
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+    for end in ends:
+        os.close(end)
+
+
+def test_a_study_is_watched_until_ctrl_c(
+    phaze: Phaze, small_study: Path, terminal: Callable[..., Any]
+) -> None:
+    """``show --watch`` shows the study anew until it is done; Ctrl-C ends it cleanly."""
+    phaze("study", "create", str(small_study))
+    process, read = terminal("study", "show", "small", "--watch", out=None)
+    shown = ""
+    while shown.count("nothing feasible yet") < 2:
+        assert process.poll() is None, shown
+        shown += read()
+    process.send_signal(signal.SIGINT)
+    while process.poll() is None:
+        shown += read()
+    shown += read()
+    assert process.returncode == 130
+    assert "Traceback" not in shown and "Error" not in shown
+    phaze("study", "run", "small", "--trials", "6")
+    process, read = terminal("study", "show", "small", "--watch", out=None)
+    while process.poll() is None:
+        read()
+    assert process.returncode == 0
+
+
+def test_progress_is_for_terminals(
+    phaze: Phaze, small_study: Path, terminal: Callable[..., Any]
+) -> None:
+    """On a terminal a bar shows the best value, the rate and the time left; elsewhere nothing."""
+    phaze("study", "create", str(small_study))
+    assert phaze("study", "run", "small", "--trials", "2").err == "storage sqlite:///phaze.db\n"
+    process, read = terminal("study", "run", "small", out=subprocess.PIPE)
+    shown = ""
+    while process.poll() is None:
+        shown += read()
+    shown += read()
+    assert process.stdout.read() == b"6 of 6 trials complete\n"
+    for words in ("6/6", "best ", " samples/s", " trials/s, ", " s left"):
+        assert words in shown
 
 
 def test_no_answer_yet(phaze: Phaze, small_study: Path) -> None:

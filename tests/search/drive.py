@@ -6,6 +6,8 @@ import argparse
 import os
 import signal
 import sys
+import time
+from datetime import datetime, timedelta
 from typing import Any
 from unittest.mock import patch
 
@@ -39,6 +41,19 @@ def arm(where: str) -> None:
         patch.object(TicketOffice, "finish", die).start()
 
 
+def shift_clock(hours: float) -> None:
+    """Let this process believe that it is later, or earlier, than it is."""
+    seconds, now = 3600 * hours, time.time
+
+    class Shifted(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return datetime.now(tz) + timedelta(seconds=seconds)
+
+    patch("time.time", lambda: now() + seconds).start()
+    patch("optuna.storages._rdb.storage.datetime", Shifted).start()
+
+
 def main() -> int:
     """Run, and print what came of it."""
     parser = argparse.ArgumentParser()
@@ -47,7 +62,9 @@ def main() -> int:
     parser.add_argument("--lease", type=float, default=30.0)
     parser.add_argument("--evaluator", default="toy_evaluator")
     parser.add_argument("--die", default="never")
+    parser.add_argument("--clock", type=float, default=0.0)
     options = parser.parse_args()
+    shift_clock(options.clock)
     storage: Storage = open_storage()
     study = Study.open("toy", storage)
     study.evaluator = getattr(fakes, options.evaluator)

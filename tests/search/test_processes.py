@@ -108,6 +108,21 @@ def test_a_stalled_worker_loses_its_trial(sqlite_url: str, drive: Drive) -> None
     assert_exactly(study, 12)
 
 
+def test_clocks_an_hour_apart(
+    any_url: str, drive: Drive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leases are on the database's clock: nobody takes over what another one is computing."""
+    monkeypatch.setenv(COUNT_VARIABLE, str(tmp_path / "count"))
+    study = toy_study(any_url)
+    arguments = ("--total", "14", "--evaluator", "slow_evaluator", "--lease", "5")
+    workers = [drive(any_url, *arguments, "--clock", hours) for hours in ("-1", "0", "1")]
+    assert [ended(worker) for worker in workers] == [0, 0, 0]
+    assert_exactly(study, 14)
+    assert counted(study)["failed"] == 0
+    lines = (tmp_path / "count").read_text().splitlines()
+    assert len(lines) == len(set(lines))
+
+
 @pytest.mark.parametrize(
     ("number", "code", "workers"), [(signal.SIGINT, 130, 2), (signal.SIGTERM, 143, 1)]
 )
@@ -129,19 +144,22 @@ def test_a_signal_finishes_the_running_trial(
     assert_exactly(study, 20)
 
 
-def test_a_second_signal_gives_the_ticket_back(sqlite_url: str, drive: Drive) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_second_signal_gives_the_ticket_back(sqlite_url: str, drive: Drive, workers: int) -> None:
     """The second signal does not wait for the running trial, whose ticket is open at once."""
     study = toy_study(sqlite_url)
-    process = drive(sqlite_url, "--total", "5", "--evaluator", "stuck_evaluator")
+    arguments = ("--total", "5", "--workers", str(workers))
+    process = drive(sqlite_url, *arguments, "--evaluator", "stuck_evaluator")
     wait_for(study, 1)
-    time.sleep(0.5)
+    # Points above the area limit are over at once; the first one that is not is stuck.
+    time.sleep(1.0)
     process.send_signal(signal.SIGINT)
     time.sleep(0.5)
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
     assert ended(process) == 130
     counts = study.office().counts()
-    assert (counts.held, counts.open) == (0, 4)
+    assert (counts.held, counts.failed) == (0, 0) and counts.open == 5 - counts.done > 0
     assert counted(study)["running"] == 0
     assert study.run(5).counts.done == 5
     assert_exactly(study, 5)

@@ -53,7 +53,12 @@ def test_quickstart_is_valid() -> None:
         # A typo, on the outside and inside a table: the nearest key is named.
         ("devises = 9", "Did you mean 'devices'"),
         ("[space]\nnum_tcs = { min = 1, max = 2 }", "Did you mean 'num_tc'"),
-        ("[search]\nsampler = 'tpr'", "tpr"),
+        # A word that is none of the allowed ones: all of them are named.
+        ("[search]\nsampler = 'tpr'", "Unknown sampler .*Allowed: climb, nsga2, random, tpe"),
+        ("optimizer = 'sgdm'", "Unknown optimizer .*'sgd'"),
+        ("[area]\nmodel = 'die'", "Unknown model .*Allowed: chip, phaze-22nm"),
+        ("[space]\nrecompute = ['none', 'ful']", "Unknown recompute .*'full'"),
+        ("[space]\npe_vc = 'pe_y'", "Unknown pe_vc .*Allowed: pe_x"),
         # Ranges that make no sense.
         ("[space]\nnum_tc = { min = 3, max = 8 }", "power of two"),
         ("[space]\nnum_tc = { min = 8, max = 4 }", "must not be above max"),

@@ -89,6 +89,19 @@ def test_short_leases_run_out_by_themselves(any_url: str) -> None:
     assert office.claim("you", 1) is not None
 
 
+@pytest.mark.parametrize("until_s", ["'tomorrow'", "'9999-12-31'", "1e300", "x'ff'"])
+def test_an_odd_lease_keeps_nobody_waiting(sqlite_url: str, until_s: str) -> None:
+    """A lease whose end is a text, or lies years ahead, counts as over."""
+    study = toy_study(sqlite_url)
+    office = study.office(lease_s=30.0)
+    office.issue(1)
+    assert office.claim("me", 1) is not None
+    with study.storage.engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE phaze_ticket SET until_s = {until_s}")
+    assert office.counts().expired == 1
+    assert office.claim("you", 1) is not None
+
+
 def test_a_deadly_ticket_is_given_up(office: TicketOffice) -> None:
     """After three lost leases a ticket may only be closed."""
     office.issue(1)
