@@ -88,7 +88,9 @@ class PassBinding:
         First operator first.
     saving
         Share of the makespan that a tenth more of each resource saves, all operators estimated and
-        scheduled anew; keys are those of `phaze_opt.explain.gains.Gain`.
+        scheduled anew; keys are those of `phaze_opt.explain.gains.Gain`. It may be negative: an
+        operator that becomes shorter takes a larger, rigid share of the other bandwidths, and may
+        then no longer run beside another one.
     """
 
     makespan_s: float
