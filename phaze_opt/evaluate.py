@@ -13,6 +13,7 @@ from typing import Literal
 
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.estimator.estimate import ENERGY_LEVELS
+from phaze_opt.estimator.limits import check_chip
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.evaluation import Evaluation
 from phaze_opt.hardware.accelerator import Accelerator
@@ -27,7 +28,7 @@ from phaze_opt.placement.training import OPTIMIZERS, Training
 from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import Workload, WorkloadVariant
 
-COST_MODEL_VERSION = "1"
+COST_MODEL_VERSION = "2"
 """Changes whenever any number that `evaluate` returns does; a golden file holds that."""
 
 Degrees = tuple[int, int, int]
@@ -77,8 +78,8 @@ def evaluate(
     Raises
     ------
     InputError
-        If the workload was not captured at the microbatch or at the given tensor degree, or the
-        model has no expert placement.
+        If the workload was not captured at the microbatch or at the given tensor degree, the model
+        has no expert placement, or no such chip can be built.
     """
     point = cost_point(
         workload,
@@ -130,6 +131,7 @@ def cost_point(
 
     Parameters and errors are those of `evaluate`.
     """
+    check_chip(accelerator)
     degrees = _degrees(placement, workload, cluster)
     if fusion is None:
         fusion = "epilogue" if accelerator.concurrent_operators else "elementwise"
