@@ -114,7 +114,7 @@ def _prefixes(
     return most, least_sum, backward
 
 
-@inner("int64(float64[:,::1], int64[:,::1], int64, int64, float64, float64, float64)")
+@inner
 def _keep(
     labels: Floats,
     origin: Integers,

@@ -12,32 +12,26 @@ F = TypeVar("F", bound=Callable[..., object])
 _njit: Any = numba.njit
 
 
-def compiled(signature: str, **options: bool) -> Callable[[F], F]:
+def compiled(signature: str) -> Callable[[F], F]:
     """Return a decorator that compiles a function for exactly this signature.
 
     The machine code is cached beside the source (or in the user's cache folder), so only the first
     run ever pays for it. Floating-point operations keep their order: results do not depend on the
     machine.
-
-    Parameters
-    ----------
-    signature
-        In numba's notation.
-    **options
-        Further options of `numba.njit`.
     """
 
     def decorate(function: F) -> F:
-        result: F = _njit(signature, cache=True, fastmath=False, **options)(function)
+        result: F = _njit(signature, cache=True, fastmath=False)(function)
         return result
 
     return decorate
 
 
-def inner(signature: str) -> Callable[[F], F]:
-    """Return a decorator for a function that is compiled into those that call it.
+def inner(function: F) -> F:
+    """Compile a function into those that call it, whenever they are compiled.
 
     It may allocate nothing: numba would count references to its arrays with atomic operations at
     every call.
     """
-    return compiled(signature, forceinline=True, _nrt=False)
+    result: F = _njit(forceinline=True, _nrt=False)(function)
+    return result

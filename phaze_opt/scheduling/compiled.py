@@ -20,7 +20,7 @@ _SOURCES = [Path(__file__), *sorted(Path(__file__).parent.glob("search_*.py"))]
 _DIGEST = hashlib.blake2b(b"".join(path.read_bytes() for path in _SOURCES), digest_size=6)
 
 
-def compiled(signature: str, **options: bool) -> Callable[[F], F]:
+def compiled(signature: str) -> Callable[[F], F]:
     """Compile for one signature, so that nothing is compiled twice, or read what was compiled.
 
     The function may allocate nothing: numba would count references to arrays with atomic
@@ -30,22 +30,20 @@ def compiled(signature: str, **options: bool) -> Callable[[F], F]:
     ----------
     signature
         In numba's notation.
-    **options
-        Further options of `numba.njit`.
     """
-    options["_nrt"] = False
 
     def decorate(function: F) -> F:
         function.__qualname__ = f"{function.__qualname__}_{_DIGEST.hexdigest()}"
         try:
-            result: F = _njit(signature, cache=True, **options)(function)
+            result: F = _njit(signature, cache=True, _nrt=False)(function)
         except RuntimeError:  # neither the package's folder nor the user's cache can be written
-            result = _njit(signature, **options)(function)
+            result = _njit(signature, _nrt=False)(function)
         return result
 
     return decorate
 
 
-def inner(signature: str) -> Callable[[F], F]:
-    """Compile a function into those that call it."""
-    return compiled(signature, no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True)
+def inner(function: F) -> F:
+    """Compile a function into those that call it, whenever they are compiled."""
+    result: F = _njit(forceinline=True, _nrt=False)(function)
+    return result

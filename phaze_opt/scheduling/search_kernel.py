@@ -67,7 +67,7 @@ _SLOTS_PER_STATE = 8
 """Of the hash table, per state whose children it holds."""
 
 
-@inner("i8(i8[::1], i8[::1], i8[:, ::1], i8[::1], i8[:, ::1], i8, i8)")
+@inner
 def _earliest_start(
     state: IntArray,
     operator: IntArray,
@@ -102,10 +102,7 @@ def _earliest_start(
     return int(max(state[NOW], state[LISTS + lanes + passed - 1]))
 
 
-@inner(
-    "UniTuple(i8, 3)(i8[::1], i8[:, ::1], i8[:, ::1], i8[::1], i8, i8,"
-    " i8[:, ::1], i8[:, ::1], i8[:, ::1])"
-)
+@inner
 def _list_candidates(
     state: IntArray,
     operators: IntArray,
@@ -159,7 +156,7 @@ def _list_candidates(
     return candidates, waiting, least_end
 
 
-@inner("void(i8[::1], i8, i8, i8[:, ::1], i8, i8, i8[::1])")
+@inner
 def _start_operator(
     state: IntArray,
     code: int,
@@ -195,7 +192,7 @@ def _start_operator(
     child[OPENING] = state[OPENING] == 1 and operators[i, FIRST] == (code & 1)
 
 
-@inner("i8(i8[::1], i8, i8, i8[:, ::1], i8[:, ::1], i8)")
+@inner
 def _path_bound(
     state: IntArray, code: int, start: int, operators: IntArray, ready: IntArray, waiting: int
 ) -> int:
@@ -214,7 +211,7 @@ def _path_bound(
     return int(bound)
 
 
-@inner("void(i8[::1], i8, f8[:, ::1], i8[:, ::1], i8, i8[::1])")
+@inner
 def _bound_child(
     state: IntArray, bound: int, rate: FloatArray, least: IntArray, lanes: int, child: IntArray
 ) -> None:
@@ -239,7 +236,7 @@ def _bound_child(
     child[KEY] = bound + (total // least.shape[0] >> 4)
 
 
-@inner("i8(i8[::1], i8[:, ::1], i8, i8)")
+@inner
 def _finish(state: IntArray, operators: IntArray, lanes: int, first_word: int) -> int:
     """Give the makespan where all operators left can come last, else `NEVER`."""
     makespan = state[NOW]
@@ -253,7 +250,7 @@ def _finish(state: IntArray, operators: IntArray, lanes: int, first_word: int) -
     return int(makespan)
 
 
-@inner("i8(i8)")
+@inner
 def _power_of_two(least: int) -> int:
     """Give the smallest power of two that is not less."""
     power = 1

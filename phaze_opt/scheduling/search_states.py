@@ -28,13 +28,13 @@ DURATION, BELOW, SHORTEST, TWIN, LAST, FIRST, ANCESTORS = 0, 2, 3, 4, 5, 6, 7
 NOW, BOUND, KEY, PARENT, CODE, ALIVE, OPENING, RUNNING, LISTS = 0, 1, 2, 3, 4, 5, 6, 7, 8
 
 
-@inner("b1(i8[::1], i8, i8)")
+@inner
 def has(row: IntArray, first_word: int, operator: int) -> bool:
     """Say whether the set that starts at a column holds an operator."""
     return bool((row[first_word + (operator >> 6)] >> (operator & 63)) & 1)
 
 
-@inner("i8(i8[::1], i8, i8)")
+@inner
 def _slot(row: IntArray, first_word: int, slots: int) -> int:
     """Hash a set of operators to a place in a table, whose size is a power of two."""
     mixed = 0
@@ -44,7 +44,7 @@ def _slot(row: IntArray, first_word: int, slots: int) -> int:
     return mixed & (slots - 1)
 
 
-@inner("b1(i8[::1], i8[::1], i8[:, ::1], i8)")
+@inner
 def _dominates(one: IntArray, other: IntArray, demand: IntArray, lanes: int) -> bool:
     """Say whether a state can do all that another one of the same set can, as early."""
     if one[NOW] > other[NOW] or one[OPENING] < other[OPENING]:
@@ -65,7 +65,7 @@ def _dominates(one: IntArray, other: IntArray, demand: IntArray, lanes: int) -> 
     return True
 
 
-@inner("i8(i8[::1], i8, i8)")
+@inner
 def _kth_smallest(values: IntArray, count: int, k: int) -> int:
     """Give the k-th smallest, from 0, of the first values, which are reordered (Hoare's find)."""
     low, high = 0, count - 1
@@ -90,7 +90,7 @@ def _kth_smallest(values: IntArray, count: int, k: int) -> int:
     return int(values[k])
 
 
-@inner("UniTuple(i8, 2)(i8[:, ::1], i8, i8, i8[::1])")
+@inner
 def shrink(states: IntArray, count: int, width: int, scratch: IntArray) -> tuple[int, int]:
     """Keep at most ``width`` living states, least keys first; give also the least bound dropped."""
     living = 0
@@ -123,7 +123,7 @@ def shrink(states: IntArray, count: int, width: int, scratch: IntArray) -> tuple
     return kept, dropped
 
 
-@inner("i8(i8[:, ::1], i8, i8[:, ::1], i8, i8, i8[::1], i8[::1])")
+@inner
 def admit(
     states: IntArray,
     count: int,
@@ -162,7 +162,7 @@ def admit(
     return looked
 
 
-@inner("void(i8[:, ::1], i8, i8, i8[::1], i8[::1])")
+@inner
 def rebuild_table(
     states: IntArray, count: int, first_word: int, table: IntArray, following: IntArray
 ) -> None:
