@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
@@ -11,8 +13,11 @@ import phaze_opt.search.copying as copying_module
 from phaze_opt.errors import ConflictError
 from phaze_opt.search.catalogue import delete_orphans, list_studies
 from phaze_opt.search.copying import best_points, copy_study, restart_study
-from phaze_opt.search.registry import find_orphans
+from phaze_opt.search.failures import DatabaseError
+from phaze_opt.search.leases import expire
+from phaze_opt.search.registry import delete_study, find_orphans, study_uids
 from phaze_opt.search.storage import open_storage
+from phaze_opt.search.tables import StudyRow, TicketRow
 from tests.search.fakes import reopened, toy_study
 from tests.search.test_study import answer
 
@@ -56,3 +61,91 @@ def test_orphans_are_found_and_deleted(sqlite_url: str) -> None:
     assert find_orphans(study.storage) == {}
     toy_study(sqlite_url)
     assert reopened(sqlite_url).office().counts().done == 0
+
+
+@pytest.mark.parametrize(
+    "step", ["store_frozen", "_copy_tickets", "_copy_evaluations", "_copy_trials"]
+)
+def test_a_copy_that_is_being_made_is_no_orphan(
+    any_url: str, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Whoever deletes orphans while a study is copied takes nothing away from the copy."""
+    study = toy_study(any_url)
+    study.run(4)
+    take = getattr(copying_module, step)
+
+    def take_and_clean_up(*arguments: Any) -> None:
+        take(*arguments)
+        assert delete_orphans(study.storage) == 0
+
+    monkeypatch.setattr(copying_module, step, take_and_clean_up)
+    copy = copy_study(study, "copy", study.storage)
+    assert answer(copy) == answer(study)
+    assert copy.run(6).counts.done == 6
+
+
+def test_a_copy_that_fails_leaves_nothing(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is full in the middle leaves neither half a study nor its rows."""
+    study = toy_study(sqlite_url)
+    study.run(2)
+
+    def fail(*arguments: Any) -> None:
+        raise DatabaseError("The disk is full.")
+
+    monkeypatch.setattr(copying_module, "_copy_trials", fail)
+    with pytest.raises(DatabaseError, match="full"):
+        copy_study(study, "copy", study.storage)
+    assert [each.name for each in list_studies(study.storage)] == ["toy"]
+    assert find_orphans(study.storage) == {}
+    monkeypatch.undo()
+    copy_study(study, "copy", study.storage)
+
+
+def test_a_copy_that_was_killed_can_be_deleted(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a killed process leaves has trials but no UUID yet; its name can be freed."""
+    study = toy_study(sqlite_url)
+    study.run(2)
+    copy_trials = copying_module._copy_trials
+
+    def copy_and_die(*arguments: Any) -> None:
+        copy_trials(*arguments)
+        raise SystemExit
+
+    monkeypatch.setattr(copying_module, "_copy_trials", copy_and_die)
+    monkeypatch.setattr(copying_module, "undone_on_error", lambda *arguments: nullcontext())
+    with pytest.raises(SystemExit):
+        copy_study(study, "copy", study.storage)
+    assert [each.name for each in list_studies(study.storage)] == ["toy"]
+    delete_study("copy", study.storage)
+    assert study_uids(study.storage) == {"toy": study.uid}
+    assert find_orphans(study.storage) == {}
+
+
+def test_a_renamed_study_with_an_expired_lease(sqlite_url: str) -> None:
+    """After the dashboard's rename a lost trial is settled, and deleting takes all rows along."""
+    study = toy_study(sqlite_url)
+    study.run(3)
+    office = study.office()
+    office.issue(5)
+    lost = office.claim("gone", 5)
+    assert lost is not None
+    office.assign(lost, study.optuna_study.ask().number)
+    optuna.copy_study(
+        from_study_name="toy",
+        from_storage=study.storage.optuna,
+        to_storage=study.storage.optuna,
+        to_study_name="renamed",
+    )
+    renamed = reopened(sqlite_url, "renamed")
+    # The rename is two steps; in between both names share the rows, and neither is an orphan.
+    assert find_orphans(study.storage) == {}
+    optuna.delete_study(study_name="toy", storage=study.storage.optuna)
+    expire(study.storage, ["gone"])
+    assert renamed.run(5).counts.done == 5
+    kinds = [trial.kind for trial in renamed.trials()]
+    assert (kinds.count("failed"), kinds.count("running"), len(kinds)) == (1, 0, 6)
+    renamed.delete()
+    with study.storage.reading() as session:
+        assert session.query(TicketRow).count() == session.query(StudyRow).count() == 0
