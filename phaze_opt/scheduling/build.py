@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -43,20 +45,16 @@ def build_problem(
     which is pessimistic, since a real operator would slow down and let others in.
     """
     one, every = estimate.one_core, estimate.all_cores
-    columns = [
-        one.latency_s,
-        every.latency_s,
-        _share(one.hbm_s, one),
-        _share(one.glb_s, one),
-        _share(one.link_s, one),
-        _share(every.hbm_s, every),
-        _share(every.glb_s, every),
-    ]
+    rows = np.concatenate(
+        [
+            [one.latency_s, every.latency_s],
+            _shares([one.hbm_s, one.glb_s, one.link_s], one),
+            _shares([every.hbm_s, every.glb_s], every),
+        ]
+    )
     operators = tuple(
         ScheduleOperator(operator.id, core_type(operator), *values)
-        for operator, values in zip(
-            graph.operators, np.stack(columns, axis=1).tolist(), strict=True
-        )
+        for operator, values in zip(graph.operators, rows.T.tolist(), strict=True)
     )
     return ScheduleProblem(
         name=name,
@@ -69,8 +67,8 @@ def build_problem(
     )
 
 
-def _share(busy_s: FloatArray, mode: ModeEstimate) -> FloatArray:
-    """Busy time over latency, rounded up to `BANDWIDTH_STEPS`."""
+def _shares(busy_s: Sequence[FloatArray], mode: ModeEstimate) -> FloatArray:
+    """Busy time of some resources over latency, rounded up to `BANDWIDTH_STEPS`."""
     latency_s = np.where(mode.latency_s > 0.0, mode.latency_s, 1.0)
-    steps = np.ceil(busy_s / latency_s * BANDWIDTH_STEPS - _ROUNDING_SLACK)
+    steps = np.ceil(np.array(busy_s) / latency_s * BANDWIDTH_STEPS - _ROUNDING_SLACK)
     return np.asarray(np.minimum(steps, BANDWIDTH_STEPS) / BANDWIDTH_STEPS)
