@@ -35,6 +35,7 @@ _SAVINGS = {
     "network_latency": "latency",
 }
 _LEAST_PERCENT = 0.05
+_NEGLIGIBLE = 1e-9
 _MOST_FIXES = 12
 _LONGEST_ID = 40
 _LONGEST_OPTIONS = 39
@@ -156,7 +157,7 @@ def _stage_table(stage: Mapping[str, Any], time_s: float) -> RenderableType:
     """Show where the time of a batch goes."""
     table = _table(("part", "left"), ("time", "right"), ("share", "right"))
     for kind, seconds in sorted(stage["parts_s"].items(), key=lambda item: -item[1]):
-        if seconds > 0.0:
+        if seconds > _NEGLIGIBLE * time_s:
             table.add_row(kind_words(kind), format_seconds(seconds), f"{seconds / time_s:.1%}")
     return _section(f"Time of a batch on {stage_words(stage)}", table)
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
+from phaze_opt.evaluate import Placing
 from phaze_opt.explain.point import Point
 from phaze_opt.hardware.accelerator import Accelerator, Calibration
 from phaze_opt.hardware.cluster import Cluster, NetworkLevel
+from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.layer_costs import LayerPasses
 from phaze_opt.placement.training import Training
 from phaze_opt.units import GIB, MIB
@@ -72,3 +75,16 @@ def point_of(
 def passes_of(point: Point) -> LayerPasses:
     """Schedule the first layer of a point at its first width."""
     return next(iter(point.costed({}).costs.values())).passes[0]
+
+
+def crowded(hbm_bytes: int, placement: Placing = "solve", **options: Any) -> Point:
+    """Return a point with so little memory."""
+    chip = replace(load_accelerator("tpuv4-lanes"), hbm_bytes=hbm_bytes)
+    given: dict[str, Any] = {"global_batch": 32, "microbatch": 4, "optimizer": "adam", **options}
+    training = Training(**given)
+    workload = tiny(
+        microbatch=training.microbatch,
+        sequence_parallel=training.sequence_parallel,
+        tensor=placement[2] if isinstance(placement, tuple) else None,
+    )
+    return Point(workload, chip, network(16), training, placement)

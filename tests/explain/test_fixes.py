@@ -11,27 +11,13 @@ from phaze_opt.errors import InputError
 from phaze_opt.evaluate import Placing, evaluate
 from phaze_opt.explain.fixes import Fix, fixes, least_hbm
 from phaze_opt.explain.point import Point
-from phaze_opt.explain.steps import changed_options, pairs, single_steps, strongest
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.placement.training import Training
 from phaze_opt.units import GIB
 from phaze_opt.workload.graph import Workload
 from phaze_opt.workload.zoo import load_workload
-from tests.explain.cases import network, tiny
-
-
-def crowded(hbm_bytes: int, placement: Placing = "solve", **options: Any) -> Point:
-    """Return a point with so little memory."""
-    chip = replace(load_accelerator("tpuv4-lanes"), hbm_bytes=hbm_bytes)
-    given: dict[str, Any] = {"global_batch": 32, "microbatch": 4, "optimizer": "adam", **options}
-    training = Training(**given)
-    workload = tiny(
-        microbatch=training.microbatch,
-        sequence_parallel=training.sequence_parallel,
-        tensor=placement[2] if isinstance(placement, tuple) else None,
-    )
-    return Point(workload, chip, network(16), training, placement)
+from tests.explain.cases import crowded, network, tiny
 
 
 def with_options(point: Point, options: tuple[str, ...]) -> Point:
@@ -147,37 +133,6 @@ def test_combinations_are_tried_where_single_changes_are_not_enough() -> None:
     assert any(fix.feasible and len(fix.kinds) == 1 and "hbm" not in fix.kinds[0] for fix in easy)
     assert max(len(each) for each in kinds(hard)) == 2
     assert max(len(each) for each in kinds(harder)) > 2
-
-
-def test_single_changes_are_those_that_a_point_allows() -> None:
-    """Recompute, ZeRO, width, depth, microbatch, sequence parallelism, placement, schedule."""
-    point = crowded(10**6, (2, 2, 1), pipeline_schedule="gpipe")
-    steps = list(single_steps(point))
-    options = [changed_options(point, step.applied(point)) for step in steps]
-    assert options == [
-        ("--recompute selective",),
-        ("--recompute full",),
-        ("--zero 1",),
-        ("--zero 2",),
-        ("--zero 3",),
-        ("--sequence-parallel",),
-        ("--microbatch 2",),
-        ("--microbatch 1",),
-        ("--pipeline-schedule 1f1b",),
-        ("--placement 2x2x2",),
-        ("--placement 2x2x4",),
-        ("--placement 2x1x8",),
-        ("--placement 4x2x1",),
-        ("--placement solve",),
-    ]
-    together = [{first.kind, second.kind} for first, second in pairs(steps)]
-    assert all(len(both) == 2 for both in together)
-    assert {"placement", "tensor"} not in together
-    assert {step.kind for step in strongest(steps)} == {
-        "recompute", "zero", "sequence_parallel", "microbatch", "pipeline_schedule", "placement",
-    }  # fmt: skip
-    full = crowded(10**6, "solve", recompute="full", zero=3, microbatch=1, sequence_parallel=True)
-    assert list(single_steps(full)) == []
 
 
 def test_what_cannot_be_captured_is_left_out() -> None:
