@@ -21,6 +21,9 @@ from phaze_opt.placement.training import OPTIMIZERS, Optimizer
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
+_UNLIMITED = 2**31
+"""More microbatches in flight than any batch has."""
+
 
 @dataclass(frozen=True)
 class StageCosts:
@@ -108,7 +111,9 @@ def stage_costs(
     stash = _interval_sum([layer.stash_bytes for layer in layers])
     resident = _resident_bytes(layers, parameters, optimizer, shards)
     free = np.floor(problem.hbm_usable_bytes) - resident
-    limit = np.where(free < 0, -1, np.floor_divide(free, np.maximum(stash, 1)))
+    # A stage that stashes nothing may have any number in flight, even where nothing is free.
+    limit = np.where(stash > 0, np.floor_divide(free, np.maximum(stash, 1)), _UNLIMITED)
+    limit = np.where(free < 0, -1, limit)
     activation, gradient = _receives(problem, layers, latency_s, link_bytes_per_s)
     return StageCosts(
         forward_s=_interval_sum([layer.forward_s for layer in layers]),

@@ -148,9 +148,12 @@ def test_more_bandwidth_is_never_slower(problem: PlacementProblem, factor: float
 
 
 @settings(max_examples=40, deadline=None)
-@given(problems(), st.sampled_from([1e-9, 1e9]))
+@given(problems(), st.sampled_from([2.0**-30, 2.0**30]))
 def test_time_units_do_not_matter(problem: PlacementProblem, scale: float) -> None:
-    """Tiny and huge time units give the same split and the scaled time."""
+    """Tiny and huge time units give the same split and the scaled time.
+
+    Powers of two scale without rounding, so that ties stay ties.
+    """
     level = problem.cluster.levels[0]
     slower = replace(
         level,
@@ -275,3 +278,21 @@ def test_torus_slice_is_used() -> None:
     """A preset torus works as a cluster of any number of devices."""
     problem = replace(chain(), cluster=load_cluster("tpuv4-torus", 8))
     assert solve_placement(problem).time_per_batch_s > 0
+
+
+def test_a_stage_without_stash_may_fill_the_memory() -> None:
+    """What exactly fills the memory fits; one byte less does not."""
+    layer = LayerCost("layer", 1.0, 2.0, 0.0, 10, 0, 0, 0, 0)
+    problem = PlacementProblem(
+        layers={1: (layer,)},
+        edges=(),
+        cluster=load_cluster("flat-4GiB", 1),
+        training=Training(4, 1),
+        hbm_usable_bytes=40.0,
+        hbm_bytes_per_s=1e12,
+        step_parameters_per_s=1e12,
+        accumulation_parameters_per_s=1e12,
+    )
+    assert solve_placement(problem).stages[0].memory_bytes.total == 40
+    with pytest.raises(InfeasibleError):
+        solve_placement(replace(problem, hbm_usable_bytes=39.0))
