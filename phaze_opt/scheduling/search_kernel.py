@@ -47,6 +47,12 @@ from phaze_opt.scheduling.search_states import (
     shrink,
 )
 
+NARROW = 16
+"""Width of the search when the effort is spent."""
+
+COMPARISONS_PER_STATE = 32
+"""Comparing two states takes about this fraction of the time of expanding one."""
+
 Problem = tuple[IntArray, IntArray, IntArray, FloatArray, IntArray]
 """What to schedule:
 
@@ -259,10 +265,8 @@ def _power_of_two(least: int) -> int:
     return power
 
 
-@compiled(
-    f"UniTuple(i8, 5)({_PROBLEM_TYPE}, i8, i8[:, ::1], i8, i8[:, ::1], i8, i8, {_SCRATCH_TYPE})"
-)
-def expand_layer(
+@inner
+def _expand_layer(
     problem: Problem,
     lanes: int,
     states: IntArray,
@@ -315,3 +319,48 @@ def expand_layer(
                 fill += 1
     fill, least_dropped = shrink(children, fill, width, following)
     return fill, min(dropped, least_dropped), compared, upper, best
+
+
+@compiled(
+    f"UniTuple(i8, 5)({_PROBLEM_TYPE}, i8, i8[:, :, ::1], i8, i8, i8, i8[:, ::1], i8[::1],"
+    f" {_SCRATCH_TYPE})"
+)
+def expand_all(
+    problem: Problem,
+    lanes: int,
+    layers: IntArray,
+    width: int,
+    upper: int,
+    effort: int,
+    trail: IntArray,
+    first: IntArray,
+    scratch: Scratch,
+) -> tuple[int, int, int, int, int]:
+    """Go through all layers, which take turns in the two parts of ``layers``.
+
+    Fills ``trail`` with (parent, code, now) of every state kept, and ``first`` with the row of the
+    first one of each layer. Returns what `search_pass.search` does, and layer and state of the
+    shortest schedule (or -1).
+    """
+    best_layer, best_state = -1, -1
+    count, rows, expanded, dropped, depth = 1, 0, 0, NEVER, 0
+    while count > 0:
+        children = layers[(depth + 1) & 1]
+        expanded += count
+        count, least_dropped, compared, upper, best = _expand_layer(
+            problem, lanes, layers[depth & 1], count, children, width, upper, scratch
+        )
+        if best >= 0:
+            best_layer, best_state = depth, best
+        first[depth] = rows
+        for s in range(count):
+            trail[rows, 0] = children[s, PARENT]
+            trail[rows, 1] = children[s, CODE]
+            trail[rows, 2] = children[s, NOW]
+            rows += 1
+        expanded += compared // COMPARISONS_PER_STATE
+        if expanded >= effort:
+            width = min(width, NARROW)
+        dropped = min(dropped, least_dropped)
+        depth += 1
+    return upper, dropped, expanded, best_layer, best_state

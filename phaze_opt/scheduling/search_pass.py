@@ -6,25 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from phaze_opt.scheduling.search_kernel import Problem, Scratch, expand_layer
+from phaze_opt.scheduling.search_kernel import Problem, Scratch, expand_all
 from phaze_opt.scheduling.search_states import (
     ANCESTORS,
     CODE,
     DURATION,
     LAST,
     LISTS,
-    NEVER,
-    NOW,
     OPENING,
-    PARENT,
     IntArray,
 )
-
-NARROW = 16
-"""Width of the search when the effort is spent."""
-
-COMPARISONS_PER_STATE = 32
-"""Comparing two states takes about this fraction of the time of expanding one."""
 
 
 def search(
@@ -52,41 +43,34 @@ def search(
     Makespan of that schedule (or ``upper``), least bound dropped (or `NEVER`), states expanded
     (including comparisons between states, at a rate of `COMPARISONS_PER_STATE`).
     """
-    states, children = _first_layer(problem, lanes, 8 * width)
-    scratch = _allocate_scratch(problem, lanes, children)
-    trail: list[IntArray] = []
-    count, expanded, dropped = 1, 0, NEVER
-    while count > 0:
-        expanded += count
-        filled, least_dropped, compared, upper, best = expand_layer(
-            problem, lanes, states, count, children, width, upper, scratch
-        )
-        if best >= 0:
-            plan[:] = _trace_back(trail, best, problem[0])
-        states, children, count = children, states, filled
-        trail.append(states[:count, [PARENT, CODE, NOW]])
-        expanded += compared // COMPARISONS_PER_STATE
-        if expanded >= effort:
-            width = min(width, NARROW)
-        dropped = min(dropped, least_dropped)
+    n = len(problem[0])
+    layers = _first_layer(problem, lanes, 8 * width)
+    trail = np.empty((n * width, 3), dtype=np.int64)
+    first = np.empty(n + 1, dtype=np.int64)
+    scratch = _allocate_scratch(problem, lanes, layers.shape[1])
+    upper, dropped, expanded, layer, state = expand_all(
+        problem, lanes, layers, width, upper, effort, trail, first, scratch
+    )
+    if layer >= 0:
+        plan[:] = _trace_back(trail, first[:layer].tolist(), state, problem[0])
     return upper, dropped, expanded
 
 
-def _first_layer(problem: Problem, lanes: int, room: int) -> tuple[IntArray, IntArray]:
-    """Give the layer of the empty schedule, and room for another one."""
+def _first_layer(problem: Problem, lanes: int, room: int) -> IntArray:
+    """Give two layers with room for so many states; the first holds the empty schedule."""
     operators, *_, least = problem
     rest = LISTS + 2 * lanes
     columns = rest + least.shape[0] + operators.shape[1] - ANCESTORS
-    states, children = np.empty((2, room, columns), dtype=np.int64)
-    states[0] = 0
-    states[0, rest : rest + least.shape[0]] = least.sum(axis=1)
-    states[0, [OPENING, CODE]] = 1, -1
-    return states, children
+    layers = np.empty((2, room, columns), dtype=np.int64)
+    layers[0, 0] = 0
+    layers[0, 0, rest : rest + least.shape[0]] = least.sum(axis=1)
+    layers[0, 0, [OPENING, CODE]] = 1, -1
+    return layers
 
 
-def _allocate_scratch(problem: Problem, lanes: int, children: IntArray) -> Scratch:
-    """Allocate what `expand_layer` works on."""
-    n, room = len(problem[0]), len(children)
+def _allocate_scratch(problem: Problem, lanes: int, room: int) -> Scratch:
+    """Allocate what the kernel works on."""
+    n = len(problem[0])
     return (
         np.empty(2 << (room - 1).bit_length(), dtype=np.int64),
         np.empty(room, dtype=np.int64),
@@ -96,12 +80,24 @@ def _allocate_scratch(problem: Problem, lanes: int, children: IntArray) -> Scrat
     )
 
 
-def _trace_back(trail: Sequence[IntArray], state: int, operators: IntArray) -> IntArray:
-    """Give start and mode of all operators: what led to a state, and then what comes last."""
+def _trace_back(trail: IntArray, first: Sequence[int], state: int, operators: IntArray) -> IntArray:
+    """Give start and mode of all operators: what led to a state, and then what comes last.
+
+    Parameters
+    ----------
+    trail
+        (states, 3): parent, code and start of every state kept.
+    first
+        Row of the first state of each layer up to that of the state.
+    state
+        Its place in its layer.
+    operators
+        See `search_states`.
+    """
     plan = np.full((len(operators), 2), -1, dtype=np.int64)
     now = 0
-    for layer in reversed(trail):
-        state, code, start = layer[state].tolist()
+    for row in reversed(first):
+        state, code, start = trail[row + state].tolist()
         plan[code >> 1] = start, code & 1
         now = max(now, start + int(operators[code >> 1, DURATION + (code & 1)]))
     for i in np.flatnonzero(plan[:, 0] < 0).tolist():
