@@ -39,7 +39,7 @@ def test_a_restarted_server_does_not_end_a_run(server: Any, drive: Drive, worker
     time.sleep(1.0)
     server.ensure_postgres_running()
     out, err = running.communicate(timeout=PATIENCE_S)
-    assert running.returncode == 0, out + err
+    assert (running.returncode, err) == (0, ""), out + err
     assert_exactly(study, 20)
 
 
