@@ -7,7 +7,8 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from phaze_opt.evaluate import Placing
+from phaze_opt.evaluate import Placing, evaluate
+from phaze_opt.evaluation import Evaluation
 from phaze_opt.explain.point import Point
 from phaze_opt.hardware.accelerator import Accelerator, Calibration
 from phaze_opt.hardware.cluster import Cluster, NetworkLevel
@@ -88,3 +89,16 @@ def crowded(hbm_bytes: int, placement: Placing = "solve", **options: Any) -> Poi
         tensor=placement[2] if isinstance(placement, tuple) else None,
     )
     return Point(workload, chip, network(16), training, placement)
+
+
+def evaluated(point: Point) -> Evaluation:
+    """Evaluate a point as a user would, without what explaining keeps."""
+    return evaluate(
+        point.workload,
+        point.accelerator,
+        point.cluster,
+        point.training,
+        point.placement,
+        fusion=point.fusion,
+        lane_rate=point.lane_rate,
+    )

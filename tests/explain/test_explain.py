@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from phaze_opt.estimator.estimate import RESOURCES
-from phaze_opt.evaluate import evaluate
 from phaze_opt.evaluation import evaluation_to_json_dict
 from phaze_opt.explain.explain import explain, explanation_to_json_dict
 from phaze_opt.explain.gains import changes
@@ -16,7 +15,7 @@ from phaze_opt.explain.point import Point
 from phaze_opt.hardware.cluster import load_cluster
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.placement.training import Training
-from tests.explain.cases import tiny
+from tests.explain.cases import evaluated, tiny
 
 
 def some_point(accelerator: str = "tpuv4-lanes") -> Point:
@@ -36,9 +35,7 @@ def test_the_record_is_that_of_evaluate_and_more() -> None:
     explanation = explain(point, tiny)
     plain = explanation_to_json_dict(explanation)
     json.dumps(plain, allow_nan=False)
-    own = evaluation_to_json_dict(
-        evaluate(point.workload, point.accelerator, point.cluster, point.training, point.placement)
-    )
+    own = evaluation_to_json_dict(evaluated(point))
     for key, value in own.items():
         if key != "layers":
             assert plain[key] == value
@@ -63,14 +60,7 @@ def test_what_a_pass_would_save_is_what_it_saves(accelerator: str) -> None:
     point = some_point(accelerator)
     layers = explain(point, tiny).layers
     for resource, _, changed in changes(point):
-        result = evaluate(
-            changed.workload,
-            changed.accelerator,
-            changed.cluster,
-            changed.training,
-            changed.placement,
-            lane_rate=changed.lane_rate,
-        )
+        result = evaluated(changed)
         for binding, layer in zip(layers, result.layers, strict=True):
             for one, seconds in (
                 (binding.forward, layer.forward_s),

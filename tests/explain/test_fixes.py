@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from phaze_opt.errors import InputError
-from phaze_opt.evaluate import Placing, evaluate
+from phaze_opt.evaluate import Placing
 from phaze_opt.explain.fixes import Fix, fixes, least_hbm
 from phaze_opt.explain.point import Point
 from phaze_opt.hardware.accelerator import Accelerator
@@ -17,7 +17,7 @@ from phaze_opt.placement.training import Training
 from phaze_opt.units import GIB
 from phaze_opt.workload.graph import Workload
 from phaze_opt.workload.zoo import load_workload
-from tests.explain.cases import crowded, network, tiny
+from tests.explain.cases import crowded, evaluated, network, tiny
 
 
 def with_options(point: Point, options: tuple[str, ...]) -> Point:
@@ -65,13 +65,7 @@ def test_every_suggestion_is_what_an_evaluation_says(point: Point) -> None:
     assert found
     for fix in found:
         changed = with_options(point, fix.options)
-        result = evaluate(
-            changed.workload,
-            changed.accelerator,
-            changed.cluster,
-            changed.training,
-            changed.placement,
-        )
+        result = evaluated(changed)
         assert result.feasible == fix.feasible
         assert result.time_per_batch_s == fix.time_per_batch_s
         assert result.throughput_samples_per_s == fix.throughput_samples_per_s

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from phaze_opt.evaluate import Placing, evaluate
+from phaze_opt.evaluate import Placing
 from phaze_opt.evaluation import Evaluation
 from phaze_opt.explain.gains import LESS, MORE, Gain, changes, gains, try_changes
 from phaze_opt.explain.point import Point
@@ -15,7 +15,7 @@ from phaze_opt.hardware.cluster import load_cluster
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.placement.training import Training
 from phaze_opt.scheduling.problem import Schedule
-from tests.explain.cases import tiny
+from tests.explain.cases import evaluated, tiny
 
 
 def run(
@@ -59,14 +59,7 @@ def test_every_gain_is_that_of_an_evaluation(
     assert base.time_per_batch_s is not None
     by_resource = {gain.resource: gain for gain in found}
     for resource, factor, changed in changes(point):
-        result = evaluate(
-            changed.workload,
-            changed.accelerator,
-            changed.cluster,
-            changed.training,
-            changed.placement,
-            lane_rate=changed.lane_rate,
-        )
+        result = evaluated(changed)
         gain = by_resource.pop(resource)
         speedup = result.throughput_samples_per_s / base.throughput_samples_per_s
         assert gain.throughput_gain == pytest.approx(speedup - 1.0, abs=1e-12)
