@@ -42,6 +42,8 @@ def copy_study(study: Study, name: str, storage: Storage) -> Study:
     ------
     ConflictError
         If the name is taken.
+    DamagedError
+        If rows of the study cannot be read; nothing is made then.
     """
     check_study_name(name)
     study.check()

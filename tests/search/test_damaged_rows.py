@@ -33,6 +33,7 @@ ANYWHERE: list[tuple[str, Any]] = [
     (PARAMETER, '{"name": "IntDistribution", "attributes": {"low": 0, "high": 99}}'),
     ("UPDATE trial_values SET value = :value", None),
     ("UPDATE trial_values SET value = :value", float("inf")),
+    ("UPDATE studies SET study_name = :value", EVIL),
     # What this program writes into them.
     (METRICS, DEEP),
     (METRICS, '{"area_mm2": NaN}'),
