@@ -82,7 +82,8 @@ def solve(
     canonical, attributes, edges = canonical_form(problem, order, bandwidth)
     key = form_key(problem, attributes, edges, _settings(bandwidth, effort))
     found = cache.get(key) if cache is not None else None
-    if found is None:
+    # What a cache holds may come from a database that somebody has written to.
+    if found is None or len(found.operators) != len(problem.operators):
         placed = _place(problem, attributes, edges, effort)
         # Loading the compiled search, or compiling it once per installation, is not solving.
         began += placed.loading_s

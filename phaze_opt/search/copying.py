@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 
@@ -21,8 +22,10 @@ from phaze_opt.search.registry import UID_KEY, store_frozen, undone_on_error
 from phaze_opt.search.space import DesignPoint, params_of
 from phaze_opt.search.spec import check_study_name
 from phaze_opt.search.storage import Storage, write_shared
-from phaze_opt.search.study import Study, current_version
+from phaze_opt.search.study import Study, capture, current_version
 from phaze_opt.search.tables import EvaluationRow, TicketRow
+from phaze_opt.workload.graph import Workload
+from phaze_opt.workload.zoo import names_a_shape
 
 BEST_POINTS = 10
 """How many of the old best points a study that is started anew begins with."""
@@ -75,7 +78,7 @@ def restart_study(study: Study, name: str, storage: Storage) -> Study:
     """
     check_study_name(name)
     points = [params_of(study.resolved.spec.space, point) for point in best_points(study)]
-    workload = study.workload()
+    workload = _workload_anew(study)
     resolved = resolve(study.resolved.spec, workload, current_version())
     spec = replace(resolved.spec, name=name)
     started = Study.create(
@@ -84,6 +87,15 @@ def restart_study(study: Study, name: str, storage: Storage) -> Study:
     started.office().issue(len(points), points)
     started.evaluator = study.evaluator
     return started
+
+
+def _workload_anew(study: Study) -> Workload:
+    """Capture the model with this program; what came from a file, or lacks torch, is kept."""
+    spec = study.resolved.spec
+    if names_a_shape(spec.model):
+        with suppress(ImportError):
+            return capture(spec)
+    return study.workload()
 
 
 def best_points(study: Study, number: int = BEST_POINTS) -> list[DesignPoint]:

@@ -12,7 +12,7 @@ from typing import Any
 import optuna
 from sqlalchemy import and_, column, delete, select, table
 
-from phaze_opt.codec import from_json, to_json
+from phaze_opt.codec import to_json
 from phaze_opt.errors import InputError, NotFoundError
 from phaze_opt.search.damage import DAMAGES, delete_unread
 from phaze_opt.search.failures import database_errors
@@ -20,6 +20,7 @@ from phaze_opt.search.frozen import ResolvedStudy
 from phaze_opt.search.storage import Storage, write_shared
 from phaze_opt.search.tables import StudyRow, TicketRow, WorkloadRow
 from phaze_opt.workload.graph import Workload
+from phaze_opt.workload.workload_file import parse_workload
 
 UID_KEY = "phaze:uid"
 """Study attribute that names its rows in the own tables; it survives the dashboard's rename."""
@@ -172,4 +173,4 @@ def unpack_workload(body: bytes, name: str) -> Workload:
         raise InputError(
             f"The stored workload of the study {name!r} is damaged: {error}."
         ) from None
-    return from_json(text, Workload, f"stored workload of the study {name!r}")
+    return parse_workload(text, f"stored workload of the study {name!r}")

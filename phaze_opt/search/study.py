@@ -109,7 +109,7 @@ class Study:
         if name is not None:
             check_study_name(name)
             spec = replace(spec, name=name)
-        workload = _capture(spec) if workload is None else workload
+        workload = capture(spec) if workload is None else workload
         resolved = resolve(spec, workload, cost_model_version or current_version())
         uid = str(uuid.uuid4())
         with database_errors(storage.shown):
@@ -364,7 +364,7 @@ def check_names(spec: StudySpec) -> ResolvedStudy:
     return resolve(spec, shape_only, current_version())
 
 
-def _capture(spec: StudySpec) -> Workload:
+def capture(spec: StudySpec) -> Workload:
     """Capture the model at every microbatch and width that the study may use."""
     from phaze_opt.workload.zoo import load_workload
 

@@ -64,8 +64,13 @@ class Worker:
             If the database stays away for about a minute.
         """
         left = True
-        while left and not stop.requested:
-            left = patiently(partial(self._step, total, stop, on_trial), self._recover)
+        try:
+            while left and not stop.requested:
+                left = patiently(partial(self._step, total, stop, on_trial), self._recover)
+        except StopNow:
+            # It may have come between the claim of a ticket and its trial.
+            patiently(self._recover)
+            raise
 
     def _step(self, total: int, stop: StopSignals, on_trial: TrialCallback) -> bool:
         """Serve one ticket, or wait for those that others hold; False when nothing is left."""

@@ -75,6 +75,11 @@ def model_names() -> tuple[str, ...]:
     return tuple(_models())
 
 
+def names_a_shape(model: str) -> bool:
+    """Say whether a model's name alone says what it is, with no file beside it."""
+    return is_model_string(model) or model in _models()
+
+
 def model_config(model: str, sequence: int | None = None) -> TransformerConfig:
     """Return the shape of a model that is not a file, with another sequence length if given."""
     if is_model_string(model):

@@ -156,6 +156,19 @@ def test_cache_is_shared_by_content() -> None:
     assert len(cache) == 4
 
 
+def test_an_odd_schedule_in_a_cache_is_solved_anew() -> None:
+    """A stored schedule that lacks an operator is replaced, not trusted."""
+    problem = layer_like(0, 20, 2)
+    cache: dict[str, Schedule] = {}
+    first = solve(problem, cache)
+    (key,) = cache
+    cache[key] = replace(first, operators=first.operators[1:])
+    again = solve(problem, cache)
+    assert again.operators == first.operators
+    assert len(cache[key].operators) == len(problem.operators)
+
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_wide_graphs_end_with_an_honest_gap(seed: int) -> None:
     """On 160 operators, eight wide, little effort gives a valid schedule and how good it is."""

@@ -23,12 +23,39 @@ from phaze_opt.scheduling.problem import Schedule
 from phaze_opt.search.spec import PowerRange, SearchSpec, SpaceSpec, StudySpec
 from phaze_opt.search.storage import Storage, open_storage
 from phaze_opt.search.study import Study
-from phaze_opt.workload.graph import Workload
+from phaze_opt.workload.graph import (
+    BytesByRecompute,
+    Layer,
+    OperatorGraph,
+    Workload,
+    WorkloadVariant,
+)
 
 COUNT_VARIABLE = "PHAZE_TEST_COUNT"
 """Names a file in which every computed point leaves one line."""
 
-TOY = Workload(model="toy", sequence=1, parameters=10, variants=())
+STUCK_VARIABLE = "PHAZE_TEST_STUCK"
+"""Names a file that is there once a worker is stuck."""
+
+_NOTHING = BytesByRecompute(0, 0, 0)
+_LAYER = Layer(
+    "block",
+    OperatorGraph(),
+    OperatorGraph(),
+    OperatorGraph(),
+    10,
+    0,
+    _NOTHING,
+    _NOTHING,
+    _NOTHING,
+    0,
+)
+TOY = Workload(
+    model="toy",
+    sequence=1,
+    parameters=10,
+    variants=(WorkloadVariant(1, 1, False, (_LAYER,), (("block.0", 0),), ()),),
+)
 
 
 _PROOF = ScheduleProof("optimal", 1.0, 0.0)
@@ -111,8 +138,9 @@ def slow_evaluator(*args: Any) -> dict[str, Any]:
 
 
 def stuck_evaluator(*args: Any) -> dict[str, Any]:
-    """Never come back from a point that is not a baseline."""
+    """Never come back from a point that is not a baseline, and leave a sign of it."""
     if args[1].num_tc != 8:
+        Path(os.environ[STUCK_VARIABLE]).touch()
         time.sleep(3600)
     return toy_evaluator(*args)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from phaze_opt.search.copying import best_points, copy_study, restart_study
 from phaze_opt.search.failures import DatabaseError
 from phaze_opt.search.leases import expire
 from phaze_opt.search.registry import delete_study, find_orphans, study_uids
+from phaze_opt.search.spec import StudySpec
 from phaze_opt.search.storage import open_storage
 from phaze_opt.search.tables import StudyRow, TicketRow
+from phaze_opt.workload.graph import Workload
 from tests.search.fakes import reopened, toy_study
 from tests.search.test_study import answer
 
@@ -49,6 +52,22 @@ def test_starting_anew_begins_with_the_best(
     monkeypatch.setattr("phaze_opt.search.study.current_version", lambda: "next")
     anew.run(4)
     assert [trial.point for trial in anew.trials()] == best_points(study)[:4]
+
+
+def test_starting_anew_captures_anew(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the present program captures replaces what is stored, unless there is no torch."""
+    study = toy_study(sqlite_url)
+    stored = study.workload()
+    newer = replace(stored, parameters=stored.parameters + 1)
+    monkeypatch.setattr(copying_module, "names_a_shape", lambda model: True)
+    monkeypatch.setattr(copying_module, "capture", lambda spec: newer)
+    assert restart_study(study, "anew", study.storage).workload() == newer
+
+    def without_torch(spec: StudySpec) -> Workload:
+        raise ModuleNotFoundError("No module named 'torch'")
+
+    monkeypatch.setattr(copying_module, "capture", without_torch)
+    assert restart_study(study, "kept", study.storage).workload() == stored
 
 
 def test_orphans_are_found_and_deleted(sqlite_url: str) -> None:

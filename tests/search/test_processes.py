@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from phaze_opt.search.study import Study
 from tests.search.conftest import Drive
 from tests.search.fakes import (
     COUNT_VARIABLE,
+    STUCK_VARIABLE,
     deadly_evaluator,
     reopened,
     toy_study,
@@ -41,8 +43,13 @@ def assert_exactly(study: Study, total: int) -> None:
 
 def wait_for(study: Study, done: int) -> None:
     """Wait until so many trials are complete."""
+    wait_until(lambda: study.office().counts().done >= done)
+
+
+def wait_until(reached: Callable[[], bool]) -> None:
+    """Wait until something is so."""
     end_s = time.monotonic() + PATIENCE_S
-    while study.office().counts().done < done:
+    while not reached():
         assert time.monotonic() < end_s, "the study does not get on"
         time.sleep(0.02)
 
@@ -145,14 +152,21 @@ def test_a_signal_finishes_the_running_trial(
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_second_signal_gives_the_ticket_back(sqlite_url: str, drive: Drive, workers: int) -> None:
+def test_a_second_signal_gives_the_ticket_back(
+    sqlite_url: str,
+    drive: Drive,
+    workers: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The second signal does not wait for the running trial, whose ticket is open at once."""
+    stuck = tmp_path / "stuck"
+    monkeypatch.setenv(STUCK_VARIABLE, str(stuck))
     study = toy_study(sqlite_url)
     arguments = ("--total", "5", "--workers", str(workers))
     process = drive(sqlite_url, *arguments, "--evaluator", "stuck_evaluator")
-    wait_for(study, 1)
     # Points above the area limit are over at once; the first one that is not is stuck.
-    time.sleep(1.0)
+    wait_until(stuck.exists)
     process.send_signal(signal.SIGINT)
     time.sleep(0.5)
     assert process.poll() is None
