@@ -168,7 +168,6 @@ def test_an_odd_schedule_in_a_cache_is_solved_anew() -> None:
     assert len(cache[key].operators) == len(problem.operators)
 
 
-
 @pytest.mark.parametrize("seed", range(2))
 def test_wide_graphs_end_with_an_honest_gap(seed: int) -> None:
     """On 160 operators, eight wide, little effort gives a valid schedule and how good it is."""
