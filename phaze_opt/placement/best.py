@@ -1,7 +1,9 @@
 """The best degrees and split of a chain: bounds, exact splits, event replay.
 
 Candidates are taken by rising lower bound of their closed form and split exactly while the bound
-is near the best; these splits, and the even splits that could still be faster, are replayed.
+is near the best (all of them where they are few: where stages differ in their forward share, closed
+form and replay rank them differently); these splits, and the even splits that could still be
+faster, are replayed.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from phaze_opt.placement.pipeline import finish_s, held_by_place
 REPLAY_MARGIN = 0.02
 """Splits whose closed form is this close to the best one are replayed too."""
 
-LEAST_REPLAYED = 8
-"""As many splits are replayed in any case: transfers can part replay and closed form further."""
+_FEW_CANDIDATES = 256
+"""As many candidates, or fewer, are all split and replayed, whatever their closed form."""
 
 _SORTED_FIRST = 64
 """Candidates, more or less, that are sorted before the others."""
@@ -49,9 +51,10 @@ def best_placement(costs: CandidateCosts) -> tuple[Candidate, Integers] | None:
 
 def _closed_form_answers(costs: CandidateCosts) -> list[tuple[Candidate, Integers]]:
     """Return the best split of every candidate whose closed form is near the least of all."""
-    limit_s = np.inf
+    best_s = limit_s = np.inf
     answers: list[tuple[float, Candidate, Integers]] = []
     grids = costs.grids
+    margin = np.inf if sum(len(grid.data) for grid in grids) <= _FEW_CANDIDATES else REPLAY_MARGIN
     work_s = [_least_work_s(costs, grid) for grid in grids]
     bounds_s = [
         work + costs.least_tail_s(grid, _first_stage_parameters(costs, grid))
@@ -76,16 +79,9 @@ def _closed_form_answers(costs: CandidateCosts) -> list[tuple[Candidate, Integer
         )
         if np.isfinite(time_s):
             answers.append((time_s, candidate, starts))
-            limit_s = _replay_limit_s([answer[0] for answer in answers])
+            best_s = min(best_s, time_s)
+            limit_s = best_s * (1.0 + margin)
     return [(candidate, starts) for time_s, candidate, starts in answers if time_s <= limit_s]
-
-
-def _replay_limit_s(closed_s: list[float]) -> float:
-    """Return the closed form up to which splits are replayed, given those known so far."""
-    if len(closed_s) < LEAST_REPLAYED:
-        return float("inf")
-    ranked = sorted(closed_s)
-    return max(ranked[0] * (1.0 + REPLAY_MARGIN), ranked[LEAST_REPLAYED - 1])
 
 
 def _by_bound(
