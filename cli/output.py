@@ -19,7 +19,8 @@ StorageOption = Annotated[
     typer.Option(
         "--storage",
         metavar="URL",
-        help="Database URL; else PHAZE_STORAGE, else sqlite:///phaze.db.",
+        help="SQLite or PostgreSQL URL (MySQL: a best effort, untested); else PHAZE_STORAGE, "
+        "else sqlite:///phaze.db.",
         show_default=False,
     ),
 ]

@@ -95,7 +95,8 @@ def validate_operators() -> list[ValidationTable]:
 def validate_training() -> list[ValidationTable]:
     """Predict the time per batch of every measured training run.
 
-    Where the source does not state the microbatch, the best of those listed is taken.
+    Where the source does not state the microbatch, the best of those listed is taken; where it
+    leaves interleaving open (Narayanan et al.), there is none.
 
     Returns
     -------

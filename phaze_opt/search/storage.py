@@ -2,7 +2,8 @@
 
 SQLite loses writes to a slow disk and pops queued trials twice in its default mode, so it runs with
 a write-ahead log, and every transaction that may write begins by taking the write lock (measured:
-30 to 40 trials per second with one to four processes, none lost).
+30 to 40 trials per second with one to four processes, none lost). MySQL is a best effort: written
+for, but not tested.
 """
 
 from __future__ import annotations
@@ -236,7 +237,7 @@ def _parse(storage: str) -> URL:
     if url.drivername not in _DRIVERS:
         raise InputError(
             f"The storage scheme {url.drivername!r} is not supported; allowed: sqlite, postgresql, "
-            "mysql."
+            "and mysql (untested)."
         )
     if "@" in (url.host or ""):
         # What follows an unescaped @ would be taken for the host, and printed.
