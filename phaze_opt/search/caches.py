@@ -65,6 +65,11 @@ class EvaluationCache:
                 .values(until_s=database_now_s() + self._lease_s)
             )
 
+    def release_claims(self) -> None:
+        """Give up all that this worker has claimed and not stored, so that nobody waits for it."""
+        with self._storage.writing() as session:
+            session.execute(delete(EvaluationRow).where(EvaluationRow.token == self._token))
+
     def _find_or_claim(self, key: str) -> Record | None:
         """Return what is there, or claim the key where nobody else does."""
         with self._storage.reading() as session:

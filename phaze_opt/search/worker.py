@@ -158,6 +158,8 @@ class Worker:
     def _recover(self) -> None:
         """After a lost connection, settle and give back what this worker still holds."""
         with database_errors(self.storage.shown):
+            # Their leases are renewed while this worker lives: who gets the point would wait.
+            self.objective.evaluations.release_claims()
             for ticket in self.office.held_by(self.token):
                 self._give_back(ticket, ticket.last_trial_number)
 

@@ -8,20 +8,25 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, func, select
 from sqlalchemy.exc import IntegrityError, OperationalError, PendingRollbackError
 
 import phaze_opt.search.failures as failures_module
 import phaze_opt.search.study as study_module
+from phaze_opt.search.caches import EvaluationCache
 from phaze_opt.search.failures import (
     DatabaseError,
     LostConnectionError,
     database_errors,
     patiently,
 )
+from phaze_opt.search.records import Record
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.storage import Storage, open_storage
 from phaze_opt.search.study import Study
+from phaze_opt.search.tables import EvaluationRow
+from phaze_opt.search.tickets import Ticket, TicketOffice
+from phaze_opt.search.worker import TrialCallback, Worker
 from tests.search.fakes import quick_study
 from tests.search.test_processes import assert_exactly
 
@@ -176,3 +181,36 @@ def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(LostConnectionError, match="away"):
         patiently(act, lambda: done.append("recover"))
     assert done == ["act", *["recover", "act"] * 3]
+
+
+def test_a_lost_result_blocks_nobody(any_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who could not store a result gives up its claim before its ticket, for others may get it."""
+    study = quick_study(any_url, trials=6)
+    serve, store, give_back = Worker._serve, EvaluationCache._store, TicketOffice.give_back
+    serving: list[Ticket] = []
+    lost: list[str] = []
+    claims: list[int] = []
+
+    def note_and_serve(self: Worker, ticket: Ticket, on_trial: TrialCallback) -> None:
+        serving.append(ticket)
+        serve(self, ticket, on_trial)
+
+    def lose_once(self: EvaluationCache, key: str, record: Record) -> None:
+        if serving and not lost:
+            lost.append(key)
+            raise LostConnectionError("The storage cannot be reached.")
+        store(self, key, record)
+
+    def count_and_give_back(self: TicketOffice, ticket: Ticket) -> bool:
+        query = select(func.count()).where(EvaluationRow.token.is_not(None))
+        with study.storage.reading() as session:
+            claims.append(session.scalar(query) or 0)
+        return give_back(self, ticket)
+
+    monkeypatch.setattr(failures_module, "_RECONNECT_WAITS_S", (0.01,))
+    monkeypatch.setattr(Worker, "_serve", note_and_serve)
+    monkeypatch.setattr(EvaluationCache, "_store", lose_once)
+    monkeypatch.setattr(TicketOffice, "give_back", count_and_give_back)
+    assert study.run().counts.done == 6
+    assert len(lost) == 1
+    assert claims == [0]
