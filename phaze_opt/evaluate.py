@@ -32,9 +32,10 @@ COST_MODEL_VERSION = "2"
 """Changes whenever any number that `evaluate` returns does; a golden file holds that."""
 
 Degrees = tuple[int, int, int]
-
+"""Pipeline, data and tensor parallelism."""
 
 Placing = Literal["solve", "expert"] | Degrees
+"""How a point is placed, see `evaluate`."""
 
 
 def evaluate(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from rich.console import Group, RenderableType
@@ -76,25 +76,30 @@ def _binding_table(layers: Iterable[Mapping[str, Any]]) -> RenderableType:
         *(("layer", "left"), ("pass", "left"), ("time", "right"), ("bound by", "left")),
         *((name, "right") for name in (*_SHARES.values(), "idle")),
     )
-    for layer in layers:
-        for name in _PASSES:
-            binding = layer[f"{name}_binding"]
-            if binding is None or binding["makespan_s"] <= 0.0:
-                continue
-            table.add_row(
-                escape(f"{layer['name']} ×{layer['count']}"),
-                _PASSES[name],
-                format_seconds(binding["makespan_s"]),
-                _SHARES.get(binding["bound_by"], binding["bound_by"]),
-                *(_percent(binding["share"][resource]) for resource in _SHARES),
-                _percent(binding["schedule_s"] / binding["makespan_s"]),
-            )
+    for layer, name, binding in _passes(layers):
+        table.add_row(
+            layer,
+            name,
+            format_seconds(binding["makespan_s"]),
+            _SHARES.get(binding["bound_by"], binding["bound_by"]),
+            *(_percent(binding["share"][resource]) for resource in _SHARES),
+            _percent(binding["schedule_s"] / binding["makespan_s"]),
+        )
     return _section(
         "What binds each layer, in % of its time (per device and microbatch)",
         table,
         "per op: the chip's constant per operator. idle: the part of compute and lanes in which "
         "cores stand idle, since operators wait for one another; more cores do not help there.",
     )
+
+
+def _passes(layers: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yield the layer, the name and the binding of every pass that takes time, to be shown."""
+    for layer in layers:
+        for key, name in _PASSES.items():
+            binding = layer[f"{key}_binding"]
+            if binding is not None and binding["makespan_s"] > 0.0:
+                yield escape(f"{layer['name']} ×{layer['count']}"), name, binding
 
 
 def _saving_table(layers: Sequence[Mapping[str, Any]]) -> RenderableType:
@@ -105,17 +110,13 @@ def _saving_table(layers: Sequence[Mapping[str, Any]]) -> RenderableType:
         *(("layer", "left"), ("pass", "left")),
         *((_SAVINGS.get(resource, resource.replace("_", " ")), "right") for resource in resources),
     )
-    for layer in layers:
-        for name in _PASSES:
-            binding = layer[f"{name}_binding"]
-            if binding is None or binding["makespan_s"] <= 0.0:
-                continue
-            cells = [100 * binding["saving"][resource] for resource in resources]
-            table.add_row(
-                escape(f"{layer['name']} ×{layer['count']}"),
-                _PASSES[name],
-                *(f"{cell:.1f}" if abs(cell) >= _LEAST_PERCENT else "" for cell in cells),
-            )
+    for layer, name, binding in _passes(layers):
+        cells = [100 * binding["saving"][resource] for resource in resources]
+        table.add_row(
+            layer,
+            name,
+            *(f"{cell:.1f}" if abs(cell) >= _LEAST_PERCENT else "" for cell in cells),
+        )
     return _section("What a tenth more of each resource saves of that time, in %", table)
 
 

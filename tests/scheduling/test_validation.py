@@ -65,5 +65,6 @@ def test_refused_with_the_operator(problem: ScheduleProblem, words: str) -> None
 
 def test_unknown_rule() -> None:
     """An unknown rule is refused with the nearest one."""
+    rule: Any = "exclusiv"
     with pytest.raises(InputError, match=r"'exclusiv'.*'exclusive'"):
-        validate(ScheduleProblem("", 1, 1, (), (), "exclusiv"))  # type: ignore[arg-type]
+        validate(ScheduleProblem("", 1, 1, (), (), rule))
