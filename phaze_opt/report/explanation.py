@@ -93,7 +93,7 @@ def _binding_table(layers: Iterable[Mapping[str, Any]]) -> RenderableType:
     )
 
 
-def _passes(layers: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+def _passes(layers: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """Yield the layer, the name and the binding of every pass that takes time, to be shown."""
     for layer in layers:
         for key, name in _PASSES.items():
