@@ -19,7 +19,7 @@ def list_all(as_json: JsonOption = False) -> None:
 
     Example: phaze-opt cluster ls
     """
-    from phaze_opt.hardware.cluster import cluster_presets
+    from phaze_opt.network.cluster import cluster_presets
 
     rows = [
         {
@@ -53,7 +53,7 @@ def show(
     Example: phaze-opt cluster show dgx-a100
     """
     from phaze_opt.codec import to_builtins
-    from phaze_opt.hardware.cluster import find_cluster
+    from phaze_opt.network.cluster import find_cluster
 
     cluster = find_cluster(name)
     levels = [
@@ -82,8 +82,8 @@ def collective(
 
     Example: phaze-opt cluster collective dgx-a100 --group 64 --size-bytes 1e9
     """
-    from phaze_opt.estimator.volume import collective_cost
-    from phaze_opt.hardware.cluster import load_cluster
+    from phaze_opt.network.cluster import load_cluster
+    from phaze_opt.network.volume import collective_cost
 
     # A torus is cut to the slice that a job of this extent gets.
     cluster = load_cluster(name, max(1, group * stride))

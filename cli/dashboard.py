@@ -32,7 +32,7 @@ def dashboard(
     """
     from phaze_opt.report.dashboard import make_server
     from phaze_opt.report.note import save_note
-    from phaze_opt.search.storage import open_storage
+    from phaze_opt.search.store.storage import open_storage
     from phaze_opt.search.study import Study
 
     opened = open_storage(storage)

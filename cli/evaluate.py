@@ -25,7 +25,7 @@ def evaluate(
     Example: phaze-opt evaluate --model bert-large --accelerator tpuv4-lanes --set hbm_gib=80
     --cluster tpuv4-ici-flat --devices 1024 --global-batch 4096 --microbatch 4 --json
     """
-    from phaze_opt.evaluate import evaluate as evaluate_point
+    from phaze_opt.evaluation import evaluate as evaluate_point
     from phaze_opt.evaluation import evaluation_to_json_dict
 
     degrees = options.read_placement()

@@ -20,9 +20,9 @@ def explain(options: PointOptions, as_json: JsonOption = False) -> None:
     Example: phaze-opt explain --model gpt3-175b --accelerator a100-80 --cluster dgx-a100
     --devices 64 --global-batch 64 --microbatch 1 --optimizer adam --placement 8x1x8 --json
     """
-    from phaze_opt.explain.explain import explain as explain_point
-    from phaze_opt.explain.explain import explanation_to_json_dict
-    from phaze_opt.explain.point import Point
+    from phaze_opt.explanation.explain import explain as explain_point
+    from phaze_opt.explanation.explain import explanation_to_json_dict
+    from phaze_opt.explanation.point import Point
 
     degrees = options.read_placement()
     chip, cluster = options.load_accelerator(), options.load_cluster()

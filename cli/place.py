@@ -14,7 +14,7 @@ from phaze_opt.errors import InfeasibleError, InputError
 from .output import print_json
 
 if TYPE_CHECKING:
-    from phaze_opt.placement.formats import PartitionProblem, PhazeProblem
+    from phaze_opt.partitioning.formats import PartitionProblem, PhazeProblem
 
 
 class Format(StrEnum):
@@ -72,7 +72,7 @@ def place(
     Example: phaze-opt place model.json --format phaze --cost phaze --devices 1024
     """
     from phaze_opt.codec import read_file
-    from phaze_opt.placement.formats import read_partition, read_phaze
+    from phaze_opt.partitioning.formats import read_partition, read_phaze
 
     data = read_file(file, "placement file")
     what = f"placement file {file.name}"
@@ -124,7 +124,7 @@ def _print(solve: Any, nothing: dict[str, Any]) -> None:
 
 def _place_published(problem: PhazeProblem) -> dict[str, Any]:
     """Solve under the published cost."""
-    from phaze_opt.placement.published import solve_published
+    from phaze_opt.partitioning.published import solve_published
 
     answer = solve_published(problem)
     stages = zip(answer.stages, answer.stage_devices, strict=True)
@@ -145,8 +145,8 @@ def _place_true(problem: PhazeProblem) -> dict[str, Any]:
     import time
 
     from phaze_opt.codec import to_builtins
-    from phaze_opt.placement.convert import placement_problem
-    from phaze_opt.placement.solve import solve_placement
+    from phaze_opt.partitioning.true_cost import placement_problem
+    from phaze_opt.placement.solve_placement import solve_placement
 
     begin = time.perf_counter()
     answer = solve_placement(placement_problem(problem))
@@ -176,11 +176,11 @@ def _place_true(problem: PhazeProblem) -> dict[str, Any]:
 
 def _place_partition(problem: PartitionProblem, any_split: bool, latency: bool) -> dict[str, Any]:
     """Split an operator graph."""
-    from phaze_opt.placement.dag import split_contiguous
-    from phaze_opt.placement.partition import prepare
+    from phaze_opt.partitioning.colocation import prepare
+    from phaze_opt.partitioning.dag import split_contiguous
 
     if latency or any_split:
-        from phaze_opt.placement.integer_program import least_latency, split_any
+        from phaze_opt.partitioning.integer_program import least_latency, split_any
 
         split = least_latency(problem) if latency else split_any(problem)
         partition = prepare(problem, contiguous=latency)

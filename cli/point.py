@@ -17,8 +17,8 @@ from .output import read_assignments
 
 if TYPE_CHECKING:
     from phaze_opt.hardware.accelerator import Accelerator
-    from phaze_opt.hardware.cluster import Cluster
-    from phaze_opt.placement.training import Training
+    from phaze_opt.network.cluster import Cluster
+    from phaze_opt.training import Training
     from phaze_opt.workload.graph import Workload
 
 INFEASIBLE = 5
@@ -113,13 +113,13 @@ class PointOptions:
 
     def load_cluster(self) -> Cluster:
         """Read the network."""
-        from phaze_opt.hardware.cluster import load_cluster
+        from phaze_opt.network.cluster import load_cluster
 
         return load_cluster(self.cluster, self.devices)
 
     def training(self) -> Training:
         """Join the options of the training run."""
-        from phaze_opt.placement.training import Training
+        from phaze_opt.training import Training
 
         by_default: ScheduleChoice = "interleaved" if self.interleave > 1 else "1f1b"
         return Training(

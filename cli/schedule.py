@@ -43,11 +43,11 @@ def schedule(
     """
     from phaze_opt.codec import to_json
     from phaze_opt.errors import unknown_name
-    from phaze_opt.scheduling.formats import read_problems, to_result
-    from phaze_opt.scheduling.problem import Schedule, ScheduleProblem
-    from phaze_opt.scheduling.solve import solve
-    from phaze_opt.scheduling.trace import write_trace
-    from phaze_opt.scheduling.validation import INTRA_OPERATOR_RULES
+    from phaze_opt.scheduling.perfetto import write_trace
+    from phaze_opt.scheduling.problem_checks import INTRA_OPERATOR_RULES
+    from phaze_opt.scheduling.problem_file import read_problems, to_result
+    from phaze_opt.scheduling.schedule_problem import Schedule, ScheduleProblem
+    from phaze_opt.scheduling.solve_schedule import solve
 
     rule = next((name for name in INTRA_OPERATOR_RULES if name == intra_operator), None)
     if rule is None:

@@ -12,7 +12,7 @@ from phaze_opt.errors import InputError, NotFoundError, PhazeError, printable
 from .output import JsonOption, StorageOption, print_json, print_table, say
 
 if TYPE_CHECKING:
-    from phaze_opt.search.storage import Storage
+    from phaze_opt.search.store.storage import Storage
     from phaze_opt.search.study import Study
 
 app = typer.Typer(
@@ -150,8 +150,8 @@ def list_all(as_json: JsonOption = False, storage: StorageOption = None) -> None
     Example: phaze-opt study ls --json
     """
     from phaze_opt.search.catalogue import list_summaries
-    from phaze_opt.search.registry import find_orphans
     from phaze_opt.search.results import summary_to_json_dict
+    from phaze_opt.search.store.studies import find_orphans
 
     opened = _open(storage)
     summaries, unreadable = list_summaries(opened)
@@ -217,7 +217,7 @@ def copy(
 
         phaze-opt study copy quickstart again --current-version
     """
-    from phaze_opt.search.copying import copy_study, restart_study
+    from phaze_opt.search.store.copying import copy_study, restart_study
 
     study = _study(name, storage)
     target = study.storage if to is None else _open(to, create=True)
@@ -247,7 +247,7 @@ def delete(
 
         print(f"deleted {delete_orphans(_open(storage))} orphans")
         return
-    from phaze_opt.search.registry import delete_study, uid_of
+    from phaze_opt.search.store.studies import delete_study, uid_of
 
     opened = _open(storage)
     uid_of(name, opened)
@@ -278,7 +278,7 @@ def export(
 
 def _open(storage: str | None, *, create: bool = False) -> Storage:
     """Open the storage, and say which."""
-    from phaze_opt.search.storage import open_storage, resolve_url, shown_url
+    from phaze_opt.search.store.storage import open_storage, resolve_url, shown_url
 
     say(f"storage {shown_url(resolve_url(storage))}")
     return open_storage(storage, create=create)

@@ -9,7 +9,7 @@ import typer
 from .output import JsonOption, print_json, print_table
 
 if TYPE_CHECKING:
-    from phaze_opt.report.validation import ValidationTable
+    from phaze_opt.validation.measured import ValidationTable
 
 TableChoice = Literal["operators", "training", "memory"]
 
@@ -23,7 +23,7 @@ def validate(
 
     Examples: phaze-opt validate; phaze-opt validate operators --rows
     """
-    from phaze_opt.report.validation import validate_memory, validate_operators, validate_training
+    from phaze_opt.validation.measured import validate_memory, validate_operators, validate_training
 
     predict = {
         "operators": validate_operators,

@@ -15,21 +15,20 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from phaze_opt.evaluate import evaluate
-    from phaze_opt.evaluation import Evaluation
+    from phaze_opt.evaluation import Evaluation, evaluate
     from phaze_opt.hardware.accelerator import Accelerator
-    from phaze_opt.hardware.cluster import Cluster
-    from phaze_opt.placement.training import Training
+    from phaze_opt.network.cluster import Cluster
     from phaze_opt.search.study import Study
+    from phaze_opt.training import Training
     from phaze_opt.workload.zoo import load_workload
 
 _HOMES = {
     "Accelerator": "phaze_opt.hardware.accelerator",
-    "Cluster": "phaze_opt.hardware.cluster",
+    "Cluster": "phaze_opt.network.cluster",
     "Evaluation": "phaze_opt.evaluation",
     "Study": "phaze_opt.search.study",
-    "Training": "phaze_opt.placement.training",
-    "evaluate": "phaze_opt.evaluate",
+    "Training": "phaze_opt.training",
+    "evaluate": "phaze_opt.evaluation",
     "load_workload": "phaze_opt.workload.zoo",
 }
 
@@ -57,7 +56,7 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """Keeps ``phaze_opt.evaluate`` the function.
+    """Keeps ``phaze_opt.evaluation`` the function.
 
     Importing the module of the same name would bind the module over it.
     """

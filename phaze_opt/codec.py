@@ -3,15 +3,21 @@
 Reading is strict: types must match, unknown keys are refused with the nearest valid one, and what a
 dataclass refuses in ``__post_init__`` is refused here with the place in the document. Nothing read
 is ever executed.
+
+The data files that come with the package (constants and measured tables, each with its source) are
+read here too: every room keeps its own in its folder ``data``.
 """
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import functools
+import tomllib
 import types
 import typing
 from collections.abc import Mapping
+from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -78,6 +84,45 @@ def read_file(path: Path, what: str) -> bytes:
         raise NotFoundError(f"There is no {what} at {path}.") from None
     except OSError as error:
         raise InputError(f"The {what} at {path} cannot be read: {error.strerror}.") from None
+
+
+def read_toml_file(path: Path, what: str) -> dict[str, Any]:
+    """Read a TOML file of the user's as plain data.
+
+    Raises
+    ------
+    NotFoundError
+        If there is no such file.
+    InputError
+        If it cannot be read or is not TOML.
+    """
+    try:
+        return tomllib.loads(read_file(path, what).decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"The {what} {path} is not valid TOML: {error}.") from None
+
+
+def data_table(room: str, name: str) -> dict[str, Any]:
+    """Return a TOML file that comes with the package as plain data.
+
+    Parameters
+    ----------
+    room
+        Package below ``phaze_opt`` (``"hardware"``).
+    name
+        File in its folder ``data``.
+    """
+    return tomllib.loads(_data_text(room, name))
+
+
+def data_rows(room: str, name: str) -> list[dict[str, str]]:
+    """Return the rows of a CSV file that comes with the package; see `data_table`."""
+    return list(csv.DictReader(_data_text(room, name).splitlines()))
+
+
+def _data_text(room: str, name: str) -> str:
+    """Read a data file of the package."""
+    return resources.files(f"phaze_opt.{room}").joinpath("data", name).read_text("utf-8")
 
 
 def _refuse_unknown_keys(plain: object, kind: Any, what: str) -> None:

@@ -1,112 +1,50 @@
-"""What every layer of a model costs on one accelerator: estimated, then scheduled."""
+"""What every layer of a model costs on one accelerator: its passes, joined."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-import numpy as np
-
-from phaze_opt.estimator.estimate import (
-    ENERGY_LEVELS,
-    RESOURCES,
-    GraphEstimate,
-    ModeEstimate,
-    estimate_each,
-)
-from phaze_opt.evaluation import LayerEvaluation, ScheduleProof
-from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.hardware.cluster import Cluster
-from phaze_opt.placement.problem import LayerCost
-from phaze_opt.placement.training import Training
-from phaze_opt.scheduling.build import build_problem
-from phaze_opt.scheduling.problem import Schedule
-from phaze_opt.scheduling.solve import solve
-from phaze_opt.workload.fusion import FusionMode, fuse
-from phaze_opt.workload.graph import Layer, OperatorGraph, WorkloadVariant
-
-ScheduleCache = MutableMapping[str, Schedule]
-
-_fuse_once = lru_cache(maxsize=1024)(fuse)
+from phaze_opt.estimator.estimate import ENERGY_LEVELS
+from phaze_opt.layer_passes import Chip, LayerPasses, ScheduleCache, ScheduleProof, run_layers
+from phaze_opt.placement.placement_problem import LayerCost
+from phaze_opt.training import Training
+from phaze_opt.workload.fusion import FusionMode
+from phaze_opt.workload.graph import Layer, WorkloadVariant
 
 
 @dataclass(frozen=True)
-class Chip:
-    """What the layers run on.
+class LayerEvaluation:
+    """One distinct layer at the chosen tensor-parallel width, per device and microbatch.
 
     Attributes
     ----------
-    accelerator, cluster
-        The chip, and the network of its tensor-parallel group.
-    fusion
-        How operators are fused before they are estimated.
-    lane_rate
-        Rate of the vector lanes relative to the accelerator's, whose lanes are whole numbers and
-        share the chip's clock; other than 1 only in what-if questions.
+    name, count
+        The layer, and how often it occurs.
+    forward_s, backward_s, recompute_s
+        Makespans; the backward is without the recompute before it.
+    parameters, stash_bytes
+        On one device; the stash under the chosen recompute.
+    forward_schedule, backward_schedule
+        Proofs of the two makespans.
+    bound_by_s
+        Operator seconds of one microbatch by the resource that binds each operator, in the mode
+        that its schedule chose.
+    energy_by_level_j
+        Dynamic energy of one microbatch on one device by `ENERGY_LEVELS`, recompute included.
     """
 
-    accelerator: Accelerator
-    cluster: Cluster
-    fusion: FusionMode
-    lane_rate: float = 1.0
-
-
-@dataclass(frozen=True, eq=False)
-class LayerPass:
-    """One graph of a layer as it runs: fused, estimated in both modes, scheduled."""
-
-    graph: OperatorGraph
-    estimates: GraphEstimate
-    schedule: Schedule
-
-    @cached_property
-    def chosen(self) -> ModeEstimate:
-        """Every operator in the mode that the schedule chose."""
-        everywhere = np.array([one.intra_operator for one in self.schedule.operators], dtype=bool)
-        pairs = zip(
-            self.estimates.all_cores.arrays(), self.estimates.one_core.arrays(), strict=True
-        )
-        return ModeEstimate(
-            *(np.where(everywhere.reshape(-1, *[1] * (a.ndim - 1)), a, one) for a, one in pairs)
-        )
-
-    @cached_property
-    def bound_by_s(self) -> Mapping[str, float]:
-        """Seconds of the operators by the resource that binds each."""
-        resource = self.chosen.binding_index()
-        seconds = np.bincount(resource, self.chosen.latency_s, len(RESOURCES)).tolist()
-        return {RESOURCES[index]: seconds[index] for index in np.unique(resource).tolist()}
-
-    @cached_property
-    def energy_by_level_j(self) -> Mapping[str, float]:
-        """Energy of the operators in the modes that the schedule chose."""
-        energy_j = self.chosen.energy_by_level_j.sum(axis=0).tolist()
-        return dict(zip(ENERGY_LEVELS, energy_j, strict=True))
-
-    def mode(self, index: int) -> ModeEstimate:
-        """Return the estimates in the mode that the schedule chose for one operator."""
-        chosen = self.schedule.operators[index].intra_operator
-        return self.estimates.all_cores if chosen else self.estimates.one_core
-
-    @property
-    def proof(self) -> ScheduleProof:
-        """What is known about the makespan."""
-        return ScheduleProof(self.schedule.status, self.schedule.bound_s, self.schedule.gap)
-
-
-@dataclass(frozen=True, eq=False)
-class LayerPasses:
-    """The passes of one distinct layer; what runs again before the backward is one of its own."""
-
-    forward: LayerPass
-    backward: LayerPass
-    recompute: LayerPass | None
-
-    def all(self) -> tuple[LayerPass, ...]:
-        """Return those that run."""
-        passes = (self.forward, self.backward, self.recompute)
-        return tuple(one for one in passes if one is not None)
+    name: str
+    count: int
+    forward_s: float
+    backward_s: float
+    recompute_s: float
+    parameters: int
+    stash_bytes: int
+    forward_schedule: ScheduleProof
+    backward_schedule: ScheduleProof
+    bound_by_s: Mapping[str, float]
+    energy_by_level_j: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -147,7 +85,7 @@ def cost_layers(
     cache
         Schedules by content; solved ones are added.
     """
-    passes = _run_layers(variant, chip, training, cache)
+    passes = run_layers(variant, chip, training, cache)
     layers = tuple(
         _evaluate_layer(layer, count, own, training)
         for layer, count, own in zip(variant.layers, variant.counts, passes, strict=True)
@@ -157,60 +95,6 @@ def cost_layers(
         for name, index in variant.nodes
     )
     return WidthCost(variant, layers, passes, chain)
-
-
-def _run_layers(
-    variant: WorkloadVariant, chip: Chip, training: Training, cache: ScheduleCache
-) -> tuple[LayerPasses, ...]:
-    """Estimate all passes of all layers at once, and schedule each."""
-    graphs = [graph for layer in variant.layers for graph in _graphs(layer, training).values()]
-    fused = [_fuse_once(graph, chip.fusion) for graph in graphs]
-    estimates = iter(
-        zip(
-            fused,
-            estimate_each(fused, chip.accelerator, chip.cluster, variant.tensor_parallel),
-            strict=True,
-        )
-    )
-
-    def run(layer: Layer) -> LayerPasses:
-        passes = {
-            direction: _run(f"{layer.name} {direction}", *next(estimates), chip, cache)
-            for direction in _graphs(layer, training)
-        }
-        again = passes["forward"] if training.recompute == "full" else passes.get("recompute")
-        return LayerPasses(passes["forward"], passes["backward"], again)
-
-    return tuple(run(layer) for layer in variant.layers)
-
-
-def _graphs(layer: Layer, training: Training) -> dict[str, OperatorGraph]:
-    """Name the graphs that run: what a full recompute runs again is the forward."""
-    graphs = {"forward": layer.forward, "backward": layer.backward}
-    if training.recompute == "selective":
-        graphs["recompute"] = layer.selective_recompute
-    return graphs
-
-
-def _run(
-    name: str, graph: OperatorGraph, estimates: GraphEstimate, chip: Chip, cache: ScheduleCache
-) -> LayerPass:
-    """Schedule one graph."""
-    if chip.lane_rate != 1.0:
-        estimates = GraphEstimate(
-            _with_lane_rate(estimates.one_core, chip.lane_rate),
-            _with_lane_rate(estimates.all_cores, chip.lane_rate),
-        )
-    problem = build_problem(name, graph, estimates, chip.accelerator)
-    return LayerPass(graph, estimates, solve(problem, cache))
-
-
-def _with_lane_rate(mode: ModeEstimate, rate: float) -> ModeEstimate:
-    """Return the estimates with the lanes so many times as fast."""
-    others_s = np.maximum.reduce([mode.tc_s, mode.glb_s, mode.hbm_s, mode.link_s])
-    constant_s = mode.latency_s - np.maximum(others_s, mode.vc_s)
-    vc_s = mode.vc_s / rate
-    return replace(mode, vc_s=vc_s, latency_s=np.maximum(others_s, vc_s) + constant_s)
 
 
 def _evaluate_layer(

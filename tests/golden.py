@@ -12,12 +12,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from phaze_opt.evaluate import COST_MODEL_VERSION, evaluate
-from phaze_opt.evaluation import Evaluation
-from phaze_opt.hardware.cluster import load_cluster
+from phaze_opt.evaluation import COST_MODEL_VERSION, Evaluation, evaluate
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.placement.training import Training
-from phaze_opt.scheduling.problem import Schedule
+from phaze_opt.network.cluster import load_cluster
+from phaze_opt.scheduling.schedule_problem import Schedule
+from phaze_opt.training import Training
 from phaze_opt.workload.zoo import load_workload
 
 PATH = Path(__file__).parent / "data" / "golden_evaluations.json"

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from phaze_opt.evaluate import COST_MODEL_VERSION
-from phaze_opt.scheduling.problem import Schedule
+from phaze_opt.evaluation import COST_MODEL_VERSION
+from phaze_opt.scheduling.schedule_problem import Schedule
 from tests.golden import PATH, cases, numbers, run_case
 
 HINT = "raise COST_MODEL_VERSION and run python -m tests.golden"

@@ -14,16 +14,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
-import numpy.typing as npt
 
-from phaze_opt.estimator.collective import collective_s
-from phaze_opt.estimator.gemm_kernel import ELEMENT_BYTES, FloatArray, IntArray
+from phaze_opt.arrays import BoolArray, FloatArray, IntArray
+from phaze_opt.estimator.gemm_kernel import ELEMENT_BYTES
 from phaze_opt.estimator.operator_table import OperatorTable, operator_table
 from phaze_opt.estimator.tensor_core import Column, gemm_table
 from phaze_opt.estimator.vector_core import vector_cycles
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.hardware.cluster import Cluster
 from phaze_opt.hardware.energy import energy_per_event
+from phaze_opt.network.cluster import Cluster
+from phaze_opt.network.collective import collective_s
 from phaze_opt.workload.graph import OperatorGraph
 
 RESOURCES = ("compute", "lanes", "glb", "hbm", "link", "overhead")
@@ -332,7 +332,7 @@ def _energy_by_level_j(
     table: OperatorTable,
     accelerators: Sequence[Accelerator],
     traffic: _Traffic,
-    communicates: npt.NDArray[np.bool_],
+    communicates: BoolArray,
 ) -> FloatArray:
     """Dynamic energy by `ENERGY_LEVELS`, of shape (accelerators, operators, levels).
 

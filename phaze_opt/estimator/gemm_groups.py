@@ -32,14 +32,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from phaze_opt.estimator.compiled import compiled, inner
-from phaze_opt.estimator.gemm_kernel import (
-    MEMORY_CYCLES,
-    TILES,
-    WAVE_CYCLES,
-    FloatArray,
-    IntArray,
-)
+from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.compiled import callee, compiled
+from phaze_opt.estimator.gemm_kernel import MEMORY_CYCLES, TILES, WAVE_CYCLES
 
 _SIGNIFICANT = 1e-13
 """Relative gain for which a batch is split; the laws hold to a few times as much."""
@@ -47,7 +42,7 @@ _RATE_CYCLES = 3
 """Row of the table of candidates after the first three of the tilings: ρ_τ."""
 
 
-@inner("int64(float64[:,::1],int64,int64,int64,float64,float64[:,::1],float64[::1])")
+@callee("int64(float64[:,::1],int64,int64,int64,float64,float64[:,::1],float64[::1])")
 def _candidates(
     tilings: FloatArray, count: int, batch: int, cores: int, cycles: float,
     candidates: FloatArray, bounds: FloatArray,
@@ -80,7 +75,7 @@ def _candidates(
     return kept
 
 
-@inner("int64(float64[:,::1],int64,int64)")
+@callee("int64(float64[:,::1],int64,int64)")
 def _undominated(candidates: FloatArray, kept: int, cores: int) -> int:
     """Drop the candidates that another never exceeds (step 3) and return how many stay."""
     stay = 0
@@ -105,7 +100,7 @@ def _undominated(candidates: FloatArray, kept: int, cores: int) -> int:
     return stay
 
 
-@inner("int64(float64[:,::1],int64,int64,int64,float64,float64)")
+@callee("int64(float64[:,::1],int64,int64,int64,float64,float64)")
 def _shortened(
     candidates: FloatArray, kept: int, batch: int, cores: int, rate: float, slack: float
 ) -> int:
@@ -123,7 +118,7 @@ def _shortened(
     return batch - int((batch - others) // cores) * cores
 
 
-@inner("void(float64[:,::1],int64,int64,float64[::1])")
+@callee("void(float64[:,::1],int64,int64,float64[::1])")
 def _best_cycles(candidates: FloatArray, kept: int, cores: int, single: FloatArray) -> None:
     """Fill in f(b) for every b from 1."""
     for size in range(single.size):
@@ -136,7 +131,7 @@ def _best_cycles(candidates: FloatArray, kept: int, cores: int, single: FloatArr
             single[size] = min(single[size], cycles)
 
 
-@inner("float64(float64[::1],float64,float64,int64[::1])")
+@callee("float64(float64[::1],float64,float64,int64[::1])")
 def _knapsack(single: FloatArray, rate: float, slack: float, last: IntArray) -> float:
     """Fill in one group of the best plan for every size (step 3) and return the time of all."""
     total = np.zeros(single.size)

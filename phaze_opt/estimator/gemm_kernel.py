@@ -19,15 +19,11 @@ Here one product is laid out in every way that is tried; `gemm_rows` chooses.
 
 from __future__ import annotations
 
-import tomllib
-
 import numpy as np
-import numpy.typing as npt
 
-from phaze_opt.estimator.compiled import MODEL_DATA, compiled, inline, inner
-
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
+from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.codec import data_table
+from phaze_opt.compiled import callee, compiled, inlined
 
 ELEMENT_BYTES = 2
 """bf16 operands and results."""
@@ -36,7 +32,7 @@ SUM_BYTES = 4
 _BOTH_WAYS = 2.0 * SUM_BYTES
 """Partial sums are read and written."""
 
-_ASSUMED = tomllib.loads(MODEL_DATA.read_text("utf-8"))
+_ASSUMED = data_table("estimator", "tensor_core.toml")
 _REGISTERS_PER_PE = int(_ASSUMED["registers_per_pe"])
 """Values of the held operand in each processing element."""
 _STREAM_BYTES_PER_ROW = int(_ASSUMED["stream_bytes_per_row"])
@@ -69,7 +65,7 @@ TILE_K = 8
 TILING_ROWS = 9
 
 
-@inline
+@inlined
 def _ceil_div(numerator: int, denominator: int) -> int:
     return (numerator + denominator - 1) // denominator
 
@@ -113,7 +109,7 @@ def hbm_traffic_bytes(m: int, n: int, k: int, glb_bytes: float) -> float:
     return best + result
 
 
-@inner("float64(int64,int64,int64,int64,int64,float64)")
+@callee("float64(int64,int64,int64,int64,int64,float64)")
 def _moved_bytes(across_1: int, across_2: int, through: int, x: int, y: int, held: float) -> float:
     """Least L2 traffic of one tile that lies ``across_1 × across_2`` over the array.
 
@@ -144,7 +140,7 @@ def _moved_bytes(across_1: int, across_2: int, through: int, x: int, y: int, hel
     return best
 
 
-@inline
+@inlined
 def _pass_cycles(
     rounds: float, across_1: int, across_2: int, through: int, x: int, y: int,
     l2_rate: float, held: float,
@@ -174,7 +170,7 @@ def tile_l2_bytes(dataflow: int, m: int, n: int, k: int, x: int, y: int) -> floa
     return moved
 
 
-@inline
+@inlined
 def _fits(edge_1: int, edge_2: int, l2_bytes: float) -> bool:
     """Whether a resident tile and the double-buffered streams along its edges fit the L2."""
     return (
@@ -182,7 +178,7 @@ def _fits(edge_1: int, edge_2: int, l2_bytes: float) -> bool:
     )
 
 
-@inner("int64(int64,int64,int64[:,::1])")
+@callee("int64(int64,int64,int64[:,::1])")
 def _tile_edges(size: int, array: int, edges: IntArray) -> int:
     """Lay out the tile edges to try for one dimension, rising, and return how many there are.
 
@@ -211,7 +207,7 @@ def _tile_edges(size: int, array: int, edges: IntArray) -> int:
     return count
 
 
-@inner("int64(int64,int64,int64,int64,int64,float64,float64,float64,float64[:,::1])")
+@callee("int64(int64,int64,int64,int64,int64,float64,float64,float64,float64[:,::1])")
 def _output_stationary(
     m: int, n: int, k: int, x: int, y: int,
     l2_bytes: float, l2_rate: float, overhead: float, tilings: FloatArray,
@@ -249,7 +245,7 @@ def _output_stationary(
     return count
 
 
-@inner("int64(int64,int64[:,::1])")
+@callee("int64(int64,int64[:,::1])")
 def _stream_cuts(size: int, streams: IntArray) -> int:
     """Lay out the lengths of the streams to try and how many there are of each."""
     for halvings in range(_HALVINGS):
@@ -260,7 +256,7 @@ def _stream_cuts(size: int, streams: IntArray) -> int:
     return _HALVINGS
 
 
-@inner("int64(int64,int64,int64,int64,int64,float64,float64,float64,int64,int64,float64[:,::1])")
+@callee("int64(int64,int64,int64,int64,int64,float64,float64,float64,int64,int64,float64[:,::1])")
 def _operand_stationary(
     m: int, n: int, k: int, x: int, y: int,
     l2_bytes: float, l2_rate: float, overhead: float,

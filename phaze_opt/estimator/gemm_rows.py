@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from phaze_opt.estimator.compiled import compiled, inner
+from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.compiled import callee, compiled
 from phaze_opt.estimator.gemm_groups import group_sizes
 from phaze_opt.estimator.gemm_kernel import (
     DATAFLOW,
@@ -27,15 +28,13 @@ from phaze_opt.estimator.gemm_kernel import (
     TILING_ROWS,
     WAVE_CYCLES,
     WRITTEN_BYTES,
-    FloatArray,
-    IntArray,
     hbm_traffic_bytes,
     lay_out_tilings,
     tile_l2_bytes,
 )
 
 
-@inner("float64(float64[:,::1],int64,int64,int64)")
+@callee("float64(float64[:,::1],int64,int64,int64)")
 def _cycles(tilings: FloatArray, tiling: int, batch: int, cores: int) -> float:
     """Cycles of so many products with one tiling."""
     waves = np.ceil(batch * tilings[TILES, tiling] / cores)
@@ -43,7 +42,7 @@ def _cycles(tilings: FloatArray, tiling: int, batch: int, cores: int) -> float:
     return float(max(waves * tilings[WAVE_CYCLES, tiling], memory))
 
 
-@inner("int64(float64[:,::1],int64,int64,int64)")
+@callee("int64(float64[:,::1],int64,int64,int64)")
 def _best_tiling(tilings: FloatArray, count: int, batch: int, cores: int) -> int:
     """Return the tiling with the fewest cycles for so many products, then the least traffic."""
     best, best_cycles, best_bytes = -1, np.inf, np.inf
@@ -56,7 +55,7 @@ def _best_tiling(tilings: FloatArray, count: int, batch: int, cores: int) -> int
     return best
 
 
-@inner("int64[:,::1](float64[:,::1],int64,int64,int64)")
+@callee("int64[:,::1](float64[:,::1],int64,int64,int64)")
 def _plan(tilings: FloatArray, count: int, batch: int, cores: int) -> IntArray:
     """Return tiling and products of each group, the largest first.
 
@@ -87,7 +86,7 @@ def _plan(tilings: FloatArray, count: int, batch: int, cores: int) -> IntArray:
     return groups[:used]
 
 
-@inner(
+@callee(
     "int64(int64[::1],int64,int64,float64,float64,float64,float64,float64,float64,float64[:,::1])"
 )
 def _lay_out(
@@ -102,7 +101,7 @@ def _lay_out(
     )
 
 
-@inner(
+@callee(
     "void(int64[::1],int64,int64,int64,float64,float64,float64,float64,float64,float64,"
     "float64[:,::1],float64[::1])"
 )

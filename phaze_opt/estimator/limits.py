@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
-from importlib import resources
 
+from phaze_opt.codec import data_table
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.vector_core import ROW_ELEMENT_BYTES
 from phaze_opt.hardware.accelerator import Accelerator
@@ -15,9 +14,8 @@ from phaze_opt.units import MM2_PER_UM2
 
 @cache
 def _limits_mm2() -> dict[str, float]:
-    """Return the areas of ``hardware/data/limits.toml``."""
-    path = resources.files("phaze_opt.hardware").joinpath("data/limits.toml")
-    return {name: float(area) for name, area in tomllib.loads(path.read_text("utf-8")).items()}
+    """Return the areas of ``estimator/data/limits.toml``."""
+    return {name: float(area) for name, area in data_table("estimator", "limits.toml").items()}
 
 
 def check_chip(accelerator: Accelerator) -> None:

@@ -6,14 +6,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
+from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.estimator.gemm_kernel import ELEMENT_BYTES
 from phaze_opt.estimator.vector_core import ROW_ELEMENT_BYTES, vector_operator
 from phaze_opt.workload.graph import Operator, OperatorGraph
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 _SENT_PER_BYTE = {"all_reduce": 2.0, "reduce_scatter": 1.0, "all_gather": 1.0}
 """Bytes that each device of a large group sends per byte of the whole tensor."""

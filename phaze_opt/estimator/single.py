@@ -19,7 +19,7 @@ from phaze_opt.estimator.limits import check_chip
 from phaze_opt.estimator.tensor_core import Tiling, gemm_plan
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.hardware.cluster import Cluster, NetworkLevel
+from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.workload.graph import Gemm, Operator, OperatorGraph, VectorWork
 
 _ALIASES = {"layernorm": "layer_norm", "rmsnorm": "rms_norm", "logsoftmax": "log_softmax"}

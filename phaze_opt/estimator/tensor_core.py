@@ -11,8 +11,8 @@ from enum import IntEnum
 
 import numpy as np
 
+from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.errors import InputError
-from phaze_opt.estimator.gemm_kernel import FloatArray, IntArray
 from phaze_opt.estimator.gemm_rows import fill_rows, plan_rows
 from phaze_opt.hardware.accelerator import Accelerator
 

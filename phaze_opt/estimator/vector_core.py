@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 
 import numpy as np
 import numpy.typing as npt
 
+from phaze_opt.arrays import FloatArray
+from phaze_opt.codec import data_table
 from phaze_opt.errors import unknown_name
-
-FloatArray = npt.NDArray[np.float64]
 
 ROW_ELEMENT_BYTES = 4
 """Rows are kept in fp32 while they are reduced."""
@@ -39,9 +37,8 @@ class VectorOperator:
 
 @cache
 def vector_operators() -> dict[str, VectorOperator]:
-    """Return the table ``hardware/data/vector_operators.toml`` by operator kind."""
-    path = resources.files("phaze_opt.hardware").joinpath("data/vector_operators.toml")
-    sections = tomllib.loads(path.read_text("utf-8"))
+    """Return the table ``estimator/data/vector_operators.toml`` by operator kind."""
+    sections = data_table("estimator", "vector_operators.toml")
     return {
         kind: VectorOperator(**row)
         for section in sections.values()

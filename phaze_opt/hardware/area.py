@@ -7,17 +7,16 @@ a relative area budget: it has no network, PHY or control, and its multiply-accu
 
 from __future__ import annotations
 
-import csv
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from phaze_opt.arrays import FloatArray
+from phaze_opt.codec import data_rows, data_table
 from phaze_opt.errors import InputError, unknown_name
 from phaze_opt.units import KIB, MM2_PER_UM2
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 AreaModel = Literal["phaze-22nm", "chip"]
 SramLevel = Literal["L2", "GLB"]
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -81,8 +79,7 @@ class SramTable:
 @cache
 def sram_table(level: SramLevel) -> SramTable:
     """Return the CACTI 7 macros at 22 nm of one level (``data/sram_22nm.csv``)."""
-    text = resources.files("phaze_opt.hardware").joinpath("data/sram_22nm.csv").read_text("utf-8")
-    rows = [row for row in csv.DictReader(text.splitlines()) if row["level"] == level]
+    rows = [row for row in data_rows("hardware", "sram_22nm.csv") if row["level"] == level]
 
     def column(name: str) -> FloatArray:
         return np.array([float(row[name]) for row in rows])
@@ -105,8 +102,7 @@ def area_constants(model: str) -> AreaConstants:
     InputError
         If there is no such model.
     """
-    path = resources.files("phaze_opt.hardware").joinpath("data/area_models.toml")
-    table = tomllib.loads(path.read_text("utf-8"))
+    table = data_table("hardware", "area_models.toml")
     if model not in table:
         raise unknown_name("area model", model, table)
     return AreaConstants(**table[model])

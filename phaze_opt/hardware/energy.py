@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from importlib import resources
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from phaze_opt.hardware.area import FloatArray, SramTable, sram_area_mm2, sram_table
+from phaze_opt.arrays import FloatArray
+from phaze_opt.codec import data_table
+from phaze_opt.hardware.area import SramTable, sram_area_mm2, sram_table
 from phaze_opt.units import J_PER_PJ, MIB
 
 if TYPE_CHECKING:
@@ -71,8 +71,7 @@ class EnergyPerEvent:
 @cache
 def energy_constants() -> EnergyConstants:
     """Return the constants of ``data/energy.toml``."""
-    path = resources.files("phaze_opt.hardware").joinpath("data/energy.toml")
-    return EnergyConstants(**tomllib.loads(path.read_text("utf-8")))
+    return EnergyConstants(**data_table("hardware", "energy.toml"))
 
 
 def energy_per_event(accelerators: Sequence[Accelerator]) -> EnergyPerEvent:

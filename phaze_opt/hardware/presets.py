@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-from phaze_opt.codec import from_builtins, read_file
+from phaze_opt.codec import data_table, from_builtins, read_toml_file
 from phaze_opt.errors import InputError, unknown_name
 from phaze_opt.hardware.accelerator import Accelerator, default_l2_bytes
 from phaze_opt.units import GIB, MIB
@@ -53,8 +51,7 @@ class AcceleratorPreset:
 @cache
 def accelerator_presets() -> dict[str, AcceleratorPreset]:
     """Return all accelerators of ``data/accelerators.toml`` by name."""
-    path = resources.files("phaze_opt.hardware").joinpath("data/accelerators.toml")
-    table = tomllib.loads(path.read_text("utf-8"))
+    table = data_table("hardware", "accelerators.toml")
     sources = table.pop("sources")
     return {name: _preset(name, entry, sources) for name, entry in table.items()}
 
@@ -77,11 +74,7 @@ def load_accelerator(name_or_path: str, overrides: Mapping[str, str] | None = No
     """
     if name_or_path.endswith(".toml"):
         path = Path(name_or_path)
-        text = read_file(path, "accelerator file").decode("utf-8", errors="replace")
-        try:
-            entry = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise InputError(f"The accelerator file {path} is not valid TOML: {error}.") from None
+        entry = read_toml_file(path, "accelerator file")
         accelerator = from_builtins(entry, Accelerator, f"accelerator file {path}")
     else:
         presets = accelerator_presets()

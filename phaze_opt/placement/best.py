@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.placement.candidates import Candidate, CandidateCosts, CandidateGrid
 from phaze_opt.placement.chain import TIE, best_split, least_loads
-from phaze_opt.placement.costs import Floats, Integers
 from phaze_opt.placement.even import all_even_starts, replay_bounds
 from phaze_opt.placement.pipeline import finish_s, held_by_place
 
@@ -28,7 +28,7 @@ _SORTED_FIRST = 64
 """Candidates, more or less, that are sorted before the others."""
 
 
-def best_placement(costs: CandidateCosts) -> tuple[Candidate, Integers] | None:
+def best_placement(costs: CandidateCosts) -> tuple[Candidate, IntArray] | None:
     """Return the candidate and the first layers of its stages with the least replayed time."""
     known: list[tuple[float, Candidate, tuple[int, ...]]] = [
         (replayed_s(costs, candidate, starts), candidate, tuple(int(s) for s in starts))
@@ -49,10 +49,10 @@ def best_placement(costs: CandidateCosts) -> tuple[Candidate, Integers] | None:
     return candidate, np.asarray(chosen, dtype=np.int64)
 
 
-def _closed_form_answers(costs: CandidateCosts) -> list[tuple[Candidate, Integers]]:
+def _closed_form_answers(costs: CandidateCosts) -> list[tuple[Candidate, IntArray]]:
     """Return the best split of every candidate whose closed form is near the least of all."""
     best_s = limit_s = np.inf
-    answers: list[tuple[float, Candidate, Integers]] = []
+    answers: list[tuple[float, Candidate, IntArray]] = []
     grids = costs.grids
     margin = np.inf if sum(len(grid.data) for grid in grids) <= _FEW_CANDIDATES else REPLAY_MARGIN
     work_s = [_least_work_s(costs, grid) for grid in grids]
@@ -85,7 +85,7 @@ def _closed_form_answers(costs: CandidateCosts) -> list[tuple[Candidate, Integer
 
 
 def _by_bound(
-    grids: Sequence[CandidateGrid], bounds_s: Sequence[Floats]
+    grids: Sequence[CandidateGrid], bounds_s: Sequence[FloatArray]
 ) -> Iterator[tuple[int, int]]:
     """Yield grid and entry of the finite bounds by rising value; ties as candidates are ordered."""
     if not grids:
@@ -112,7 +112,7 @@ def _by_bound(
             yield int(grid_index[position]), int(entry[position])
 
 
-def _least_work_s(costs: CandidateCosts, grid: CandidateGrid) -> Floats:
+def _least_work_s(costs: CandidateCosts, grid: CandidateGrid) -> FloatArray:
     """Bound ``(m − 1) · max L + Σ L`` of every candidate of a grid from below."""
     stages = costs.least_stages(grid.tensor, grid.level)
     most_stages, fewest = int(grid.pipeline.max()), int(grid.microbatches.min())
@@ -132,14 +132,14 @@ def _least_work_s(costs: CandidateCosts, grid: CandidateGrid) -> Floats:
     return np.asarray(np.where(fits, (grid.microbatches - 1) * most_s + sum_s, np.inf))
 
 
-def _first_stage_parameters(costs: CandidateCosts, grid: CandidateGrid) -> Integers:
+def _first_stage_parameters(costs: CandidateCosts, grid: CandidateGrid) -> IntArray:
     """Return the fewest parameters that the first stage of every candidate can hold."""
     parameters = costs.least_stages(grid.tensor, grid.level).parameters
     fewest = np.where(grid.pipeline == 1, parameters[0, -1], parameters[0, 1])
     return np.asarray(fewest, dtype=np.int64)
 
 
-def _even_splits(costs: CandidateCosts) -> Iterator[tuple[float, Candidate, Integers]]:
+def _even_splits(costs: CandidateCosts) -> Iterator[tuple[float, Candidate, IntArray]]:
     """Yield even splits by rising lower bound of their replayed time."""
     grids = costs.grids
     if not grids:
@@ -167,7 +167,7 @@ def _even_splits(costs: CandidateCosts) -> Iterator[tuple[float, Candidate, Inte
         yield bound_s, candidate, starts[candidate.pipeline, : candidate.pipeline]
 
 
-def replayed_s(costs: CandidateCosts, candidate: Candidate, starts: Integers) -> float:
+def replayed_s(costs: CandidateCosts, candidate: Candidate, starts: IntArray) -> float:
     """Return the time of a batch by event replay, with synchronisation and optimizer step.
 
     Infinite if a stage does not fit its memory.

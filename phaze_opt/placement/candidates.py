@@ -11,21 +11,21 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-from phaze_opt.estimator.collective import (
+from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.network.cluster import Cluster
+from phaze_opt.network.collective import (
     CollectiveName,
     collective_terms,
     messages_per_link,
     outermost_level,
 )
-from phaze_opt.hardware.cluster import Cluster
 from phaze_opt.placement.chain import least_tail_terms
-from phaze_opt.placement.costs import Floats, Integers, StageCosts, collective_table_s, stage_costs
+from phaze_opt.placement.costs import StageCosts, collective_table_s, stage_costs
 from phaze_opt.placement.memory import Shards
 from phaze_opt.placement.pipeline import PipelineSchedule, held_by_place
-from phaze_opt.placement.problem import PlacementProblem
-from phaze_opt.placement.training import OPTIMIZERS
+from phaze_opt.placement.placement_problem import PlacementProblem
+from phaze_opt.training import OPTIMIZERS
 
 
 @dataclass(frozen=True, order=True)
@@ -67,9 +67,9 @@ class CandidateGrid:
     tensor: int
     data_inside: bool
     level: int
-    data: Integers
-    pipeline: Integers
-    microbatches: Integers
+    data: IntArray
+    pipeline: IntArray
+    microbatches: IntArray
 
     def candidate(self, index: int) -> Candidate:
         """Return one of them."""
@@ -89,8 +89,8 @@ class CandidateCosts:
             "gpipe" if training.pipeline_schedule == "gpipe" else "1f1b"
         )
         self._stages: dict[tuple[int, int, float, Shards, int, int], StageCosts] = {}
-        self._tails: dict[tuple[int, ...], Floats] = {}
-        self._tail_terms: dict[tuple[int, ...], Floats] = {}
+        self._tails: dict[tuple[int, ...], FloatArray] = {}
+        self._tail_terms: dict[tuple[int, ...], FloatArray] = {}
 
     @property
     def synchronisation_kind(self) -> CollectiveName:
@@ -102,7 +102,7 @@ class CandidateCosts:
         training = self.problem.training
         return -(-training.global_batch // (data * training.microbatch))
 
-    def held(self, candidate: Candidate) -> Integers:
+    def held(self, candidate: Candidate) -> IntArray:
         """Return the microbatches in flight of every stage, by place from the end."""
         microbatches = self.microbatches(candidate.data)
         return held_by_place(candidate.pipeline, microbatches, self.schedule)
@@ -159,7 +159,7 @@ class CandidateCosts:
             )
         return self._stages[key]
 
-    def synchronisation_s(self, candidate: Candidate, level: int) -> Floats:
+    def synchronisation_s(self, candidate: Candidate, level: int) -> FloatArray:
         """Return the exposed synchronisation of every stage's gradients.
 
         An all-reduce over the replicas (ZeRO 3 only needs the reduce-scatter), less the share that
@@ -170,7 +170,7 @@ class CandidateCosts:
         terms = collective_terms(
             self.synchronisation_kind, candidate.data, cluster, candidate.data_stride
         )
-        size_bytes: Floats = stages.parameters * np.float64(self.optimizer.gradient_bytes)
+        size_bytes: FloatArray = stages.parameters * np.float64(self.optimizer.gradient_bytes)
         exposed = 1.0 - training.synchronisation_overlap
         total_s = exposed * collective_table_s(terms, size_bytes)
         if candidate.pipeline > 1 and stages.shared_parameters.any():
@@ -181,13 +181,13 @@ class CandidateCosts:
             total_s = total_s + np.where(shared_bytes > 0, exchange_s, 0.0)
         return np.asarray(total_s)
 
-    def optimizer_s(self, candidate: Candidate, level: int) -> Floats:
+    def optimizer_s(self, candidate: Candidate, level: int) -> FloatArray:
         """Return the time of every stage's optimizer step, on what a replica keeps of it."""
         step_s = self.problem.step_s_per_parameter
         shards = self.shards(candidate.data).optimizer
         return np.asarray(self.stages(candidate, level).parameters * (step_s / shards))
 
-    def tail_s(self, candidate: Candidate, level: int) -> Floats:
+    def tail_s(self, candidate: Candidate, level: int) -> FloatArray:
         """Return what every stage still does after its last backward."""
         key = self._tail_key(candidate, level)
         if key not in self._tails:
@@ -212,12 +212,12 @@ class CandidateCosts:
         alone = int(candidate.pipeline == 1)
         return (candidate.tensor, candidate.data, candidate.data_stride, level, alone)
 
-    def least_tail_s(self, grid: CandidateGrid, parameters: Integers) -> Floats:
+    def least_tail_s(self, grid: CandidateGrid, parameters: IntArray) -> FloatArray:
         """Bound the tail of stages with so many parameters from below, for a whole grid."""
         training = self.problem.training
         step_s = self.problem.step_s_per_parameter
         shards = grid.data if training.zero >= 1 else np.ones_like(grid.data)
-        tail_s: Floats = parameters * (step_s / shards)
+        tail_s: FloatArray = parameters * (step_s / shards)
         if not grid.data_inside:
             return tail_s
         size_bytes = parameters * float(self.optimizer.gradient_bytes)
@@ -263,7 +263,7 @@ class CandidateCosts:
                     )
 
 
-def _reach(cluster: Cluster) -> NDArray[np.float64]:
+def _reach(cluster: Cluster) -> FloatArray:
     """Return how many devices each level joins, all levels below included."""
     sizes = [np.inf if level.group_size is None else level.group_size for level in cluster.levels]
     return np.asarray(np.cumprod(sizes), dtype=np.float64)
@@ -272,7 +272,7 @@ def _reach(cluster: Cluster) -> NDArray[np.float64]:
 @lru_cache(maxsize=128)
 def _synchronisation_lines(
     kind: CollectiveName, cluster: Cluster, stride: int, most_data: int
-) -> tuple[Floats, Floats]:
+) -> tuple[FloatArray, FloatArray]:
     """Return latency and seconds per byte of every algorithm, by data degree."""
     terms = [collective_terms(kind, max(1, data), cluster, stride) for data in range(most_data + 1)]
     width = max(len(row) for row in terms)

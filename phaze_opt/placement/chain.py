@@ -17,19 +17,18 @@ algorithms for device placement of DNN graph operators" (NeurIPS 2020).
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from phaze_opt.placement.compiled import compiled, inner
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
+from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.compiled import compiled, inlined
 
 TIE = 1e-12
 """Relative difference below which two times count as equal."""
 
 
 @compiled("Tuple((float64[::1], float64[::1]))(float64[:,::1], int64[:,::1], int64[::1])")
-def least_loads(load_s: Floats, in_flight_limit: Integers, held: Integers) -> tuple[Floats, Floats]:
+def least_loads(
+    load_s: FloatArray, in_flight_limit: IntArray, held: IntArray
+) -> tuple[FloatArray, FloatArray]:
     """Return the least largest load and the least sum of loads for every number of stages.
 
     Parameters
@@ -61,7 +60,7 @@ def least_loads(load_s: Floats, in_flight_limit: Integers, held: Integers) -> tu
 
 
 @compiled("float64[::1](float64[:,::1], float64[:,::1], int64)")
-def least_tail_terms(tail_s: Floats, backward_s: Floats, most_stages: int) -> Floats:
+def least_tail_terms(tail_s: FloatArray, backward_s: FloatArray, most_stages: int) -> FloatArray:
     """Return the least ``max over s of (tail_s − Σ_{j<s} b_j)`` for every number of stages.
 
     Parameters
@@ -90,8 +89,12 @@ def least_tail_terms(tail_s: Floats, backward_s: Floats, most_stages: int) -> Fl
     "(float64[:,::1], float64[:,::1], int64[:,::1], int64[::1], int64)"
 )
 def _prefixes(
-    load_s: Floats, backward_s: Floats, in_flight_limit: Integers, held: Integers, stages: int
-) -> tuple[Floats, Floats, Floats]:
+    load_s: FloatArray,
+    backward_s: FloatArray,
+    in_flight_limit: IntArray,
+    held: IntArray,
+    stages: int,
+) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Bound what the first ``q`` stages of ``stages`` add, up to each layer: ``[q, layer]``.
 
     Least largest load, least sum of loads, largest sum of backward work.
@@ -114,10 +117,10 @@ def _prefixes(
     return most, least_sum, backward
 
 
-@inner
+@inlined
 def _keep(
-    labels: Floats,
-    origin: Integers,
+    labels: FloatArray,
+    origin: IntArray,
     first: int,
     used: int,
     largest: float,
@@ -156,20 +159,20 @@ def _keep(
     " float64[:,::1], float64[:,::1], float64[:,::1], float64[:,::1], int64[:,::1], int64[:,::1])"
 )
 def _label(
-    load_s: Floats,
-    backward_s: Floats,
-    tail_s: Floats,
-    in_flight_limit: Integers,
-    held: Integers,
+    load_s: FloatArray,
+    backward_s: FloatArray,
+    tail_s: FloatArray,
+    in_flight_limit: IntArray,
+    held: IntArray,
     microbatches: int,
     stages: int,
     known_s: float,
-    most: Floats,
-    least_sum: Floats,
-    most_backward: Floats,
-    labels: Floats,
-    origin: Integers,
-    first: Integers,
+    most: FloatArray,
+    least_sum: FloatArray,
+    most_backward: FloatArray,
+    labels: FloatArray,
+    origin: IntArray,
+    first: IntArray,
 ) -> int:
     """Fill the labels of all states, last stage first; see `best_split`.
 
@@ -213,15 +216,15 @@ def _label(
 
 
 def best_split(
-    load_s: Floats,
-    backward_s: Floats,
-    tail_s: Floats,
-    in_flight_limit: Integers,
-    held: Integers,
+    load_s: FloatArray,
+    backward_s: FloatArray,
+    tail_s: FloatArray,
+    in_flight_limit: IntArray,
+    held: IntArray,
     microbatches: int,
     stages: int,
     known_s: float,
-) -> tuple[float, Integers]:
+) -> tuple[float, IntArray]:
     """Return the least closed-form time with exactly so many stages, and their first layers.
 
     Parameters

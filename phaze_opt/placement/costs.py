@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from phaze_opt.estimator.collective import Term
+from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.network.collective import Term
 from phaze_opt.placement.memory import UNSHARDED, Shards
-from phaze_opt.placement.problem import LayerCost, PlacementProblem
-from phaze_opt.placement.training import OPTIMIZERS, Optimizer
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
+from phaze_opt.placement.placement_problem import LayerCost, PlacementProblem
+from phaze_opt.training import OPTIMIZERS, Optimizer
 
 _UNLIMITED = 2**31
 """More microbatches in flight than any batch has."""
@@ -47,18 +45,18 @@ class StageCosts:
         Most microbatches whose stash fits beside state and working set; −1 if not even those fit.
     """
 
-    forward_s: Floats
-    backward_s: Floats
-    recompute_s: Floats
-    accumulation_s: Floats
-    receive_activation_s: Floats
-    receive_gradient_s: Floats
-    gather_s: Floats
-    parameters: Integers
-    shared_parameters: Integers
-    resident_bytes: Floats
-    stash_bytes: Floats
-    in_flight_limit: Integers
+    forward_s: FloatArray
+    backward_s: FloatArray
+    recompute_s: FloatArray
+    accumulation_s: FloatArray
+    receive_activation_s: FloatArray
+    receive_gradient_s: FloatArray
+    gather_s: FloatArray
+    parameters: IntArray
+    shared_parameters: IntArray
+    resident_bytes: FloatArray
+    stash_bytes: FloatArray
+    in_flight_limit: IntArray
 
     @property
     def layers(self) -> int:
@@ -66,18 +64,18 @@ class StageCosts:
         return len(self.forward_s)
 
     @cached_property
-    def forward_work_s(self) -> Floats:
+    def forward_work_s(self) -> FloatArray:
         """What a stage does in the forward of one microbatch."""
         return self.forward_s + self.receive_activation_s + self.gather_s
 
     @cached_property
-    def backward_work_s(self) -> Floats:
+    def backward_work_s(self) -> FloatArray:
         """What a stage does in the backward of one microbatch."""
         work_s = self.backward_s + self.recompute_s + self.accumulation_s
         return work_s + self.receive_gradient_s + self.gather_s
 
     @cached_property
-    def load_s(self) -> Floats:
+    def load_s(self) -> FloatArray:
         """Both together."""
         return self.forward_work_s + self.backward_work_s
 
@@ -131,7 +129,7 @@ def stage_costs(
     )
 
 
-def collective_table_s(terms: Sequence[Term], size_bytes: Floats) -> Floats:
+def collective_table_s(terms: Sequence[Term], size_bytes: FloatArray) -> FloatArray:
     """Return the time of the cheapest algorithm for many sizes; nothing to send takes no time."""
     if not terms:
         return np.zeros_like(size_bytes)
@@ -140,8 +138,8 @@ def collective_table_s(terms: Sequence[Term], size_bytes: Floats) -> Floats:
 
 
 def _resident_bytes(
-    layers: tuple[LayerCost, ...], parameters: Floats, optimizer: Optimizer, shards: Shards
-) -> Floats:
+    layers: tuple[LayerCost, ...], parameters: FloatArray, optimizer: Optimizer, shards: Shards
+) -> FloatArray:
     """Return state and largest working set of runs of layers."""
     state = sum(
         np.ceil(parameters * held / count)
@@ -158,7 +156,7 @@ def _resident_bytes(
     return np.asarray(state + working_set, dtype=np.float64)
 
 
-def _interval_sum(values: ArrayLike) -> Floats:
+def _interval_sum(values: ArrayLike) -> FloatArray:
     """Sum runs of values; added up from each start, so equal runs have equal sums."""
     row = np.asarray(values, dtype=np.float64)
     count = len(row)
@@ -167,7 +165,7 @@ def _interval_sum(values: ArrayLike) -> Floats:
     return result
 
 
-def _interval_max(values: ArrayLike) -> Floats:
+def _interval_max(values: ArrayLike) -> FloatArray:
     """Take the largest of runs of values that are not negative."""
     row = np.asarray(values, dtype=np.float64)
     count = len(row)
@@ -177,7 +175,7 @@ def _interval_max(values: ArrayLike) -> Floats:
     return result
 
 
-def _parameters(layers: tuple[LayerCost, ...]) -> tuple[Floats, Floats]:
+def _parameters(layers: tuple[LayerCost, ...]) -> tuple[FloatArray, FloatArray]:
     """Count the parameters of runs of layers, and those shared with layers outside."""
     tied = [layer.tied_parameters for layer in layers]
     tied_sum, tied_max = _interval_sum(tied), _interval_max(tied)
@@ -191,7 +189,7 @@ def _receives(
     layers: tuple[LayerCost, ...],
     latency_s: float,
     link_bytes_per_s: float,
-) -> tuple[Floats, Floats]:
+) -> tuple[FloatArray, FloatArray]:
     """Return seconds of receiving activations and gradients, for runs of layers."""
     count = len(layers)
     activation = np.zeros((count, count + 1))

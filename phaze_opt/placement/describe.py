@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 
+from phaze_opt.arrays import IntArray
 from phaze_opt.placement.best import replayed_s
 from phaze_opt.placement.candidates import Candidate, CandidateCosts
-from phaze_opt.placement.costs import Integers, StageCosts
+from phaze_opt.placement.costs import StageCosts
 from phaze_opt.placement.memory import stage_memory
 from phaze_opt.placement.pipeline import PipelineSchedule, Replay, replay
-from phaze_opt.placement.problem import ChunkWork, Placement, Stage
+from phaze_opt.placement.placement_problem import ChunkWork, Placement, Stage
 
 
-def stage_bounds(starts: Integers, layers: int) -> list[tuple[int, int]]:
+def stage_bounds(starts: IntArray, layers: int) -> list[tuple[int, int]]:
     """Return first and last + 1 layer of every stage."""
     first = [int(start) for start in starts]
     return list(zip(first, [*first[1:], layers], strict=True))
 
 
-def describe(costs: CandidateCosts, candidate: Candidate, starts: Integers) -> Placement:
+def describe(costs: CandidateCosts, candidate: Candidate, starts: IntArray) -> Placement:
     """Describe a split in full."""
     level = costs.level(candidate)
     table = costs.stages(candidate, level)

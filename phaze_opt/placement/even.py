@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from phaze_opt.placement.compiled import compiled
-from phaze_opt.placement.costs import Floats, Integers
-from phaze_opt.placement.problem import LayerCost
+from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.compiled import compiled
+from phaze_opt.placement.placement_problem import LayerCost
 
 
-def even_starts(layers: Sequence[LayerCost], stages: int) -> Integers:
+def even_starts(layers: Sequence[LayerCost], stages: int) -> IntArray:
     """Return the first layer of every stage of an even split.
 
     The repeated layers (the longest run of equal ones) are divided by count, the earliest stages
@@ -29,7 +29,7 @@ def even_starts(layers: Sequence[LayerCost], stages: int) -> Integers:
     return _divide(_longest_run(layers), len(layers), stages)
 
 
-def all_even_starts(layers: Sequence[LayerCost]) -> Integers:
+def all_even_starts(layers: Sequence[LayerCost]) -> IntArray:
     """Return the same for every number of stages.
 
     Returns
@@ -44,7 +44,7 @@ def all_even_starts(layers: Sequence[LayerCost]) -> Integers:
     return starts
 
 
-def _divide(run: tuple[int, int], layers: int, stages: int) -> Integers:
+def _divide(run: tuple[int, int], layers: int, stages: int) -> IntArray:
     """Split the longest run of equal layers evenly, or all layers where it is too short."""
     start, count = run if run[1] >= stages else (0, layers)
     share, extra = divmod(count, stages)
@@ -83,13 +83,13 @@ def _cost(layer: LayerCost) -> tuple[float, ...]:
     "float64[::1](float64[:,::1], int64[:,::1], int64[:,::1], int64[::1], int64[::1], boolean)"
 )
 def replay_bounds(
-    load_s: Floats,
-    in_flight_limit: Integers,
-    starts: Integers,
-    pipeline: Integers,
-    microbatches: Integers,
+    load_s: FloatArray,
+    in_flight_limit: IntArray,
+    starts: IntArray,
+    pipeline: IntArray,
+    microbatches: IntArray,
     all_in_flight: bool,
-) -> Floats:
+) -> FloatArray:
     """Bound the replayed time of given splits from below; infinite where one does not fit.
 
     A stage cannot start before the first microbatch has passed those before it, nor be followed by

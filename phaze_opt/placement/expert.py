@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 from functools import cache
-from importlib import resources
 
+from phaze_opt.codec import data_rows
 from phaze_opt.errors import unknown_name
 
 
 @cache
 def expert_placements() -> dict[str, tuple[int, int]]:
     """Return pipeline and tensor degree by model, from ``data/expert_placements.csv``."""
-    folder = resources.files("phaze_opt.placement").joinpath("data")
-    text = folder.joinpath("expert_placements.csv").read_text("utf-8")
     return {
         row["model"]: (int(row["pipeline"]), int(row["tensor"]))
-        for row in csv.DictReader(text.splitlines())
+        for row in data_rows("placement", "expert_placements.csv")
     }
 
 

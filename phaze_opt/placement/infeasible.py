@@ -12,8 +12,8 @@ from phaze_opt.errors import InfeasibleError
 from phaze_opt.placement.costs import StageCosts, stage_costs
 from phaze_opt.placement.memory import Shards, stage_memory
 from phaze_opt.placement.pipeline import PipelineSchedule, held_by_place
-from phaze_opt.placement.problem import LayerCost, PlacementProblem, StageMemory
-from phaze_opt.placement.training import OPTIMIZERS
+from phaze_opt.placement.placement_problem import LayerCost, PlacementProblem, StageMemory
+from phaze_opt.training import OPTIMIZERS
 from phaze_opt.units import format_bytes
 
 

@@ -13,16 +13,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.errors import InfeasibleError
-from phaze_opt.estimator.collective import collective_terms
+from phaze_opt.network.collective import collective_terms
 from phaze_opt.placement.candidates import Candidate, CandidateCosts
-from phaze_opt.placement.costs import Floats, Integers, collective_table_s
+from phaze_opt.placement.costs import collective_table_s
 from phaze_opt.placement.describe import chunk_work
 from phaze_opt.placement.even import even_starts
 from phaze_opt.placement.infeasible import MisfitError, explain_excess
 from phaze_opt.placement.memory import chunked_memory, local_parameters
 from phaze_opt.placement.pipeline import interleaved_in_flight, replay
-from phaze_opt.placement.problem import LayerCost, Placement, Stage, StageMemory
+from phaze_opt.placement.placement_problem import LayerCost, Placement, Stage, StageMemory
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,8 @@ class _Chunks:
 
     candidate: Candidate
     level: int
-    first: Integers
-    last: Integers
+    first: IntArray
+    last: IntArray
 
     def of_stage(self, stage: int) -> list[tuple[int, int]]:
         """Return the chunks of one stage."""
@@ -159,7 +160,7 @@ def _misfit(costs: CandidateCosts, chunks: _Chunks) -> MisfitError | None:
     return None
 
 
-def _work_s(costs: CandidateCosts, chunks: _Chunks) -> tuple[Floats, Floats]:
+def _work_s(costs: CandidateCosts, chunks: _Chunks) -> tuple[FloatArray, FloatArray]:
     """Return forward and backward work of every chunk of every stage."""
     table = costs.stages(chunks.candidate, chunks.level)
     where = chunks.first, chunks.last

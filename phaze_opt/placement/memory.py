@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from phaze_opt.placement.problem import LayerCost, StageMemory
-from phaze_opt.placement.training import Optimizer
+from phaze_opt.placement.placement_problem import LayerCost, StageMemory
+from phaze_opt.training import Optimizer
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.compiled import compiled
 from phaze_opt.errors import InputError
-from phaze_opt.placement.compiled import compiled
 
 PipelineSchedule = Literal["1f1b", "gpipe", "interleaved"]
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -39,10 +37,10 @@ class Replay:
         Largest number of forwards done whose backward is not; chunks count one each.
     """
 
-    finish_s: Floats
-    forward_start_s: Floats
-    backward_start_s: Floats
-    peak_microbatches: Integers
+    finish_s: FloatArray
+    forward_start_s: FloatArray
+    backward_start_s: FloatArray
+    peak_microbatches: IntArray
 
 
 def closed_form_s(loads_s: Sequence[float], microbatches: int) -> float:
@@ -79,7 +77,7 @@ def interleaved_form_s(load_s: float, stages: int, microbatches: int, chunks: in
     return (microbatches + (stages - 1) / chunks) * load_s
 
 
-def in_flight(stages: int, microbatches: int, schedule: PipelineSchedule = "1f1b") -> Integers:
+def in_flight(stages: int, microbatches: int, schedule: PipelineSchedule = "1f1b") -> IntArray:
     """Return how many microbatches each stage holds at most, first stage first."""
     if schedule == "gpipe":
         return np.full(stages, microbatches, dtype=np.int64)
@@ -89,14 +87,14 @@ def in_flight(stages: int, microbatches: int, schedule: PipelineSchedule = "1f1b
 
 def held_by_place(
     most_stages: int, microbatches: int, schedule: PipelineSchedule = "1f1b"
-) -> Integers:
+) -> IntArray:
     """Return the same by place from the end of the pipeline; index 0 is not a place."""
     held = np.zeros(most_stages + 1, dtype=np.int64)
     held[1:] = in_flight(most_stages, microbatches, schedule)[::-1]
     return held
 
 
-def interleaved_in_flight(stages: int, microbatches: int, chunks: int) -> Integers:
+def interleaved_in_flight(stages: int, microbatches: int, chunks: int) -> IntArray:
     """Return how many chunks' stashes each stage of an interleaved pipeline holds at most.
 
     Megatron-LM runs 2·(p − s − 1) + (v − 1)·p forwards before the first pair, so that the first
@@ -109,8 +107,11 @@ def interleaved_in_flight(stages: int, microbatches: int, chunks: int) -> Intege
 
 
 def finish_s(
-    forward_s: Floats, backward_s: Floats, microbatches: int, schedule: PipelineSchedule = "1f1b"
-) -> Floats:
+    forward_s: FloatArray,
+    backward_s: FloatArray,
+    microbatches: int,
+    schedule: PipelineSchedule = "1f1b",
+) -> FloatArray:
     """Return when each stage ends its last backward, replaying every event.
 
     Parameters
@@ -127,8 +128,8 @@ def finish_s(
 
 
 def replay(
-    forward_s: Floats,
-    backward_s: Floats,
+    forward_s: FloatArray,
+    backward_s: FloatArray,
     microbatches: int,
     schedule: PipelineSchedule = "1f1b",
 ) -> Replay:
@@ -163,7 +164,7 @@ def replay(
     return Replay(ends.max(axis=0), starts[0], starts[1], peak)
 
 
-def _warm_up(stages: int, microbatches: int, chunks: int, schedule: PipelineSchedule) -> Integers:
+def _warm_up(stages: int, microbatches: int, chunks: int, schedule: PipelineSchedule) -> IntArray:
     """Return how many forwards of any chunk a stage may be ahead of its backwards."""
     if chunks == 1:
         return in_flight(stages, microbatches, schedule)
@@ -180,7 +181,9 @@ def _check_interleaving(stages: int, microbatches: int, chunks: int) -> None:
 
 
 @compiled("float64[::1](float64[::1], float64[::1], int64[::1], int64)")
-def _finish(forward_s: Floats, backward_s: Floats, limit: Integers, microbatches: int) -> Floats:
+def _finish(
+    forward_s: FloatArray, backward_s: FloatArray, limit: IntArray, microbatches: int
+) -> FloatArray:
     """Replay a pipeline without chunks; ends of the last ``limit`` forwards are enough to keep."""
     stages = len(forward_s)
     forward_end = np.zeros((stages, microbatches))
@@ -215,12 +218,12 @@ def _finish(forward_s: Floats, backward_s: Floats, limit: Integers, microbatches
 
 @compiled("void(float64[:,::1], float64[:,::1], int64[::1], int64, float64[:,:,:,::1], int64[::1])")
 def _replay(
-    forward_s: Floats,
-    backward_s: Floats,
-    warm_up: Integers,
+    forward_s: FloatArray,
+    backward_s: FloatArray,
+    warm_up: IntArray,
     group: int,
-    starts: Floats,
-    peak: Integers,
+    starts: FloatArray,
+    peak: IntArray,
 ) -> None:
     """Fill the starts; the n-th forward of a stage is of chunk ``(n // group) % chunks``."""
     chunks, stages = forward_s.shape

@@ -13,7 +13,7 @@ import numpy as np
 from phaze_opt.placement.candidates import Candidate, CandidateCosts
 from phaze_opt.placement.describe import describe
 from phaze_opt.placement.interleaved import evaluate_interleaved
-from phaze_opt.placement.problem import Placement, PlacementProblem
+from phaze_opt.placement.placement_problem import Placement, PlacementProblem
 
 
 @dataclass(frozen=True)

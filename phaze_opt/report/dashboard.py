@@ -10,7 +10,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.simple_server import make_server as make_wsgi_server
 
 from phaze_opt.errors import PhazeError
-from phaze_opt.search.storage import Storage
+from phaze_opt.search.store.storage import Storage
 
 WsgiApplication = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 

@@ -18,8 +18,8 @@ from phaze_opt.report.words import (
     training_words,
     trial_words,
 )
-from phaze_opt.search.failures import database_errors, patiently
 from phaze_opt.search.results import StudySummary
+from phaze_opt.search.store.failures import database_errors, patiently
 from phaze_opt.search.study import Study
 
 _MARKUP = frozenset("\\`*_[]#!|~$")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from phaze_opt.placement.describe import placement_replay
 from phaze_opt.placement.pipeline import PipelineSchedule, Replay
-from phaze_opt.placement.problem import ChunkWork, Placement, Stage
-from phaze_opt.scheduling.trace import Event, name_event, slice_event, write_events
+from phaze_opt.placement.placement_problem import ChunkWork, Placement, Stage
+from phaze_opt.scheduling.perfetto import Event, name_event, slice_event, write_events
 
 _PROCESS = 1
 

@@ -14,11 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from phaze_opt.arrays import FloatArray
 from phaze_opt.scheduling.instance import Instance
-
-FloatArray = npt.NDArray[np.float64]
 
 _CHAINS = 8
 _STEPS_PER_CHAIN = 60

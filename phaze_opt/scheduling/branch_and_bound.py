@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.scheduling.bounds import Bounds, mixed_bound
 from phaze_opt.scheduling.instance import INTRA, SINGLE, Instance
 from phaze_opt.scheduling.plan import Plan, near
 from phaze_opt.scheduling.search_pass import search
-from phaze_opt.scheduling.search_states import FloatArray, IntArray
 
 _FIRST_WIDTH, _SECOND_WIDTH, _GROWTH, _LAST_WIDTH = 16, 2**10, 8, 2**15
 """Of the passes: the first finds a good schedule, the second is exact for most layers, and each

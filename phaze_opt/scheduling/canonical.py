@@ -10,8 +10,8 @@ import hashlib
 import struct
 from collections.abc import Sequence
 
-from phaze_opt.scheduling.problem import ScheduleOperator, ScheduleProblem
-from phaze_opt.scheduling.validation import CORE_TYPES, INTRA_OPERATOR_RULES
+from phaze_opt.scheduling.problem_checks import CORE_TYPES, INTRA_OPERATOR_RULES
+from phaze_opt.scheduling.schedule_problem import ScheduleOperator, ScheduleProblem
 
 Attributes = tuple[int, float, float, float, float, float, float, float]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from phaze_opt.scheduling.problem import (
+from phaze_opt.scheduling.schedule_problem import (
     Schedule,
     ScheduledOperator,
     ScheduleOperator,

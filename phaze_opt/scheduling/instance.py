@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from phaze_opt.scheduling.problem import IntraOperatorRule
+from phaze_opt.scheduling.schedule_problem import IntraOperatorRule
 
 SINGLE, INTRA = 0, 1
 """The two modes: on one core, on all cores of the type."""

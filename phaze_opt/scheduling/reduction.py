@@ -23,7 +23,7 @@ from phaze_opt.scheduling.instance import (
     last_of,
     operator_demand,
 )
-from phaze_opt.scheduling.problem import IntraOperatorRule
+from phaze_opt.scheduling.schedule_problem import IntraOperatorRule
 
 _Demand = tuple[tuple[int, ...], tuple[int, ...]]
 

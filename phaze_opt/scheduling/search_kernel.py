@@ -20,7 +20,8 @@ some shortest schedule arises so. A state is dropped when
 
 from __future__ import annotations
 
-from phaze_opt.scheduling.compiled import compiled, inner
+from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.compiled import compiled, inlined
 from phaze_opt.scheduling.search_states import (
     ALIVE,
     ANCESTORS,
@@ -39,8 +40,6 @@ from phaze_opt.scheduling.search_states import (
     RUNNING,
     SHORTEST,
     TWIN,
-    FloatArray,
-    IntArray,
     admit,
     has,
     rebuild_table,
@@ -73,7 +72,7 @@ _SLOTS_PER_STATE = 8
 """Of the hash table, per state whose children it holds."""
 
 
-@inner
+@inlined
 def _earliest_start(
     state: IntArray,
     operator: IntArray,
@@ -108,7 +107,7 @@ def _earliest_start(
     return int(max(state[NOW], state[LISTS + lanes + passed - 1]))
 
 
-@inner
+@inlined
 def _list_candidates(
     state: IntArray,
     operators: IntArray,
@@ -162,7 +161,7 @@ def _list_candidates(
     return candidates, waiting, least_end
 
 
-@inner
+@inlined
 def _start_operator(
     state: IntArray,
     code: int,
@@ -198,7 +197,7 @@ def _start_operator(
     child[OPENING] = state[OPENING] == 1 and operators[i, FIRST] == (code & 1)
 
 
-@inner
+@inlined
 def _path_bound(
     state: IntArray, code: int, start: int, operators: IntArray, ready: IntArray, waiting: int
 ) -> int:
@@ -217,7 +216,7 @@ def _path_bound(
     return int(bound)
 
 
-@inner
+@inlined
 def _bound_child(
     state: IntArray, bound: int, rate: FloatArray, least: IntArray, lanes: int, child: IntArray
 ) -> None:
@@ -242,7 +241,7 @@ def _bound_child(
     child[KEY] = bound + (total // least.shape[0] >> 4)
 
 
-@inner
+@inlined
 def _finish(state: IntArray, operators: IntArray, lanes: int, first_word: int) -> int:
     """Give the makespan where all operators left can come last, else `NEVER`."""
     makespan = state[NOW]
@@ -256,7 +255,7 @@ def _finish(state: IntArray, operators: IntArray, lanes: int, first_word: int) -
     return int(makespan)
 
 
-@inner
+@inlined
 def _power_of_two(least: int) -> int:
     """Give the smallest power of two that is not less."""
     power = 1
@@ -265,7 +264,7 @@ def _power_of_two(least: int) -> int:
     return power
 
 
-@inner
+@inlined
 def _expand_layer(
     problem: Problem,
     lanes: int,
@@ -323,7 +322,8 @@ def _expand_layer(
 
 @compiled(
     f"UniTuple(i8, 5)({_PROBLEM_TYPE}, i8, i8[:, :, ::1], i8, i8, i8, i8[:, ::1], i8[::1],"
-    f" {_SCRATCH_TYPE})"
+    f" {_SCRATCH_TYPE})",
+    allocates=False,
 )
 def expand_all(
     problem: Problem,

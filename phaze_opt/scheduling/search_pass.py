@@ -6,16 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from phaze_opt.arrays import IntArray
 from phaze_opt.scheduling.search_kernel import Problem, Scratch, expand_all
-from phaze_opt.scheduling.search_states import (
-    ANCESTORS,
-    CODE,
-    DURATION,
-    LAST,
-    LISTS,
-    OPENING,
-    IntArray,
-)
+from phaze_opt.scheduling.search_states import ANCESTORS, CODE, DURATION, LAST, LISTS, OPENING
 
 
 def search(

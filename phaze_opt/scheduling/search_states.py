@@ -6,13 +6,8 @@ is 2 * operator + mode; a set of operators is a bit mask over several words.
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-
-from phaze_opt.scheduling.compiled import inner
-
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
+from phaze_opt.arrays import IntArray
+from phaze_opt.compiled import inlined
 
 NEVER = 2**62
 """Later than every time, and above every bound."""
@@ -28,13 +23,13 @@ DURATION, BELOW, SHORTEST, TWIN, LAST, FIRST, ANCESTORS = 0, 2, 3, 4, 5, 6, 7
 NOW, BOUND, KEY, PARENT, CODE, ALIVE, OPENING, RUNNING, LISTS = 0, 1, 2, 3, 4, 5, 6, 7, 8
 
 
-@inner
+@inlined
 def has(row: IntArray, first_word: int, operator: int) -> bool:
     """Say whether the set that starts at a column holds an operator."""
     return bool((row[first_word + (operator >> 6)] >> (operator & 63)) & 1)
 
 
-@inner
+@inlined
 def _slot(row: IntArray, first_word: int, slots: int) -> int:
     """Hash a set of operators to a place in a table, whose size is a power of two."""
     mixed = 0
@@ -44,7 +39,7 @@ def _slot(row: IntArray, first_word: int, slots: int) -> int:
     return mixed & (slots - 1)
 
 
-@inner
+@inlined
 def _dominates(one: IntArray, other: IntArray, demand: IntArray, lanes: int) -> bool:
     """Say whether a state can do all that another one of the same set can, as early."""
     if one[NOW] > other[NOW] or one[OPENING] < other[OPENING]:
@@ -65,7 +60,7 @@ def _dominates(one: IntArray, other: IntArray, demand: IntArray, lanes: int) -> 
     return True
 
 
-@inner
+@inlined
 def _kth_smallest(values: IntArray, count: int, k: int) -> int:
     """Give the k-th smallest, from 0, of the first values, which are reordered (Hoare's find)."""
     low, high = 0, count - 1
@@ -90,7 +85,7 @@ def _kth_smallest(values: IntArray, count: int, k: int) -> int:
     return int(values[k])
 
 
-@inner
+@inlined
 def shrink(states: IntArray, count: int, width: int, scratch: IntArray) -> tuple[int, int]:
     """Keep at most ``width`` living states, least keys first; give also the least bound dropped."""
     living = 0
@@ -123,7 +118,7 @@ def shrink(states: IntArray, count: int, width: int, scratch: IntArray) -> tuple
     return kept, dropped
 
 
-@inner
+@inlined
 def admit(
     states: IntArray,
     count: int,
@@ -162,7 +157,7 @@ def admit(
     return looked
 
 
-@inner
+@inlined
 def rebuild_table(
     states: IntArray, count: int, first_word: int, table: IntArray, following: IntArray
 ) -> None:

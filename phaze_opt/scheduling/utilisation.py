@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from phaze_opt.scheduling.problem import (
+from phaze_opt.scheduling.schedule_problem import (
     Schedule,
     ScheduledOperator,
     ScheduleOperator,

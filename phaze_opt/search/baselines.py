@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from phaze_opt.placement.training import Training
-from phaze_opt.search.caches import find_evaluations
 from phaze_opt.search.frozen import Baseline, ResolvedStudy
 from phaze_opt.search.objective import Metrics, evaluation_key, metrics_of
 from phaze_opt.search.ordering import best_of
 from phaze_opt.search.records import Record
 from phaze_opt.search.space import DesignPoint, point_of_accelerator, training_choices
-from phaze_opt.search.storage import Storage
+from phaze_opt.search.store.caches import find_evaluations
+from phaze_opt.search.store.storage import Storage
+from phaze_opt.training import Training
 
 
 @dataclass(frozen=True)

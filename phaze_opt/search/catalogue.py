@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from phaze_opt.errors import InputError, NotFoundError
-from phaze_opt.search.registry import delete_rows, find_orphans, study_uids
 from phaze_opt.search.results import StudySummary
-from phaze_opt.search.storage import Storage
+from phaze_opt.search.store.storage import Storage
+from phaze_opt.search.store.studies import delete_rows, find_orphans, study_uids
 from phaze_opt.search.study import Study
 
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from phaze_opt.codec import to_json
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.hardware.cluster import Cluster, load_cluster
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.placement.training import Training
+from phaze_opt.network.cluster import Cluster, load_cluster
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.spec import StudySpec
-from phaze_opt.workload.graph import Recompute, Workload
+from phaze_opt.training import Recompute, Training
+from phaze_opt.workload.graph import Workload
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,14 @@ from typing import Any
 from phaze_opt.codec import from_builtins, to_builtins
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.hardware.cluster import Cluster
-from phaze_opt.placement.training import Training
-from phaze_opt.scheduling.problem import Schedule
-from phaze_opt.search.caches import EvaluationCache, ScheduleCache
+from phaze_opt.network.cluster import Cluster
+from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.search.frozen import ResolvedStudy, content_hash
 from phaze_opt.search.ordering import Rank
 from phaze_opt.search.records import Record
 from phaze_opt.search.space import DesignPoint
+from phaze_opt.search.store.caches import EvaluationCache, ScheduleCache
+from phaze_opt.training import Training
 from phaze_opt.units import GIB
 from phaze_opt.workload.graph import Workload
 
@@ -43,8 +43,7 @@ def evaluate_record(
     cache: MutableMapping[str, Schedule],
 ) -> Record:
     """Evaluate a point with the cost model, at its best placement."""
-    from phaze_opt.evaluate import evaluate
-    from phaze_opt.evaluation import evaluation_to_json_dict
+    from phaze_opt.evaluation import evaluate, evaluation_to_json_dict
 
     return evaluation_to_json_dict(evaluate(workload, accelerator, cluster, training, cache=cache))
 
@@ -66,7 +65,8 @@ class Metrics:
     evaluate_s
         Time it took on this worker's clock.
     needed_schedules, quickly_proven_schedules
-        See `phaze_opt.search.caches.ProofEffort`; none where the evaluation was there already.
+        See `phaze_opt.search.store.caches.ProofEffort`; none where the evaluation was there
+        already.
     """
 
     feasible: bool

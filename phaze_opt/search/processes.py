@@ -14,11 +14,11 @@ from functools import partial
 from multiprocessing.process import BaseProcess
 
 from phaze_opt.errors import PhazeError, printable
-from phaze_opt.search.failures import LostConnectionError, patiently
-from phaze_opt.search.leases import expire_dead_workers
 from phaze_opt.search.objective import Evaluator
 from phaze_opt.search.stopping import StopNow, StopSignals
-from phaze_opt.search.storage import URL_VARIABLE, Storage
+from phaze_opt.search.store.failures import LostConnectionError, patiently
+from phaze_opt.search.store.leases import expire_dead_workers
+from phaze_opt.search.store.storage import URL_VARIABLE, Storage
 
 _POLL_S = 0.2
 _MOST_REPLACEMENTS = 30

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from phaze_opt.codec import to_builtins
 from phaze_opt.errors import InputError
 from phaze_opt.search.baselines import BaselineResult
-from phaze_opt.search.caches import find_evaluations
 from phaze_opt.search.frozen import ResolvedStudy
 from phaze_opt.search.objective import Metrics, metrics_from_plain
 from phaze_opt.search.ordering import best_of
 from phaze_opt.search.records import Record
 from phaze_opt.search.space import DesignPoint, point_of
-from phaze_opt.search.storage import Storage
-from phaze_opt.search.tickets import TicketCounts
+from phaze_opt.search.store.caches import find_evaluations
+from phaze_opt.search.store.storage import Storage
+from phaze_opt.search.store.tickets import TicketCounts
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial

@@ -9,18 +9,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from phaze_opt.errors import InputError
-from phaze_opt.placement.training import Training
 from phaze_opt.search.baselines import evaluate_baselines
-from phaze_opt.search.failures import patiently
 from phaze_opt.search.frozen import Baseline
-from phaze_opt.search.leases import LeaseKeeper, expire_dead_workers, new_token
 from phaze_opt.search.objective import Evaluator
 from phaze_opt.search.processes import WorkerJob, run_processes
 from phaze_opt.search.space import contains, params_of
 from phaze_opt.search.stopping import StopNow, StopSignals
-from phaze_opt.search.storage import open_storage
-from phaze_opt.search.tickets import TicketCounts
+from phaze_opt.search.store.failures import patiently
+from phaze_opt.search.store.leases import LeaseKeeper, expire_dead_workers, new_token
+from phaze_opt.search.store.storage import open_storage
+from phaze_opt.search.store.tickets import TicketCounts
 from phaze_opt.search.worker import TrialCallback, Worker
+from phaze_opt.training import Training
 
 if TYPE_CHECKING:
     from phaze_opt.search.study import Study

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.search.spec import PowerRange, SpaceSpec
+from phaze_opt.training import Recompute
 from phaze_opt.units import GIB, MIB
-from phaze_opt.workload.graph import Recompute
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

@@ -6,16 +6,14 @@ a range that makes no sense is refused before anything is stored.
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from phaze_opt.codec import from_builtins, read_file
+from phaze_opt.codec import from_builtins, read_toml_file
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.area import AreaModel
-from phaze_opt.placement.training import OptimizerName
-from phaze_opt.workload.graph import Recompute
+from phaze_opt.training import OptimizerName, Recompute
 
 SamplerName = Literal["random", "tpe", "climb", "nsga2"]
 
@@ -200,10 +198,4 @@ def read_spec(path: Path) -> StudySpec:
     InputError
         If it is not TOML, or a key or value is not allowed.
     """
-    what = f"study file {path}"
-    text = read_file(path, "study file").decode("utf-8", errors="replace")
-    try:
-        plain = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(f"The {what} is not valid TOML: {error}.") from None
-    return from_builtins(plain, StudySpec, what)
+    return from_builtins(read_toml_file(path, "study file"), StudySpec, f"study file {path}")

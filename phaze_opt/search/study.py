@@ -18,22 +18,8 @@ from optuna.trial import FrozenTrial
 from phaze_opt.codec import from_json
 from phaze_opt.errors import ConflictError, InputError, NotFoundError
 from phaze_opt.search.baselines import BaselineResult, find_baselines
-from phaze_opt.search.caches import EvaluationCache, ScheduleCache
-from phaze_opt.search.damage import DamagedError, check_trial, damages, read_all_trials
-from phaze_opt.search.failures import database_errors
 from phaze_opt.search.frozen import ResolvedStudy, resolve
-from phaze_opt.search.leases import DEFAULT_LEASE_S
 from phaze_opt.search.objective import Evaluator, Objective, evaluate_record
-from phaze_opt.search.registry import (
-    UID_KEY,
-    delete_study,
-    find_row,
-    store_frozen,
-    study_uids,
-    uid_of,
-    undone_on_error,
-    unpack_workload,
-)
 from phaze_opt.search.results import (
     BestDesign,
     StudySummary,
@@ -44,9 +30,23 @@ from phaze_opt.search.results import (
 )
 from phaze_opt.search.running import Progress, RunOutcome, ignore_progress, run_study
 from phaze_opt.search.spec import StudySpec, check_study_name
-from phaze_opt.search.storage import Storage, open_storage
-from phaze_opt.search.tables import WorkloadRow
-from phaze_opt.search.tickets import TicketOffice
+from phaze_opt.search.store.caches import EvaluationCache, ScheduleCache
+from phaze_opt.search.store.damage import DamagedError, check_trial, damages, read_all_trials
+from phaze_opt.search.store.failures import database_errors
+from phaze_opt.search.store.leases import DEFAULT_LEASE_S
+from phaze_opt.search.store.storage import Storage, open_storage
+from phaze_opt.search.store.studies import (
+    UID_KEY,
+    delete_study,
+    find_row,
+    store_frozen,
+    study_uids,
+    uid_of,
+    undone_on_error,
+    unpack_workload,
+)
+from phaze_opt.search.store.tables import WorkloadRow
+from phaze_opt.search.store.tickets import TicketOffice
 from phaze_opt.workload.graph import Workload
 
 _CREATION_S = 5.0
@@ -338,7 +338,7 @@ class Study:
 
 def current_version() -> str:
     """Return the version of this program's cost model."""
-    from phaze_opt.evaluate import COST_MODEL_VERSION
+    from phaze_opt.evaluation import COST_MODEL_VERSION
 
     return COST_MODEL_VERSION
 

@@ -13,7 +13,6 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
 from phaze_opt.errors import InputError, NotFoundError, PhazeError
-from phaze_opt.search.failures import DatabaseError, database_errors, patiently
 from phaze_opt.search.frozen import ResolvedStudy
 from phaze_opt.search.objective import Metrics, Objective, metrics_to_plain
 from phaze_opt.search.results import METRICS_KEY, trial_cost
@@ -21,8 +20,9 @@ from phaze_opt.search.samplers import sampler_for
 from phaze_opt.search.space import distributions, params_of, point_of
 from phaze_opt.search.spec import SpaceSpec
 from phaze_opt.search.stopping import StopNow, StopSignals
-from phaze_opt.search.storage import Storage
-from phaze_opt.search.tickets import MAX_ATTEMPTS, Ticket, TicketOffice
+from phaze_opt.search.store.failures import DatabaseError, database_errors, patiently
+from phaze_opt.search.store.storage import Storage
+from phaze_opt.search.store.tickets import MAX_ATTEMPTS, Ticket, TicketOffice
 
 if TYPE_CHECKING:
     from optuna.study import Study

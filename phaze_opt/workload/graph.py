@@ -14,7 +14,6 @@ SCHEMA_VERSION = 2
 """Version of the JSON form of `Workload`; a file with another one is refused."""
 
 CollectiveKind = Literal["all_reduce", "reduce_scatter", "all_gather"]
-Recompute = Literal["none", "selective", "full"]
 
 ELEMENTWISE_KINDS = (
     "add",
@@ -193,7 +192,7 @@ class Layer:
         Without any recompute; the backward has data- and weight-gradient products.
     selective_recompute
         The part of the forward that runs again before the backward under selective recompute (see
-        `phaze_opt.workload.recompute`); empty where there is no attention.
+        `phaze_opt.workload.capture.selective_recompute`); empty where there is no attention.
     parameters
         On one device.
     tied_parameters

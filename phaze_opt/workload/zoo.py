@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from phaze_opt.codec import from_builtins
+from phaze_opt.codec import data_table, from_builtins
 from phaze_opt.errors import InputError, unknown_name
 from phaze_opt.workload.cache import CachedVariant, CaptureKey, read_variant, write_variant
 from phaze_opt.workload.config import TransformerConfig
@@ -132,10 +131,9 @@ def _from_file(
 @functools.cache
 def _models() -> dict[str, TransformerConfig]:
     """Read the shapes that come with the package."""
-    text = (Path(__file__).parent / "data" / "models.toml").read_text(encoding="utf-8")
     return {
         name: from_builtins(fields, TransformerConfig, f"model {name}")
-        for name, fields in tomllib.loads(text).items()
+        for name, fields in data_table("workload", "models.toml").items()
     }
 
 
@@ -165,7 +163,7 @@ def _check(
 
 def _capture(key: CaptureKey) -> CachedVariant:
     """Capture a variant and keep it; only here is torch imported."""
-    from phaze_opt.workload.models import capture_transformer, count_parameters
+    from phaze_opt.workload.capture.variant import capture_transformer, count_parameters
 
     variant = capture_transformer(
         key.config,

@@ -10,8 +10,8 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from phaze_opt.estimator.estimate import estimate, estimate_table
 from phaze_opt.estimator.tensor_core import gemm_table
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.hardware.cluster import load_cluster
 from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.network.cluster import load_cluster
 from phaze_opt.units import MIB
 from phaze_opt.workload.graph import OperatorGraph
 from phaze_opt.workload.zoo import load_workload

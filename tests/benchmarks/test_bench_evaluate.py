@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from phaze_opt.evaluate import evaluate
-from phaze_opt.hardware.cluster import load_cluster
+from phaze_opt.evaluation import evaluate
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.placement.training import Training
+from phaze_opt.network.cluster import load_cluster
+from phaze_opt.training import Training
 from phaze_opt.workload.zoo import load_workload
 
 

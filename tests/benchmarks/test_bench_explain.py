@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from phaze_opt.explain.explain import explain
-from phaze_opt.explain.point import Point
-from phaze_opt.hardware.cluster import load_cluster
+from phaze_opt.explanation.explain import explain
+from phaze_opt.explanation.point import Point
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.placement.training import Training
+from phaze_opt.network.cluster import load_cluster
+from phaze_opt.training import Training
 from phaze_opt.workload.graph import Workload
 from phaze_opt.workload.zoo import load_workload
 

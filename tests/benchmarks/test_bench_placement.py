@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from phaze_opt.hardware.cluster import load_cluster
-from phaze_opt.placement.dag import split_contiguous
-from phaze_opt.placement.formats import read_partition, read_phaze
-from phaze_opt.placement.partition import prepare
-from phaze_opt.placement.problem import LayerCost, PlacementProblem
-from phaze_opt.placement.published import solve_published
-from phaze_opt.placement.solve import solve_placement
-from phaze_opt.placement.training import Training
+from phaze_opt.network.cluster import load_cluster
+from phaze_opt.partitioning.colocation import prepare
+from phaze_opt.partitioning.dag import split_contiguous
+from phaze_opt.partitioning.formats import read_partition, read_phaze
+from phaze_opt.partitioning.published import solve_published
+from phaze_opt.placement.placement_problem import LayerCost, PlacementProblem
+from phaze_opt.placement.solve_placement import solve_placement
+from phaze_opt.training import Training
 
 DATA = Path(__file__).parent.parent / "data" / "placement"
 

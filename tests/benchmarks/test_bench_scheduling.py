@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from phaze_opt.scheduling.formats import read_problems
-from phaze_opt.scheduling.solve import solve
+from phaze_opt.scheduling.problem_file import read_problems
+from phaze_opt.scheduling.solve_schedule import solve
 from tests.scheduling.strategies import layer_like
 
 REFERENCE = Path(__file__).parents[1] / "data" / "scheduling" / "exact_makespans.jsonl.gz"

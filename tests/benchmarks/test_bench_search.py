@@ -12,7 +12,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from phaze_opt.search.samplers import sampler_for
 from phaze_opt.search.space import distributions
 from phaze_opt.search.spec import SearchSpec, read_spec
-from phaze_opt.search.storage import open_storage
+from phaze_opt.search.store.storage import open_storage
 from phaze_opt.search.study import Study
 from phaze_opt.search.worker import suggest
 from tests.search.fakes import TOY, toy_spec, toy_study

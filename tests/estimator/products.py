@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from phaze_opt.estimator.gemm_kernel import FloatArray
+from phaze_opt.arrays import FloatArray
 from phaze_opt.estimator.tensor_core import Column, gemm_table
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.workload.graph import Gemm

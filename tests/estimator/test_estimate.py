@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.estimate import RESOURCES, estimate, estimate_each
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.hardware.cluster import Cluster, NetworkLevel, load_cluster
 from phaze_opt.hardware.energy import energy_constants
+from phaze_opt.network.cluster import Cluster, NetworkLevel, load_cluster
 from phaze_opt.units import MIB
 from phaze_opt.workload.graph import Collective, Gemm, Operator, OperatorGraph, VectorWork
 from tests.strategies import accelerators, gemms

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from phaze_opt.arrays import FloatArray
 from phaze_opt.estimator.gemm_groups import group_sizes
 from phaze_opt.estimator.gemm_kernel import (
     DATAFLOW,
@@ -16,7 +17,6 @@ from phaze_opt.estimator.gemm_kernel import (
     TILING_ROWS,
     WAVE_CYCLES,
     WRITTEN_BYTES,
-    FloatArray,
     hbm_traffic_bytes,
     lay_out_tilings,
 )

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from phaze_opt.estimator.collective import COLLECTIVES
 from phaze_opt.estimator.vector_core import VectorOperator, vector_operators
 from phaze_opt.hardware.accelerator import Accelerator, Calibration
-from phaze_opt.hardware.cluster import Cluster, NetworkLevel
+from phaze_opt.network.cluster import Cluster, NetworkLevel
+from phaze_opt.network.collective import COLLECTIVES
 from phaze_opt.workload.graph import VECTOR_KINDS
 from phaze_opt.workload.zoo import model_names
 
@@ -36,21 +36,24 @@ PER_LINK = {"efficiency", "latency_s"}
 STATED_OF_LINK = {"bandwidth_bytes_per_s", "topology", "group_size", "axes"}
 
 PACKAGE = Path(str(resources.files("phaze_opt")))
-DATA = PACKAGE / "hardware" / "data"
+MEASURED = PACKAGE / "validation" / "data"
 PRODUCTS = {"gemm", "matmul", "mm", "bmm", "addmm", "baddbmm", "attention", "flash", "linear"}
-MODELLING_ROOMS = ("estimator", "hardware", "scheduling", "placement")
+MODELLING_ROOMS = ("estimator", "hardware", "network", "scheduling", "placement")
+MODELLING_MODULES = ("evaluation", "costed_point", "layer_costs", "layer_passes", "training")
+DATA_FILES = sorted(
+    path for room in MODELLING_ROOMS for path in PACKAGE.glob(f"{room}/data/*.toml")
+)
 MODELLING_FILES = sorted(
     [
         *(path for room in MODELLING_ROOMS for path in (PACKAGE / room).glob("*.py")),
-        PACKAGE / "evaluate.py",
-        PACKAGE / "layer_costs.py",
+        *(PACKAGE / f"{name}.py" for name in MODELLING_MODULES),
     ]
 )
 
 
 def measured_rows() -> Iterator[dict[str, str]]:
     """Yield every measured row that comes with the package."""
-    for path in sorted((DATA / "measured").glob("*.csv")):
+    for path in sorted(MEASURED.glob("*.csv")):
         yield from csv.DictReader(path.read_text("utf-8").splitlines())
 
 
@@ -65,9 +68,9 @@ def names_of_work() -> set[str]:
     return {*VECTOR_KINDS, *PRODUCTS, *COLLECTIVES, *model_names(), *row_labels()}
 
 
-def table(name: str) -> dict[str, Any]:
-    """Read one data file."""
-    return tomllib.loads((DATA / name).read_text("utf-8"))
+def table(room: str, name: str) -> dict[str, Any]:
+    """Read one data file of a room."""
+    return tomllib.loads((PACKAGE / room / "data" / name).read_text("utf-8"))
 
 
 def keys(value: object) -> Iterator[str]:
@@ -85,7 +88,7 @@ def keys(value: object) -> Iterator[str]:
 def test_a_chip_is_calibrated_by_what_is_measured_once() -> None:
     """The calibration has these fields and no other, each with a source and a confidence."""
     assert {field.name for field in fields(Calibration)} == PER_CHIP
-    chips = table("accelerators.toml")
+    chips = table("hardware", "accelerators.toml")
     sources = chips.pop("sources")
     stated = {field.name for field in fields(Accelerator)} | {"description"}
     for chip in chips.values():
@@ -102,24 +105,24 @@ def test_a_link_is_calibrated_by_efficiency_and_latency() -> None:
     """A level has these fields and no other, and its cluster names the source."""
     assert {field.name for field in fields(NetworkLevel)} == PER_LINK | STATED_OF_LINK
     allowed = {field.name for field in fields(Cluster)} - {"name", "devices"}
-    for cluster in table("clusters.toml").values():
+    for cluster in table("network", "clusters.toml").values():
         assert cluster.keys() <= allowed
         assert cluster["source"]
         for level in cluster["levels"]:
             assert level.keys() <= PER_LINK | STATED_OF_LINK
 
 
-@pytest.mark.parametrize("path", sorted(DATA.glob("*.toml")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", DATA_FILES, ids=lambda path: path.name)
 def test_no_number_is_keyed_by_operator_model_or_row(path: Path) -> None:
     """No key of the hardware data names what runs on it; the lanes' table counts cycles only."""
     if path.name == "vector_operators.toml":
         counted = {field.name for field in fields(VectorOperator)}
-        for section in table(path.name).values():
+        for section in table(path.parents[1].name, path.name).values():
             for row in section.values():
                 assert row.keys() <= counted == {"cycles", "reads", "derivation"}
         return
     forbidden = names_of_work()
-    for key in keys(table(path.name)):
+    for key in keys(table(path.parents[1].name, path.name)):
         words = {key, *re.split(r"[_\-. ]", key)}
         assert not words & forbidden, f"{path.name} has the key {key!r}"
 
@@ -162,8 +165,7 @@ def test_measured_rows_are_not_read_by_the_model(path: Path) -> None:
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
-    files = {file.name for file in (DATA / "measured").iterdir()}
-    assert not any(f"measured/{name}" in text for text in strings for name in files)
+    files = {file.name for file in MEASURED.iterdir()}
     assert not strings & files
 
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 from hypothesis import strategies as st
 
-from phaze_opt.estimator.collective import collective_s, send_receive_s
-from phaze_opt.hardware.cluster import Cluster, NetworkLevel
+from phaze_opt.network.cluster import Cluster, NetworkLevel
+from phaze_opt.network.collective import collective_s, send_receive_s
 from phaze_opt.placement.memory import local_parameters, stage_memory
-from phaze_opt.placement.problem import LayerCost, PlacementProblem
-from phaze_opt.placement.training import OPTIMIZERS, OptimizerName, Training
+from phaze_opt.placement.placement_problem import LayerCost, PlacementProblem
+from phaze_opt.training import OPTIMIZERS, OptimizerName, Training
 
 seconds = st.floats(0.01, 1.0)
 sizes = st.integers(0, 100)

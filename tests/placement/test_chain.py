@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from phaze_opt.placement.candidates import Candidate, CandidateCosts
 from phaze_opt.placement.chain import best_split, least_loads
 from phaze_opt.placement.pipeline import held_by_place
-from phaze_opt.placement.problem import PlacementProblem
+from phaze_opt.placement.placement_problem import PlacementProblem
 from tests.placement.strategies import all_degrees, all_splits, closed_form, problems
 
 

@@ -3,14 +3,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from phaze_opt.hardware.cluster import Cluster, NetworkLevel
+from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.placement.candidates import Candidate, CandidateCosts
 from phaze_opt.placement.costs import stage_costs
 from phaze_opt.placement.memory import local_parameters, stage_memory
-from phaze_opt.placement.problem import PlacementProblem
-from phaze_opt.placement.training import OPTIMIZERS
+from phaze_opt.placement.placement_problem import PlacementProblem
+from phaze_opt.training import OPTIMIZERS
 from tests.placement.strategies import problems
-from tests.placement.test_solve import chain
+from tests.placement.test_solve_placement import chain
 
 
 @settings(max_examples=40, deadline=None)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze_opt.placement.even import all_even_starts, even_starts
-from phaze_opt.placement.problem import LayerCost
+from phaze_opt.placement.placement_problem import LayerCost
 
 
 def layers(blocks: int, *, with_ends: bool) -> list[LayerCost]:

@@ -3,10 +3,10 @@ from dataclasses import replace
 import pytest
 
 from phaze_opt.errors import InfeasibleError, InputError
-from phaze_opt.hardware.cluster import Cluster, NetworkLevel
-from phaze_opt.placement.problem import LayerCost, PlacementProblem
-from phaze_opt.placement.solve import solve_placement
-from phaze_opt.placement.training import Training
+from phaze_opt.network.cluster import Cluster, NetworkLevel
+from phaze_opt.placement.placement_problem import LayerCost, PlacementProblem
+from phaze_opt.placement.solve_placement import solve_placement
+from phaze_opt.training import Training
 
 
 def equal_layers(chunks: int, microbatches: int = 8, bandwidth: float = 1e12) -> PlacementProblem:

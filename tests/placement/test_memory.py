@@ -1,8 +1,8 @@
 import pytest
 
 from phaze_opt.placement.memory import local_parameters, stage_memory
-from phaze_opt.placement.problem import LayerCost
-from phaze_opt.placement.training import OPTIMIZERS
+from phaze_opt.placement.placement_problem import LayerCost
+from phaze_opt.training import OPTIMIZERS
 
 
 def layer(parameters: int, tied: int = 0, stash: int = 0, transient: int = 0) -> LayerCost:

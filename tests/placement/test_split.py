@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze_opt.errors import InfeasibleError
-from phaze_opt.hardware.cluster import NetworkLevel
-from phaze_opt.placement.problem import PlacementProblem
-from phaze_opt.placement.solve import solve_placement
+from phaze_opt.network.cluster import NetworkLevel
+from phaze_opt.placement.placement_problem import PlacementProblem
+from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.placement.split import place_split, split_of
 from tests.placement.strategies import problems
 

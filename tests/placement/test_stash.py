@@ -5,14 +5,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze_opt.errors import InfeasibleError
-from phaze_opt.evaluate import evaluate
-from phaze_opt.hardware.cluster import load_cluster
+from phaze_opt.evaluation import evaluate
 from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.network.cluster import load_cluster
 from phaze_opt.placement.describe import placement_replay
 from phaze_opt.placement.pipeline import PipelineSchedule
-from phaze_opt.placement.problem import PlacementProblem
-from phaze_opt.placement.solve import solve_placement
-from phaze_opt.placement.training import Training
+from phaze_opt.placement.placement_problem import PlacementProblem
+from phaze_opt.placement.solve_placement import solve_placement
+from phaze_opt.training import Training
 from phaze_opt.workload.zoo import load_workload
 from tests.placement.strategies import problems
 from tests.placement.test_interleaved import equal_layers

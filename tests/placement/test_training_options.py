@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.placement.candidates import Candidate, CandidateCosts
 from phaze_opt.placement.memory import Shards, stage_memory
-from phaze_opt.placement.problem import LayerCost, Placement, PlacementProblem
-from phaze_opt.placement.solve import solve_placement
-from phaze_opt.placement.training import OPTIMIZERS, OptimizerName, Training
+from phaze_opt.placement.placement_problem import LayerCost, Placement, PlacementProblem
+from phaze_opt.placement.solve_placement import solve_placement
+from phaze_opt.training import OPTIMIZERS, OptimizerName, Training
 from tests.placement.strategies import all_degrees, problems
-from tests.placement.test_solve import chain
+from tests.placement.test_solve_placement import chain
 
 
 def with_options(problem: PlacementProblem, **options: Any) -> PlacementProblem:

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from phaze_opt.evaluate import Placing
-from phaze_opt.explain.explain import explain, explanation_to_json_dict
-from phaze_opt.explain.point import Point
-from phaze_opt.hardware.cluster import load_cluster
+from phaze_opt.costed_point import Placing
+from phaze_opt.explanation.explain import explain, explanation_to_json_dict
+from phaze_opt.explanation.point import Point
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.placement.training import Training
+from phaze_opt.network.cluster import load_cluster
 from phaze_opt.report.explanation import explanation_tables
 from phaze_opt.report.explanation_words import (
     explanation_sentences,
@@ -24,7 +23,8 @@ from phaze_opt.report.explanation_words import (
     kind_words,
     stage_words,
 )
-from tests.explain.cases import tiny
+from phaze_opt.training import Training
+from tests.explanation.cases import tiny
 
 WIDTH = 80
 

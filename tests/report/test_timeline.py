@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.placement.describe import placement_replay
 from phaze_opt.placement.pipeline import PipelineSchedule
-from phaze_opt.placement.problem import Placement, PlacementProblem
-from phaze_opt.placement.solve import solve_placement
+from phaze_opt.placement.placement_problem import Placement, PlacementProblem
+from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.report.timeline import timeline_events, write_timeline
 from tests.placement.strategies import problems
 from tests.placement.test_interleaved import equal_layers

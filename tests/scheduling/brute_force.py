@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from phaze_opt.scheduling.problem import ScheduleOperator, ScheduleProblem
+from phaze_opt.scheduling.schedule_problem import ScheduleOperator, ScheduleProblem
 
 _SLACK = 1e-9
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from phaze_opt.scheduling.problem import (
+from phaze_opt.scheduling.schedule_problem import (
     CoreType,
     IntraOperatorRule,
     ScheduleOperator,

@@ -8,9 +8,9 @@ from phaze_opt.scheduling.canonical import canonical_form
 from phaze_opt.scheduling.instance import Instance
 from phaze_opt.scheduling.list_scheduler import best_list_schedule
 from phaze_opt.scheduling.plan import near
-from phaze_opt.scheduling.problem import ScheduleProblem
+from phaze_opt.scheduling.problem_checks import validate
 from phaze_opt.scheduling.reduction import build_instance, contracted_ancestors, is_instant
-from phaze_opt.scheduling.validation import validate
+from phaze_opt.scheduling.schedule_problem import ScheduleProblem
 from tests.scheduling.strategies import layer_like, problems
 
 

@@ -1,9 +1,9 @@
 from dataclasses import replace
 
 from phaze_opt.scheduling.canonical import canonical_form
-from phaze_opt.scheduling.problem import ScheduleOperator, ScheduleProblem
-from phaze_opt.scheduling.solve import problem_key
-from phaze_opt.scheduling.validation import validate
+from phaze_opt.scheduling.problem_checks import validate
+from phaze_opt.scheduling.schedule_problem import ScheduleOperator, ScheduleProblem
+from phaze_opt.scheduling.solve_schedule import problem_key
 from tests.scheduling.strategies import layer_like
 
 

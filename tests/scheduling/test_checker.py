@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from phaze_opt.scheduling.checker import check
-from phaze_opt.scheduling.problem import (
+from phaze_opt.scheduling.schedule_problem import (
     Schedule,
     ScheduledOperator,
     ScheduleOperator,

@@ -3,7 +3,7 @@ from hypothesis import assume, given, settings
 from phaze_opt.scheduling.bounds import root_bounds
 from phaze_opt.scheduling.instance import Instance
 from phaze_opt.scheduling.list_scheduler import best_list_schedule, list_schedule
-from phaze_opt.scheduling.problem import ScheduleProblem
+from phaze_opt.scheduling.schedule_problem import ScheduleProblem
 from tests.scheduling.strategies import problems
 from tests.scheduling.test_bounds import to_instance
 

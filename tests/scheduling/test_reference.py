@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from phaze_opt.scheduling.checker import check
-from phaze_opt.scheduling.formats import read_problems
-from phaze_opt.scheduling.problem import ScheduleProblem
-from phaze_opt.scheduling.solve import solve
+from phaze_opt.scheduling.problem_file import read_problems
+from phaze_opt.scheduling.schedule_problem import ScheduleProblem
+from phaze_opt.scheduling.solve_schedule import solve
 
 FILE = Path(__file__).parents[1] / "data" / "scheduling" / "exact_makespans.jsonl.gz"
 

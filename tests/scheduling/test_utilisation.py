@@ -1,12 +1,12 @@
 from hypothesis import given, settings
 
-from phaze_opt.scheduling.problem import (
+from phaze_opt.scheduling.schedule_problem import (
     Schedule,
     ScheduledOperator,
     ScheduleOperator,
     ScheduleProblem,
 )
-from phaze_opt.scheduling.solve import solve
+from phaze_opt.scheduling.solve_schedule import solve
 from phaze_opt.scheduling.utilisation import Load, utilisation
 from tests.scheduling.strategies import problems
 

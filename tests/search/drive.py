@@ -14,9 +14,9 @@ from unittest.mock import patch
 import optuna
 
 import phaze_opt.search.study as study_module
-from phaze_opt.search.storage import Storage, open_storage
+from phaze_opt.search.store.storage import Storage, open_storage
+from phaze_opt.search.store.tickets import TicketOffice
 from phaze_opt.search.study import Study
-from phaze_opt.search.tickets import TicketOffice
 from tests.search import fakes
 
 

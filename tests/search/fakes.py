@@ -9,20 +9,17 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
-from phaze_opt.evaluation import (
-    Evaluation,
-    LayerEvaluation,
-    ScheduleProof,
-    evaluation_to_json_dict,
-)
+from phaze_opt.evaluation import Evaluation, evaluation_to_json_dict
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.hardware.cluster import Cluster
-from phaze_opt.placement.problem import ChunkWork, Placement, Stage, StageMemory
-from phaze_opt.placement.training import Training
-from phaze_opt.scheduling.problem import Schedule
+from phaze_opt.layer_costs import LayerEvaluation
+from phaze_opt.layer_passes import ScheduleProof
+from phaze_opt.network.cluster import Cluster
+from phaze_opt.placement.placement_problem import ChunkWork, Placement, Stage, StageMemory
+from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.search.spec import PowerRange, SearchSpec, SpaceSpec, StudySpec
-from phaze_opt.search.storage import Storage, open_storage
+from phaze_opt.search.store.storage import Storage, open_storage
 from phaze_opt.search.study import Study
+from phaze_opt.training import Training
 from phaze_opt.workload.graph import (
     BytesByRecompute,
     Layer,

@@ -14,14 +14,19 @@ import pytest
 from sqlalchemy import update
 
 from phaze_opt.codec import to_json
-from phaze_opt.hardware.cluster import load_cluster
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.placement.training import Training
-from phaze_opt.scheduling.problem import Schedule, ScheduledOperator
-from phaze_opt.search.caches import EvaluationCache, ProofEffort, ScheduleCache, find_evaluations
+from phaze_opt.network.cluster import load_cluster
+from phaze_opt.scheduling.schedule_problem import Schedule, ScheduledOperator
 from phaze_opt.search.records import write_record
-from phaze_opt.search.storage import open_storage
-from phaze_opt.search.tables import EvaluationRow, ScheduleRow
+from phaze_opt.search.store.caches import (
+    EvaluationCache,
+    ProofEffort,
+    ScheduleCache,
+    find_evaluations,
+)
+from phaze_opt.search.store.storage import open_storage
+from phaze_opt.search.store.tables import EvaluationRow, ScheduleRow
+from phaze_opt.training import Training
 from tests.search.fakes import TOY, toy_evaluator
 
 _COMPUTED = toy_evaluator(

@@ -10,16 +10,16 @@ from typing import Any
 import optuna
 import pytest
 
-import phaze_opt.search.copying as copying_module
+import phaze_opt.search.store.copying as copying_module
 from phaze_opt.errors import ConflictError
 from phaze_opt.search.catalogue import delete_orphans, list_studies
-from phaze_opt.search.copying import best_points, copy_study, restart_study
-from phaze_opt.search.failures import DatabaseError
-from phaze_opt.search.leases import expire
-from phaze_opt.search.registry import delete_study, find_orphans, study_uids
 from phaze_opt.search.spec import StudySpec
-from phaze_opt.search.storage import open_storage
-from phaze_opt.search.tables import StudyRow, TicketRow
+from phaze_opt.search.store.copying import best_points, copy_study, restart_study
+from phaze_opt.search.store.failures import DatabaseError
+from phaze_opt.search.store.leases import expire
+from phaze_opt.search.store.storage import open_storage
+from phaze_opt.search.store.studies import delete_study, find_orphans, study_uids
+from phaze_opt.search.store.tables import StudyRow, TicketRow
 from phaze_opt.workload.graph import Workload
 from tests.search.fakes import reopened, toy_study
 from tests.search.test_study import answer

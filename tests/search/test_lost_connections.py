@@ -11,21 +11,21 @@ import pytest
 from sqlalchemy import event, func, select
 from sqlalchemy.exc import IntegrityError, OperationalError, PendingRollbackError
 
-import phaze_opt.search.failures as failures_module
+import phaze_opt.search.store.failures as failures_module
 import phaze_opt.search.study as study_module
-from phaze_opt.search.caches import EvaluationCache
-from phaze_opt.search.failures import (
+from phaze_opt.search.records import Record
+from phaze_opt.search.space import DesignPoint
+from phaze_opt.search.store.caches import EvaluationCache
+from phaze_opt.search.store.failures import (
     DatabaseError,
     LostConnectionError,
     database_errors,
     patiently,
 )
-from phaze_opt.search.records import Record
-from phaze_opt.search.space import DesignPoint
-from phaze_opt.search.storage import Storage, open_storage
+from phaze_opt.search.store.storage import Storage, open_storage
+from phaze_opt.search.store.tables import EvaluationRow
+from phaze_opt.search.store.tickets import Ticket, TicketOffice
 from phaze_opt.search.study import Study
-from phaze_opt.search.tables import EvaluationRow
-from phaze_opt.search.tickets import Ticket, TicketOffice
 from phaze_opt.search.worker import TrialCallback, Worker
 from tests.search.fakes import quick_study
 from tests.search.test_processes import assert_exactly

@@ -9,14 +9,14 @@ import pytest
 from sqlalchemy import func, select, update
 
 from phaze_opt.errors import ConflictError, InputError, NotFoundError, PhazeError
-from phaze_opt.search.failures import DatabaseError
-from phaze_opt.search.storage import (
+from phaze_opt.search.store.failures import DatabaseError
+from phaze_opt.search.store.storage import (
     DEFAULT_URL,
     open_storage,
     resolve_url,
     shown_url,
 )
-from phaze_opt.search.tables import SchemaRow, TicketRow, database_now_s
+from phaze_opt.search.store.tables import SchemaRow, TicketRow, database_now_s
 
 
 def test_url_comes_from_option_environment_default(monkeypatch: pytest.MonkeyPatch) -> None:

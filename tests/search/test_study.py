@@ -18,9 +18,9 @@ from phaze_opt.errors import ConflictError, InputError, NotFoundError
 from phaze_opt.search.catalogue import list_studies
 from phaze_opt.search.results import best_to_json_dict, summary_to_json_dict, trial_to_json_dict
 from phaze_opt.search.spec import SearchSpec
-from phaze_opt.search.storage import open_storage
+from phaze_opt.search.store.storage import open_storage
+from phaze_opt.search.store.tables import StudyRow, WorkloadRow
 from phaze_opt.search.study import Study
-from phaze_opt.search.tables import StudyRow, WorkloadRow
 from tests.search.fakes import (
     COUNT_VARIABLE,
     TOY,

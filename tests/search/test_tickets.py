@@ -7,9 +7,9 @@ import time
 import pytest
 from sqlalchemy import update
 
-from phaze_opt.search.leases import expire, expire_dead_workers, new_token
-from phaze_opt.search.tables import StudyRow, TicketRow
-from phaze_opt.search.tickets import MAX_ATTEMPTS, TicketCounts, TicketOffice
+from phaze_opt.search.store.leases import expire, expire_dead_workers, new_token
+from phaze_opt.search.store.tables import StudyRow, TicketRow
+from phaze_opt.search.store.tickets import MAX_ATTEMPTS, TicketCounts, TicketOffice
 from tests.search.fakes import toy_study
 
 

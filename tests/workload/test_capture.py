@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from torch import nn
 
 from phaze_opt.errors import InputError
-from phaze_opt.workload.capture import capture_layer
+from phaze_opt.workload.capture.layer import capture_layer
+from phaze_opt.workload.capture.transformer import DTYPE
+from phaze_opt.workload.capture.variant import capture_transformer
 from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.graph import VECTOR_KINDS, Layer, OperatorGraph, VectorWork
-from phaze_opt.workload.models import capture_transformer
-from phaze_opt.workload.transformer import DTYPE
 from phaze_opt.workload.zoo import load_workload
 from tests.workload.strategies import transformers
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phaze_opt.workload.capture.transformer import Block, Group
+from phaze_opt.workload.capture.variant import capture_transformer, count_parameters
 from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.graph import Layer, OperatorGraph, WorkloadVariant
-from phaze_opt.workload.models import capture_transformer, count_parameters
 from phaze_opt.workload.summary import collective_bytes
-from phaze_opt.workload.transformer import Block, Group
 from phaze_opt.workload.zoo import load_workload, model_config
 from tests.workload.strategies import transformers
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from phaze_opt.errors import InputError
+from phaze_opt.workload.capture.user_module import capture_module
 from phaze_opt.workload.graph import Layer, OperatorGraph, Workload
-from phaze_opt.workload.user_module import capture_module
 from phaze_opt.workload.workload_file import read_workload, write_workload
 from phaze_opt.workload.zoo import load_workload
 from tests.workload.user_modules import ROWS, WIDTH, WORDS, eager_blocks

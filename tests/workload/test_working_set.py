@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phaze_opt.workload.tensors import Base
-from phaze_opt.workload.working_set import Kind, Step, fuse_steps, peak_bytes
+from phaze_opt.workload.capture.tensors import Base
+from phaze_opt.workload.capture.working_set import Kind, Step, fuse_steps, peak_bytes
 
 
 def _tensor(name: str, size: int) -> Base:

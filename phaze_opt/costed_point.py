@@ -1,0 +1,125 @@
+"""A point of the search whose layers are estimated and scheduled, before it is placed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from phaze_opt.errors import InputError
+from phaze_opt.estimator.limits import check_chip
+from phaze_opt.estimator.vector_core import vector_operator
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.layer_costs import WidthCost, cost_layers
+from phaze_opt.layer_passes import Chip, ScheduleCache
+from phaze_opt.network.cluster import Cluster
+from phaze_opt.placement.expert import expert_degrees
+from phaze_opt.placement.placement_problem import PlacementProblem
+from phaze_opt.training import Training
+from phaze_opt.workload.fusion import FusionMode
+from phaze_opt.workload.graph import Workload, WorkloadVariant
+
+Degrees = tuple[int, int, int]
+"""Pipeline, data and tensor parallelism."""
+
+Placing = Literal["solve", "expert"] | Degrees
+"""How a point is placed, see `phaze_opt.evaluation.evaluate`."""
+
+
+@dataclass(frozen=True)
+class CostedPoint:
+    """A point whose layers are estimated and scheduled, ready to be placed.
+
+    Attributes
+    ----------
+    accelerator
+        The chip.
+    problem
+        What the placement takes.
+    costs
+        By tensor-parallel width.
+    degrees
+        Those given; ``None`` where they are to be found.
+    """
+
+    accelerator: Accelerator
+    problem: PlacementProblem
+    costs: Mapping[int, WidthCost]
+    degrees: Degrees | None
+
+
+def cost_point(
+    workload: Workload,
+    accelerator: Accelerator,
+    cluster: Cluster,
+    training: Training,
+    placement: Placing = "solve",
+    *,
+    fusion: FusionMode | None = None,
+    cache: ScheduleCache | None = None,
+    lane_rate: float = 1.0,
+) -> CostedPoint:
+    """Estimate and schedule every layer at every width that the placement may use.
+
+    Parameters and errors are those of `phaze_opt.evaluation.evaluate`.
+    """
+    check_chip(accelerator)
+    degrees = _degrees(placement, workload, cluster)
+    if fusion is None:
+        fusion = "epilogue" if accelerator.concurrent_operators else "elementwise"
+    # What fuses no epilogues does not fuse the optimizer's passes either.
+    training = replace(training, fused_optimizer=training.fused_optimizer and fusion == "epilogue")
+    chip = Chip(accelerator, cluster, fusion, lane_rate)
+    schedules = {} if cache is None else cache
+    costs = {
+        variant.tensor_parallel: cost_layers(variant, chip, training, schedules)
+        for variant in _variants(workload, cluster, training, degrees)
+    }
+    problem = PlacementProblem(
+        layers={width: cost.chain for width, cost in costs.items()},
+        edges=tuple((s, d) for s, d, _ in next(iter(costs.values())).variant.edges),
+        cluster=cluster,
+        training=training,
+        hbm_usable_bytes=accelerator.usable_hbm_bytes,
+        hbm_bytes_per_s=accelerator.sustained_hbm_bytes_per_s,
+        step_parameters_per_s=_lanes_per_s(chip, f"{training.optimizer}_update"),
+        accumulation_parameters_per_s=_lanes_per_s(chip, "add"),
+    )
+    return CostedPoint(accelerator, problem, costs, degrees)
+
+
+def _lanes_per_s(chip: Chip, kind: str) -> float:
+    """Elements of a vector operator per second on all lanes of the chip."""
+    lanes = chip.accelerator.num_vc * chip.accelerator.pe_vc
+    cycles_per_s = lanes * chip.accelerator.sustained_clock_hz * chip.lane_rate
+    return cycles_per_s / vector_operator(kind).cycles
+
+
+def _degrees(placement: Placing, workload: Workload, cluster: Cluster) -> Degrees | None:
+    """Resolve a placement to its degrees, or to nothing where they are to be found."""
+    if placement == "solve":
+        return None
+    if placement == "expert":
+        return expert_degrees(workload.model, cluster.devices)
+    return placement
+
+
+def _variants(
+    workload: Workload, cluster: Cluster, training: Training, degrees: Degrees | None
+) -> list[WorkloadVariant]:
+    """Pick the captured variants that the placement may use."""
+    captured = list(workload.variants_for(training.microbatch, training.sequence_parallel))
+    if degrees is None:
+        # A width of more devices than there are is kept only to say that it does not fit.
+        within = [one for one in captured if one.tensor_parallel <= cluster.devices]
+        usable = within or captured
+    else:
+        usable = [one for one in captured if one.tensor_parallel == degrees[2]]
+    if not usable:
+        wanted = "any width" if degrees is None else f"tensor-parallel width {degrees[2]}"
+        widths = ", ".join(str(one.tensor_parallel) for one in captured) or "none"
+        raise InputError(
+            f"{workload.model} is not captured at microbatch {training.microbatch} and {wanted}; "
+            f"captured widths: {widths}."
+        )
+    return usable

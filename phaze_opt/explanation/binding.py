@@ -1,0 +1,244 @@
+"""What binds one pass of a layer: its critical path, and the resource that binds each step of it.
+
+A schedule starts every operator at 0 or when another one ends. So a chain of operators without a
+gap leads back from the end to the start: the critical path. Each of its operators takes the longest
+of the times that the resources need for it, plus the chip's constant per operator; the longest one
+is what binds it. Summed over the path, the seconds by binding resource add up to the makespan.
+
+That is also what a faster resource brings. The makespan is homogeneous in the rates: with all of
+them twice as fast it halves. By Euler's theorem it is the sum of its derivatives along each
+resource's time, and the derivative along one resource is the seconds of the critical path that it
+binds. A resource that is ``1 + e`` times as fast shortens the pass by its share times
+``e / (1 + e)``, as long as the same resources bind the same operators; one that binds nothing
+shortens it by nothing. Where two resources need nearly the same time, a tenth more of one is soon
+held up by the other; so what a tenth more saves is also computed, not only derived.
+
+The schedule binds too: while an operator of the path runs on one core, the idle cores of its type
+could do half of it, if the operators did not depend on one another or could be cut. Those seconds
+are *idle*: a part of what compute or lanes bind (faster cores help), but more cores do not help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from phaze_opt.estimator.estimate import RESOURCES
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.layer_passes import LayerPass, core_type
+from phaze_opt.scheduling.schedule_problem import CoreType, ScheduledOperator
+
+SCHEDULE = "schedule"
+"""What binds where idle cores outweigh every resource."""
+
+_BUSY = RESOURCES[:-1]
+_FIELDS = ("tc_s", "vc_s", "glb_s", "hbm_s", "link_s")
+"""Busy times of a mode, in the same order."""
+_CORE_OF = {"compute": "TC", "lanes": "VC"}
+
+
+@dataclass(frozen=True)
+class CriticalOperator:
+    """One operator of the critical path.
+
+    Attributes
+    ----------
+    id
+        In its fused graph.
+    start_s, end_s
+        In the schedule.
+    all_cores
+        Whether it runs on all cores of its type.
+    bound_by
+        What takes most of its time, one of `RESOURCES`.
+    overhead_s
+        The chip's constant, part of the operator's time.
+    collective
+        Whether it is communication of the tensor-parallel group.
+    """
+
+    id: str
+    start_s: float
+    end_s: float
+    all_cores: bool
+    bound_by: str
+    overhead_s: float
+    collective: bool
+
+
+@dataclass(frozen=True)
+class PassBinding:
+    """What binds one pass of a layer, per device and microbatch.
+
+    Attributes
+    ----------
+    makespan_s
+        Of its schedule.
+    bound_by
+        What takes most of it: one of `RESOURCES`, or ``"schedule"``. Idle seconds count for the
+        schedule here, not for the resource that they are part of.
+    bound_s
+        Seconds of the critical path by `RESOURCES`; they add up to the makespan.
+    idle_s
+        The part of ``bound_s`` in which cores of the binding type stand idle.
+    busy_s
+        Seconds that each resource would need for the whole pass by itself, at its full rate.
+    critical_path
+        First operator first.
+    saving
+        Share of the makespan that a tenth more of each resource saves, all operators estimated and
+        scheduled anew; keys are those of `phaze_opt.explanation.gains.Gain`. It may be negative: an
+        operator that becomes shorter takes a larger, rigid share of the other bandwidths, and may
+        then no longer run beside another one.
+    """
+
+    makespan_s: float
+    bound_by: str
+    bound_s: Mapping[str, float]
+    idle_s: Mapping[str, float]
+    busy_s: Mapping[str, float]
+    critical_path: tuple[CriticalOperator, ...]
+    saving: Mapping[str, float]
+
+    @property
+    def schedule_s(self) -> float:
+        """Idle seconds together: what the schedule binds."""
+        return sum(self.idle_s.values())
+
+    @property
+    def collectives_s(self) -> float:
+        """Seconds of the critical path that communicate in the tensor-parallel group."""
+        return sum(step.end_s - step.start_s for step in self.critical_path if step.collective)
+
+    def share(self, resource: str) -> float:
+        """Return a resource's share of the makespan; 0 of a pass that takes no time."""
+        return self.bound_s[resource] / self.makespan_s if self.makespan_s > 0.0 else 0.0
+
+
+def bind_pass(
+    one: LayerPass, accelerator: Accelerator, others: Mapping[str, LayerPass] | None = None
+) -> PassBinding:
+    """Say what binds a pass.
+
+    Parameters
+    ----------
+    one
+        Estimated and scheduled.
+    accelerator
+        That it was scheduled on.
+    others
+        The same pass with a tenth more of a resource, by the resource's name.
+    """
+    path = critical_path(one.schedule.operators, one.graph.edges)
+    bound_s, idle_s = dict.fromkeys(RESOURCES, 0.0), dict.fromkeys(_CORE_OF, 0.0)
+    idle = _IdleCores(one, accelerator)
+    steps = []
+    for index in path:
+        step, resource = _critical_operator(one, index)
+        work_s = step.end_s - step.start_s - step.overhead_s
+        bound_s[resource] += work_s
+        bound_s["overhead"] += step.overhead_s
+        if resource in _CORE_OF and not step.all_cores:
+            idle_s[resource] += work_s * idle.share(_CORE_OF[resource], index)
+        steps.append(step)
+    makespan_s = one.schedule.makespan_s
+    saving = {
+        resource: 1.0 - other.schedule.makespan_s / makespan_s if makespan_s > 0.0 else 0.0
+        for resource, other in (others or {}).items()
+    }
+    return PassBinding(
+        makespan_s=makespan_s,
+        bound_by=_largest(bound_s, idle_s),
+        bound_s=bound_s,
+        idle_s=idle_s,
+        busy_s=_busy_s(one, accelerator),
+        critical_path=tuple(steps),
+        saving=saving,
+    )
+
+
+def critical_path(
+    operators: Sequence[ScheduledOperator], edges: Sequence[tuple[int, int, int]]
+) -> list[int]:
+    """Return a chain of operators without a gap from time 0 to the makespan.
+
+    Of several operators that end when one starts, one that it depends on is preferred, then the
+    longest; an operator that takes no time is never on the path.
+
+    Parameters
+    ----------
+    operators
+        Scheduled; every one starts at 0 or when another ends.
+    edges
+        ``(before, after, bytes)`` between them.
+    """
+    working = [i for i, entry in enumerate(operators) if entry.end_s > entry.start_s]
+    if not working:
+        return []
+    before = {(source, destination) for source, destination, _ in edges}
+    at = max(working, key=lambda i: (operators[i].end_s, -i))
+    path = [at]
+    while operators[at].start_s > 0.0:
+        # Starts are ends of others to the bit: schedules are laid out operator behind operator.
+        ending = [i for i in working if operators[i].end_s == operators[at].start_s]
+        at = max(ending, key=lambda i: ((i, path[-1]) in before, -operators[i].start_s, -i))
+        path.append(at)
+    return path[::-1]
+
+
+def _critical_operator(one: LayerPass, index: int) -> tuple[CriticalOperator, str]:
+    """Describe one operator, and name the resource that needs longest for it."""
+    operator, entry = one.graph.operators[index], one.schedule.operators[index]
+    mode = one.mode(index)
+    busy_s = [float(getattr(mode, name)[index]) for name in _FIELDS]
+    most_s = max(busy_s)
+    resource = _BUSY[busy_s.index(most_s)]
+    overhead_s = max(0.0, float(mode.latency_s[index]) - most_s)
+    step = CriticalOperator(
+        id=operator.id,
+        start_s=entry.start_s,
+        end_s=entry.end_s,
+        all_cores=entry.intra_operator,
+        bound_by="overhead" if overhead_s > most_s else resource,
+        overhead_s=overhead_s,
+        collective=operator.collective is not None,
+    )
+    return step, resource
+
+
+def _busy_s(one: LayerPass, accelerator: Accelerator) -> dict[str, float]:
+    """Sum what each resource does; a core of many counts as its share of them."""
+    total = dict.fromkeys(_BUSY, 0.0)
+    counts = {"compute": accelerator.num_tc, "lanes": accelerator.num_vc}
+    for index, entry in enumerate(one.schedule.operators):
+        mode = one.mode(index)
+        for resource, field in zip(_BUSY, _FIELDS, strict=True):
+            cores = 1 if entry.intra_operator else counts.get(resource, 1)
+            total[resource] += float(getattr(mode, field)[index]) / cores
+    return total
+
+
+def _largest(bound_s: Mapping[str, float], idle_s: Mapping[str, float]) -> str:
+    """Name what takes most, idle seconds counted for the schedule."""
+    seconds = {resource: bound_s[resource] - idle_s.get(resource, 0.0) for resource in RESOURCES}
+    seconds[SCHEDULE] = sum(idle_s.values())
+    return max(seconds, key=lambda name: seconds[name])
+
+
+class _IdleCores:
+    """How many cores of a type are idle while an operator runs."""
+
+    def __init__(self, one: LayerPass, accelerator: Accelerator) -> None:
+        self._operators = one.schedule.operators
+        self._types: list[CoreType] = [core_type(operator) for operator in one.graph.operators]
+        self._counts = {"TC": accelerator.num_tc, "VC": accelerator.num_vc}
+
+    def share(self, core: str, index: int) -> float:
+        """Return the idle share of the cores of a type, averaged over an operator's time."""
+        start_s, end_s = self._operators[index].start_s, self._operators[index].end_s
+        used_s = 0.0
+        for entry, kind in zip(self._operators, self._types, strict=True):
+            overlap_s = min(end_s, entry.end_s) - max(start_s, entry.start_s)
+            if overlap_s > 0.0 and core in kind.split("+"):
+                used_s += overlap_s * (1.0 if entry.intra_operator else 1.0 / self._counts[core])
+        return max(0.0, 1.0 - used_s / (end_s - start_s))

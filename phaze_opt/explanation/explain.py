@@ -1,0 +1,169 @@
+"""Why a point is as fast as it is, what would make it faster, and what would make it fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from phaze_opt.codec import to_builtins
+from phaze_opt.costed_point import CostedPoint
+from phaze_opt.evaluation import Evaluation, evaluation_to_json_dict
+from phaze_opt.explanation.binding import PassBinding, bind_pass
+from phaze_opt.explanation.fixes import Fix, LoadWorkload, fixes, misfit_of
+from phaze_opt.explanation.gains import Gain, gains, try_changes
+from phaze_opt.explanation.point import Point
+from phaze_opt.explanation.stage import (
+    LayerBinding,
+    MemoryUse,
+    StageTime,
+    fullest_stage,
+    memory_use,
+    stage_time,
+)
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.layer_costs import LayerEvaluation
+from phaze_opt.layer_passes import LayerPasses, ScheduleCache
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """An evaluation with its reasons.
+
+    Attributes
+    ----------
+    evaluation
+        Of the point.
+    layers
+        What binds each distinct layer, in the order of the evaluation's.
+    stage
+        Where the time goes on the stage with the largest load; ``None`` if infeasible.
+    memory
+        What the fullest stage holds; ``None`` if something else than memory is in the way.
+    searched_tensor
+        Tensor-parallel widths among which the placement was to be found, with every pipeline depth
+        and number of replicas; empty where degrees were given.
+    gains
+        What a tenth more of each resource brings; empty if infeasible.
+    fixes
+        What would make it fit; empty if it does.
+    """
+
+    evaluation: Evaluation
+    layers: tuple[LayerBinding, ...]
+    stage: StageTime | None
+    memory: MemoryUse | None
+    searched_tensor: tuple[int, ...]
+    gains: tuple[Gain, ...]
+    fixes: tuple[Fix, ...]
+
+
+def explain(point: Point, load: LoadWorkload, cache: ScheduleCache | None = None) -> Explanation:
+    """Evaluate a point and explain the answer.
+
+    Parameters
+    ----------
+    point
+        What to evaluate.
+    load
+        Its model under other options, for what could make it fit.
+    cache
+        Schedules by content; solved ones are added.
+
+    Raises
+    ------
+    InputError
+        As `phaze_opt.evaluation.evaluate`.
+    """
+    schedules: ScheduleCache = {} if cache is None else cache
+    costed = point.costed(schedules)
+    evaluation = point.placed(costed)
+    trials = try_changes(point, schedules)
+    placement = evaluation.placement
+    width = max(costed.costs) if placement is None else placement.tensor
+    cost = costed.costs[width]
+    layers = tuple(
+        _bind_layer(
+            layer,
+            point.accelerator,
+            cost.passes[index],
+            {trial.resource: trial.costed.costs[width].passes[index] for trial in trials},
+        )
+        for index, layer in enumerate(cost.layers)
+    )
+    stage = None
+    if placement is not None:
+        names = {name: cost.layers[index].name for name, index in cost.variant.nodes}
+        stage = stage_time(placement, names, layers)
+    return Explanation(
+        evaluation=evaluation,
+        layers=layers,
+        stage=stage,
+        memory=_memory(point, costed, evaluation),
+        searched_tensor=tuple(sorted(costed.costs)) if costed.degrees is None else (),
+        gains=gains(trials, costed.problem, evaluation),
+        fixes=() if evaluation.feasible else fixes(point, load, schedules),
+    )
+
+
+def _bind_layer(
+    layer: LayerEvaluation, chip: Accelerator, own: LayerPasses, more: Mapping[str, LayerPasses]
+) -> LayerBinding:
+    """Say what binds every pass of a layer."""
+    return LayerBinding(
+        name=layer.name,
+        count=layer.count,
+        forward=bind_pass(own.forward, chip, {r: one.forward for r, one in more.items()}),
+        backward=bind_pass(own.backward, chip, {r: one.backward for r, one in more.items()}),
+        recompute=None
+        if own.recompute is None
+        else bind_pass(
+            own.recompute,
+            chip,
+            {r: one.recompute for r, one in more.items() if one.recompute is not None},
+        ),
+    )
+
+
+def _memory(point: Point, costed: CostedPoint, evaluation: Evaluation) -> MemoryUse | None:
+    """Say what fills the fullest stage, or the one that does not fit."""
+    usable_bytes, hbm_bytes = costed.problem.hbm_usable_bytes, point.accelerator.hbm_bytes
+    if evaluation.placement is not None:
+        stage = fullest_stage(evaluation.placement)
+        memory = evaluation.placement.stages[stage].memory_bytes
+        return memory_use(memory, stage, usable_bytes, hbm_bytes)
+    misfit = misfit_of(costed)
+    if misfit is None:
+        return None
+    return memory_use(misfit.memory, None, usable_bytes, hbm_bytes)
+
+
+def explanation_to_json_dict(explanation: Explanation) -> dict[str, Any]:
+    """Return the plain data that ``explain --json`` prints: that of ``evaluate``, and the reasons.
+
+    Each layer has ``forward_binding``, ``backward_binding`` and ``recompute_binding``; beside
+    ``layers`` there are ``stage_time``, ``memory``, ``searched_tensor``, ``gains`` and ``fixes``.
+    """
+    plain = evaluation_to_json_dict(explanation.evaluation)
+    for layer, binding in zip(plain["layers"], explanation.layers, strict=True):
+        for name in ("forward", "backward", "recompute"):
+            layer[f"{name}_binding"] = _binding_to_builtins(getattr(binding, name))
+    plain["stage_time"] = to_builtins(explanation.stage)
+    plain["memory"] = None
+    if explanation.memory is not None:
+        excess_bytes = explanation.memory.excess_bytes
+        plain["memory"] = to_builtins(explanation.memory) | {"excess_bytes": excess_bytes}
+    plain["searched_tensor"] = list(explanation.searched_tensor)
+    plain["gains"] = list(to_builtins(explanation.gains))
+    plain["fixes"] = list(to_builtins(explanation.fixes))
+    return plain
+
+
+def _binding_to_builtins(binding: PassBinding | None) -> dict[str, Any] | None:
+    """Return what binds a pass as plain data, with shares beside the seconds."""
+    if binding is None:
+        return None
+    plain: dict[str, Any] = to_builtins(binding)
+    plain["share"] = {resource: binding.share(resource) for resource in binding.bound_s}
+    plain["schedule_s"] = binding.schedule_s
+    return plain

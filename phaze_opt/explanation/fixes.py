@@ -1,0 +1,234 @@
+"""What would make a point fit that does not: changes of the training run, each of them tried.
+
+Single changes first, then two of different kinds together that help without being enough alone:
+they may be faster than one that is. Where no single change is enough, all pairs; and where none of
+them is either, the strongest of every kind at once. The least memory that fits is always looked
+for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from phaze_opt.costed_point import CostedPoint
+from phaze_opt.errors import InfeasibleError, InputError
+from phaze_opt.evaluation import Evaluation
+from phaze_opt.explanation.gains import degrees_text
+from phaze_opt.explanation.point import Point
+from phaze_opt.explanation.steps import Step, changed_options, pairs, single_steps, strongest
+from phaze_opt.layer_passes import ScheduleCache
+from phaze_opt.placement.infeasible import MisfitError, explain_tightest_split
+from phaze_opt.placement.solve_placement import solve_placement
+from phaze_opt.units import GIB
+from phaze_opt.workload.graph import Workload
+
+_MOST_HBM_GIB = 2**20
+
+
+class LoadWorkload(Protocol):
+    """Returns the model of a point as captured under other options."""
+
+    def __call__(self, *, microbatch: int, sequence_parallel: bool, tensor: int | None) -> Workload:
+        """Return it at one tensor-parallel width, or at all that divide it (``None``).
+
+        Raises
+        ------
+        InputError
+            If it cannot be captured so.
+        """
+
+
+@dataclass(frozen=True)
+class Fix:
+    """Changes that were tried together.
+
+    Attributes
+    ----------
+    kinds
+        Those of `phaze_opt.explanation.steps.Step`, or ``hbm_size``; more than one in a
+        combination.
+    options
+        The options of ``phaze-opt evaluate`` that make them.
+    feasible
+        Whether it then fits.
+    time_per_batch_s, throughput_samples_per_s, placement
+        Of the point that fits; the placement as ``PPxDPxTP``.
+    excess_bytes
+        What a device is still short of; ``None`` where it fits or memory is not the reason.
+    reason
+        Why it does not fit.
+    """
+
+    kinds: tuple[str, ...]
+    options: tuple[str, ...]
+    feasible: bool
+    time_per_batch_s: float | None
+    throughput_samples_per_s: float
+    placement: str | None
+    excess_bytes: float | None
+    reason: str | None
+
+
+def fixes(point: Point, load: LoadWorkload, cache: ScheduleCache) -> tuple[Fix, ...]:
+    """Try what could make a point fit.
+
+    Parameters
+    ----------
+    point
+        That does not fit.
+    load
+        Its model under other options.
+    cache
+        Schedules by content; solved ones are added.
+
+    Returns
+    -------
+    fixes
+        Those that fit first, by time per batch; then the others, the nearest first.
+    """
+    steps = list(single_steps(point))
+    tried = _try(point, [(step,) for step in steps], load, cache)
+    if any(fix.feasible for fix in tried.values()):
+        short = misfit_of(point.costed(cache))
+        tried |= _try(point, pairs(_helpful(tried, short)), load, cache)
+    else:
+        tried |= _try(point, pairs(steps), load, cache)
+    if not any(fix.feasible for fix in tried.values()):
+        tried |= _try(point, [strongest(steps)], load, cache)
+    found = list(tried.values())
+    larger = least_hbm(point, cache)
+    if larger is not None:
+        found.append(_tried(("hbm_size",), point, larger, cache))
+    return tuple(sorted(found, key=_rank))
+
+
+def _helpful(tried: Mapping[tuple[Step, ...], Fix], short: MisfitError | None) -> list[Step]:
+    """Return the single changes after which less is missing than before."""
+    if short is None:
+        return []
+    before = short.memory.total - short.usable_bytes
+    return [
+        step
+        for (step, *_), fix in tried.items()
+        if fix.excess_bytes is not None and fix.excess_bytes < before
+    ]
+
+
+def _rank(fix: Fix) -> tuple[bool, float, float, int, tuple[str, ...]]:
+    """Order fixes: those that fit by time, the others by what is missing."""
+    time_s = math.inf if fix.time_per_batch_s is None else fix.time_per_batch_s
+    excess = math.inf if fix.excess_bytes is None else fix.excess_bytes
+    return not fix.feasible, time_s, excess, len(fix.options), fix.options
+
+
+def misfit_of(costed: CostedPoint) -> MisfitError | None:
+    """Return what is nearest to fitting the memory, of a point that does not fit.
+
+    Returns
+    -------
+    misfit
+        The fullest stage of the given degrees, or of the placement that needs least memory; what it
+        needs is the least with which the point fits. ``None`` where something else is in the way.
+    """
+    try:
+        solve_placement(costed.problem, costed.degrees)
+    except MisfitError as error:
+        if costed.degrees is None and costed.problem.training.interleave == 1:
+            return explain_tightest_split(costed.problem)
+        return error
+    except InfeasibleError:
+        return None
+    return None
+
+
+def least_hbm(point: Point, cache: ScheduleCache) -> Point | None:
+    """Return the point with the fewest whole GiB of memory that fit; ``None`` if none do.
+
+    Parameters
+    ----------
+    point
+        That does not fit.
+    cache
+        As for `fixes`.
+    """
+    costed = point.costed(cache)
+    usable_share = point.accelerator.calibration.usable_hbm_share
+
+    def fits(gib: int) -> bool:
+        problem = replace(costed.problem, hbm_usable_bytes=gib * GIB * usable_share)
+        return point.placed(replace(costed, problem=problem)).feasible
+
+    fewest, enough = 0, _first_guess(costed, usable_share)
+    while not fits(enough):
+        fewest, enough = enough, 2 * enough
+        if enough > _MOST_HBM_GIB:
+            return None
+    # The guess is exact where the misfit is that of the placement that needs least.
+    if fewest == 0 and enough > 1 and not fits(enough - 1):
+        fewest = enough - 1
+    while enough - fewest > 1:
+        middle = (fewest + enough) // 2
+        fewest, enough = (fewest, middle) if fits(middle) else (middle, enough)
+    return replace(point, accelerator=replace(point.accelerator, hbm_bytes=enough * GIB))
+
+
+def _first_guess(costed: CostedPoint, usable_share: float) -> int:
+    """Return the GiB that the stage which does not fit would need."""
+    misfit = misfit_of(costed)
+    needed = costed.problem.hbm_usable_bytes if misfit is None else misfit.memory.total
+    return max(1, math.ceil(needed / usable_share / GIB))
+
+
+def _try(
+    point: Point,
+    combinations: Iterable[tuple[Step, ...]],
+    load: LoadWorkload,
+    cache: ScheduleCache,
+) -> dict[tuple[Step, ...], Fix]:
+    """Evaluate combinations of changes; what cannot be captured is left out."""
+    found: dict[tuple[Step, ...], Fix] = {}
+    seen: set[tuple[str, ...]] = set()
+    for steps in combinations:
+        changed = point
+        for step in steps:
+            changed = step.applied(changed)
+        options = changed_options(point, changed)
+        if not options or options in seen:
+            continue
+        seen.add(options)
+        try:
+            changed = replace(changed, workload=_captured(changed, load))
+            kinds = tuple(step.kind for step in steps)
+            found[steps] = _tried(kinds, point, changed, cache)
+        except InputError:
+            continue
+    return found
+
+
+def _captured(after: Point, load: LoadWorkload) -> Workload:
+    """Return the model as the changed point needs it."""
+    return load(
+        microbatch=after.training.microbatch,
+        sequence_parallel=after.training.sequence_parallel,
+        tensor=after.placement[2] if isinstance(after.placement, tuple) else None,
+    )
+
+
+def _tried(kinds: tuple[str, ...], before: Point, after: Point, cache: ScheduleCache) -> Fix:
+    """Evaluate a changed point."""
+    costed = after.costed(cache)
+    result: Evaluation = after.placed(costed)
+    misfit = None if result.feasible else misfit_of(costed)
+    return Fix(
+        kinds=kinds,
+        options=changed_options(before, after),
+        feasible=result.feasible,
+        time_per_batch_s=result.time_per_batch_s,
+        throughput_samples_per_s=result.throughput_samples_per_s,
+        placement=degrees_text(result),
+        excess_bytes=None if misfit is None else misfit.memory.total - misfit.usable_bytes,
+        reason=result.reason,
+    )

@@ -1,0 +1,138 @@
+"""Where the time of the busiest stage goes, and what fills the memory of the fullest one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from phaze_opt.explanation.binding import PassBinding
+from phaze_opt.placement.placement_problem import Placement, StageMemory
+
+
+@dataclass(frozen=True)
+class LayerBinding:
+    """What binds one distinct layer, per device and microbatch; the names are of the layer."""
+
+    name: str
+    count: int
+    forward: PassBinding
+    backward: PassBinding
+    recompute: PassBinding | None
+
+
+@dataclass(frozen=True)
+class StageTime:
+    """Where a batch's time goes on the stage with the largest load.
+
+    Attributes
+    ----------
+    stage, stages
+        Its place, from 0, and how many there are.
+    layers
+        What it holds.
+    load_s, microbatches
+        Time of one microbatch, and how many there are.
+    parts_s
+        By kind; they add up to the time per batch. ``forward`` and ``backward`` are without the
+        communication in the tensor-parallel group, which is ``tensor_collectives``: as much of it
+        as no other operator hides. ``recompute`` has its own communication in it. The other kinds
+        are those of `phaze_opt.placement.placement_problem.Placement`.
+    """
+
+    stage: int
+    stages: int
+    layers: tuple[str, ...]
+    load_s: float
+    microbatches: int
+    parts_s: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """What the fullest stage holds on each device.
+
+    Attributes
+    ----------
+    stage
+        Its place, from 0; ``None`` where nothing fits and the stage is that of the placement
+        nearest to fitting.
+    bytes_by_kind
+        Adding up to ``total_bytes``.
+    usable_bytes, hbm_bytes
+        What may be held, and the nominal memory.
+    """
+
+    stage: int | None
+    bytes_by_kind: Mapping[str, int]
+    total_bytes: int
+    usable_bytes: float
+    hbm_bytes: int
+
+    @property
+    def excess_bytes(self) -> float:
+        """How much it is too much; not positive where it fits."""
+        return self.total_bytes - self.usable_bytes
+
+
+MEMORY_KINDS = ("parameters", "gradients", "optimizer", "stash", "transient")
+
+
+def memory_use(
+    memory: StageMemory, stage: int | None, usable_bytes: float, hbm_bytes: int
+) -> MemoryUse:
+    """Lay out what a stage holds by kind.
+
+    Parameters
+    ----------
+    memory, stage
+        What it holds, and its place.
+    usable_bytes, hbm_bytes
+        Of each device.
+    """
+    by_kind = {kind: int(getattr(memory, kind)) for kind in MEMORY_KINDS}
+    return MemoryUse(stage, by_kind, memory.total, usable_bytes, hbm_bytes)
+
+
+def fullest_stage(placement: Placement) -> int:
+    """Return the place of the stage that holds most, the first of equal ones."""
+    totals = [stage.memory_bytes.total for stage in placement.stages]
+    return totals.index(max(totals))
+
+
+def stage_time(
+    placement: Placement,
+    names: Mapping[str, str],
+    layers: tuple[LayerBinding, ...],
+) -> StageTime:
+    """Say where the time goes on the stage with the largest load.
+
+    Parameters
+    ----------
+    placement
+        With its breakdown, which is along that stage.
+    names
+        Distinct layer by instance (``block.7`` is a ``block``).
+    layers
+        What binds the distinct layers.
+    """
+    loads_s = [stage.load_s for stage in placement.stages]
+    busiest = loads_s.index(max(loads_s))
+    stage = placement.stages[busiest]
+    by_name = {layer.name: layer for layer in layers}
+    own = [by_name[names[instance]] for instance in stage.layers]
+    collectives = {
+        "forward": sum(layer.forward.collectives_s for layer in own),
+        "backward": sum(layer.backward.collectives_s for layer in own),
+    }
+    parts_s = dict(placement.time_breakdown_s)
+    for kind, collectives_s in collectives.items():
+        parts_s[kind] -= placement.microbatches * collectives_s
+    parts_s["tensor_collectives"] = placement.microbatches * sum(collectives.values())
+    return StageTime(
+        stage=busiest,
+        stages=len(placement.stages),
+        layers=stage.layers,
+        load_s=stage.load_s,
+        microbatches=placement.microbatches,
+        parts_s=parts_s,
+    )

@@ -1,0 +1,131 @@
+"""Changes of a training run that take less memory, as the options of the command line."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from phaze_opt.costed_point import Degrees
+from phaze_opt.explanation.point import Point
+from phaze_opt.placement.expert import expert_degrees
+from phaze_opt.training import Recompute
+from phaze_opt.units import GIB
+
+_RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
+_WIDEST_TENSOR = 64
+_EXCLUSIVE = (frozenset(("placement", "tensor")), frozenset(("placement", "pipeline")))
+"""A placement that is found anew leaves nothing to widen or deepen."""
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One change.
+
+    Attributes
+    ----------
+    kind
+        ``recompute``, ``zero``, ``sequence_parallel``, ``microbatch``, ``pipeline_schedule``,
+        ``tensor``, ``pipeline`` or ``placement`` (which is then found anew).
+    training
+        Fields of `Training` that change.
+    degree
+        The new tensor or pipeline degree.
+    """
+
+    kind: str
+    training: Mapping[str, Any] = field(default_factory=dict)
+    degree: int = 1
+
+    def applied(self, point: Point) -> Point:
+        """Change a point; its workload is still the old one."""
+        if self.kind == "placement":
+            return replace(point, placement="solve")
+        if self.kind in ("tensor", "pipeline"):
+            pipeline, data, tensor = given_degrees(point)
+            if self.kind == "tensor":
+                tensor = self.degree
+            else:
+                pipeline = self.degree
+            # As many replicas stay as the devices then hold.
+            data = max(1, min(data, point.cluster.devices // (pipeline * tensor)))
+            return replace(point, placement=(pipeline, data, tensor))
+        return replace(point, training=replace(point.training, **self.training))
+
+
+def given_degrees(point: Point) -> Degrees:
+    """Return the degrees of a point whose placement is not to be found."""
+    if isinstance(point.placement, tuple):
+        return point.placement
+    return expert_degrees(point.workload.model, point.cluster.devices)
+
+
+def single_steps(point: Point) -> Iterator[Step]:
+    """Yield every change that a point allows, the stronger ones of a kind later."""
+    training = point.training
+    for recompute in _RECOMPUTES[_RECOMPUTES.index(training.recompute) + 1 :]:
+        yield Step("recompute", {"recompute": recompute})
+    for zero in range(training.zero + 1, 4):
+        yield Step("zero", {"zero": zero})
+    if not training.sequence_parallel:
+        yield Step("sequence_parallel", {"sequence_parallel": True})
+    microbatch = training.microbatch // 2
+    while microbatch >= 1:
+        yield Step("microbatch", {"microbatch": microbatch})
+        microbatch //= 2
+    if training.pipeline_schedule != "1f1b":
+        yield Step("pipeline_schedule", {"pipeline_schedule": "1f1b", "interleave": 1})
+    if point.placement != "solve":
+        yield from _degree_steps(point)
+        yield Step("placement")
+
+
+def _degree_steps(point: Point) -> Iterator[Step]:
+    """Yield wider tensor-parallel groups and deeper pipelines, by doubling."""
+    pipeline, _, tensor = given_degrees(point)
+    devices = point.cluster.devices
+    layers = len(point.workload.variants[0].nodes)
+    wider = 2 * tensor
+    while wider * pipeline <= devices and wider <= _WIDEST_TENSOR:
+        yield Step("tensor", degree=wider)
+        wider *= 2
+    deeper = 2 * pipeline
+    while deeper * tensor <= devices and deeper <= layers:
+        yield Step("pipeline", degree=deeper)
+        deeper *= 2
+
+
+def pairs(steps: Sequence[Step]) -> Iterator[tuple[Step, Step]]:
+    """Yield two changes of different kinds that make sense together."""
+    for first, second in itertools.combinations(steps, 2):
+        kinds = frozenset((first.kind, second.kind))
+        if len(kinds) == 2 and kinds not in _EXCLUSIVE:
+            yield first, second
+
+
+def strongest(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """Return the strongest change of every kind."""
+    by_kind = {step.kind: step for step in steps}
+    if "placement" in by_kind:
+        by_kind = {k: step for k, step in by_kind.items() if k not in ("tensor", "pipeline")}
+    return tuple(by_kind.values())
+
+
+def changed_options(before: Point, after: Point) -> tuple[str, ...]:
+    """Write the options of the command line in which two points differ."""
+    old, new = before.training, after.training
+    options = [
+        f"--{name.replace('_', '-')} {getattr(new, name)}"
+        for name in ("recompute", "zero", "microbatch", "pipeline_schedule", "interleave")
+        if getattr(new, name) != getattr(old, name)
+    ]
+    if new.sequence_parallel and not old.sequence_parallel:
+        options.append("--sequence-parallel")
+    if after.placement != before.placement:
+        placement = after.placement
+        text = placement if isinstance(placement, str) else "x".join(map(str, placement))
+        options.append(f"--placement {text}")
+    if after.accelerator.hbm_bytes != before.accelerator.hbm_bytes:
+        options.append(f"--set hbm_gib={after.accelerator.hbm_bytes // GIB}")
+    return tuple(options)

@@ -1,0 +1,231 @@
+"""The passes of a layer as they run on one accelerator: fused, estimated, scheduled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from phaze_opt.arrays import FloatArray
+from phaze_opt.estimator.estimate import (
+    ENERGY_LEVELS,
+    RESOURCES,
+    GraphEstimate,
+    ModeEstimate,
+    estimate_each,
+)
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.network.cluster import Cluster
+from phaze_opt.scheduling.schedule_problem import (
+    CoreType,
+    IntraOperatorRule,
+    Schedule,
+    ScheduleOperator,
+    ScheduleProblem,
+    ScheduleStatus,
+)
+from phaze_opt.scheduling.solve_schedule import solve
+from phaze_opt.training import Training
+from phaze_opt.workload.fusion import FusionMode, fuse
+from phaze_opt.workload.graph import Layer, Operator, OperatorGraph, WorkloadVariant
+
+ScheduleCache = MutableMapping[str, Schedule]
+
+_fuse_once = lru_cache(maxsize=1024)(fuse)
+
+BANDWIDTH_STEPS = 100
+"""Shares of a bandwidth are rounded up to this many steps."""
+_ROUNDING_SLACK = 1e-9
+
+
+@dataclass(frozen=True)
+class ScheduleProof:
+    """What is known about a schedule: proven or not, the bound, and the relative gap."""
+
+    status: ScheduleStatus
+    bound_s: float
+    gap: float
+
+
+@dataclass(frozen=True)
+class Chip:
+    """What the layers run on.
+
+    Attributes
+    ----------
+    accelerator, cluster
+        The chip, and the network of its tensor-parallel group.
+    fusion
+        How operators are fused before they are estimated.
+    lane_rate
+        Rate of the vector lanes relative to the accelerator's, whose lanes are whole numbers and
+        share the chip's clock; other than 1 only in what-if questions.
+    """
+
+    accelerator: Accelerator
+    cluster: Cluster
+    fusion: FusionMode
+    lane_rate: float = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class LayerPass:
+    """One graph of a layer as it runs: fused, estimated in both modes, scheduled."""
+
+    graph: OperatorGraph
+    estimates: GraphEstimate
+    schedule: Schedule
+
+    @cached_property
+    def chosen(self) -> ModeEstimate:
+        """Every operator in the mode that the schedule chose."""
+        everywhere = np.array([one.intra_operator for one in self.schedule.operators], dtype=bool)
+        pairs = zip(
+            self.estimates.all_cores.arrays(), self.estimates.one_core.arrays(), strict=True
+        )
+        return ModeEstimate(
+            *(np.where(everywhere.reshape(-1, *[1] * (a.ndim - 1)), a, one) for a, one in pairs)
+        )
+
+    @cached_property
+    def bound_by_s(self) -> Mapping[str, float]:
+        """Seconds of the operators by the resource that binds each."""
+        resource = self.chosen.binding_index()
+        seconds = np.bincount(resource, self.chosen.latency_s, len(RESOURCES)).tolist()
+        return {RESOURCES[index]: seconds[index] for index in np.unique(resource).tolist()}
+
+    @cached_property
+    def energy_by_level_j(self) -> Mapping[str, float]:
+        """Energy of the operators in the modes that the schedule chose."""
+        energy_j = self.chosen.energy_by_level_j.sum(axis=0).tolist()
+        return dict(zip(ENERGY_LEVELS, energy_j, strict=True))
+
+    def mode(self, index: int) -> ModeEstimate:
+        """Return the estimates in the mode that the schedule chose for one operator."""
+        chosen = self.schedule.operators[index].intra_operator
+        return self.estimates.all_cores if chosen else self.estimates.one_core
+
+    @property
+    def proof(self) -> ScheduleProof:
+        """What is known about the makespan."""
+        return ScheduleProof(self.schedule.status, self.schedule.bound_s, self.schedule.gap)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerPasses:
+    """The passes of one distinct layer; what runs again before the backward is one of its own."""
+
+    forward: LayerPass
+    backward: LayerPass
+    recompute: LayerPass | None
+
+    def all(self) -> tuple[LayerPass, ...]:
+        """Return those that run."""
+        passes = (self.forward, self.backward, self.recompute)
+        return tuple(one for one in passes if one is not None)
+
+
+def run_layers(
+    variant: WorkloadVariant, chip: Chip, training: Training, cache: ScheduleCache
+) -> tuple[LayerPasses, ...]:
+    """Estimate all passes of all layers at once, and schedule each."""
+    graphs = [graph for layer in variant.layers for graph in _graphs(layer, training).values()]
+    fused = [_fuse_once(graph, chip.fusion) for graph in graphs]
+    estimates = iter(
+        zip(
+            fused,
+            estimate_each(fused, chip.accelerator, chip.cluster, variant.tensor_parallel),
+            strict=True,
+        )
+    )
+
+    def run(layer: Layer) -> LayerPasses:
+        passes = {
+            direction: _run(f"{layer.name} {direction}", *next(estimates), chip, cache)
+            for direction in _graphs(layer, training)
+        }
+        again = passes["forward"] if training.recompute == "full" else passes.get("recompute")
+        return LayerPasses(passes["forward"], passes["backward"], again)
+
+    return tuple(run(layer) for layer in variant.layers)
+
+
+def _graphs(layer: Layer, training: Training) -> dict[str, OperatorGraph]:
+    """Name the graphs that run: what a full recompute runs again is the forward."""
+    graphs = {"forward": layer.forward, "backward": layer.backward}
+    if training.recompute == "selective":
+        graphs["recompute"] = layer.selective_recompute
+    return graphs
+
+
+def _run(
+    name: str, graph: OperatorGraph, estimates: GraphEstimate, chip: Chip, cache: ScheduleCache
+) -> LayerPass:
+    """Schedule one graph."""
+    if chip.lane_rate != 1.0:
+        estimates = GraphEstimate(
+            _with_lane_rate(estimates.one_core, chip.lane_rate),
+            _with_lane_rate(estimates.all_cores, chip.lane_rate),
+        )
+    problem = build_problem(name, graph, estimates, chip.accelerator)
+    return LayerPass(graph, estimates, solve(problem, cache))
+
+
+def _with_lane_rate(mode: ModeEstimate, rate: float) -> ModeEstimate:
+    """Return the estimates with the lanes so many times as fast."""
+    others_s = np.maximum.reduce([mode.tc_s, mode.glb_s, mode.hbm_s, mode.link_s])
+    constant_s = mode.latency_s - np.maximum(others_s, mode.vc_s)
+    vc_s = mode.vc_s / rate
+    return replace(mode, vc_s=vc_s, latency_s=np.maximum(others_s, vc_s) + constant_s)
+
+
+def core_type(operator: Operator) -> CoreType:
+    """Return the cores that an operator occupies."""
+    if operator.gemms:
+        return "TC+VC" if operator.vector else "TC"
+    return "VC" if operator.vector else "none"
+
+
+def build_problem(
+    name: str,
+    graph: OperatorGraph,
+    estimate: GraphEstimate,
+    accelerator: Accelerator,
+    intra_operator: IntraOperatorRule = "exclusive",
+) -> ScheduleProblem:
+    """Join operators, their two modes and the cores of the chip.
+
+    The share of a bandwidth is its busy time over the operator's latency, rounded up to a
+    hundredth: an operator that saturates takes all of it. Shares are rigid while the operator runs,
+    which is pessimistic, since a real operator would slow down and let others in.
+    """
+    one, every = estimate.one_core, estimate.all_cores
+    rows = np.concatenate(
+        [
+            [one.latency_s, every.latency_s],
+            _shares([one.hbm_s, one.glb_s, one.link_s], one),
+            _shares([every.hbm_s, every.glb_s], every),
+        ]
+    )
+    operators = tuple(
+        ScheduleOperator(operator.id, core_type(operator), *values)
+        for operator, values in zip(graph.operators, rows.T.tolist(), strict=True)
+    )
+    return ScheduleProblem(
+        name=name,
+        num_tc=accelerator.num_tc,
+        num_vc=accelerator.num_vc,
+        operators=operators,
+        edges=tuple((source, destination) for source, destination, _ in graph.edges),
+        intra_operator=intra_operator,
+        serial=not accelerator.concurrent_operators,
+    )
+
+
+def _shares(busy_s: Sequence[FloatArray], mode: ModeEstimate) -> FloatArray:
+    """Busy time of some resources over latency, rounded up to `BANDWIDTH_STEPS`."""
+    latency_s = np.where(mode.latency_s > 0.0, mode.latency_s, 1.0)
+    steps = np.ceil(np.array(busy_s) / latency_s * BANDWIDTH_STEPS - _ROUNDING_SLACK)
+    return np.asarray(np.minimum(steps, BANDWIDTH_STEPS) / BANDWIDTH_STEPS)

@@ -1,0 +1,331 @@
+"""Splits that need not be contiguous, and least latency, as integer programs for CP-SAT.
+
+The two programs are those of M. Tarnawski et al., "Efficient algorithms for device placement of
+DNN graph operators" (NeurIPS 2020), sections 3 and 4. Costs are rounded down to integers, so that
+the solver's bound holds for the true costs; the reported value is computed from the true ones.
+The effort is limited in CP-SAT's deterministic seconds, so the same input gives the same answer.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from phaze_opt.errors import InfeasibleError, InputError
+from phaze_opt.partitioning.colocation import Partition, prepare
+from phaze_opt.partitioning.dag import Split, device_load, explain, share_bound, split_contiguous
+from phaze_opt.partitioning.formats import PartitionProblem
+from phaze_opt.partitioning.latency import CPU, finishes, greedy, latency_of, longest_path
+
+STEPS = 10**9
+"""Integer steps in the value of the first known answer: rounding loses less than 1e-6 of it."""
+
+PROVEN = 1e-6
+"""Relative gap at which an answer counts as proven, in view of the rounding."""
+
+DETERMINISTIC_S = 8.0
+"""Default effort, in CP-SAT's deterministic seconds."""
+
+
+def split_any(problem: PartitionProblem, deterministic_s: float = DETERMINISTIC_S) -> Split:
+    """Find the split with the least largest load, contiguous or not.
+
+    Parameters
+    ----------
+    problem
+        As read.
+    deterministic_s
+        Largest effort; the answer is never worse than the best contiguous one.
+
+    Raises
+    ------
+    InfeasibleError
+        If no split fits, or none is known and none was found within the effort.
+    """
+    begin = time.perf_counter()
+    partition = prepare(problem, contiguous=False)
+    least = share_bound(partition)
+    known = _contiguous_devices(problem, partition)
+    values = [_largest_load(partition, known)] if known is not None else []
+    if values and values[0] <= least:
+        return _split(partition, _given(known), values[0], begin)
+    model = _Model(partition, values[0] if values else None)
+    model.minimise_load(least)
+    found, bound = model.solve(known, deterministic_s)
+    options = [device for device in (known, found) if device is not None]
+    if not options:
+        raise InfeasibleError(explain(partition))
+    best = min(options, key=lambda device: _largest_load(partition, device))
+    return _split(partition, best, max(bound, least), begin)
+
+
+def least_latency(problem: PartitionProblem, deterministic_s: float = DETERMINISTIC_S) -> Split:
+    """Find the placement of an inference graph with the least latency of one sample.
+
+    Parameters
+    ----------
+    problem
+        As read; without backward operators.
+    deterministic_s
+        Largest effort; the answer is never worse than the greedy ones.
+
+    Raises
+    ------
+    InputError
+        If there are backward operators.
+    InfeasibleError
+        If nothing fits.
+    """
+    begin = time.perf_counter()
+    if any(node.backward for node in problem.nodes):
+        raise InputError(
+            "Latency is defined for inference graphs, but this one has backward nodes."
+        )
+    partition = prepare(problem)
+    least = longest_path(partition)
+    known = greedy(partition)
+    value = latency_of(partition, known)
+    hint = known if math.isfinite(value) else None
+    model = _Model(partition, value if hint is not None else None)
+    model.minimise_latency()
+    found, bound = model.solve(hint, deterministic_s)
+    options = [device for device in (hint, found) if device is not None]
+    best = min(options, key=lambda device: latency_of(partition, device), default=None)
+    if best is None or math.isinf(latency_of(partition, best)):
+        raise InfeasibleError(explain(partition))
+    return _split(partition, best, max(bound, least), begin, latency_of(partition, best))
+
+
+def _given(device: list[int] | None) -> list[int]:
+    assert device is not None
+    return device
+
+
+def _contiguous_devices(problem: PartitionProblem, partition: Partition) -> list[int] | None:
+    """Return the device of every unit in the best contiguous split, if there is one."""
+    contiguous = prepare(problem)
+    try:
+        split = split_contiguous(contiguous)
+    except InfeasibleError:
+        return None
+    device_of: dict[int, int] = {}
+    accelerators, cpus = 0, 0
+    for kind, units in split.devices:
+        # Accelerators are 1, 2, …; CPUs 0, −1, ….
+        accelerators, cpus = accelerators + (kind != "cpu"), cpus + (kind == "cpu")
+        number = accelerators if kind != "cpu" else 1 - cpus
+        for unit in units:
+            device_of.update(dict.fromkeys(contiguous.units[unit].members, number))
+    return [device_of[unit.members[0]] for unit in partition.units]
+
+
+def _devices(device: Sequence[int]) -> list[tuple[str, tuple[int, ...]]]:
+    """Group units by device."""
+    return [
+        (
+            "cpu" if number <= CPU else "accelerator",
+            tuple(unit for unit, where in enumerate(device) if where == number),
+        )
+        for number in sorted(set(device), key=lambda number: (number <= CPU, abs(number)))
+    ]
+
+
+def _largest_load(partition: Partition, device: Sequence[int]) -> float:
+    return max(device_load(partition, kind, units) for kind, units in _devices(device))
+
+
+def _split(
+    partition: Partition,
+    device: Sequence[int],
+    bound: float,
+    begin: float,
+    value: float | None = None,
+) -> Split:
+    """Describe a placement; what is within the rounding of its bound is proven."""
+    devices = _devices(device)
+    loads = tuple(device_load(partition, kind, units) for kind, units in devices)
+    reached = max(loads) if value is None else value
+    proven = bound >= reached * (1.0 - PROVEN)
+    return Split(
+        devices=tuple(devices),
+        loads=loads,
+        value=reached,
+        status="optimal" if proven else "feasible",
+        bound=min(bound, reached),
+        solve_s=time.perf_counter() - begin,
+    )
+
+
+class _Model:
+    """One integer program: which unit is on which device, and what that costs."""
+
+    def __init__(self, partition: Partition, known: float | None) -> None:
+        from ortools.sat.python import cp_model
+
+        self.partition = partition
+        self.cp_model = cp_model
+        self.model: Any = cp_model.CpModel()
+        largest = known if known is not None else self._worst()
+        self.step = largest / STEPS if largest > 0 else 1.0
+        self.horizon = STEPS if known is not None else 4 * STEPS
+        self.on: list[dict[int, Any]] = []
+        self.objective = self.model.new_int_var(0, self.horizon, "objective")
+        self.moved: dict[tuple[int, int], Any] = {}
+        self.times: dict[str, Any] = {}
+
+    def _worst(self) -> float:
+        """Return a value that no sensible answer exceeds."""
+        finite = [u.accelerator_latency for u in self.partition.units]
+        total = sum(latency for latency in finite if math.isfinite(latency))
+        total += sum(unit.cpu_latency for unit in self.partition.units)
+        return total + 2 * sum(tensor.cost for tensor in self.partition.tensors)
+
+    def _steps(self, cost: float) -> int:
+        """Round a cost down to integer steps."""
+        return int(min(cost / self.step, 8 * STEPS))
+
+    def _add_devices(self, numbers: Sequence[int]) -> None:
+        """Put every unit on exactly one device that can run it, within the memory."""
+        for index, unit in enumerate(self.partition.units):
+            possible = [n for n in numbers if n <= CPU or math.isfinite(unit.accelerator_latency)]
+            self.on.append({n: self.model.new_bool_var(f"on{index}_{n}") for n in possible})
+            self.model.add_exactly_one(self.on[-1].values())
+        room = int(self.partition.memory_bytes)
+        # Sizes are rounded up to bytes: what the program accepts fits.
+        sizes = [math.ceil(unit.size_bytes) for unit in self.partition.units]
+        for number in numbers:
+            if number > CPU:
+                held = sum(
+                    s * on[number] for s, on in zip(sizes, self.on, strict=True) if number in on
+                )
+                self.model.add(held <= room)
+
+    def _transfer_steps(self, number: int) -> Any:
+        """Return the transfers of an accelerator: every tensor that crosses its border, once."""
+        terms = []
+        for index, tensor in enumerate(self.partition.tensors):
+            steps = self._steps(tensor.cost)
+            if steps == 0:
+                continue
+            moved = self.model.new_bool_var(f"moved{index}_{number}")
+            made = self.on[tensor.producer].get(number, 0)
+            for unit in tensor.consumers:
+                used = self.on[unit].get(number, 0)
+                self.model.add(moved >= made - used)
+                self.model.add(moved >= used - made)
+            self.moved[index, number] = moved
+            terms.append(steps * moved)
+        return sum(terms)
+
+    def _work_steps(self, number: int) -> Any:
+        """Return the latency of the units on a device."""
+        latencies = [
+            unit.cpu_latency if number <= CPU else unit.accelerator_latency
+            for unit in self.partition.units
+        ]
+        return sum(
+            self._steps(latency) * on[number]
+            for latency, on in zip(latencies, self.on, strict=True)
+            if number in on
+        )
+
+    def minimise_load(self, bound: float) -> None:
+        """Minimise the largest load."""
+        accelerators = list(range(1, self.partition.accelerators + 1))
+        cpus = [-number for number in range(self.partition.cpus)]
+        self._add_devices(accelerators + cpus)
+        for number in accelerators:
+            load = self._work_steps(number) + self._transfer_steps(number)
+            self.model.add(load <= self.objective)
+        for number in cpus:
+            self.model.add(self._work_steps(number) <= self.objective)
+        lost = len(self.partition.units) + len(self.partition.tensors)
+        self.model.add(self.objective >= max(0, self._steps(bound) - lost))
+        self.model.minimize(self.objective)
+
+    def minimise_latency(self) -> None:
+        """Minimise when the last unit is available."""
+        accelerators = list(range(1, self.partition.accelerators + 1))
+        self._add_devices(accelerators + ([CPU] if self.partition.cpus else []))
+        times = self.times = {
+            name: self.model.new_int_var(0, self.horizon, name)
+            for name in [f"start{number}" for number in accelerators]
+            + [f"finish{number}" for number in accelerators]
+            + [f"ready{unit}" for unit in range(len(self.on))]
+        }
+        for number in accelerators:
+            work = self._work_steps(number) + self._transfer_steps(number)
+            finish = times[f"finish{number}"]
+            self.model.add(finish == times[f"start{number}"] + work)
+            for unit, on in enumerate(self.on):
+                if number in on:
+                    self.model.add(times[f"ready{unit}"] == finish).only_enforce_if(on[number])
+        for source, destination in self.partition.edges:
+            self._add_precedence(source, destination, times)
+        for unit, on in enumerate(self.on):
+            ready = times[f"ready{unit}"]
+            self.model.add(ready <= self.objective)
+            if CPU in on:
+                latency = self._steps(self.partition.units[unit].cpu_latency)
+                self.model.add(ready >= latency).only_enforce_if(on[CPU])
+        self.model.minimize(self.objective)
+
+    def _add_precedence(self, source: int, destination: int, times: dict[str, Any]) -> None:
+        """Let a unit, or the subgraph that it is in, wait for an input from elsewhere."""
+        before = times[f"ready{source}"]
+        for number, here in self.on[destination].items():
+            if number == CPU:
+                latency = self._steps(self.partition.units[destination].cpu_latency)
+                after = times[f"ready{destination}"]
+                self.model.add(after >= before + latency).only_enforce_if(here)
+                continue
+            conditions = [here]
+            if number in self.on[source]:
+                conditions.append(self.on[source][number].negated())
+            self.model.add(times[f"start{number}"] >= before).only_enforce_if(*conditions)
+
+    def solve(
+        self, hint: Sequence[int] | None, deterministic_s: float
+    ) -> tuple[list[int] | None, float]:
+        """Return the best placement found, if any, and a bound in the file's unit."""
+        if hint is not None:
+            self._add_hint(hint)
+        solver = self.cp_model.CpSolver()
+        solver.parameters.num_workers = 1
+        solver.parameters.random_seed = 0
+        # Interleaved, one worker runs neighbourhood searches beside the proof, reproducibly.
+        # Breaking the symmetry of equal devices would make the known placement useless as a start.
+        solver.parameters.interleave_search = True
+        solver.parameters.symmetry_level = 0
+        solver.parameters.max_deterministic_time = deterministic_s
+        status = solver.solve(self.model)
+        if status not in (self.cp_model.OPTIMAL, self.cp_model.FEASIBLE):
+            return None, 0.0
+        device = [
+            next(number for number, variable in on.items() if solver.value(variable))
+            for on in self.on
+        ]
+        return device, max(0.0, solver.best_objective_bound) * self.step
+
+    def _add_hint(self, device: Sequence[int]) -> None:
+        """Start from a known placement: every variable gets its value there."""
+        for on, where in zip(self.on, device, strict=True):
+            for number, variable in on.items():
+                self.model.add_hint(variable, number == where)
+        for (index, number), variable in self.moved.items():
+            tensor = self.partition.tensors[index]
+            inside = {device[unit] == number for unit in (tensor.producer, *tensor.consumers)}
+            self.model.add_hint(variable, len(inside) > 1)
+        if not self.times:
+            return
+        known = finishes(self.partition, device, self._steps)
+        for number in range(1, self.partition.accelerators + 1):
+            start, finish = map(int, known.get(-number, (0, 0)))
+            self.model.add_hint(self.times[f"start{number}"], start)
+            self.model.add_hint(self.times[f"finish{number}"], finish)
+        for unit, where in enumerate(device):
+            ready = int(known[unit if where == CPU else -where][1])
+            self.model.add_hint(self.times[f"ready{unit}"], ready)
+        self.model.add_hint(self.objective, int(max(finish for _, finish in known.values())))

@@ -1,0 +1,66 @@
+"""A file of the ``phaze`` format as a problem under the true cost.
+
+The file knows no HBM bandwidth, so gradient accumulation and the optimizer step take no time;
+everything else counts as in a problem built from a captured model. Branching graphs are split
+along the topological order of the reader.
+"""
+
+from __future__ import annotations
+
+import math
+
+from phaze_opt.network.cluster import Cluster, NetworkLevel
+from phaze_opt.partitioning.formats import PhazeProblem
+from phaze_opt.placement.placement_problem import LayerCost, PlacementProblem
+from phaze_opt.training import OPTIMIZERS, OptimizerName, Training
+
+_OPTIMIZER_NAMES: dict[str, OptimizerName] = {"SGD": "sgd", "Adam": "adam"}
+
+
+def placement_problem(problem: PhazeProblem) -> PlacementProblem:
+    """Return the problem that `phaze_opt.placement.solve_placement.solve_placement` takes.
+
+    Parameters
+    ----------
+    problem
+        As read; its parameter sizes are those of bf16 weights.
+    """
+    optimizer = _OPTIMIZER_NAMES[problem.optimizer]
+    level = NetworkLevel(problem.bandwidth_bytes_per_s, 0.0, "switch")
+    pairs = {(e.source, e.destination) for edges in problem.edges.values() for e in edges}
+    return PlacementProblem(
+        layers={width: _layers(problem, width) for width in problem.nodes},
+        edges=tuple(sorted(pairs)),
+        cluster=Cluster("phaze file", (level,), problem.devices),
+        training=Training(
+            global_batch=problem.microbatches,
+            recompute="full" if problem.recompute else "none",
+            optimizer=optimizer,
+        ),
+        hbm_usable_bytes=problem.memory_bytes,
+        hbm_bytes_per_s=math.inf,
+    )
+
+
+def _layers(problem: PhazeProblem, width: int) -> tuple[LayerCost, ...]:
+    """Return the layers at one width."""
+    nodes, edges = problem.nodes[width], problem.edges[width]
+    weight_bytes = OPTIMIZERS[_OPTIMIZER_NAMES[problem.optimizer]].weight_bytes
+    output, entering = [0.0] * len(nodes), [0.0] * len(nodes)
+    for edge in edges:
+        output[edge.source] = max(output[edge.source], edge.bytes)
+        entering[edge.destination] += edge.bytes
+    return tuple(
+        LayerCost(
+            name=str(node.id),
+            forward_s=node.forward_s,
+            backward_s=node.backward_s,
+            recompute_s=node.forward_s if problem.recompute else 0.0,
+            parameters=math.ceil(node.parameter_bytes / weight_bytes),
+            tied_parameters=0,
+            stash_bytes=math.ceil(entering[i] if problem.recompute else node.activation_bytes),
+            transient_bytes=math.ceil(node.activation_bytes) if problem.recompute else 0,
+            output_bytes=math.ceil(output[i]),
+        )
+        for i, node in enumerate(nodes)
+    )

@@ -1,0 +1,172 @@
+"""What the placement takes and gives: layers with seconds and bytes, and stages over devices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from phaze_opt.network.cluster import Cluster
+from phaze_opt.training import OPTIMIZERS, Training
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """One layer at one tensor-parallel width: per device, per microbatch.
+
+    Attributes
+    ----------
+    name
+        The instance's name, unique in the chain (``"block.7"``).
+    forward_s, backward_s
+        Makespans of the layer's schedules, collectives of the tensor-parallel group included.
+    recompute_s
+        Forward work repeated before the backward under the chosen recompute; else 0.
+    parameters, tied_parameters
+        See `phaze_opt.workload.graph.Layer`.
+    stash_bytes
+        Kept per microbatch in flight under the chosen recompute.
+    transient_bytes
+        Largest working set while the layer runs; under full recompute it includes the layer's
+        own full stash.
+    output_bytes
+        Activation to the next layer (and gradient back).
+    """
+
+    name: str
+    forward_s: float
+    backward_s: float
+    recompute_s: float
+    parameters: int
+    tied_parameters: int
+    stash_bytes: int
+    transient_bytes: int
+    output_bytes: int
+
+
+@dataclass(frozen=True)
+class PlacementProblem:
+    """A model's layers on a cluster of identical devices.
+
+    Attributes
+    ----------
+    layers
+        By tensor-parallel width: the same layers, in the same topological order.
+    edges
+        ``(source, destination)`` between layers; a chain for transformers.
+    cluster
+        Its ``devices`` are how many may be used.
+    hbm_usable_bytes
+        Memory of one device that a stage may fill.
+    hbm_bytes_per_s
+        Sustained HBM bandwidth of one device (gradient accumulation, optimizer step).
+    step_parameters_per_s, accumulation_parameters_per_s
+        What the vector lanes of one device can update, and accumulate; by default they never bind.
+    """
+
+    layers: Mapping[int, tuple[LayerCost, ...]]
+    edges: tuple[tuple[int, int], ...]
+    cluster: Cluster
+    training: Training
+    hbm_usable_bytes: float
+    hbm_bytes_per_s: float
+    step_parameters_per_s: float = math.inf
+    accumulation_parameters_per_s: float = math.inf
+
+    @property
+    def step_s_per_parameter(self) -> float:
+        """Time of the optimizer step per local parameter: HBM or lanes, whichever is slower."""
+        hbm_s = self.training.step_bytes / self.hbm_bytes_per_s
+        return max(hbm_s, 1.0 / self.step_parameters_per_s)
+
+    @property
+    def accumulation_s_per_parameter(self) -> float:
+        """Time per local parameter to add one microbatch's gradients to the accumulator."""
+        optimizer = OPTIMIZERS[self.training.optimizer]
+        hbm_s = optimizer.accumulation_bytes / self.hbm_bytes_per_s
+        return max(hbm_s, 1.0 / self.accumulation_parameters_per_s)
+
+
+@dataclass(frozen=True)
+class StageMemory:
+    """Bytes on each device of a stage, by kind."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    stash: int
+    transient: int
+
+    @property
+    def total(self) -> int:
+        """All kinds together."""
+        return self.parameters + self.gradients + self.optimizer + self.stash + self.transient
+
+
+@dataclass(frozen=True)
+class ChunkWork:
+    """What a stage does for one microbatch on one chunk of its layers, as the replay has it.
+
+    Attributes
+    ----------
+    forward_s, backward_s
+        Receives, gathered weights and gradient accumulation included.
+    recompute_s
+        The part of ``backward_s`` that runs forward work again, first.
+    """
+
+    forward_s: float
+    backward_s: float
+    recompute_s: float
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Layers on ``devices`` devices (the tensor-parallel group), consecutive unless interleaved.
+
+    Attributes
+    ----------
+    load_s
+        Time of one microbatch forward and backward, transfers and gradient accumulation included.
+    work
+        The same by chunk; one chunk unless interleaved.
+    synchronisation_s, optimizer_s
+        After the last backward of a batch: exposed gradient synchronisation, optimizer step.
+    """
+
+    layers: tuple[str, ...]
+    devices: int
+    load_s: float
+    memory_bytes: StageMemory
+    work: tuple[ChunkWork, ...]
+    synchronisation_s: float
+    optimizer_s: float
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Stages and degrees, with the time of one batch.
+
+    Attributes
+    ----------
+    pipeline, data, tensor
+        The three degrees; ``pipeline × data × tensor`` devices are used.
+    microbatches
+        Per replica and batch: ``ceil(global_batch / (data · microbatch))``.
+    stages
+        From the first (embedding) to the last (loss).
+    time_per_batch_s
+        As the event replay of the pipeline finds it.
+    time_breakdown_s
+        By kind, along the stage with the largest load; sums to ``time_per_batch_s``. Kinds:
+        forward, backward, recompute, transfer, gradient_accumulation, optimizer,
+        gradient_synchronisation, parameter_gather (ZeRO 3 only), bubble.
+    """
+
+    pipeline: int
+    data: int
+    tensor: int
+    microbatches: int
+    stages: tuple[Stage, ...]
+    time_per_batch_s: float
+    time_breakdown_s: Mapping[str, float]

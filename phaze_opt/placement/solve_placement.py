@@ -1,0 +1,127 @@
+"""The placement of a model: degrees of parallelism and pipeline stages with the least batch time.
+
+`solve_placement` ranks all degrees by lower bounds, splits the promising ones exactly by the closed
+form (`phaze_opt.placement.chain`), and reports the event replay's time, which also judges the even
+splits, so that no given PPxDPxTP is ever better than the answer.
+"""
+
+from __future__ import annotations
+
+from phaze_opt.arrays import IntArray
+from phaze_opt.errors import InfeasibleError, InputError
+from phaze_opt.placement.best import best_placement
+from phaze_opt.placement.candidates import Candidate, CandidateCosts
+from phaze_opt.placement.describe import describe, stage_bounds
+from phaze_opt.placement.even import even_starts
+from phaze_opt.placement.infeasible import explain_infeasible, explain_misfit
+from phaze_opt.placement.interleaved import evaluate_interleaved, solve_interleaved
+from phaze_opt.placement.memory import stage_memory
+from phaze_opt.placement.placement_problem import Placement, PlacementProblem
+
+
+def solve_placement(
+    problem: PlacementProblem, degrees: tuple[int, int, int] | None = None
+) -> Placement:
+    """Find the placement with the least time per batch, or evaluate given degrees.
+
+    Parameters
+    ----------
+    problem
+        Layers with their costs, the cluster, the training options and the memory.
+    degrees
+        ``(pipeline, data, tensor)``: the layers are then split evenly by count. By default all
+        degrees and splits are searched.
+
+    Raises
+    ------
+    InputError
+        If the tensor degree is not among the problem's widths.
+    InfeasibleError
+        If nothing fits; the message says which stage or layer does not, and by how much.
+    """
+    _check(problem)
+    costs = CandidateCosts(problem)
+    if degrees is not None:
+        return _given(problem, costs, degrees)
+    if problem.training.interleave > 1:
+        return solve_interleaved(costs)
+    found = best_placement(costs)
+    if found is None:
+        raise explain_infeasible(problem)
+    return describe(costs, *found)
+
+
+def _check(problem: PlacementProblem) -> None:
+    """Refuse problems that no placement can answer."""
+    lengths = {len(layers) for layers in problem.layers.values()}
+    if len(lengths) != 1 or 0 in lengths:
+        raise InputError("Every tensor-parallel width must have the same layers, at least one.")
+    (count,) = lengths
+    for source, destination in problem.edges:
+        if not 0 <= source < destination < count:
+            raise InputError(
+                f"The edge ({source}, {destination}) must go forward between the {count} layers."
+            )
+
+
+def _given(
+    problem: PlacementProblem, costs: CandidateCosts, degrees: tuple[int, int, int]
+) -> Placement:
+    """Evaluate the even split of given degrees, or say why it cannot run."""
+    pipeline, data, tensor = degrees
+    label = f"{pipeline}x{data}x{tensor}"
+    if min(degrees) < 1:
+        raise InputError(f"The degrees {label} must all be at least 1.")
+    if tensor not in problem.layers:
+        allowed = ", ".join(str(width) for width in sorted(problem.layers))
+        raise InputError(f"The tensor-parallel width {tensor} is not among {allowed}.")
+    layers, training, devices = problem.layers[tensor], problem.training, problem.cluster.devices
+    if pipeline * data * tensor > devices:
+        raise InfeasibleError(
+            f"{label} needs {pipeline * data * tensor} devices, but there are {devices}."
+        )
+    if pipeline > len(layers):
+        raise InfeasibleError(f"{label} has more stages than the {len(layers)} layers.")
+    if data * training.microbatch > training.global_batch:
+        raise InfeasibleError(
+            f"{label} with microbatch {training.microbatch} needs a global batch of at least "
+            f"{data * training.microbatch}, but it is {training.global_batch}."
+        )
+    orders = (True,) if len(problem.cluster.levels) == 1 else (True, False)
+    answers = [
+        _given_order(problem, costs, Candidate.of(pipeline, data, tensor, data_inside))
+        for data_inside in orders
+    ]
+    return min(answers, key=lambda answer: answer.time_per_batch_s)
+
+
+def _given_order(
+    problem: PlacementProblem, costs: CandidateCosts, candidate: Candidate
+) -> Placement:
+    """Evaluate the even split of given degrees and rank order."""
+    if problem.training.interleave > 1:
+        return evaluate_interleaved(costs, candidate)
+    starts = even_starts(problem.layers[candidate.tensor], candidate.pipeline)
+    _refuse_misfit(problem, costs, candidate, starts)
+    return describe(costs, candidate, starts)
+
+
+def _refuse_misfit(
+    problem: PlacementProblem, costs: CandidateCosts, candidate: Candidate, starts: IntArray
+) -> None:
+    """Raise for the stage that exceeds the memory most."""
+    layers = problem.layers[candidate.tensor]
+    in_flight = costs.held(candidate)[:0:-1].tolist()
+    shards = costs.shards(candidate.data)
+    over = []
+    for stage, (i, j) in enumerate(stage_bounds(starts, len(layers))):
+        memory = stage_memory(layers[i:j], in_flight[stage], costs.optimizer, shards)
+        over.append(memory.total - problem.hbm_usable_bytes)
+    stage = max(range(len(over)), key=lambda index: over[index])
+    if over[stage] > 0:
+        i, j = stage_bounds(starts, len(layers))[stage]
+        name = (
+            f"Stage {stage + 1} of {candidate.pipeline} "
+            f"({layers[i].name!r} to {layers[j - 1].name!r})"
+        )
+        raise explain_misfit(name, layers[i:j], in_flight[stage], problem, shards)

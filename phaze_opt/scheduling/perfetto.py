@@ -1,0 +1,168 @@
+"""Timelines for Perfetto and Chrome: a process per schedule, a lane per core.
+
+The format is the Trace Event Format: complete events ("X") with times in microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from phaze_opt.codec import to_json
+from phaze_opt.errors import InputError
+from phaze_opt.scheduling.schedule_problem import (
+    Schedule,
+    ScheduledOperator,
+    ScheduleOperator,
+    ScheduleProblem,
+)
+
+MOST_LANES = 64
+"""More cores of one type than this share a lane where they only ever work all together."""
+
+_US_PER_S = 1e6
+_NETWORK = "network"
+
+Event = dict[str, object]
+
+
+def write_trace(path: Path, schedules: Iterable[tuple[ScheduleProblem, Schedule]]) -> None:
+    """Write timelines to one file, each from time 0 in a process of its own.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
+    """
+    events: list[Event] = []
+    for process, (problem, schedule) in enumerate(schedules, start=1):
+        events += trace_events(problem, schedule, process)
+    write_events(path, events)
+
+
+def write_events(path: Path, events: Sequence[Event]) -> None:
+    """Write events to one file.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
+    """
+    try:
+        path.write_bytes(to_json({"traceEvents": events, "displayTimeUnit": "ns"}))
+    except OSError as error:
+        raise InputError(f"The trace cannot be written to {path}: {error.strerror}.") from None
+
+
+def trace_events(problem: ScheduleProblem, schedule: Schedule, process: int = 1) -> list[Event]:
+    """Give the events of one schedule; operators that take no time have none.
+
+    Parameters
+    ----------
+    problem
+        What was scheduled.
+    schedule
+        Its schedule.
+    process
+        Number of the process that holds its lanes.
+    """
+    pairs = [
+        pair
+        for pair in zip(problem.operators, schedule.operators, strict=True)
+        if pair[1].end_s > pair[1].start_s
+    ]
+    pairs.sort(key=lambda pair: (pair[1].start_s, pair[1].end_s))
+    events = [name_event("process_name", process, 0, problem.name or f"schedule {process}")]
+    first_lane = 1
+    for core, count in (("TC", problem.num_tc), ("VC", problem.num_vc), (_NETWORK, 0)):
+        own = [pair for pair in pairs if core in _kinds(pair[0])]
+        lanes, used = _assign_lanes(own)
+        labels = _lane_labels(core, count, used)
+        for lane, label in enumerate(labels, start=first_lane):
+            events.append(name_event("thread_name", process, lane, label))
+        for (operator, entry), own_lane in zip(own, lanes, strict=True):
+            taken = range(len(labels)) if own_lane is None else (own_lane,)
+            events += [_work_event(operator, entry, process, first_lane + lane) for lane in taken]
+        first_lane += len(labels)
+    return events
+
+
+def _lane_labels(core: str, count: int, used: int) -> list[str]:
+    """Name the lanes of one kind.
+
+    Parameters
+    ----------
+    core
+        The kind.
+    count
+        Cores of it; 0 for the network, which has as many lanes as are used.
+    used
+        Cores that ever work by themselves, the first ones.
+    """
+    if count <= MOST_LANES or used >= count - 1:
+        return [f"{core} {lane}" for lane in range(max(count, used))]
+    return [*[f"{core} {lane}" for lane in range(used)], f"{core} {used} to {count - 1}"]
+
+
+def _kinds(operator: ScheduleOperator) -> tuple[str, ...]:
+    """List the kinds of lanes an operator takes."""
+    return (_NETWORK,) if operator.core == "none" else tuple(operator.core.split("+"))
+
+
+def _assign_lanes(
+    pairs: list[tuple[ScheduleOperator, ScheduledOperator]],
+) -> tuple[list[int | None], int]:
+    """Give each operator the first free lane, or ``None`` for all; and the number of lanes used."""
+    free_from_s: list[float] = []
+    lanes: list[int | None] = []
+    for _, entry in pairs:
+        if entry.intra_operator:
+            lanes.append(None)
+            continue
+        free = [lane for lane, end_s in enumerate(free_from_s) if end_s <= entry.start_s]
+        lane = free[0] if free else len(free_from_s)
+        free_from_s[lane : lane + 1] = [entry.end_s]
+        lanes.append(lane)
+    return lanes, len(free_from_s)
+
+
+def name_event(kind: str, process: int, lane: int, name: str) -> Event:
+    """Name a process or a lane."""
+    return {"name": kind, "ph": "M", "pid": process, "tid": lane, "args": {"name": name}}
+
+
+def slice_event(
+    name: str, category: str, span_s: tuple[float, float], process: int, lane: int, args: Event
+) -> Event:
+    """Show work on a lane.
+
+    Parameters
+    ----------
+    name, category, args
+        What is shown; viewers give each name a colour.
+    span_s
+        Start and end.
+    process, lane
+        Where.
+    """
+    start_s, end_s = span_s
+    return {
+        "name": name,
+        "cat": category,
+        "ph": "X",
+        "ts": start_s * _US_PER_S,
+        "dur": (end_s - start_s) * _US_PER_S,
+        "pid": process,
+        "tid": lane,
+        "args": args,
+    }
+
+
+def _work_event(
+    operator: ScheduleOperator, entry: ScheduledOperator, process: int, lane: int
+) -> Event:
+    """Show an operator on a lane."""
+    hbm = operator.intra_op_hbm_fraction if entry.intra_operator else operator.hbm_fraction
+    args: Event = {"intra_operator": entry.intra_operator, "hbm_fraction": hbm}
+    span_s = entry.start_s, entry.end_s
+    return slice_event(operator.id, operator.core, span_s, process, lane, args)

@@ -1,0 +1,1 @@
+"""Everything that opens the database of a study."""

@@ -1,0 +1,235 @@
+"""What has been computed once is not computed again: evaluations and schedules, in the database.
+
+A point that one worker is computing is claimed under a lease; the others wait for it, and take over
+if its worker vanishes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from dataclasses import dataclass
+
+from sqlalchemy import delete, select, update
+
+from phaze_opt.codec import from_json, to_json
+from phaze_opt.errors import InputError
+from phaze_opt.scheduling.schedule_problem import Schedule
+from phaze_opt.search.records import Record, read_record, write_record
+from phaze_opt.search.store.storage import Storage, write_shared
+from phaze_opt.search.store.tables import EvaluationRow, ScheduleRow, database_now_s, lease_is_over
+
+QUICK_PROOF_S = 0.02
+"""A schedule whose exact search took less counts as quickly proven."""
+
+_POLL_S = 0.05
+
+
+class EvaluationCache:
+    """Evaluations by the hash of everything that decides them.
+
+    Parameters
+    ----------
+    token
+        Who computes; the lease of its claims is renewed by `renew_lease`.
+    """
+
+    def __init__(self, storage: Storage, token: str, lease_s: float) -> None:
+        self._storage = storage
+        self._token = token
+        self._lease_s = lease_s
+
+    def get_or_compute(self, key: str, compute: Callable[[], Record]) -> tuple[Record, bool]:
+        """Return the record of a key, and whether it was there already."""
+        while True:
+            found = self._find_or_claim(key)
+            if found is not None:
+                return found, True
+            if self._holds(key):
+                break
+            time.sleep(_POLL_S)
+        try:
+            record = compute()
+        except BaseException:
+            self._release(key)
+            raise
+        self._store(key, record)
+        return record, False
+
+    def renew_lease(self, token: str) -> None:
+        """Extend the lease of what this token computes."""
+        with self._storage.writing() as session:
+            session.execute(
+                update(EvaluationRow)
+                .where(EvaluationRow.token == token)
+                .values(until_s=database_now_s() + self._lease_s)
+            )
+
+    def release_claims(self) -> None:
+        """Give up all that this worker has claimed and not stored, so that nobody waits for it."""
+        with self._storage.writing() as session:
+            session.execute(delete(EvaluationRow).where(EvaluationRow.token == self._token))
+
+    def _find_or_claim(self, key: str) -> Record | None:
+        """Return what is there, or claim the key where nobody else does."""
+        with self._storage.reading() as session:
+            record = _record_of(session.get(EvaluationRow, key))
+        if record is not None:
+            return record
+        with self._storage.writing() as session:
+            row = session.get(EvaluationRow, key, with_for_update=True)
+            if row is None:
+                write_shared(session, EvaluationRow(key=key))
+            elif (record := _record_of(row)) is not None:
+                return record
+            session.execute(
+                update(EvaluationRow)
+                .where(
+                    EvaluationRow.key == key,
+                    EvaluationRow.token.is_(None) | (lease_is_over(EvaluationRow.until_s)),
+                )
+                .values(token=self._token, until_s=database_now_s() + self._lease_s, body=None)
+            )
+        return None
+
+    def _holds(self, key: str) -> bool:
+        """Whether the claim is this worker's."""
+        query = select(EvaluationRow.token).where(EvaluationRow.key == key)
+        with self._storage.reading() as session:
+            return session.scalar(query) == self._token
+
+    def _store(self, key: str, record: Record) -> None:
+        """Write a result, unless another worker took over and was first."""
+        body = write_record(record)
+        with self._storage.writing() as session:
+            session.execute(
+                update(EvaluationRow)
+                .where(EvaluationRow.key == key, EvaluationRow.body.is_(None))
+                .values(body=body, token=None, until_s=None)
+            )
+
+    def _release(self, key: str) -> None:
+        """Give up a claim, so that nobody waits for it."""
+        with self._storage.writing() as session:
+            session.execute(
+                delete(EvaluationRow).where(
+                    EvaluationRow.key == key, EvaluationRow.token == self._token
+                )
+            )
+
+
+def find_evaluations(storage: Storage, keys: Iterable[str]) -> dict[str, Record]:
+    """Return those records that are there."""
+    wanted = sorted(set(keys))
+    found: dict[str, Record] = {}
+    with storage.reading() as session:
+        for start in range(0, len(wanted), 500):
+            part = wanted[start : start + 500]
+            for row in session.scalars(select(EvaluationRow).where(EvaluationRow.key.in_(part))):
+                record = _record_of(row)
+                if record is not None:
+                    found[row.key] = record
+    return found
+
+
+@dataclass(frozen=True)
+class ProofEffort:
+    """What it took to prove schedules optimal.
+
+    Attributes
+    ----------
+    needed
+        How many different schedules were asked for.
+    quick
+        Of these, how many are proven without the exact search or in under `QUICK_PROOF_S`,
+        whenever that was done.
+    """
+
+    needed: int
+    quick: int
+
+
+class ScheduleCache(MutableMapping[str, Schedule]):
+    """Schedules in memory over those in the database.
+
+    New ones are kept back and written together by `flush`, one transaction per point.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._known: dict[str, Schedule] = {}
+        self._new: list[str] = []
+        self._needed: set[str] = set()
+
+    def __getitem__(self, key: str) -> Schedule:
+        """Return a schedule from memory, else from the database."""
+        self._needed.add(key)
+        if key not in self._known:
+            with self._storage.reading() as session:
+                row = session.get(ScheduleRow, key)
+            if row is None:
+                raise KeyError(key)
+            schedule = _read_schedule(row.body)
+            if schedule is None:
+                raise KeyError(key)
+            self._known[key] = schedule
+        return self._known[key]
+
+    def __setitem__(self, key: str, schedule: Schedule) -> None:
+        self._needed.add(key)
+        self._known[key] = schedule
+        self._new.append(key)
+
+    def __delitem__(self, key: str) -> None:
+        """Forget a schedule in memory; the database keeps it."""
+        del self._known[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def take_effort(self) -> ProofEffort:
+        """Count what was asked for since the last call."""
+        needed = [self._known[key] for key in self._needed if key in self._known]
+        self._needed.clear()
+        return ProofEffort(len(needed), sum(map(_is_quickly_proven, needed)))
+
+    def flush(self) -> None:
+        """Write the new schedules to the database."""
+        if not self._new:
+            return
+        with self._storage.writing() as session:
+            # In order, so that no two workers wait for each other.
+            for key in sorted(set(self._new) & set(self._known)):
+                body = to_json(self._known[key]).decode()
+                write_shared(session, ScheduleRow(key=key, body=body))
+        self._new.clear()
+
+
+def _read_schedule(body: object) -> Schedule | None:
+    """Read a stored schedule; one that is damaged, or contradicts itself, counts as absent."""
+    if not isinstance(body, str):
+        return None
+    try:
+        schedule = from_json(body, Schedule, "stored schedule")
+    except InputError:
+        return None
+    latest_s = schedule.makespan_s * (1.0 + 1e-9)
+    times = [
+        (0.0, schedule.bound_s),
+        *((each.start_s, each.end_s) for each in schedule.operators),
+    ]
+    return schedule if all(0.0 <= start <= end <= latest_s for start, end in times) else None
+
+
+def _is_quickly_proven(schedule: Schedule) -> bool:
+    """Whether a schedule is proven, and took no long search."""
+    quick = schedule.method != "branch-and-bound" or schedule.solve_s < QUICK_PROOF_S
+    return schedule.status == "optimal" and quick
+
+
+def _record_of(row: EvaluationRow | None) -> Record | None:
+    """Read a stored evaluation; one that is damaged counts as absent."""
+    return None if row is None else read_record(row.body)

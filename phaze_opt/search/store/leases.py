@@ -1,0 +1,110 @@
+"""Who holds what, and for how long: names of workers and the thread that keeps their leases."""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from sqlalchemy import select, update
+
+from phaze_opt.errors import PhazeError
+from phaze_opt.search.store.storage import Storage
+from phaze_opt.search.store.tables import EvaluationRow, TicketRow
+
+DEFAULT_LEASE_S = 30.0
+_RENEWALS_PER_LEASE = 4
+
+
+def new_token() -> str:
+    """Name a worker: where its process lives, its process number, and something unique."""
+    return f"{_machine()}.{os.getpid()}.{uuid.uuid4().hex}"
+
+
+class Renewable(Protocol):
+    """Something whose lease runs out unless it is renewed."""
+
+    def renew_lease(self, token: str) -> None:
+        """Extend the lease of what this token holds."""
+
+
+class LeaseKeeper:
+    """A thread that renews leases while the context is entered, whatever the main thread does."""
+
+    def __init__(self, holders: Sequence[Renewable], token: str, lease_s: float) -> None:
+        self._holders = holders
+        self._token = token
+        self._pause_s = lease_s / _RENEWALS_PER_LEASE
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="lease keeper", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _renew(self) -> None:
+        """Renew until the end; a database that is away for a moment is asked again."""
+        while not self._end.wait(self._pause_s):
+            for holder in self._holders:
+                try:
+                    holder.renew_lease(self._token)
+                except PhazeError:
+                    continue
+
+
+def expire(storage: Storage, tokens: Sequence[str]) -> None:
+    """End the leases of workers that are known to be gone, so that nobody waits for them."""
+    with storage.writing() as session:
+        for table in (TicketRow, EvaluationRow):
+            session.execute(update(table).where(table.token.in_(tokens)).values(until_s=0.0))
+
+
+def expire_dead_workers(storage: Storage) -> None:
+    """End the leases of this machine's workers whose process is gone."""
+    with storage.reading() as session:
+        held = {
+            token
+            for column in (TicketRow.token, EvaluationRow.token)
+            for token in session.scalars(select(column).where(column.is_not(None)).distinct())
+            if isinstance(token, str)
+        }
+    dead = sorted(token for token in held if _is_dead(token))
+    if dead:
+        expire(storage, dead)
+
+
+def _is_dead(token: str) -> bool:
+    """Whether a token's process lived here and is gone; False where that cannot be known."""
+    parts = token.split(".")
+    if len(parts) != 3 or parts[0] != _machine() or not parts[0] or not parts[1].isdecimal():
+        return False
+    try:
+        os.kill(int(parts[1]), 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
+def _machine() -> str:
+    """Identify this boot of this machine and its process numbers; empty where that is unknown."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        namespace = Path("/proc/self/ns/pid").readlink().name
+    except OSError:
+        return ""
+    return f"{boot}-{''.join(letter for letter in namespace if letter.isdigit())}"

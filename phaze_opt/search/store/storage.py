@@ -1,0 +1,316 @@
+"""The one place that opens a database, for Optuna and for the tables of this program.
+
+SQLite loses writes to a slow disk and pops queued trials twice in its default mode, so it runs with
+a write-ahead log, and every transaction that may write begins by taking the write lock (measured:
+30 to 40 trials per second with one to four processes, none lost). MySQL is a best effort: written
+for, but not tested.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import (
+    Connection,
+    Engine,
+    create_engine,
+    event,
+    insert,
+    inspect,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, IntegrityError
+from sqlalchemy.orm import Session
+
+from phaze_opt.errors import ConflictError, InputError, NotFoundError, PhazeError
+from phaze_opt.search.store.failures import LOCK_TIMEOUT_S, DatabaseError, database_errors
+from phaze_opt.search.store.tables import SCHEMA_VERSION, Base, SchemaRow
+
+if TYPE_CHECKING:
+    from optuna.storages import RDBStorage
+
+DEFAULT_URL = "sqlite:///phaze.db"
+URL_VARIABLE = "PHAZE_STORAGE"
+_SCHEMA_LOCK_ID = 7_403_921
+_DRIVERS = {
+    "sqlite": "sqlite",
+    "postgresql": "postgresql+psycopg",
+    "postgres": "postgresql+psycopg",
+    "postgresql+psycopg": "postgresql+psycopg",
+    "mysql": "mysql+pymysql",
+    "mysql+pymysql": "mysql+pymysql",
+}
+_RACE_WORDS = ("already exists", "duplicate key", "UNIQUE", "locked", "concurrently")
+_READ_ONLY: Mapping[str, Any] = {"phaze_read_only": True}
+
+for _name in ("psycopg", "sqlalchemy"):
+    # Where nobody has set up logging, a broken connection must not write into the terminal.
+    logging.getLogger(_name).addHandler(logging.NullHandler())
+
+
+@dataclass(frozen=True)
+class Storage:
+    """An open database.
+
+    Attributes
+    ----------
+    shown
+        Its URL as it may be printed, without the password.
+    optuna
+        For studies and trials. Never call it inside an own open transaction: on SQLite it would
+        wait for the lock that the caller holds.
+    engine
+        For the own tables.
+    """
+
+    url: URL = field(repr=False)
+    shown: str
+    optuna: RDBStorage = field(repr=False)
+    engine: Engine = field(repr=False)
+
+    @contextmanager
+    def writing(self) -> Iterator[Session]:
+        """Open a transaction that may write; it commits at the end, or rolls back on an error."""
+        with database_errors(self.shown), Session(self.engine) as session, session.begin():
+            yield session
+
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        """Open a transaction that only reads, and so waits for no lock."""
+        engine = self.engine.execution_options(**_READ_ONLY)
+        with database_errors(self.shown), Session(engine) as session:
+            yield session
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.optuna.remove_session()
+        self.optuna.engine.dispose()
+        self.engine.dispose()
+
+
+def write_shared(session: Session, row: Base) -> None:
+    """Write a row that another process may be writing, too: the same key has the same content."""
+    with suppress(IntegrityError), session.begin_nested():
+        session.merge(row)
+
+
+def resolve_url(storage: str | None) -> str:
+    """Return the given URL, else that of the environment, else the default one."""
+    return storage or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+
+
+def shown_url(storage: str | URL) -> str:
+    """Return the URL as it may be printed, the password hidden.
+
+    Raises
+    ------
+    InputError
+        If it is not a URL of a supported database.
+    """
+    url = _parse(storage) if isinstance(storage, str) else storage
+    # A server's driver takes passwords among the options of the URL, too.
+    secret = {key: "***" for key in url.query if "pass" in key.lower() or "secret" in key.lower()}
+    return url.update_query_dict(secret).render_as_string(hide_password=True)
+
+
+def open_storage(storage: str | None = None, *, create: bool = False) -> Storage:
+    """Open a database, with its tables.
+
+    Parameters
+    ----------
+    storage
+        SQLAlchemy URL; see `resolve_url`.
+    create
+        Whether a SQLite file that does not exist is made.
+
+    Raises
+    ------
+    InputError
+        If the URL is not understood or a file is not a database.
+    NotFoundError
+        If there is no such file.
+    ConflictError
+        If the tables are of another version of this program.
+    PhazeError
+        If the database cannot be reached or written.
+    """
+    url = _parse(resolve_url(storage))
+    shown = shown_url(url)
+    if url.get_backend_name() == "sqlite":
+        _check_file(url, shown, create)
+    last_try = 4
+    for attempt in range(last_try + 1):
+        try:
+            with database_errors(shown):
+                return _open(url, shown)
+        except DatabaseError as error:
+            # Two processes that make the same tables at once disturb each other only then.
+            raced = any(word in str(error) for word in _RACE_WORDS)
+            if attempt == last_try or not raced:
+                raise
+            time.sleep(0.2 * 2**attempt)
+    raise AssertionError("the loop above returns or raises")
+
+
+def _open(url: URL, shown: str) -> Storage:
+    """Open both engines and bring the tables to the present version."""
+    optuna_storage = _open_optuna(url)
+    engine = create_engine(url, **_engine_options(url))
+    # Attached only now: while Optuna builds its tables it would lock itself out.
+    for each in (optuna_storage.engine, engine):
+        if url.get_backend_name() == "sqlite":
+            event.listen(each, "begin", _begin_on_sqlite)
+    _bring_up_to_date(engine, shown)
+    return Storage(url=url, shown=shown, optuna=optuna_storage, engine=engine)
+
+
+def _open_optuna(url: URL) -> RDBStorage:
+    """Open Optuna's storage, which makes its own tables."""
+    import optuna
+
+    # Its warnings quote statements; what a person shall know is said by this program.
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    try:
+        return optuna.storages.RDBStorage(
+            url.render_as_string(hide_password=False), engine_kwargs=_engine_options(url)
+        )
+    except RuntimeError:
+        raise ConflictError(
+            f"The storage {shown_url(url)} holds Optuna's tables of another version than "
+            f"{optuna.__version__} reads; older ones are brought up to date by 'optuna storage "
+            "upgrade --storage URL', newer ones need a newer Optuna."
+        ) from None
+    except ImportError as error:
+        raise InputError(
+            f"The driver of {url.get_backend_name()} is not installed: {error.__cause__ or error}; "
+            "for PostgreSQL install phaze-opt[postgresql]."
+        ) from None
+
+
+def _engine_options(url: URL) -> dict[str, Any]:
+    """Return how SQLAlchemy shall connect."""
+    if url.get_backend_name() == "sqlite":
+        return {
+            "connect_args": {"timeout": LOCK_TIMEOUT_S},
+            "pool_events": [(_set_up_sqlite, "connect")],
+        }
+    # One pooled connection per engine and worker; a stale one is replaced before it is used.
+    return {"pool_size": 1, "max_overflow": 2, "pool_pre_ping": True}
+
+
+def _set_up_sqlite(connection: Any, record: Any) -> None:
+    """Choose the safe mode on a new SQLite connection; transactions are begun by hand."""
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=NORMAL")
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.close()
+
+
+def _begin_on_sqlite(connection: Connection) -> None:
+    """Take the write lock at once: a lock that is upgraded later may deadlock."""
+    read_only = connection.get_execution_options().get("phaze_read_only", False)
+    connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+
+
+def _parse(storage: str) -> URL:
+    """Read a URL, and choose the driver."""
+    try:
+        url = make_url(storage)
+    except ArgumentError:
+        raise InputError(
+            "The storage is not a database URL; write for example sqlite:///phaze.db or "
+            "postgresql://user:password@host/database."
+        ) from None
+    if url.drivername not in _DRIVERS:
+        raise InputError(
+            f"The storage scheme {url.drivername!r} is not supported; allowed: sqlite, postgresql, "
+            "and mysql (untested)."
+        )
+    if "@" in (url.host or ""):
+        # What follows an unescaped @ would be taken for the host, and printed.
+        raise InputError("The password in the storage URL holds '@'; write it as %40.")
+    if url.drivername == "sqlite" and not url.database:
+        raise InputError("The storage names no file; write for example sqlite:///phaze.db.")
+    return url.set(drivername=_DRIVERS[url.drivername])
+
+
+def _check_file(url: URL, shown: str, create: bool) -> None:
+    """Refuse what is not a database before anything is opened (and so changed)."""
+    path = Path(url.database or "")
+    if path.is_dir():
+        raise InputError(f"The storage {shown} is a folder, but it must be a database file.")
+    if not path.exists():
+        if not create:
+            raise NotFoundError(f"There is no study database at {shown}.")
+        if not path.absolute().parent.is_dir():
+            raise PhazeError(f"The storage {shown} cannot be made: its folder does not exist.")
+        return
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(16)
+    except OSError as error:
+        raise PhazeError(f"The storage {shown} cannot be read: {error.strerror}.") from None
+    if head not in (b"", b"SQLite format 3\x00"):
+        raise InputError(f"The file of the storage {shown} is not an SQLite database.")
+
+
+def _bring_up_to_date(engine: Engine, shown: str) -> None:
+    """Make the tables, or check that they are of the version this program reads."""
+    reading = engine.connect().execution_options(**_READ_ONLY)
+    with reading as connection:
+        has_schema = inspect(connection).has_table(SchemaRow.__tablename__)
+        stored = connection.scalar(select(SchemaRow.version)) if has_schema else None
+    if stored == SCHEMA_VERSION:
+        return
+    with engine.begin() as connection:
+        if engine.dialect.name == "postgresql":
+            connection.execute(text(f"SELECT pg_advisory_xact_lock({_SCHEMA_LOCK_ID})"))
+        Base.metadata.create_all(connection)
+        stored = connection.scalar(select(SchemaRow.version))
+        if stored is None:
+            connection.execute(insert(SchemaRow).values(id=1, version=SCHEMA_VERSION))
+        elif not isinstance(stored, int) or stored > SCHEMA_VERSION:
+            raise ConflictError(
+                f"The storage {shown} holds tables of version {stored}, but this program reads "
+                f"version {SCHEMA_VERSION}: 'pip install --upgrade phaze-opt' gets a newer one."
+            )
+        elif stored < SCHEMA_VERSION:
+            _add_columns(connection, shown)
+            connection.execute(update(SchemaRow).values(version=SCHEMA_VERSION))
+
+
+def _add_columns(connection: Connection, shown: str) -> None:
+    """Bring the tables of an older version up to date: a version adds tables and columns only.
+
+    Raises
+    ------
+    ConflictError
+        If a column is missing that old rows cannot do without.
+    """
+    preparer = connection.dialect.identifier_preparer
+    for table in Base.metadata.sorted_tables:
+        present = {column["name"] for column in inspect(connection).get_columns(table.name)}
+        for column in table.columns:
+            if column.name in present:
+                continue
+            if not column.nullable:
+                raise ConflictError(
+                    f"The storage {shown} is too old to be brought up to date ({table.name} lacks "
+                    f"{column.name}); 'phaze-opt study create SPEC --storage NEW-URL' starts anew."
+                )
+            kind = column.type.compile(dialect=connection.dialect)
+            name = preparer.format_column(column)
+            connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {name} {kind}")

@@ -1,0 +1,143 @@
+"""The tables of this program, beside Optuna's in the same database, with the prefix ``phaze_``.
+
+They are keyed by a study's own UUID and by content hashes, never by Optuna's ``study_id``, which is
+reused after a delete. What they hold is numbers and JSON; nothing read from them is ever executed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import BigInteger, ColumnElement, Double, Index, LargeBinary, String, Text, or_
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.orm import DeclarativeBase, InstrumentedAttribute, Mapped, mapped_column
+from sqlalchemy.sql.functions import FunctionElement
+
+SCHEMA_VERSION = 1
+"""Version of these tables; a database with another one is migrated or refused."""
+
+
+class Base(DeclarativeBase):
+    """Declarative base of all tables with the prefix ``phaze_``."""
+
+
+class SchemaRow(Base):
+    """The one row that says which version of the tables the database holds."""
+
+    __tablename__ = "phaze_schema"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    version: Mapped[int]
+
+
+class StudyRow(Base):
+    """A frozen study: its resolved form as JSON, with the hash of what decides the answer."""
+
+    __tablename__ = "phaze_study"
+
+    uid: Mapped[str] = mapped_column(String(36), primary_key=True)
+    name: Mapped[str] = mapped_column(String(255))
+    resolved: Mapped[str] = mapped_column(Text)
+    spec_hash: Mapped[str] = mapped_column(String(64))
+    workload_hash: Mapped[str] = mapped_column(String(64))
+    cost_model_version: Mapped[str] = mapped_column(String(64))
+    created_s: Mapped[float] = mapped_column(Double)
+    stop_requested: Mapped[bool] = mapped_column(default=False)
+
+
+class WorkloadRow(Base):
+    """A captured workload as zlib-compressed JSON, shared by all studies of it."""
+
+    __tablename__ = "phaze_workload"
+
+    hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    body: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class TicketRow(Base):
+    """The right to run one trial; `phaze_opt.search.store.tickets` holds the protocol.
+
+    ``until_s`` is the end of the lease on the database's clock, ``token`` whoever holds it now, and
+    ``params`` the JSON of parameters that the trial must take instead of sampling its own.
+    """
+
+    __tablename__ = "phaze_ticket"
+    __table_args__ = (Index("ix_phaze_ticket_state", "study_uid", "state"),)
+
+    study_uid: Mapped[str] = mapped_column(String(36), primary_key=True)
+    k: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    state: Mapped[str] = mapped_column(String(8))
+    token: Mapped[str | None] = mapped_column(String(120))
+    until_s: Mapped[float | None] = mapped_column(Double)
+    attempts: Mapped[int] = mapped_column(default=0)
+    trial_number: Mapped[int | None]
+    params: Mapped[str | None] = mapped_column(Text)
+    reason: Mapped[str | None] = mapped_column(Text)
+
+
+class EvaluationRow(Base):
+    """One evaluated point by the hash of everything that decides it.
+
+    While ``body`` is empty somebody is computing it: ``token``, until ``until_s``.
+    """
+
+    __tablename__ = "phaze_evaluation"
+
+    key: Mapped[str] = mapped_column(String(64), primary_key=True)
+    token: Mapped[str | None] = mapped_column(String(120), index=True)
+    until_s: Mapped[float | None] = mapped_column(Double)
+    body: Mapped[str | None] = mapped_column(Text)
+
+
+class ScheduleRow(Base):
+    """One schedule of a layer's operators by the content of its problem."""
+
+    __tablename__ = "phaze_schedule"
+
+    key: Mapped[str] = mapped_column(String(200), primary_key=True)
+    body: Mapped[str] = mapped_column(Text)
+
+
+class ArtifactRow(Base):
+    """A file that belongs to a study or a trial (a plot, a timeline)."""
+
+    __tablename__ = "phaze_artifact"
+
+    id: Mapped[str] = mapped_column(String(255), primary_key=True)
+    size_bytes: Mapped[int] = mapped_column(BigInteger)
+    body: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class database_now_s(FunctionElement[float]):
+    """Seconds since 1970 on the database's clock: workers' clocks may differ by hours."""
+
+    type = Double()
+    inherit_cache = True
+
+
+LONGEST_LEASE_S = 86_400.0
+"""What ends later was not written by this program; nobody waits for it."""
+
+
+def lease_is_over(until_s: ColumnElement[Any] | InstrumentedAttribute[Any]) -> ColumnElement[bool]:
+    """Whether a lease has run out (on SQLite any text is later than every number)."""
+    now_s = database_now_s()
+    return or_(until_s.is_(None), until_s < now_s, until_s > now_s + LONGEST_LEASE_S)
+
+
+@compiles(database_now_s)
+def _now_of_postgresql(element: Any, compiler: Any, **options: Any) -> str:
+    """Wall-clock time, not the start of the transaction."""
+    return "EXTRACT(EPOCH FROM clock_timestamp())"
+
+
+@compiles(database_now_s, "sqlite")
+def _now_of_sqlite(element: Any, compiler: Any, **options: Any) -> str:
+    """Days since noon of 4714 BC, shifted to 1970; exact to a tenth of a millisecond."""
+    return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+@compiles(database_now_s, "mysql")
+def _now_of_mysql(element: Any, compiler: Any, **options: Any) -> str:
+    """Wall-clock time with microseconds."""
+    return "UNIX_TIMESTAMP(SYSDATE(6))"

@@ -1,0 +1,279 @@
+"""Exactly N trials among many workers: one ticket per trial, held under a lease.
+
+Optuna's own means count too many (a callback on finished trials, a queue of waiting ones) or lose
+trials whose worker is killed at the wrong moment (its heartbeat). Here a worker claims a ticket in
+one transaction, keeps its lease alive from a thread, writes the trial's number into it as soon as
+there is one, and closes it after the trial is told. Whoever finds an expired ticket settles the
+trial of its last holder first. All times are the database's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, case, func, or_, select, update
+from sqlalchemy.orm import Session
+
+from phaze_opt.search.store.damage import DamagedError
+from phaze_opt.search.store.storage import Storage
+from phaze_opt.search.store.tables import StudyRow, TicketRow, database_now_s, lease_is_over
+
+MAX_ATTEMPTS = 3
+"""A ticket whose holder vanished so often is given up and reported."""
+
+_STATES = ("open", "held", "done", "failed")
+_LONGEST_REASON = 2000
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """A claimed ticket.
+
+    Attributes
+    ----------
+    k
+        Number of the ticket in its study, from 0.
+    token
+        Who holds it; every write is refused once somebody else does.
+    params
+        Parameters that the trial must take, ``None`` to sample them.
+    last_trial_number
+        Trial of the previous holder, which must be settled first.
+    last_attempt
+        Whether it was lost so often that it may only be settled, not tried again.
+    """
+
+    k: int
+    token: str
+    params: Mapping[str, Any] | None
+    last_trial_number: int | None
+    last_attempt: bool
+
+
+@dataclass(frozen=True)
+class TicketCounts:
+    """How many tickets of a study are in each state; ``expired`` ones are among the held."""
+
+    open: int
+    held: int
+    done: int
+    failed: int
+    expired: int = 0
+
+    @property
+    def left(self) -> int:
+        """How many trials are asked for and not complete."""
+        return self.open + self.held
+
+
+class TicketOffice:
+    """The tickets of one study.
+
+    Every method is one transaction of its own; none may be called inside another one.
+    """
+
+    def __init__(self, storage: Storage, study_uid: str, lease_s: float) -> None:
+        self._storage = storage
+        self._study_uid = study_uid
+        self.lease_s = lease_s
+
+    def issue(self, total: int, first: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Make tickets until ``total`` are open, held or done; failed ones are replaced.
+
+        Parameters
+        ----------
+        total
+            How many trials the study shall have.
+        first
+            Parameters of the very first tickets of a study.
+        """
+        with self._storage.writing() as session:
+            self._lock_study(session)
+            made = session.scalar(select(func.count()).where(self._mine)) or 0
+            failed = session.scalar(select(func.count()).where(self._mine, _STATE == "failed")) or 0
+            for k in range(made, total + failed):
+                params = json.dumps(first[k]) if k < len(first) else None
+                session.add(TicketRow(study_uid=self._study_uid, k=k, state="open", params=params))
+
+    def claim(self, token: str, total: int) -> Ticket | None:
+        """Take the lowest ticket that is open or whose lease has run out.
+
+        Returns ``None`` if there is none, or if as many as ``total`` are done or held already.
+        """
+        with self._storage.writing() as session:
+            self._lock_study(session)
+            expired = and_(_STATE == "held", lease_is_over(TicketRow.until_s))
+            taken = or_(_STATE == "done", and_(_STATE == "held", ~expired))
+            if (session.scalar(select(func.count()).where(self._mine, taken)) or 0) >= total:
+                return None
+            row = session.scalar(
+                select(TicketRow)
+                .where(self._mine, or_(_STATE == "open", expired))
+                .order_by(TicketRow.k)
+                .limit(1)
+            )
+            if row is None:
+                return None
+            ticket = Ticket(
+                k=row.k,
+                token=token,
+                params=_read_params(row.params),
+                last_trial_number=row.trial_number if row.state == "held" else None,
+                last_attempt=row.attempts >= MAX_ATTEMPTS,
+            )
+            row.state = "held"
+            row.token = token
+            row.attempts += 1
+            session.flush()
+            session.execute(
+                update(TicketRow)
+                .where(self._mine, TicketRow.k == row.k)
+                .values(until_s=database_now_s() + self.lease_s)
+            )
+            return ticket
+
+    def held_by(self, token: str) -> list[Ticket]:
+        """Return what a token holds."""
+        query = select(TicketRow).where(self._mine, _STATE == "held", TicketRow.token == token)
+        with self._storage.reading() as session:
+            return [
+                Ticket(row.k, token, _read_params(row.params), row.trial_number, False)
+                for row in session.scalars(query)
+            ]
+
+    def renew_lease(self, token: str) -> None:
+        """Extend the lease of what this token holds."""
+        with self._storage.writing() as session:
+            session.execute(
+                update(TicketRow)
+                .where(self._mine, _STATE == "held", TicketRow.token == token)
+                .values(until_s=database_now_s() + self.lease_s)
+            )
+
+    def assign(self, ticket: Ticket, trial_number: int) -> bool:
+        """Write down which trial runs; False if the ticket was lost meanwhile."""
+        return self._change(ticket, trial_number=trial_number)
+
+    def remember(self, ticket: Ticket, params: Mapping[str, Any] | None) -> bool:
+        """Forget a trial that was cut short, but keep its parameters for the next one."""
+        text = None if params is None else json.dumps(dict(params))
+        return self._change(ticket, params=text, trial_number=None)
+
+    def finish(self, ticket: Ticket) -> bool:
+        """Close a ticket whose trial is complete; False if it was lost meanwhile."""
+        return self._change(ticket, state="done", token=None)
+
+    def fail(self, ticket: Ticket, reason: str) -> bool:
+        """Close a ticket whose trial cannot be completed."""
+        return self._change(ticket, state="failed", token=None, reason=reason[:_LONGEST_REASON])
+
+    def give_back(self, ticket: Ticket) -> bool:
+        """Open a ticket again, as if it had not been claimed."""
+        attempts = case((TicketRow.attempts > 0, TicketRow.attempts - 1), else_=0)
+        return self._change(ticket, state="open", token=None, attempts=attempts, trial_number=None)
+
+    def stop_requested(self) -> bool:
+        """Whether somebody asked the study to stop."""
+        query = select(StudyRow.stop_requested).where(StudyRow.uid == self._study_uid)
+        with self._storage.reading() as session:
+            return bool(session.scalar(query))
+
+    def request_stop(self, wanted: bool) -> None:
+        """Ask all workers of the study to begin no further trial, or take that back."""
+        with self._storage.writing() as session:
+            session.execute(
+                update(StudyRow)
+                .where(StudyRow.uid == self._study_uid)
+                .values(stop_requested=wanted)
+            )
+
+    def counts(self) -> TicketCounts:
+        """Count the tickets by state."""
+        with self._storage.reading() as session:
+            rows = session.execute(
+                select(_STATE, func.count()).where(self._mine).group_by(_STATE)
+            ).all()
+            expired = session.scalar(
+                select(func.count()).where(
+                    self._mine, _STATE == "held", lease_is_over(TicketRow.until_s)
+                )
+            )
+        number = {str(state): int(count) for state, count in rows}
+        opened, held, done, failed = (number.get(name, 0) for name in _STATES)
+        return TicketCounts(opened, held, done, failed, expired or 0)
+
+    def reasons(self) -> list[str]:
+        """Return why tickets failed, each reason once."""
+        query = select(TicketRow.reason).where(self._mine, _STATE == "failed").order_by(TicketRow.k)
+        with self._storage.reading() as session:
+            reasons = [str(reason or "unknown") for reason in session.scalars(query)]
+        return list(dict.fromkeys(reason[:_LONGEST_REASON] for reason in reasons))
+
+    def check(self, what: str) -> None:
+        """Refuse tickets that this program has not written.
+
+        Parameters
+        ----------
+        what
+            The study, for the sentence.
+
+        Raises
+        ------
+        DamagedError
+            If their numbers, states or attempts are not possible.
+        """
+        query = select(TicketRow).where(self._mine).order_by(TicketRow.k)
+        with self._storage.reading() as session:
+            for k, row in enumerate(session.scalars(query)):
+                numbers = (row.attempts, 0 if row.trial_number is None else row.trial_number)
+                possible = all(isinstance(each, int) and each >= 0 for each in numbers)
+                if row.k != k or row.state not in _STATES or not possible:
+                    raise DamagedError(f"Ticket {k} of {what} is damaged.")
+
+    def running_trials(self) -> set[int] | None:
+        """Return the trial numbers that held tickets name.
+
+        ``None`` while some holder has not written its number yet: any running trial may be its.
+        """
+        query = select(TicketRow.trial_number).where(self._mine, _STATE == "held")
+        with self._storage.reading() as session:
+            numbers = list(session.scalars(query))
+        return None if None in numbers else {number for number in numbers if number is not None}
+
+    @property
+    def _mine(self) -> ColumnElement[bool]:
+        """Whether a ticket belongs to this study."""
+        return TicketRow.study_uid == self._study_uid
+
+    def _lock_study(self, session: Session) -> None:
+        """Let one claim of a study at a time pass (SQLite has one writer in any case)."""
+        session.execute(
+            select(StudyRow.uid).where(StudyRow.uid == self._study_uid).with_for_update()
+        )
+
+    def _change(self, ticket: Ticket, **values: Any) -> bool:
+        """Update a ticket if its token still holds it."""
+        held = (TicketRow.k == ticket.k, _STATE == "held", TicketRow.token == ticket.token)
+        with self._storage.writing() as session:
+            row = session.scalar(select(TicketRow).where(self._mine, *held).with_for_update())
+            if row is None:
+                return False
+            session.execute(update(TicketRow).where(self._mine, *held).values(**values))
+            return True
+
+
+_STATE = TicketRow.state
+
+
+def _read_params(text: str | None) -> Mapping[str, Any] | None:
+    """Read stored parameters; what is not an object of plain values counts as none."""
+    if text is None:
+        return None
+    try:
+        params = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return params if isinstance(params, dict) else None

@@ -1,0 +1,144 @@
+"""How a model is trained: the options that are neither the model's nor the machine's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from phaze_opt.errors import InputError
+
+Recompute = Literal["none", "selective", "full"]
+OptimizerName = Literal["sgd", "adam"]
+PipelineScheduleName = Literal["1f1b", "gpipe", "interleaved"]
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """Bytes per local parameter that an optimizer holds and moves (as Megatron-LM trains).
+
+    Attributes
+    ----------
+    weight_bytes, gradient_bytes, state_bytes
+        Held: working weights, gradient accumulator, master copy and moments.
+    fused_step_bytes, eager_step_bytes
+        Read and written by one optimizer step: in one pass, or as an eager framework runs it
+        (Megatron-LM: unscaling, norm, clipping, the step and the copy to the weights in turn).
+    """
+
+    name: OptimizerName
+    weight_bytes: int
+    gradient_bytes: int
+    state_bytes: int
+    fused_step_bytes: int
+    eager_step_bytes: int
+
+    @property
+    def accumulation_bytes(self) -> int:
+        """Read and written per parameter to add one microbatch's gradients to the accumulator."""
+        return 2 * self.gradient_bytes
+
+
+OPTIMIZERS = {
+    # bf16 weights and gradients; a step reads both and writes the weight.
+    "sgd": Optimizer(
+        "sgd",
+        weight_bytes=2,
+        gradient_bytes=2,
+        state_bytes=0,
+        fused_step_bytes=6,
+        eager_step_bytes=6,
+    ),
+    # Mixed precision: bf16 weights, fp32 gradients, fp32 master weight and two moments. A fused
+    # step reads gradient, master and moments (16) and writes master, moments and weight (14).
+    "adam": Optimizer(
+        "adam",
+        weight_bytes=2,
+        gradient_bytes=4,
+        state_bytes=12,
+        fused_step_bytes=30,
+        eager_step_bytes=68,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Training:
+    """Options of a training run.
+
+    Attributes
+    ----------
+    global_batch
+        Samples per optimizer step over all devices.
+    microbatch
+        Samples per pipeline step on one data-parallel replica.
+    recompute
+        ``none``, ``selective`` (attention's core; with fused attention every other product and what
+        lies between, see `phaze_opt.workload.capture.selective_recompute`) or ``full`` (a
+        checkpoint per layer).
+    optimizer
+        Key of `OPTIMIZERS`.
+    sequence_parallel
+        Whether tensor-parallel groups also split the sequence (reduce-scatter and all-gather).
+    zero
+        Stage of ZeRO (S. Rajbhandari et al., SC 2020): replicas share out nothing (0), the
+        optimizer state (1), gradients too (2), or weights too (3).
+    pipeline_schedule
+        ``1f1b``, ``gpipe`` (all forwards before all backwards) or ``interleaved``.
+    interleave
+        Chunks of layers per stage of an interleaved pipeline; 1 otherwise.
+    synchronisation_overlap
+        Share of the gradient synchronisation that hides behind the backward.
+    fused_optimizer
+        Whether the optimizer step runs in one pass over its state.
+    """
+
+    global_batch: int
+    microbatch: int = 1
+    recompute: Recompute = "none"
+    optimizer: OptimizerName = "sgd"
+    sequence_parallel: bool = False
+    zero: int = 0
+    pipeline_schedule: PipelineScheduleName = "1f1b"
+    interleave: int = 1
+    synchronisation_overlap: float = 0.0
+    fused_optimizer: bool = True
+
+    def __post_init__(self) -> None:
+        if self.global_batch < 1:
+            raise InputError(f"global_batch is {self.global_batch}, but it must be at least 1.")
+        if not 1 <= self.microbatch <= self.global_batch:
+            raise InputError(
+                f"microbatch is {self.microbatch}, but it must be between 1 and the global batch "
+                f"of {self.global_batch}."
+            )
+        if self.recompute not in ("none", "selective", "full"):
+            raise InputError(
+                f"recompute is {self.recompute!r}, but it must be none, selective or full."
+            )
+        if self.optimizer not in OPTIMIZERS:
+            raise InputError(f"optimizer is {self.optimizer!r}, but it must be sgd or adam.")
+        if self.zero not in (0, 1, 2, 3):
+            raise InputError(f"zero is {self.zero}, but it must be 0, 1, 2 or 3.")
+        if self.pipeline_schedule not in ("1f1b", "gpipe", "interleaved"):
+            raise InputError(
+                f"pipeline_schedule is {self.pipeline_schedule!r}, but it must be 1f1b, gpipe or "
+                "interleaved."
+            )
+        if self.interleave < 1:
+            raise InputError(f"interleave is {self.interleave}, but it must be at least 1.")
+        if self.interleave > 1 and self.pipeline_schedule != "interleaved":
+            raise InputError(
+                f"interleave is {self.interleave}, but the pipeline schedule "
+                f"{self.pipeline_schedule} has 1 chunk per stage."
+            )
+        if not 0.0 <= self.synchronisation_overlap <= 1.0:
+            raise InputError(
+                f"synchronisation_overlap is {self.synchronisation_overlap}, but it must be "
+                "between 0 and 1."
+            )
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes per local parameter that one optimizer step reads and writes."""
+        optimizer = OPTIMIZERS[self.optimizer]
+        return optimizer.fused_step_bytes if self.fused_optimizer else optimizer.eager_step_bytes

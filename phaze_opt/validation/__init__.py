@@ -1,0 +1,1 @@
+"""The model held against measured silicon and training runs."""

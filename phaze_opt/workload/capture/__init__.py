@@ -1,0 +1,1 @@
+"""From a torch module to operator graphs: everything that needs torch."""

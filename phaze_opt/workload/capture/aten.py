@@ -1,0 +1,275 @@
+"""What one ATen operator is made of: matrix products, vector work or a collective.
+
+The bias of a product (``addmm``) is the initial value of its accumulators, as in cuBLAS and in a
+systolic array: it is read, but is no vector work.
+"""
+
+from __future__ import annotations
+
+import operator as python_operator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, fx
+
+from phaze_opt.errors import InputError
+from phaze_opt.workload.capture.aten_kinds import (
+    BY_ROW,
+    ELEMENTWISE,
+    SHAPE_ONLY,
+    UNKNOWN_PRODUCTS,
+    VIEWS,
+)
+from phaze_opt.workload.graph import Collective, CollectiveKind, Gemm, VectorWork
+
+
+@dataclass(frozen=True)
+class Work:
+    """One scheduled piece of a node: usually the whole node.
+
+    ``operands`` are the tensors it reads and ``results`` the indices of the outputs it writes
+    (None for all of them); ``part_bytes`` is what it writes of a result that the node's pieces
+    write together.
+    """
+
+    gemms: tuple[Gemm, ...] = ()
+    vector: tuple[VectorWork, ...] = ()
+    collective: Collective | None = None
+    operands: tuple[fx.Node, ...] | None = None
+    results: tuple[int, ...] | None = None
+    part_bytes: int | None = None
+    suffix: str = ""
+
+
+def name_of(node: fx.Node) -> str:
+    """Return the qualified operator name, for example ``"aten::mm"``."""
+    if node.target is python_operator.getitem:
+        return "getitem"
+    if isinstance(node.target, torch._ops.OpOverload):
+        return str(node.target._schema.name)
+    return str(node.target)
+
+
+def is_view(node: fx.Node) -> bool:
+    """Say whether a node only renames or reshapes memory."""
+    return node.target is python_operator.getitem or name_of(node) in VIEWS
+
+
+def results_of(node: fx.Node) -> tuple[Tensor | None, ...]:
+    """Return the fake tensors a node produces, a single one as a tuple of one."""
+    value: Any = node.meta["val"]
+    return tuple(value) if isinstance(value, tuple | list) else (value,)
+
+
+def value_of(node: Any) -> Tensor:
+    """Return the fake tensor of a node with one result."""
+    return cast(Tensor, node.meta["val"])
+
+
+def size_bytes(tensor: Tensor) -> int:
+    """Return the memory of a tensor by its element type."""
+    return tensor.numel() * tensor.element_size()
+
+
+def work_of(node: fx.Node) -> tuple[Work, ...]:
+    """Return the pieces of work of one node that is not a view."""
+    namespace, _, name = name_of(node).partition("::")
+    special = _SPECIAL.get(f"{namespace}::{name}")
+    if special is not None:
+        return special(node)
+    if any(word in name for word in UNKNOWN_PRODUCTS):
+        raise InputError(f"The operator {namespace}::{name} has products that capture cannot size.")
+    tensors = [tensor for tensor in results_of(node) if isinstance(tensor, Tensor)]
+    operands = tuple(n for n in node.all_input_nodes if n is not _shape_only_operand(node, name))
+    kind = ELEMENTWISE.get(name, "elementwise")
+    if name in BY_ROW:
+        kind = BY_ROW[name]
+        tensors += [value_of(operand) for operand in node.all_input_nodes]
+    largest = max(tensors, key=lambda tensor: tensor.numel())
+    return (Work(vector=(_rows(kind, largest),), operands=operands),)
+
+
+def _shape_only_operand(node: fx.Node, name: str) -> object:
+    """Return the operand of which only the shape is used, if there is one."""
+    return node.args[SHAPE_ONLY[name]] if name in SHAPE_ONLY else None
+
+
+def _rows(kind: str, tensor: Tensor) -> VectorWork:
+    """Return the work on all elements of a tensor, by rows of its last dimension."""
+    columns = tensor.shape[-1] if tensor.dim() else 1
+    return VectorWork(kind, tensor.numel() // max(1, columns), columns)
+
+
+def _reduce(node: fx.Node) -> tuple[Work, ...]:
+    """Return a reduction: a row per result, as long as what is reduced into it."""
+    source, result = value_of(node.args[0]), results_of(node)[0]
+    rows = max(1, result.numel()) if result is not None else 1
+    return (Work(vector=(VectorWork("reduce", rows, max(1, source.numel() // rows)),)),)
+
+
+def _concatenation(node: fx.Node) -> tuple[Work, ...]:
+    """Return a copy per operand, so that each can be fused into the operator that makes it."""
+    return tuple(
+        Work(
+            vector=(_rows("copy", value_of(operand)),),
+            operands=(operand,),
+            part_bytes=size_bytes(value_of(operand)),
+            suffix=f"_{index}",
+        )
+        for index, operand in enumerate(cast(list[fx.Node], node.args[0]))
+    )
+
+
+def _matrix_product(first: int) -> Callable[[fx.Node], tuple[Work, ...]]:
+    """Return the handler of a product whose left operand is argument ``first``.
+
+    A vector is a matrix with one row on the left, or one column on the right.
+    """
+
+    def handle(node: fx.Node) -> tuple[Work, ...]:
+        left, right = value_of(node.args[first]), value_of(node.args[first + 1])
+        batch = left.shape[0] if left.dim() == 3 else 1
+        rows = left.shape[-2] if left.dim() > 1 else 1
+        columns = right.shape[-1] if right.dim() > 1 else 1
+        return (Work(gemms=(Gemm(m=rows, n=columns, k=left.shape[-1], batch=batch),)),)
+
+    return handle
+
+
+def _convolution(node: fx.Node) -> tuple[Work, ...]:
+    """Return a convolution as the implicit product of unfolded input and filter."""
+    transposed, groups = cast(bool, node.args[-3]), cast(int, node.args[-1])
+    source, filters = value_of(node.args[0]), value_of(node.args[1])
+    gemm = _convolution_gemm(source if transposed else value_of(node), filters, groups)
+    if transposed:
+        gemm = Gemm(m=gemm.m, n=gemm.k, k=gemm.n, batch=gemm.batch)
+    return (Work(gemms=(gemm,)),)
+
+
+def _convolution_gemm(positions: Tensor, filters: Tensor, groups: int) -> Gemm:
+    """Return the product positions × filters × window.
+
+    The positions are those of the output, of a transposed convolution those of the input.
+    """
+    window = filters.numel() // filters.shape[0]
+    rows = positions.numel() // positions.shape[1]
+    return Gemm(m=rows, n=filters.shape[0] // groups, k=window, batch=groups)
+
+
+def _convolution_backward(node: fx.Node) -> tuple[Work, ...]:
+    """Split the backward of a convolution into data, weight and bias gradients."""
+    gradient, source, filters = (cast(fx.Node, argument) for argument in node.args[:3])
+    transposed, groups, wanted = node.args[-4], cast(int, node.args[-2]), node.args[-1]
+    positions = value_of(source if transposed else gradient)
+    product = _convolution_gemm(positions, value_of(filters), groups)
+    turned = Gemm(m=product.m, n=product.k, k=product.n, batch=groups)
+    weight = Gemm(m=product.n, n=product.k, k=product.m, batch=groups)
+    channels = value_of(gradient).shape[1]
+    bias = VectorWork("reduce", channels, value_of(gradient).numel() // channels)
+    data = product if transposed else turned
+    pieces = (
+        Work((data,), operands=(gradient, filters), results=(0,), suffix="_data"),
+        Work((weight,), operands=(gradient, source), results=(1,), suffix="_weight"),
+        Work(vector=(bias,), operands=(gradient,), results=(2,), suffix="_bias"),
+    )
+    used = cast(list[bool], wanted)
+    return tuple(piece for piece, one in zip(pieces, used, strict=True) if one)
+
+
+def _attention_products(query: Tensor, key: Tensor) -> tuple[Gemm, Gemm]:
+    """Return the products ``scores = Q·Kᵀ`` and ``context = P·V`` of fused attention.
+
+    Query heads that share a key head are folded into the rows.
+    """
+    rows, batch, heads, size = query.shape
+    columns, _, shared, _ = key.shape
+    scores = Gemm(m=rows * heads // shared, n=columns, k=size, batch=batch * shared)
+    return scores, Gemm(m=scores.m, n=size, k=columns, batch=scores.batch)
+
+
+def _flash_attention(node: fx.Node) -> tuple[Work, ...]:
+    """Two products around a softmax (and dropout) that stay on the chip."""
+    query, key, dropout = value_of(node.args[0]), value_of(node.args[1]), node.args[4]
+    scores, context = _attention_products(query, key)
+    rows, columns = scores.batch * scores.m, scores.n
+    vector = [VectorWork("softmax", rows, columns)]
+    if dropout:
+        vector.append(VectorWork("dropout", rows, columns))
+    return (Work(gemms=(scores, context), vector=tuple(vector)),)
+
+
+def _flash_attention_backward(node: fx.Node) -> tuple[Work, ...]:
+    """Five products: scores again, then the gradients of V, P, Q and K (Dao et al. 2022, alg. 4).
+
+    The probabilities come from the scores by one exponential with the saved row statistics; the
+    softmax's backward needs the row sums of gradient times output.
+    """
+    query, key, dropout = value_of(node.args[1]), value_of(node.args[2]), node.args[7]
+    scores, context = _attention_products(query, key)
+    value_gradient = Gemm(m=scores.n, n=scores.k, k=scores.m, batch=scores.batch)
+    gemms = (scores, value_gradient, scores, context, value_gradient)
+    rows, columns = scores.batch * scores.m, scores.n
+    vector = [
+        VectorWork("reduce", rows, scores.k),
+        VectorWork("exponential", rows, columns),
+        VectorWork("softmax_backward", rows, columns),
+    ]
+    if dropout:
+        # The forward's mask is drawn again, and the gradient of the probabilities is masked.
+        vector.insert(2, VectorWork("dropout", rows, columns))
+        vector.insert(3, VectorWork("dropout_backward", rows, columns))
+    return (Work(gemms=gemms, vector=tuple(vector)),)
+
+
+def _collective(kind: CollectiveKind, whole: str) -> Callable[[fx.Node], tuple[Work, ...]]:
+    """Return the handler of a collective whose whole tensor is its operand or its result."""
+
+    def handle(node: fx.Node) -> tuple[Work, ...]:
+        tensor = value_of(node.args[0]) if whole == "operand" else value_of(node)
+        return (Work(collective=Collective(kind, size_bytes(tensor))),)
+
+    return handle
+
+
+def _of_operand(kind: str, index: int) -> Callable[[fx.Node], tuple[Work, ...]]:
+    """Return the handler of vector work with the shape of one operand."""
+
+    def handle(node: fx.Node) -> tuple[Work, ...]:
+        return (Work(vector=(_rows(kind, value_of(node.args[index])),)),)
+
+    return handle
+
+
+_REDUCTIONS: Iterable[str] = (
+    "sum",
+    "mean",
+    "amax",
+    "amin",
+    "prod",
+    "var",
+    "var_mean",
+    "any",
+    "all",
+)
+
+_SPECIAL: dict[str, Callable[[fx.Node], tuple[Work, ...]]] = {
+    "aten::mm": _matrix_product(0),
+    "aten::bmm": _matrix_product(0),
+    "aten::addmm": _matrix_product(1),
+    "aten::baddbmm": _matrix_product(1),
+    "aten::mv": _matrix_product(0),
+    "aten::addmv": _matrix_product(1),
+    "aten::dot": _matrix_product(0),
+    "aten::cat": _concatenation,
+    "aten::convolution": _convolution,
+    "aten::convolution_backward": _convolution_backward,
+    "phaze::flash_attention": _flash_attention,
+    "phaze::flash_attention_backward": _flash_attention_backward,
+    "phaze::all_reduce": _collective("all_reduce", "operand"),
+    "phaze::reduce_scatter": _collective("reduce_scatter", "operand"),
+    "phaze::all_gather": _collective("all_gather", "result"),
+    "phaze::cross_entropy_backward": _of_operand("cross_entropy_backward", 1),
+    **{f"aten::{name}": _reduce for name in _REDUCTIONS},
+}

@@ -1,0 +1,116 @@
+"""Selective recompute: what a layer still keeps from its forward, and what it computes again.
+
+Where attention keeps its scores they are most of the stash, and selective recompute computes only
+the attention core again (Korthikanti et al. 2022, section 5). Fused attention keeps no scores; then
+everything is computed again except the results of attention, of collectives and of every other
+matrix product (PyTorch's per-operator activation checkpointing, as torchtitan sets it for Llama).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import fx
+
+from phaze_opt.workload.capture.aten import name_of
+from phaze_opt.workload.capture.tensors import Base, LiveGraph, ancestors
+
+_BATCHED = ("aten::bmm", "aten::baddbmm")
+_PRODUCTS = ("aten::mm", "aten::addmm")
+_FUSED_ATTENTION = "phaze::flash_attention"
+_KEPT = (_FUSED_ATTENTION, "phaze::all_reduce", "phaze::reduce_scatter")
+
+
+@dataclass(frozen=True)
+class RecomputePlan:
+    """What is kept, and the forward nodes that run again, in order of execution."""
+
+    kept: set[Base]
+    nodes: Sequence[fx.Node]
+
+
+def selective_recompute(
+    forward: LiveGraph, nodes: Sequence[fx.Node], stash: set[Base]
+) -> RecomputePlan:
+    """Choose what some nodes keep of what their backward reads.
+
+    Parameters
+    ----------
+    forward
+        The live forward graph.
+    nodes
+        The working nodes of one layer, in order of execution.
+    stash
+        What the layer's backward reads of the forward.
+
+    Returns
+    -------
+    recompute
+        ``kept`` may hold parameters and buffers. Without attention everything is kept.
+    """
+    cores = _attention_cores(forward, nodes)
+    if cores:
+        return _without_cores(forward, nodes, stash, cores)
+    if any(name_of(node) == _FUSED_ATTENTION for node in nodes):
+        return _per_operator(forward, nodes, stash)
+    return RecomputePlan(set(stash), [])
+
+
+def _without_cores(
+    forward: LiveGraph,
+    nodes: Sequence[fx.Node],
+    stash: set[Base],
+    cores: Sequence[Sequence[fx.Node]],
+) -> RecomputePlan:
+    """Drop what attention cores make and keep for themselves; keep their inputs."""
+    kept = set(stash)
+    for core in cores:
+        kept.update(base for node in core for base in forward.operands(node))
+        kept.difference_update(base for node in core[:-1] for base in forward.written(node))
+    again = {node for core in cores for node in core}
+    return RecomputePlan(kept, [node for node in nodes if node in again])
+
+
+def _per_operator(forward: LiveGraph, nodes: Sequence[fx.Node], stash: set[Base]) -> RecomputePlan:
+    """Keep what the layer is given and chosen results, even those that the backward never reads.
+
+    PyTorch's policy decides by operator, not by use.
+    """
+    products = [node for node in nodes if name_of(node) in _PRODUCTS]
+    chosen = {node for node in nodes if name_of(node) in _KEPT} | set(products[::2])
+    writers = {base: node for node in nodes for base in forward.written(node)}
+    kept = {base for node in chosen for base in forward.written(node)}
+    again: set[fx.Node] = set()
+    wanted = list(stash - kept)
+    while wanted:
+        base = wanted.pop()
+        writer = writers.get(base)
+        if writer is None:
+            kept.add(base)
+        elif writer not in again:
+            again.add(writer)
+            wanted.extend(forward.operands(writer) - kept)
+    return RecomputePlan(kept, [node for node in nodes if node in again])
+
+
+def _attention_cores(forward: LiveGraph, nodes: Sequence[fx.Node]) -> list[list[fx.Node]]:
+    """Return the attention cores among some nodes, each in order of execution.
+
+    A core runs from a batched product (the scores) to the next one that it reaches without
+    another product between (the context).
+    """
+    cores = []
+    for first in nodes:
+        if name_of(first) in _BATCHED:
+            between, contexts = {first}, []
+            for node in forward.order:
+                if not between.isdisjoint(node.all_input_nodes):
+                    if name_of(node) in _BATCHED:
+                        contexts.append(node)
+                    elif name_of(node) not in _PRODUCTS:
+                        between.add(node)
+            wanted = ancestors(contexts) & between | set(contexts)
+            if contexts:
+                cores.append([node for node in nodes if node in wanted])
+    return cores

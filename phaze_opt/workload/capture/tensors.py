@@ -1,0 +1,145 @@
+"""Which memory the nodes of a traced graph read, write and keep alive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from torch import Tensor, fx
+
+from phaze_opt.workload.capture.aten import is_view, results_of, size_bytes
+
+
+@dataclass(frozen=True)
+class Base:
+    """The memory of one result of one node (or of one placeholder); views share it."""
+
+    node: str
+    index: int
+    size_bytes: int
+
+
+class LiveGraph:
+    """The nodes of a traced graph that its outputs depend on, views followed to their bases.
+
+    Tracing leaves dead nodes that draw random numbers (the forward's dropout in the backward
+    graph), which the usual dead-code removal keeps; walking back from the outputs does not reach
+    them.
+
+    Attributes
+    ----------
+    outputs
+        The output nodes, None where there is none.
+    order
+        Live nodes in order of execution.
+    nodes
+        Those of ``order`` that do work.
+    """
+
+    def __init__(self, graph: fx.Graph, inherited: Mapping[str, Base] | None = None) -> None:
+        """Walk a graph.
+
+        Parameters
+        ----------
+        graph
+            From `phaze_opt.workload.capture.aot`.
+        inherited
+            Bases of placeholders that are memory of another graph (what the forward saved).
+        """
+        self._inherited = dict(inherited or {})
+        (output,) = graph.find_nodes(op="output")
+        values: Any = output.args[0]
+        self.outputs: list[fx.Node | None] = [
+            value if isinstance(value, fx.Node) else None for value in values
+        ]
+        self.reached = ancestors(node for node in self.outputs if node is not None)
+        self.order = [node for node in graph.nodes if node in self.reached]
+        self.nodes = [n for n in self.order if n.op == "call_function" and not is_view(n)]
+        self._bases: dict[fx.Node, Base] = {}
+        self._readers: dict[Base, list[fx.Node]] = {}
+        for node in self.nodes:
+            for base in self.operands(node):
+                self._readers.setdefault(base, []).append(node)
+
+    def base(self, node: fx.Node) -> Base:
+        """Return the memory that a node's (first) result lies in."""
+        if node not in self._bases:
+            self._bases[node] = self._find_base(node)
+        return self._bases[node]
+
+    def _find_base(self, node: fx.Node) -> Base:
+        """Follow views to the node that made the memory."""
+        index = 0
+        while node.op == "call_function" and is_view(node):
+            source = node.all_input_nodes[0]
+            if not is_view(source) and isinstance(source.meta.get("val"), tuple | list):
+                index = _position(node)
+            node = source
+        if node.name in self._inherited:
+            return self._inherited[node.name]
+        tensor = results_of(node)[index]
+        return Base(node.name, index, size_bytes(tensor) if isinstance(tensor, Tensor) else 0)
+
+    def readers(self, base: Base) -> list[fx.Node]:
+        """Return the working nodes that read some memory."""
+        return self._readers.get(base, [])
+
+    def operands(self, node: fx.Node) -> set[Base]:
+        """Return the memory that a working node reads."""
+        return {self.base(operand) for operand in node.all_input_nodes}
+
+    def written(self, node: fx.Node) -> tuple[Base, ...]:
+        """Return the results of a working node that something uses."""
+        results = results_of(node)
+        if not isinstance(node.meta["val"], tuple | list):
+            return (self.base(node),)
+        used = sorted({_position(user) for user in node.users if user in self.reached})
+        tensors = ((index, results[index]) for index in used)
+        return tuple(
+            Base(node.name, index, size_bytes(tensor))
+            for index, tensor in tensors
+            if tensor is not None
+        )
+
+    def read(self, operands: Iterable[fx.Node]) -> dict[Base, int]:
+        """Return the bytes read of each base: every distinct element once."""
+        regions: dict[Base, dict[tuple[Any, ...], int]] = {}
+        for operand in operands:
+            for tensor in results_of(operand):
+                if isinstance(tensor, Tensor):
+                    region, size = _region(tensor)
+                    regions.setdefault(self.base(operand), {})[region] = size
+        return {base: min(base.size_bytes, sum(r.values())) for base, r in regions.items()}
+
+
+def _position(node: fx.Node) -> int:
+    """Return which result a ``getitem`` node takes."""
+    return cast(int, node.args[1])
+
+
+def ancestors(outputs: Iterable[fx.Node]) -> set[fx.Node]:
+    """Return the given nodes and everything they depend on."""
+    reached: set[fx.Node] = set()
+    waiting = list(outputs)
+    while waiting:
+        node = waiting.pop()
+        if node not in reached:
+            reached.add(node)
+            waiting.extend(node.all_input_nodes)
+    return reached
+
+
+def _region(tensor: Tensor) -> tuple[tuple[Any, ...], int]:
+    """Return which elements of its memory a tensor covers, and their bytes."""
+    axes = sorted(
+        (stride, size)
+        for stride, size in zip(tensor.stride(), tensor.shape, strict=True)
+        if stride and size != 1
+    )
+    elements = 1
+    for _, size in axes:
+        elements *= size
+    if tensor.numel() == 0:
+        elements = 0
+    return (tensor.storage_offset(), *axes), elements * tensor.element_size()

@@ -1,0 +1,325 @@
+"""Transformer layers as torch modules, split over a tensor-parallel group as Megatron-LM does.
+
+Activations are ``(sequence, batch, hidden)``. With sequence parallelism the residual stream holds
+each device's share of the sequence. Modules live on the meta device in bf16.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from phaze_opt.workload.capture import collectives, kernels
+from phaze_opt.workload.config import TransformerConfig
+
+DTYPE = torch.bfloat16
+
+
+@dataclass(frozen=True)
+class Group:
+    """The tensor-parallel group of a layer."""
+
+    width: int = 1
+    sequence_parallel: bool = False
+
+    @property
+    def splits_sequence(self) -> bool:
+        """Whether the residual stream is split along the sequence."""
+        return self.sequence_parallel and self.width > 1
+
+
+def _parameter(*shape: int) -> nn.Parameter:
+    """Return a bf16 parameter without memory."""
+    return nn.Parameter(torch.empty(shape, dtype=DTYPE, device="meta"))
+
+
+def _dropout(x: Tensor, probability: float) -> Tensor:
+    """Drop elements; no operator at all where the probability is zero."""
+    return functional.dropout(x, probability) if probability else x
+
+
+class Linear(nn.Module):
+    """A linear layer, whole on every device."""
+
+    def __init__(self, inputs: int, outputs: int, bias: bool) -> None:
+        super().__init__()
+        self.weight = _parameter(outputs, inputs)
+        self.bias = _parameter(outputs) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Multiply by the weight, add the bias."""
+        return functional.linear(x, self.weight, self.bias)
+
+
+class ColumnParallelLinear(nn.Module):
+    """Linear layers of one input, each split by output columns over the group."""
+
+    def __init__(self, inputs: int, outputs: tuple[int, ...], bias: bool, group: Group) -> None:
+        super().__init__()
+        self.group = group
+        columns = [n // group.width for n in outputs]
+        self.weights = nn.ParameterList(_parameter(n, inputs) for n in columns)
+        self.biases = nn.ParameterList(_parameter(n) for n in columns if bias)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Return the local columns of every product."""
+        biases = list(self.biases) or [None] * len(self.weights)
+        if self.group.splits_sequence:
+            return collectives.gathered_linear(x, self.group.width, list(self.weights), biases)
+        if self.group.width > 1:
+            x = collectives.copy_to_group(x)
+        pairs = zip(self.weights, biases, strict=True)
+        return tuple(functional.linear(x, weight, bias) for weight, bias in pairs)
+
+
+class RowParallelLinear(nn.Module):
+    """A linear layer split by input rows; partial products are summed over the group.
+
+    The bias is added after the sum, so that it is added once.
+    """
+
+    def __init__(self, inputs: int, outputs: int, bias: bool, group: Group) -> None:
+        super().__init__()
+        self.group = group
+        self.weight = _parameter(outputs, inputs // group.width)
+        self.bias = _parameter(outputs) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Multiply the local part and sum over the group."""
+        if self.group.width == 1:
+            return functional.linear(x, self.weight, self.bias)
+        total = _sum_over_group(functional.linear(x, self.weight), self.group)
+        return total if self.bias is None else total + self.bias
+
+
+def _sum_over_group(partial: Tensor, group: Group) -> Tensor:
+    """Sum partial results: all-reduce, or reduce-scatter under sequence parallelism."""
+    if group.splits_sequence:
+        return collectives.scatter_to_sequence(partial, group.width)
+    return collectives.reduce_from_group(partial) if group.width > 1 else partial
+
+
+class LayerNorm(nn.Module):
+    """Layer normalisation along the last dimension."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = _parameter(size)
+        self.bias = _parameter(size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise, scale and shift."""
+        return functional.layer_norm(x, self.weight.shape, self.weight, self.bias)
+
+
+class RmsNorm(nn.Module):
+    """Root-mean-square normalisation along the last dimension."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = _parameter(size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise and scale."""
+        return kernels.root_mean_square_norm(x, self.weight)
+
+
+def _norm(config: TransformerConfig, size: int) -> nn.Module:
+    return LayerNorm(size) if config.norm == "layer_norm" else RmsNorm(size)
+
+
+class Attention(nn.Module):
+    """Self-attention with the heads split over the group.
+
+    Without rotary positions the three projections are one product, whose result query, key and
+    value are views of; rotary positions make new queries and keys, so three products keep less.
+    """
+
+    table: Tensor
+
+    def __init__(self, config: TransformerConfig, group: Group) -> None:
+        super().__init__()
+        self.config = config
+        self.heads = config.heads // group.width
+        self.kv_heads = config.key_value_heads // group.width
+        kv = config.key_value_heads * config.head_size
+        outputs: tuple[int, ...] = (config.hidden, kv, kv)
+        if config.positions != "rotary":
+            outputs = (sum(outputs),)
+        else:
+            table = torch.empty((config.sequence, config.head_size), device="meta")
+            self.register_buffer("table", table)
+        self.query_key_value = ColumnParallelLinear(config.hidden, outputs, config.bias, group)
+        self.projection = RowParallelLinear(config.hidden, config.hidden, config.bias, group)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the projected context."""
+        query, key, value = self._query_key_value(x)
+        if self.config.attention == "flash":
+            context = kernels.attention(
+                query, key, value, self.config.attention_dropout, self.config.causal
+            )
+        else:
+            context = self._eager(query, key, value)
+        projected: Tensor = self.projection(context.reshape(*context.shape[:2], -1))
+        return projected
+
+    def _query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return query, key and value as ``(sequence, batch, local heads, head size)``."""
+        size, projected = self.config.head_size, self.query_key_value(x)
+        if len(projected) == 3:
+            query, key, value = (y.view(*y.shape[:2], -1, size) for y in projected)
+            query = kernels.rotate(query, self.table)
+            return query, kernels.rotate(key, self.table), value
+        (joint,) = projected
+        # The heads of a group lie together: its queries, then its key, then its value.
+        joint = joint.view(*joint.shape[:2], self.kv_heads, -1)
+        queries = self.heads // self.kv_heads
+        query, key, value = joint.split([queries * size, size, size], dim=-1)
+        if queries > 1:
+            query = query.reshape(*query.shape[:2], self.heads, size)
+        return query, key, value
+
+    def _eager(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Attend through scores in memory."""
+        rows, batch, _, size = query.shape
+        query, key, value = (self._per_head(y) for y in (query, key, value))
+        scores = torch.bmm(query, key.transpose(1, 2))
+        probabilities = kernels.softmax_of_scores(scores, size**-0.5, self.config.causal)
+        probabilities = _dropout(probabilities, self.config.attention_dropout)
+        context = torch.bmm(probabilities, value)
+        return context.transpose(0, 1).reshape(rows, batch, self.heads, size)
+
+    def _per_head(self, x: Tensor) -> Tensor:
+        """Bring heads first, ``(batch · heads, sequence, head size)``; repeat shared heads."""
+        rows, batch, heads, size = x.shape
+        if heads < self.heads:
+            shape = (rows, batch, heads, self.heads // heads, size)
+            x = x.unsqueeze(3).expand(shape).reshape(rows, batch, self.heads, size)
+        return x.flatten(1, 2).transpose(0, 1)
+
+
+class FeedForward(nn.Module):
+    """Feed-forward network with its inner width split over the group."""
+
+    def __init__(self, config: TransformerConfig, group: Group) -> None:
+        super().__init__()
+        self.activation = config.activation
+        outputs = (config.inner,) * (2 if config.activation == "swiglu" else 1)
+        self.up = ColumnParallelLinear(config.hidden, outputs, config.bias, group)
+        self.down = RowParallelLinear(config.inner, config.hidden, config.bias, group)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the network's result."""
+        first, *gated = self.up(x)
+        if self.activation == "swiglu":
+            inner = functional.silu(first) * gated[0]
+        elif self.activation == "relu":
+            inner = functional.relu(first)
+        else:
+            inner = functional.gelu(first, approximate="tanh")
+        result: Tensor = self.down(inner)
+        return result
+
+
+class Block(nn.Module):
+    """One transformer block."""
+
+    def __init__(self, config: TransformerConfig, group: Group) -> None:
+        super().__init__()
+        self.config = config
+        self.attention_norm = _norm(config, config.hidden)
+        self.attention = Attention(config, group)
+        self.feed_forward_norm = _norm(config, config.hidden)
+        self.feed_forward = FeedForward(config, group)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add attention, then the feed-forward network, to the residual stream."""
+        x = self._sublayer(x, self.attention, self.attention_norm)
+        return self._sublayer(x, self.feed_forward, self.feed_forward_norm)
+
+    def _sublayer(self, x: Tensor, module: nn.Module, norm: nn.Module) -> Tensor:
+        """Apply a sub-layer with dropout, residual and its norm before or after."""
+        pre = self.config.norm_position == "pre"
+        result = _dropout(module(norm(x) if pre else x), self.config.dropout)
+        total: Tensor = x + result
+        return total if pre else norm(total)
+
+
+class Embedding(nn.Module):
+    """Word, position and segment embeddings; the vocabulary is split over the group."""
+
+    position_ids: Tensor
+
+    def __init__(self, config: TransformerConfig, group: Group) -> None:
+        super().__init__()
+        self.config, self.group = config, group
+        self.local_rows = config.padded_vocabulary(group.width) // group.width
+        self.words = _parameter(self.local_rows, config.embedding_width)
+        rows = config.position_table_rows
+        self.positions = _parameter(rows, config.hidden) if rows else None
+        local = config.sequence // (group.width if group.splits_sequence else 1)
+        ids = torch.empty((local, 1), dtype=torch.int64, device="meta")
+        self.register_buffer("position_ids", ids)
+        types = config.token_types
+        self.types = _parameter(types, config.hidden) if types else None
+        projected = config.embedding_width != config.hidden
+        self.project = Linear(config.embedding_width, config.hidden, False) if projected else None
+        self.norm = _norm(config, config.hidden) if config.embedding_norm else None
+
+    def forward(self, tokens: Tensor, types: Tensor | None = None) -> Tensor:
+        """Return the residual stream of the (local share of the) sequence."""
+        x = self._words(tokens)
+        if self.project is not None:
+            x = self.project(x)
+        if self.positions is not None:
+            x = x + functional.embedding(self.position_ids, self.positions)
+        if self.types is not None and types is not None:
+            x = x + functional.embedding(types, self.types)
+        if self.norm is not None:
+            x = self.norm(x)
+        return _dropout(x, self.config.dropout)
+
+    def _words(self, tokens: Tensor) -> Tensor:
+        """Look words up; a device has zeros for the words of the others."""
+        if self.group.width == 1:
+            return functional.embedding(tokens, self.words)
+        elsewhere = tokens >= self.local_rows
+        local = tokens.masked_fill(elsewhere, 0)
+        found = functional.embedding(local, self.words)
+        found = found.masked_fill(elsewhere.unsqueeze(-1), 0.0)
+        return _sum_over_group(found, self.group)
+
+
+class Head(nn.Module):
+    """Last norm, vocabulary projection and loss; the vocabulary is split over the group.
+
+    The loss is computed on fp32 logits, as Megatron-LM does.
+    """
+
+    def __init__(self, config: TransformerConfig, group: Group) -> None:
+        super().__init__()
+        self.width = group.width
+        hidden, embedding = config.hidden, config.embedding_width
+        masked = config.head == "masked_language_model"
+        self.norm = _norm(config, hidden) if config.final_norm else None
+        self.project = Linear(hidden, embedding, False) if embedding != hidden else None
+        self.dense = Linear(embedding, embedding, True) if masked else None
+        self.dense_norm = _norm(config, embedding) if masked else None
+        rows = config.padded_vocabulary(group.width)
+        self.vocabulary = ColumnParallelLinear(embedding, (rows,), masked, group)
+
+    def forward(self, x: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean loss over all tokens."""
+        if self.norm is not None:
+            x = self.norm(x)
+        if self.project is not None:
+            x = self.project(x)
+        if self.dense is not None and self.dense_norm is not None:
+            x = self.dense_norm(functional.gelu(self.dense(x), approximate="tanh"))
+        (logits,) = self.vocabulary(x)
+        losses = kernels.token_losses(logits.float(), targets, self.width)
+        return losses.mean()

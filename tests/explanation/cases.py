@@ -1,0 +1,104 @@
+"""Points for the tests: a model of one layer with any graph, and small transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from phaze_opt.costed_point import Placing
+from phaze_opt.evaluation import Evaluation, evaluate
+from phaze_opt.explanation.point import Point
+from phaze_opt.hardware.accelerator import Accelerator, Calibration
+from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.layer_passes import LayerPasses
+from phaze_opt.network.cluster import Cluster, NetworkLevel
+from phaze_opt.training import Training
+from phaze_opt.units import GIB, MIB
+from phaze_opt.workload.graph import Operator, OperatorGraph, Workload
+from phaze_opt.workload.zoo import load_workload
+
+TINY = "gpt:layers=4,hidden=64,heads=4,sequence=64,vocab=256"
+WIDTHS = (1, 2, 4)
+
+CHIP = Accelerator(
+    num_tc=4,
+    num_vc=4,
+    pe_x=32,
+    pe_y=32,
+    pe_vc=32,
+    glb_bytes=16 * MIB,
+    glb_bytes_per_cycle=8192.0,
+    hbm_bytes=16 * GIB,
+    calibration=Calibration(operator_overhead_s=0.0),
+)
+"""Some chip without a constant per operator, so that one resource can bind alone."""
+
+
+def tiny(
+    *, microbatch: int, sequence_parallel: bool = False, tensor: int | None = None
+) -> Workload:
+    """Load a small transformer as `phaze_opt.explanation.fixes.LoadWorkload` says."""
+    return _tiny(microbatch, sequence_parallel, WIDTHS if tensor is None else (tensor,))
+
+
+@cache
+def _tiny(microbatch: int, sequence_parallel: bool, widths: tuple[int, ...]) -> Workload:
+    return load_workload(
+        TINY,
+        tensor_parallel=widths,
+        microbatch=(microbatch,),
+        sequence_parallel=sequence_parallel,
+    )
+
+
+def network(devices: int, bytes_per_s: float = 100e9, latency_s: float = 0.0) -> Cluster:
+    """Return a flat network."""
+    return Cluster("flat", (NetworkLevel(bytes_per_s, latency_s, "switch"),), devices)
+
+
+def point_of(
+    operators: Sequence[Operator],
+    chip: Accelerator = CHIP,
+    edges: Sequence[tuple[int, int, int]] = (),
+    cluster: Cluster | None = None,
+) -> Point:
+    """Return a point whose only layer has one graph forward and backward, at tensor degree 2."""
+    (variant,) = tiny(microbatch=1, tensor=2).variants
+    graph = OperatorGraph(tuple(operators), tuple(edges))
+    layer = replace(variant.layers[0], forward=graph, backward=graph)
+    alone = replace(variant, layers=(layer,), nodes=(("only", 0),), edges=())
+    workload = Workload("one layer", 1, layer.parameters, (alone,))
+    return Point(workload, chip, cluster or network(2), Training(1), (1, 1, 2), fusion="none")
+
+
+def passes_of(point: Point) -> LayerPasses:
+    """Schedule the first layer of a point at its first width."""
+    return next(iter(point.costed({}).costs.values())).passes[0]
+
+
+def crowded(hbm_bytes: int, placement: Placing = "solve", **options: Any) -> Point:
+    """Return a point with so little memory."""
+    chip = replace(load_accelerator("tpuv4-lanes"), hbm_bytes=hbm_bytes)
+    given: dict[str, Any] = {"global_batch": 32, "microbatch": 4, "optimizer": "adam", **options}
+    training = Training(**given)
+    workload = tiny(
+        microbatch=training.microbatch,
+        sequence_parallel=training.sequence_parallel,
+        tensor=placement[2] if isinstance(placement, tuple) else None,
+    )
+    return Point(workload, chip, network(16), training, placement)
+
+
+def evaluated(point: Point) -> Evaluation:
+    """Evaluate a point as a user would, without what explaining keeps."""
+    return evaluate(
+        point.workload,
+        point.accelerator,
+        point.cluster,
+        point.training,
+        point.placement,
+        fusion=point.fusion,
+        lane_rate=point.lane_rate,
+    )

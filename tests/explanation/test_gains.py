@@ -1,0 +1,137 @@
+"""A tenth more of each resource: every gain is an evaluation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from phaze_opt.costed_point import Placing
+from phaze_opt.evaluation import Evaluation
+from phaze_opt.explanation.gains import LESS, MORE, Gain, changes, gains, try_changes
+from phaze_opt.explanation.point import Point
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.network.cluster import load_cluster
+from phaze_opt.scheduling.schedule_problem import Schedule
+from phaze_opt.training import Training
+from tests.explanation.cases import evaluated, tiny
+
+
+def run(
+    placement: Placing,
+    accelerator: str = "tpuv4-lanes",
+    cluster: str = "dgx-a100",
+    power_limit_w: float | None = None,
+    **options: Any,
+) -> tuple[Point, Evaluation, tuple[Gain, ...]]:
+    """Evaluate a small point and try a tenth more of everything."""
+    point = Point(
+        tiny(microbatch=1),
+        load_accelerator(accelerator),
+        load_cluster(cluster, 16),
+        Training(16, 1, optimizer="adam", **options),
+        placement,
+        power_limit_w=power_limit_w,
+    )
+    cache: dict[str, Schedule] = {}
+    costed = point.costed(cache)
+    base = point.placed(costed)
+    return point, base, gains(try_changes(point, cache), costed.problem, base)
+
+
+PLACEMENTS: list[tuple[Placing, dict[str, Any]]] = [
+    ("solve", {}),
+    ("solve", {"recompute": "full", "zero": 3}),
+    ((2, 4, 2), {}),
+    ((1, 4, 4), {"zero": 1}),
+    ((2, 2, 1), {"pipeline_schedule": "interleaved", "interleave": 2}),
+]
+
+
+@pytest.mark.parametrize(("placement", "options"), PLACEMENTS)
+@pytest.mark.parametrize("accelerator", ["tpuv4-lanes", "a100-80"])
+def test_every_gain_is_that_of_an_evaluation(
+    placement: Placing, options: dict[str, Any], accelerator: str
+) -> None:
+    """Evaluating with the changed accelerator or network gives the predicted gain to 1e-12."""
+    point, base, found = run(placement, accelerator, **options)
+    assert base.time_per_batch_s is not None
+    by_resource = {gain.resource: gain for gain in found}
+    for resource, factor, changed in changes(point):
+        result = evaluated(changed)
+        gain = by_resource.pop(resource)
+        speedup = result.throughput_samples_per_s / base.throughput_samples_per_s
+        assert gain.throughput_gain == pytest.approx(speedup - 1.0, abs=1e-12)
+        assert gain.factor == factor
+        assert gain.time_per_batch_s == result.time_per_batch_s
+        if placement != "solve":
+            assert gain.same_placement_gain == pytest.approx(gain.throughput_gain, abs=1e-12)
+    assert not by_resource
+
+
+def test_changes_are_of_one_resource_each() -> None:
+    """Rates other than the changed one stay: bytes per second, lanes per second, clock."""
+    point, _, _ = run((1, 4, 4), "a100-80")
+
+    def rates(changed: Point) -> dict[str, float]:
+        chip = changed.accelerator
+        lanes = chip.num_vc * chip.pe_vc * chip.sustained_clock_hz * changed.lane_rate
+        return {
+            "compute": chip.num_tc * chip.pe_x * chip.pe_y * chip.sustained_clock_hz,
+            "lanes": lanes,
+            "glb": chip.glb_bytes_per_cycle * chip.sustained_clock_hz,
+            "hbm": chip.sustained_hbm_bytes_per_s,
+            "hbm_size": chip.hbm_bytes,
+            "link_0": changed.cluster.levels[0].sustained_bytes_per_s,
+            "link_1": changed.cluster.levels[1].sustained_bytes_per_s,
+            "network_latency": changed.cluster.levels[1].latency_s,
+            "overhead": chip.calibration.operator_overhead_s,
+        }
+
+    before = rates(point)
+    seen = set()
+    for resource, factor, changed in changes(point):
+        together = {"clock": {"compute", "lanes", "glb"}}.get(resource, {resource})
+        expected = {name: factor if name in together else 1.0 for name in before}
+        ratios = {name: rate / before[name] for name, rate in rates(changed).items()}
+        assert ratios == pytest.approx(expected, rel=1e-9)
+        seen.add(resource)
+    assert seen == {*before, "clock"}
+
+
+def test_the_largest_gain_comes_first_and_finding_anew_is_never_worse() -> None:
+    """Gains fall, and the placement that is found anew is no slower than the old one."""
+    _, base, found = run("solve")
+    assert base.feasible
+    values = [gain.throughput_gain for gain in found]
+    assert values == sorted(values, reverse=True)
+    assert values[0] > 0.0
+    for gain in found:
+        assert gain.throughput_gain >= gain.same_placement_gain - 1e-9
+        assert gain.placement is not None
+        assert gain.factor in (MORE, LESS)
+
+
+def test_a_power_limit_may_stand_in_the_way() -> None:
+    """What would take too much power brings nothing, and says so."""
+    _, base, _ = run((1, 4, 4))
+    limit_w = base.power_w_per_device * 1.0001
+    _, limited, found = run((1, 4, 4), power_limit_w=limit_w)
+    assert limited.feasible
+    fastest = max(found, key=lambda gain: gain.same_placement_gain)
+    assert not fastest.feasible
+    assert fastest.throughput_gain == 0.0 and fastest.time_per_batch_s is None
+    assert fastest.same_placement_gain > 0.0
+
+
+def test_nothing_is_gained_from_what_does_not_fit() -> None:
+    """Without a placement there are no gains."""
+    point = Point(
+        tiny(microbatch=1),
+        Accelerator(4, 4, 32, 32, 32, 2**24, hbm_bytes=100_000),
+        load_cluster("dgx-a100", 16),
+        Training(16, 1),
+    )
+    costed = point.costed({})
+    assert gains(try_changes(point, {}), costed.problem, point.placed(costed)) == ()

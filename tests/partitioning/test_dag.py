@@ -1,0 +1,176 @@
+import csv
+import itertools
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phaze_opt.errors import InfeasibleError
+from phaze_opt.partitioning.colocation import prepare
+from phaze_opt.partitioning.dag import device_load, split_contiguous, split_linearised
+from phaze_opt.partitioning.formats import PartitionNode, PartitionProblem, read_partition
+
+DATA = Path(__file__).parent.parent / "data" / "placement" / "dnn-partitioning"
+EXPECTED = list(csv.DictReader((DATA / "expected.csv").read_text("utf-8").splitlines()))
+
+
+@pytest.mark.parametrize("row", EXPECTED, ids=lambda row: row["file"])
+def test_equals_the_published_optimum(row: dict[str, str]) -> None:
+    """The largest load equals the published optimum, proven, with a downset count as published."""
+    problem = read_partition((DATA / row["file"]).read_bytes(), row["file"])
+    totals: set[int] = set()
+    split = split_contiguous(prepare(problem), progress=lambda _, total: totals.add(total))
+    assert split.value == pytest.approx(float(row["optimal_max_load"]), rel=1e-6)
+    assert (split.status, split.gap) == ("optimal", 0.0)
+    assert totals == {int(row["ideals"])}
+
+
+@st.composite
+def graphs(draw: st.DrawFn, most: int = 6) -> PartitionProblem:
+    """Draw a small inference graph with colocation, and devices of both kinds."""
+    count = draw(st.integers(1, most))
+    number = st.integers(1, 9).map(float)
+    pairs = [p for p in itertools.combinations(range(count), 2) if draw(st.booleans())]
+    nodes = tuple(
+        PartitionNode(
+            id=index,
+            name=str(index),
+            cpu_latency=3 * draw(number),
+            accelerator_latency=draw(number),
+            supported=draw(st.integers(0, 9)) > 0,
+            backward=False,
+            colocation=draw(st.sampled_from([None, None, None, 0, 1])),
+            size_bytes=draw(number),
+            output_cost=draw(number),
+        )
+        for index in range(count)
+    )
+    return PartitionProblem(
+        memory_bytes=draw(st.sampled_from([9.0, 20.0, 100.0])),
+        accelerators=draw(st.integers(0, 3)),
+        cpus=draw(st.integers(0, 2)),
+        nodes=nodes,
+        edges=tuple(pairs),
+    )
+
+
+def brute_force(problem: PartitionProblem, contiguous: bool) -> float:
+    """Return the least largest load by trying every device for every node."""
+    kinds = ["accelerator"] * problem.accelerators + ["cpu"] * problem.cpus
+    best = math.inf
+    for device in itertools.product(range(len(kinds)), repeat=len(problem.nodes)):
+        groups = [
+            {index for index, where in enumerate(device) if where == number}
+            for number in range(len(kinds))
+        ]
+        if not _allowed(problem, groups, kinds) or (contiguous and _cyclic(problem, device)):
+            continue
+        loads = [
+            _load(problem, group, kind) for group, kind in zip(groups, kinds, strict=True) if group
+        ]
+        best = min(best, max(loads))
+    return best
+
+
+def _allowed(problem: PartitionProblem, groups: list[set[int]], kinds: list[str]) -> bool:
+    """Whether colocation, support and memory are respected."""
+    for group, kind in zip(groups, kinds, strict=True):
+        nodes = [problem.nodes[index] for index in group]
+        if kind == "accelerator":
+            if not all(node.supported for node in nodes):
+                return False
+            if sum(node.size_bytes for node in nodes) > problem.memory_bytes:
+                return False
+        classes = {node.colocation for node in nodes if node.colocation is not None}
+        outside = set(range(len(problem.nodes))) - group
+        if any(problem.nodes[index].colocation in classes for index in outside):
+            return False
+    return True
+
+
+def _cyclic(problem: PartitionProblem, device: tuple[int, ...]) -> bool:
+    """Whether the devices cannot be put in an order that all edges follow."""
+    pairs = {(device[s], device[d]) for s, d in problem.edges if device[s] != device[d]}
+    used = sorted(set(device))
+    return not any(
+        all(order.index(s) < order.index(d) for s, d in pairs)
+        for order in itertools.permutations(used)
+    )
+
+
+def _load(problem: PartitionProblem, group: set[int], kind: str) -> float:
+    """Return a device's load by the definition."""
+    if kind == "cpu":
+        return sum(problem.nodes[index].cpu_latency for index in group)
+    crossing = {s for s, d in problem.edges if (s in group) != (d in group)}
+    work = sum(problem.nodes[index].accelerator_latency for index in group)
+    return work + sum(problem.nodes[index].output_cost for index in crossing)
+
+
+@settings(max_examples=100, deadline=None)
+@given(graphs())
+def test_equals_brute_force(problem: PartitionProblem) -> None:
+    """The dynamic program finds the least largest load of all contiguous splits."""
+    best = brute_force(problem, contiguous=True)
+    if math.isinf(best):
+        with pytest.raises(InfeasibleError):
+            split_contiguous(prepare(problem))
+    else:
+        assert split_contiguous(prepare(problem)).value == pytest.approx(best)
+
+
+@settings(max_examples=50, deadline=None)
+@given(graphs())
+def test_loads_are_what_they_are_said_to_be(problem: PartitionProblem) -> None:
+    """Every unit is on one device, and the loads follow from the definition."""
+    partition = prepare(problem)
+    try:
+        split = split_contiguous(partition)
+    except InfeasibleError:
+        return
+    placed = sorted(unit for _, units in split.devices for unit in units)
+    assert placed == list(range(len(partition.units)))
+    loads = [device_load(partition, kind, units) for kind, units in split.devices]
+    assert list(split.loads) == loads
+    assert split.value == max(loads)
+
+
+@settings(max_examples=50, deadline=None)
+@given(graphs())
+def test_linearised_is_never_better(problem: PartitionProblem) -> None:
+    """One topological order gives no better split than all of them."""
+    partition = prepare(problem)
+    try:
+        linear = split_linearised(partition)
+    except InfeasibleError:
+        return
+    assert linear.value >= split_contiguous(partition).value * (1 - 1e-12)
+    assert linear.bound <= linear.value
+
+
+def test_too_many_downsets_fall_back_to_one_order() -> None:
+    """A graph too wide to enumerate still gets an answer, honestly called feasible."""
+    row = EXPECTED[-1]
+    problem = read_partition((DATA / row["file"]).read_bytes(), row["file"])
+    split = split_contiguous(prepare(problem), most_downsets=100)
+    assert split.status == "feasible"
+    assert split.gap > 0
+    assert split.value >= float(row["optimal_max_load"]) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("memory", "accelerators", "message"),
+    [
+        (100.0, 0, "neither an accelerator nor a CPU"),
+        (1.0, 2, "needs 5 B, 4 B more than the 1 B of an accelerator"),
+        (5.0, 1, "together need 10 B, 5 B more than the 5 B of 1 accelerators"),
+    ],
+)
+def test_misfits_are_explained(memory: float, accelerators: int, message: str) -> None:
+    """What does not fit is named with the bytes that are missing."""
+    node = PartitionNode(0, "a", 1.0, 1.0, True, False, None, 5.0, 1.0)
+    problem = PartitionProblem(memory, accelerators, 0, (node, node), ((0, 1),))
+    with pytest.raises(InfeasibleError, match=message):
+        split_contiguous(prepare(problem))

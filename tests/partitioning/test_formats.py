@@ -1,0 +1,167 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phaze_opt.errors import InputError
+from phaze_opt.partitioning.formats import read_partition, read_phaze
+
+DATA = Path(__file__).parent.parent / "data" / "placement"
+
+
+def phaze() -> dict[str, Any]:
+    """Return a file of two widths and three layers."""
+    nodes = [
+        {
+            "id": identifier,
+            "parameterSize": 8.0,
+            "activationSize": 4,
+            "optimalLatencyFw": 1.0,
+            "optimalLatencyBw": 2.0,
+            "isTensorParallelized": False,
+        }
+        for identifier in range(3)
+    ]
+    edges = [{"sourceId": i, "destId": i + 1, "communicationCost": 2.0} for i in range(2)]
+    return {
+        "maxMemoryPerDevice": 1000.0,
+        "maxDevices": 4,
+        "bandwidth": 10.0,
+        "mbsInBatch": 8,
+        "activationRecomputation": False,
+        "optimizerAlgorithm": "SGD",
+        "nodes": {"1": nodes, "2": [dict(node) for node in nodes]},
+        "edges": {"1": edges, "2": [dict(edge) for edge in edges]},
+    }
+
+
+def partition() -> dict[str, Any]:
+    """Return a file of three operators."""
+    nodes = [
+        {
+            "id": identifier,
+            "supportedOnFpga": 1,
+            "cpuLatency": 5.0,
+            "fpgaLatency": 1.0,
+            "isBackwardNode": 0,
+            "colorClass": identifier,
+            "size": 10.0,
+        }
+        for identifier in range(3)
+    ]
+    edges = [{"sourceId": i, "destId": i + 1, "cost": 0.5} for i in range(2)]
+    return {"maxSizePerFPGA": 100.0, "maxFPGAs": 2, "maxCPUs": 1, "nodes": nodes, "edges": edges}
+
+
+def encode(plain: object) -> bytes:
+    """Return JSON."""
+    return json.dumps(plain).encode()
+
+
+def test_valid_files_are_read() -> None:
+    """Both formats give their layers with what they cost."""
+    problem = read_phaze(encode(phaze()), "file")
+    assert sorted(problem.nodes) == [1, 2]
+    assert [node.id for node in problem.nodes[2]] == [0, 1, 2]
+    split = read_partition(encode(partition()), "file")
+    assert split.edges == ((0, 1), (1, 2))
+    assert [node.output_cost for node in split.nodes] == [0.5, 0.5, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("nodes", "1", 1, "parameterSize"), None, r"nodes\['1'\]\[1\] lacks .*parameterSize"),
+        (("bandwidth",), None, "file lacks the key 'bandwidth'"),
+        (("nodes", "1", 1, "id"), 0, r"nodes\['1'\]\[1\]: the id 0 is there twice"),
+        (("nodes", "2", 1, "id"), 7, r"nodes\['2'\] has other ids than the width 1: 1"),
+        (("edges", "1", 1, "destId"), 9, r"edges\['1'\]\[1\]: destId is 9"),
+        (("edges", "1", 1, "destId"), 0, "form a cycle: "),
+        (("edges", "1", 0, "destId"), 0, "leads from node 0 to itself"),
+        (("nodes", "2", 0, "optimalLatencyFw"), -1.0, r"nodes\['2'\]\[0\]: .* not be negative"),
+        (("edges", "2", 0, "communicationCost"), -1, r"edges\['2'\]\[0\]: .* not be negative"),
+        (("bandwidth",), 0, "bandwidth is 0, but it must be positive"),
+        (("maxDevices",), 0, "maxDevices is 0, but it must be at least 1"),
+        (("maxDevices",), 1.5, "maxDevices is 1.5, but it must be an integer"),
+        (("mbsInBatch",), "many", "mbsInBatch is 'many', but it must be an integer"),
+        (("optimizerAlgorithm",), "LAMB", "must be SGD or Adam"),
+        (("activationRecomputation",), "yes", "must be true or false"),
+        (("nodes", "1"), [], r"nodes\['1'\] is empty"),
+        (("nodes",), {}, "nodes is empty"),
+        (("nodes", "1"), 3, "must be a list, but is 3"),
+        (("nodes", "zero"), [], "the width 'zero'"),
+        (("edges", "1"), None, "edges lacks the width '1'"),
+        (("edges", "4"), [], "edges has the width '4', which nodes lacks"),
+    ],
+)
+def test_malformed_phaze_files_are_refused(
+    path: tuple[str | int, ...], value: object, message: str
+) -> None:
+    """Every defect is named with its place in the file."""
+    with pytest.raises(InputError, match=message):
+        read_phaze(encode(changed(phaze(), path, value)), "file")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("nodes", 1, "fpgaLatency"), None, r"nodes\[1\] lacks the key 'fpgaLatency'"),
+        (("nodes", 1, "id"), 0, r"nodes\[1\]: the id 0 is there twice"),
+        (("edges", 1, "destId"), 9, r"edges\[1\]: destId is 9, but there is no such node"),
+        (("edges", 1, "destId"), 0, "form a cycle: "),
+        (("nodes", 1, "size"), -1, r"nodes\[1\]: size is -1, but it must not be negative"),
+        (("maxFPGAs",), -1, "maxFPGAs is -1, but it must be at least 0"),
+        (("nodes",), [], "nodes is empty"),
+        (("edges", 0), 5, r"edges\[0\] must be an object, but is 5"),
+    ],
+)
+def test_malformed_partition_files_are_refused(
+    path: tuple[str | int, ...], value: object, message: str
+) -> None:
+    """Every defect is named with its place in the file."""
+    with pytest.raises(InputError, match=message):
+        read_partition(encode(changed(partition(), path, value)), "file")
+
+
+def changed(plain: Any, path: tuple[str | int, ...], value: object) -> Any:
+    """Return a document with one value replaced, or removed where it is None."""
+    place = plain
+    for key in path[:-1]:
+        place = place[key]
+    if value is None:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = value
+    return plain
+
+
+@pytest.mark.parametrize("read", [read_phaze, read_partition])
+@pytest.mark.parametrize("data", [b"{", b"[]", b"\xff", b"NaN", b"[" * 100_000])
+def test_what_is_not_json_is_refused(read: Any, data: bytes) -> None:
+    """Broken JSON, and JSON that is no object, are one sentence."""
+    with pytest.raises(InputError):
+        read(data, "file")
+
+
+def test_order_does_not_depend_on_ids() -> None:
+    """Renamed layers in another order of the file give the same chain."""
+    plain = phaze()
+    names = {0: 40, 1: 7, 2: 19}
+    renamed = json.loads(json.dumps(plain))
+    for width in ("1", "2"):
+        for node in renamed["nodes"][width]:
+            node["id"] = names[node["id"]]
+        for edge in renamed["edges"][width]:
+            edge["sourceId"], edge["destId"] = names[edge["sourceId"]], names[edge["destId"]]
+        renamed["nodes"][width].reverse()
+    problem = read_phaze(encode(renamed), "file")
+    assert [node.id for node in problem.nodes[1]] == [40, 7, 19]
+
+
+def test_published_instances_are_read() -> None:
+    """All instances that the project keeps are valid."""
+    for path in sorted((DATA / "phaze").glob("*.json")):
+        assert read_phaze(path.read_bytes(), path.name).nodes
+    for path in sorted((DATA / "dnn-partitioning").glob("*.json")):
+        assert read_partition(path.read_bytes(), path.name).nodes

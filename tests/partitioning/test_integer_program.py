@@ -1,0 +1,96 @@
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+
+from phaze_opt.errors import InfeasibleError, InputError
+from phaze_opt.partitioning.colocation import prepare
+from phaze_opt.partitioning.dag import split_contiguous
+from phaze_opt.partitioning.formats import PartitionProblem, read_partition
+from phaze_opt.partitioning.integer_program import least_latency, split_any
+from phaze_opt.partitioning.latency import CPU, greedy, latency_of, longest_path
+from tests.partitioning.test_dag import brute_force, graphs
+
+DATA = Path(__file__).parent.parent / "data" / "placement" / "dnn-partitioning"
+
+
+@settings(max_examples=20, deadline=None)
+@given(graphs(most=5))
+def test_any_split_equals_brute_force(problem: PartitionProblem) -> None:
+    """On small graphs the program proves the least largest load of all splits."""
+    best = brute_force(problem, contiguous=False)
+    if math.isinf(best):
+        with pytest.raises(InfeasibleError):
+            split_any(problem)
+        return
+    split = split_any(problem)
+    assert split.value == pytest.approx(best, rel=1e-6)
+    assert split.status == "optimal"
+
+
+def test_any_split_is_never_worse_than_contiguous() -> None:
+    """A small effort still gives at least the best contiguous split, with a true bound."""
+    name = "throughput-layers-bert24_training.json"
+    problem = read_partition((DATA / name).read_bytes(), name)
+    contiguous = split_contiguous(prepare(problem)).value
+    split = split_any(problem, deterministic_s=0.2)
+    assert split.bound <= split.value <= contiguous
+
+
+def test_same_answer_twice() -> None:
+    """The effort is deterministic: the same file gives the same placement."""
+    name = "latency-layers-bert24_inference.json"
+    problem = read_partition((DATA / name).read_bytes(), name)
+    first, second = (least_latency(problem, deterministic_s=0.2) for _ in range(2))
+    assert first.devices == second.devices
+
+
+@settings(max_examples=20, deadline=None)
+@given(graphs(most=5))
+def test_latency_is_between_its_bounds(problem: PartitionProblem) -> None:
+    """No worse than any single device or the greedy placements, no better than the longest path."""
+    partition = prepare(problem)
+    count = len(partition.units)
+    options = [greedy(partition), [CPU] * count, [1] * count]
+    best = min(latency_of(partition, option) for option in options)
+    try:
+        split = least_latency(problem)
+    except InfeasibleError:
+        assert math.isinf(best)
+        return
+    assert longest_path(partition) * (1 - 1e-9) <= split.value <= best
+    assert split.bound <= split.value
+
+
+def test_latency_by_hand() -> None:
+    """Two units on two accelerators pay the transfer twice: out of one and into the other."""
+    name = "latency-layers-bert24_inference.json"
+    problem = read_partition((DATA / name).read_bytes(), name)
+    first, second = (
+        replace(
+            problem.nodes[0],
+            id=i,
+            colocation=i,
+            accelerator_latency=2.0,
+            cpu_latency=9.0,
+            size_bytes=1.0,
+            output_cost=0.5,
+        )
+        for i in (1, 2)
+    )
+    small = replace(problem, nodes=(first, second), edges=((0, 1),))
+    partition = prepare(small)
+    assert latency_of(partition, [1, 2]) == pytest.approx(5.0)
+    assert latency_of(partition, [1, 1]) == pytest.approx(4.0)
+    assert latency_of(partition, [1, CPU]) == pytest.approx(2.5 + 9.0)
+    assert least_latency(small).value == pytest.approx(4.0)
+
+
+def test_latency_refuses_training_graphs() -> None:
+    """Latency is a matter of inference."""
+    name = "throughput-layers-bert24_training.json"
+    problem = read_partition((DATA / name).read_bytes(), name)
+    with pytest.raises(InputError, match="backward"):
+        least_latency(problem)

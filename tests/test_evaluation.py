@@ -1,0 +1,281 @@
+import dataclasses
+from typing import Any
+
+import pytest
+
+from phaze_opt.errors import InputError
+from phaze_opt.evaluation import Evaluation, evaluate, evaluation_to_json_dict
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.network.cluster import Cluster, load_cluster
+from phaze_opt.scheduling.schedule_problem import Schedule
+from phaze_opt.training import OptimizerName, Recompute, Training
+from phaze_opt.units import GIB
+from phaze_opt.workload.graph import Workload
+from phaze_opt.workload.zoo import load_workload
+
+
+@pytest.fixture(scope="module")
+def bert() -> Workload:
+    """BERT-Large at two tensor-parallel widths and two microbatches."""
+    return load_workload("bert-large", tensor_parallel=(1, 2), microbatch=(1, 4))
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Cluster:
+    """Sixty-four devices on a flat network."""
+    return load_cluster("tpuv4-ici-flat", 64)
+
+
+@pytest.fixture(scope="module")
+def lanes() -> Accelerator:
+    """Return the baseline with the lanes of the real chip."""
+    return load_accelerator("tpuv4-lanes")
+
+
+@pytest.fixture(scope="module")
+def schedules() -> dict[str, Schedule]:
+    """Schedules that the tests of this module share."""
+    return {}
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_the_breakdown_sums_to_the_time(
+    bert: Workload,
+    cluster: Cluster,
+    lanes: Accelerator,
+    schedules: dict[str, Schedule],
+    recompute: Recompute,
+    optimizer: OptimizerName,
+) -> None:
+    """Kinds of time add up to the time per batch; MFU stays below one."""
+    training = Training(256, 1, recompute, optimizer)
+    result = evaluate(bert, lanes, cluster, training, cache=schedules)
+    assert result.feasible
+    assert result.time_per_batch_s is not None
+    assert sum(result.time_breakdown_s.values()) == pytest.approx(result.time_per_batch_s, rel=1e-9)
+    assert all(seconds >= 0.0 for seconds in result.time_breakdown_s.values())
+    assert 0.0 < result.mfu <= 1.0
+    assert result.throughput_samples_per_s == 256 / result.time_per_batch_s
+    assert ("recompute" in result.time_breakdown_s) or recompute == "none"
+    assert (result.time_breakdown_s["recompute"] > 0.0) == (recompute != "none")
+
+
+def test_the_solved_placement_is_never_worse_than_a_given_one(
+    bert: Workload, cluster: Cluster, lanes: Accelerator, schedules: dict[str, Schedule]
+) -> None:
+    """No even split into pipeline, data and tensor degrees beats the dynamic program."""
+    training = Training(128, 4, "none", "adam")
+    best = evaluate(bert, lanes, cluster, training, cache=schedules)
+    tried = 0
+    for tensor in (1, 2):
+        for pipeline in (1, 2, 3, 4, 8, 13, 26):
+            for data in (1, 2, 4, 8, 16, 32):
+                if pipeline * data * tensor > cluster.devices:
+                    continue
+                given = evaluate(
+                    bert, lanes, cluster, training, (pipeline, data, tensor), cache=schedules
+                )
+                tried += given.feasible
+                assert given.throughput_samples_per_s <= best.throughput_samples_per_s * (1 + 1e-12)
+    assert tried > 20
+
+
+def test_lanes_bind_the_published_point_and_not_the_real_chip(
+    bert: Workload, cluster: Cluster, lanes: Accelerator, schedules: dict[str, Schedule]
+) -> None:
+    """Against 2 × 128 lanes everything waits; 2 × 1024 lanes are more than twice as fast."""
+    training = Training(256, 4)
+    narrow = evaluate(bert, load_accelerator("tpuv4-phaze"), cluster, training, cache=schedules)
+    wide = evaluate(bert, lanes, cluster, training, cache=schedules)
+    assert next(iter(narrow.bound_by_share)) == "lanes"
+    assert narrow.bound_by_share["lanes"] > 0.5
+    assert next(iter(wide.bound_by_share)) != "lanes"
+    assert wide.throughput_samples_per_s > 2 * narrow.throughput_samples_per_s
+
+
+def test_a_slower_part_never_speeds_the_batch_up(
+    bert: Workload, cluster: Cluster, lanes: Accelerator
+) -> None:
+    """Half the network bandwidth, HBM bandwidth or devices never give more throughput."""
+    training = Training(128, 1, "none", "adam")
+    reference = evaluate(bert, lanes, cluster, training).throughput_samples_per_s
+    level = dataclasses.replace(cluster.levels[0], bandwidth_bytes_per_s=27e9)
+    slow_network = dataclasses.replace(cluster, levels=(level,))
+    slow_hbm = dataclasses.replace(lanes, hbm_bytes_per_s=lanes.hbm_bytes_per_s / 2)
+    fewer = dataclasses.replace(cluster, devices=32)
+    for result in (
+        evaluate(bert, lanes, slow_network, training),
+        evaluate(bert, slow_hbm, cluster, training),
+        evaluate(bert, lanes, fewer, training),
+    ):
+        assert result.throughput_samples_per_s <= reference
+
+
+def test_an_infeasible_point_says_what_does_not_fit(bert: Workload, cluster: Cluster) -> None:
+    """Too little memory gives the reason, no placement, and how far it is off."""
+    tiny = load_accelerator("tpuv4-lanes", {"hbm_bytes": "2000000"})
+    result = evaluate(bert, tiny, cluster, Training(64, 1))
+    assert not result.feasible
+    assert result.reason is not None
+    assert result.reason.endswith(".")
+    assert result.violation > 1.0
+    plain = evaluation_to_json_dict(result)
+    assert plain["throughput_samples_per_s"] == plain["mfu"] == 0.0
+    assert plain["time_per_batch_s"] is None
+    assert plain["placement"] is None
+
+
+def test_degrees_that_need_more_devices_are_infeasible(
+    bert: Workload, lanes: Accelerator, schedules: dict[str, Schedule]
+) -> None:
+    """Given and expert placements beyond the devices are answers, not usage errors."""
+    one = load_cluster("tpuv4-ici-flat", 1)
+    for result in (
+        evaluate(bert, lanes, one, Training(8, 1), (1, 1, 2), cache=schedules),
+        evaluate(bert, lanes, one, Training(8, 1), "expert", cache=schedules),
+    ):
+        assert not result.feasible
+        assert "devices" in str(result.reason)
+
+
+def test_tied_weights_are_held_once_by_one_stage_and_exchanged_by_two(
+    bert: Workload, lanes: Accelerator, schedules: dict[str, Schedule]
+) -> None:
+    """One stage holds the model's parameters; two stages hold the tied ones twice and exchange."""
+    cluster, training = load_cluster("tpuv4-ici-flat", 2), Training(4, 1)
+    one = evaluate(bert, lanes, cluster, training, (1, 1, 1), cache=schedules)
+    two = evaluate(bert, lanes, cluster, training, (2, 1, 1), cache=schedules)
+    assert one.placement is not None and two.placement is not None
+    assert one.placement.stages[0].memory_bytes.parameters == 2 * bert.parameters
+    held = sum(stage.memory_bytes.parameters for stage in two.placement.stages)
+    assert held > 2 * bert.parameters
+    assert all(stage.synchronisation_s > 0.0 for stage in two.placement.stages)
+
+
+def test_json_has_the_promised_keys(
+    bert: Workload, cluster: Cluster, lanes: Accelerator, schedules: dict[str, Schedule]
+) -> None:
+    """The plain data has every key that scripts rely on."""
+    result = evaluate(bert, lanes, cluster, Training(64, 1), (2, 8, 2), cache=schedules)
+    plain = evaluation_to_json_dict(result)
+    assert {
+        "feasible", "reason", "throughput_samples_per_s", "time_per_batch_s", "area_mm2", "mfu",
+        "placement", "layers", "time_breakdown_s",
+    } <= plain.keys()  # fmt: skip
+    placement = plain["placement"]
+    assert (placement["pipeline"], placement["data"], placement["tensor"]) == (2, 8, 2)
+    assert placement["microbatches"] == 8
+    stage = placement["stages"][0]
+    assert {"layers", "devices", "load_s", "memory_bytes"} <= stage.keys()
+    kinds = {"parameters", "gradients", "optimizer", "stash", "transient", "total"}
+    assert stage["memory_bytes"].keys() == kinds
+    assert stage["memory_bytes"]["total"] == sum(
+        stage["memory_bytes"][kind] for kind in kinds - {"total"}
+    )
+    layer = plain["layers"][1]
+    assert {
+        "name", "count", "forward_s", "backward_s", "parameters", "stash_bytes",
+        "forward_schedule", "backward_schedule",
+    } <= layer.keys()  # fmt: skip
+    assert layer["forward_schedule"].keys() == {"status", "bound_s", "gap"}
+
+
+def test_the_same_inputs_give_the_same_bits(
+    bert: Workload, cluster: Cluster, lanes: Accelerator
+) -> None:
+    """Two evaluations without a shared cache are equal in every bit but the solver's clock."""
+
+    def once() -> Evaluation:
+        return evaluate(bert, lanes, cluster, Training(64, 1, "full", "adam"))
+
+    assert once() == once()
+
+
+def test_a_width_or_microbatch_that_was_not_captured_is_refused(
+    bert: Workload, cluster: Cluster, lanes: Accelerator
+) -> None:
+    """The error names what was asked and what there is."""
+    with pytest.raises(InputError, match=r"not captured at microbatch 2"):
+        evaluate(bert, lanes, cluster, Training(64, 2))
+    with pytest.raises(InputError, match=r"width 8.*captured widths: 1, 2"):
+        evaluate(bert, lanes, cluster, Training(64, 1), (1, 1, 8))
+
+
+def test_more_memory_makes_an_infeasible_point_feasible(bert: Workload, cluster: Cluster) -> None:
+    """A model that does not fit a small memory fits a larger one, and no slower."""
+    small = load_accelerator("tpuv4-lanes", {"hbm_bytes": str(GIB // 8)})
+    large = load_accelerator("tpuv4-lanes", {"hbm_gib": "80"})
+    training = Training(64, 1, "none", "adam")
+    before = evaluate(bert, small, cluster, training)
+    after = evaluate(bert, large, cluster, training)
+    assert after.feasible
+    assert after.throughput_samples_per_s >= before.throughput_samples_per_s
+
+
+def test_the_expert_placement_is_used_and_never_beats_the_solved_one(
+    bert: Workload, lanes: Accelerator, schedules: dict[str, Schedule]
+) -> None:
+    """People place BERT-Large on 8 stages; the program is at least as fast."""
+    cluster = load_cluster("tpuv4-ici-flat", 1024)
+    training = Training(4096, 1)
+    expert = evaluate(bert, lanes, cluster, training, "expert", cache=schedules)
+    solved = evaluate(bert, lanes, cluster, training, cache=schedules)
+    assert expert.placement is not None
+    assert expert.placement.pipeline == 8
+    assert expert.placement.data == 128
+    assert expert.throughput_samples_per_s <= solved.throughput_samples_per_s
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"zero": 1},
+        {"zero": 3},
+        {"pipeline_schedule": "gpipe"},
+        {"pipeline_schedule": "interleaved", "interleave": 2},
+    ],
+)
+def test_training_options_keep_the_laws(
+    bert: Workload,
+    cluster: Cluster,
+    lanes: Accelerator,
+    schedules: dict[str, Schedule],
+    options: dict[str, Any],
+) -> None:
+    """ZeRO stages and pipeline schedules still sum to the time, and use energy and memory."""
+    training = Training(64, 1, "full", "adam", **options)
+    result = evaluate(bert, lanes, cluster, training, (4, 4, 1), cache=schedules)
+    plain = evaluate(
+        bert, lanes, cluster, Training(64, 1, "full", "adam"), (4, 4, 1), cache=schedules
+    )
+    assert result.placement is not None and plain.placement is not None
+    assert result.time_per_batch_s is not None
+    assert sum(result.time_breakdown_s.values()) == pytest.approx(result.time_per_batch_s, rel=1e-9)
+    first, before = result.placement.stages[0], plain.placement.stages[0]
+    if training.zero:
+        assert first.memory_bytes.total < before.memory_bytes.total
+        assert result.energy_by_level_j["hbm"] < plain.energy_by_level_j["hbm"]
+    assert result.power_w_per_device > 0.0
+
+
+def test_energy_adds_up(
+    bert: Workload, cluster: Cluster, lanes: Accelerator, schedules: dict[str, Schedule]
+) -> None:
+    """Levels sum to the batch, power is energy over time and devices, leakage stands apart."""
+    result = evaluate(bert, lanes, cluster, Training(64, 1), (1, 64, 1), cache=schedules)
+    assert result.time_per_batch_s is not None
+    assert result.energy_j_per_batch == sum(result.energy_by_level_j.values())
+    assert result.power_w_per_device == pytest.approx(
+        result.energy_j_per_batch / result.time_per_batch_s / 64
+    )
+    assert result.energy_by_level_j["network"] > 0.0
+    limit_w = 0.9 * result.power_w_per_device
+    limited = evaluate(
+        bert, lanes, cluster, Training(64, 1), (1, 64, 1), cache=schedules, power_limit_w=limit_w
+    )
+    assert not limited.feasible
+    assert limited.violation == pytest.approx(1 / 0.9 - 1)
+    assert "above the limit" in str(limited.reason)
+    assert 0.0 < result.static_power_w_per_device < 100.0
