@@ -59,7 +59,7 @@ def show(
     from phaze_opt.codec import to_builtins
     from phaze_opt.hardware.presets import accelerator_presets, load_accelerator
 
-    chip = load_accelerator(name, read_assignments(changes or []))
+    chip = load_accelerator(name, **read_assignments(changes or []))
     preset = accelerator_presets().get(name)
     plain: dict[str, Any] = {
         "name": name,

@@ -123,7 +123,7 @@ def _load(name: str, changes: list[str] | None) -> Accelerator:
     """Read the accelerator with its changed fields."""
     from phaze_opt.hardware.presets import load_accelerator
 
-    return load_accelerator(name, read_assignments(changes or []))
+    return load_accelerator(name, **read_assignments(changes or []))
 
 
 def _print(estimate: SingleEstimate) -> None:

@@ -109,7 +109,7 @@ class PointOptions:
         """Read the accelerator with its changed fields."""
         from phaze_opt.hardware.presets import load_accelerator
 
-        return load_accelerator(self.accelerator, read_assignments(self.changes or []))
+        return load_accelerator(self.accelerator, **read_assignments(self.changes or []))
 
     def load_cluster(self) -> Cluster:
         """Read the network."""

@@ -56,7 +56,7 @@ def run_case(case: dict[str, Any], cache: dict[str, Schedule]) -> Evaluation:
     placement = case["placement"]
     return evaluate(
         load_workload(case["model"], tensor_parallel=(1,), microbatch=(1, 2)),
-        load_accelerator(case["accelerator"], case["set"]),
+        load_accelerator(case["accelerator"], **case["set"]),
         load_cluster(case["cluster"], case["devices"]),
         Training(case["global_batch"], case["microbatch"], case["recompute"], case["optimizer"]),
         placement if placement == "solve" else tuple(placement),

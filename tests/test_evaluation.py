@@ -115,7 +115,7 @@ def test_a_slower_part_never_speeds_the_batch_up(
 
 def test_an_infeasible_point_says_what_does_not_fit(bert: Workload, cluster: Cluster) -> None:
     """Too little memory gives the reason, no placement, and how far it is off."""
-    tiny = load_accelerator("tpuv4-lanes", {"hbm_bytes": "2000000"})
+    tiny = load_accelerator("tpuv4-lanes", hbm_bytes=2_000_000)
     result = evaluate(bert, tiny, cluster, Training(64, 1))
     assert not result.feasible
     assert result.reason is not None
@@ -205,8 +205,8 @@ def test_a_width_or_microbatch_that_was_not_captured_is_refused(
 
 def test_more_memory_makes_an_infeasible_point_feasible(bert: Workload, cluster: Cluster) -> None:
     """A model that does not fit a small memory fits a larger one, and no slower."""
-    small = load_accelerator("tpuv4-lanes", {"hbm_bytes": str(GIB // 8)})
-    large = load_accelerator("tpuv4-lanes", {"hbm_gib": "80"})
+    small = load_accelerator("tpuv4-lanes", hbm_bytes=GIB // 8)
+    large = load_accelerator("tpuv4-lanes", hbm_gib=80)
     training = Training(64, 1, "none", "adam")
     before = evaluate(bert, small, cluster, training)
     after = evaluate(bert, large, cluster, training)

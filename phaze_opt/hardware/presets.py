@@ -20,7 +20,10 @@ _SCALED_KEYS = {
     "hbm_gib": ("hbm_bytes", GIB),
     "clock_ghz": ("clock_hz", 1e9),
 }
-"""Convenient keys of ``--set``: the field they set, and the factor."""
+"""Keys in convenient units: the field that each sets, and the factor to the field's unit."""
+
+FieldValue = str | float | bool | None
+"""A changed field as `load_accelerator` takes it: a number, a switch, or either as text."""
 
 
 @dataclass(frozen=True)
@@ -56,21 +59,24 @@ def accelerator_presets() -> dict[str, AcceleratorPreset]:
     return {name: _preset(name, entry, sources) for name, entry in table.items()}
 
 
-def load_accelerator(name_or_path: str, overrides: Mapping[str, str] | None = None) -> Accelerator:
-    """Return a preset, or read a TOML file, and change single fields.
+def load_accelerator(name_or_path: str, /, **fields: FieldValue) -> Accelerator:
+    """Return a preset, or the accelerator of a TOML file, with some of its fields changed.
 
     Parameters
     ----------
     name_or_path
-        A preset's name, or the path of a file ending in ``.toml`` with the fields of `Accelerator`.
-    overrides
-        Field names (or ``glb_mib``, ``hbm_gib``, ``clock_ghz``) with their values as text. A
-        private buffer of the default size follows a changed PE array.
+        Name of a preset, or path of a file ending in ``.toml`` with the fields of `Accelerator`.
+    **fields
+        Fields of `Accelerator` to change (the calibration aside), and ``glb_mib``, ``hbm_gib`` and
+        ``clock_ghz`` in their own units. Values are numbers, or numbers as text, as ``--set`` gives
+        them. A private buffer of the default size follows a changed PE array.
 
     Raises
     ------
     InputError
         If the preset, a field or a value is not allowed.
+    NotFoundError
+        If there is no such file.
     """
     if name_or_path.endswith(".toml"):
         path = Path(name_or_path)
@@ -81,22 +87,22 @@ def load_accelerator(name_or_path: str, overrides: Mapping[str, str] | None = No
         if name_or_path not in presets:
             raise unknown_name("accelerator", name_or_path, presets)
         accelerator = presets[name_or_path].accelerator
-    return change_fields(accelerator, overrides or {})
+    return _with_fields(accelerator, fields)
 
 
-def change_fields(accelerator: Accelerator, overrides: Mapping[str, str]) -> Accelerator:
-    """Change single fields of an accelerator; see `load_accelerator`."""
+def _with_fields(accelerator: Accelerator, fields: Mapping[str, FieldValue]) -> Accelerator:
+    """Change fields of an accelerator; see `load_accelerator`."""
     types = {
-        field.name: field.type
+        field.name: str(field.type)
         for field in dataclasses.fields(Accelerator)
         if field.name != "calibration"
     }
     changes: dict[str, Any] = {}
-    for key, text in overrides.items():
+    for key, value in fields.items():
         if key not in types and key not in _SCALED_KEYS:
             raise unknown_name("accelerator field", key, [*types, *_SCALED_KEYS])
         name, factor = _SCALED_KEYS.get(key, (key, 1))
-        changes[name] = _parse(key, text, str(types[name]), factor)
+        changes[name] = _read_value(key, value, types[name], factor)
     # A buffer that has the size of the rule keeps following it; one that was stated stays.
     if accelerator.l2_tc_bytes == default_l2_bytes(accelerator.pe_x * accelerator.pe_y):
         changes.setdefault("l2_tc_bytes", 0)
@@ -123,20 +129,26 @@ def _preset(name: str, entry: Mapping[str, Any], sources: Mapping[str, str]) -> 
     return AcceleratorPreset(name, entry["description"], accelerator, provenance)
 
 
-def _parse(key: str, text: str, type_name: str, factor: float) -> bool | int | float:
-    """Read one value of ``--set`` as the type of its field."""
+def _read_value(
+    key: str, value: FieldValue, type_name: str, factor: float
+) -> bool | int | float | None:
+    """Read one changed value as the type of its field."""
     if type_name == "bool":
-        if text.lower() not in ("true", "false"):
-            raise InputError(f"{key} is {text!r}, but it must be true or false.")
-        return text.lower() == "true"
+        if str(value).lower() not in ("true", "false"):
+            raise InputError(f"{key} is {value!r}, but it must be true or false.")
+        return str(value).lower() == "true"
+    if value is None and "None" in type_name:
+        return None
+    if not isinstance(value, str | int | float) or isinstance(value, bool):
+        raise InputError(f"{key} is {value!r}, but it must be a number.")
     try:
-        value = float(text) * factor
+        number = float(value) * factor
     except ValueError:
-        raise InputError(f"{key} is {text!r}, but it must be a number.") from None
+        raise InputError(f"{key} is {value!r}, but it must be a number.") from None
     if type_name != "int":
-        return value
-    if factor != 1 and math.isfinite(value):
-        value = float(round(value))
-    if not value.is_integer():
-        raise InputError(f"{key} is {text!r}, but it must give a whole number.")
-    return int(value)
+        return number
+    if factor != 1 and math.isfinite(number):
+        number = float(round(number))
+    if not number.is_integer():
+        raise InputError(f"{key} is {value!r}, but it must give a whole number.")
+    return int(number)

@@ -97,8 +97,8 @@ def resolve(spec: StudySpec, workload: Workload, cost_model_version: str) -> Res
         raise InputError(f"baselines is {list(spec.baselines)}, but it must list different ones.")
     return ResolvedStudy(
         spec=spec,
-        base=load_accelerator(spec.space.base, {}),
-        baselines=tuple(Baseline(name, load_accelerator(name, {})) for name in spec.baselines),
+        base=load_accelerator(spec.space.base),
+        baselines=tuple(Baseline(name, load_accelerator(name)) for name in spec.baselines),
         cluster=load_cluster(spec.cluster, spec.devices),
         area_limit_mm2=area_limit_mm2(spec),
         workload_hash=content_hash(workload),
@@ -110,4 +110,4 @@ def area_limit_mm2(spec: StudySpec) -> float:
     """Return the largest area that a study allows."""
     if spec.area.max_mm2 is not None:
         return spec.area.max_mm2
-    return load_accelerator(spec.area.max_of, {}).area_under(spec.area.model)
+    return load_accelerator(spec.area.max_of).area_under(spec.area.model)

@@ -18,7 +18,7 @@ from phaze_opt.workload.zoo import load_workload
 def test_evaluate(benchmark: BenchmarkFixture, model: str, chip: str) -> None:
     """One point at widths 1 to 8 on 1024 devices: estimates, schedules and placement anew."""
     workload = load_workload(model, tensor_parallel=(1, 2, 4, 8), microbatch=(1,))
-    accelerator = load_accelerator(chip, {"hbm_gib": "80"})
+    accelerator = load_accelerator(chip, hbm_gib=80)
     cluster = load_cluster("tpuv4-ici-flat", 1024)
     training = Training(1024, 1, "full", "sgd")
     # The first evaluation compiles, or loads what was compiled.

@@ -27,13 +27,13 @@ def load_bert(*, microbatch: int, sequence_parallel: bool, tensor: int | None = 
 
 
 @pytest.mark.benchmark(group="explain")
-@pytest.mark.parametrize("changes", [{}, {"hbm_gib": "1"}], ids=["fits", "does not fit"])
-def test_explain(benchmark: BenchmarkFixture, changes: dict[str, str]) -> None:
+@pytest.mark.parametrize("changes", [{}, {"hbm_gib": 1}], ids=["fits", "does not fit"])
+def test_explain(benchmark: BenchmarkFixture, changes: dict[str, int]) -> None:
     """A point of BERT-Large on 1024 devices, from captured layers, without known schedules."""
     options: dict[str, Any] = {"global_batch": 4096, "microbatch": 4, "optimizer": "adam"}
     point = Point(
         load_bert(microbatch=4, sequence_parallel=False),
-        load_accelerator("tpuv4-lanes", changes),
+        load_accelerator("tpuv4-lanes", **changes),
         load_cluster("tpuv4-ici-flat", 1024),
         Training(**options),
     )

@@ -29,4 +29,4 @@ def test_what_cannot_be_built_is_refused(change: str, message: str) -> None:
     """Arrays and lanes larger than any chip, or without room for a value, raise a sentence."""
     field, value = change.split("=")
     with pytest.raises(InputError, match=message):
-        check_chip(load_accelerator("a100-80", {field: value}))
+        check_chip(load_accelerator("a100-80", **{field: value}))

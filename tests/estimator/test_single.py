@@ -61,9 +61,7 @@ def test_two_parts_together_are_never_slower(
 
 def test_the_groups_of_a_batch_are_named() -> None:
     """Eight products fill the cores; the ninth runs after them with a tiling of its own."""
-    chip = load_accelerator(
-        "tpuv4-lanes", {"glb_bytes_per_cycle": "1e9", "hbm_bytes_per_s": "1e18"}
-    )
+    chip = load_accelerator("tpuv4-lanes", glb_bytes_per_cycle=1e9, hbm_bytes_per_s=1e18)
     estimate = estimate_gemm(Gemm(64, 64, 4096, batch=9), chip)
     assert estimate.tiling is not None
     assert estimate.tiling.products == 8
@@ -119,7 +117,7 @@ def test_vector_nonsense_is_refused(
 
 def test_chips_that_cannot_exist_are_refused() -> None:
     """Neither products nor vector operators are estimated for an array larger than a chip."""
-    chip = load_accelerator("a100-80", {"pe_x": "100000"})
+    chip = load_accelerator("a100-80", pe_x=100_000)
     with pytest.raises(InputError, match="larger than a chip"):
         estimate_gemm(Gemm(64, 64, 64), chip)
     with pytest.raises(InputError, match="larger than a chip"):

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,15 +41,13 @@ def test_presets_have_their_stated_peak(name: str, peak_tflops: float) -> None:
 def test_the_two_baselines_differ_only_in_lanes() -> None:
     """``tpuv4-lanes`` is ``tpuv4-phaze`` with eight times the vector lanes."""
     phaze = load_accelerator("tpuv4-phaze")
-    assert load_accelerator("tpuv4-phaze", {"pe_vc": "1024"}) == load_accelerator("tpuv4-lanes")
+    assert load_accelerator("tpuv4-phaze", pe_vc=1024) == load_accelerator("tpuv4-lanes")
     assert (phaze.num_tc, phaze.pe_x, phaze.num_vc, phaze.pe_vc) == (8, 128, 2, 128)
 
 
 def test_changed_fields_take_the_given_units() -> None:
     """The scaled keys set bytes and hertz; a default private buffer follows the array."""
-    changed = load_accelerator(
-        "tpuv4-phaze", {"glb_mib": "64", "hbm_gib": "80", "clock_ghz": "1.2", "pe_x": "64"}
-    )
+    changed = load_accelerator("tpuv4-phaze", glb_mib=64, hbm_gib="80", clock_ghz=1.2, pe_x="64")
     assert changed.glb_bytes == 64 * MIB
     assert changed.hbm_bytes == 80 * GIB
     assert changed.clock_hz == pytest.approx(1.2e9)
@@ -74,17 +73,21 @@ def test_a_file_is_read_like_a_preset(tmp_path: Path) -> None:
         ("tpuv4-phaze", {"pe_z": "1"}, "Did you mean 'pe_"),  # unknown field
         ("tpuv4-phaze", {"pe_x": "wide"}, "must be a number"),  # not a number
         ("tpuv4-phaze", {"pe_x": "1.5"}, "whole number"),  # not a whole number
+        ("tpuv4-phaze", {"pe_x": 1.5}, "pe_x is 1.5, but it must give a whole"),  # the same number
+        ("tpuv4-phaze", {"pe_x": True}, "must be a number"),  # a switch
+        ("tpuv4-phaze", {"pe_x": None}, "must be a number"),  # nothing
+        ("tpuv4-phaze", {"name_or_path": 3}, "Unknown accelerator field"),  # a parameter's name
         ("tpuv4-phaze", {"num_tc": "0"}, "num_tc is 0"),  # zero
         ("tpuv4-phaze", {"clock_hz": "nan"}, "clock_hz is nan"),  # not finite
         ("tpuv4-phaze", {"concurrent_operators": "maybe"}, "true or false"),  # not a Boolean
     ],
 )
 def test_bad_input_is_refused_with_a_sentence(
-    name: str, overrides: dict[str, str], message: str
+    name: str, overrides: dict[str, Any], message: str
 ) -> None:
     """Unknown names and impossible values raise one sentence that says what is allowed."""
     with pytest.raises(InputError, match=message):
-        load_accelerator(name, overrides)
+        load_accelerator(name, **overrides)
 
 
 @pytest.mark.parametrize(

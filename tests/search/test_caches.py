@@ -31,7 +31,7 @@ from tests.search.fakes import TOY, toy_evaluator
 
 _COMPUTED = toy_evaluator(
     TOY,
-    load_accelerator("tpuv4-phaze", {}),
+    load_accelerator("tpuv4-phaze"),
     load_cluster("tpuv4-ici-flat", 8),
     Training(global_batch=64, microbatch=1, recompute="none", optimizer="sgd"),
     {},

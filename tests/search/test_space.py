@@ -57,7 +57,7 @@ def test_tied_lanes_follow_the_array(point: DesignPoint) -> None:
 @given(points(FREE))
 def test_accelerator_shows_its_point(point: DesignPoint) -> None:
     """The accelerator of a point is described by that point again."""
-    chip = point.accelerator(load_accelerator("tpuv4-phaze", {}))
+    chip = point.accelerator(load_accelerator("tpuv4-phaze"))
     assert point_of_accelerator(chip, point.microbatch, point.recompute) == point
     assert chip.l2_tc_bytes == max(1024, 16 * point.pe_x * point.pe_y)
 
@@ -66,7 +66,7 @@ def test_accelerator_shows_its_point(point: DesignPoint) -> None:
 def test_baselines_lie_in_the_quickstart(name: str) -> None:
     """Both baselines are points of the quickstart's space."""
     space = read_spec(QUICKSTART).space
-    assert contains(space, point_of_accelerator(load_accelerator(name, {}), 4, "none"))
+    assert contains(space, point_of_accelerator(load_accelerator(name), 4, "none"))
 
 
 def test_paper_space_has_its_candidates() -> None:
