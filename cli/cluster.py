@@ -83,7 +83,7 @@ def collective(
     Example: phaze-opt cluster collective dgx-a100 --group 64 --size-bytes 1e9
     """
     from phaze_opt.network.cluster import load_cluster
-    from phaze_opt.network.volume import collective_cost
+    from phaze_opt.network.collective import collective_cost
 
     # A torus is cut to the slice that a job of this extent gets.
     cluster = load_cluster(name, max(1, group * stride))

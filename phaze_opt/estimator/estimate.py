@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from phaze_opt.arrays import BoolArray, FloatArray, IntArray
+from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.estimator.gemm_kernel import ELEMENT_BYTES
 from phaze_opt.estimator.operator_table import OperatorTable, operator_table
 from phaze_opt.estimator.tensor_core import Column, gemm_table
@@ -23,7 +23,7 @@ from phaze_opt.estimator.vector_core import vector_cycles
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.energy import energy_per_event
 from phaze_opt.network.cluster import Cluster
-from phaze_opt.network.collective import collective_s
+from phaze_opt.network.collective import collective_cost
 from phaze_opt.workload.graph import OperatorGraph
 
 RESOURCES = ("compute", "lanes", "glb", "hbm", "link", "overhead")
@@ -169,13 +169,13 @@ def estimate_table(
         As `estimate`.
     """
     table = operator_table(graph)
-    link_s = _link_seconds(table, cluster, tensor_parallel)
+    communication = _communication(table, cluster, tensor_parallel)
     count = len(accelerators)
     # Both modes in one table: half the calls.
     both = _mode(
         table,
         [*accelerators, *accelerators],
-        link_s,
+        communication,
         [1] * count + [chip.num_tc for chip in accelerators],
         [1] * count + [chip.num_vc for chip in accelerators],
     )
@@ -198,26 +198,27 @@ def estimate_on_cores(
     mode = _mode(
         table,
         [accelerator],
-        _link_seconds(table, cluster, 1),
+        _communication(table, cluster, 1),
         [min(cores, accelerator.num_tc)],
         [min(cores, accelerator.num_vc)],
     )
     return mode.rows(0)
 
 
-def _link_seconds(table: OperatorTable, cluster: Cluster, tensor_parallel: int) -> FloatArray:
-    """Network time of each operator; zero for those that do not communicate."""
-    return np.array(
-        [
-            0.0
-            if op.collective is None
-            else collective_s(
-                op.collective.kind, op.collective.size_bytes, tensor_parallel, cluster
-            )
-            for op in table.operators
-        ],
-        dtype=np.float64,
-    )
+def _communication(
+    table: OperatorTable, cluster: Cluster, tensor_parallel: int
+) -> tuple[FloatArray, FloatArray]:
+    """Return network seconds, and bytes that a device sends, of each operator.
+
+    Both are zero for operators that do not communicate.
+    """
+    seconds, sent_bytes = np.zeros(len(table.operators)), np.zeros(len(table.operators))
+    for index, operator in enumerate(table.operators):
+        if operator.collective is not None:
+            kind, size_bytes = operator.collective.kind, operator.collective.size_bytes
+            cost = collective_cost(kind, size_bytes, tensor_parallel, cluster)
+            seconds[index], sent_bytes[index] = cost.time_s, sum(cost.bytes_by_level)
+    return seconds, sent_bytes
 
 
 def _column(accelerators: Sequence[Accelerator], name: str) -> FloatArray:
@@ -294,7 +295,7 @@ def _traffic(
 def _mode(
     table: OperatorTable,
     accelerators: Sequence[Accelerator],
-    link_s: FloatArray,
+    communication: tuple[FloatArray, FloatArray],
     tensor_cores: Sequence[int],
     vector_cores: Sequence[int],
 ) -> ModeEstimate:
@@ -314,7 +315,7 @@ def _mode(
     glb_s = glb_bytes / (_column(accelerators, "glb_bytes_per_cycle") * clock_hz)
     hbm_bytes = traffic.hbm_read + traffic.hbm_write
     hbm_s = hbm_bytes / _column(accelerators, "sustained_hbm_bytes_per_s")
-    link_s = np.broadcast_to(link_s, tc_s.shape)
+    link_s = np.broadcast_to(communication[0], tc_s.shape)
     busy_s = np.maximum.reduce([tc_s, vc_s, glb_s, hbm_s, link_s])
     overhead_s = np.array([[chip.calibration.operator_overhead_s] for chip in accelerators])
     return ModeEstimate(
@@ -324,7 +325,7 @@ def _mode(
         glb_s=glb_s,
         hbm_s=hbm_s,
         link_s=link_s,
-        energy_by_level_j=_energy_by_level_j(table, accelerators, traffic, link_s > 0.0),
+        energy_by_level_j=_energy_by_level_j(table, accelerators, traffic, communication[1]),
     )
 
 
@@ -332,7 +333,7 @@ def _energy_by_level_j(
     table: OperatorTable,
     accelerators: Sequence[Accelerator],
     traffic: _Traffic,
-    communicates: BoolArray,
+    sent_bytes: FloatArray,
 ) -> FloatArray:
     """Dynamic energy by `ENERGY_LEVELS`, of shape (accelerators, operators, levels).
 
@@ -353,6 +354,6 @@ def _energy_by_level_j(
         + traffic.glb_read * joules.l2_tc_write_j_per_byte,
         glb_reads * joules.glb_read_j_per_byte + glb_writes * joules.glb_write_j_per_byte,
         (traffic.hbm_read + traffic.hbm_write) * joules.hbm_j_per_byte,
-        table.link_bytes * communicates * joules.network_j_per_byte,
+        sent_bytes * joules.network_j_per_byte,
     ]
     return np.stack(np.broadcast_arrays(*levels), axis=-1)

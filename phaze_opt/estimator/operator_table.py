@@ -12,9 +12,6 @@ from phaze_opt.estimator.gemm_kernel import ELEMENT_BYTES
 from phaze_opt.estimator.vector_core import ROW_ELEMENT_BYTES, vector_operator
 from phaze_opt.workload.graph import Operator, OperatorGraph
 
-_SENT_PER_BYTE = {"all_reduce": 2.0, "reduce_scatter": 1.0, "all_gather": 1.0}
-"""Bytes that each device of a large group sends per byte of the whole tensor."""
-
 
 @dataclass(frozen=True, eq=False)
 class OperatorTable:
@@ -35,9 +32,8 @@ class OperatorTable:
         Size of a row in fp32, and what is read again in total where it does not fit.
     read_bytes, write_bytes : (operators,)
         Compulsory traffic.
-    has_work, macs, link_bytes : (operators,)
-        Whether the operator takes time; multiply-accumulates; bytes that a device sends in its
-        collective.
+    has_work, macs : (operators,)
+        Whether the operator takes time; multiply-accumulates.
     """
 
     gemms: IntArray
@@ -54,7 +50,6 @@ class OperatorTable:
     write_bytes: FloatArray
     has_work: FloatArray
     macs: FloatArray
-    link_bytes: FloatArray
     operators: tuple[Operator, ...]
 
 
@@ -104,15 +99,6 @@ def operator_table(graph: OperatorGraph) -> OperatorTable:
             [bool(op.gemms or op.vector or op.collective) for op in operators], dtype=np.float64
         ),
         macs=np.array([op.flops / 2 for op in operators], dtype=np.float64),
-        link_bytes=np.array(
-            [
-                _SENT_PER_BYTE[op.collective.kind] * op.collective.size_bytes
-                if op.collective
-                else 0.0
-                for op in operators
-            ],
-            dtype=np.float64,
-        ),
         operators=operators,
     )
 

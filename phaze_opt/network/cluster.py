@@ -176,3 +176,41 @@ def _slice(pod: tuple[int, ...], devices: int) -> tuple[int, ...]:
         shortest = min(free, key=lambda axis: (axes[axis], axis))
         axes[shortest] = min(2 * axes[shortest], pod[shortest])
     return tuple(axes)
+
+
+def outermost_level(group: int, cluster: Cluster, stride: int = 1) -> int:
+    """Return the index of the outermost level that joins ``group`` ranks ``stride`` apart.
+
+    Groups start at multiples of their own extent, ``group · stride``.
+
+    Raises
+    ------
+    InputError
+        If even the outermost level is too small.
+    """
+    reach = 1
+    for index, level in enumerate(cluster.levels):
+        if level.group_size is None:
+            return index
+        reach *= level.group_size
+        if group * stride <= reach:
+            return index
+    raise InputError(
+        f"A group of {group} ranks {stride} apart needs {group * stride} devices, but the network "
+        f"of {cluster.name!r} joins at most {reach}."
+    )
+
+
+def units_and_extents(cluster: Cluster, index: int) -> tuple[int, tuple[int, ...]]:
+    """Return the devices of one unit of a ring or torus level, and its extents in units.
+
+    Parameters
+    ----------
+    cluster
+        The network.
+    index
+        Of the level.
+    """
+    below = math.prod(level.group_size or 1 for level in cluster.levels[:index])
+    level = cluster.levels[index]
+    return below, level.axes or (level.group_size or -(-cluster.devices // below),)

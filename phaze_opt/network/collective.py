@@ -1,8 +1,10 @@
-"""Time of collectives and of point-to-point messages on a cluster, by the α–β model.
+"""What collectives and point-to-point messages cost on a cluster: seconds and bytes sent.
 
-A group of devices is ``group`` ranks, ``stride`` apart. Every algorithm costs ``a + b · bytes``,
-its own ``a`` (messages × latency) and ``b`` (share of the tensor over the bandwidth per device and
-direction), so a collective is a lower envelope of a few lines: see `collective_terms`.
+This is the only description of both. A group of devices is ``group`` ranks, ``stride`` apart. Every
+algorithm is a `Term`: its time is ``a + b · bytes`` by the α–β model, with its own ``a`` (messages
+× latency) and ``b`` (share of the tensor over the bandwidth per device and direction), and it sends
+a share of the tensor over each level. A collective takes the algorithm with the least time, so its
+time is a lower envelope of a few lines: see `collective_terms`.
 
 All groups of one extent and stride communicate at the same time. On a switch each has links of its
 own. On a ring or torus, groups whose ranks are some places apart pass through one another's
@@ -18,12 +20,20 @@ from __future__ import annotations
 import itertools
 import math
 import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from phaze_opt.errors import InputError
-from phaze_opt.network.cluster import Cluster, NetworkLevel
-from phaze_opt.network.torus import is_grid, ring_load, shift_load
+from phaze_opt.network.cluster import (
+    Cluster,
+    NetworkLevel,
+    outermost_level,
+    units_and_extents,
+)
+from phaze_opt.network.term import Term, cheapest, nothing_sent
+from phaze_opt.network.torus import is_grid, ring_load
 
 Axes = tuple[tuple[int, float], ...]
 """Members along each axis of a level, and the links that a ring through them has for itself.
@@ -36,16 +46,35 @@ CollectiveName = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_a
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
 
 
-class Term(NamedTuple):
-    """One algorithm's cost ``latency_s + size_bytes · s_per_byte``."""
+@dataclass(frozen=True)
+class CollectiveCost:
+    """One collective by its cheapest algorithm.
+
+    Attributes
+    ----------
+    algorithm
+        Its name; ``"none"`` for a single device.
+    time_s
+        Its time.
+    bytes_by_level
+        Sent per device over each level, innermost first; see `Term.sent_per_byte`.
+    """
 
     algorithm: str
-    latency_s: float
-    s_per_byte: float
+    time_s: float
+    bytes_by_level: tuple[float, ...]
 
-    def seconds(self, size_bytes: float) -> float:
-        """Return the time for a whole (unsharded) tensor of this size."""
-        return self.latency_s + size_bytes * self.s_per_byte
+
+def collective_cost(
+    kind: CollectiveName, size_bytes: float, group: int, cluster: Cluster, stride: int = 1
+) -> CollectiveCost:
+    """Return seconds and bytes of one collective by its cheapest algorithm.
+
+    Parameters and errors are those of `collective_s`.
+    """
+    best = cheapest(collective_terms(kind, group, cluster, stride), size_bytes)
+    sent = tuple(share * size_bytes for share in best.sent_per_byte)
+    return CollectiveCost(best.algorithm, best.seconds(size_bytes), sent)
 
 
 def collective_s(
@@ -76,79 +105,6 @@ def collective_s(
     return min(t.seconds(size_bytes) for t in collective_terms(kind, group, cluster, stride))
 
 
-def send_receive_s(size_bytes: float, cluster: Cluster, stride: int = 1, group: int = 2) -> float:
-    """Return the time of one message between neighbours of a pipeline.
-
-    The slowest link between any two consecutive ranks counts; on a torus the messages of all
-    devices of a stage share the links that they pass through.
-
-    Parameters
-    ----------
-    size_bytes
-        Of the message, per device.
-    cluster
-        The network.
-    stride
-        Distance of consecutive ranks (the devices of one stage).
-    group
-        Ranks in the chain; a single one sends nothing.
-    """
-    if group == 1:
-        return 0.0
-    index = outermost_level(group, cluster, stride)
-    level = cluster.levels[index]
-    sharing = messages_per_link(cluster, index, stride)
-    return level.latency_s + size_bytes / level.link_bytes_per_s * sharing
-
-
-def messages_per_link(cluster: Cluster, index: int, stride: int) -> int:
-    """Return how many messages share a link when every rank sends to the one a stride further.
-
-    Parameters
-    ----------
-    cluster
-        The network.
-    index
-        Of the level that the messages take.
-    stride
-        Distance of sender and receiver in ranks.
-    """
-    if cluster.levels[index].topology == "switch":
-        return 1
-    below, extents = _units_and_extents(cluster, index)
-    return shift_load(extents, -(-stride // below))
-
-
-def _units_and_extents(cluster: Cluster, index: int) -> tuple[int, tuple[int, ...]]:
-    """Return the devices of one unit of a ring or torus level, and its extents in units."""
-    below = math.prod(level.group_size or 1 for level in cluster.levels[:index])
-    level = cluster.levels[index]
-    return below, level.axes or (level.group_size or -(-cluster.devices // below),)
-
-
-def outermost_level(group: int, cluster: Cluster, stride: int = 1) -> int:
-    """Return the index of the outermost level that joins ``group`` ranks ``stride`` apart.
-
-    Groups start at multiples of their own extent, ``group · stride``.
-
-    Raises
-    ------
-    InputError
-        If even the outermost level is too small.
-    """
-    reach = 1
-    for index, level in enumerate(cluster.levels):
-        if level.group_size is None:
-            return index
-        reach *= level.group_size
-        if group * stride <= reach:
-            return index
-    raise InputError(
-        f"A group of {group} ranks {stride} apart needs {group * stride} devices, but the network "
-        f"of {cluster.name!r} joins at most {reach}."
-    )
-
-
 @lru_cache(maxsize=65536)
 def collective_terms(
     kind: CollectiveName, group: int, cluster: Cluster, stride: int = 1
@@ -164,7 +120,7 @@ def collective_terms(
     if group < 1:
         raise InputError(f"group is {group}, but it must be at least 1.")
     if group == 1:
-        return (Term("none", 0.0, 0.0),)
+        return (nothing_sent(cluster),)
     terms = _flat_terms(kind, group, cluster, stride)
     members = members_per_level(group, cluster, stride)
     if members is not None and (len(members) > 1 or cluster.levels[0].topology != "switch"):
@@ -204,7 +160,7 @@ def _cuts(cluster: Cluster, index: int) -> list[int]:
     """Return the ranks at which lines along the axes of a ring or torus level begin and end."""
     if cluster.levels[index].topology == "switch":
         return []
-    below, extents = _units_and_extents(cluster, index)
+    below, extents = units_and_extents(cluster, index)
     # No group reaches beyond the end of the outermost level.
     last = -1 if index == len(cluster.levels) - 1 else None
     return list(itertools.accumulate((below, *extents), operator.mul))[:last]
@@ -218,12 +174,19 @@ def _flat_terms(kind: CollectiveName, group: int, cluster: Cluster, stride: int)
     used = [levels[index] for index in indices]
     latency_s = max(level.latency_s for level in used)
     s_per_byte = max(_ring_s_per_byte(group, cluster, stride, index) for index in indices)
+    joined = _joined(group, cluster, stride)
     share = (group - 1) / group
+
+    def term(algorithm: str, messages: int, share: float, sent: Sequence[float]) -> Term:
+        passes = 2 if kind == "all_reduce" else 1
+        unused = (0.0,) * (len(cluster.levels) - len(sent))
+        shares = tuple(passes * part for part in sent) + unused
+        return Term(algorithm, passes * messages * latency_s, passes * share * s_per_byte, shares)
+
     if kind == "all_to_all":
         hops = 1.0 if all(level.topology == "switch" for level in used) else max(1.0, group / 4)
-        return [Term("pairwise", (group - 1) * latency_s, share * s_per_byte * hops)]
-    passes = 2 if kind == "all_reduce" else 1
-    ring = Term("ring", passes * (group - 1) * latency_s, passes * share * s_per_byte)
+        return [term("pairwise", group - 1, share * hops, _pairwise_shares(joined))]
+    ring = term("ring", group - 1, share, _ring_shares(joined))
     if any(level.topology != "switch" for level in used):
         return [ring]
     # Recursive halving and doubling over the largest power of two; the ranks beyond it hand their
@@ -231,9 +194,58 @@ def _flat_terms(kind: CollectiveName, group: int, cluster: Cluster, stride: int)
     steps = group.bit_length() - 1
     core = 1 << steps
     fold = 1 if core < group else 0
-    per_pass = (core - 1) / core + fold
-    tree = Term("tree", passes * (steps + fold) * latency_s, passes * per_pass * s_per_byte)
-    return [ring, tree]
+    return [ring, term("tree", steps + fold, (core - 1) / core + fold, _tree_shares(joined))]
+
+
+def _joined(group: int, cluster: Cluster, stride: int) -> list[int]:
+    """Return how many members of the group one unit of each level joins."""
+    joined, reach = [], 1
+    for level in cluster.levels[: outermost_level(group, cluster, stride)]:
+        reach *= level.group_size or 1
+        joined.append(min(group, max(1, reach // stride)))
+    return [*joined, group]
+
+
+def _ring_shares(joined: Sequence[int]) -> list[float]:
+    """Return the shares of the tensor that a ring sends over each level in one pass.
+
+    Every device sends (g − 1)/g of it to the next one; at every level one device of each unit has
+    its next one in another unit.
+    """
+    group = joined[-1]
+    units = [group, *(-(-group // members) for members in joined)]
+    # As many devices send beyond their unit as there are units, none if there is only one.
+    beyond = [count if count > 1 else 0 for count in units]
+    share = (group - 1) / group
+    return [share * (beyond[i] - beyond[i + 1]) / group for i in range(len(joined))]
+
+
+def _pairwise_shares(joined: Sequence[int]) -> list[float]:
+    """Return the shares of the tensor where every device sends every other one its part."""
+    group = joined[-1]
+
+    def together(members: int) -> float:
+        """Return the share of all parts that stay inside units of so many members."""
+        whole, rest = divmod(group, members)
+        return float(whole * members**2 + rest**2) / group**2
+
+    inside = [1.0 / group, *(together(members) for members in joined)]
+    return [inside[i + 1] - inside[i] for i in range(len(joined))]
+
+
+def _tree_shares(joined: Sequence[int]) -> list[float]:
+    """Return the shares of the tensor in one pass of recursive halving or doubling.
+
+    It sends half of the tensor half the group away, a quarter of it a quarter away and so on
+    (Thakur et al., 2005). Ranks beyond the largest power of two hand everything to a partner that
+    far away.
+    """
+    group = joined[-1]
+    core = 1 << (group.bit_length() - 1)
+    reached = [1, *(min(core, members) for members in joined)]
+    shares = [(reached[i + 1] - reached[i]) / group for i in range(len(joined))]
+    shares[-1] += (group - core) / group
+    return shares
 
 
 def _ring_s_per_byte(group: int, cluster: Cluster, stride: int, index: int) -> float:
@@ -244,7 +256,7 @@ def _ring_s_per_byte(group: int, cluster: Cluster, stride: int, index: int) -> f
     level = cluster.levels[index]
     if level.topology == "switch":
         return 1.0 / level.sustained_bytes_per_s
-    below, extents = _units_and_extents(cluster, index)
+    below, extents = units_and_extents(cluster, index)
     units = -(-stride // below)
     members = min(max(1, group * stride // (below * units)), math.prod(extents) // units)
     return ring_load(extents, members, units) / level.link_bytes_per_s
@@ -253,20 +265,25 @@ def _ring_s_per_byte(group: int, cluster: Cluster, stride: int, index: int) -> f
 def _hierarchical_term(kind: CollectiveName, members: tuple[Axes, ...], cluster: Cluster) -> Term:
     """Return the cost of going level by level: reduce-scatter inwards out, all-gather back."""
     latency_s, s_per_byte, shrink = 0.0, 0.0, 1
-    for axes, level in zip(members, cluster.levels, strict=False):
+    sent = [0.0] * len(cluster.levels)
+    for index, (axes, level) in enumerate(zip(members, cluster.levels, strict=False)):
         used = [(count, links) for count, links in axes if count > 1]
         if not used:
             continue
+        # An all-to-all moves the whole tensor at every level, a reduce-scatter what is left of it.
+        left = 1 if kind == "all_to_all" else shrink
         if kind == "all_to_all":
             level_latency_s, level_s_per_byte = _level_all_to_all(used, level)
         else:
             level_latency_s, level_s_per_byte = _level_reduce_scatter(used, level)
         latency_s += level_latency_s
-        # An all-to-all moves the whole tensor at every level, a reduce-scatter what is left of it.
-        s_per_byte += level_s_per_byte / (1 if kind == "all_to_all" else shrink)
-        shrink *= math.prod(count for count, _ in used)
+        s_per_byte += level_s_per_byte / left
+        count = math.prod(count for count, _ in used)
+        sent[index] = (count - 1) / count / left
+        shrink *= count
     passes = 2 if kind == "all_reduce" else 1
-    return Term("hierarchical", passes * latency_s, passes * s_per_byte)
+    shares = tuple(passes * share for share in sent)
+    return Term("hierarchical", passes * latency_s, passes * s_per_byte, shares)
 
 
 def _level_reduce_scatter(

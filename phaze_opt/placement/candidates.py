@@ -13,13 +13,9 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.network.cluster import Cluster
-from phaze_opt.network.collective import (
-    CollectiveName,
-    collective_terms,
-    messages_per_link,
-    outermost_level,
-)
+from phaze_opt.network.cluster import Cluster, outermost_level
+from phaze_opt.network.collective import CollectiveName, collective_terms
+from phaze_opt.network.message import messages_per_link
 from phaze_opt.placement.chain import least_tail_terms
 from phaze_opt.placement.costs import StageCosts, collective_table_s, stage_costs
 from phaze_opt.placement.memory import Shards

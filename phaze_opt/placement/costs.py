@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.network.collective import Term
+from phaze_opt.network.term import Term
 from phaze_opt.placement.memory import UNSHARDED, Shards
 from phaze_opt.placement.placement_problem import LayerCost, PlacementProblem
 from phaze_opt.training import OPTIMIZERS, Optimizer

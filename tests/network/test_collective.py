@@ -6,16 +6,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from phaze_opt.errors import InputError
-from phaze_opt.network.cluster import Cluster, NetworkLevel
+from phaze_opt.network.cluster import Cluster, NetworkLevel, outermost_level
 from phaze_opt.network.collective import (
     COLLECTIVES,
     CollectiveName,
     collective_s,
     collective_terms,
     members_per_level,
-    outermost_level,
-    send_receive_s,
 )
+from phaze_opt.network.message import send_receive_s
 
 kinds = st.sampled_from(COLLECTIVES)
 sizes = st.floats(0.0, 1e12)

@@ -8,12 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from phaze_opt.network.cluster import Cluster, NetworkLevel
-from phaze_opt.network.collective import (
-    collective_terms,
-    members_per_level,
-    messages_per_link,
-    send_receive_s,
-)
+from phaze_opt.network.collective import collective_terms, members_per_level
+from phaze_opt.network.message import messages_per_link, send_receive_s
 from phaze_opt.network.torus import is_grid, ring_load, shift_load
 
 TORUSES = [(8,), (9,), (4, 4), (8, 4), (3, 5), (6, 4), (4, 2, 4), (5, 4, 3), (2, 2, 2), (1, 4, 2)]

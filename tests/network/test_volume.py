@@ -2,13 +2,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import (
     COLLECTIVES,
     CollectiveName,
+    collective_cost,
     collective_s,
     collective_terms,
 )
-from phaze_opt.network.volume import collective_cost
 from tests.network.test_collective import flat, nodes, torus
 
 kinds = st.sampled_from(COLLECTIVES)
@@ -53,13 +54,34 @@ def test_one_flat_level_moves_what_the_algorithm_does(
 
 @given(st.sampled_from(["all_reduce", "reduce_scatter", "all_gather"]), groups)
 def test_levels_share_the_least_volume(kind: CollectiveName, group: int) -> None:
-    """Level by level or by distance, all levels together carry (g − 1) / g of the tensor a pass."""
+    """By every algorithm, all levels together carry (g − 1) / g of the tensor a pass."""
     passes = 2 if kind == "all_reduce" else 1
-    for size in (1.0, 1e12):
-        cost = collective_cost(kind, size, group, nodes())
-        if cost.algorithm != "ring":
-            least = passes * size * (group - 1) / group
-            assert sum(cost.bytes_by_level) == pytest.approx(least)
+    for term in collective_terms(kind, group, nodes()):
+        assert term.all_sent_per_byte == pytest.approx(passes * (group - 1) / group)
+
+
+@given(kinds, st.integers(2, 64), st.sampled_from([1, 2, 4, 8, 16]))
+def test_bytes_are_those_of_every_device_counted(
+    kind: CollectiveName, group: int, stride: int
+) -> None:
+    """The shares of rings and pairwise exchanges are a count over all messages of the group."""
+    cluster = Cluster("nodes", nodes().levels, group * stride)
+    terms = {term.algorithm: term for term in collective_terms(kind, group, cluster, stride)}
+    ranks = [place * stride for place in range(group)]
+    if "ring" in terms:
+        passes = 2 if kind == "all_reduce" else 1
+        share = passes * (group - 1) / group
+        messages = [(rank, ranks[(i + 1) % group], share) for i, rank in enumerate(ranks)]
+        assert terms["ring"].sent_per_byte == pytest.approx(_by_level(messages, group))
+    if "pairwise" in terms:
+        messages = [(a, b, 1.0 / group) for a in ranks for b in ranks if a != b]
+        assert terms["pairwise"].sent_per_byte == pytest.approx(_by_level(messages, group))
+
+
+def _by_level(messages: list[tuple[int, int, float]], group: int) -> tuple[float, float]:
+    """Add up messages (sender, receiver, share) inside nodes of eight and between them."""
+    inside = sum(share for a, b, share in messages if a // 8 == b // 8)
+    return inside / group, (sum(share for _, _, share in messages) - inside) / group
 
 
 def test_nodes_of_eight() -> None:
@@ -73,10 +95,10 @@ def test_nodes_of_eight() -> None:
 
 
 def test_a_group_that_fills_no_whole_nodes_goes_round_a_ring() -> None:
-    """Twelve ranks do not split over nodes of eight: some device sends everything over the link."""
+    """Twelve ranks do not split over nodes of eight: two of them send over the slow link."""
     cost = collective_cost("all_gather", 1.2e12, 12, nodes())
     assert cost.algorithm == "ring"
-    assert cost.bytes_by_level == pytest.approx((1.1e12, 1.1e12))
+    assert cost.bytes_by_level == pytest.approx((1.1e12 * 10 / 12, 1.1e12 * 2 / 12))
 
 
 def test_a_torus_of_equal_axes_uses_all_its_links() -> None:

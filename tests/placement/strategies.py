@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from hypothesis import strategies as st
 
 from phaze_opt.network.cluster import Cluster, NetworkLevel
-from phaze_opt.network.collective import collective_s, send_receive_s
+from phaze_opt.network.collective import collective_s
+from phaze_opt.network.message import send_receive_s
 from phaze_opt.placement.memory import local_parameters, stage_memory
 from phaze_opt.placement.placement_problem import LayerCost, PlacementProblem
 from phaze_opt.training import OPTIMIZERS, OptimizerName, Training

@@ -1,0 +1,59 @@
+"""What a point-to-point message between neighbouring stages of a pipeline costs."""
+
+from __future__ import annotations
+
+from phaze_opt.network.cluster import Cluster, outermost_level, units_and_extents
+from phaze_opt.network.term import Term, nothing_sent
+from phaze_opt.network.torus import shift_load
+
+
+def message_term(cluster: Cluster, stride: int = 1, group: int = 2) -> Term:
+    """Return the cost of one message between neighbours of a pipeline.
+
+    The slowest link between any two consecutive ranks counts; on a torus the messages of all
+    devices of a stage share the links that they pass through.
+
+    Parameters
+    ----------
+    cluster
+        The network.
+    stride
+        Distance of consecutive ranks (the devices of one stage).
+    group
+        Ranks in the chain; a single one sends nothing.
+
+    Returns
+    -------
+    term
+        For the bytes that each device sends.
+    """
+    if group == 1:
+        return nothing_sent(cluster)
+    index = outermost_level(group, cluster, stride)
+    level = cluster.levels[index]
+    s_per_byte = messages_per_link(cluster, index, stride) / level.link_bytes_per_s
+    sent = tuple(float(i == index) for i in range(len(cluster.levels)))
+    return Term("message", level.latency_s, s_per_byte, sent)
+
+
+def send_receive_s(size_bytes: float, cluster: Cluster, stride: int = 1, group: int = 2) -> float:
+    """Return the time of one message of some bytes per device; see `message_term`."""
+    return message_term(cluster, stride, group).seconds(size_bytes)
+
+
+def messages_per_link(cluster: Cluster, index: int, stride: int) -> int:
+    """Return how many messages share a link when every rank sends to the one a stride further.
+
+    Parameters
+    ----------
+    cluster
+        The network.
+    index
+        Of the level that the messages take.
+    stride
+        Distance of sender and receiver in ranks.
+    """
+    if cluster.levels[index].topology == "switch":
+        return 1
+    below, extents = units_and_extents(cluster, index)
+    return shift_load(extents, -(-stride // below))

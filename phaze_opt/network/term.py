@@ -1,0 +1,51 @@
+"""The cost of one way to communicate: seconds and bytes by the size of what is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple, TypeVar
+
+from phaze_opt.arrays import FloatArray
+from phaze_opt.network.cluster import Cluster
+
+Sizes = TypeVar("Sizes", float, FloatArray)
+
+
+class Term(NamedTuple):
+    """One algorithm: its time, and what it sends.
+
+    Attributes
+    ----------
+    algorithm
+        Its name; ``"none"`` for a single device.
+    latency_s, s_per_byte
+        The time is ``latency_s + size_bytes · s_per_byte``.
+    sent_per_byte
+        Bytes that a device sends over each level of the cluster, innermost first, per byte of the
+        tensor: the average over the devices of the group. What a device of a torus passes on for
+        others is not counted.
+    """
+
+    algorithm: str
+    latency_s: float
+    s_per_byte: float
+    sent_per_byte: tuple[float, ...]
+
+    def seconds(self, size_bytes: Sizes) -> Sizes:
+        """Return the time for whole (unsharded) tensors of these sizes."""
+        return self.latency_s + size_bytes * self.s_per_byte
+
+    @property
+    def all_sent_per_byte(self) -> float:
+        """Bytes that a device sends over all levels together, per byte of the tensor."""
+        return sum(self.sent_per_byte)
+
+
+def cheapest(terms: Iterable[Term], size_bytes: float) -> Term:
+    """Return the algorithm with the least time, the first of equal ones."""
+    return min(terms, key=lambda term: term.seconds(size_bytes))
+
+
+def nothing_sent(cluster: Cluster) -> Term:
+    """Return the cost of a group of one device."""
+    return Term("none", 0.0, 0.0, (0.0,) * len(cluster.levels))
