@@ -1,8 +1,9 @@
 """The one way in and out of JSON and TOML for the frozen dataclasses between the rooms.
 
-Reading is strict: types must match, unknown keys are refused with the nearest valid one, and what a
-dataclass refuses in ``__post_init__`` is refused here with the place in the document. Nothing read
-is ever executed.
+Reading is strict: types must match, unknown keys are refused with the nearest valid one, and a
+value that a dataclass refuses in ``__post_init__`` is refused here with its place in the document.
+Equal values are written as equal bytes, whatever the order of the keys in the document that they
+were read from, and whether or not it stated the defaults. Nothing that is read is ever executed.
 
 The data files that come with the package (constants and measured tables, each with its source) are
 read here too: every room keeps its own in its folder ``data``.
@@ -11,28 +12,23 @@ read here too: every room keeps its own in its folder ``data``.
 from __future__ import annotations
 
 import csv
-import dataclasses
 import functools
 import tomllib
-import types
-import typing
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from phaze_opt.errors import InputError, NotFoundError, unknown_name
 
 T = TypeVar("T")
 
-_FIELD_TYPES: dict[Any, dict[str, Any]] = {}
-"""Resolved once per dataclass, because resolving is slow."""
-
 
 def to_json(value: object) -> bytes:
-    """Encode a dataclass (or plain data) as strict JSON; the same value gives the same bytes."""
+    """Encode a dataclass (or plain data) as strict JSON; equal dataclasses give equal bytes."""
     return msgspec.json.encode(value)
 
 
@@ -68,16 +64,29 @@ def from_json(data: bytes | str, kind: type[T], what: str) -> T:
 def from_builtins(plain: object, kind: type[T], what: str) -> T:
     """Build a dataclass from plain data as `from_json` does."""
     try:
-        _refuse_unknown_keys(plain, kind, what)
-        value = msgspec.convert(plain, kind, strict=True)
+        complete = _checked(plain, _described(kind), what, f"value in the {what}:")
+        return msgspec.convert(complete, kind, strict=True)
     except (msgspec.ValidationError, RecursionError) as error:
         raise InputError(f"The {what} is not valid: {str(error).rstrip('.')}.") from None
-    _write_defaults(value)
-    return value
 
 
 def read_file(path: Path, what: str) -> bytes:
-    """Read a file, or say in one sentence why that cannot be done."""
+    """Return the content of a file.
+
+    Parameters
+    ----------
+    path
+        The file.
+    what
+        Its kind, for the error's sentence (for example ``"workload file"``).
+
+    Raises
+    ------
+    NotFoundError
+        If there is no such file.
+    InputError
+        If it cannot be read.
+    """
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -87,7 +96,7 @@ def read_file(path: Path, what: str) -> bytes:
 
 
 def read_toml_file(path: Path, what: str) -> dict[str, Any]:
-    """Read a TOML file of the user's as plain data.
+    """Return a TOML file that the user wrote as plain data.
 
     Raises
     ------
@@ -121,79 +130,69 @@ def data_rows(room: str, name: str) -> list[dict[str, str]]:
 
 
 def _data_text(room: str, name: str) -> str:
-    """Read a data file of the package."""
+    """Return the text of a data file of the package."""
     return resources.files(f"phaze_opt.{room}").joinpath("data", name).read_text("utf-8")
 
 
-def _refuse_unknown_keys(plain: object, kind: Any, what: str) -> None:
-    """Walk plain data beside its type; msgspec ignores unknown keys of dataclasses."""
-    if dataclasses.is_dataclass(kind) and isinstance(plain, Mapping):
-        hints = _field_types(kind)
-        for key, value in plain.items():
-            if key not in hints:
-                raise unknown_name(f"key in the {what}:", key, hints)
-            _refuse_unknown_words(value, hints[key], f"{key} in the {what}:")
-            _refuse_unknown_keys(value, hints[key], what)
-        return
-    arguments = [a for a in typing.get_args(kind) if a is not Ellipsis]
-    if not arguments:
-        return
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        for argument in arguments:
-            if dataclasses.is_dataclass(argument):
-                _refuse_unknown_keys(plain, argument, what)
-    elif isinstance(plain, Mapping):
-        for value in plain.values():
-            _refuse_unknown_keys(value, arguments[-1], what)
-    elif isinstance(plain, list) and len(arguments) == 1:
-        for value in plain:
-            _refuse_unknown_keys(value, arguments[0], what)
-
-
-def _refuse_unknown_words(plain: object, kind: Any, what: str) -> None:
-    """Name what is allowed where one of a few words is expected; msgspec does not."""
-    if isinstance(plain, list):
-        for argument in typing.get_args(kind):
-            for value in plain:
-                _refuse_unknown_words(value, argument, what)
-    elif isinstance(plain, str):
-        words = _words(kind)
-        if words and plain not in words:
-            raise unknown_name(what, plain, words)
-
-
 @functools.cache
-def _words(kind: Any) -> frozenset[str]:
-    """Return the strings that a value of a type can be; none where it can be any or no string."""
-    arguments = typing.get_args(kind)
-    if typing.get_origin(kind) is typing.Literal:
-        return frozenset(each for each in arguments if isinstance(each, str))
-    if typing.get_origin(kind) in (typing.Union, types.UnionType) and str not in arguments:
-        return frozenset().union(*map(_words, arguments))
-    return frozenset()
+def _described(kind: Any) -> inspect.Type:
+    """Describe a type, once."""
+    return inspect.type_info(kind)
 
 
-def _write_defaults(value: Any) -> None:
-    """Write defaults into the instances, as msgspec leaves them to the class and encodes the rest.
+def _checked(plain: Any, kind: inspect.Type, what: str, place: str) -> Any:
+    """Return plain data with unknown keys and words refused, and defaults written out.
 
-    Without this a value that was read would be written, and hashed, without what it did not state.
+    msgspec ignores unknown keys of dataclasses and does not list the words of a ``Literal``. It
+    also leaves a default in the class and encodes only what the instance holds, so that a value
+    that was read would be written, and hashed, without its defaults.
+
+    Parameters
+    ----------
+    plain
+        Dicts, lists and scalars. Data of the wrong type is returned as it is: msgspec refuses it.
+    kind
+        Type of the value that will be built.
+    what
+        What the document is.
+    place
+        Key under which ``plain`` stands in the document.
     """
-    if dataclasses.is_dataclass(value):
-        for name in _field_types(type(value)):
-            inner = getattr(value, name)
-            object.__setattr__(value, name, inner)
-            _write_defaults(inner)
-    elif isinstance(value, Mapping):
-        for inner in value.values():
-            _write_defaults(inner)
-    elif isinstance(value, (list, tuple)):
-        for inner in value:
-            _write_defaults(inner)
+    if isinstance(kind, inspect.UnionType):
+        for member in kind.types:  # at most one of them is a string, and one a dict
+            plain = _checked(plain, member, what, place)
+    elif isinstance(kind, inspect.LiteralType):
+        if isinstance(plain, str) and plain not in kind.values:
+            raise unknown_name(place, plain, map(str, kind.values))
+    elif isinstance(kind, inspect.DataclassType) and isinstance(plain, Mapping):
+        return _checked_fields(plain, kind, what)
+    elif isinstance(kind, inspect.DictType) and isinstance(plain, Mapping):
+        inner = kind.value_type
+        return {key: _checked(value, inner, what, place) for key, value in plain.items()}
+    elif isinstance(kind, (inspect.ListType, inspect.VarTupleType)) and isinstance(plain, list):
+        return [_checked(value, kind.item_type, what, place) for value in plain]
+    return plain
 
 
-def _field_types(kind: Any) -> dict[str, Any]:
-    """Return the resolved type of every field of a dataclass."""
-    if kind not in _FIELD_TYPES:
-        hints = typing.get_type_hints(kind)
-        _FIELD_TYPES[kind] = {field.name: hints[field.name] for field in dataclasses.fields(kind)}
-    return _FIELD_TYPES[kind]
+def _checked_fields(
+    plain: Mapping[Any, Any], kind: inspect.DataclassType, what: str
+) -> dict[str, Any]:
+    """Do the work of `_checked` for a dataclass; the result has the order of its fields."""
+    fields = {field.name: field for field in kind.fields}
+    for key in plain:
+        if key not in fields:
+            raise unknown_name(f"key in the {what}:", key, fields)
+    return {
+        name: _checked(plain[name], field.type, what, f"{name} in the {what}:")
+        if name in plain
+        else _plain_default(field)
+        for name, field in fields.items()
+        if name in plain or not field.required
+    }
+
+
+def _plain_default(field: inspect.Field) -> Any:
+    """Return the default of a field as plain data."""
+    if field.default_factory is msgspec.NODEFAULT:
+        return to_builtins(field.default)
+    return to_builtins(field.default_factory())
