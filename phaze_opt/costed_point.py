@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from phaze_opt.errors import InputError
-from phaze_opt.estimator.limits import check_chip
 from phaze_opt.estimator.vector_core import vector_operator
-from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.accelerator import Accelerator, check_chip
 from phaze_opt.layer_costs import WidthCost, cost_layers
 from phaze_opt.layer_passes import Chip, ScheduleCache
 from phaze_opt.network.cluster import Cluster

@@ -9,7 +9,8 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.estimator.gemm_kernel import ELEMENT_BYTES
-from phaze_opt.estimator.vector_core import ROW_ELEMENT_BYTES, vector_operator
+from phaze_opt.estimator.vector_core import vector_operator
+from phaze_opt.hardware.accelerator import LANE_VALUE_BYTES
 from phaze_opt.workload.graph import Operator, OperatorGraph
 
 
@@ -83,7 +84,7 @@ def operator_table(graph: OperatorGraph) -> OperatorTable:
         gemm_rounds=_rounds(gemm_owner),
         vector_rounds=_rounds(vector_owner),
         row_bytes=np.array(
-            [ROW_ELEMENT_BYTES * work.columns for _, work, _, _ in works], dtype=np.float64
+            [LANE_VALUE_BYTES * work.columns for _, work, _, _ in works], dtype=np.float64
         ),
         # Beside a product the rows come from the arrays, not from memory.
         reread_bytes=np.array(

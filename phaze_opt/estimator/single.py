@@ -15,10 +15,9 @@ import numpy as np
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.estimate import ENERGY_LEVELS, estimate_on_cores
 from phaze_opt.estimator.gemm_kernel import ELEMENT_BYTES
-from phaze_opt.estimator.limits import check_chip
 from phaze_opt.estimator.tensor_core import Tiling, gemm_plan
 from phaze_opt.estimator.vector_core import vector_operator
-from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.accelerator import Accelerator, check_chip
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.workload.graph import Gemm, Operator, OperatorGraph, VectorWork
 

@@ -12,9 +12,6 @@ from phaze_opt.arrays import FloatArray
 from phaze_opt.codec import data_table
 from phaze_opt.errors import unknown_name
 
-ROW_ELEMENT_BYTES = 4
-"""Rows are kept in fp32 while they are reduced."""
-
 
 @dataclass(frozen=True)
 class VectorOperator:

@@ -1,1 +1,21 @@
-"""On what it is trained: accelerators, their area and energy, and the network between them."""
+"""Accelerators: their cores and memories, their area, and the energy of each event.
+
+The room takes numbers, the name of a preset or a TOML file, and gives an `Accelerator`.
+
+* ``accelerator``: the chip and its calibration, peak rates; refuses chips that cannot be built.
+* ``area``: two area models over one table of SRAM macros.
+* ``energy``: joules per arithmetic operation and per byte, watts of leakage.
+* ``presets``: accelerators by name, with the source of each number; changed fields.
+* ``data``: every constant with its unit and source.
+
+Where each formula is:
+
+* area of a vector core, of a tensor core: `area.vector_core_um2`, `area.tensor_core_um2`
+* area of a chip under each model: `area.area_of_arrays_mm2`
+* area and energy of an SRAM macro between tabulated sizes: `area.SramTable.interpolate`
+* default size of a private buffer: `accelerator.default_l2_bytes`
+* peak FLOP/s, usable HBM, sustained HBM bandwidth: properties of `accelerator.Accelerator`
+* largest PE array and largest chip that can be built: `accelerator.check_chip`
+* joules per multiply-accumulate, lane cycle and byte: `energy.energy_per_event`
+* leakage power: `energy.static_power_w`
+"""

@@ -1,16 +1,21 @@
-"""One accelerator chip: its cores and memories, and what one measures once per chip."""
+"""One accelerator chip: its cores and memories, and its calibration."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields
+from functools import cache
 
+from phaze_opt.codec import data_table
 from phaze_opt.errors import InputError
-from phaze_opt.hardware.area import AreaModel, area_mm2
-from phaze_opt.units import GIB, KIB
+from phaze_opt.hardware.area import AREA_FIELDS, AreaModel, area_constants, area_of_arrays_mm2
+from phaze_opt.units import GIB, KIB, MM2_PER_UM2
 
 L2_BYTES_PER_PE = 16
 """Bytes of private L2 per processing element, as in the published space of Phaze (ICML 2024)."""
+
+LANE_VALUE_BYTES = 4
+"""Vector lanes compute in fp32."""
 
 
 def default_l2_bytes(processing_elements: int) -> int:
@@ -20,23 +25,24 @@ def default_l2_bytes(processing_elements: int) -> int:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What one measures once per chip, the same for every operator and model.
+    """Properties of a chip that are measured once and hold for every operator and every model.
+
+    The defaults are those of hypothetical chips, which get no better HBM and no cheaper operators
+    than real ones.
 
     Attributes
     ----------
     sustained_clock_hz
-        Under full load; ``None`` where the nominal clock is held.
+        Clock under full load; ``None`` where the chip holds its nominal clock.
     usable_hbm_share
         Share of the HBM that a training run may fill.
     hbm_efficiency
-        Sustained over nominal HBM bandwidth.
+        Sustained HBM bandwidth divided by the nominal one.
     operator_overhead_s
-        Time between operators of a stream that is not work.
+        Idle time between two operators of a stream.
     tile_overhead_cycles
-        Fill and epilogue per tile wave; ``None`` for ``pe_x + pe_y`` (a systolic array).
-
-    The defaults are those of hypothetical chips, which get no better HBM and no cheaper operators
-    than real ones.
+        Cycles of fill and epilogue that every wave of tiles pays; ``None`` for ``pe_x + pe_y``, as
+        in a systolic array.
     """
 
     sustained_clock_hz: float | None = None
@@ -53,22 +59,30 @@ class Accelerator:
     Attributes
     ----------
     num_tc, pe_x, pe_y
-        Tensor cores, each an array of ``pe_x × pe_y`` processing elements, one bf16
-        multiply-accumulate per cycle each.
+        Number of tensor cores, and the edges of the array of processing elements (PEs) in each.
+        Each PE finishes one bf16 multiply-accumulate per cycle.
     num_vc, pe_vc
-        Vector cores and the lanes of each.
+        Number of vector cores, and the lanes of each.
     glb_bytes, glb_bytes_per_cycle
-        Global buffer shared by all cores, and its bandwidth.
+        Size and bandwidth of the global buffer, which all cores share.
     hbm_bytes, hbm_bytes_per_s
-        Nominal memory.
+        Nominal size and bandwidth of the HBM.
     clock_hz
         Nominal clock.
     l2_tc_bytes, l2_vc_bytes
-        Private buffer of each core; by default 16 B per processing element, at least 1 KiB.
+        Size of the private buffer of each tensor core and of each vector core; 0 stands for
+        `default_l2_bytes`.
     l2_bytes_per_cycle
         Bandwidth of each private buffer; ``None`` for no limit.
     concurrent_operators
-        False for GPUs: one operator at a time, on all cores.
+        False for GPUs, which run one operator at a time, on all cores.
+    calibration
+        Measured properties of the chip.
+
+    Raises
+    ------
+    InputError
+        If a number is not positive and finite.
     """
 
     num_tc: int
@@ -101,29 +115,82 @@ class Accelerator:
 
     @property
     def area_mm2(self) -> float:
-        """Relative area budget under ``phaze-22nm`` (no network, PHY or control)."""
-        return area_mm2(self, "phaze-22nm")
+        """Relative area budget under ``phaze-22nm`` (without network, PHY and control)."""
+        return self.area_under("phaze-22nm")
 
     def area_under(self, model: AreaModel) -> float:
-        """Area in mm² under the named model."""
-        return area_mm2(self, model)
+        """Return the area in mm² under an area model; see `area_of_arrays_mm2`."""
+        columns = {name: getattr(self, name) for name in AREA_FIELDS}
+        return float(area_of_arrays_mm2(columns, model))
 
     @property
     def sustained_clock_hz(self) -> float:
-        """The clock under load."""
+        """Clock under full load."""
         return self.calibration.sustained_clock_hz or self.clock_hz
 
     @property
     def peak_flops_per_s(self) -> float:
-        """Nominal bf16 peak of all tensor cores, two per multiply-accumulate."""
+        """Nominal bf16 peak of all tensor cores; a multiply-accumulate counts as two."""
         return 2.0 * self.num_tc * self.pe_x * self.pe_y * self.clock_hz
 
     @property
     def sustained_hbm_bytes_per_s(self) -> float:
-        """HBM bandwidth that a well-formed stream reaches."""
+        """HBM bandwidth of long contiguous transfers."""
         return self.hbm_bytes_per_s * self.calibration.hbm_efficiency
 
     @property
     def usable_hbm_bytes(self) -> float:
-        """HBM that a training run may fill."""
+        """Bytes of HBM that a training run may fill."""
         return self.hbm_bytes * self.calibration.usable_hbm_share
+
+
+@cache
+def _largest_mm2() -> dict[str, float]:
+    """Return the areas of ``data/limits.toml``."""
+    return {name: float(area) for name, area in data_table("hardware", "limits.toml").items()}
+
+
+def check_chip(accelerator: Accelerator) -> None:
+    """Refuse chips that cannot be built.
+
+    The area of the processing elements of one tensor core, and of the lanes of one vector core, is
+    limited by lithography; that of all cores together by the largest chip that is built. Each lane
+    needs room for one value in the private buffer. (Whether the private buffer of a tensor core
+    holds a tile depends on the product: `phaze_opt.estimator.tensor_core.gemm_table`.)
+
+    Raises
+    ------
+    InputError
+        Names the size and the limit.
+    """
+    constants = area_constants("phaze-22nm")
+    arrays = (
+        (
+            f"A PE array of {accelerator.pe_x} × {accelerator.pe_y}",
+            accelerator.num_tc,
+            accelerator.pe_x * accelerator.pe_y * constants.tensor_pe_um2 * MM2_PER_UM2,
+        ),
+        (
+            f"A vector core of {accelerator.pe_vc} lanes",
+            accelerator.num_vc,
+            accelerator.pe_vc * constants.vector_lane_um2 * MM2_PER_UM2,
+        ),
+    )
+    largest = _largest_mm2()
+    for what, count, area_mm2 in arrays:
+        if area_mm2 > largest["array_mm2"]:
+            raise InputError(
+                f"{what} takes {area_mm2:.4g} mm², larger than a chip: at most "
+                f"{largest['array_mm2']:.4g} mm² are exposed at once."
+            )
+        if count * area_mm2 > largest["chip_mm2"]:
+            raise InputError(
+                f"{what}, {count} times, takes {count * area_mm2:.4g} mm², larger than the "
+                f"largest chip there is ({largest['chip_mm2']:.5g} mm²)."
+            )
+    least_bytes = LANE_VALUE_BYTES * accelerator.pe_vc
+    if accelerator.l2_vc_bytes < least_bytes:
+        raise InputError(
+            f"l2_vc_bytes is {accelerator.l2_vc_bytes}, too small for one fp32 value in each of "
+            f"{accelerator.pe_vc} lanes ({least_bytes} B)."
+        )

@@ -1,8 +1,9 @@
 """Chip area of an accelerator from a table of SRAM macros and areas per block.
 
-Two models (``data/area_models.toml``): ``phaze-22nm``, the published one of Phaze (ICML 2024), is
-a relative area budget: it has no network, PHY or control, and its multiply-accumulate is close to
-7 nm logic. ``chip`` adds those blocks, partly from die photographs, partly estimated.
+There are two models (``data/area_models.toml``). ``phaze-22nm``, the published one of Phaze (ICML
+2024), is a relative area budget: it has no network, PHY or control, and its multiply-accumulate is
+close to 7 nm logic. ``chip`` adds these blocks, partly from die photographs, partly estimated, and
+has larger vector lanes.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,16 +21,33 @@ from phaze_opt.codec import data_rows, data_table
 from phaze_opt.errors import InputError, unknown_name
 from phaze_opt.units import KIB, MM2_PER_UM2
 
-if TYPE_CHECKING:
-    from phaze_opt.hardware.accelerator import Accelerator
-
 AreaModel = Literal["phaze-22nm", "chip"]
 SramLevel = Literal["L2", "GLB"]
+
+AREA_FIELDS = (
+    "num_tc", "pe_x", "pe_y", "num_vc", "pe_vc", "l2_tc_bytes", "l2_vc_bytes",
+    "glb_bytes", "glb_bytes_per_cycle", "hbm_bytes_per_s",
+)  # fmt: skip
+"""Fields of `Accelerator` that take area."""
 
 
 @dataclass(frozen=True)
 class AreaConstants:
-    """Area per block of one model; names carry the units."""
+    """Area of each block under one model.
+
+    Attributes
+    ----------
+    tensor_pe_um2, vector_lane_um2
+        One processing element of a tensor core, and one lane of a vector core.
+    core_mm2
+        Control, DMA and router of each core.
+    hbm_phy_mm2_per_gb_per_s
+        PHY and controller per GB/s of HBM bandwidth.
+    noc_mm2_per_byte_per_cycle
+        On-chip network per byte and cycle of global-buffer bandwidth.
+    source
+        Origin of the numbers.
+    """
 
     tensor_pe_um2: float
     vector_lane_um2: float
@@ -56,7 +74,18 @@ class SramTable:
     write_pj: FloatArray
 
     def interpolate(self, size_bytes: npt.ArrayLike, column: FloatArray) -> FloatArray:
-        """Read a column between the tabulated sizes, linear in both logarithms.
+        """Interpolate a column between the tabulated sizes, linearly in both logarithms.
+
+        Parameters
+        ----------
+        size_bytes : any shape
+        column : (sizes,)
+            One of the table's arrays after the first.
+
+        Returns
+        -------
+        values
+            In the shape of ``size_bytes`` and the unit of the column.
 
         Raises
         ------
@@ -108,34 +137,61 @@ def area_constants(model: str) -> AreaConstants:
     return AreaConstants(**table[model])
 
 
+def tensor_core_um2(
+    pe_x: npt.ArrayLike, pe_y: npt.ArrayLike, l2_bytes: npt.ArrayLike, constants: AreaConstants
+) -> FloatArray:
+    """Area of one tensor core: its processing elements and its private buffer.
+
+    The control of a core (``core_mm2``) is not included.
+    """
+    l2 = sram_table("L2")
+    pe_um2 = np.asarray(pe_x) * np.asarray(pe_y) * constants.tensor_pe_um2
+    return np.asarray(pe_um2 + l2.interpolate(l2_bytes, l2.area_um2))
+
+
+def vector_core_um2(
+    pe_vc: npt.ArrayLike, l2_bytes: npt.ArrayLike, constants: AreaConstants
+) -> FloatArray:
+    """Area of one vector core: its lanes and its private buffer.
+
+    The control of a core (``core_mm2``) is not included.
+    """
+    l2 = sram_table("L2")
+    lanes_um2 = np.asarray(pe_vc) * constants.vector_lane_um2
+    return np.asarray(lanes_um2 + l2.interpolate(l2_bytes, l2.area_um2))
+
+
 def area_of_arrays_mm2(columns: Mapping[str, npt.ArrayLike], model: AreaModel) -> FloatArray:
     """Area of many accelerators at once.
+
+    GLB + num_tc · tensor core + num_vc · vector core + control of all cores + HBM PHY + network;
+    the last three are zero under ``phaze-22nm``, which reproduces the published list of Phaze (ICML
+    2024).
 
     Parameters
     ----------
     columns
-        The fields of `Accelerator` that take area (`AREA_FIELDS`), each of shape (accelerators,) or
-        a scalar.
+        The fields of `AREA_FIELDS`, each of shape (accelerators,) or a scalar.
     model
-        Which area model.
+        Area model.
 
     Returns
     -------
     area_mm2 : (accelerators,)
+
+    Raises
+    ------
+    InputError
+        If a buffer lies outside the table of SRAM macros.
     """
     constants = area_constants(model)
     value = {name: np.asarray(column, dtype=np.float64) for name, column in columns.items()}
-    l2, glb = sram_table("L2"), sram_table("GLB")
-    tensor_core_um2 = value["pe_x"] * value["pe_y"] * constants.tensor_pe_um2 + l2.interpolate(
-        value["l2_tc_bytes"], l2.area_um2
-    )
-    vector_core_um2 = value["pe_vc"] * constants.vector_lane_um2 + l2.interpolate(
-        value["l2_vc_bytes"], l2.area_um2
-    )
+    glb = sram_table("GLB")
     blocks_um2 = (
         glb.interpolate(value["glb_bytes"], glb.area_um2)
-        + value["num_tc"] * tensor_core_um2
-        + value["num_vc"] * vector_core_um2
+        + value["num_tc"]
+        * tensor_core_um2(value["pe_x"], value["pe_y"], value["l2_tc_bytes"], constants)
+        + value["num_vc"] * vector_core_um2(value["pe_vc"], value["l2_vc_bytes"], constants)
     )
     rest_mm2 = (
         (value["num_tc"] + value["num_vc"]) * constants.core_mm2
@@ -143,26 +199,3 @@ def area_of_arrays_mm2(columns: Mapping[str, npt.ArrayLike], model: AreaModel) -
         + value["glb_bytes_per_cycle"] * constants.noc_mm2_per_byte_per_cycle
     )
     return np.asarray(blocks_um2 * MM2_PER_UM2 + rest_mm2)
-
-
-AREA_FIELDS = (
-    "num_tc", "pe_x", "pe_y", "num_vc", "pe_vc", "l2_tc_bytes", "l2_vc_bytes",
-    "glb_bytes", "glb_bytes_per_cycle", "hbm_bytes_per_s",
-)  # fmt: skip
-
-
-def area_mm2(accelerator: Accelerator, model: AreaModel) -> float:
-    """Area of one accelerator in mm²; see `area_of_arrays_mm2`."""
-    columns = {name: getattr(accelerator, name) for name in AREA_FIELDS}
-    return float(area_of_arrays_mm2(columns, model))
-
-
-def sram_area_mm2(accelerator: Accelerator) -> float:
-    """Area of all SRAM macros of one accelerator in mm²."""
-    l2, glb = sram_table("L2"), sram_table("GLB")
-    um2 = (
-        float(glb.interpolate(accelerator.glb_bytes, glb.area_um2))
-        + accelerator.num_tc * float(l2.interpolate(accelerator.l2_tc_bytes, l2.area_um2))
-        + accelerator.num_vc * float(l2.interpolate(accelerator.l2_vc_bytes, l2.area_um2))
-    )
-    return um2 * MM2_PER_UM2

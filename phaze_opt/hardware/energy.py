@@ -1,21 +1,18 @@
-"""Energy per event, from published per-access energies and CACTI macros at 22 nm."""
+"""Energy of each event, from published energies per access and CACTI macros at 22 nm."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
 from phaze_opt.codec import data_table
-from phaze_opt.hardware.area import SramTable, sram_area_mm2, sram_table
-from phaze_opt.units import J_PER_PJ, MIB
-
-if TYPE_CHECKING:
-    from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.area import SramTable, sram_table
+from phaze_opt.units import J_PER_PJ, MIB, MM2_PER_UM2
 
 _BYTES_PER_SRAM_ACCESS = 8
 
@@ -24,7 +21,7 @@ _BYTES_PER_SRAM_ACCESS = 8
 class EnergyConstants:
     """Energies and leakage that do not depend on the accelerator (``data/energy.toml``).
 
-    Mib in ``sram_leakage_w_per_mib`` are mebibits.
+    The leakage of SRAM, ``sram_leakage_w_per_mib``, is per mebibit.
     """
 
     mac_pj: float
@@ -51,9 +48,11 @@ class EnergyPerEvent:
     lane_cycle_j, lane_registers_j
         One vector lane for one cycle, and its registers: one operand read, one result written.
     l2_tc_read_j_per_byte, l2_tc_write_j_per_byte, glb_read_j_per_byte, glb_write_j_per_byte
-        SRAM macros.
-    hbm_j_per_byte, network_j_per_byte
-        Either direction.
+        Access to the SRAM macro of that size.
+    hbm_j_per_byte
+        Read or write.
+    network_j_per_byte
+        Sent from one device to another.
     """
 
     mac_j: float
@@ -75,7 +74,7 @@ def energy_constants() -> EnergyConstants:
 
 
 def energy_per_event(accelerators: Sequence[Accelerator]) -> EnergyPerEvent:
-    """Look up the energies of the macros of some accelerators."""
+    """Return the energies of the events on some accelerators."""
     return _energy_per_event(
         tuple(chip.l2_tc_bytes for chip in accelerators),
         tuple(chip.glb_bytes for chip in accelerators),
@@ -84,7 +83,7 @@ def energy_per_event(accelerators: Sequence[Accelerator]) -> EnergyPerEvent:
 
 @lru_cache(maxsize=64)
 def _energy_per_event(l2_sizes: tuple[int, ...], glb_sizes: tuple[int, ...]) -> EnergyPerEvent:
-    """Look up macros by their sizes; a search asks for the same ones for every graph."""
+    """Return the energies for some sizes of macros, cached: a search asks for every graph again."""
     constants = energy_constants()
     l2, glb = sram_table("L2"), sram_table("GLB")
     return EnergyPerEvent(
@@ -103,7 +102,7 @@ def _energy_per_event(l2_sizes: tuple[int, ...], glb_sizes: tuple[int, ...]) -> 
 
 
 def _per_byte_j(table: SramTable, column: FloatArray, sizes_bytes: Sequence[int]) -> FloatArray:
-    """Energy per byte of one column of some macros, of shape (sizes, 1)."""
+    """Return the energy per byte of macros of some sizes, as an array of shape (sizes, 1)."""
     pj_per_access = table.interpolate(sizes_bytes, column)
     return np.asarray(pj_per_access / _BYTES_PER_SRAM_ACCESS * J_PER_PJ)[:, np.newaxis]
 
@@ -119,8 +118,19 @@ def static_power_w(accelerator: Accelerator) -> float:
         + accelerator.num_tc * accelerator.l2_tc_bytes
         + accelerator.num_vc * accelerator.l2_vc_bytes
     )
-    logic_mm2 = max(0.0, accelerator.area_mm2 - sram_area_mm2(accelerator))
+    logic_mm2 = max(0.0, accelerator.area_mm2 - _sram_area_mm2(accelerator))
     sram_mib = 8 * sram_bytes / MIB
     return (
         logic_mm2 * constants.logic_leakage_w_per_mm2 + sram_mib * constants.sram_leakage_w_per_mib
     )
+
+
+def _sram_area_mm2(accelerator: Accelerator) -> float:
+    """Return the area of all SRAM macros of an accelerator."""
+    l2, glb = sram_table("L2"), sram_table("GLB")
+    um2 = (
+        float(glb.interpolate(accelerator.glb_bytes, glb.area_um2))
+        + accelerator.num_tc * float(l2.interpolate(accelerator.l2_tc_bytes, l2.area_um2))
+        + accelerator.num_vc * float(l2.interpolate(accelerator.l2_vc_bytes, l2.area_um2))
+    )
+    return um2 * MM2_PER_UM2
