@@ -1,23 +1,25 @@
-"""The shape of a transformer: every model of the family as one frozen dataclass, without torch."""
+"""The shape of a transformer as one frozen dataclass, and its form as a string.
+
+``gpt:layers=24,hidden=1024,...`` and ``llama:...`` are such strings. Nothing here needs torch.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from phaze_opt.errors import InputError
+from phaze_opt.errors import InputError, unknown_name
 
 TENSOR_WIDTHS = (1, 2, 4, 8)
 """Tensor-parallel widths that are considered: up to the devices of one server (Megatron-LM)."""
 
-VOCABULARY_MULTIPLE = 128
+_VOCABULARY_MULTIPLE = 128
 """Megatron-LM pads a vocabulary that has to be split to a multiple of this times the width."""
 
-LARGEST_SIZE = 2**24
-MOST_LAYERS = 10_000
-"""Above these a number is a slip of the pen, and tensors would have more than 2**63 elements."""
+_LARGEST_SIZE = 2**24
+_MOST_LAYERS = 10_000
+"""A larger number is a typing error, and tensors would have more than 2**63 elements."""
 
 _CHOICES = {
     "norm": ("layer_norm", "rms_norm"),
@@ -50,22 +52,26 @@ class TransformerConfig:
         Width of the word embedding where it differs from ``hidden`` (OPT-350m projects it up before
         the first block and down after the last); 0 means ``hidden``.
     position_rows
-        Rows of the learned position table; at least the sequence is taken. No table with rotary
-        positions.
+        Rows of the learned position table; the table has at least ``sequence`` rows. Rotary
+        positions have no table.
     token_types
         Rows of BERT's segment table; 0 for none.
     norm, norm_position
-        Kind of normalisation, before each sub-layer or after the residual sum (BERT, OPT-350m).
+        Kind of normalisation; its place is before each sub-layer, or after the residual sum (BERT,
+        OPT-350m).
     embedding_norm, final_norm
-        Whether a normalisation follows the embedding (BERT), and the last block.
+        Whether a normalisation follows the embedding (BERT), and whether one follows the last
+        block.
     activation
-        Of the feed-forward network; ``swiglu`` has three matrices, the others two.
+        Activation of the feed-forward network; ``swiglu`` has three matrices, the others two.
     causal
-        Whether a token attends only to earlier ones. The products are still computed in full.
+        Whether a token attends only to earlier tokens. The products are still computed in full.
     attention
         ``eager`` writes the scores to memory; ``flash`` is one operator that keeps them on chip.
-    dropout, attention_dropout
-        Probability after the embedding and both sub-layers, and on attention probabilities.
+    dropout
+        Probability of dropout after the embedding and after both sub-layers.
+    attention_dropout
+        Probability of dropout on attention probabilities.
     bias
         Whether linear layers of a block have a bias.
     head
@@ -155,12 +161,12 @@ class TransformerConfig:
     def padded_vocabulary(self, width: int) -> int:
         """Return the vocabulary that ``width`` devices share evenly.
 
-        Padded only where the width does not divide it, then to a multiple of ``128 · width`` as
-        Megatron-LM does.
+        It is padded only where the width does not divide it, to a multiple of ``128 · width`` as
+        in Megatron-LM.
         """
         if self.vocabulary % width == 0:
             return self.vocabulary
-        multiple = VOCABULARY_MULTIPLE * width
+        multiple = _VOCABULARY_MULTIPLE * width
         return -(-self.vocabulary // multiple) * multiple
 
     def divides(self, width: int) -> bool:
@@ -173,7 +179,7 @@ class TransformerConfig:
         Raises
         ------
         InputError
-            Naming the divisors.
+            If the width does not divide the model; the message names the widths that do.
         """
         if width < 1 or not self.divides(width):
             shared = math.gcd(self.heads, self.key_value_heads, self.inner)
@@ -189,13 +195,89 @@ class TransformerConfig:
                 f"{self.sequence} tokens is not a multiple of {width}."
             )
 
-    def widths(self, candidates: Sequence[int] = TENSOR_WIDTHS) -> tuple[int, ...]:
-        """Return those of ``candidates`` that divide the model."""
-        return tuple(width for width in candidates if self.divides(width))
+    def widths(self) -> tuple[int, ...]:
+        """Return those of `TENSOR_WIDTHS` that divide the model."""
+        return tuple(width for width in TENSOR_WIDTHS if self.divides(width))
 
 
 def _refuse_outside(name: str, value: int, least: int) -> None:
-    """Refuse a size that is too small, or larger than any model's."""
-    most = MOST_LAYERS if name == "layers" else LARGEST_SIZE
+    """Refuse a size that is too small, or larger than that of any model."""
+    most = _MOST_LAYERS if name == "layers" else _LARGEST_SIZE
     if not least <= value <= most:
         raise InputError(f"{name} is {value}, but it must be between {least} and {most}.")
+
+
+LLAMA: dict[str, Any] = {
+    "norm": "rms_norm",
+    "activation": "swiglu",
+    "positions": "rotary",
+    "bias": False,
+    "tied": False,
+    "attention": "flash",
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+}
+"""Fields of every Llama model (Touvron et al. 2023)."""
+
+_FAMILIES: dict[str, dict[str, Any]] = {"gpt": {}, "llama": LLAMA}
+"""Fields of each family that differ from the defaults of `TransformerConfig`, which are GPT-2's."""
+
+_REQUIRED = {
+    "gpt": ("layers", "hidden", "heads", "sequence", "vocab"),
+    "llama": ("layers", "hidden", "heads", "ffn", "sequence", "vocab"),
+}
+_OPTIONAL = {
+    "gpt": ("ffn", "attention", "dropout"),
+    "llama": ("kv_heads", "attention", "dropout"),
+}
+_FIELD_OF_KEY = {"vocab": "vocabulary", "ffn": "feed_forward"}
+
+
+def is_model_string(model: str) -> bool:
+    """Say whether a model is named by a family and sizes."""
+    return model.partition(":")[0] in _FAMILIES and ":" in model
+
+
+def parse_model_string(model: str) -> TransformerConfig:
+    """Return the shape that a model string describes.
+
+    Parameters
+    ----------
+    model
+        ``gpt:layers=..,hidden=..,heads=..,sequence=..,vocab=..`` with optional ``ffn``,
+        ``attention`` and ``dropout``; ``llama:`` with ``ffn`` and optional ``kv_heads``.
+
+    Raises
+    ------
+    InputError
+        If a key is unknown, missing or given twice, or a value is not allowed.
+    """
+    family, _, rest = model.partition(":")
+    allowed = _REQUIRED[family] + _OPTIONAL[family]
+    fields: dict[str, Any] = dict(_FAMILIES[family])
+    given: set[str] = set()
+    for item in rest.split(","):
+        key, equals, text = (part.strip() for part in item.partition("="))
+        if key not in allowed:
+            raise unknown_name(f"key of a {family}: model", key, allowed)
+        if not equals or key in given:
+            raise InputError(f"The model string needs {key}=VALUE once, but has {item.strip()!r}.")
+        given.add(key)
+        fields[_FIELD_OF_KEY.get(key, key)] = _parse_value(key, text)
+    missing = [key for key in _REQUIRED[family] if key not in given]
+    if missing:
+        raise InputError(f"The model {model!r} lacks {', '.join(missing)}.")
+    if "dropout" in given:
+        fields["attention_dropout"] = fields["dropout"]
+    return TransformerConfig(**fields)
+
+
+def _parse_value(key: str, text: str) -> object:
+    """Return the value of a key: a word, a probability or a whole number."""
+    if key == "attention":
+        return text
+    try:
+        return float(text) if key == "dropout" else int(text)
+    except ValueError:
+        kind = "a number" if key == "dropout" else "a whole number"
+        raise InputError(f"{key} is {text!r}, but it must be {kind}.") from None

@@ -1,4 +1,4 @@
-"""A captured workload as a JSON file of its own: written, read and checked; never executed."""
+"""A captured workload as a JSON file: written, read and checked, never executed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import msgspec
-
-from phaze_opt.codec import from_builtins, read_file, to_json
+from phaze_opt.codec import from_builtins, from_json, read_file, to_json
 from phaze_opt.errors import InputError, PhazeError
 from phaze_opt.workload.graph import (
     SCHEMA_VERSION,
@@ -25,7 +23,7 @@ _KINDS = frozenset(VECTOR_KINDS)
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that nobody ever sees a part of it, and leave nothing behind on failure."""
+    """Write a file so that no reader sees a part of it; a failure leaves no file behind."""
     part = path.with_name(f"{path.name}.{uuid4().hex}.part")
     try:
         part.write_bytes(data)
@@ -56,36 +54,51 @@ def read_workload(path: Path) -> Workload:
     NotFoundError
         If there is no file.
     InputError
-        If it is not a workload, of another schema version, or contradicts itself.
+        If it is not a workload, is of a newer schema version, or contradicts itself.
     """
-    return parse_workload(read_file(path, "workload file"), f"workload file {path}")
+    what = f"workload file {path}"
+    plain = from_json(read_file(path, "workload file"), dict[str, Any], what)
+    if "model_type" in plain and "schema_version" not in plain:
+        raise InputError(
+            f"{path} is a Hugging Face configuration, not a captured workload; "
+            f"to use it, write hf:{path} as the model."
+        )
+    return _build(plain, what)
 
 
 def parse_workload(data: bytes, what: str) -> Workload:
-    """Read a captured workload from its JSON; that of an older schema is brought up to date.
+    """Read a captured workload from its JSON; an older schema is brought up to date.
 
     Parameters
     ----------
     data
         The JSON.
     what
-        What it is, for an error.
+        What the JSON is (for example ``"workload file a.json"``), for the error's sentence.
 
     Raises
     ------
     InputError
-        If it is not a workload, of a schema version yet to come, or contradicts itself.
+        If it is not a workload, is of a newer schema version, or contradicts itself.
     """
-    try:
-        plain = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"The {what} is not valid JSON: {error}.") from None
-    version = plain.get("schema_version") if isinstance(plain, dict) else None
+    return _build(from_json(data, dict[str, Any], what), what)
+
+
+def _build(plain: dict[str, Any], what: str) -> Workload:
+    """Build a workload from plain data of this schema or an older one, and check it."""
+    version = plain.get("schema_version")
     if version == 1:
         plain = _with_working_sets(plain, what)
+    elif version is None:
+        raise InputError(
+            f"The {what} is not a captured workload: it has no schema_version; "
+            "`phaze-opt workload capture MODEL --output FILE.json` writes one."
+        )
     elif version != SCHEMA_VERSION:
-        found = "has no schema version" if version is None else f"has schema version {version}"
-        raise InputError(f"The {what} {found}, but this program reads version {SCHEMA_VERSION}.")
+        raise InputError(
+            f"The {what} has schema version {version}, "
+            f"but this program reads version {SCHEMA_VERSION}."
+        )
     workload = from_builtins(plain, Workload, what)
     problem = _problem(workload)
     if problem is not None:
@@ -94,9 +107,9 @@ def parse_workload(data: bytes, what: str) -> Workload:
 
 
 def _with_working_sets(plain: dict[str, Any], what: str) -> dict[str, Any]:
-    """Bring schema 1 up to date, which had one working set per layer.
+    """Bring schema 1 up to date, which had one ``transient_bytes`` per layer.
 
-    What recompute brings back was added to it whole, and fusion was not counted.
+    The stash that recompute restores was added to it whole, and fusion was not counted.
     """
     try:
         for variant in plain["variants"]:
@@ -121,7 +134,7 @@ def select_variants(
     Raises
     ------
     InputError
-        Naming what was captured, if one is missing.
+        If one was not captured; the message names those that were.
     """
     captured = {
         (one.tensor_parallel, one.microbatch, one.sequence_parallel): one
@@ -143,7 +156,7 @@ def select_variants(
 
 
 def _problem(workload: Workload) -> str | None:
-    """Return what contradicts itself in a workload, as a clause, or None."""
+    """Return what is wrong with a workload as a clause of a sentence, or None."""
     if not workload.variants:
         return "it has no variants"
     if workload.sequence < 1 or workload.parameters < 0:

@@ -10,10 +10,9 @@ from pathlib import Path
 from phaze_opt.codec import data_table, from_builtins
 from phaze_opt.errors import InputError, unknown_name
 from phaze_opt.workload.cache import CachedVariant, CaptureKey, read_variant, write_variant
-from phaze_opt.workload.config import TransformerConfig
+from phaze_opt.workload.config import TransformerConfig, is_model_string, parse_model_string
 from phaze_opt.workload.graph import Workload
 from phaze_opt.workload.huggingface import read_huggingface_config
-from phaze_opt.workload.model_string import is_model_string, parse_model_string
 from phaze_opt.workload.workload_file import read_workload, select_variants
 
 _HUGGING_FACE = "hf:"
@@ -163,7 +162,7 @@ def _check(
 
 def _capture(key: CaptureKey) -> CachedVariant:
     """Capture a variant and keep it; only here is torch imported."""
-    from phaze_opt.workload.capture.variant import capture_transformer, count_parameters
+    from phaze_opt.workload.capture.transformer import capture_transformer, count_parameters
 
     variant = capture_transformer(
         key.config,

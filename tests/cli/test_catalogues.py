@@ -66,6 +66,30 @@ def test_a_workload_is_captured_into_a_file(phaze: Phaze) -> None:
     assert "block" in phaze("workload", "show", "tiny.json").out
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("workload", "show", "config.json"),
+        (
+            *("evaluate", "--model", "config.json", "--accelerator", "tpuv4-lanes"),
+            *("--cluster", "flat-4GiB", "--devices", "4", "--global-batch", "16"),
+            *("--microbatch", "2"),
+        ),
+    ],
+)
+def test_a_hugging_face_configuration_needs_its_prefix(
+    phaze: Phaze, command: tuple[str, ...]
+) -> None:
+    """A configuration given as if it were a captured file is told apart, with what to write."""
+    Path("config.json").write_text('{"model_type": "gpt2", "n_layer": 2}')
+    ran = phaze(*command)
+    assert ran.code == 2
+    assert "Hugging Face configuration" in ran.sentence
+    assert "hf:config.json" in ran.sentence
+    assert "schema" not in ran.sentence
+    assert phaze("workload", "show", "hf:config.json").code == 0
+
+
 def test_a_users_module_is_captured_and_evaluated(phaze: Phaze) -> None:
     """A factory in the working directory becomes a file that stands for the model."""
     Path("my_model.py").write_text(OWN_MODEL)

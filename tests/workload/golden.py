@@ -12,7 +12,7 @@ from typing import Any
 
 from phaze_opt.codec import to_json
 from phaze_opt.workload.cache import CAPTURE_VERSION
-from phaze_opt.workload.capture.variant import capture_transformer
+from phaze_opt.workload.capture.transformer import capture_transformer
 from phaze_opt.workload.zoo import model_config
 
 PATH = Path(__file__).parent.parent / "data" / "golden_captures.json"

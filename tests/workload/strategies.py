@@ -5,9 +5,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from phaze_opt.workload.config import TransformerConfig
+from phaze_opt.workload.config import LLAMA, TransformerConfig
 from phaze_opt.workload.graph import VECTOR_KINDS, Gemm, Operator, OperatorGraph, VectorWork
-from phaze_opt.workload.model_string import LLAMA
 
 
 @st.composite

@@ -7,8 +7,8 @@ from torch import nn
 
 from phaze_opt.errors import InputError
 from phaze_opt.workload.capture.layer import capture_layer
-from phaze_opt.workload.capture.transformer import DTYPE
-from phaze_opt.workload.capture.variant import capture_transformer
+from phaze_opt.workload.capture.tensor_parallel import DTYPE
+from phaze_opt.workload.capture.transformer import capture_transformer
 from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.graph import VECTOR_KINDS, Layer, OperatorGraph, VectorWork
 from phaze_opt.workload.zoo import load_workload

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from phaze_opt.workload.capture.variant import capture_transformer
+from phaze_opt.workload.capture.transformer import capture_transformer
 from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.graph import Layer
 from phaze_opt.workload.zoo import model_config

@@ -9,8 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phaze_opt.workload.capture.transformer import Block, Group
-from phaze_opt.workload.capture.variant import capture_transformer, count_parameters
+from phaze_opt.workload.capture.tensor_parallel import Group
+from phaze_opt.workload.capture.transformer import (
+    Block,
+    capture_transformer,
+    count_parameters,
+)
 from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.graph import Layer, OperatorGraph, WorkloadVariant
 from phaze_opt.workload.summary import collective_bytes

@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 from torch.fx import traceback
 from torch.utils import _pytree as pytree
 
-from phaze_opt.workload.capture.shape_operators import apply
+from phaze_opt.workload.capture.tensor_parallel import apply
 
 _TAG = "phaze_segment"
 

@@ -1,60 +1,98 @@
 """Fused kernels that ATen lacks, as traced operators: attention, rotary positions, norm and loss.
 
-Each is one operator per direction, as in real training stacks.
+Each is one operator per direction, as in real training stacks. Capture runs on meta tensors, so an
+operator computes shapes and nothing else.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-from phaze_opt.workload.capture.collectives import all_reduce
-from phaze_opt.workload.capture.shape_operators import apply, shape_only
+F = TypeVar("F", bound=Callable[..., Any])
 
-ROW_STATISTICS_DTYPE = torch.float32
-
-
-def _masked_softmax(x: Tensor, scale: float, causal: bool) -> Tensor:
-    return torch.empty_like(x)
+_STATISTICS_DTYPE = torch.float32
 
 
-def _masked_softmax_backward(gradient: Tensor, y: Tensor, scale: float) -> Tensor:
-    return torch.empty_like(y)
+def shape_only(shapes: F) -> F:
+    """Register an operator of the namespace ``phaze`` that computes no elements.
+
+    Parameters
+    ----------
+    shapes
+        Named as the operator; returns empty results of the right shapes.
+    """
+    operator = torch.library.custom_op(f"phaze::{shapes.__name__}", shapes, mutates_args=())
+    operator.register_fake(shapes)
+    return cast(F, operator)
 
 
-masked_softmax = shape_only("masked_softmax", _masked_softmax)
-masked_softmax_backward = shape_only("masked_softmax_backward", _masked_softmax_backward)
+def differentiate(
+    operator: Any, backward: Callable[..., Any], keep: Callable[[Any, Any], tuple[Any, ...]]
+) -> None:
+    """Give an operator of `shape_only` its backward.
+
+    Parameters
+    ----------
+    operator
+        The forward; only its first result has a gradient.
+    backward
+        Takes that gradient and what was kept; returns gradients of the first inputs.
+    keep
+        Takes inputs and result; returns the tensors that are stashed for the backward and the
+        other values that it needs, in the backward's order.
+    """
+
+    def save(ctx: Any, inputs: Any, output: Any) -> None:
+        kept = keep(inputs, output)
+        ctx.save_for_backward(*(one if isinstance(one, Tensor) else None for one in kept))
+        ctx.values = [None if isinstance(one, Tensor) else one for one in kept]
+        ctx.inputs_count = len(inputs)
+
+    def differentiated(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Any, ...]:
+        pairs = zip(ctx.saved_tensors, ctx.values, strict=True)
+        found = backward(gradient, *(value if saved is None else saved for saved, value in pairs))
+        gradients = found if isinstance(found, tuple) else (found,)
+        return gradients + (None,) * (ctx.inputs_count - len(gradients))
+
+    operator.register_autograd(differentiated, setup_context=save)
 
 
-class _MaskedSoftmax(torch.autograd.Function):
-    """Scale, mask and softmax along the last dimension in one kernel, as Megatron-LM has it."""
+@shape_only
+def masked_softmax(scores: Tensor, scale: float, causal: bool) -> Tensor:
+    """Scale, mask and normalise attention scores in one kernel, as in Megatron-LM.
 
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor, scale: float, causal: bool) -> Any:
-        """Return probabilities, which are all that the backward needs."""
-        probabilities = masked_softmax(scores, scale, causal)
-        ctx.scale = scale
-        ctx.save_for_backward(probabilities)
-        return probabilities
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        """Return the gradient of the scores."""
-        (probabilities,) = ctx.saved_tensors
-        return masked_softmax_backward(gradient, probabilities, ctx.scale), None, None
+    The probabilities are all that its backward needs.
+    """
+    return torch.empty_like(scores)
 
 
-def _flash_attention(
+@shape_only
+def masked_softmax_backward(gradient: Tensor, probabilities: Tensor, scale: float) -> Tensor:
+    """Return the gradient of the scores."""
+    return torch.empty_like(probabilities)
+
+
+differentiate(masked_softmax, masked_softmax_backward, lambda inputs, y: (y, inputs[1]))
+
+
+@shape_only
+def flash_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool
 ) -> tuple[Tensor, Tensor]:
+    """Return attention whose scores never leave the chip (Dao et al. 2022), and row statistics.
+
+    Tensors are ``(sequence, batch, heads, head size)``; keys and values may have fewer heads.
+    """
     rows, batch, heads, _ = q.shape
-    statistics = q.new_empty((batch, heads, rows), dtype=ROW_STATISTICS_DTYPE)
-    return torch.empty_like(q), statistics
+    return torch.empty_like(q), q.new_empty((batch, heads, rows), dtype=_STATISTICS_DTYPE)
 
 
-def _flash_attention_backward(
+@shape_only
+def flash_attention_backward(
     gradient: Tensor,
     q: Tensor,
     k: Tensor,
@@ -65,199 +103,62 @@ def _flash_attention_backward(
     dropout: float,
     causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Return gradients of query, key and value.
+
+    The probabilities are computed again from the row statistics: five products, two in the forward.
+    """
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
 
 
-flash_attention = shape_only("flash_attention", _flash_attention)
-flash_attention_backward = shape_only("flash_attention_backward", _flash_attention_backward)
+differentiate(
+    flash_attention,
+    flash_attention_backward,
+    lambda inputs, results: (*inputs[:3], *results, *inputs[3:]),
+)
 
 
-class _FlashAttention(torch.autograd.Function):
-    """Attention whose scores never leave the chip (Dao et al. 2022).
+@shape_only
+def rotary(x: Tensor, table: Tensor, inverse: bool) -> Tensor:
+    """Rotate pairs of elements by the angle of their position (Su et al. 2021).
 
-    Tensors are ``(sequence, batch, heads, head size)``; keys and values may have fewer heads. The
-    backward recomputes the probabilities from the saved row statistics: five products against two.
+    The backward is the opposite rotation.
     """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        dropout: float,
-        causal: bool,
-    ) -> Any:
-        """Return the attention's result."""
-        out, statistics = flash_attention(q, k, v, mask, dropout, causal)
-        ctx.save_for_backward(q, k, v, out, statistics, mask)
-        ctx.options = (dropout, causal)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        """Return gradients of query, key and value."""
-        gradients = flash_attention_backward(gradient, *ctx.saved_tensors, *ctx.options)
-        return *gradients, None, None, None
-
-
-def _rotary(x: Tensor, table: Tensor, inverse: bool) -> Tensor:
     return x.new_empty(x.shape)
 
 
-rotary = shape_only("rotary", _rotary)
+differentiate(rotary, rotary, lambda inputs, _: (inputs[1], True))
 
 
-class _Rotary(torch.autograd.Function):
-    """Rotary position embedding (Su et al. 2021); its backward is the opposite rotation."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, table: Tensor) -> Any:
-        """Rotate pairs of elements by the angle of their position."""
-        ctx.save_for_backward(table)
-        return rotary(x, table, False)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        """Rotate the gradient back."""
-        (table,) = ctx.saved_tensors
-        return rotary(gradient, table, True), None
+@shape_only
+def rms_norm(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the root-mean-square norm (Zhang and Sennrich 2019), and row statistics."""
+    return torch.empty_like(x), x.new_empty((*x.shape[:-1], 1), dtype=_STATISTICS_DTYPE)
 
 
-def _rms_norm(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(x), x.new_empty((*x.shape[:-1], 1), dtype=ROW_STATISTICS_DTYPE)
-
-
-def _rms_norm_backward(
+@shape_only
+def rms_norm_backward(
     gradient: Tensor, x: Tensor, weight: Tensor, statistics: Tensor
 ) -> tuple[Tensor, Tensor]:
+    """Return gradients of the input and of the weight."""
     return torch.empty_like(x), torch.empty_like(weight)
 
 
-rms_norm = shape_only("rms_norm", _rms_norm)
-rms_norm_backward = shape_only("rms_norm_backward", _rms_norm_backward)
+differentiate(rms_norm, rms_norm_backward, lambda inputs, results: (*inputs, results[1]))
 
 
-class _RootMeanSquareNorm(torch.autograd.Function):
-    """Root-mean-square normalisation (Zhang and Sennrich 2019) as one kernel each way."""
+@shape_only
+def nll_loss_forward(log_probabilities: Tensor, targets: Tensor) -> Tensor:
+    """Return PyTorch's loss of every token.
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Any:
-        """Normalise along the last dimension."""
-        y, statistics = rms_norm(x, weight)
-        ctx.save_for_backward(x, weight, statistics)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        """Return gradients of the input and of the weight."""
-        return rms_norm_backward(gradient, *ctx.saved_tensors)
-
-
-def _cross_entropy(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    rows = logits.shape[:-1]
-    return logits.new_empty(rows), logits.new_empty(rows), logits.new_empty(rows)
-
-
-def _cross_entropy_backward(
-    gradient: Tensor, logits: Tensor, targets: Tensor, log_sum: Tensor
-) -> Tensor:
-    return torch.empty_like(logits)
-
-
-cross_entropy = shape_only("cross_entropy", _cross_entropy)
-cross_entropy_backward = shape_only("cross_entropy_backward", _cross_entropy_backward)
-
-
-class _VocabularyParallelCrossEntropy(torch.autograd.Function):
-    """Cross-entropy of fp32 logits whose vocabulary is split over ``width`` devices.
-
-    One pass finds each row's maximum, sum of exponentials and predicted logit; three small
-    all-reduces complete them over the group, as in Megatron-LM. The logits are kept for the
-    backward.
+    PyTorch's own operator has an autograd kernel that meta tensors do not reach.
     """
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor, width: int) -> Any:
-        """Return the loss of every token."""
-        largest, total, predicted = cross_entropy(logits, targets)
-        if width > 1:
-            local, largest = largest, all_reduce(largest)
-            total = all_reduce(total * torch.exp(local - largest))
-            predicted = all_reduce(predicted)
-        log_sum = torch.log(total) + largest
-        ctx.save_for_backward(logits, targets, log_sum)
-        return log_sum - predicted
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        """Return the gradient of the local logits."""
-        return cross_entropy_backward(gradient, *ctx.saved_tensors), None, None
-
-
-def _nll_loss_forward(log_probabilities: Tensor, targets: Tensor) -> Tensor:
     return log_probabilities.new_empty(log_probabilities.shape[:-1])
 
 
-def _nll_loss_backward(gradient: Tensor, log_probabilities: Tensor, targets: Tensor) -> Tensor:
+@shape_only
+def nll_loss_backward(gradient: Tensor, log_probabilities: Tensor, targets: Tensor) -> Tensor:
+    """Return the gradient of the log-probabilities, which is zero except at the targets."""
     return torch.empty_like(log_probabilities)
 
 
-nll_loss_forward = shape_only("nll_loss_forward", _nll_loss_forward)
-nll_loss_backward = shape_only("nll_loss_backward", _nll_loss_backward)
-
-
-class _NegativeLogLikelihood(torch.autograd.Function):
-    """PyTorch's loss of log-probabilities, whose own autograd kernel meta tensors do not reach."""
-
-    @staticmethod
-    def forward(ctx: Any, log_probabilities: Tensor, targets: Tensor) -> Any:
-        """Return the loss of every token."""
-        ctx.save_for_backward(log_probabilities, targets)
-        return nll_loss_forward(log_probabilities, targets)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        """Return the gradient of the log-probabilities: zero but for the targets."""
-        return nll_loss_backward(gradient, *ctx.saved_tensors), None
-
-
-def softmax_of_scores(scores: Tensor, scale: float, causal: bool) -> Tensor:
-    """Return attention probabilities of unscaled scores."""
-    result: Tensor = apply(_MaskedSoftmax, scores, scale, causal)
-    return result
-
-
-def attention(
-    q: Tensor, k: Tensor, v: Tensor, dropout: float, causal: bool, mask: Tensor | None = None
-) -> Tensor:
-    """Return fused attention of ``(sequence, batch, heads, head size)`` tensors."""
-    result: Tensor = apply(_FlashAttention, q, k, v, mask, dropout, causal)
-    return result
-
-
-def rotate(x: Tensor, table: Tensor) -> Tensor:
-    """Return queries or keys with rotary positions."""
-    result: Tensor = apply(_Rotary, x, table)
-    return result
-
-
-def root_mean_square_norm(x: Tensor, weight: Tensor) -> Tensor:
-    """Return the normalised input."""
-    result: Tensor = apply(_RootMeanSquareNorm, x, weight)
-    return result
-
-
-def token_losses(logits: Tensor, targets: Tensor, width: int) -> Tensor:
-    """Return the cross-entropy of every token; the vocabulary is split over ``width`` devices.
-
-    On one device it is PyTorch's: the log-probabilities are kept, and their gradient lies beside
-    that of the logits.
-    """
-    result: Tensor
-    if width == 1:
-        result = apply(_NegativeLogLikelihood, torch.log_softmax(logits, -1), targets)
-    else:
-        result = apply(_VocabularyParallelCrossEntropy, logits, targets, width)
-    return result
+differentiate(nll_loss_forward, nll_loss_backward, lambda inputs, _: tuple(inputs))

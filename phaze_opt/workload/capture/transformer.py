@@ -6,34 +6,24 @@ each device's share of the sequence. Modules live on the meta device in bf16.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from phaze_opt.workload.capture import collectives, kernels
+from phaze_opt.workload.capture import kernels
+from phaze_opt.workload.capture.layer import capture_layer
+from phaze_opt.workload.capture.tensor_parallel import (
+    DTYPE,
+    ColumnParallelLinear,
+    Group,
+    Linear,
+    RowParallelLinear,
+    parameter,
+    sum_over_group,
+    token_losses,
+)
 from phaze_opt.workload.config import TransformerConfig
-
-DTYPE = torch.bfloat16
-
-
-@dataclass(frozen=True)
-class Group:
-    """The tensor-parallel group of a layer."""
-
-    width: int = 1
-    sequence_parallel: bool = False
-
-    @property
-    def splits_sequence(self) -> bool:
-        """Whether the residual stream is split along the sequence."""
-        return self.sequence_parallel and self.width > 1
-
-
-def _parameter(*shape: int) -> nn.Parameter:
-    """Return a bf16 parameter without memory."""
-    return nn.Parameter(torch.empty(shape, dtype=DTYPE, device="meta"))
+from phaze_opt.workload.graph import Layer, WorkloadVariant
 
 
 def _dropout(x: Tensor, probability: float) -> Tensor:
@@ -41,74 +31,13 @@ def _dropout(x: Tensor, probability: float) -> Tensor:
     return functional.dropout(x, probability) if probability else x
 
 
-class Linear(nn.Module):
-    """A linear layer, whole on every device."""
-
-    def __init__(self, inputs: int, outputs: int, bias: bool) -> None:
-        super().__init__()
-        self.weight = _parameter(outputs, inputs)
-        self.bias = _parameter(outputs) if bias else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Multiply by the weight, add the bias."""
-        return functional.linear(x, self.weight, self.bias)
-
-
-class ColumnParallelLinear(nn.Module):
-    """Linear layers of one input, each split by output columns over the group."""
-
-    def __init__(self, inputs: int, outputs: tuple[int, ...], bias: bool, group: Group) -> None:
-        super().__init__()
-        self.group = group
-        columns = [n // group.width for n in outputs]
-        self.weights = nn.ParameterList(_parameter(n, inputs) for n in columns)
-        self.biases = nn.ParameterList(_parameter(n) for n in columns if bias)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Return the local columns of every product."""
-        biases = list(self.biases) or [None] * len(self.weights)
-        if self.group.splits_sequence:
-            return collectives.gathered_linear(x, self.group.width, list(self.weights), biases)
-        if self.group.width > 1:
-            x = collectives.copy_to_group(x)
-        pairs = zip(self.weights, biases, strict=True)
-        return tuple(functional.linear(x, weight, bias) for weight, bias in pairs)
-
-
-class RowParallelLinear(nn.Module):
-    """A linear layer split by input rows; partial products are summed over the group.
-
-    The bias is added after the sum, so that it is added once.
-    """
-
-    def __init__(self, inputs: int, outputs: int, bias: bool, group: Group) -> None:
-        super().__init__()
-        self.group = group
-        self.weight = _parameter(outputs, inputs // group.width)
-        self.bias = _parameter(outputs) if bias else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Multiply the local part and sum over the group."""
-        if self.group.width == 1:
-            return functional.linear(x, self.weight, self.bias)
-        total = _sum_over_group(functional.linear(x, self.weight), self.group)
-        return total if self.bias is None else total + self.bias
-
-
-def _sum_over_group(partial: Tensor, group: Group) -> Tensor:
-    """Sum partial results: all-reduce, or reduce-scatter under sequence parallelism."""
-    if group.splits_sequence:
-        return collectives.scatter_to_sequence(partial, group.width)
-    return collectives.reduce_from_group(partial) if group.width > 1 else partial
-
-
 class LayerNorm(nn.Module):
     """Layer normalisation along the last dimension."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        self.weight = _parameter(size)
-        self.bias = _parameter(size)
+        self.weight = parameter(size)
+        self.bias = parameter(size)
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise, scale and shift."""
@@ -120,11 +49,11 @@ class RmsNorm(nn.Module):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        self.weight = _parameter(size)
+        self.weight = parameter(size)
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise and scale."""
-        return kernels.root_mean_square_norm(x, self.weight)
+        return kernels.rms_norm(x, self.weight)[0]
 
 
 def _norm(config: TransformerConfig, size: int) -> nn.Module:
@@ -159,9 +88,8 @@ class Attention(nn.Module):
         """Return the projected context."""
         query, key, value = self._query_key_value(x)
         if self.config.attention == "flash":
-            context = kernels.attention(
-                query, key, value, self.config.attention_dropout, self.config.causal
-            )
+            dropout, causal = self.config.attention_dropout, self.config.causal
+            context, _ = kernels.flash_attention(query, key, value, None, dropout, causal)
         else:
             context = self._eager(query, key, value)
         projected: Tensor = self.projection(context.reshape(*context.shape[:2], -1))
@@ -172,8 +100,8 @@ class Attention(nn.Module):
         size, projected = self.config.head_size, self.query_key_value(x)
         if len(projected) == 3:
             query, key, value = (y.view(*y.shape[:2], -1, size) for y in projected)
-            query = kernels.rotate(query, self.table)
-            return query, kernels.rotate(key, self.table), value
+            query, key = (kernels.rotary(y, self.table, False) for y in (query, key))
+            return query, key, value
         (joint,) = projected
         # The heads of a group lie together: its queries, then its key, then its value.
         joint = joint.view(*joint.shape[:2], self.kv_heads, -1)
@@ -188,7 +116,7 @@ class Attention(nn.Module):
         rows, batch, _, size = query.shape
         query, key, value = (self._per_head(y) for y in (query, key, value))
         scores = torch.bmm(query, key.transpose(1, 2))
-        probabilities = kernels.softmax_of_scores(scores, size**-0.5, self.config.causal)
+        probabilities = kernels.masked_softmax(scores, size**-0.5, self.config.causal)
         probabilities = _dropout(probabilities, self.config.attention_dropout)
         context = torch.bmm(probabilities, value)
         return context.transpose(0, 1).reshape(rows, batch, self.heads, size)
@@ -258,14 +186,14 @@ class Embedding(nn.Module):
         super().__init__()
         self.config, self.group = config, group
         self.local_rows = config.padded_vocabulary(group.width) // group.width
-        self.words = _parameter(self.local_rows, config.embedding_width)
+        self.words = parameter(self.local_rows, config.embedding_width)
         rows = config.position_table_rows
-        self.positions = _parameter(rows, config.hidden) if rows else None
+        self.positions = parameter(rows, config.hidden) if rows else None
         local = config.sequence // (group.width if group.splits_sequence else 1)
         ids = torch.empty((local, 1), dtype=torch.int64, device="meta")
         self.register_buffer("position_ids", ids)
         types = config.token_types
-        self.types = _parameter(types, config.hidden) if types else None
+        self.types = parameter(types, config.hidden) if types else None
         projected = config.embedding_width != config.hidden
         self.project = Linear(config.embedding_width, config.hidden, False) if projected else None
         self.norm = _norm(config, config.hidden) if config.embedding_norm else None
@@ -291,7 +219,7 @@ class Embedding(nn.Module):
         local = tokens.masked_fill(elsewhere, 0)
         found = functional.embedding(local, self.words)
         found = found.masked_fill(elsewhere.unsqueeze(-1), 0.0)
-        return _sum_over_group(found, self.group)
+        return sum_over_group(found, self.group)
 
 
 class Head(nn.Module):
@@ -302,7 +230,7 @@ class Head(nn.Module):
 
     def __init__(self, config: TransformerConfig, group: Group) -> None:
         super().__init__()
-        self.width = group.width
+        self.group = group
         hidden, embedding = config.hidden, config.embedding_width
         masked = config.head == "masked_language_model"
         self.norm = _norm(config, hidden) if config.final_norm else None
@@ -321,5 +249,54 @@ class Head(nn.Module):
         if self.dense is not None and self.dense_norm is not None:
             x = self.dense_norm(functional.gelu(self.dense(x), approximate="tanh"))
         (logits,) = self.vocabulary(x)
-        losses = kernels.token_losses(logits.float(), targets, self.width)
-        return losses.mean()
+        return token_losses(logits.float(), targets, self.group).mean()
+
+
+def capture_transformer(
+    config: TransformerConfig,
+    *,
+    tensor_parallel: int,
+    microbatch: int,
+    sequence_parallel: bool,
+) -> WorkloadVariant:
+    """Capture embedding, one block and head; all blocks share one layer."""
+    group = Group(tensor_parallel, sequence_parallel)
+    layers = _layers(config, group, microbatch)
+    names = ["embedding", *(f"block.{i}" for i in range(config.layers)), "head"]
+    kinds = [0, *([1] * config.layers), 2]
+    return WorkloadVariant(
+        tensor_parallel=tensor_parallel,
+        microbatch=microbatch,
+        sequence_parallel=group.splits_sequence,
+        layers=layers,
+        nodes=tuple(zip(names, kinds, strict=True)),
+        edges=tuple((i, i + 1, layers[kinds[i]].output_bytes) for i in range(len(names) - 1)),
+    )
+
+
+def _layers(config: TransformerConfig, group: Group, microbatch: int) -> tuple[Layer, ...]:
+    """Capture the three distinct layers."""
+    rows = config.sequence // (group.width if group.splits_sequence else 1)
+    stream = torch.empty(
+        (rows, microbatch, config.hidden), dtype=DTYPE, device="meta", requires_grad=True
+    )
+    tokens = torch.empty((config.sequence, microbatch), dtype=torch.int64, device="meta")
+    local = torch.empty((rows, microbatch), dtype=torch.int64, device="meta")
+    words: list[Tensor] = [tokens, local] if config.token_types else [tokens]
+    embedding, head = Embedding(config, group), Head(config, group)
+    tied = embedding.words.numel() if config.tied else 0
+    return (
+        capture_layer("embedding", embedding, words, tied_parameters=tied),
+        capture_layer("block", Block(config, group), [stream]),
+        capture_layer("head", head, [stream, tokens], tied_parameters=tied),
+    )
+
+
+def count_parameters(config: TransformerConfig) -> int:
+    """Return the parameters of the whole model on one device, tied weights once."""
+    group = Group()
+    embedding = Embedding(config, group)
+    blocks, ends = Block(config, group), (embedding, Head(config, group))
+    total = sum(p.numel() for module in ends for p in module.parameters())
+    total += config.layers * sum(p.numel() for p in blocks.parameters())
+    return total - (embedding.words.numel() if config.tied else 0)

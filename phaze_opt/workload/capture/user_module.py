@@ -24,7 +24,7 @@ from phaze_opt.workload.capture.aot import trace_function
 from phaze_opt.workload.capture.discovery import Segments, find_layers
 from phaze_opt.workload.capture.layer import Part, TracedModel
 from phaze_opt.workload.capture.layer_cuts import cut
-from phaze_opt.workload.capture.transformer import DTYPE
+from phaze_opt.workload.capture.tensor_parallel import DTYPE
 from phaze_opt.workload.graph import Layer, Workload, WorkloadVariant
 
 Factory = Callable[[int], Any]
@@ -222,7 +222,7 @@ def _fused_attention() -> Iterator[None]:
                 enable_gqa=enable_gqa,
             )
         q, k, v = (tensor.permute(2, 0, 1, 3) for tensor in (query, key, value))
-        context = kernels.attention(q, k, v, dropout_p, is_causal, attn_mask)
+        context, _ = kernels.flash_attention(q, k, v, attn_mask, dropout_p, is_causal)
         return context.permute(1, 2, 0, 3)
 
     functional.scaled_dot_product_attention = fused

@@ -1,0 +1,232 @@
+"""Layers that are split over a tensor-parallel group, with their communication in both directions.
+
+The sequence is dimension 0 of every activation. Modules live on the meta device in bf16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from phaze_opt.workload.capture import kernels
+from phaze_opt.workload.capture.kernels import differentiate, shape_only
+
+DTYPE = torch.bfloat16
+
+
+@dataclass(frozen=True)
+class Group:
+    """The tensor-parallel group of a layer."""
+
+    width: int = 1
+    sequence_parallel: bool = False
+
+    @property
+    def splits_sequence(self) -> bool:
+        """Whether the residual stream is split along the sequence."""
+        return self.sequence_parallel and self.width > 1
+
+
+@shape_only
+def all_reduce(x: Tensor) -> Tensor:
+    """Sum partial results over the group; every device gets the sum (``g`` of Megatron-LM)."""
+    return torch.empty_like(x)
+
+
+@shape_only
+def reduce_scatter(x: Tensor, width: int) -> Tensor:
+    """Sum partial results over the group; every device gets its share of the sequence."""
+    return x.new_empty((x.shape[0] // width, *x.shape[1:]))
+
+
+@shape_only
+def all_gather(x: Tensor, width: int) -> Tensor:
+    """Collect the whole sequence from the shares of the devices."""
+    return x.new_empty((x.shape[0] * width, *x.shape[1:]))
+
+
+differentiate(all_reduce, lambda gradient: gradient.view_as(gradient), lambda inputs, _: ())
+differentiate(reduce_scatter, all_gather, lambda inputs, _: inputs[1:])
+
+
+def apply(function: Any, *arguments: Any) -> Any:
+    """Apply an autograd function (PyTorch's ``apply`` has no types)."""
+    return function.apply(*arguments)
+
+
+class _CopyToGroup(torch.autograd.Function):
+    """Identity forward, all-reduce backward (``f`` of Megatron-LM, Shoeybi et al. 2019)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        """Every device already holds the input."""
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        """Sum the partial gradients of the devices."""
+        return all_reduce(gradient)
+
+
+class _GatheredLinear(torch.autograd.Function):
+    """Column-parallel linear layers of one input that is split along the sequence.
+
+    Only the share of the device is kept for the backward, which gathers the sequence again for the
+    weight gradients (Korthikanti et al. 2022, section 4.2.2).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, width: int, *weights_and_biases: Tensor | None) -> Any:
+        """Gather the sequence once and multiply it by every weight."""
+        half = len(weights_and_biases) // 2
+        weights, biases = weights_and_biases[:half], weights_and_biases[half:]
+        ctx.width = width
+        ctx.with_bias = [bias is not None for bias in biases]
+        ctx.save_for_backward(x, *weights)
+        whole = all_gather(x, width)
+        return tuple(
+            functional.linear(whole, weight, bias)
+            for weight, bias in zip(weights, biases, strict=True)
+            if weight is not None
+        )
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Return gradients of the share, of the weights and of the biases."""
+        x, *weights = ctx.saved_tensors
+        flat = [gradient.reshape(-1, gradient.shape[-1]) for gradient in gradients]
+        products = [g.mm(weight) for g, weight in zip(flat, weights, strict=True)]
+        whole = all_gather(x, ctx.width)
+        partial = products[0]
+        for product in products[1:]:
+            partial = partial + product
+        share = reduce_scatter(partial.view(whole.shape), ctx.width)
+        rows = whole.view(-1, whole.shape[-1])
+        weight_gradients = [g.t().mm(rows) for g in flat]
+        bias_gradients = [
+            g.sum(0) if wanted else None for g, wanted in zip(flat, ctx.with_bias, strict=True)
+        ]
+        return share, None, *weight_gradients, *bias_gradients
+
+
+def parameter(*shape: int) -> nn.Parameter:
+    """Return a bf16 parameter without memory."""
+    return nn.Parameter(torch.empty(shape, dtype=DTYPE, device="meta"))
+
+
+class Linear(nn.Module):
+    """A linear layer, whole on every device."""
+
+    def __init__(self, inputs: int, outputs: int, bias: bool) -> None:
+        super().__init__()
+        self.weight = parameter(outputs, inputs)
+        self.bias = parameter(outputs) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Multiply by the weight, add the bias."""
+        return functional.linear(x, self.weight, self.bias)
+
+
+class ColumnParallelLinear(nn.Module):
+    """Linear layers of one input, each split by output columns over the group."""
+
+    def __init__(self, inputs: int, outputs: tuple[int, ...], bias: bool, group: Group) -> None:
+        super().__init__()
+        self.group = group
+        columns = [n // group.width for n in outputs]
+        self.weights = nn.ParameterList(parameter(n, inputs) for n in columns)
+        self.biases = nn.ParameterList(parameter(n) for n in columns if bias)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Return the local columns of every product."""
+        weights: Sequence[Tensor] = list(self.weights)
+        biases: Sequence[Tensor | None] = list(self.biases) or [None] * len(weights)
+        if self.group.splits_sequence:
+            return tuple(apply(_GatheredLinear, x, self.group.width, *weights, *biases))
+        if self.group.width > 1:
+            x = apply(_CopyToGroup, x)
+        pairs = zip(weights, biases, strict=True)
+        return tuple(functional.linear(x, weight, bias) for weight, bias in pairs)
+
+
+class RowParallelLinear(nn.Module):
+    """A linear layer split by input rows; partial products are summed over the group.
+
+    The bias is added after the sum, so that it is added once.
+    """
+
+    def __init__(self, inputs: int, outputs: int, bias: bool, group: Group) -> None:
+        super().__init__()
+        self.group = group
+        self.weight = parameter(outputs, inputs // group.width)
+        self.bias = parameter(outputs) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Multiply the local part and sum over the group."""
+        if self.group.width == 1:
+            return functional.linear(x, self.weight, self.bias)
+        total = sum_over_group(functional.linear(x, self.weight), self.group)
+        return total if self.bias is None else total + self.bias
+
+
+def sum_over_group(partial: Tensor, group: Group) -> Tensor:
+    """Sum partial results: all-reduce, or reduce-scatter under sequence parallelism."""
+    if group.splits_sequence:
+        return reduce_scatter(partial, group.width)
+    return all_reduce(partial) if group.width > 1 else partial
+
+
+@shape_only
+def cross_entropy(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return maximum, sum of exponentials and predicted logit of each row, in one pass."""
+    rows = logits.shape[:-1]
+    return logits.new_empty(rows), logits.new_empty(rows), logits.new_empty(rows)
+
+
+@shape_only
+def cross_entropy_backward(
+    gradient: Tensor, logits: Tensor, targets: Tensor, log_sum: Tensor
+) -> Tensor:
+    """Return the gradient of the local logits."""
+    return torch.empty_like(logits)
+
+
+class _VocabularyParallelCrossEntropy(torch.autograd.Function):
+    """Cross-entropy of fp32 logits whose vocabulary is split over the group.
+
+    Three small all-reduces complete the statistics of the rows, as in Megatron-LM. The logits are
+    kept for the backward.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Any:
+        """Return the loss of every token."""
+        local, total, predicted = cross_entropy(logits, targets)
+        largest = all_reduce(local)
+        total = all_reduce(total * torch.exp(local - largest))
+        predicted = all_reduce(predicted)
+        log_sum = torch.log(total) + largest
+        ctx.save_for_backward(logits, targets, log_sum)
+        return log_sum - predicted
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        """Return the gradient of the local logits."""
+        return cross_entropy_backward(gradient, *ctx.saved_tensors), None
+
+
+def token_losses(logits: Tensor, targets: Tensor, group: Group) -> Tensor:
+    """Return the cross-entropy of every token; the vocabulary is split over the group.
+
+    On one device it is PyTorch's: the log-probabilities are kept, and their gradient is in memory
+    beside that of the logits.
+    """
+    if group.width == 1:
+        return kernels.nll_loss_forward(torch.log_softmax(logits, -1), targets)
+    losses: Tensor = apply(_VocabularyParallelCrossEntropy, logits, targets)
+    return losses
