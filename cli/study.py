@@ -129,16 +129,18 @@ def best(name: NameArgument, as_json: JsonOption = False, storage: StorageOption
     if as_json:
         print_json(best_to_json_dict(name, found))
         return
-    if not found.record:
+    if found.evaluation is None:
         raise PhazeError(
             f"The evaluation of trial {found.number}, the best of {name!r}, is damaged or lost; "
             f"'phaze-opt study copy {name} NEW --current-version' starts anew from its points."
         )
+    from phaze_opt.evaluation import evaluation_to_json_dict
     from phaze_opt.report.tables import evaluation_tables
     from phaze_opt.report.words import accelerator_words, ratio_words, training_words
 
     words = f"{accelerator_words(found.point)}; {training_words(found.point)}"
-    print_table(evaluation_tables(f"trial {found.number}: {words}", found.record))
+    record = evaluation_to_json_dict(found.evaluation)
+    print_table(evaluation_tables(f"trial {found.number}: {words}", record))
     for line in ratio_words(found):
         print(line)
 

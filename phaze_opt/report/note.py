@@ -6,6 +6,7 @@ import html
 import importlib
 
 from phaze_opt.errors import printable
+from phaze_opt.evaluation import evaluation_to_json_dict
 from phaze_opt.report.words import (
     accelerator_words,
     binding_words,
@@ -39,16 +40,17 @@ def note_of(summary: StudySummary) -> str:
     if best is None:
         lines.append("Nothing feasible was found yet.")
     else:
+        record = {} if best.evaluation is None else evaluation_to_json_dict(best.evaluation)
         share = best.metrics.area_mm2 / summary.resolved.area_limit_mm2
         lines += [
             f"**{best.metrics.throughput_samples_per_s:,.0f} samples/s** (trial {best.number}): "
             f"{accelerator_words(best.point)}; {training_words(best.point)}.",
             "",
             *(f"- {plain(line)}" for line in ratio_words(best)),
-            f"- placement: {placement_words(best.record.get('placement'))}",
+            f"- placement: {placement_words(record.get('placement'))}",
             f"- area used: {share:.1%}",
-            f"- bound by: {plain(binding_words(best.record))}",
-            f"- time of a batch: {plain(time_words(best.record))}",
+            f"- bound by: {plain(binding_words(record))}",
+            f"- time of a batch: {plain(time_words(record))}",
         ]
     lines += [
         "",

@@ -10,6 +10,7 @@ from rich.markup import escape as escape_markup
 from rich.table import Table
 
 from phaze_opt.errors import printable
+from phaze_opt.evaluation import evaluation_to_json_dict
 from phaze_opt.report.words import (
     accelerator_words,
     binding_words,
@@ -63,18 +64,19 @@ def study_table(summary: StudySummary) -> RenderableType:
         table.add_row("best", "nothing feasible yet")
     else:
         speed = best.metrics.throughput_samples_per_s
+        record = {} if best.evaluation is None else evaluation_to_json_dict(best.evaluation)
         table.add_row("best", f"{speed:,.0f} samples/s (trial {best.number})")
         table.add_row("accelerator", accelerator_words(best.point))
         table.add_row("training", training_words(best.point))
-        table.add_row("placement", placement_words(best.record.get("placement")))
+        table.add_row("placement", placement_words(record.get("placement")))
         for line in ratio_words(best):
             table.add_row("against", escape(line))
         area_mm2, limit_mm2 = best.metrics.area_mm2, summary.resolved.area_limit_mm2
         table.add_row(
             "area used", f"{area_mm2 / limit_mm2:.1%} ({area_mm2:.4g} of {limit_mm2:.4g} mm²)"
         )
-        table.add_row("bound by", escape(binding_words(best.record)))
-        table.add_row("MFU", share_words(best.record.get("mfu")))
+        table.add_row("bound by", escape(binding_words(record)))
+        table.add_row("MFU", share_words(record.get("mfu")))
     table.add_row("trials", trial_words(summary))
     for reason in summary.failures:
         table.add_row("failed", escape(reason))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from phaze_opt.evaluation import Evaluation
 from phaze_opt.search.frozen import Baseline, ResolvedStudy
 from phaze_opt.search.objective import Metrics, evaluation_key, metrics_of
 from phaze_opt.search.ordering import best_of
-from phaze_opt.search.records import Record
 from phaze_opt.search.space import DesignPoint, point_of_accelerator, training_choices
 from phaze_opt.search.store.caches import find_evaluations
 from phaze_opt.search.store.storage import Storage
@@ -21,7 +21,7 @@ class BaselineResult:
 
     Attributes
     ----------
-    point, metrics, record
+    point, metrics, evaluation
         ``None`` where the baseline fits under no training option.
     within_area
         Whether it would be allowed in the study.
@@ -32,7 +32,7 @@ class BaselineResult:
     within_area: bool
     point: DesignPoint | None
     metrics: Metrics | None
-    record: Record | None
+    evaluation: Evaluation | None
 
     @property
     def throughput_samples_per_s(self) -> float:
@@ -64,11 +64,11 @@ def evaluate_baselines(
 def find_baselines(study: ResolvedStudy, storage: Storage) -> list[BaselineResult]:
     """Return the baselines as far as they are evaluated, in the order of the spec."""
     options = {baseline.name: baseline_trainings(study, baseline) for baseline in study.baselines}
-    records = find_evaluations(storage, [key for keys in options.values() for key in keys])
+    evaluations = find_evaluations(storage, [key for keys in options.values() for key in keys])
     return [
-        _best_option(study, baseline, options[baseline.name], records)
+        _best_option(study, baseline, options[baseline.name], evaluations)
         for baseline in study.baselines
-        if options[baseline.name].keys() <= records.keys()
+        if options[baseline.name].keys() <= evaluations.keys()
     ]
 
 
@@ -76,15 +76,15 @@ def _best_option(
     study: ResolvedStudy,
     baseline: Baseline,
     options: dict[str, tuple[DesignPoint, Training]],
-    records: dict[str, Record],
+    evaluations: dict[str, Evaluation],
 ) -> BaselineResult:
     """Choose the best training option by the order of designs."""
     area_mm2 = baseline.accelerator.area_under(study.spec.area.model)
     feasible = []
     for key, (point, _) in options.items():
-        metrics = metrics_of(records[key], key, True, area_mm2, 0.0)
+        metrics = metrics_of(evaluations[key], key, True, area_mm2, 0.0)
         if metrics.feasible:
-            feasible.append((metrics.rank(point), (point, metrics, records[key])))
+            feasible.append((metrics.rank(point), (point, metrics, evaluations[key])))
     best = best_of(feasible)
     within = area_mm2 <= study.area_limit_mm2
     return BaselineResult(baseline.name, area_mm2, within, *(best or (None, None, None)))

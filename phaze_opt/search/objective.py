@@ -15,12 +15,12 @@ from typing import Any
 
 from phaze_opt.codec import from_builtins, to_builtins
 from phaze_opt.errors import InputError
+from phaze_opt.evaluation import Evaluation, evaluate
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.search.frozen import ResolvedStudy, content_hash
 from phaze_opt.search.ordering import Rank
-from phaze_opt.search.records import Record
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.store.caches import EvaluationCache, ScheduleCache
 from phaze_opt.training import Training
@@ -30,22 +30,20 @@ from phaze_opt.workload.graph import Workload
 _SMALLEST_VIOLATION = 1e-9
 
 Evaluator = Callable[
-    [Workload, Accelerator, Cluster, Training, MutableMapping[str, Schedule]], Record
+    [Workload, Accelerator, Cluster, Training, MutableMapping[str, Schedule]], Evaluation
 ]
-"""Evaluates one point into the JSON of ``evaluate``; tests put a faster one in its place."""
+"""Evaluates one point with a cache of schedules; tests put a faster one in its place."""
 
 
-def evaluate_record(
+def evaluate_point(
     workload: Workload,
     accelerator: Accelerator,
     cluster: Cluster,
     training: Training,
     cache: MutableMapping[str, Schedule],
-) -> Record:
+) -> Evaluation:
     """Evaluate a point with the cost model, at its best placement."""
-    from phaze_opt.evaluation import evaluate, evaluation_to_json_dict
-
-    return evaluation_to_json_dict(evaluate(workload, accelerator, cluster, training, cache=cache))
+    return evaluate(workload, accelerator, cluster, training, cache=cache)
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,7 @@ class Objective:
     workload: Workload
     evaluations: EvaluationCache
     schedules: ScheduleCache
-    evaluator: Evaluator = evaluate_record
+    evaluator: Evaluator = evaluate_point
 
     def __call__(self, point: DesignPoint) -> Metrics:
         """Check the area, then evaluate unless that was done before."""
@@ -144,26 +142,28 @@ class Objective:
             )
         training = self.study.training(point.microbatch, point.recompute)
         self.schedules.take_effort()
-        key, record, cached = self.evaluate(accelerator, training)
-        metrics = metrics_of(record, key, cached, area_mm2, time.monotonic() - started_s)
+        key, evaluation, cached = self.evaluate(accelerator, training)
+        metrics = metrics_of(evaluation, key, cached, area_mm2, time.monotonic() - started_s)
         effort = self.schedules.take_effort()
         return replace(
             metrics, needed_schedules=effort.needed, quickly_proven_schedules=effort.quick
         )
 
-    def evaluate(self, accelerator: Accelerator, training: Training) -> tuple[str, Record, bool]:
-        """Return the key and record of an evaluation, and whether it was there already."""
+    def evaluate(
+        self, accelerator: Accelerator, training: Training
+    ) -> tuple[str, Evaluation, bool]:
+        """Return an evaluation with its key, and whether it was stored already."""
         key = evaluation_key(self.study, accelerator, training)
 
-        def compute() -> Record:
+        def compute() -> Evaluation:
             return self.evaluator(
                 self.workload, accelerator, self.study.cluster, training, self.schedules
             )
 
-        record, cached = self.evaluations.get_or_compute(key, compute)
+        evaluation, cached = self.evaluations.get_or_compute(key, compute)
         if not cached:
             self.schedules.flush()
-        return key, record, cached
+        return key, evaluation, cached
 
 
 def area_violation(
@@ -200,23 +200,22 @@ def evaluation_key(study: ResolvedStudy, accelerator: Accelerator, training: Tra
 
 
 def metrics_of(
-    record: Record, key: str, cached: bool, area_mm2: float, evaluate_s: float
+    evaluation: Evaluation, key: str, cached: bool, area_mm2: float, evaluate_s: float
 ) -> Metrics:
     """Take from an evaluation what the search and its reports need."""
     proofs = [
-        layer[schedule]["status"] == "optimal"
-        for layer in record["layers"]
-        for schedule in ("forward_schedule", "backward_schedule")
+        proof.status == "optimal"
+        for layer in evaluation.layers
+        for proof in (layer.forward_schedule, layer.backward_schedule)
     ]
-    feasible = bool(record["feasible"])
-    violation = 0.0 if feasible else max(float(record["violation"]), _SMALLEST_VIOLATION)
+    feasible = evaluation.feasible
     return Metrics(
         feasible=feasible,
-        reason=record["reason"],
-        violation=violation,
-        throughput_samples_per_s=float(record["throughput_samples_per_s"]),
+        reason=evaluation.reason,
+        violation=0.0 if feasible else max(evaluation.violation, _SMALLEST_VIOLATION),
+        throughput_samples_per_s=evaluation.throughput_samples_per_s,
         area_mm2=area_mm2,
-        energy_j_per_batch=record["energy_j_per_batch"] if feasible else None,
+        energy_j_per_batch=evaluation.energy_j_per_batch if feasible else None,
         evaluation_key=key,
         cached=cached,
         proven_schedules=sum(proofs),

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from phaze_opt.codec import to_builtins
 from phaze_opt.errors import InputError
+from phaze_opt.evaluation import Evaluation, evaluation_to_json_dict
 from phaze_opt.search.baselines import BaselineResult
 from phaze_opt.search.frozen import ResolvedStudy
 from phaze_opt.search.objective import Metrics, metrics_from_plain
 from phaze_opt.search.ordering import best_of
-from phaze_opt.search.records import Record
 from phaze_opt.search.space import DesignPoint, point_of
 from phaze_opt.search.store.caches import find_evaluations
 from phaze_opt.search.store.storage import Storage
@@ -54,14 +54,14 @@ class BestDesign:
 
     Attributes
     ----------
-    record
-        Its full evaluation, as ``evaluate --json`` prints it; empty where it is damaged or lost.
+    evaluation
+        ``None`` where the stored one is damaged or lost.
     """
 
     number: int
     point: DesignPoint
     metrics: Metrics
-    record: Record
+    evaluation: Evaluation | None
     baselines: tuple[BaselineResult, ...]
 
     def ratio(self, baseline: BaselineResult) -> float | None:
@@ -150,8 +150,8 @@ def best_design(
         return None
     number, point, metrics = chosen
     key = metrics.evaluation_key or ""
-    record = find_evaluations(storage, [key]).get(key, {})
-    return BestDesign(number, point, metrics, record, tuple(baselines))
+    evaluation = find_evaluations(storage, [key]).get(key)
+    return BestDesign(number, point, metrics, evaluation, tuple(baselines))
 
 
 def summarise(
@@ -209,12 +209,13 @@ def trial_cost(resolved: ResolvedStudy, trial: FrozenTrial) -> tuple[Any, ...]:
 
 def best_to_json_dict(name: str, best: BestDesign) -> dict[str, Any]:
     """Return the answer as ``study best --json`` prints it."""
+    evaluation = best.evaluation
     return {
         "study": name,
         "number": best.number,
         "params": to_builtins(best.point),
         "values": [best.metrics.throughput_samples_per_s],
-        "evaluation": best.record or None,
+        "evaluation": None if evaluation is None else evaluation_to_json_dict(evaluation),
         "baselines": [
             {
                 "name": baseline.name,

@@ -19,7 +19,7 @@ from phaze_opt.codec import from_json
 from phaze_opt.errors import ConflictError, InputError, NotFoundError
 from phaze_opt.search.baselines import BaselineResult, find_baselines
 from phaze_opt.search.frozen import ResolvedStudy, resolve
-from phaze_opt.search.objective import Evaluator, Objective, evaluate_record
+from phaze_opt.search.objective import Evaluator, Objective, evaluate_point
 from phaze_opt.search.results import (
     BestDesign,
     StudySummary,
@@ -71,7 +71,7 @@ class Study:
     name: str
     uid: str
     resolved: ResolvedStudy
-    evaluator: Evaluator = field(default=evaluate_record, repr=False)
+    evaluator: Evaluator = field(default=evaluate_point, repr=False)
 
     @classmethod
     def create(

@@ -9,7 +9,7 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
-from phaze_opt.evaluation import Evaluation, evaluation_to_json_dict
+from phaze_opt.evaluation import Evaluation
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.layer_costs import LayerEvaluation
 from phaze_opt.layer_passes import ScheduleProof
@@ -77,8 +77,19 @@ _STAGE = Stage(
     work=(ChunkWork(1.0, 2.0, 0.0),),
     synchronisation_s=0.0,
     optimizer_s=0.0,
+    sent_bytes={},
 )
-_PLACEMENT = Placement(1, 8, 1, 8, (_STAGE,), 24.0, {"forward": 8.0, "backward": 16.0})
+_PLACEMENT = Placement(
+    pipeline=1,
+    data=8,
+    tensor=1,
+    rank_order="tensor-data-pipeline",
+    pipeline_schedule="1f1b",
+    microbatches=8,
+    stages=(_STAGE,),
+    time_per_batch_s=24.0,
+    time_breakdown_s={"forward": 8.0, "backward": 16.0},
+)
 
 
 def toy_spec(**changes: Any) -> StudySpec:
@@ -100,7 +111,7 @@ def toy_evaluator(
     cluster: Cluster,
     training: Training,
     cache: MutableMapping[str, Schedule],
-) -> dict[str, Any]:
+) -> Evaluation:
     """More cores are faster, up to a point; a large microbatch does not fit without recompute."""
     path = os.environ.get(COUNT_VARIABLE)
     if path is not None:
@@ -112,7 +123,7 @@ def toy_evaluator(
         1024.0 * accelerator.num_vc * accelerator.pe_vc,
     )
     throughput = speed / (10 + training.microbatch) if feasible else 0.0
-    result = Evaluation(
+    return Evaluation(
         feasible=feasible,
         reason=None if feasible else "The stash does not fit.",
         throughput_samples_per_s=throughput,
@@ -125,16 +136,15 @@ def toy_evaluator(
         energy_by_level_j={"hbm": 1.0},
         violation=0.0 if feasible else 0.25,
     )
-    return evaluation_to_json_dict(result)
 
 
-def slow_evaluator(*args: Any) -> dict[str, Any]:
+def slow_evaluator(*args: Any) -> Evaluation:
     """Do the same in a tenth of a second."""
     time.sleep(0.1)
     return toy_evaluator(*args)
 
 
-def stuck_evaluator(*args: Any) -> dict[str, Any]:
+def stuck_evaluator(*args: Any) -> Evaluation:
     """Never come back from a point that is not a baseline, and leave a sign of it."""
     if args[1].num_tc != 8:
         Path(os.environ[STUCK_VARIABLE]).touch()
@@ -142,7 +152,7 @@ def stuck_evaluator(*args: Any) -> dict[str, Any]:
     return toy_evaluator(*args)
 
 
-def deadly_evaluator(*args: Any) -> dict[str, Any]:
+def deadly_evaluator(*args: Any) -> Evaluation:
     """Kill the worker on one training option, as running out of memory would."""
     training = args[3]
     accelerator = args[1]
@@ -151,7 +161,7 @@ def deadly_evaluator(*args: Any) -> dict[str, Any]:
     return toy_evaluator(*args)
 
 
-def failing_evaluator(*args: Any) -> dict[str, Any]:
+def failing_evaluator(*args: Any) -> Evaluation:
     """Fail on every point that is not a baseline."""
     if args[1].num_tc != 8:
         raise RuntimeError("the cost model stumbled")

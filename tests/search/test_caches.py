@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import json
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -14,29 +14,29 @@ import pytest
 from sqlalchemy import update
 
 from phaze_opt.codec import to_json
+from phaze_opt.evaluation import Evaluation, evaluation_to_json_dict
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.cluster import load_cluster
 from phaze_opt.scheduling.schedule_problem import Schedule, ScheduledOperator
-from phaze_opt.search.records import write_record
 from phaze_opt.search.store.caches import (
     EvaluationCache,
     ProofEffort,
     ScheduleCache,
     find_evaluations,
+    write_evaluation,
 )
 from phaze_opt.search.store.storage import open_storage
 from phaze_opt.search.store.tables import EvaluationRow, ScheduleRow
 from phaze_opt.training import Training
 from tests.search.fakes import TOY, toy_evaluator
 
-_COMPUTED = toy_evaluator(
+EVALUATION = toy_evaluator(
     TOY,
     load_accelerator("tpuv4-phaze"),
     load_cluster("tpuv4-ici-flat", 8),
     Training(global_batch=64, microbatch=1, recompute="none", optimizer="sgd"),
     {},
 )
-RECORD: dict[str, Any] = json.loads(write_record(_COMPUTED))
 SCHEDULE = Schedule((ScheduledOperator("a", 0.0, 1.0, True),), 1.0, "optimal", 1.0, "bound", 0.1)
 
 
@@ -44,9 +44,9 @@ def test_computed_once_and_found_after(any_url: str) -> None:
     """The second request of any worker finds what the first computed."""
     storage = open_storage(any_url, create=True)
     mine, yours = (EvaluationCache(storage, token, 30.0) for token in ("me", "you"))
-    assert mine.get_or_compute("k", lambda: RECORD) == (RECORD, False)
-    assert yours.get_or_compute("k", lambda: pytest.fail("again")) == (RECORD, True)
-    assert find_evaluations(storage, ["k", "other"]) == {"k": RECORD}
+    assert mine.get_or_compute("k", lambda: EVALUATION) == (EVALUATION, False)
+    assert yours.get_or_compute("k", lambda: pytest.fail("again")) == (EVALUATION, True)
+    assert find_evaluations(storage, ["k", "other"]) == {"k": EVALUATION}
 
 
 def test_two_workers_at_once_compute_once(any_url: str) -> None:
@@ -56,10 +56,10 @@ def test_two_workers_at_once_compute_once(any_url: str) -> None:
     results: list[Any] = []
 
     def work(token: str) -> None:
-        def compute() -> dict[str, Any]:
+        def compute() -> Evaluation:
             computed.append(token)
             time.sleep(0.2)
-            return RECORD | {"throughput_samples_per_s": 1.0 + int(token)}
+            return replace(EVALUATION, throughput_samples_per_s=1.0 + int(token))
 
         results.append(EvaluationCache(storage, token, 30.0).get_or_compute("k", compute)[0])
 
@@ -69,7 +69,7 @@ def test_two_workers_at_once_compute_once(any_url: str) -> None:
     for thread in threads:
         thread.join()
     assert len(computed) == 1
-    assert [each["throughput_samples_per_s"] for each in results] == [1.0 + int(computed[0])] * 4
+    assert [each.throughput_samples_per_s for each in results] == [1.0 + int(computed[0])] * 4
 
 
 def test_a_claim_that_ran_out_is_taken_over(any_url: str) -> None:
@@ -78,20 +78,20 @@ def test_a_claim_that_ran_out_is_taken_over(any_url: str) -> None:
     with storage.writing() as session:
         session.add(EvaluationRow(key="k", token="gone", until_s=0.0, body=None))
     cache = EvaluationCache(storage, "me", 30.0)
-    assert cache.get_or_compute("k", lambda: RECORD) == (RECORD, False)
+    assert cache.get_or_compute("k", lambda: EVALUATION) == (EVALUATION, False)
 
 
 def test_an_error_frees_the_claim(any_url: str) -> None:
     """When computing fails, the next one may try."""
     storage = open_storage(any_url, create=True)
 
-    def fail() -> dict[str, Any]:
+    def fail() -> Evaluation:
         raise RuntimeError("no")
 
     with pytest.raises(RuntimeError):
         EvaluationCache(storage, "me", 30.0).get_or_compute("k", fail)
     cache = EvaluationCache(storage, "you", 30.0)
-    assert cache.get_or_compute("k", lambda: RECORD) == (RECORD, False)
+    assert cache.get_or_compute("k", lambda: EVALUATION) == (EVALUATION, False)
 
 
 def test_renewal_keeps_a_claim(sqlite_url: str) -> None:
@@ -108,8 +108,8 @@ def test_renewal_keeps_a_claim(sqlite_url: str) -> None:
 
 
 def changed(change: Callable[[dict[str, Any]], object]) -> str:
-    """Return a record as its JSON, with something else in it."""
-    record = copy.deepcopy(RECORD)
+    """Return the JSON of an evaluation, with something else in it."""
+    record = evaluation_to_json_dict(EVALUATION)
     change(record)
     return json.dumps(record)
 
@@ -128,20 +128,44 @@ def changed(change: Callable[[dict[str, Any]], object]) -> str:
         changed(lambda record: record.update(placement=None)),
         changed(lambda record: record.update(throughput_samples_per_s=-1.0)),
         changed(lambda record: record["placement"].update(stages=[{}])),
-        changed(lambda record: record["placement"]["stages"][0]["memory_bytes"].pop("total")),
-        changed(lambda record: record.pop("bound_by_share")),
-        changed(lambda record: record.update(bound_by_share={"hbm": []})),
+        changed(lambda record: record["placement"]["stages"][0].update(memory_bytes=[])),
+        changed(lambda record: record.update(odd=1)),
     ],
 )
-def test_hostile_records_are_computed_anew(sqlite_url: str, body: str) -> None:
-    """A stored row that is not a record is as good as none."""
+def test_hostile_evaluations_are_computed_anew(sqlite_url: str, body: str) -> None:
+    """A stored row that is not an evaluation is as good as none."""
     storage = open_storage(sqlite_url, create=True)
     with storage.writing() as session:
         session.add(EvaluationRow(key="k", token=None, until_s=None, body=body))
     assert find_evaluations(storage, ["k"]) == {}
     cache = EvaluationCache(storage, "me", 30.0)
-    assert cache.get_or_compute("k", lambda: RECORD) == (RECORD, False)
-    assert find_evaluations(storage, ["k"]) == {"k": RECORD}
+    assert cache.get_or_compute("k", lambda: EVALUATION) == (EVALUATION, False)
+    assert find_evaluations(storage, ["k"]) == {"k": EVALUATION}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        write_evaluation(EVALUATION),
+        changed(lambda record: record["placement"]["stages"][0]["memory_bytes"].pop("total")),
+        changed(lambda record: record.pop("energy_j_per_batch")),
+        changed(lambda record: record.update(bound_by_share={"hbm": []})),
+    ],
+)
+def test_what_follows_from_the_fields_is_not_read(sqlite_url: str, body: str) -> None:
+    """A stored evaluation is read from its fields; sums and shares are computed again."""
+    storage = open_storage(sqlite_url, create=True)
+    with storage.writing() as session:
+        session.add(EvaluationRow(key="k", token=None, until_s=None, body=body))
+    found = find_evaluations(storage, ["k"])
+    assert found == {"k": EVALUATION}
+    assert evaluation_to_json_dict(found["k"]) == evaluation_to_json_dict(EVALUATION)
+
+
+def test_numbers_that_json_does_not_have_are_not_written() -> None:
+    """Neither NaN nor infinity reaches a database."""
+    with pytest.raises(ValueError, match="JSON compliant"):
+        write_evaluation(replace(EVALUATION, mfu=math.nan))
 
 
 def test_schedules_survive_the_process(any_url: str) -> None:

@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError, PendingRollbackErro
 
 import phaze_opt.search.store.failures as failures_module
 import phaze_opt.search.study as study_module
-from phaze_opt.search.records import Record
+from phaze_opt.evaluation import Evaluation
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.store.caches import EvaluationCache
 from phaze_opt.search.store.failures import (
@@ -195,11 +195,11 @@ def test_a_lost_result_blocks_nobody(any_url: str, monkeypatch: pytest.MonkeyPat
         serving.append(ticket)
         serve(self, ticket, on_trial)
 
-    def lose_once(self: EvaluationCache, key: str, record: Record) -> None:
+    def lose_once(self: EvaluationCache, key: str, evaluation: Evaluation) -> None:
         if serving and not lost:
             lost.append(key)
             raise LostConnectionError("The storage cannot be reached.")
-        store(self, key, record)
+        store(self, key, evaluation)
 
     def count_and_give_back(self: TicketOffice, ticket: Ticket) -> bool:
         query = select(func.count()).where(EvaluationRow.token.is_not(None))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from phaze_opt.evaluation import Evaluation
 from phaze_opt.search.objective import Objective, metrics_from_plain, metrics_to_plain
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.spec import AreaSpec
@@ -45,7 +46,7 @@ def test_infeasible_is_below_feasible(objective: Objective, point: DesignPoint) 
 def test_area_comes_first(objective: Objective) -> None:
     """A chip that is too large is never evaluated."""
 
-    def never(*args: Any) -> dict[str, Any]:
+    def never(*args: Any) -> Evaluation:
         raise AssertionError("evaluated")
 
     metrics = replace(objective, evaluator=never)(replace(GOOD, num_tc=4096))

@@ -103,7 +103,8 @@ def test_answer_is_the_best_by_the_order(sqlite_url: str) -> None:
         if trial.kind == "feasible":
             assert trial.metrics is not None and trial.point is not None
             assert best.metrics.rank(best.point).key <= trial.metrics.rank(trial.point).key
-    assert best.record["throughput_samples_per_s"] == best.metrics.throughput_samples_per_s
+    assert best.evaluation is not None
+    assert best.evaluation.throughput_samples_per_s == best.metrics.throughput_samples_per_s
 
 
 def test_json_forms_hold_what_scripts_rely_on(sqlite_url: str) -> None:

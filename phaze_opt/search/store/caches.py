@@ -6,6 +6,7 @@ if its worker vanishes.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
@@ -14,8 +15,12 @@ from sqlalchemy import delete, select, update
 
 from phaze_opt.codec import from_json, to_json
 from phaze_opt.errors import InputError
+from phaze_opt.evaluation import (
+    Evaluation,
+    evaluation_from_json_dict,
+    evaluation_to_json_dict,
+)
 from phaze_opt.scheduling.schedule_problem import Schedule
-from phaze_opt.search.records import Record, read_record, write_record
 from phaze_opt.search.store.storage import Storage, write_shared
 from phaze_opt.search.store.tables import EvaluationRow, ScheduleRow, database_now_s, lease_is_over
 
@@ -39,8 +44,10 @@ class EvaluationCache:
         self._token = token
         self._lease_s = lease_s
 
-    def get_or_compute(self, key: str, compute: Callable[[], Record]) -> tuple[Record, bool]:
-        """Return the record of a key, and whether it was there already."""
+    def get_or_compute(
+        self, key: str, compute: Callable[[], Evaluation]
+    ) -> tuple[Evaluation, bool]:
+        """Return the evaluation of a key, and whether it was stored already."""
         while True:
             found = self._find_or_claim(key)
             if found is not None:
@@ -49,12 +56,12 @@ class EvaluationCache:
                 break
             time.sleep(_POLL_S)
         try:
-            record = compute()
+            evaluation = compute()
         except BaseException:
             self._release(key)
             raise
-        self._store(key, record)
-        return record, False
+        self._store(key, evaluation)
+        return evaluation, False
 
     def renew_lease(self, token: str) -> None:
         """Extend the lease of what this token computes."""
@@ -70,18 +77,18 @@ class EvaluationCache:
         with self._storage.writing() as session:
             session.execute(delete(EvaluationRow).where(EvaluationRow.token == self._token))
 
-    def _find_or_claim(self, key: str) -> Record | None:
-        """Return what is there, or claim the key where nobody else does."""
+    def _find_or_claim(self, key: str) -> Evaluation | None:
+        """Return the stored evaluation, or claim the key unless another worker holds it."""
         with self._storage.reading() as session:
-            record = _record_of(session.get(EvaluationRow, key))
-        if record is not None:
-            return record
+            evaluation = _evaluation_of(session.get(EvaluationRow, key))
+        if evaluation is not None:
+            return evaluation
         with self._storage.writing() as session:
             row = session.get(EvaluationRow, key, with_for_update=True)
             if row is None:
                 write_shared(session, EvaluationRow(key=key))
-            elif (record := _record_of(row)) is not None:
-                return record
+            elif (evaluation := _evaluation_of(row)) is not None:
+                return evaluation
             session.execute(
                 update(EvaluationRow)
                 .where(
@@ -98,9 +105,9 @@ class EvaluationCache:
         with self._storage.reading() as session:
             return session.scalar(query) == self._token
 
-    def _store(self, key: str, record: Record) -> None:
-        """Write a result, unless another worker took over and was first."""
-        body = write_record(record)
+    def _store(self, key: str, evaluation: Evaluation) -> None:
+        """Write an evaluation, unless another worker took over and was first."""
+        body = write_evaluation(evaluation)
         with self._storage.writing() as session:
             session.execute(
                 update(EvaluationRow)
@@ -118,18 +125,40 @@ class EvaluationCache:
             )
 
 
-def find_evaluations(storage: Storage, keys: Iterable[str]) -> dict[str, Record]:
-    """Return those records that are there."""
+def find_evaluations(storage: Storage, keys: Iterable[str]) -> dict[str, Evaluation]:
+    """Return the stored evaluations by key; keys without one are left out."""
     wanted = sorted(set(keys))
-    found: dict[str, Record] = {}
+    found: dict[str, Evaluation] = {}
     with storage.reading() as session:
         for start in range(0, len(wanted), 500):
             part = wanted[start : start + 500]
             for row in session.scalars(select(EvaluationRow).where(EvaluationRow.key.in_(part))):
-                record = _record_of(row)
-                if record is not None:
-                    found[row.key] = record
+                evaluation = _evaluation_of(row)
+                if evaluation is not None:
+                    found[row.key] = evaluation
     return found
+
+
+def write_evaluation(evaluation: Evaluation) -> str:
+    """Write an evaluation as strict JSON.
+
+    Raises
+    ------
+    ValueError
+        If a number is infinite or not a number.
+    """
+    plain = evaluation_to_json_dict(evaluation)
+    return json.dumps(plain, allow_nan=False, separators=(",", ":"))
+
+
+def _evaluation_of(row: EvaluationRow | None) -> Evaluation | None:
+    """Read a stored evaluation; one that is damaged counts as absent."""
+    if row is None or not isinstance(row.body, str):
+        return None
+    try:
+        return evaluation_from_json_dict(from_json(row.body, dict, "stored evaluation"))
+    except InputError:
+        return None
 
 
 @dataclass(frozen=True)
@@ -228,8 +257,3 @@ def _is_quickly_proven(schedule: Schedule) -> bool:
     """Whether a schedule is proven, and took no long search."""
     quick = schedule.method != "branch-and-bound" or schedule.solve_s < QUICK_PROOF_S
     return schedule.status == "optimal" and quick
-
-
-def _record_of(row: EvaluationRow | None) -> Record | None:
-    """Read a stored evaluation; one that is damaged counts as absent."""
-    return None if row is None else read_record(row.body)
