@@ -25,21 +25,11 @@ def evaluate(
     Example: phaze-opt evaluate --model bert-large --accelerator tpuv4-lanes --set hbm_gib=80
     --cluster tpuv4-ici-flat --devices 1024 --global-batch 4096 --microbatch 4 --json
     """
-    from phaze_opt.evaluation import evaluate as evaluate_point
-    from phaze_opt.evaluation import evaluation_to_json_dict
+    from phaze_opt.costed_point import cost_point
+    from phaze_opt.evaluation import evaluation_to_json_dict, place_point
 
-    degrees = options.read_placement()
-    chip, cluster = options.load_accelerator(), options.load_cluster()
-    training = options.training()
-    evaluation = evaluate_point(
-        options.load_own_workload(degrees),
-        chip,
-        cluster,
-        training,
-        degrees,
-        fusion=options.fusion,
-        power_limit_w=options.power_limit_w,
-    )
+    point = options.point()
+    evaluation = place_point(cost_point(point))
     record = evaluation_to_json_dict(evaluation)
     if as_json:
         print_json(record)
@@ -50,6 +40,6 @@ def evaluate(
     if timeline is not None and evaluation.placement is not None:
         from phaze_opt.report.timeline import write_timeline
 
-        write_timeline(timeline, evaluation.placement, training.pipeline_schedule)
+        write_timeline(timeline, evaluation.placement)
     if not evaluation.feasible:
         raise typer.Exit(INFEASIBLE)

@@ -20,23 +20,9 @@ def explain(options: PointOptions, as_json: JsonOption = False) -> None:
     Example: phaze-opt explain --model gpt3-175b --accelerator a100-80 --cluster dgx-a100
     --devices 64 --global-batch 64 --microbatch 1 --optimizer adam --placement 8x1x8 --json
     """
-    from phaze_opt.explanation.explain import explain as explain_point
-    from phaze_opt.explanation.explain import explanation_to_json_dict
-    from phaze_opt.explanation.point import Point
+    from phaze_opt.explanation.explain import explain_point, explanation_to_json_dict
 
-    degrees = options.read_placement()
-    chip, cluster = options.load_accelerator(), options.load_cluster()
-    training = options.training()
-    point = Point(
-        workload=options.load_own_workload(degrees),
-        accelerator=chip,
-        cluster=cluster,
-        training=training,
-        placement=degrees,
-        fusion=options.fusion,
-        power_limit_w=options.power_limit_w,
-    )
-    explanation = explain_point(point, options.load_workload)
+    explanation = explain_point(options.point(), options.load_workload, {})
     record = explanation_to_json_dict(explanation)
     if as_json:
         print_json(record)

@@ -16,8 +16,7 @@ from phaze_opt.errors import InputError
 from .output import read_assignments
 
 if TYPE_CHECKING:
-    from phaze_opt.hardware.accelerator import Accelerator
-    from phaze_opt.network.cluster import Cluster
+    from phaze_opt.costed_point import Placing, Point
     from phaze_opt.training import Training
     from phaze_opt.workload.graph import Workload
 
@@ -26,7 +25,6 @@ INFEASIBLE = 5
 
 _DEGREES = re.compile(r"([1-9][0-9]*)x([1-9][0-9]*)x([1-9][0-9]*)")
 
-Degrees = tuple[int, int, int]
 RecomputeChoice = Literal["none", "selective", "full"]
 OptimizerChoice = Literal["sgd", "adam"]
 FusionChoice = Literal["none", "elementwise", "epilogue"]
@@ -84,7 +82,25 @@ class PointOptions:
             f"recompute {self.recompute}, {self.optimizer}"
         )
 
-    def read_placement(self) -> Literal["solve", "expert"] | Degrees:
+    def point(self) -> Point:
+        """Read the options, and capture the model at every width that the placement may use."""
+        from phaze_opt.costed_point import Point
+        from phaze_opt.hardware.presets import load_accelerator
+        from phaze_opt.network.cluster import load_cluster
+
+        placement = self._read_placement()
+        accelerator = load_accelerator(self.accelerator, **read_assignments(self.changes or []))
+        cluster, training = load_cluster(self.cluster, self.devices), self._training()
+        workload = self.load_workload(
+            microbatch=self.microbatch,
+            sequence_parallel=self.sequence_parallel,
+            tensor=placement[2] if isinstance(placement, tuple) else None,
+        )
+        return Point(
+            workload, accelerator, cluster, training, placement, self.fusion, self.power_limit_w
+        )
+
+    def _read_placement(self) -> Placing:
         """Read ``--placement``.
 
         Raises
@@ -105,19 +121,7 @@ class PointOptions:
         pipeline, data, tensor = (int(degree) for degree in match.groups())
         return pipeline, data, tensor
 
-    def load_accelerator(self) -> Accelerator:
-        """Read the accelerator with its changed fields."""
-        from phaze_opt.hardware.presets import load_accelerator
-
-        return load_accelerator(self.accelerator, **read_assignments(self.changes or []))
-
-    def load_cluster(self) -> Cluster:
-        """Read the network."""
-        from phaze_opt.network.cluster import load_cluster
-
-        return load_cluster(self.cluster, self.devices)
-
-    def training(self) -> Training:
+    def _training(self) -> Training:
         """Join the options of the training run."""
         from phaze_opt.training import Training
 
@@ -145,14 +149,6 @@ class PointOptions:
             microbatch=(microbatch,),
             sequence_parallel=sequence_parallel,
             sequence=self.sequence,
-        )
-
-    def load_own_workload(self, degrees: Literal["solve", "expert"] | Degrees) -> Workload:
-        """Capture the model at every width that the placement may use."""
-        return self.load_workload(
-            microbatch=self.microbatch,
-            sequence_parallel=self.sequence_parallel,
-            tensor=degrees[2] if isinstance(degrees, tuple) else None,
         )
 
 

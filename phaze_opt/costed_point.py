@@ -26,13 +26,30 @@ Placing = Literal["solve", "expert"] | Degrees
 
 
 @dataclass(frozen=True)
+class Point:
+    """The arguments of `phaze_opt.evaluation.evaluate` as one value, so that each can be changed.
+
+    The attributes are those of the function.
+    """
+
+    workload: Workload
+    accelerator: Accelerator
+    cluster: Cluster
+    training: Training
+    placement: Placing = "solve"
+    fusion: FusionMode | None = None
+    power_limit_w: float | None = None
+    lane_rate: float = 1.0
+
+
+@dataclass(frozen=True)
 class CostedPoint:
     """A point whose layers are estimated and scheduled, ready to be placed.
 
     Attributes
     ----------
-    accelerator
-        The chip.
+    point
+        What was costed.
     problem
         What the placement takes.
     costs
@@ -41,38 +58,41 @@ class CostedPoint:
         Those given; ``None`` where they are to be found.
     """
 
-    accelerator: Accelerator
+    point: Point
     problem: PlacementProblem
     costs: Mapping[int, WidthCost]
     degrees: Degrees | None
 
 
-def cost_point(
-    workload: Workload,
-    accelerator: Accelerator,
-    cluster: Cluster,
-    training: Training,
-    placement: Placing = "solve",
-    *,
-    fusion: FusionMode | None = None,
-    cache: ScheduleCache | None = None,
-    lane_rate: float = 1.0,
-) -> CostedPoint:
+def cost_point(point: Point, cache: ScheduleCache | None = None) -> CostedPoint:
     """Estimate and schedule every layer at every width that the placement may use.
 
-    Parameters and errors are those of `phaze_opt.evaluation.evaluate`.
+    Parameters
+    ----------
+    point
+        What to cost.
+    cache
+        Schedules by content; solved ones are added.
+
+    Raises
+    ------
+    InputError
+        As `phaze_opt.evaluation.evaluate`.
     """
+    accelerator, cluster = point.accelerator, point.cluster
     check_chip(accelerator)
-    degrees = _degrees(placement, workload, cluster)
+    degrees = _degrees(point.placement, point.workload, cluster)
+    fusion = point.fusion
     if fusion is None:
         fusion = "epilogue" if accelerator.concurrent_operators else "elementwise"
-    # What fuses no epilogues does not fuse the optimizer's passes either.
-    training = replace(training, fused_optimizer=training.fused_optimizer and fusion == "epilogue")
-    chip = Chip(accelerator, cluster, fusion, lane_rate)
+    # Without fused epilogues the optimizer's passes over its state are not fused either.
+    fused_optimizer = point.training.fused_optimizer and fusion == "epilogue"
+    training = replace(point.training, fused_optimizer=fused_optimizer)
+    chip = Chip(accelerator, cluster, fusion, point.lane_rate)
     schedules = {} if cache is None else cache
     costs = {
         variant.tensor_parallel: cost_layers(variant, chip, training, schedules)
-        for variant in _variants(workload, cluster, training, degrees)
+        for variant in _variants(point.workload, cluster, training, degrees)
     }
     problem = PlacementProblem(
         layers={width: cost.chain for width, cost in costs.items()},
@@ -84,7 +104,7 @@ def cost_point(
         step_parameters_per_s=_lanes_per_s(chip, f"{training.optimizer}_update"),
         accumulation_parameters_per_s=_lanes_per_s(chip, "add"),
     )
-    return CostedPoint(accelerator, problem, costs, degrees)
+    return CostedPoint(point, problem, costs, degrees)
 
 
 def _lanes_per_s(chip: Chip, kind: str) -> float:

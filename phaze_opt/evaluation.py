@@ -11,23 +11,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from phaze_opt.codec import to_builtins
-from phaze_opt.costed_point import CostedPoint, Placing, cost_point
-from phaze_opt.errors import InfeasibleError
+from phaze_opt.codec import from_builtins, to_builtins
+from phaze_opt.costed_point import CostedPoint, Placing, Point, cost_point
+from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.estimator.estimate import ENERGY_LEVELS
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.energy import energy_per_event, static_power_w
 from phaze_opt.layer_costs import LayerEvaluation, WidthCost
 from phaze_opt.layer_passes import ScheduleCache
 from phaze_opt.network.cluster import Cluster
+from phaze_opt.placement.infeasible import MisfitError
 from phaze_opt.placement.memory import local_parameters
-from phaze_opt.placement.placement_problem import Placement
+from phaze_opt.placement.placement_problem import Misfit, Placement
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.training import OPTIMIZERS, Training
 from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import Workload
 
-COST_MODEL_VERSION = "2"
+COST_MODEL_VERSION = "3"
 """Changes whenever any number that `evaluate` returns does; a golden file holds that."""
 
 
@@ -55,12 +56,17 @@ class Evaluation:
         By kind, summing to ``time_per_batch_s``.
     unused_devices
         Devices that no stage runs on.
+    padding_samples
+        Samples trained beyond the global batch, because the replicas' microbatches do not divide
+        it; throughput and MFU do not count them.
     energy_by_level_j
         Dynamic energy of one batch on all devices by `ENERGY_LEVELS`; empty if infeasible.
     power_w_per_device
         Average dynamic power of the devices in use.
     static_power_w_per_device
         Leakage, which is not part of the two above.
+    misfit
+        The stage that does not fit its memory; ``None`` if that is not the reason.
     """
 
     feasible: bool
@@ -77,6 +83,8 @@ class Evaluation:
     power_w_per_device: float = 0.0
     static_power_w_per_device: float = 0.0
     violation: float = 0.0
+    padding_samples: int = 0
+    misfit: Misfit | None = None
 
     @property
     def energy_j_per_batch(self) -> float:
@@ -149,35 +157,21 @@ def evaluate(
         If the workload was not captured at the microbatch or at the given tensor degree, the model
         has no expert placement, or no such chip can be built.
     """
-    point = cost_point(
-        workload,
-        accelerator,
-        cluster,
-        training,
-        placement,
-        fusion=fusion,
-        cache=cache,
-        lane_rate=lane_rate,
+    point = Point(
+        workload, accelerator, cluster, training, placement, fusion, power_limit_w, lane_rate
     )
-    return place_point(point, power_limit_w)
+    return place_point(cost_point(point, cache))
 
 
-def place_point(point: CostedPoint, power_limit_w: float | None = None) -> Evaluation:
-    """Place the layers of a point, and say what follows for the whole cluster.
-
-    Parameters
-    ----------
-    point
-        From `cost_point`.
-    power_limit_w
-        See `evaluate`.
-    """
-    accelerator, problem = point.accelerator, point.problem
+def place_point(costed: CostedPoint) -> Evaluation:
+    """Place the layers of a costed point, and say what follows for the whole cluster."""
+    accelerator, problem = costed.point.accelerator, costed.problem
+    power_limit_w = costed.point.power_limit_w
     try:
-        solved = solve_placement(problem, point.degrees)
+        solved = solve_placement(problem, costed.degrees)
     except InfeasibleError as error:
-        return _infeasible(error, accelerator, point.costs[max(point.costs)])
-    cost = point.costs[solved.tensor]
+        return _infeasible(error, accelerator, costed.costs[max(costed.costs)])
+    cost = costed.costs[solved.tensor]
     result = _feasible(solved, cost, accelerator, problem.cluster, problem.training)
     if power_limit_w is not None and result.power_w_per_device > power_limit_w:
         excess = InfeasibleError(
@@ -201,6 +195,7 @@ def _infeasible(error: InfeasibleError, accelerator: Accelerator, cost: WidthCos
         placement=None,
         layers=cost.layers,
         violation=error.violation,
+        misfit=error.misfit if isinstance(error, MisfitError) else None,
     )
 
 
@@ -214,9 +209,9 @@ def _feasible(
     """Join the placement with what follows from it for the whole cluster."""
     time_s = solved.time_per_batch_s
     energy_by_level_j = _energy_by_level_j(solved, cost, accelerator, training)
-    used_devices = solved.pipeline * solved.data * solved.tensor
-    replicas_per_batch = training.global_batch / training.microbatch
-    model_flops = 3.0 * cost.variant.forward_flops * solved.tensor * replicas_per_batch
+    microbatches = training.global_batch / training.microbatch
+    model_flops = 3.0 * cost.variant.forward_flops * solved.tensor * microbatches
+    trained = solved.microbatches * solved.data * training.microbatch
     return Evaluation(
         feasible=True,
         reason=None,
@@ -227,9 +222,10 @@ def _feasible(
         placement=solved,
         layers=cost.layers,
         time_breakdown_s=solved.time_breakdown_s,
-        unused_devices=cluster.devices - used_devices,
+        unused_devices=cluster.devices - solved.devices,
+        padding_samples=trained - training.global_batch,
         energy_by_level_j=energy_by_level_j,
-        power_w_per_device=sum(energy_by_level_j.values()) / time_s / used_devices,
+        power_w_per_device=sum(energy_by_level_j.values()) / time_s / solved.devices,
         static_power_w_per_device=static_power_w(accelerator),
     )
 
@@ -254,13 +250,8 @@ def _energy_by_level_j(
         updated_share * training.step_bytes + solved.microbatches * optimizer.accumulation_bytes
     )
     energy_j["hbm"] += parameters * update_bytes * joules.hbm_j_per_byte
-    # A ring passes (d − 1)/d of the gradients twice; every stage boundary carries one activation
-    # and one gradient per microbatch.
-    ring_bytes = 2.0 * (solved.data - 1) / solved.data * optimizer.gradient_bytes * parameters
-    boundary_bytes = 2 * sum(chain[stage.layers[-1]].output_bytes for stage in solved.stages[:-1])
-    energy_j["network"] += (
-        ring_bytes + solved.microbatches * boundary_bytes
-    ) * joules.network_j_per_byte
+    sent_bytes = sum(sum(stage.sent_bytes.values()) for stage in solved.stages)
+    energy_j["network"] += sent_bytes * joules.network_j_per_byte
     replicas = solved.data * solved.tensor
     return {level: replicas * value for level, value in energy_j.items()}
 
@@ -276,3 +267,38 @@ def evaluation_to_json_dict(evaluation: Evaluation) -> dict[str, Any]:
     plain["bound_by_share"] = evaluation.bound_by_share
     plain["energy_j_per_batch"] = evaluation.energy_j_per_batch
     return plain
+
+
+def evaluation_from_json_dict(plain: Mapping[str, Any]) -> Evaluation:
+    """Build an evaluation from the plain data that `evaluation_to_json_dict` returns.
+
+    Values that follow from the fields (``bound_by_share``, ``energy_j_per_batch`` and the total
+    memory of a stage) are not read, but computed again.
+
+    Raises
+    ------
+    InputError
+        If the data is not that of an evaluation, or contradicts itself.
+    """
+    derived = ("bound_by_share", "energy_j_per_batch")
+    own = {key: value for key, value in plain.items() if key not in derived}
+    placement = own.get("placement")
+    if isinstance(placement, Mapping) and isinstance(placement.get("stages"), list):
+        own["placement"] = {**placement, "stages": [*map(_without_total, placement["stages"])]}
+    evaluation = from_builtins(own, Evaluation, "evaluation")
+    if evaluation.feasible:
+        whole = evaluation.placement is not None and evaluation.throughput_samples_per_s > 0.0
+        whole = whole and (evaluation.time_per_batch_s or 0.0) > 0.0
+    else:
+        whole = evaluation.reason is not None and evaluation.throughput_samples_per_s == 0.0
+    if not whole:
+        raise InputError("The evaluation is not valid: its fields contradict each other.")
+    return evaluation
+
+
+def _without_total(stage: object) -> object:
+    """Return the plain data of a stage without the total of its memory."""
+    if not isinstance(stage, Mapping) or not isinstance(stage.get("memory_bytes"), Mapping):
+        return stage
+    memory = {kind: size for kind, size in stage["memory_bytes"].items() if kind != "total"}
+    return {**stage, "memory_bytes": memory}

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
+from phaze_opt.arrays import IntArray
 from phaze_opt.errors import InputError
 
 Recompute = Literal["none", "selective", "full"]
 OptimizerName = Literal["sgd", "adam"]
 PipelineScheduleName = Literal["1f1b", "gpipe", "interleaved"]
+Replicas = TypeVar("Replicas", int, IntArray)
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,18 @@ class Training:
                 f"synchronisation_overlap is {self.synchronisation_overlap}, but it must be "
                 "between 0 and 1."
             )
+
+    def microbatches(self, data: Replicas) -> Replicas:
+        """Return how many microbatches each of some replicas runs per batch.
+
+        Where they do not divide the batch, some samples are trained beyond it.
+
+        Parameters
+        ----------
+        data
+            How many replicas there are: a number, or an array of numbers.
+        """
+        return -(-self.global_batch // (data * self.microbatch))
 
     @property
     def step_bytes(self) -> int:

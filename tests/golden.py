@@ -1,17 +1,19 @@
-"""Fifty evaluations whose numbers may change only together with ``COST_MODEL_VERSION``.
+"""Evaluations whose numbers may change only together with ``COST_MODEL_VERSION``.
 
+They cover tensor-parallel widths 1 to 8, ZeRO 0 to 3, sequence parallelism, every recompute,
+pipeline schedule and optimizer, GPU and TPU kinds of chips, and flat, two-level and torus networks.
 ``python -m tests.golden`` writes the file anew; it refuses if numbers have changed and the version
 has not.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
+from phaze_opt.costed_point import Placing
 from phaze_opt.evaluation import COST_MODEL_VERSION, Evaluation, evaluate
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.cluster import load_cluster
@@ -22,43 +24,74 @@ from phaze_opt.workload.zoo import load_workload
 PATH = Path(__file__).parent / "data" / "golden_evaluations.json"
 
 _CHIPS: list[tuple[str, dict[str, str]]] = [
-    ("tpuv4-phaze", {}),
     ("tpuv4-lanes", {}),
-    ("tpuv4-lanes", {"num_tc": "32", "pe_x": "64", "pe_y": "64", "glb_mib": "32"}),
-    ("tpuv4-phaze", {"num_tc": "2", "num_vc": "16", "pe_x": "256", "hbm_gib": "80"}),
     ("a100-80", {}),
+    ("tpuv4-lanes", {"num_tc": "32", "pe_x": "64", "pe_y": "64", "glb_mib": "32"}),
+    ("h100", {}),
+    ("tpuv4-phaze", {"num_tc": "2", "num_vc": "16", "pe_x": "256", "hbm_gib": "80"}),
 ]
-_RUNS: list[dict[str, Any]] = [
-    {"model": "bert-large", "cluster": "tpuv4-ici-flat", "devices": 1024, "global_batch": 4096},
-    {"model": "bert-large", "cluster": "flat-4GiB", "devices": 64, "global_batch": 256},
-    {"model": "gpt2-xl", "cluster": "tpuv4-ici-flat", "devices": 256, "global_batch": 512},
+_CLUSTERS = ("flat-4GiB", "dgx-a100", "tpuv4-torus", "tpuv4-ici-flat")
+_GPT = "gpt:layers=8,hidden=1024,heads=16,sequence=512,vocab=32000"
+_LLAMA = "llama:layers=6,hidden=1024,heads=16,kv_heads=8,ffn=2816,sequence=512,vocab=32000"
+_TRAININGS: list[dict[str, Any]] = [
+    {"optimizer": "sgd"},
+    {"optimizer": "adam", "recompute": "full"},
+    {"optimizer": "adam", "zero": 1, "recompute": "selective"},
+    {"optimizer": "adam", "zero": 2, "sequence_parallel": True},
+    {"optimizer": "adam", "zero": 3},
+    {"optimizer": "adam", "pipeline_schedule": "gpipe"},
+    {"optimizer": "sgd", "pipeline_schedule": "interleaved", "interleave": 2},
+    {"optimizer": "adam", "zero": 3, "recompute": "full", "sequence_parallel": True},
+    {"optimizer": "adam", "zero": 1, "pipeline_schedule": "interleaved", "interleave": 2},
 ]
-_OPTIONS: list[dict[str, Any]] = [
-    {"microbatch": 1, "recompute": "none", "optimizer": "sgd", "placement": "solve"},
-    {"microbatch": 2, "recompute": "full", "optimizer": "adam", "placement": "solve"},
-    {"microbatch": 1, "recompute": "selective", "optimizer": "adam", "placement": (4, 8, 1)},
-    {"microbatch": 2, "recompute": "none", "optimizer": "sgd", "placement": (2, 16, 1)},
-]
-_COUNT = 50
+_PLACEMENTS: list[Placing] = [
+    "solve", (1, 64, 1), (2, 16, 2), (4, 4, 4), (2, 4, 8), (1, 16, 4), (4, 16, 1), (1, 8, 8),
+]  # fmt: skip
+_COUNT = 72
 
 
 def cases() -> list[dict[str, Any]]:
-    """Return the inputs of the golden evaluations."""
-    combinations = itertools.product(_CHIPS, _RUNS, _OPTIONS)
-    return [
-        {"accelerator": chip, "set": changes, **run, **options}
-        for (chip, changes), run, options in itertools.islice(combinations, _COUNT)
-    ]
+    """Return the inputs of the golden evaluations.
+
+    Lists of lengths without a common divisor are run through in step, so that their entries meet in
+    ever new combinations.
+    """
+    found = []
+    for index in range(_COUNT):
+        chip, changes = _CHIPS[index % len(_CHIPS)]
+        model = "bert-large" if index % 12 == 0 else (_GPT, _LLAMA)[index // 9 % 2]
+        found.append(
+            {
+                "accelerator": chip,
+                "set": changes,
+                "model": model,
+                "cluster": _CLUSTERS[(index + index // 20) % len(_CLUSTERS)],
+                "devices": 64,
+                "training": {
+                    "global_batch": 256,
+                    "microbatch": (1, 2)[index % 2],
+                    **_TRAININGS[index % len(_TRAININGS)],
+                },
+                "placement": _PLACEMENTS[(index + index // 8) % len(_PLACEMENTS)],
+            }
+        )
+    return found
 
 
 def run_case(case: dict[str, Any], cache: dict[str, Schedule]) -> Evaluation:
     """Evaluate one case."""
-    placement = case["placement"]
+    placement, training = case["placement"], Training(**case["training"])
+    workload = load_workload(
+        case["model"],
+        tensor_parallel=(1, 2, 4, 8) if placement == "solve" else (placement[2],),
+        microbatch=(training.microbatch,),
+        sequence_parallel=training.sequence_parallel,
+    )
     return evaluate(
-        load_workload(case["model"], tensor_parallel=(1,), microbatch=(1, 2)),
+        workload,
         load_accelerator(case["accelerator"], **case["set"]),
         load_cluster(case["cluster"], case["devices"]),
-        Training(case["global_batch"], case["microbatch"], case["recompute"], case["optimizer"]),
+        training,
         placement if placement == "solve" else tuple(placement),
         cache=cache,
     )
@@ -72,10 +105,10 @@ def numbers(evaluation: Evaluation) -> dict[str, Any]:
         "time_per_batch_s": evaluation.time_per_batch_s,
         "mfu": evaluation.mfu,
         "area_mm2": evaluation.area_mm2,
-        "energy_j_per_batch": evaluation.energy_j_per_batch,
+        "energy_by_level_j": dict(evaluation.energy_by_level_j),
         "degrees": None
         if placement is None
-        else [placement.pipeline, placement.data, placement.tensor],
+        else [placement.pipeline, placement.data, placement.tensor, placement.rank_order],
         "time_breakdown_s": dict(evaluation.time_breakdown_s),
         "block_forward_s": evaluation.layers[1].forward_s,
         "block_backward_s": evaluation.layers[1].backward_s,

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from phaze_opt.codec import to_builtins
-from phaze_opt.costed_point import CostedPoint
-from phaze_opt.evaluation import Evaluation, evaluation_to_json_dict
+from phaze_opt.costed_point import CostedPoint, Placing, Point, cost_point
+from phaze_opt.evaluation import Evaluation, evaluation_to_json_dict, place_point
 from phaze_opt.explanation.binding import PassBinding, bind_pass
-from phaze_opt.explanation.fixes import Fix, LoadWorkload, fixes, misfit_of
+from phaze_opt.explanation.fixes import Fix, LoadWorkload, fixes
 from phaze_opt.explanation.gains import Gain, gains, try_changes
-from phaze_opt.explanation.point import Point
 from phaze_opt.explanation.stage import (
     LayerBinding,
     MemoryUse,
@@ -24,6 +23,12 @@ from phaze_opt.explanation.stage import (
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.layer_costs import LayerEvaluation
 from phaze_opt.layer_passes import LayerPasses, ScheduleCache
+from phaze_opt.network.cluster import Cluster
+from phaze_opt.training import Training
+from phaze_opt.workload.fusion import FusionMode
+from phaze_opt.workload.graph import Workload
+from phaze_opt.workload.workload_file import select_variants
+from phaze_opt.workload.zoo import load_workload, names_a_shape, widths
 
 
 @dataclass(frozen=True)
@@ -58,27 +63,78 @@ class Explanation:
     fixes: tuple[Fix, ...]
 
 
-def explain(point: Point, load: LoadWorkload, cache: ScheduleCache | None = None) -> Explanation:
-    """Evaluate a point and explain the answer.
+def explain(
+    workload: Workload,
+    accelerator: Accelerator,
+    cluster: Cluster,
+    training: Training,
+    placement: Placing = "solve",
+    load: LoadWorkload | None = None,
+    *,
+    fusion: FusionMode | None = None,
+    cache: ScheduleCache | None = None,
+    power_limit_w: float | None = None,
+) -> Explanation:
+    """Evaluate one training run and explain the answer.
 
     Parameters
     ----------
-    point
-        What to evaluate.
+    workload, accelerator, cluster, training, placement, fusion, cache, power_limit_w
+        As `phaze_opt.evaluation.evaluate` takes them.
     load
-        Its model under other options, for what could make it fit.
-    cache
-        Schedules by content; solved ones are added.
+        Loads the model under other options, to try what could make it fit; see `LoadWorkload`. By
+        default a model whose name says its shape is loaded by that name; of any other model the
+        variants that ``workload`` holds are tried.
+
+    Returns
+    -------
+    Explanation
+        With the evaluation that `phaze_opt.evaluation.evaluate` returns.
 
     Raises
     ------
     InputError
         As `phaze_opt.evaluation.evaluate`.
     """
-    schedules: ScheduleCache = {} if cache is None else cache
-    costed = point.costed(schedules)
-    evaluation = point.placed(costed)
-    trials = try_changes(point, schedules)
+    point = Point(workload, accelerator, cluster, training, placement, fusion, power_limit_w)
+    return explain_point(point, load or _loader(workload), {} if cache is None else cache)
+
+
+def _loader(workload: Workload) -> LoadWorkload:
+    """Return what loads a model under other options, see `explain`."""
+
+    def load(*, microbatch: int, sequence_parallel: bool, tensor: int | None) -> Workload:
+        captured = {variant.tensor_parallel for variant in workload.variants}
+        if not names_a_shape(workload.model):
+            of_width = sorted(captured) if tensor is None else (tensor,)
+            variants = select_variants(workload, of_width, (microbatch,), sequence_parallel)
+            return replace(workload, variants=variants)
+        return load_workload(
+            workload.model,
+            tensor_parallel=widths(workload.model) if tensor is None else (tensor,),
+            microbatch=(microbatch,),
+            sequence_parallel=sequence_parallel,
+            sequence=workload.sequence,
+        )
+
+    return load
+
+
+def explain_point(point: Point, load: LoadWorkload, schedules: ScheduleCache) -> Explanation:
+    """Evaluate a point and explain the answer; see `explain`.
+
+    Parameters
+    ----------
+    point
+        What to evaluate.
+    load
+        Loads its model under other options.
+    schedules
+        By content; solved ones are added.
+    """
+    costed = cost_point(point, schedules)
+    evaluation = place_point(costed)
+    tried = try_changes(point, schedules)
     placement = evaluation.placement
     width = max(costed.costs) if placement is None else placement.tensor
     cost = costed.costs[width]
@@ -87,7 +143,7 @@ def explain(point: Point, load: LoadWorkload, cache: ScheduleCache | None = None
             layer,
             point.accelerator,
             cost.passes[index],
-            {trial.resource: trial.costed.costs[width].passes[index] for trial in trials},
+            {one.resource: one.costed.costs[width].passes[index] for one in tried},
         )
         for index, layer in enumerate(cost.layers)
     )
@@ -101,8 +157,8 @@ def explain(point: Point, load: LoadWorkload, cache: ScheduleCache | None = None
         stage=stage,
         memory=_memory(point, costed, evaluation),
         searched_tensor=tuple(sorted(costed.costs)) if costed.degrees is None else (),
-        gains=gains(trials, costed.problem, evaluation),
-        fixes=() if evaluation.feasible else fixes(point, load, schedules),
+        gains=gains(tried, evaluation),
+        fixes=() if evaluation.feasible else fixes(point, evaluation, load, schedules),
     )
 
 
@@ -132,7 +188,7 @@ def _memory(point: Point, costed: CostedPoint, evaluation: Evaluation) -> Memory
         stage = fullest_stage(evaluation.placement)
         memory = evaluation.placement.stages[stage].memory_bytes
         return memory_use(memory, stage, usable_bytes, hbm_bytes)
-    misfit = misfit_of(costed)
+    misfit = evaluation.misfit
     if misfit is None:
         return None
     return memory_use(misfit.memory, None, usable_bytes, hbm_bytes)

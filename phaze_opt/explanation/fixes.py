@@ -13,15 +13,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from phaze_opt.costed_point import CostedPoint
-from phaze_opt.errors import InfeasibleError, InputError
-from phaze_opt.evaluation import Evaluation
+from phaze_opt.costed_point import Point, cost_point
+from phaze_opt.errors import InputError
+from phaze_opt.evaluation import Evaluation, place_point
 from phaze_opt.explanation.gains import degrees_text
-from phaze_opt.explanation.point import Point
 from phaze_opt.explanation.steps import Step, changed_options, pairs, single_steps, strongest
 from phaze_opt.layer_passes import ScheduleCache
-from phaze_opt.placement.infeasible import MisfitError, explain_tightest_split
-from phaze_opt.placement.solve_placement import solve_placement
+from phaze_opt.placement.placement_problem import Misfit
 from phaze_opt.units import GIB
 from phaze_opt.workload.graph import Workload
 
@@ -72,13 +70,17 @@ class Fix:
     reason: str | None
 
 
-def fixes(point: Point, load: LoadWorkload, cache: ScheduleCache) -> tuple[Fix, ...]:
+def fixes(
+    point: Point, evaluation: Evaluation, load: LoadWorkload, cache: ScheduleCache
+) -> tuple[Fix, ...]:
     """Try what could make a point fit.
 
     Parameters
     ----------
     point
         That does not fit.
+    evaluation
+        Of the point.
     load
         Its model under other options.
     cache
@@ -92,24 +94,24 @@ def fixes(point: Point, load: LoadWorkload, cache: ScheduleCache) -> tuple[Fix, 
     steps = list(single_steps(point))
     tried = _try(point, [(step,) for step in steps], load, cache)
     if any(fix.feasible for fix in tried.values()):
-        short = misfit_of(point.costed(cache))
+        short = evaluation.misfit
         tried |= _try(point, pairs(_helpful(tried, short)), load, cache)
     else:
         tried |= _try(point, pairs(steps), load, cache)
     if not any(fix.feasible for fix in tried.values()):
         tried |= _try(point, [strongest(steps)], load, cache)
     found = list(tried.values())
-    larger = least_hbm(point, cache)
+    larger = least_hbm(point, evaluation.misfit, cache)
     if larger is not None:
         found.append(_tried(("hbm_size",), point, larger, cache))
     return tuple(sorted(found, key=_rank))
 
 
-def _helpful(tried: Mapping[tuple[Step, ...], Fix], short: MisfitError | None) -> list[Step]:
+def _helpful(tried: Mapping[tuple[Step, ...], Fix], short: Misfit | None) -> list[Step]:
     """Return the single changes after which less is missing than before."""
     if short is None:
         return []
-    before = short.memory.total - short.usable_bytes
+    before = short.excess_bytes
     return [
         step
         for (step, *_), fix in tried.items()
@@ -124,44 +126,26 @@ def _rank(fix: Fix) -> tuple[bool, float, float, int, tuple[str, ...]]:
     return not fix.feasible, time_s, excess, len(fix.options), fix.options
 
 
-def misfit_of(costed: CostedPoint) -> MisfitError | None:
-    """Return what is nearest to fitting the memory, of a point that does not fit.
-
-    Returns
-    -------
-    misfit
-        The fullest stage of the given degrees, or of the placement that needs least memory; what it
-        needs is the least with which the point fits. ``None`` where something else is in the way.
-    """
-    try:
-        solve_placement(costed.problem, costed.degrees)
-    except MisfitError as error:
-        if costed.degrees is None and costed.problem.training.interleave == 1:
-            return explain_tightest_split(costed.problem)
-        return error
-    except InfeasibleError:
-        return None
-    return None
-
-
-def least_hbm(point: Point, cache: ScheduleCache) -> Point | None:
+def least_hbm(point: Point, misfit: Misfit | None, cache: ScheduleCache) -> Point | None:
     """Return the point with the fewest whole GiB of memory that fit; ``None`` if none do.
 
     Parameters
     ----------
     point
         That does not fit.
+    misfit
+        Its stage that does not fit; ``None`` if memory is not the reason.
     cache
         As for `fixes`.
     """
-    costed = point.costed(cache)
+    costed = cost_point(point, cache)
     usable_share = point.accelerator.calibration.usable_hbm_share
 
     def fits(gib: int) -> bool:
         problem = replace(costed.problem, hbm_usable_bytes=gib * GIB * usable_share)
-        return point.placed(replace(costed, problem=problem)).feasible
+        return place_point(replace(costed, problem=problem)).feasible
 
-    fewest, enough = 0, _first_guess(costed, usable_share)
+    fewest, enough = 0, _first_guess(point, misfit)
     while not fits(enough):
         fewest, enough = enough, 2 * enough
         if enough > _MOST_HBM_GIB:
@@ -175,11 +159,11 @@ def least_hbm(point: Point, cache: ScheduleCache) -> Point | None:
     return replace(point, accelerator=replace(point.accelerator, hbm_bytes=enough * GIB))
 
 
-def _first_guess(costed: CostedPoint, usable_share: float) -> int:
+def _first_guess(point: Point, misfit: Misfit | None) -> int:
     """Return the GiB that the stage which does not fit would need."""
-    misfit = misfit_of(costed)
-    needed = costed.problem.hbm_usable_bytes if misfit is None else misfit.memory.total
-    return max(1, math.ceil(needed / usable_share / GIB))
+    chip = point.accelerator
+    needed = chip.usable_hbm_bytes if misfit is None else misfit.memory.total
+    return max(1, math.ceil(needed / chip.calibration.usable_hbm_share / GIB))
 
 
 def _try(
@@ -219,9 +203,8 @@ def _captured(after: Point, load: LoadWorkload) -> Workload:
 
 def _tried(kinds: tuple[str, ...], before: Point, after: Point, cache: ScheduleCache) -> Fix:
     """Evaluate a changed point."""
-    costed = after.costed(cache)
-    result: Evaluation = after.placed(costed)
-    misfit = None if result.feasible else misfit_of(costed)
+    result = place_point(cost_point(after, cache))
+    misfit = result.misfit
     return Fix(
         kinds=kinds,
         options=changed_options(before, after),
@@ -229,6 +212,6 @@ def _tried(kinds: tuple[str, ...], before: Point, after: Point, cache: ScheduleC
         time_per_batch_s=result.time_per_batch_s,
         throughput_samples_per_s=result.throughput_samples_per_s,
         placement=degrees_text(result),
-        excess_bytes=None if misfit is None else misfit.memory.total - misfit.usable_bytes,
+        excess_bytes=None if misfit is None else misfit.excess_bytes,
         reason=result.reason,
     )

@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from phaze_opt.costed_point import CostedPoint
-from phaze_opt.evaluation import Evaluation
-from phaze_opt.explanation.point import Point
+from phaze_opt.costed_point import CostedPoint, Point, cost_point
+from phaze_opt.evaluation import Evaluation, place_point
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.layer_passes import ScheduleCache
 from phaze_opt.network.cluster import NetworkLevel
-from phaze_opt.placement.placement_problem import PlacementProblem
-from phaze_opt.placement.split import place_split, split_of
+from phaze_opt.placement.solve_placement import place_again
 
 MORE = 1.1
 """How much of a resource is tried; of what should be small (overhead, latency) a tenth less."""
@@ -66,16 +64,15 @@ def degrees_text(evaluation: Evaluation) -> str | None:
 
 
 @dataclass(frozen=True, eq=False)
-class Trial:
+class TriedChange:
     """A point with more of one resource, its layers estimated and scheduled."""
 
     resource: str
     factor: float
-    point: Point
     costed: CostedPoint
 
 
-def try_changes(point: Point, cache: ScheduleCache) -> tuple[Trial, ...]:
+def try_changes(point: Point, cache: ScheduleCache) -> tuple[TriedChange, ...]:
     """Estimate and schedule the layers with more of every resource.
 
     Parameters
@@ -86,22 +83,20 @@ def try_changes(point: Point, cache: ScheduleCache) -> tuple[Trial, ...]:
         Schedules by content; solved ones are added.
     """
     return tuple(
-        Trial(resource, factor, changed, changed.costed(cache))
+        TriedChange(resource, factor, cost_point(changed, cache))
         for resource, factor, changed in changes(point)
     )
 
 
-def gains(trials: Sequence[Trial], problem: PlacementProblem, base: Evaluation) -> tuple[Gain, ...]:
+def gains(tried: Sequence[TriedChange], base: Evaluation) -> tuple[Gain, ...]:
     """Place the layers with more of every resource.
 
     Parameters
     ----------
-    trials
+    tried
         From `try_changes`.
-    problem
-        The placement problem of the point as it is.
     base
-        Its evaluation; without a placement there is nothing to gain from.
+        The evaluation of the point as it is; without a placement there is nothing to gain from.
 
     Returns
     -------
@@ -111,16 +106,15 @@ def gains(trials: Sequence[Trial], problem: PlacementProblem, base: Evaluation) 
     before_s = base.time_per_batch_s
     if base.placement is None or before_s is None:
         return ()
-    split = split_of(problem, base.placement)
     found = []
-    for trial in trials:
-        anew = trial.point.placed(trial.costed)
-        same_s = place_split(trial.costed.problem, split).time_per_batch_s
+    for change in tried:
+        anew = place_point(change.costed)
+        same_s = place_again(change.costed.problem, base.placement).time_per_batch_s
         after_s = anew.time_per_batch_s
         found.append(
             Gain(
-                resource=trial.resource,
-                factor=trial.factor,
+                resource=change.resource,
+                factor=change.factor,
                 feasible=anew.feasible,
                 throughput_gain=0.0 if after_s is None else before_s / after_s - 1.0,
                 same_placement_gain=before_s / same_s - 1.0,

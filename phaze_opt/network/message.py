@@ -7,6 +7,28 @@ from phaze_opt.network.term import Term, nothing_sent
 from phaze_opt.network.torus import shift_load
 
 
+def message_over(cluster: Cluster, index: int, sharing: int = 1) -> Term:
+    """Return the cost of a message over a level whose links several messages share.
+
+    Parameters
+    ----------
+    cluster
+        The network.
+    index
+        Of the level.
+    sharing
+        Messages on the busiest link.
+
+    Returns
+    -------
+    term
+        For the bytes of the message.
+    """
+    level = cluster.levels[index]
+    sent = tuple(float(i == index) for i in range(len(cluster.levels)))
+    return Term("message", level.latency_s, sharing / level.link_bytes_per_s, sent)
+
+
 def message_term(cluster: Cluster, stride: int = 1, group: int = 2) -> Term:
     """Return the cost of one message between neighbours of a pipeline.
 
@@ -30,10 +52,7 @@ def message_term(cluster: Cluster, stride: int = 1, group: int = 2) -> Term:
     if group == 1:
         return nothing_sent(cluster)
     index = outermost_level(group, cluster, stride)
-    level = cluster.levels[index]
-    s_per_byte = messages_per_link(cluster, index, stride) / level.link_bytes_per_s
-    sent = tuple(float(i == index) for i in range(len(cluster.levels)))
-    return Term("message", level.latency_s, s_per_byte, sent)
+    return message_over(cluster, index, messages_per_link(cluster, index, stride))
 
 
 def send_receive_s(size_bytes: float, cluster: Cluster, stride: int = 1, group: int = 2) -> float:

@@ -6,7 +6,7 @@ stages of one replica are neighbours. On a cluster of one flat level the two are
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -14,14 +14,15 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.network.cluster import Cluster, outermost_level
-from phaze_opt.network.collective import CollectiveName, collective_terms
-from phaze_opt.network.message import messages_per_link
+from phaze_opt.network.collective import CollectiveName, collective_cost, collective_terms
+from phaze_opt.network.message import message_over, message_term
+from phaze_opt.network.term import Term
 from phaze_opt.placement.chain import least_tail_terms
 from phaze_opt.placement.costs import StageCosts, collective_table_s, stage_costs
-from phaze_opt.placement.memory import Shards
-from phaze_opt.placement.pipeline import PipelineSchedule, held_by_place
-from phaze_opt.placement.placement_problem import PlacementProblem
-from phaze_opt.training import OPTIMIZERS
+from phaze_opt.placement.memory import Shards, local_parameters
+from phaze_opt.placement.pipeline import held_by_place
+from phaze_opt.placement.placement_problem import PlacementProblem, RankOrder
+from phaze_opt.training import OPTIMIZERS, PipelineScheduleName
 
 
 @dataclass(frozen=True, order=True)
@@ -44,6 +45,11 @@ class Candidate:
     def of(cls, pipeline: int, data: int, tensor: int, data_inside: bool = True) -> Candidate:
         """Build a candidate from its degrees."""
         return cls(pipeline * data * tensor, pipeline, data, tensor, data_inside)
+
+    @property
+    def rank_order(self) -> RankOrder:
+        """The same in the words of `Placement`."""
+        return "tensor-data-pipeline" if self.data_inside else "tensor-pipeline-data"
 
     @property
     def pipeline_stride(self) -> int:
@@ -81,10 +87,10 @@ class CandidateCosts:
         self.problem = problem
         self.optimizer = OPTIMIZERS[problem.training.optimizer]
         training = problem.training
-        self.schedule: PipelineSchedule = (
+        self.schedule: PipelineScheduleName = (
             "gpipe" if training.pipeline_schedule == "gpipe" else "1f1b"
         )
-        self._stages: dict[tuple[int, int, float, Shards, int, int], StageCosts] = {}
+        self._stages: dict[tuple[int, Term, Shards, int, int], StageCosts] = {}
         self._tails: dict[tuple[int, ...], FloatArray] = {}
         self._tail_terms: dict[tuple[int, ...], FloatArray] = {}
 
@@ -95,8 +101,7 @@ class CandidateCosts:
 
     def microbatches(self, data: int) -> int:
         """Return how many microbatches one replica runs per batch."""
-        training = self.problem.training
-        return -(-training.global_batch // (data * training.microbatch))
+        return self.problem.training.microbatches(data)
 
     def held(self, candidate: Candidate) -> IntArray:
         """Return the microbatches in flight of every stage, by place from the end."""
@@ -114,44 +119,36 @@ class CandidateCosts:
     def least_stages(self, tensor: int, level: int) -> StageCosts:
         """Return what stages cost at least: sharing out all that ZeRO can, gathering for free."""
         most_data = max(1, self.problem.cluster.devices // tensor)
-        link = self.problem.cluster.levels[level]
-        return self._table(tensor, level, link.link_bytes_per_s, self.shards(most_data), 1, 1)
+        message = message_over(self.problem.cluster, level)
+        return self._table(tensor, message, self.shards(most_data), 1, 1)
 
-    def link_bytes_per_s(self, candidate: Candidate, level: int) -> float:
-        """Return the bandwidth of a message to the next stage, which all devices send at once."""
-        link = self.problem.cluster.levels[level]
+    def message(self, candidate: Candidate, level: int) -> Term:
+        """Return the cost of a message to the next stage, which all devices send at once."""
         if candidate.pipeline == 1:
-            return link.link_bytes_per_s
-        stride = candidate.pipeline_stride
-        return link.link_bytes_per_s / messages_per_link(self.problem.cluster, level, stride)
+            return message_over(self.problem.cluster, level)
+        return message_term(self.problem.cluster, candidate.pipeline_stride, candidate.pipeline)
 
     def stages(self, candidate: Candidate, level: int) -> StageCosts:
         """Return the costs of all stages of a candidate, with messages over a network level."""
         shards = self.shards(candidate.data)
         gathering = candidate.data if shards.weights > 1 else 1
         stride = candidate.data_stride if gathering > 1 else 1
-        link_bytes_per_s = self.link_bytes_per_s(candidate, level)
-        return self._table(candidate.tensor, level, link_bytes_per_s, shards, gathering, stride)
+        message = self.message(candidate, level)
+        return self._table(candidate.tensor, message, shards, gathering, stride)
 
     def _table(
         self,
         tensor: int,
-        level: int,
-        link_bytes_per_s: float,
+        message: Term,
         shards: Shards,
         gathering: int,
         stride: int,
     ) -> StageCosts:
-        key = (tensor, level, link_bytes_per_s, shards, gathering, stride)
+        key = (tensor, message, shards, gathering, stride)
         if key not in self._stages:
             terms = collective_terms("all_gather", gathering, self.problem.cluster, stride)
             self._stages[key] = stage_costs(
-                self.problem,
-                tensor,
-                self.problem.cluster.levels[level].latency_s,
-                link_bytes_per_s,
-                shards,
-                terms if gathering > 1 else (),
+                self.problem, tensor, message, shards, terms if gathering > 1 else ()
             )
         return self._stages[key]
 
@@ -171,11 +168,55 @@ class CandidateCosts:
         total_s = exposed * collective_table_s(terms, size_bytes)
         if candidate.pipeline > 1 and stages.shared_parameters.any():
             # An all-reduce between two stages: one message each way per half of the gradients.
-            shared_bytes = stages.shared_parameters * float(self.optimizer.gradient_bytes)
-            link_bytes_per_s = self.link_bytes_per_s(candidate, level)
-            exchange_s = 2.0 * cluster.levels[level].latency_s + shared_bytes / link_bytes_per_s
+            shared_bytes: FloatArray = stages.shared_parameters * np.float64(
+                self.optimizer.gradient_bytes
+            )
+            exchange_s = 2.0 * self.message(candidate, level).seconds(shared_bytes / 2.0)
             total_s = total_s + np.where(shared_bytes > 0, exchange_s, 0.0)
         return np.asarray(total_s)
+
+    def sent_bytes(
+        self, candidate: Candidate, level: int, runs: Sequence[tuple[int, int]]
+    ) -> dict[str, float]:
+        """Return what a device of a stage sends per batch, by the kinds of `Stage`.
+
+        Parameters
+        ----------
+        candidate, level
+            As for `stages`.
+        runs
+            First and last + 1 layer of every chunk of the stage.
+        """
+        stages = self.stages(candidate, level)
+        microbatches, message = self.microbatches(candidate.data), self.message(candidate, level)
+        layers = self.problem.layers[candidate.tensor]
+        held = [layer for i, j in runs for layer in layers[i:j]]
+        gradient_bytes = local_parameters(held) * float(self.optimizer.gradient_bytes)
+        received_bytes = sum(float(stages.received_bytes[run]) for run in runs)
+        synchronisation_bytes = self._sent(self.synchronisation_kind, gradient_bytes, candidate)
+        tied = [layer.tied_parameters for layer in held]
+        if candidate.pipeline > 1 and sum(tied) < sum(layer.tied_parameters for layer in layers):
+            shared_bytes = max(tied) * float(self.optimizer.gradient_bytes)
+            synchronisation_bytes += shared_bytes * message.all_sent_per_byte
+        sent = {
+            "transfer": microbatches * received_bytes * message.all_sent_per_byte,
+            "gradient_synchronisation": synchronisation_bytes,
+        }
+        if self.shards(candidate.data).weights > 1:
+            # Gathered for the forward and once more for the backward of every microbatch.
+            weight_bytes = [
+                float(stages.parameters[run]) * self.optimizer.weight_bytes for run in runs
+            ]
+            gathered = sum(self._sent("all_gather", each, candidate) for each in weight_bytes)
+            sent["parameter_gather"] = 2.0 * microbatches * gathered
+        return sent
+
+    def _sent(self, kind: CollectiveName, size_bytes: float, candidate: Candidate) -> float:
+        """Return what each replica sends in a collective over all of them."""
+        cluster, stride = self.problem.cluster, candidate.data_stride
+        return sum(
+            collective_cost(kind, size_bytes, candidate.data, cluster, stride).bytes_by_level
+        )
 
     def optimizer_s(self, candidate: Candidate, level: int) -> FloatArray:
         """Return the time of every stage's optimizer step, on what a replica keeps of it."""
@@ -243,7 +284,7 @@ class CandidateCosts:
             data = np.arange(1, most_data + 1, dtype=np.int64)[None, :]
             pipeline_index, data_index = np.nonzero(stages * data * tensor <= devices)
             pipeline, data = pipeline_index + 1, data_index + 1
-            microbatches = -(-training.global_batch // (data * training.microbatch))
+            microbatches = training.microbatches(data)
             for data_inside in orders:
                 span = pipeline * tensor * (data if data_inside else 1)
                 level = np.searchsorted(reach, span)

@@ -33,6 +33,8 @@ class StageCosts:
         Work of one microbatch.
     receive_activation_s, receive_gradient_s
         One message per layer outside whose output, or gradient, the stage needs.
+    received_bytes
+        Both together.
     gather_s
         Gathering shared-out weights for one pass (ZeRO 3).
     parameters
@@ -51,6 +53,7 @@ class StageCosts:
     accumulation_s: FloatArray
     receive_activation_s: FloatArray
     receive_gradient_s: FloatArray
+    received_bytes: FloatArray
     gather_s: FloatArray
     parameters: IntArray
     shared_parameters: IntArray
@@ -83,8 +86,7 @@ class StageCosts:
 def stage_costs(
     problem: PlacementProblem,
     tensor: int,
-    latency_s: float,
-    link_bytes_per_s: float,
+    message: Term,
     shards: Shards = UNSHARDED,
     gather_terms: Sequence[Term] = (),
 ) -> StageCosts:
@@ -96,8 +98,8 @@ def stage_costs(
         The layers, the training options and the memory.
     tensor
         Tensor-parallel width.
-    latency_s, link_bytes_per_s
-        Of the slowest link between two neighbouring stages.
+    message
+        Between two neighbouring stages.
     shards
         What replicas share out.
     gather_terms
@@ -112,7 +114,7 @@ def stage_costs(
     # A stage that stashes nothing may have any number in flight, even where nothing is free.
     limit = np.where(stash > 0, np.floor_divide(free, np.maximum(stash, 1)), _UNLIMITED)
     limit = np.where(free < 0, -1, limit)
-    activation, gradient = _receives(problem, layers, latency_s, link_bytes_per_s)
+    activation, gradient, received_bytes = _receives(problem, layers, message)
     return StageCosts(
         forward_s=_interval_sum([layer.forward_s for layer in layers]),
         backward_s=_interval_sum([layer.backward_s for layer in layers]),
@@ -120,6 +122,7 @@ def stage_costs(
         accumulation_s=parameters * problem.accumulation_s_per_parameter,
         receive_activation_s=activation,
         receive_gradient_s=gradient,
+        received_bytes=received_bytes,
         gather_s=collective_table_s(gather_terms, parameters * optimizer.weight_bytes),
         parameters=parameters.astype(np.int64),
         shared_parameters=shared.astype(np.int64),
@@ -133,7 +136,7 @@ def collective_table_s(terms: Sequence[Term], size_bytes: FloatArray) -> FloatAr
     """Return the time of the cheapest algorithm for many sizes; nothing to send takes no time."""
     if not terms:
         return np.zeros_like(size_bytes)
-    times_s = [term.latency_s + term.s_per_byte * size_bytes for term in terms]
+    times_s = [term.seconds(size_bytes) for term in terms]
     return np.where(size_bytes > 0, np.minimum.reduce(times_s), 0.0)
 
 
@@ -187,22 +190,26 @@ def _parameters(layers: tuple[LayerCost, ...]) -> tuple[FloatArray, FloatArray]:
 def _receives(
     problem: PlacementProblem,
     layers: tuple[LayerCost, ...],
-    latency_s: float,
-    link_bytes_per_s: float,
-) -> tuple[FloatArray, FloatArray]:
-    """Return seconds of receiving activations and gradients, for runs of layers."""
+    message: Term,
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return seconds of receiving activations and gradients, and their bytes, of runs of layers."""
     count = len(layers)
     activation = np.zeros((count, count + 1))
     gradient = np.zeros((count, count + 1))
+    received_bytes = np.zeros((count, count + 1))
     consumers: dict[int, list[int]] = {}
     for source, destination in problem.edges:
         consumers.setdefault(source, []).append(destination)
     for source, destinations in consumers.items():
-        message_s = latency_s + layers[source].output_bytes / link_bytes_per_s
+        size_bytes = layers[source].output_bytes
+        message_s = message.seconds(float(size_bytes))
         # A stage that starts after the source receives it if it reaches the next consumer.
         for start in range(source + 1, max(destinations) + 1):
             nearest = min(d for d in destinations if d >= start)
             activation[start, nearest + 1 :] += message_s
+            received_bytes[start, nearest + 1 :] += size_bytes
         # The gradient comes back unless all consumers are in the source's own stage.
-        gradient[: source + 1, source + 1 : max(destinations) + 1] += message_s
-    return activation, gradient
+        back = np.s_[: source + 1, source + 1 : max(destinations) + 1]
+        gradient[back] += message_s
+        received_bytes[back] += size_bytes
+    return activation, gradient, received_bytes

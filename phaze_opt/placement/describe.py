@@ -9,7 +9,7 @@ from phaze_opt.placement.best import replayed_s
 from phaze_opt.placement.candidates import Candidate, CandidateCosts
 from phaze_opt.placement.costs import StageCosts
 from phaze_opt.placement.memory import stage_memory
-from phaze_opt.placement.pipeline import PipelineSchedule, Replay, replay
+from phaze_opt.placement.pipeline import Replay, replay
 from phaze_opt.placement.placement_problem import ChunkWork, Placement, Stage
 
 
@@ -38,6 +38,7 @@ def describe(costs: CandidateCosts, candidate: Candidate, starts: IntArray) -> P
             work=(chunk_work(table, i, j),),
             synchronisation_s=float(synchronisation_s[i, j]),
             optimizer_s=float(optimizer_s[i, j]),
+            sent_bytes=costs.sent_bytes(candidate, level, [(i, j)]),
         )
         for index, (i, j) in enumerate(bounds)
     )
@@ -47,6 +48,8 @@ def describe(costs: CandidateCosts, candidate: Candidate, starts: IntArray) -> P
         pipeline=candidate.pipeline,
         data=candidate.data,
         tensor=candidate.tensor,
+        rank_order=candidate.rank_order,
+        pipeline_schedule=costs.schedule,
         microbatches=costs.microbatches(candidate.data),
         stages=stages,
         time_per_batch_s=time_s,
@@ -54,22 +57,14 @@ def describe(costs: CandidateCosts, candidate: Candidate, starts: IntArray) -> P
     )
 
 
-def placement_replay(placement: Placement, schedule: PipelineSchedule = "1f1b") -> Replay:
-    """Replay one batch of a placement event by event.
-
-    Parameters
-    ----------
-    placement
-        Whose stages say what they do per microbatch.
-    schedule
-        That it was found under.
-    """
+def placement_replay(placement: Placement) -> Replay:
+    """Replay one batch of a placement event by event."""
     by_chunk = list(zip(*(stage.work for stage in placement.stages), strict=True))
     return replay(
         np.array([[work.forward_s for work in chunk] for chunk in by_chunk]),
         np.array([[work.backward_s for work in chunk] for chunk in by_chunk]),
         placement.microbatches,
-        schedule,
+        placement.pipeline_schedule,
     )
 
 

@@ -9,11 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phaze_opt.errors import InfeasibleError
+from phaze_opt.network.term import nothing_sent
 from phaze_opt.placement.costs import StageCosts, stage_costs
 from phaze_opt.placement.memory import Shards, stage_memory
-from phaze_opt.placement.pipeline import PipelineSchedule, held_by_place
-from phaze_opt.placement.placement_problem import LayerCost, PlacementProblem, StageMemory
-from phaze_opt.training import OPTIMIZERS
+from phaze_opt.placement.pipeline import held_by_place
+from phaze_opt.placement.placement_problem import (
+    LayerCost,
+    Misfit,
+    PlacementProblem,
+    StageMemory,
+)
+from phaze_opt.training import OPTIMIZERS, PipelineScheduleName
 from phaze_opt.units import format_bytes
 
 
@@ -28,12 +34,22 @@ class MisfitError(InfeasibleError):
         What the stage holds.
     usable_bytes
         What it may hold.
+    nearest
+        The fullest stage of the placement that needs least memory, where that is another one.
     """
 
-    def __init__(self, message: str, memory: StageMemory, usable_bytes: float) -> None:
-        super().__init__(message, violation=(memory.total - usable_bytes) / usable_bytes)
+    def __init__(
+        self,
+        message: str,
+        memory: StageMemory,
+        usable_bytes: float,
+        nearest: Misfit | None = None,
+    ) -> None:
+        own = Misfit(memory, usable_bytes)
+        super().__init__(message, violation=own.excess_bytes / usable_bytes)
         self.memory = memory
         self.usable_bytes = usable_bytes
+        self.misfit = nearest or own
 
 
 def explain_misfit(
@@ -93,7 +109,9 @@ def explain_infeasible(problem: PlacementProblem) -> InfeasibleError:
     if need > problem.hbm_usable_bytes:
         name = f"Layer {layer.name!r} alone, at the tensor-parallel width {width},"
         shards = Shards.of(problem.training.zero, _most_data(problem, width, 1))
-        return explain_misfit(name, [layer], 1, problem, shards)
+        alone = explain_misfit(name, [layer], 1, problem, shards)
+        nearest = explain_tightest_split(problem).misfit
+        return MisfitError(str(alone), alone.memory, alone.usable_bytes, nearest)
     return explain_tightest_split(problem)
 
 
@@ -159,8 +177,8 @@ def _most_data(problem: PlacementProblem, width: int, stages: int) -> int:
 def _held(problem: PlacementProblem, data: int, stages: int) -> list[int]:
     """Return the microbatches in flight by place from the end of the pipeline."""
     training = problem.training
-    microbatches = -(-training.global_batch // (data * training.microbatch))
-    schedule: PipelineSchedule = "gpipe" if training.pipeline_schedule == "gpipe" else "1f1b"
+    microbatches = training.microbatches(data)
+    schedule: PipelineScheduleName = "gpipe" if training.pipeline_schedule == "gpipe" else "1f1b"
     return [int(count) for count in held_by_place(stages, microbatches, schedule)]
 
 
@@ -172,7 +190,7 @@ def _least_memory_split(problem: PlacementProblem, width: int) -> _TightSplit:
     for data in _data_degrees(problem, width):
         shards = Shards.of(problem.training.zero, data)
         if shards not in costs:
-            costs[shards] = stage_costs(problem, width, 0.0, 1.0, shards)
+            costs[shards] = stage_costs(problem, width, nothing_sent(problem.cluster), shards)
         # What a stage holds depends on its place only, so one pass serves all numbers of stages.
         most_stages = min(len(layers), devices // (width * data))
         need_bytes, starts = _tightest(costs[shards], _held(problem, data, most_stages))
@@ -191,8 +209,7 @@ def _data_degrees(problem: PlacementProblem, width: int) -> list[int]:
     always = training.zero > 0 or training.pipeline_schedule == "gpipe"
 
     def matters(data: int) -> bool:
-        microbatches = -(-training.global_batch // (data * training.microbatch))
-        return always or microbatches < min(layers, devices // (width * data))
+        return always or training.microbatches(data) < min(layers, devices // (width * data))
 
     most = {_most_data(problem, width, stages) for stages in range(1, layers + 1)}
     return sorted({1} | {data for data in most if data * width <= devices and matters(data)})

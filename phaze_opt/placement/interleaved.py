@@ -196,9 +196,8 @@ def _tail_s(costs: CandidateCosts, chunks: _Chunks, stage: int) -> tuple[float, 
     tied = [layer.tied_parameters for layer in layers]
     all_tied = sum(layer.tied_parameters for layer in problem.layers[candidate.tensor])
     if max(tied) > 0 and sum(tied) < all_tied:
-        latency_s = problem.cluster.levels[chunks.level].latency_s
-        link_bytes_per_s = costs.link_bytes_per_s(candidate, chunks.level)
-        sync_s += 2.0 * latency_s + max(tied) * optimizer.gradient_bytes / link_bytes_per_s
+        shared_bytes = max(tied) * float(optimizer.gradient_bytes)
+        sync_s += 2.0 * costs.message(candidate, chunks.level).seconds(shared_bytes / 2.0)
     shards = costs.shards(candidate.data).optimizer
     return sync_s, parameters * problem.step_s_per_parameter / shards
 
@@ -219,6 +218,7 @@ def _describe(costs: CandidateCosts, chunks: _Chunks, time_s: float) -> Placemen
             work=tuple(chunk_work(table, i, j) for i, j in chunks.of_stage(stage)),
             synchronisation_s=tails_s[stage][0],
             optimizer_s=tails_s[stage][1],
+            sent_bytes=costs.sent_bytes(candidate, chunks.level, chunks.of_stage(stage)),
         )
         for stage in range(candidate.pipeline)
     )
@@ -226,6 +226,8 @@ def _describe(costs: CandidateCosts, chunks: _Chunks, time_s: float) -> Placemen
         pipeline=candidate.pipeline,
         data=candidate.data,
         tensor=candidate.tensor,
+        rank_order=candidate.rank_order,
+        pipeline_schedule="interleaved",
         microbatches=costs.microbatches(candidate.data),
         stages=stages,
         time_per_batch_s=time_s,

@@ -12,15 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.compiled import compiled
 from phaze_opt.errors import InputError
-
-PipelineSchedule = Literal["1f1b", "gpipe", "interleaved"]
+from phaze_opt.training import PipelineScheduleName
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ def interleaved_form_s(load_s: float, stages: int, microbatches: int, chunks: in
     return (microbatches + (stages - 1) / chunks) * load_s
 
 
-def in_flight(stages: int, microbatches: int, schedule: PipelineSchedule = "1f1b") -> IntArray:
+def in_flight(stages: int, microbatches: int, schedule: PipelineScheduleName = "1f1b") -> IntArray:
     """Return how many microbatches each stage holds at most, first stage first."""
     if schedule == "gpipe":
         return np.full(stages, microbatches, dtype=np.int64)
@@ -86,7 +84,7 @@ def in_flight(stages: int, microbatches: int, schedule: PipelineSchedule = "1f1b
 
 
 def held_by_place(
-    most_stages: int, microbatches: int, schedule: PipelineSchedule = "1f1b"
+    most_stages: int, microbatches: int, schedule: PipelineScheduleName = "1f1b"
 ) -> IntArray:
     """Return the same by place from the end of the pipeline; index 0 is not a place."""
     held = np.zeros(most_stages + 1, dtype=np.int64)
@@ -110,7 +108,7 @@ def finish_s(
     forward_s: FloatArray,
     backward_s: FloatArray,
     microbatches: int,
-    schedule: PipelineSchedule = "1f1b",
+    schedule: PipelineScheduleName = "1f1b",
 ) -> FloatArray:
     """Return when each stage ends its last backward, replaying every event.
 
@@ -131,7 +129,7 @@ def replay(
     forward_s: FloatArray,
     backward_s: FloatArray,
     microbatches: int,
-    schedule: PipelineSchedule = "1f1b",
+    schedule: PipelineScheduleName = "1f1b",
 ) -> Replay:
     """Replay a batch event by event, for interleaved schedules too.
 
@@ -144,7 +142,7 @@ def replay(
     microbatches
         Per batch.
     schedule
-        See `PipelineSchedule`.
+        See `PipelineScheduleName`.
 
     Raises
     ------
@@ -164,7 +162,9 @@ def replay(
     return Replay(ends.max(axis=0), starts[0], starts[1], peak)
 
 
-def _warm_up(stages: int, microbatches: int, chunks: int, schedule: PipelineSchedule) -> IntArray:
+def _warm_up(
+    stages: int, microbatches: int, chunks: int, schedule: PipelineScheduleName
+) -> IntArray:
     """Return how many forwards of any chunk a stage may be ahead of its backwards."""
     if chunks == 1:
         return in_flight(stages, microbatches, schedule)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from phaze_opt.network.cluster import Cluster
-from phaze_opt.training import OPTIMIZERS, Training
+from phaze_opt.training import OPTIMIZERS, PipelineScheduleName, Training
+
+RankOrder = Literal["tensor-data-pipeline", "tensor-pipeline-data"]
+"""Which ranks are neighbours, innermost first."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,23 @@ class StageMemory:
 
 
 @dataclass(frozen=True)
+class Misfit:
+    """A stage that does not fit: what it holds on each device, and what it may hold.
+
+    Of the placements that were asked for, it is in the one that is nearest to fitting, so that a
+    memory of ``memory.total`` usable bytes is the least with which the point fits.
+    """
+
+    memory: StageMemory
+    usable_bytes: float
+
+    @property
+    def excess_bytes(self) -> float:
+        """How much it is too much."""
+        return self.memory.total - self.usable_bytes
+
+
+@dataclass(frozen=True)
 class ChunkWork:
     """What a stage does for one microbatch on one chunk of its layers, as the replay has it.
 
@@ -132,6 +153,10 @@ class Stage:
         The same by chunk; one chunk unless interleaved.
     synchronisation_s, optimizer_s
         After the last backward of a batch: exposed gradient synchronisation, optimizer step.
+    sent_bytes
+        What each device sends per batch, by kind: ``transfer`` (activations and gradients that the
+        stage receives, counted here), ``parameter_gather``, ``gradient_synchronisation``. What
+        the tensor-parallel group sends belongs to the layers.
     """
 
     layers: tuple[str, ...]
@@ -141,6 +166,7 @@ class Stage:
     work: tuple[ChunkWork, ...]
     synchronisation_s: float
     optimizer_s: float
+    sent_bytes: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -151,6 +177,10 @@ class Placement:
     ----------
     pipeline, data, tensor
         The three degrees; ``pipeline × data × tensor`` devices are used.
+    rank_order
+        Whether the replicas of a stage are neighbours, or the stages of a replica.
+    pipeline_schedule
+        How the stages alternate forwards and backwards; see `phaze_opt.training.Training`.
     microbatches
         Per replica and batch: ``ceil(global_batch / (data · microbatch))``.
     stages
@@ -166,7 +196,14 @@ class Placement:
     pipeline: int
     data: int
     tensor: int
+    rank_order: RankOrder
+    pipeline_schedule: PipelineScheduleName
     microbatches: int
     stages: tuple[Stage, ...]
     time_per_batch_s: float
     time_breakdown_s: Mapping[str, float]
+
+    @property
+    def devices(self) -> int:
+        """Devices that are used."""
+        return self.pipeline * self.data * self.tensor

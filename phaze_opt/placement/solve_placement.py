@@ -7,6 +7,8 @@ splits, so that no given PPxDPxTP is ever better than the answer.
 
 from __future__ import annotations
 
+import numpy as np
+
 from phaze_opt.arrays import IntArray
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.placement.best import best_placement
@@ -49,6 +51,27 @@ def solve_placement(
     if found is None:
         raise explain_infeasible(problem)
     return describe(costs, *found)
+
+
+def place_again(problem: PlacementProblem, placement: Placement) -> Placement:
+    """Place the layers of a problem as they were placed for another one, and time the result.
+
+    Parameters
+    ----------
+    problem
+        With the same layers, at other costs; it must fit.
+    placement
+        Says the degrees, the order of ranks, and which layers each stage holds. Interleaved stages
+        are even parts.
+    """
+    costs = CandidateCosts(problem)
+    degrees = placement.pipeline, placement.data, placement.tensor
+    candidate = Candidate.of(*degrees, placement.rank_order == "tensor-data-pipeline")
+    if problem.training.interleave > 1:
+        return evaluate_interleaved(costs, candidate)
+    sizes = [len(stage.layers) for stage in placement.stages]
+    starts = np.cumsum([0, *sizes[:-1]], dtype=np.int64)
+    return describe(costs, candidate, starts)
 
 
 def _check(problem: PlacementProblem) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from phaze_opt.placement.describe import placement_replay
-from phaze_opt.placement.pipeline import PipelineSchedule, Replay
+from phaze_opt.placement.pipeline import Replay
 from phaze_opt.placement.placement_problem import ChunkWork, Placement, Stage
 from phaze_opt.scheduling.perfetto import Event, name_event, slice_event, write_events
 
@@ -15,7 +15,7 @@ _PROCESS = 1
 _Slice = tuple[str, tuple[float, float], Event]
 
 
-def write_timeline(path: Path, placement: Placement, schedule: PipelineSchedule = "1f1b") -> None:
+def write_timeline(path: Path, placement: Placement) -> None:
     """Write the events of one batch to a file.
 
     Raises
@@ -23,27 +23,20 @@ def write_timeline(path: Path, placement: Placement, schedule: PipelineSchedule 
     InputError
         If the file cannot be written.
     """
-    write_events(path, timeline_events(placement, schedule))
+    write_events(path, timeline_events(placement))
 
 
-def timeline_events(placement: Placement, schedule: PipelineSchedule = "1f1b") -> list[Event]:
+def timeline_events(placement: Placement) -> list[Event]:
     """Give the events of one batch on one replica; what takes no time has none.
 
     A stage's lane shows the forward, recompute and backward of every microbatch as the event
     replay has them, with receives in the pass that waits for them; after its last backward the
     exposed gradient synchronisation and the optimizer step. The last event of all lanes ends with
     the batch.
-
-    Parameters
-    ----------
-    placement
-        Whose batch is shown.
-    schedule
-        That it was found under.
     """
-    done = placement_replay(placement, schedule)
+    done = placement_replay(placement)
     degrees = f"{placement.pipeline}x{placement.data}x{placement.tensor}"
-    events = [name_event("process_name", _PROCESS, 0, f"{degrees} {schedule}")]
+    events = [name_event("process_name", _PROCESS, 0, f"{degrees} {placement.pipeline_schedule}")]
     for index, stage in enumerate(placement.stages):
         lane = index + 1
         label = f"stage {lane}: {stage.layers[0]} to {stage.layers[-1]}"

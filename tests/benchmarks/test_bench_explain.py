@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from phaze_opt.explanation.explain import explain
-from phaze_opt.explanation.point import Point
+from phaze_opt.costed_point import Point
+from phaze_opt.explanation.explain import explain_point
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.cluster import load_cluster
 from phaze_opt.training import Training
@@ -37,4 +37,4 @@ def test_explain(benchmark: BenchmarkFixture, changes: dict[str, int]) -> None:
         load_cluster("tpuv4-ici-flat", 1024),
         Training(**options),
     )
-    benchmark.pedantic(explain, args=(point, load_bert), rounds=3, warmup_rounds=1)
+    benchmark.pedantic(explain_point, args=(point, load_bert, {}), rounds=3, warmup_rounds=1)

@@ -7,9 +7,8 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from phaze_opt.costed_point import Placing
+from phaze_opt.costed_point import Placing, Point, cost_point
 from phaze_opt.evaluation import Evaluation, evaluate
-from phaze_opt.explanation.point import Point
 from phaze_opt.hardware.accelerator import Accelerator, Calibration
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.layer_passes import LayerPasses
@@ -75,7 +74,7 @@ def point_of(
 
 def passes_of(point: Point) -> LayerPasses:
     """Schedule the first layer of a point at its first width."""
-    return next(iter(point.costed({}).costs.values())).passes[0]
+    return next(iter(cost_point(point, {}).costs.values())).passes[0]
 
 
 def crowded(hbm_bytes: int, placement: Placing = "solve", **options: Any) -> Point:

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phaze_opt.costed_point import Point, cost_point
 from phaze_opt.estimator.estimate import RESOURCES
 from phaze_opt.explanation.binding import bind_pass, critical_path
 from phaze_opt.explanation.gains import LESS, MORE, try_changes
-from phaze_opt.explanation.point import Point
 from phaze_opt.hardware.accelerator import Accelerator, Calibration
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.scheduling.schedule_problem import ScheduledOperator
@@ -119,7 +119,7 @@ def test_the_path_has_no_gap_and_its_seconds_add_up(name: str, tensor: int) -> N
     chip = load_accelerator(name)
     workload = tiny(microbatch=2, tensor=tensor)
     point = Point(workload, chip, network(4), Training(8, 2), (1, 1, tensor))
-    for passes in point.costed({}).costs[tensor].passes:
+    for passes in cost_point(point, {}).costs[tensor].passes:
         for one in passes.all():
             binding = bind_pass(one, chip)
             assert sum(binding.bound_s.values()) == pytest.approx(binding.makespan_s, rel=1e-12)
@@ -145,7 +145,7 @@ def test_shares_are_the_derivatives_of_the_makespan(
     chip = load_accelerator(name)
     workload = tiny(microbatch=2, tensor=2)
     point = Point(workload, chip, network(2), Training(8, 2), (1, 1, 2))
-    before = point.costed({}).costs[2].passes
+    before = cost_point(point, {}).costs[2].passes
     for trial in try_changes(point, {}):
         if trial.resource not in OF_GAIN:
             continue

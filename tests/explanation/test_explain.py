@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from phaze_opt.costed_point import Point
 from phaze_opt.estimator.estimate import RESOURCES
 from phaze_opt.evaluation import evaluation_to_json_dict
-from phaze_opt.explanation.explain import explain, explanation_to_json_dict
+from phaze_opt.explanation.explain import explain_point, explanation_to_json_dict
 from phaze_opt.explanation.gains import changes
-from phaze_opt.explanation.point import Point
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.cluster import load_cluster
 from phaze_opt.training import Training
@@ -32,7 +32,7 @@ def some_point(accelerator: str = "tpuv4-lanes") -> Point:
 def test_the_record_is_that_of_evaluate_and_more() -> None:
     """Every key of ``evaluate`` is there with its value; the reasons are beside them."""
     point = some_point()
-    explanation = explain(point, tiny)
+    explanation = explain_point(point, tiny, {})
     plain = explanation_to_json_dict(explanation)
     json.dumps(plain, allow_nan=False)
     own = evaluation_to_json_dict(evaluated(point))
@@ -58,7 +58,7 @@ def test_the_record_is_that_of_evaluate_and_more() -> None:
 def test_what_a_pass_would_save_is_what_it_saves(accelerator: str) -> None:
     """The saving of every pass is that of an evaluation with a tenth more of the resource."""
     point = some_point(accelerator)
-    layers = explain(point, tiny).layers
+    layers = explain_point(point, tiny, {}).layers
     for resource, _, changed in changes(point):
         result = evaluated(changed)
         for binding, layer in zip(layers, result.layers, strict=True):
@@ -74,7 +74,7 @@ def test_what_does_not_fit_is_explained_too() -> None:
     """Layers are bound all the same; memory says what is over, and fixes follow."""
     point = some_point()
     small = replace(point, accelerator=replace(point.accelerator, hbm_bytes=500_000))
-    explanation = explain(small, tiny)
+    explanation = explain_point(small, tiny, {})
     assert not explanation.evaluation.feasible
     assert explanation.stage is None and explanation.gains == ()
     assert explanation.memory is not None and explanation.memory.stage is None
@@ -83,12 +83,12 @@ def test_what_does_not_fit_is_explained_too() -> None:
     assert all(layer.forward.critical_path for layer in explanation.layers)
     plain = explanation_to_json_dict(explanation)
     json.dumps(plain, allow_nan=False)
-    assert plain.keys() == explanation_to_json_dict(explain(point, tiny)).keys()
+    assert plain.keys() == explanation_to_json_dict(explain_point(point, tiny, {})).keys()
     # With too many degrees for the devices memory is not the reason.
     crowd = replace(point, placement=(4, 2, 4))
-    assert explain(crowd, tiny).memory is None
+    assert explain_point(crowd, tiny, {}).memory is None
 
 
 def test_the_same_point_is_explained_the_same_way() -> None:
     """Two explanations without a shared cache are equal in every bit."""
-    assert explain(some_point(), tiny) == explain(some_point(), tiny)
+    assert explain_point(some_point(), tiny, {}) == explain_point(some_point(), tiny, {})

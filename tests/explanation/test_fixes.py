@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from phaze_opt.costed_point import Placing
+from phaze_opt.costed_point import Placing, Point
 from phaze_opt.errors import InputError
 from phaze_opt.explanation.fixes import Fix, fixes, least_hbm
-from phaze_opt.explanation.point import Point
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.training import Training
@@ -60,8 +59,8 @@ CROWDED = [
 @pytest.mark.parametrize("point", CROWDED)
 def test_every_suggestion_is_what_an_evaluation_says(point: Point) -> None:
     """The options of each fix give its time, or do not fit, by as much as it says."""
-    assert not point.evaluate({}).feasible
-    found = fixes(point, tiny, {})
+    assert not evaluated(point).feasible
+    found = fixes(point, evaluated(point), tiny, {})
     assert found
     for fix in found:
         changed = with_options(point, fix.options)
@@ -77,7 +76,7 @@ def test_every_suggestion_is_what_an_evaluation_says(point: Point) -> None:
             assert result.violation <= excess * (1 + 1e-12)
             more = int(changed.accelerator.hbm_bytes * (1.0 + excess) * (1 + 1e-12)) + 1
             enough = replace(changed.accelerator, hbm_bytes=more)
-            assert replace(changed, accelerator=enough).evaluate({}).feasible
+            assert evaluated(replace(changed, accelerator=enough)).feasible
     ranks = [(not fix.feasible, fix.time_per_batch_s or 0.0) for fix in found]
     assert ranks == sorted(ranks)
 
@@ -85,13 +84,13 @@ def test_every_suggestion_is_what_an_evaluation_says(point: Point) -> None:
 @pytest.mark.parametrize("point", CROWDED)
 def test_the_least_memory_fits_and_less_does_not(point: Point) -> None:
     """One GiB less than the suggested memory is too little; the suggestion is never beaten."""
-    larger = least_hbm(point, {})
+    larger = least_hbm(point, evaluated(point).misfit, {})
     assert larger is not None
-    assert larger.evaluate({}).feasible
+    assert evaluated(larger).feasible
     gib = larger.accelerator.hbm_bytes // GIB
     if gib > 1:
         less = replace(larger.accelerator, hbm_bytes=(gib - 1) * GIB)
-        assert not replace(larger, accelerator=less).evaluate({}).feasible
+        assert not evaluated(replace(larger, accelerator=less)).feasible
 
 
 def test_least_memory_of_a_large_model() -> None:
@@ -101,13 +100,13 @@ def test_least_memory_of_a_large_model() -> None:
     chip = replace(load_accelerator("tpuv4-lanes"), hbm_bytes=GIB)
     for placement in ("solve", (2, 1, 1), (4, 1, 1)):
         point = Point(workload, chip, network(4), Training(8, 1, optimizer="adam"), placement)
-        larger = least_hbm(point, {})
+        larger = least_hbm(point, evaluated(point).misfit, {})
         assert larger is not None
         gib = larger.accelerator.hbm_bytes // GIB
         assert gib > 4
-        assert larger.evaluate({}).feasible
+        assert evaluated(larger).feasible
         less = replace(larger.accelerator, hbm_bytes=(gib - 1) * GIB)
-        assert not replace(larger, accelerator=less).evaluate({}).feasible
+        assert not evaluated(replace(larger, accelerator=less)).feasible
 
 
 def kinds(found: tuple[Fix, ...]) -> set[tuple[str, ...]]:
@@ -117,7 +116,9 @@ def kinds(found: tuple[Fix, ...]) -> set[tuple[str, ...]]:
 
 def test_combinations_are_tried_where_single_changes_are_not_enough() -> None:
     """Pairs of what helps but is not enough, all pairs where nothing is, all kinds at once last."""
-    easy, hard, harder = (fixes(CROWDED[index], tiny, {}) for index in (0, 2, 3))
+    easy, hard, harder = (
+        fixes(CROWDED[index], evaluated(CROWDED[index]), tiny, {}) for index in (0, 2, 3)
+    )
     alone = {fix.options: fix for fix in easy if len(fix.kinds) == 1}
     assert any(fix.feasible for fix in alone.values())
     enough = {fix.options[0] for fix in alone.values() if fix.feasible}
@@ -138,7 +139,7 @@ def test_what_cannot_be_captured_is_left_out() -> None:
             raise InputError("It was not captured so.")
         return tiny(microbatch=4, tensor=1)
 
-    found = fixes(point, only_own, {})
+    found = fixes(point, evaluated(point), only_own, {})
     assert ("recompute",) in kinds(found) and ("pipeline",) in kinds(found)
     assert ("microbatch",) not in kinds(found) and ("tensor",) not in kinds(found)
 
@@ -148,6 +149,6 @@ def test_memory_is_not_suggested_where_it_is_not_the_reason() -> None:
     chip: Accelerator = load_accelerator("tpuv4-lanes")
     workload = tiny(microbatch=1, tensor=2)
     point = Point(workload, chip, network(4), Training(8, 1), (4, 2, 2))
-    found = fixes(point, tiny, {})
+    found = fixes(point, evaluated(point), tiny, {})
     assert ("hbm_size",) not in kinds(found)
     assert found[0].options == ("--placement solve",) and found[0].feasible

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from phaze_opt.costed_point import Placing
-from phaze_opt.evaluation import Evaluation
+from phaze_opt.costed_point import Placing, Point, cost_point
+from phaze_opt.evaluation import Evaluation, place_point
 from phaze_opt.explanation.gains import LESS, MORE, Gain, changes, gains, try_changes
-from phaze_opt.explanation.point import Point
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.cluster import load_cluster
@@ -35,9 +34,9 @@ def run(
         power_limit_w=power_limit_w,
     )
     cache: dict[str, Schedule] = {}
-    costed = point.costed(cache)
-    base = point.placed(costed)
-    return point, base, gains(try_changes(point, cache), costed.problem, base)
+    costed = cost_point(point, cache)
+    base = place_point(costed)
+    return point, base, gains(try_changes(point, cache), base)
 
 
 PLACEMENTS: list[tuple[Placing, dict[str, Any]]] = [
@@ -133,5 +132,5 @@ def test_nothing_is_gained_from_what_does_not_fit() -> None:
         load_cluster("dgx-a100", 16),
         Training(16, 1),
     )
-    costed = point.costed({})
-    assert gains(try_changes(point, {}), costed.problem, point.placed(costed)) == ()
+    costed = cost_point(point, {})
+    assert gains(try_changes(point, {}), place_point(costed)) == ()

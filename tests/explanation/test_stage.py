@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from phaze_opt.costed_point import Placing
-from phaze_opt.explanation.explain import explain
-from phaze_opt.explanation.point import Point
+from phaze_opt.costed_point import Placing, Point
+from phaze_opt.explanation.explain import explain_point
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.cluster import load_cluster
 from phaze_opt.training import Training
@@ -33,7 +32,7 @@ def test_parts_add_up(placement: Placing, options: dict[str, Any]) -> None:
         Training(16, 1, optimizer="adam", **options),
         placement,
     )
-    explanation = explain(point, tiny)
+    explanation = explain_point(point, tiny, {})
     evaluation, stage, memory = explanation.evaluation, explanation.stage, explanation.memory
     assert stage is not None and memory is not None and evaluation.placement is not None
     assert sum(stage.parts_s.values()) == pytest.approx(evaluation.time_per_batch_s, rel=1e-9)

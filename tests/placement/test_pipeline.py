@@ -5,13 +5,13 @@ from hypothesis import strategies as st
 
 from phaze_opt.errors import InputError
 from phaze_opt.placement.pipeline import (
-    PipelineSchedule,
     closed_form_s,
     finish_s,
     in_flight,
     interleaved_form_s,
     replay,
 )
+from phaze_opt.training import PipelineScheduleName
 
 loads = st.lists(st.floats(0.01, 10.0), min_size=1, max_size=8)
 counts = st.integers(1, 24)
@@ -56,7 +56,7 @@ def test_near_equal_loads_are_close_to_the_closed_form(load: list[float], m: int
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
 @settings(max_examples=100, deadline=None)
 @given(load=loads, m=counts)
-def test_both_replays_agree(schedule: PipelineSchedule, load: list[float], m: int) -> None:
+def test_both_replays_agree(schedule: PipelineScheduleName, load: list[float], m: int) -> None:
     """The short replay of the search and the full one give the same finishes."""
     forward, backward = np.array(load) / 3, np.array(load) * 2 / 3
     full = replay(forward, backward, m, schedule)

@@ -9,10 +9,9 @@ from phaze_opt.evaluation import evaluate
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.cluster import load_cluster
 from phaze_opt.placement.describe import placement_replay
-from phaze_opt.placement.pipeline import PipelineSchedule
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
-from phaze_opt.training import Training
+from phaze_opt.training import PipelineScheduleName, Training
 from phaze_opt.workload.zoo import load_workload
 from tests.placement.strategies import problems
 from tests.placement.test_interleaved import equal_layers
@@ -24,14 +23,16 @@ MODEL = f"gpt:layers={LAYERS},hidden={HIDDEN},heads=2,sequence={SEQUENCE},vocab=
 
 @settings(max_examples=60, deadline=None)
 @given(problems(), st.sampled_from(["1f1b", "gpipe"]))
-def test_stash_is_the_replays_peak(problem: PlacementProblem, schedule: PipelineSchedule) -> None:
+def test_stash_is_the_replays_peak(
+    problem: PlacementProblem, schedule: PipelineScheduleName
+) -> None:
     """Every stage of the answer counts as many stashes as the replay has in flight at most."""
     try:
         placement = solve_placement(with_options(problem, pipeline_schedule=schedule))
     except InfeasibleError:
         return
     by_name = {layer.name: layer.stash_bytes for layer in problem.layers[placement.tensor]}
-    peaks = placement_replay(placement, schedule).peak_microbatches
+    peaks = placement_replay(placement).peak_microbatches
     for stage, peak in zip(placement.stages, peaks, strict=True):
         assert stage.memory_bytes.stash == peak * sum(by_name[name] for name in stage.layers)
 
@@ -40,7 +41,7 @@ def test_stash_is_the_replays_peak(problem: PlacementProblem, schedule: Pipeline
 def test_interleaved_stash_is_the_replays_peak(chunks: int) -> None:
     """Interleaved stages count chunks in flight, each with its part of the layers."""
     placement = solve_placement(equal_layers(chunks), (4, 1, 1))
-    peaks = placement_replay(placement, "interleaved").peak_microbatches
+    peaks = placement_replay(placement).peak_microbatches
     for stage, peak in zip(placement.stages, peaks, strict=True):
         assert stage.memory_bytes.stash == math.ceil(peak / chunks * 10 * len(stage.layers))
 

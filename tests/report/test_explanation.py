@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from phaze_opt.costed_point import Placing
-from phaze_opt.explanation.explain import explain, explanation_to_json_dict
-from phaze_opt.explanation.point import Point
+from phaze_opt.costed_point import Placing, Point
+from phaze_opt.explanation.explain import explain_point, explanation_to_json_dict
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.cluster import load_cluster
 from phaze_opt.report.explanation import explanation_tables
@@ -35,7 +34,7 @@ def explained(placement: Placing, hbm_bytes: int = 2**35) -> dict[str, Any]:
     chip = replace(load_accelerator("tpuv4-lanes"), hbm_bytes=hbm_bytes)
     training = Training(32, 4, optimizer="adam")
     point = Point(tiny(microbatch=4), chip, load_cluster("dgx-a100", 16), training, placement)
-    record = explanation_to_json_dict(explain(point, tiny))
+    record = explanation_to_json_dict(explain_point(point, tiny, {}))
     plain: dict[str, Any] = json.loads(json.dumps(record, allow_nan=False))
     return plain
 

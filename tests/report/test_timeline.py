@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.placement.describe import placement_replay
-from phaze_opt.placement.pipeline import PipelineSchedule
 from phaze_opt.placement.placement_problem import Placement, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.report.timeline import timeline_events, write_timeline
+from phaze_opt.training import PipelineScheduleName
 from tests.placement.strategies import problems
 from tests.placement.test_interleaved import equal_layers
 from tests.placement.test_training_options import with_options
@@ -30,10 +30,10 @@ def slices(events: list[dict[str, Any]], lane: int) -> list[dict[str, Any]]:
     return sorted(own, key=lambda event: (event["ts"], event["dur"]))
 
 
-def check(placement: Placement, schedule: PipelineSchedule) -> None:
+def check(placement: Placement) -> None:
     """Hold one timeline to its laws."""
-    events = timeline_events(placement, schedule)
-    finish_s = placement_replay(placement, schedule).finish_s
+    events = timeline_events(placement)
+    finish_s = placement_replay(placement).finish_s
     scale = 1e6 * placement.time_per_batch_s
     ends = []
     for lane, finish in enumerate(finish_s, start=1):
@@ -54,20 +54,20 @@ def check(placement: Placement, schedule: PipelineSchedule) -> None:
 @settings(max_examples=40, deadline=None)
 @given(problems(), st.sampled_from(["1f1b", "gpipe"]))
 def test_a_lane_does_one_thing_at_a_time(
-    problem: PlacementProblem, schedule: PipelineSchedule
+    problem: PlacementProblem, schedule: PipelineScheduleName
 ) -> None:
     """No two slices of a stage overlap; the last of it ends with the replay, of all the batch."""
     try:
         placement = solve_placement(with_options(problem, pipeline_schedule=schedule))
     except InfeasibleError:
         return
-    check(placement, schedule)
+    check(placement)
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 3, 6])
 def test_interleaved_chunks_share_a_lane(chunks: int) -> None:
     """All chunks of a stage are on its lane."""
-    check(solve_placement(equal_layers(chunks), (4, 1, 1)), "interleaved")
+    check(solve_placement(equal_layers(chunks), (4, 1, 1)))
 
 
 def test_the_file_is_one_document(tmp_path: Path) -> None:
