@@ -25,8 +25,8 @@ def schedule(
         str,
         typer.Option(
             metavar="exclusive|per-type",
-            help="What an operator on all cores of its type keeps from running beside it: "
-            "everything, or only what needs a core of its type.",
+            help="Which operators may not run beside one on all cores of its type: all operators "
+            "(exclusive), or those that need a core of its type (per-type).",
         ),
     ] = "exclusive",
     trace: Annotated[
@@ -44,10 +44,13 @@ def schedule(
     from phaze_opt.codec import to_json
     from phaze_opt.errors import unknown_name
     from phaze_opt.scheduling.perfetto import write_trace
-    from phaze_opt.scheduling.problem_checks import INTRA_OPERATOR_RULES
     from phaze_opt.scheduling.problem_file import read_problems, to_result
-    from phaze_opt.scheduling.schedule_problem import Schedule, ScheduleProblem
-    from phaze_opt.scheduling.solve_schedule import solve
+    from phaze_opt.scheduling.schedule_problem import (
+        INTRA_OPERATOR_RULES,
+        Schedule,
+        ScheduleProblem,
+    )
+    from phaze_opt.scheduling.solve_schedule import solve_schedule
 
     rule = next((name for name in INTRA_OPERATOR_RULES if name == intra_operator), None)
     if rule is None:
@@ -55,7 +58,7 @@ def schedule(
     cache: dict[str, Schedule] = {}
     solved: list[tuple[ScheduleProblem, Schedule]] = []
     for problem in read_problems(file, rule):
-        found = solve(problem, cache, bandwidth=bandwidth)
+        found = solve_schedule(problem, cache, bandwidth=bandwidth)
         typer.echo(to_json(to_result(problem, found)).decode())
         if trace is not None:
             solved.append((problem, found))

@@ -26,7 +26,7 @@ from phaze_opt.scheduling.schedule_problem import (
     ScheduleProblem,
     ScheduleStatus,
 )
-from phaze_opt.scheduling.solve_schedule import solve
+from phaze_opt.scheduling.solve_schedule import solve_schedule
 from phaze_opt.training import Training
 from phaze_opt.workload.fusion import FusionMode, fuse
 from phaze_opt.workload.graph import Layer, Operator, OperatorGraph, WorkloadVariant
@@ -170,7 +170,7 @@ def _run(
             _with_lane_rate(estimates.all_cores, chip.lane_rate),
         )
     problem = build_problem(name, graph, estimates, chip.accelerator)
-    return LayerPass(graph, estimates, solve(problem, cache))
+    return LayerPass(graph, estimates, solve_schedule(problem, cache))
 
 
 def _with_lane_rate(mode: ModeEstimate, rate: float) -> ModeEstimate:

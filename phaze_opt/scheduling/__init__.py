@@ -1,1 +1,34 @@
-"""The best order of one layer's operators on the cores of one chip."""
+"""Order the operators of one layer pass on the cores of one chip, in the shortest time.
+
+Takes a `schedule_problem.ScheduleProblem`: operators with their latency on one core and on all
+cores, the share of each bandwidth that they take, and which precedes which. Gives a
+`schedule_problem.Schedule`: start and mode of every operator, makespan, and the proof (a lower
+bound and the gap to it). The room imports no other room.
+
+The way of a problem through the room:
+
+- `schedule_problem`: the problem, the schedule, and what makes a problem invalid.
+- `solve_schedule`: the one entrance, which calls everything below.
+- `canonical`: the form of a problem without names, and its key in a cache.
+- `reduction`: contract operators without duration, split into parts, drop modes and resources.
+- `instance`: one part of a problem in integer time units, and a plan of it.
+- `bounds`: lower bounds on the makespan.
+- `list_scheduler`: priority list schedules.
+- `branch_and_bound`: the exact search; `search_kernel` and `search_states` are its compiled loops.
+- `problem_file`: problems and results as JSON; `perfetto`: timelines.
+
+Where a formula or rule stands:
+
+- valid problem -> `schedule_problem.check_problem`
+- resources that an operator takes in each mode -> `instance.operator_demand`
+- lower bound of a schedule -> `bounds.root_bounds`: the largest of critical path (`bounds.tails`)
+  and work of each resource (`bounds.work_bound`)
+- lower bound from a mixture of resources and chains -> `bounds.mixed_bound`
+- bound from which a makespan counts as optimal -> `instance.proving_bound`
+- list schedule -> `list_scheduler.list_schedule`
+- states that the exact search drops -> docstring of `search_kernel`
+- dominance between two states -> `search_states._dominates`
+- gap -> `schedule_problem.Schedule.gap`
+- utilisation of cores and bandwidths -> `problem_file.utilisation`
+- key of a schedule in a cache -> `canonical.form_key`
+"""

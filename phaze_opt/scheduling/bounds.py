@@ -4,8 +4,8 @@ Let operator i take ``p[i][m]`` time units in mode m, and a share ``u[i][m][r]``
 while it runs. For weights ``w >= 0`` that add up to 1 over the resources, no schedule is shorter
 than ``sum over i of min over m of p[i][m] * (sum over r of w[r] * u[i][m][r])``, because at every
 instant the weighted use of all resources is at most 1. A chain of the precedence graph is a
-resource too: one of its operators at a time, and none beside an operator that runs alone. So the
-critical path, the work of every resource and all their mixtures are one family.
+resource too: of its operators and of those that run alone, one runs at a time and takes all of it.
+So this formula gives the critical path, the work of every resource, and every mixture of them.
 """
 
 from __future__ import annotations
@@ -19,19 +19,26 @@ from phaze_opt.arrays import FloatArray
 from phaze_opt.scheduling.instance import Instance
 
 _CHAINS = 8
+"""Chains added to a mixture at most."""
+
 _STEPS_PER_CHAIN = 60
+"""Updates of the weights after each new chain."""
+
 _NEW_CHAIN_WEIGHT = 0.2
+"""Weight with which a new chain starts; the others share the rest."""
+
 _STEP = 3.0
+"""Length of the first update; later ones fall with the square root of their number."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What is known about an instance before any search.
+    """Lower bounds of an instance that need no search, in time units.
 
     Attributes
     ----------
     makespan
-        No schedule is shorter, in time units.
+        Lower bound on the makespan of every schedule.
     tail
         ``[operator]``: least time from the operator's start to the end of the schedule.
     """
@@ -41,21 +48,21 @@ class Bounds:
 
 
 def root_bounds(instance: Instance) -> Bounds:
-    """Compute the cheap bounds: the critical path and the work of every resource."""
+    """Bound the makespan from below by the critical path and by the work of every resource."""
     tail = tails(instance, [instance.least_duration(i) for i in range(instance.size)])
     work = [work_bound(instance, resource) for resource in range(len(instance.capacity))]
     return Bounds(max([*tail, *work]), tuple(tail))
 
 
 def tails(instance: Instance, duration: Sequence[int]) -> list[int]:
-    """Give the longest path from the start of each operator to the end.
+    """Give the longest path from the start of each operator to the end of the schedule.
 
     Parameters
     ----------
     instance
         The precedences.
     duration
-        Of each operator.
+        Duration of each operator, in time units.
     """
     tail = list(duration)
     for i in range(instance.size - 1, -1, -1):
@@ -64,14 +71,15 @@ def tails(instance: Instance, duration: Sequence[int]) -> list[int]:
 
 
 def drop_hopeless_modes(instance: Instance, upper: int) -> Instance:
-    """Leave only the modes in which a path through the operator ends before a time.
+    """Keep the modes in which the longest path through the operator is shorter than a makespan.
 
     Parameters
     ----------
     instance
-        What to schedule.
+        The operators to schedule.
     upper
-        Only schedules shorter than this matter. Where an operator has no mode left there is none.
+        Makespan in time units. Only shorter schedules count: if some operator has no mode left,
+        no schedule is shorter.
     """
     shortest = [instance.least_duration(i) for i in range(instance.size)]
     tail = tails(instance, shortest)
@@ -85,7 +93,10 @@ def drop_hopeless_modes(instance: Instance, upper: int) -> Instance:
 
 
 def work_bound(instance: Instance, resource: int) -> int:
-    """Give the time one resource needs for everything, each operator in its cheaper mode."""
+    """Bound the makespan by one resource: the sum of duration × demand, divided by capacity.
+
+    Each operator counts in the mode in which duration × demand is smaller.
+    """
     work = 0
     for duration, demand, modes in zip(
         instance.duration, instance.demand, instance.modes, strict=True
@@ -95,11 +106,11 @@ def work_bound(instance: Instance, resource: int) -> int:
 
 
 def mixed_bound(instance: Instance) -> tuple[int, FloatArray]:
-    """Find a good mixture of resources and chains.
+    """Bound the makespan by a good mixture of resources and chains.
 
-    The best mixture is a linear program with a row for every chain. Its weights are approached by
-    multiplicative updates (Plotkin, Shmoys and Tardos, 1995), and the chain that the modes chosen
-    so far violate most is added after each round. What comes out is a valid bound at any weights.
+    The best mixture is the solution of a linear program with one row per chain. Multiplicative
+    updates approach its weights (Plotkin, Shmoys and Tardos, 1995); each round adds the chain that
+    is longest in the modes chosen so far. At any weights the bound is valid.
 
     Returns
     -------
@@ -139,20 +150,21 @@ def mixed_bound(instance: Instance) -> tuple[int, FloatArray]:
 def _reweigh(
     cost: FloatArray, weights: FloatArray, forbidden: FloatArray
 ) -> tuple[float, FloatArray, FloatArray]:
-    """Move weight towards what is short of.
+    """Move weight towards the resources and chains with the largest load.
 
     Parameters
     ----------
     cost
-        (functionals, operators, 2).
+        (resources and chains, operators, 2): duration × share.
     weights
-        (functionals,), positive, adding up to 1.
+        (resources and chains,), positive, with sum 1.
     forbidden
-        (operators, 2): infinity for modes that are not considered.
+        (operators, 2): infinity for modes that are not allowed, else 0.
 
     Returns
     -------
-    The best bound, its weights, and how often each operator ran on all cores: (operators,).
+    The best bound, its weights, and the share of steps in which each operator ran on all cores:
+    (operators,).
     """
     best, best_weights = -1.0, weights
     often = np.zeros(cost.shape[1])
@@ -177,7 +189,7 @@ def _reweigh(
 
 
 def _longest_chain(instance: Instance, duration: FloatArray) -> list[int]:
-    """Give the operators of the longest path."""
+    """Give the operators of the longest path, the last one first."""
     reach = [0.0] * instance.size
     previous = [-1] * instance.size
     for i in range(instance.size):

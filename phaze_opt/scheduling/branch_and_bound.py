@@ -1,67 +1,71 @@
-"""Exact search: narrow first, wider until nothing is dropped or the effort is spent.
+"""Exact search: passes of growing width, until one drops no state or the effort is spent.
 
-A pass of the layered search (`search_kernel`) that drops no state by its width is exact; one that
-does is a beam search that improves the best schedule known and still proves a bound. On random
-layer-like graphs of 42 operators, 3 to 6 wide, this proved in 1 to 200 ms what CP-SAT (ortools
-9.15, one worker, hint from the list schedule) left open after 2 to 5 s; so there is one engine.
+A pass goes once through all layers of states (`search_kernel`). If it drops no state because of its
+width, it is exact; otherwise it is a beam search, which improves the best plan known and still
+proves a bound. On random layer-like graphs of 42 operators, 3 to 6 wide, this search proved in 1 to
+200 ms optima that CP-SAT (ortools 9.15, one worker, hint from the list schedule) left open after 2
+to 5 s; therefore it is the only exact method.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.scheduling.bounds import Bounds, mixed_bound
-from phaze_opt.scheduling.instance import INTRA, SINGLE, Instance
-from phaze_opt.scheduling.plan import Plan, near
-from phaze_opt.scheduling.search_pass import search
+from phaze_opt.scheduling.instance import INTRA, SINGLE, Instance, Plan, proving_bound
+from phaze_opt.scheduling.search_kernel import Scratch, SearchArrays, expand_all
+from phaze_opt.scheduling.search_states import ANCESTORS, CODE, DURATION, LAST, LISTS, OPENING
 
 _FIRST_WIDTH, _SECOND_WIDTH, _GROWTH, _LAST_WIDTH = 16, 2**10, 8, 2**15
-"""Of the passes: the first finds a good schedule, the second is exact for most layers, and each
-after that is so many times as wide as the one before. The last is a limit on memory (100 MB)."""
+"""Widths of the passes: the first pass finds a good plan, the second is exact for most layers, and
+each later one is ``_GROWTH`` times as wide as the one before. The last width limits the memory to
+100 MB."""
 
 _CHEAP_PASSES = 2
-"""Passes before the mixed bound is worth its few milliseconds."""
+"""Passes without the mixed bound, which takes a few milliseconds."""
 
 _WORD = 64
 
 
 def improve(instance: Instance, bounds: Bounds, incumbent: Plan, effort: int) -> tuple[Plan, int]:
-    """Search for the shortest schedule.
+    """Search for the shortest plan.
 
     Parameters
     ----------
     instance
-        What to schedule.
+        The operators to schedule.
     bounds
-        What is known about it.
+        Lower bounds of the instance.
     incumbent
-        A schedule.
+        The best plan known.
     effort
         Largest number of states to expand; the first pass is always made.
 
     Returns
     -------
-    The best schedule known, and a lower bound in time units.
+    The best plan known, and a lower bound on the makespan in time units.
     """
     operators = _operator_rows(instance, bounds)
     demand = np.array(instance.demand, dtype=np.int64).reshape(2 * instance.size, -1)
     capacity = np.array(instance.capacity, dtype=np.int64)
     rate = np.ascontiguousarray((demand / capacity).T)
     least = _least_costs(operators, rate)
-    demand, capacity = _in_company(instance, demand, capacity)
-    lanes = _most_at_once(instance)
+    demand, capacity = _concurrent_resources(instance, demand, capacity)
+    at_once = _most_at_once(instance)
     best, lower, width, passes = incumbent, bounds.makespan, _FIRST_WIDTH, 0
-    while lower < near(best.makespan):
+    while lower < proving_bound(best.makespan):
         if passes == _CHEAP_PASSES:
             bound, mixed_rate = mixed_bound(instance)
             lower = max(lower, bound)
             rate = np.concatenate([rate, mixed_rate.reshape(1, -1)])
             least = _least_costs(operators, rate)
         table = np.zeros((instance.size, 2), dtype=np.int64)
-        upper = near(best.makespan)
-        makespan, dropped, expanded = search(
-            (operators, demand, capacity, rate, least), lanes, width, upper, effort, table
+        upper = proving_bound(best.makespan)
+        makespan, dropped, expanded = _run_pass(
+            (operators, demand, capacity, rate, least), at_once, width, upper, effort, table
         )
         if makespan < upper:
             start, mode = table.T.tolist()
@@ -77,12 +81,105 @@ def improve(instance: Instance, bounds: Bounds, incumbent: Plan, effort: int) ->
     return best, lower
 
 
-def _in_company(
+def _run_pass(
+    arrays: SearchArrays, at_once: int, width: int, upper: int, effort: int, plan: IntArray
+) -> tuple[int, int, int]:
+    """Go once through all layers of states.
+
+    Parameters
+    ----------
+    arrays
+        The operators to schedule.
+    at_once
+        Upper bound on the number of operators that run at the same time.
+    width
+        States kept in each layer.
+    upper
+        Makespan in time units; only shorter plans are searched.
+    effort
+        States to expand; after that many, the pass goes on with a narrow width.
+    plan
+        (operators, 2): receives start and mode of the shortest plan found, if any.
+
+    Returns
+    -------
+    Makespan of that plan (or ``upper``), least bound among the states dropped because of the width
+    (or `NEVER`), number of states expanded (with `COMPARISONS_PER_STATE` comparisons between states
+    counted as one).
+    """
+    n = len(arrays[0])
+    layers = _first_layer(arrays, at_once, 8 * width)
+    trail = np.empty((n * width, 3), dtype=np.int64)
+    first = np.empty(n + 1, dtype=np.int64)
+    scratch = _allocate_scratch(arrays, at_once, layers.shape[1])
+    upper, dropped, expanded, layer, state = expand_all(
+        arrays, at_once, layers, width, upper, effort, trail, first, scratch
+    )
+    if layer >= 0:
+        plan[:] = _read_plan(trail, first[:layer].tolist(), state, arrays[0])
+    return upper, dropped, expanded
+
+
+def _first_layer(arrays: SearchArrays, at_once: int, room: int) -> IntArray:
+    """Allocate two layers of ``room`` states each; the first state has no operator started."""
+    operators, *_, least = arrays
+    rest = LISTS + 2 * at_once
+    columns = rest + least.shape[0] + operators.shape[1] - ANCESTORS
+    layers = np.empty((2, room, columns), dtype=np.int64)
+    layers[0, 0] = 0
+    layers[0, 0, rest : rest + least.shape[0]] = least.sum(axis=1)
+    layers[0, 0, [OPENING, CODE]] = 1, -1
+    return layers
+
+
+def _allocate_scratch(arrays: SearchArrays, at_once: int, room: int) -> Scratch:
+    """Allocate the working arrays of the kernel."""
+    n = len(arrays[0])
+    return (
+        np.empty(2 << (room - 1).bit_length(), dtype=np.int64),
+        np.empty(room, dtype=np.int64),
+        np.empty((at_once + 1, len(arrays[2])), dtype=np.int64),
+        np.empty((2 * n, 2), dtype=np.int64),
+        np.empty((n, 2), dtype=np.int64),
+    )
+
+
+def _read_plan(trail: IntArray, first: Sequence[int], state: int, operators: IntArray) -> IntArray:
+    """Give start and mode of all operators, walking back from the last state of the shortest plan.
+
+    Operators that the state has not started run after the others, one after another.
+
+    Parameters
+    ----------
+    trail
+        (states, 3): parent, code and start of every state kept.
+    first
+        Row of the first state of each layer, up to the layer of the state.
+    state
+        Place of the state in its layer.
+    operators
+        Rows of operators, see `search_states`.
+    """
+    plan = np.full((len(operators), 2), -1, dtype=np.int64)
+    now = 0
+    for row in reversed(first):
+        state, code, start = trail[row + state].tolist()
+        plan[code >> 1] = start, code & 1
+        now = max(now, start + int(operators[code >> 1, DURATION + (code & 1)]))
+    for i in np.flatnonzero(plan[:, 0] < 0).tolist():
+        mode = int(operators[i, LAST])
+        plan[i] = now, mode
+        now += int(operators[i, DURATION + mode])
+    return plan
+
+
+def _concurrent_resources(
     instance: Instance, demand: IntArray, capacity: IntArray
 ) -> tuple[IntArray, IntArray]:
-    """Leave only the resources that can bind where operators run beside one another.
+    """Keep the resources that can bind while several operators run, and mark who runs alone.
 
-    What runs alone is marked in one more column instead; its starts need no look at resources.
+    An operator in a mode that runs alone needs no comparison of resources: one more column of the
+    demand marks it.
     """
     alone = np.array(instance.runs_alone).reshape(-1)
     used = np.array([mode in modes for modes in instance.modes for mode in (SINGLE, INTRA)])
@@ -94,12 +191,12 @@ def _in_company(
 
 
 def _operator_rows(instance: Instance, bounds: Bounds) -> IntArray:
-    """Write the operators as the kernel wants them."""
+    """Write the operators as rows of the kernel, with the columns of `search_states`."""
     words = -(-instance.size // _WORD)
     seen: dict[tuple[object, ...], int] = {}
     rows = []
     for i, modes in enumerate(instance.modes):
-        look = (
+        traits = (
             instance.duration[i],
             instance.demand[i],
             modes,
@@ -120,18 +217,18 @@ def _operator_rows(instance: Instance, bounds: Bounds) -> IntArray:
                 *durations,
                 bounds.tail[i] - shortest,
                 shortest,
-                seen.get(look, -1),
+                seen.get(traits, -1),
                 last,
                 first,
                 *ancestors,
             ]
         )
-        seen[look] = i
+        seen[traits] = i
     return np.array(rows, dtype=np.int64)
 
 
 def _least_costs(operators: IntArray, rate: FloatArray) -> IntArray:
-    """Give rate times duration in the cheaper mode, rounded down: (bounds, operators)."""
+    """Give rate × duration in the cheaper mode, rounded down: (bounds, operators)."""
     durations = operators[:, :2].reshape(-1)
     cost = np.where(durations >= 0, np.floor(rate * durations), np.inf)
     least: IntArray = cost.reshape(len(rate), -1, 2).min(axis=2).astype(np.int64)
@@ -139,7 +236,7 @@ def _least_costs(operators: IntArray, rate: FloatArray) -> IntArray:
 
 
 def _most_at_once(instance: Instance) -> int:
-    """Bound how many operators run at once by a greedy cover with chains (Dilworth, 1950)."""
+    """Bound how many operators run at once, by a greedy cover with chains (Dilworth, 1950)."""
     ends: list[int] = []
     for i, ancestors in enumerate(instance.ancestors):
         for chain, end in enumerate(ends):

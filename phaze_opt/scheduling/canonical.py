@@ -1,7 +1,7 @@
-"""A form of the problem that no longer knows names or the order of writing.
+"""The canonical form of a problem, without names and without the order of writing.
 
-Two problems that differ only in ids, in the order of their operators or in repeated edges have the
-same canonical form, hence the same key in a cache and the same schedule bit for bit.
+Two problems that differ only in ids, in the order of their operators or in repeated edges have
+equal canonical forms, hence equal keys in a cache and schedules that are equal bit for bit.
 """
 
 from __future__ import annotations
@@ -10,16 +10,20 @@ import hashlib
 import struct
 from collections.abc import Sequence
 
-from phaze_opt.scheduling.problem_checks import CORE_TYPES, INTRA_OPERATOR_RULES
-from phaze_opt.scheduling.schedule_problem import ScheduleOperator, ScheduleProblem
+from phaze_opt.scheduling.schedule_problem import (
+    CORE_TYPES,
+    INTRA_OPERATOR_RULES,
+    ScheduleOperator,
+    ScheduleProblem,
+)
 
 Attributes = tuple[int, float, float, float, float, float, float, float]
 
 
 def operator_attributes(operator: ScheduleOperator, bandwidth: bool) -> Attributes:
-    """List what matters to the schedule, in a fixed order: core, two latencies, five fractions."""
+    """List the numbers of an operator: index of the core type, two latencies, five fractions."""
     core = CORE_TYPES.index(operator.core)
-    # An operator on no core has one mode only, whatever the second column says.
+    # An operator on no core has one mode: its other latency and shares do not count.
     has_modes = operator.core != "none"
     latency_s = operator.latency_s
     intra_s = operator.intra_op_latency_s if has_modes else latency_s
@@ -40,19 +44,20 @@ def operator_attributes(operator: ScheduleOperator, bandwidth: bool) -> Attribut
 def canonical_order(
     attributes: Sequence[Attributes], edges: Sequence[tuple[int, int]], order: Sequence[int]
 ) -> list[int]:
-    """Order operators topologically by what they are and where they stand, not by name.
+    """Order operators topologically by their attributes and their place in the graph, not by name.
 
-    Every operator gets a colour from its attributes and the colours of everything before it, and
-    one from everything after it (one round of Weisfeiler–Leman refinement in each direction, which
-    on an acyclic graph already reaches its ends). Operators of equal colour are in practice
-    interchangeable; where they are not, the order is still valid, only less canonical.
+    Every operator gets one colour from its attributes and the colours of its predecessors, and one
+    from the first colour and the colours of its successors: one round of Weisfeiler–Leman
+    refinement in each direction, which covers the whole of an acyclic graph. Operators of equal
+    colours are interchangeable in practice; if they are not, the order is still topological, but
+    depends on the order of writing.
 
     Parameters
     ----------
     attributes
-        Of each operator.
+        Attributes of each operator.
     edges
-        Index pairs.
+        Precedences as pairs of indices.
     order
         Any topological order.
     """
@@ -79,16 +84,16 @@ def canonical_order(
 def canonical_form(
     problem: ScheduleProblem, order: Sequence[int], bandwidth: bool
 ) -> tuple[list[int], list[Attributes], list[tuple[int, int]]]:
-    """Return the canonical order, and attributes and edges written in it.
+    """Give the canonical order of the operators, and the attributes and edges in this order.
 
     Parameters
     ----------
     problem
         A valid problem.
     order
-        Any topological order of it.
+        Any topological order of its operators.
     bandwidth
-        Whether bandwidths are resources; without, fractions count as 0.
+        Whether bandwidths are resources; if not, all shares count as 0.
     """
     attributes = [operator_attributes(operator, bandwidth) for operator in problem.operators]
     edges = sorted(set(problem.edges))
@@ -109,7 +114,7 @@ def form_key(
     edges: Sequence[tuple[int, int]],
     settings: tuple[int, ...],
 ) -> str:
-    """Hash a canonical form with everything else that the schedule depends on."""
+    """Hash a canonical form together with the cores, the rules and the settings of the solver."""
     rule = INTRA_OPERATOR_RULES.index(problem.intra_operator)
     head = (problem.num_tc, problem.num_vc, rule, int(problem.serial), *settings)
     digest = hashlib.blake2b(struct.pack(f"<{len(head)}qq", *head, len(attributes)), digest_size=20)

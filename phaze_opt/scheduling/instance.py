@@ -1,9 +1,9 @@
-"""The problem in the solver's own terms: integer times, resources, and two modes per operator.
+"""One part of a problem in integer time units and resources, and a plan of it.
 
-Whatever the rules, an operator in a mode takes a duration and an amount of each of six resources:
-tensor cores, vector cores, the HBM, the global buffer, the link, and the chip as such (a resource
-that everything shares, and that an exclusive operator takes whole). The scheduler is thereby one
-for multi-mode resource-constrained projects (Brucker et al., EJOR 112, 1999, section 2).
+Under every rule, an operator in a mode has a duration and takes an amount of each of six resources:
+tensor cores, vector cores, HBM, global buffer, link, and the chip (a resource of which every
+operator takes one unit, and an exclusive operator all units). This is the multi-mode
+resource-constrained project scheduling problem (Brucker et al., EJOR 112, 1999, section 2).
 """
 
 from __future__ import annotations
@@ -15,32 +15,33 @@ from functools import cached_property
 from phaze_opt.scheduling.schedule_problem import IntraOperatorRule
 
 SINGLE, INTRA = 0, 1
-"""The two modes: on one core, on all cores of the type."""
+"""The two modes: on one core, and on all cores of the type."""
 
 BANDWIDTH_CAPACITY = 10**9
-"""A whole bandwidth; fractions are rounded to billionths."""
+"""Units of a whole bandwidth: shares are rounded to billionths."""
 
 TIME_RESOLUTION = 2**40
-"""Integer time units in the time all operators of an instance take one after another.
+"""Integer time units in the sum of the shortest durations of all operators of an instance.
 
 Rounding every duration moves a makespan of 160 operators by less than 1e-10 of it.
 """
 
 
 class PackedDemand:
-    """Amounts of all resources in one integer, so that one operation compares or adds them all.
+    """Amounts of all resources in one integer, so that one operation compares or adds all amounts.
 
-    Each resource has a field of bits with a guard bit on top. What is free has all guard bits set;
-    a demand taken off it borrows the guard bit of every resource that it overdraws.
+    Each resource has a field of bits with a guard bit on top. The integer of free amounts has all
+    guard bits set; where a demand subtracted from it exceeds the free amount of a resource, the
+    subtraction clears the guard bit of that resource.
 
     Attributes
     ----------
     capacity
-        All that is free at first, with the guard bits.
+        The free amounts while no operator runs, with all guard bits set.
     guards
         The guard bits.
     demand
-        ``[operator][mode]``.
+        ``[operator][mode]``: amounts of all resources, packed.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class PackedDemand:
 
 
 def _pack(amounts: Sequence[int], field: int) -> int:
-    """Write amounts into fields of so many bits."""
+    """Write amounts into fields of ``field`` bits each, the first amount lowest."""
     packed = 0
     for amount in reversed(amounts):
         packed = packed << field | amount
@@ -64,22 +65,22 @@ def _pack(amounts: Sequence[int], field: int) -> int:
 
 @dataclass(frozen=True)
 class Instance:
-    """A part of a problem whose operators all take time.
+    """A part of a problem in which every operator has a positive duration.
 
-    Operators are numbered topologically. Sequences of pairs hold one entry for each mode.
+    Operators are numbered topologically. Pairs hold one entry per mode.
 
     Attributes
     ----------
     duration
         ``[operator][mode]`` in time units, positive.
     modes
-        ``[operator]``: the modes worth considering.
+        ``[operator]``: the modes that some shortest schedule may use.
     demand
-        ``[operator][mode][resource]`` of the resources that can bind at all.
+        ``[operator][mode][resource]``, only of resources that can bind.
     capacity
-        Of those resources.
+        ``[resource]``: amount of each of these resources.
     ancestors, descendants
-        ``[operator]`` as bit masks, transitively closed.
+        ``[operator]``: sets of operators as bit masks, transitively closed.
     seconds_per_unit
         Length of a time unit.
     """
@@ -99,12 +100,12 @@ class Instance:
 
     @cached_property
     def predecessors(self) -> tuple[tuple[int, ...], ...]:
-        """Those that come directly before each operator."""
+        """Direct predecessors of each operator."""
         return tuple(last_of(mask, self.ancestors) for mask in self.ancestors)
 
     @cached_property
     def successors(self) -> tuple[tuple[int, ...], ...]:
-        """Those that come directly after each operator."""
+        """Direct successors of each operator."""
         after: list[list[int]] = [[] for _ in self.ancestors]
         for i, before in enumerate(self.predecessors):
             for j in before:
@@ -113,7 +114,7 @@ class Instance:
 
     @cached_property
     def runs_alone(self) -> tuple[tuple[bool, bool], ...]:
-        """Whether each operator, in each mode, keeps all others from running beside it."""
+        """Whether no other operator can run beside an operator in a mode: ``[operator][mode]``."""
         free = any(
             not any(pair[mode])
             for pair, kept in zip(self.demand, self.modes, strict=True)
@@ -126,27 +127,29 @@ class Instance:
 
     @cached_property
     def packed(self) -> PackedDemand:
-        """Demand and capacity, all resources in one integer."""
+        """Demand and capacity with all resources in one integer."""
         return PackedDemand(self.demand, self.capacity)
 
     def least_duration(self, operator: int) -> int:
-        """Duration in the faster mode."""
+        """Give the duration of an operator in its faster mode."""
         return min(self.duration[operator][mode] for mode in self.modes[operator])
 
 
 def last_of(mask: int, ancestors: Sequence[int]) -> tuple[int, ...]:
-    """List the operators of a set that precede none of the set.
+    """List the operators of a set that precede no other operator of the set.
 
     Parameters
     ----------
     mask
-        The set, with every ancestor of its members that matters.
+        The set as a bit mask, closed: with an operator it holds all ancestors of the operator that
+        count.
     ancestors
-        Of every operator, as bit masks, transitively closed; operators are numbered topologically.
+        Ancestors of every operator as bit masks, transitively closed; operators are numbered
+        topologically.
     """
     found = []
     while mask:
-        # Nothing that is left follows the one with the highest number.
+        # The operator with the highest number precedes no other one of the set.
         last = mask.bit_length() - 1
         found.append(last)
         mask &= ~(ancestors[last] | 1 << last)
@@ -156,16 +159,16 @@ def last_of(mask: int, ancestors: Sequence[int]) -> tuple[int, ...]:
 def operator_demand(
     attributes: Sequence[float], rule: IntraOperatorRule, capacity: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Give what an operator takes of the six resources in each mode.
+    """Give the amounts of the six resources that an operator takes in each mode.
 
     Parameters
     ----------
     attributes
         As `canonical.operator_attributes` lists them.
     rule
-        Whether running on all cores takes the whole chip.
+        Under ``exclusive``, an operator on all cores of its type takes every resource whole.
     capacity
-        ``(TC, VC, HBM, GLB, link, chip)``.
+        Amounts that the chip has: ``(TC, VC, HBM, GLB, link, chip)``.
     """
     core = int(attributes[0])
     hbm, glb, link, intra_hbm, intra_glb = [
@@ -177,3 +180,54 @@ def operator_demand(
         return single, tuple(capacity)
     whole = (capacity[0] * tensor, capacity[1] * vector, intra_hbm, intra_glb, link, 1)
     return single, whole
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Start and mode of every operator of an instance, and the makespan, in time units."""
+
+    start: tuple[int, ...]
+    mode: tuple[int, ...]
+    makespan: int
+
+
+def proving_bound(makespan: int) -> int:
+    """Give the least lower bound that proves a makespan optimal: within 1e-9 of the makespan."""
+    return makespan - (makespan >> 30)
+
+
+def starts_in_seconds(
+    start: Sequence[int], end: Sequence[int], duration_s: Sequence[float], origin_s: float
+) -> list[float]:
+    """Start operators as early as the order of a plan allows, with durations in seconds.
+
+    Every operator waits for all operators that ended in the plan before it started. So operators
+    that overlap in the result overlapped in the plan, and the resources that they share suffice.
+    The durations in seconds differ from those of the plan by rounding only, and so does the
+    makespan.
+
+    Parameters
+    ----------
+    start, end
+        Of every operator in the plan, in time units.
+    duration_s
+        Of every operator in the result.
+    origin_s
+        Start of the result.
+
+    Returns
+    -------
+    Start of every operator in seconds.
+    """
+    by_start = sorted(range(len(start)), key=lambda index: (start[index], end[index]))
+    by_end = sorted(range(len(start)), key=lambda index: (end[index], start[index]))
+    start_s = [origin_s] * len(start)
+    latest_end_s = origin_s
+    passed = 0
+    for index in by_start:
+        while end[by_end[passed]] <= start[index]:
+            before = by_end[passed]
+            latest_end_s = max(latest_end_s, start_s[before] + duration_s[before])
+            passed += 1
+        start_s[index] = latest_end_s
+    return start_s

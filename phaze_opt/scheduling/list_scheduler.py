@@ -1,7 +1,7 @@
 """Priority list schedules: fast, feasible, often optimal.
 
-A list schedule goes through time and starts, whenever something ends, the waiting operators that
-fit in the order of their priority (Graham, 1969). The modes are chosen beforehand; several choices
+A list schedule goes through time; whenever an operator ends, it starts the waiting operators that
+fit, in the order of their priority (Graham, 1969). The modes are chosen beforehand. Several choices
 of modes and priorities are tried until one meets the bound, and the shortest schedule is kept.
 """
 
@@ -10,25 +10,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from phaze_opt.scheduling.bounds import Bounds, tails
-from phaze_opt.scheduling.instance import Instance
-from phaze_opt.scheduling.plan import Plan, near
+from phaze_opt.scheduling.instance import Instance, Plan, proving_bound
 
 
 def best_list_schedule(instance: Instance, bounds: Bounds) -> Plan:
-    """Give the shortest list schedule over the rules."""
+    """Give the shortest list schedule over all choices, or the first one that meets the bound."""
     best: Plan | None = None
-    for mode, priority, drain in _rules(instance):
+    for mode, priority, drain in _choices(instance):
         plan = list_schedule(instance, mode, priority, drain)
         if best is None or plan.makespan < best.makespan:
             best = plan
-        if near(best.makespan) <= bounds.makespan:
+        if proving_bound(best.makespan) <= bounds.makespan:
             break
-    assert best is not None  # there is always a first rule
+    assert best is not None  # there is always a first choice
     return best
 
 
-def _rules(instance: Instance) -> Iterator[tuple[Sequence[int], Sequence[int], bool]]:
-    """Yield modes, priorities and draining: the fastest modes first, the longest tail first."""
+def _choices(instance: Instance) -> Iterator[tuple[Sequence[int], Sequence[int], bool]]:
+    """Yield modes, priorities (longest tail first) and draining; the fastest modes come first."""
     fastest = tuple(
         min(kept, key=lambda mode: (instance.duration[i][mode], mode))
         for i, kept in enumerate(instance.modes)
@@ -49,13 +48,13 @@ def list_schedule(
     Parameters
     ----------
     instance
-        What to schedule.
+        The operators to schedule.
     mode
-        Of each operator.
+        Mode of each operator.
     priority
-        Of each operator; the smallest is started first.
+        Priority of each operator; of the waiting operators the one with the smallest starts first.
     drain
-        Whether an operator that does not fit keeps those behind it waiting too, until it does.
+        Whether, while an operator does not fit, the operators behind it wait too.
     """
     waiting = sorted(range(instance.size), key=lambda i: (priority[i], i))
     packed, ancestors = instance.packed, instance.ancestors

@@ -1,4 +1,4 @@
-"""Timelines for Perfetto and Chrome: a process per schedule, a lane per core.
+"""Timelines of schedules for Perfetto and Chrome: a process per schedule, a lane per core.
 
 The format is the Trace Event Format: complete events ("X") with times in microseconds.
 """
@@ -18,7 +18,7 @@ from phaze_opt.scheduling.schedule_problem import (
 )
 
 MOST_LANES = 64
-"""More cores of one type than this share a lane where they only ever work all together."""
+"""With more cores of one type, those that never run an operator alone share one lane."""
 
 _US_PER_S = 1e6
 _NETWORK = "network"
@@ -27,7 +27,7 @@ Event = dict[str, object]
 
 
 def write_trace(path: Path, schedules: Iterable[tuple[ScheduleProblem, Schedule]]) -> None:
-    """Write timelines to one file, each from time 0 in a process of its own.
+    """Write the timelines of schedules to one file, each as its own process from time 0.
 
     Raises
     ------
@@ -55,16 +55,9 @@ def write_events(path: Path, events: Sequence[Event]) -> None:
 
 
 def trace_events(problem: ScheduleProblem, schedule: Schedule, process: int = 1) -> list[Event]:
-    """Give the events of one schedule; operators that take no time have none.
+    """Give the events of a schedule of a problem; operators without duration have none.
 
-    Parameters
-    ----------
-    problem
-        What was scheduled.
-    schedule
-        Its schedule.
-    process
-        Number of the process that holds its lanes.
+    ``process`` is the number of the process that holds the lanes.
     """
     pairs = [
         pair
@@ -88,16 +81,16 @@ def trace_events(problem: ScheduleProblem, schedule: Schedule, process: int = 1)
 
 
 def _lane_labels(core: str, count: int, used: int) -> list[str]:
-    """Name the lanes of one kind.
+    """Name the lanes of one kind of core.
 
     Parameters
     ----------
     core
-        The kind.
+        Kind of core, or the network.
     count
-        Cores of it; 0 for the network, which has as many lanes as are used.
+        Number of cores of this kind; 0 for the network, whose lanes are those used.
     used
-        Cores that ever work by themselves, the first ones.
+        Number of cores, the first ones, on which an operator runs alone at some time.
     """
     if count <= MOST_LANES or used >= count - 1:
         return [f"{core} {lane}" for lane in range(max(count, used))]
@@ -105,14 +98,14 @@ def _lane_labels(core: str, count: int, used: int) -> list[str]:
 
 
 def _kinds(operator: ScheduleOperator) -> tuple[str, ...]:
-    """List the kinds of lanes an operator takes."""
+    """List the kinds of lanes that an operator occupies."""
     return (_NETWORK,) if operator.core == "none" else tuple(operator.core.split("+"))
 
 
 def _assign_lanes(
     pairs: list[tuple[ScheduleOperator, ScheduledOperator]],
 ) -> tuple[list[int | None], int]:
-    """Give each operator the first free lane, or ``None`` for all; and the number of lanes used."""
+    """Give each operator the first free lane, or None for all lanes, and count the lanes used."""
     free_from_s: list[float] = []
     lanes: list[int | None] = []
     for _, entry in pairs:
@@ -127,23 +120,23 @@ def _assign_lanes(
 
 
 def name_event(kind: str, process: int, lane: int, name: str) -> Event:
-    """Name a process or a lane."""
+    """Build the event that names a process or a lane."""
     return {"name": kind, "ph": "M", "pid": process, "tid": lane, "args": {"name": name}}
 
 
 def slice_event(
     name: str, category: str, span_s: tuple[float, float], process: int, lane: int, args: Event
 ) -> Event:
-    """Show work on a lane.
+    """Build the event that shows work on a lane.
 
     Parameters
     ----------
     name, category, args
-        What is shown; viewers give each name a colour.
+        Text that the viewer shows; equal names have equal colours.
     span_s
-        Start and end.
+        Start and end in seconds.
     process, lane
-        Where.
+        Numbers of the process and of its lane.
     """
     start_s, end_s = span_s
     return {
@@ -161,8 +154,8 @@ def slice_event(
 def _work_event(
     operator: ScheduleOperator, entry: ScheduledOperator, process: int, lane: int
 ) -> Event:
-    """Show an operator on a lane."""
-    hbm = operator.intra_op_hbm_fraction if entry.intra_operator else operator.hbm_fraction
+    """Build the event that shows an operator on a lane."""
+    hbm, *_ = operator.bandwidth_shares(entry.intra_operator)
     args: Event = {"intra_operator": entry.intra_operator, "hbm_fraction": hbm}
     span_s = entry.start_s, entry.end_s
     return slice_event(operator.id, operator.core, span_s, process, lane, args)

@@ -1,28 +1,34 @@
-"""Scheduling problems and results as JSON."""
+"""Scheduling problems and results as JSON: what ``phaze-opt schedule`` reads and prints."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 from phaze_opt.codec import from_builtins, read_file
-from phaze_opt.errors import InputError, unknown_name
-from phaze_opt.scheduling.problem_checks import CORE_TYPES, topological_order, validate
+from phaze_opt.errors import InputError
 from phaze_opt.scheduling.schedule_problem import (
     CoreType,
     IntraOperatorRule,
     Schedule,
+    ScheduledOperator,
     ScheduleOperator,
     ScheduleProblem,
     ScheduleStatus,
+    check_problem,
+    topological_order,
 )
-from phaze_opt.scheduling.utilisation import Utilisation, utilisation
+
+_DIGITS = 9
+"""Sums of shares are rounded to billionths, so that 0.7 + 0.2 + 0.1 is 1."""
 
 
 @dataclass(frozen=True)
 class _OperatorRow:
-    """One operator in a file; shares on all cores are those on one core unless they are given."""
+    """One operator in a file; shares on all cores default to those on one core."""
 
     id: str
     core: str
@@ -37,7 +43,7 @@ class _OperatorRow:
 
 @dataclass(frozen=True)
 class _ProblemRow:
-    """One problem in a file; edges name operators. A known optimum may stand beside it."""
+    """One problem in a file; edges hold operator ids. A file may also state the known optimum."""
 
     num_tc: int
     num_vc: int
@@ -48,8 +54,27 @@ class _ProblemRow:
 
 
 @dataclass(frozen=True)
+class ResourceUse:
+    """Share of a resource in use: average over the makespan, and peak."""
+
+    average: float
+    peak: float
+
+
+@dataclass(frozen=True)
+class Utilisation:
+    """Use of each core type and each bandwidth; above 1 only where bandwidth is no resource."""
+
+    tc: ResourceUse
+    vc: ResourceUse
+    hbm: ResourceUse
+    glb: ResourceUse
+    link: ResourceUse
+
+
+@dataclass(frozen=True)
 class ScheduleResult:
-    """What the command line says about one problem."""
+    """The schedule of one problem as the command line prints it."""
 
     name: str
     makespan_s: float
@@ -60,44 +85,31 @@ class ScheduleResult:
     utilisation: Utilisation
 
 
-def to_result(problem: ScheduleProblem, schedule: Schedule) -> ScheduleResult:
-    """Sum up a schedule."""
-    return ScheduleResult(
-        name=problem.name,
-        makespan_s=schedule.makespan_s,
-        status=schedule.status,
-        bound_s=schedule.bound_s,
-        gap=schedule.gap,
-        solve_s=schedule.solve_s,
-        utilisation=utilisation(problem, schedule),
-    )
-
-
 def read_problems(
     path: Path, intra_operator: IntraOperatorRule = "exclusive"
 ) -> list[ScheduleProblem]:
-    """Read a file of one problem, or of several one after another (JSON lines).
+    """Read a file with one problem, or with several problems one after another (JSON lines).
 
     Parameters
     ----------
     path
         The file.
     intra_operator
-        The rule for operators on all cores, which files do not hold.
+        The rule for operators on all cores, which is not part of the file.
 
     Raises
     ------
     NotFoundError
         If there is no such file.
     InputError
-        If it is malformed, or a problem is not valid.
+        If it is malformed, or a problem is not valid; the sentence names the line.
     """
     what = "scheduling problem"
     try:
         text = read_file(path, what).decode()
     except UnicodeDecodeError:
         raise InputError(f"The {what} at {path} is not UTF-8 text.") from None
-    # The standard library's reader lets NaN pass, which `validate` refuses with the operator's id.
+    # The standard library reads NaN, so that `check_problem` refuses it with the operator's id.
     decoder = json.JSONDecoder()
     problems = []
     position = _skip_space(text, 0)
@@ -127,7 +139,7 @@ def _skip_space(text: str, position: int) -> int:
 
 
 def _to_problem(row: _ProblemRow, intra_operator: IntraOperatorRule) -> ScheduleProblem:
-    """Turn ids into indices, and check everything: operators first, then edges."""
+    """Turn operator ids into indices, and check the problem: first operators, then edges."""
     problem = ScheduleProblem(
         name=row.name,
         num_tc=row.num_tc,
@@ -136,7 +148,7 @@ def _to_problem(row: _ProblemRow, intra_operator: IntraOperatorRule) -> Schedule
         edges=(),
         intra_operator=intra_operator,
     )
-    validate(problem)
+    check_problem(problem)
     place = {operator.id: index for index, operator in enumerate(row.operators)}
     for edge in row.edges:
         for end in edge:
@@ -149,11 +161,11 @@ def _to_problem(row: _ProblemRow, intra_operator: IntraOperatorRule) -> Schedule
 
 
 def _to_operator(row: _OperatorRow) -> ScheduleOperator:
-    """Fill in the shares that are not given."""
+    """Fill in the shares that the file leaves out; `check_problem` refuses unknown core types."""
     hbm, glb = row.intra_op_hbm_fraction, row.intra_op_glb_fraction
     return ScheduleOperator(
         id=row.id,
-        core=_core_type(row),
+        core=cast(CoreType, row.core),
         latency_s=row.latency_s,
         intra_op_latency_s=row.intra_op_latency_s,
         hbm_fraction=row.hbm_fraction,
@@ -164,9 +176,54 @@ def _to_operator(row: _OperatorRow) -> ScheduleOperator:
     )
 
 
-def _core_type(row: _OperatorRow) -> CoreType:
-    """Refuse a core type that there is not, by the operator's id."""
-    for core in CORE_TYPES:
-        if row.core == core:
-            return core
-    raise unknown_name(f"core type of operator {row.id!r}:", row.core, CORE_TYPES)
+def to_result(problem: ScheduleProblem, schedule: Schedule) -> ScheduleResult:
+    """Give the result of a problem and its schedule."""
+    return ScheduleResult(
+        name=problem.name,
+        makespan_s=schedule.makespan_s,
+        status=schedule.status,
+        bound_s=schedule.bound_s,
+        gap=schedule.gap,
+        solve_s=schedule.solve_s,
+        utilisation=utilisation(problem, schedule),
+    )
+
+
+def utilisation(problem: ScheduleProblem, schedule: Schedule) -> Utilisation:
+    """Compute the average and peak use of cores and bandwidths by a schedule of a problem."""
+    uses: list[tuple[float, float, tuple[float, ...]]] = [
+        (entry.start_s, entry.end_s, tuple(_shares(problem, operator, entry)))
+        for operator, entry in zip(problem.operators, schedule.operators, strict=True)
+        if entry.end_s > entry.start_s
+    ]
+    return Utilisation(*[_resource_use(uses, column, schedule.makespan_s) for column in range(5)])
+
+
+def _shares(
+    problem: ScheduleProblem, operator: ScheduleOperator, entry: ScheduledOperator
+) -> Iterator[float]:
+    """Yield the shares of TC, VC, HBM, global buffer and link that an operator takes."""
+    for core, count in (("TC", problem.num_tc), ("VC", problem.num_vc)):
+        if core not in operator.core.split("+"):
+            yield 0.0
+        else:
+            yield 1.0 if entry.intra_operator else 1.0 / count
+    yield from operator.bandwidth_shares(entry.intra_operator)
+
+
+def _resource_use(
+    uses: list[tuple[float, float, tuple[float, ...]]], column: int, makespan_s: float
+) -> ResourceUse:
+    """Sweep over starts and ends in time; of equal times, ends come first."""
+    work_s = 0.0
+    changes: list[tuple[float, int, float]] = []
+    for start_s, end_s, shares in uses:
+        work_s += (end_s - start_s) * shares[column]
+        changes.append((start_s, 1, shares[column]))
+        changes.append((end_s, 0, -shares[column]))
+    level, peak = 0.0, 0.0
+    for _, _, change in sorted(changes):
+        level += change
+        peak = max(peak, level)
+    average = work_s / makespan_s if makespan_s > 0.0 else 0.0
+    return ResourceUse(round(average, _DIGITS), round(peak, _DIGITS))

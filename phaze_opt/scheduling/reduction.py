@@ -1,13 +1,13 @@
 """Make a problem smaller without changing its optimum.
 
-- Operators that take no time are contracted into their precedences.
-- Where everything on one side of a cut precedes everything on the other, the two sides follow one
-  another and are solved apart (chains fall apart into single operators).
+- Operators without duration are contracted into their precedences.
+- Where all operators on one side of a cut precede all operators on the other side, the two sides
+  are solved as two parts, one after the other. A chain splits into single operators.
 - A mode that is never better is dropped, and so is a resource that can never bind.
-- Operators that must run alone take their faster mode, and then the whole chip.
+- An operator beside which no other operator can run takes its faster mode, and the whole chip.
 
-What depends on a schedule already known is dropped later (`bounds.drop_hopeless_modes`), and what
-depends on the order of the search there (`search_kernel`).
+Two reductions come later: `bounds.drop_hopeless_modes` needs a known schedule, and the rules of
+`search_kernel` need the order of the search.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from phaze_opt.scheduling.schedule_problem import IntraOperatorRule
 _Demand = tuple[tuple[int, ...], tuple[int, ...]]
 
 
-def bits(mask: int) -> list[int]:
-    """List the positions of the set bits, rising."""
+def set_bits(mask: int) -> list[int]:
+    """List the positions of the bits of a mask that are set, rising."""
     positions = []
     while mask:
         lowest = mask & -mask
@@ -39,19 +39,19 @@ def bits(mask: int) -> list[int]:
 
 
 def is_instant(attributes: Sequence[float]) -> bool:
-    """Say whether an operator takes no time."""
+    """Say whether an operator has no duration in its faster mode."""
     return min(attributes[1], attributes[2]) <= 0.0
 
 
 def contracted_ancestors(instant: Sequence[bool], edges: Sequence[tuple[int, int]]) -> list[int]:
-    """Give all operators that take time and precede each one, as bit masks.
+    """Give the ancestors with a duration of each operator, as bit masks.
 
     Parameters
     ----------
     instant
-        Whether each operator takes no time; operators are numbered topologically.
+        Whether each operator has no duration; operators are numbered topologically.
     edges
-        Sorted index pairs.
+        Precedences as sorted pairs of indices.
     """
     ancestors = [0] * len(instant)
     for source, target in edges:
@@ -61,14 +61,14 @@ def contracted_ancestors(instant: Sequence[bool], edges: Sequence[tuple[int, int
 
 
 def series_parts(kept: Sequence[int], ancestors: Sequence[int]) -> list[list[int]]:
-    """Split operators into groups that must follow one another.
+    """Split operators into parts of which each must end before the next one starts.
 
     Parameters
     ----------
     kept
-        The operators that take time, topologically.
+        The operators with a duration, in topological order.
     ancestors
-        Of every operator, as masks over ``kept`` operators.
+        Ancestors of every operator, as masks over ``kept`` operators.
     """
     ordered = sorted(kept, key=lambda index: (ancestors[index].bit_count(), index))
     common = (1 << (max(kept) + 1)) - 1 if kept else 0
@@ -76,7 +76,7 @@ def series_parts(kept: Sequence[int], ancestors: Sequence[int]) -> list[list[int
     part: list[int] = []
     cuts = set()
     for position in range(len(ordered) - 1, 0, -1):
-        # A cut lies before `position` if all from there on come after all before it.
+        # A cut lies before `position` if every later operator has all earlier ones as ancestors.
         common &= ancestors[ordered[position]]
         if common.bit_count() == position:
             cuts.add(position)
@@ -97,18 +97,18 @@ def build_instance(
     cores: tuple[int, int],
     rule: IntraOperatorRule,
 ) -> Instance:
-    """Write one part of a problem as an `Instance`, reduced.
+    """Write one part of a problem as a reduced `Instance`.
 
     Parameters
     ----------
     part
-        Indices of its operators, topologically.
+        Indices of its operators, in topological order.
     attributes, ancestors
-        Of all operators of the problem.
+        Attributes and ancestors of all operators of the problem.
     cores
-        Numbers of tensor and of vector cores.
+        Numbers of tensor cores and of vector cores.
     rule
-        What an operator on all cores keeps from running.
+        Which operators may not run beside an operator on all cores; see `ScheduleProblem`.
     """
     size = len(part)
     capacity: tuple[int, ...] = (
@@ -126,7 +126,7 @@ def build_instance(
     )
     demand: list[_Demand] = [operator_demand(attributes[index], rule, capacity) for index in part]
     modes = [_useful_modes(*pair) for pair in zip(duration, demand, strict=True)]
-    _settle_loners(duration, demand, modes, own_ancestors, own_descendants, capacity)
+    _fix_modes_that_run_alone(duration, demand, modes, own_ancestors, own_descendants, capacity)
     demand, capacity = _binding_resources(demand, modes, capacity)
     return Instance(
         duration=duration,
@@ -140,7 +140,7 @@ def build_instance(
 
 
 def _precedences(part: Sequence[int], ancestors: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Give ancestors and descendants within a part, numbered by the place in it."""
+    """Give ancestors and descendants within a part; operators are numbered by place in it."""
     members = sum([1 << index for index in part])
     place = {index: position for position, index in enumerate(part)}
     before = [0] * len(part)
@@ -156,15 +156,15 @@ def _precedences(part: Sequence[int], ancestors: Sequence[int]) -> tuple[list[in
 
 
 def _to_units(latency_s: float, total_s: float) -> int:
-    """Round a latency to time units, cut to twice the time of everything together."""
+    """Round a latency to time units, limited to twice the sum of all shortest latencies."""
     return max(1, round(min(latency_s / total_s, 2.0) * TIME_RESOLUTION))
 
 
 def _useful_modes(duration: tuple[int, int], demand: _Demand) -> tuple[int, ...]:
-    """Drop a mode that is never better.
+    """Drop a mode that is never better than the other one.
 
-    Such a mode takes longer than everything one after another (by more than rounding), or at least
-    as long as the other one and at least as much of everything.
+    Such a mode takes longer than all operators one after another (by more than rounding), or it
+    takes at least the duration of the other mode and at least its amount of every resource.
     """
     for keep, drop in ((SINGLE, INTRA), (INTRA, SINGLE)):
         if duration[drop] > TIME_RESOLUTION + TIME_RESOLUTION // 1024:
@@ -176,7 +176,7 @@ def _useful_modes(duration: tuple[int, int], demand: _Demand) -> tuple[int, ...]
     return (SINGLE, INTRA)
 
 
-def _settle_loners(
+def _fix_modes_that_run_alone(
     duration: Sequence[tuple[int, int]],
     demand: list[_Demand],
     modes: list[tuple[int, ...]],
@@ -184,9 +184,9 @@ def _settle_loners(
     descendants: Sequence[int],
     capacity: tuple[int, ...],
 ) -> None:
-    """Fix the faster mode of operators that nothing can run beside; they take the whole chip."""
-    # What takes the whole of a resource that everything takes some of is nobody's company.
-    company = [
+    """Fix the faster mode of operators beside which no other can run; they take the whole chip."""
+    # An operator that takes every resource whole runs alone: all operators take some of the chip.
+    shared = [
         [pair[mode] for mode in kept if pair[mode] != capacity]
         for pair, kept in zip(demand, modes, strict=True)
     ]
@@ -196,26 +196,26 @@ def _settle_loners(
         free = everything & ~(ancestors[index] | descendants[index] | 1 << index)
         if any(
             _fit_together(own, other, capacity)
-            for own in company[index]
-            for position in bits(free)
-            for other in company[position]
+            for own in shared[index]
+            for position in set_bits(free)
+            for other in shared[position]
         ):
             continue
         fastest = min(modes[index], key=lambda mode: (duration[index][mode], mode))
         modes[index] = (fastest,)
         demand[index] = (capacity, capacity)
-        company[index] = []
+        shared[index] = []
 
 
 def _fit_together(one: Sequence[int], other: Sequence[int], capacity: Sequence[int]) -> bool:
-    """Say whether two operators may run at the same time."""
+    """Say whether the capacity suffices for two demands together."""
     return all(a + b <= c for a, b, c in zip(one, other, capacity, strict=True))
 
 
 def _binding_resources(
     demand: Sequence[_Demand], modes: Sequence[tuple[int, ...]], capacity: tuple[int, ...]
 ) -> tuple[list[_Demand], tuple[int, ...]]:
-    """Drop the resources of which there is enough for all operators at once."""
+    """Drop the resources that suffice for all operators at once."""
     most = [
         tuple(map(max, *pair)) if len(kept) > 1 else pair[kept[0]]
         for pair, kept in zip(demand, modes, strict=True)

@@ -1,19 +1,36 @@
-"""What the scheduler takes and gives: operators with times on identical cores, and their order.
+"""The problem that the scheduler takes, the schedule that it gives, and the check of a problem.
 
-The rules (Phaze, ICML 2024, section 4): every operator needs one core of its type, or runs
-intra-operator parallel on all of them; then, under ``exclusive``, nothing else runs. HBM, global
-buffer and network bandwidth are shared resources that concurrent operators may not overdraw.
+The rules (Phaze, ICML 2024, section 4): every operator occupies one core of its type, or runs
+intra-operator parallel on all cores of its type; in the second mode, under ``exclusive``, no other
+operator runs. HBM, global buffer and network bandwidth are shared resources: the shares that
+concurrent operators take must not exceed 1.
 """
 
 from __future__ import annotations
 
+import math
+import typing
 from dataclasses import dataclass
 from typing import Literal
+
+from phaze_opt.errors import InputError, unknown_name
 
 CoreType = Literal["TC", "VC", "TC+VC", "none"]
 IntraOperatorRule = Literal["exclusive", "per-type"]
 ScheduleStatus = Literal["optimal", "feasible"]
 ScheduleMethod = Literal["bound", "list", "branch-and-bound"]
+
+CORE_TYPES: tuple[CoreType, ...] = typing.get_args(CoreType)
+INTRA_OPERATOR_RULES: tuple[IntraOperatorRule, ...] = typing.get_args(IntraOperatorRule)
+
+_LATENCIES = ("latency_s", "intra_op_latency_s")
+_FRACTIONS = (
+    "hbm_fraction",
+    "glb_fraction",
+    "link_fraction",
+    "intra_op_hbm_fraction",
+    "intra_op_glb_fraction",
+)
 
 
 @dataclass(frozen=True)
@@ -23,19 +40,20 @@ class ScheduleOperator:
     Attributes
     ----------
     id
-        Unique in the problem.
+        Name, unique in the problem.
     core
-        What it occupies: a tensor core, a vector core, one of each, or nothing (a collective, whose
-        resource is the link; a view). An operator on no core has one mode, ``latency_s``.
+        Cores that the operator occupies: a tensor core, a vector core, one of each, or none (a
+        collective, which occupies the link; a view). An operator on no core has one mode, with
+        ``latency_s``.
     latency_s
-        On one core of its type.
+        Duration on one core of its type.
     intra_op_latency_s
-        On all cores of its type.
+        Duration on all cores of its type.
     hbm_fraction, glb_fraction, link_fraction
-        Share of each bandwidth, in [0, 1], taken while running on one core (the link's share is
-        the same on all cores).
+        Share of each bandwidth, in [0, 1], that the operator takes while it runs on one core. The
+        share of the link holds for both modes.
     intra_op_hbm_fraction, intra_op_glb_fraction
-        The same while running on all cores.
+        Share of HBM and global buffer bandwidth that the operator takes on all cores.
     """
 
     id: str
@@ -48,20 +66,26 @@ class ScheduleOperator:
     intra_op_hbm_fraction: float = 0.0
     intra_op_glb_fraction: float = 0.0
 
+    def bandwidth_shares(self, intra_operator: bool) -> tuple[float, float, float]:
+        """Give the shares of HBM, global buffer and link bandwidth in one of the two modes."""
+        if intra_operator:
+            return self.intra_op_hbm_fraction, self.intra_op_glb_fraction, self.link_fraction
+        return self.hbm_fraction, self.glb_fraction, self.link_fraction
+
 
 @dataclass(frozen=True)
 class ScheduleProblem:
     """Operators, precedences, and the cores of one accelerator.
 
-    Nothing is checked here, because thousands are built; `validate` does that.
+    The constructor checks nothing, because thousands are built; `check_problem` does.
 
     Attributes
     ----------
     edges
-        ``(before, after)`` as indices into ``operators``.
+        Precedences ``(before, after)`` as indices into ``operators``.
     intra_operator
-        What an operator on all cores of its type keeps from running beside it: every operator that
-        takes time (``exclusive``), or only those that need a core of its type (``per-type``).
+        Which operators may not run beside an operator on all cores of its type: all that take time
+        (``exclusive``), or only those that need a core of its type (``per-type``).
     serial
         One operator at a time, each on all cores of its type, as on a GPU's stream.
     """
@@ -87,7 +111,7 @@ class ScheduledOperator:
 
 @dataclass(frozen=True)
 class Schedule:
-    """An order of the operators with its proof.
+    """When and how every operator runs, with the proof.
 
     Attributes
     ----------
@@ -96,15 +120,15 @@ class Schedule:
     makespan_s
         Time from the first start to the last end.
     status
-        ``"optimal"`` only where ``bound_s`` proves it.
+        ``"optimal"`` only where ``bound_s`` proves that no schedule is shorter.
     bound_s
-        No schedule is shorter than this.
+        Lower bound on the makespan of every schedule.
     method
-        The strongest tool that a part of the problem needed: ``"bound"`` where every operator must
-        follow another, ``"list"`` where a list schedule met a lower bound, else
+        The strongest method that a part of the problem needed: ``"bound"`` where the operators can
+        only run one after another, ``"list"`` where a list schedule met a lower bound, else
         ``"branch-and-bound"``.
     solve_s
-        Time the solver took, on the clock, without loading its compiled part.
+        Wall-clock time of the solver, without the time to load its compiled code.
     """
 
     operators: tuple[ScheduledOperator, ...]
@@ -116,7 +140,119 @@ class Schedule:
 
     @property
     def gap(self) -> float:
-        """``(makespan − bound) / makespan``; 0 where proven."""
+        """Relative gap ``(makespan − bound) / makespan``; 0 where proven."""
         if self.makespan_s <= 0.0:
             return 0.0
         return max(0.0, (self.makespan_s - self.bound_s) / self.makespan_s)
+
+
+def check_problem(problem: ScheduleProblem) -> tuple[int, ...]:
+    """Refuse a problem that cannot be scheduled, in one sentence that names the operator.
+
+    Returns
+    -------
+    A topological order of the operators' indices.
+
+    Raises
+    ------
+    InputError
+        For an unknown rule or core type, a latency or fraction outside its range, an operator that
+        no core can run, latencies without a finite sum, two operators of one id, an edge to an
+        unknown operator, or a cycle.
+    """
+    if problem.intra_operator not in INTRA_OPERATOR_RULES:
+        raise unknown_name("intra-operator rule", problem.intra_operator, INTRA_OPERATOR_RULES)
+    for name in ("num_tc", "num_vc"):
+        if getattr(problem, name) < 0:
+            raise InputError(f"{name} is {getattr(problem, name)}, but it must not be negative.")
+    seen: set[str] = set()
+    total_s = 0.0
+    for operator in problem.operators:
+        _check_operator(operator, problem)
+        if operator.id in seen:
+            raise InputError(f"Two operators have the id {operator.id!r}; ids must be unique.")
+        seen.add(operator.id)
+        total_s += max(operator.latency_s, operator.intra_op_latency_s)
+        if math.isinf(total_s):
+            raise InputError(
+                f"With {operator.id!r}, the latencies of the operators add up to more seconds "
+                "than a floating-point number can hold."
+            )
+    return topological_order(problem)
+
+
+def _check_operator(operator: ScheduleOperator, problem: ScheduleProblem) -> None:
+    """Check the numbers of one operator, and that the chip has the cores that it needs."""
+    if operator.core not in CORE_TYPES:
+        raise unknown_name(f"core type of operator {operator.id!r}:", operator.core, CORE_TYPES)
+    for name in _LATENCIES:
+        value = getattr(operator, name)
+        if not (math.isfinite(value) and value >= 0.0):
+            raise InputError(
+                f"{name} of operator {operator.id!r} is {value}, "
+                "but it must be finite and not negative."
+            )
+    for name in _FRACTIONS:
+        value = getattr(operator, name)
+        if not 0.0 <= value <= 1.0:
+            raise InputError(
+                f"{name} of operator {operator.id!r} is {value}, but it must be from 0 to 1."
+            )
+    for core, count in (("TC", problem.num_tc), ("VC", problem.num_vc)):
+        if core in operator.core and count == 0:
+            raise InputError(
+                f"No core can run operator {operator.id!r}: it needs a {core}, "
+                f"and num_{core.lower()} is 0."
+            )
+
+
+def topological_order(problem: ScheduleProblem) -> tuple[int, ...]:
+    """Give an order of the operators in which every edge points forward.
+
+    Raises
+    ------
+    InputError
+        If an edge names an operator that does not exist, or the edges form a cycle.
+    """
+    count = len(problem.operators)
+    waiting = [0] * count
+    successors: list[list[int]] = [[] for _ in range(count)]
+    for before, after in problem.edges:
+        for end, other in ((before, after), (after, before)):
+            if not 0 <= end < count:
+                known = problem.operators[other].id if 0 <= other < count else "?"
+                raise InputError(
+                    f"An edge of operator {known!r} ends at operator number {end}, "
+                    f"but there are {count} operators, counted from 0."
+                )
+        successors[before].append(after)
+        waiting[after] += 1
+    order = [index for index in range(count) if waiting[index] == 0]
+    for index in order:
+        for after in successors[index]:
+            waiting[after] -= 1
+            if waiting[after] == 0:
+                order.append(after)
+    if len(order) < count:
+        raise InputError(
+            f"The operators form a cycle: {_name_cycle(problem, successors, waiting)}."
+        )
+    return tuple(order)
+
+
+def _name_cycle(problem: ScheduleProblem, successors: list[list[int]], waiting: list[int]) -> str:
+    """Write one cycle among the operators that a topological sort could not order."""
+    predecessor = {}
+    for index, blocked in enumerate(waiting):
+        if blocked:
+            for after in successors[index]:
+                if waiting[after]:
+                    predecessor[after] = index
+    # Each of these operators waits for another of them, so a walk backwards must repeat.
+    position = next(index for index, blocked in enumerate(waiting) if blocked)
+    trail: list[int] = []
+    while position not in trail:
+        trail.append(position)
+        position = predecessor[position]
+    cycle = [position, *reversed(trail[trail.index(position) :])]
+    return " -> ".join(repr(problem.operators[index].id) for index in cycle)

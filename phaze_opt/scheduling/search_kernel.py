@@ -1,21 +1,21 @@
 """The inner loop of the exact search, compiled by numba.
 
 A state is a set of started operators, the time of the last start ("now"), and the ends of those
-that still run then. Layer k holds states of k started operators. A child starts one more operator
-at the earliest moment, not before now, at which its predecessors have ended and its demand fits;
-some shortest schedule arises so. A state is dropped when
+that still run at this time. Layer k holds states with k started operators. A child starts one more
+operator at the earliest time, not before now, at which its predecessors have ended and its demand
+fits; at least one shortest schedule is built this way. A state is dropped if
 
 - its lower bound reaches the best makespan known;
-- its last operator starts only after another one could have run from start to end;
-- another state with the same operators started is nowhere later (the cutset rule of Demeulemeester
-  and Herroelen, Management Science 38, 1992);
-- of interchangeable operators, a later one starts before an earlier one;
-- it starts an operator without successors in a mode that runs alone: such operators can as well
-  come last, and are added up when nothing else is left;
-- it starts an operator without predecessors in a mode that runs alone after any other: such
-  operators can as well come first;
-- its layer holds ``width`` better ones; then the least bound among those dropped is remembered, so
-  that the answer stays honest.
+- its last operator starts only after another operator could have run from start to end;
+- another state with the same set of started operators has no later time in it (the cutset rule of
+  Demeulemeester and Herroelen, Management Science 38, 1992);
+- of two interchangeable operators, it starts the one with the higher number first;
+- it starts an operator without successors in a mode that runs alone: some shortest schedule runs
+  such operators last, so their durations are added when no other operator is left;
+- it starts an operator without predecessors in a mode that runs alone after any other operator:
+  some shortest schedule runs such operators first;
+- its layer holds ``width`` better states; the least bound among the states dropped by this rule is
+  kept, so that the bound of the answer is valid.
 """
 
 from __future__ import annotations
@@ -47,29 +47,31 @@ from phaze_opt.scheduling.search_states import (
 )
 
 NARROW = 16
-"""Width of the search when the effort is spent."""
+"""Width of a layer after the effort is spent."""
 
 COMPARISONS_PER_STATE = 32
-"""Comparing two states takes about this fraction of the time of expanding one."""
+"""Comparisons of two states that take about the time of expanding one state."""
 
-Problem = tuple[IntArray, IntArray, IntArray, FloatArray, IntArray]
-"""What to schedule:
+SearchArrays = tuple[IntArray, IntArray, IntArray, FloatArray, IntArray]
+"""The operators to schedule:
 
 - operators (n, columns), see `search_states`;
-- demand (codes, resources + 1), the last column saying whether the code runs alone;
-- capacity (resources,), of those that can bind where operators run beside one another;
+- demand (codes, resources + 1); the last column says whether the code runs alone;
+- capacity (resources,), of the resources that can bind while several operators run;
 - rate (bounds, codes): share of each bound's resource or mixture that an operator takes;
-- least (bounds, n): rate times duration in the cheaper mode, rounded down.
+- least (bounds, n): rate × duration in the cheaper mode, rounded down.
+
+A code is an operator in a mode: 2 · operator + mode.
 """
-_PROBLEM_TYPE = "Tuple((i8[:, ::1], i8[:, ::1], i8[::1], f8[:, ::1], i8[:, ::1]))"
+_SEARCH_ARRAYS_TYPE = "Tuple((i8[:, ::1], i8[:, ::1], i8[::1], f8[:, ::1], i8[:, ::1]))"
 
 Scratch = tuple[IntArray, IntArray, IntArray, IntArray, IntArray]
-"""Hash table and links of the next layer's states; what is taken after each end; what may start;
-what waits only for its predecessors."""
+"""Working arrays: hash table and links of the states of the next layer; amounts in use after each
+end; codes that may start; operators whose predecessors have started."""
 _SCRATCH_TYPE = "Tuple((i8[::1], i8[::1], i8[:, ::1], i8[:, ::1], i8[:, ::1]))"
 
 _SLOTS_PER_STATE = 8
-"""Of the hash table, per state whose children it holds."""
+"""Slots of the hash table per state of the current layer."""
 
 
 @inlined
@@ -79,12 +81,12 @@ def _earliest_start(
     demand: IntArray,
     capacity: IntArray,
     usage: IntArray,
-    lanes: int,
+    at_once: int,
     code: int,
 ) -> int:
-    """Give the first moment from now on when an operator may start in a mode.
+    """Give the earliest time, not before now, at which an operator may start in a mode.
 
-    Row q of ``usage`` is what is taken after the first q ends among the running operators.
+    Row q of ``usage`` holds the amounts in use after the first q running operators have ended.
     """
     live = state[RUNNING]
     alone = capacity.shape[0]
@@ -104,7 +106,7 @@ def _earliest_start(
             resource += 1
     if passed == 0:
         return int(state[NOW])
-    return int(max(state[NOW], state[LISTS + lanes + passed - 1]))
+    return int(max(state[NOW], state[LISTS + at_once + passed - 1]))
 
 
 @inlined
@@ -113,16 +115,16 @@ def _list_candidates(
     operators: IntArray,
     demand: IntArray,
     capacity: IntArray,
-    lanes: int,
+    at_once: int,
     first_word: int,
     usage: IntArray,
     found: IntArray,
     ready: IntArray,
 ) -> tuple[int, int, int]:
-    """List what may start next.
+    """List the codes that may start next.
 
-    Fills ``found`` with (code, start), and ``ready`` with (operator, least end) of every operator
-    whose predecessors have started; returns both counts and the least end of what may start.
+    Fills ``found`` with (code, start) of these, and ``ready`` with (operator, least end) of every
+    operator whose predecessors have started. Returns both counts and the least end in ``found``.
     """
     live = state[RUNNING]
     for resource in range(capacity.shape[0]):
@@ -130,7 +132,7 @@ def _list_candidates(
         for q in range(live - 1, -1, -1):
             usage[q, resource] = usage[q + 1, resource] + demand[state[LISTS + q], resource]
     candidates, waiting, least_end = 0, 0, NEVER
-    # Operators that come first do so by rising number.
+    # Operators that run first start by rising number.
     after = state[CODE] >> 1 if state[OPENING] == 1 else operators.shape[0]
     for i in range(operators.shape[0]):
         missing = has(state, first_word, i)
@@ -145,7 +147,7 @@ def _list_candidates(
         for code in range(2 * i, 2 * i + 2):
             if operators[i, DURATION + (code & 1)] < 0:
                 continue
-            start = _earliest_start(state, operators[i], demand, capacity, usage, lanes, code)
+            start = _earliest_start(state, operators[i], demand, capacity, usage, at_once, code)
             end = start + operators[i, DURATION + (code & 1)]
             soonest = min(soonest, end)
             mode = code & 1
@@ -167,25 +169,25 @@ def _start_operator(
     code: int,
     start: int,
     operators: IntArray,
-    lanes: int,
+    at_once: int,
     first_word: int,
     child: IntArray,
 ) -> None:
-    """Write the child's set and running operators, by rising end."""
+    """Write the child's set of started operators, and its running operators by rising end."""
     i = code >> 1
     end = start + operators[i, DURATION + (code & 1)]
     live = 0
     placed = False
     stop = LISTS + state[RUNNING]
     for q in range(LISTS, stop + 1):
-        if not placed and (q == stop or state[q + lanes] > end):
+        if not placed and (q == stop or state[q + at_once] > end):
             child[LISTS + live] = code
-            child[LISTS + lanes + live] = end
+            child[LISTS + at_once + live] = end
             live += 1
             placed = True
-        if q < stop and state[q + lanes] > start:
+        if q < stop and state[q + at_once] > start:
             child[LISTS + live] = state[q]
-            child[LISTS + lanes + live] = state[q + lanes]
+            child[LISTS + at_once + live] = state[q + at_once]
             live += 1
     for column in range(first_word, state.shape[0]):
         child[column] = state[column]
@@ -201,9 +203,9 @@ def _start_operator(
 def _path_bound(
     state: IntArray, code: int, start: int, operators: IntArray, ready: IntArray, waiting: int
 ) -> int:
-    """Bound a child by the longest path; most children are dropped by it, before they are written.
+    """Bound a child by the longest path; this drops most children before they are written.
 
-    The paths from what was running before are in the bound of the state itself.
+    The bound of the state itself covers the paths from operators that run already.
     """
     i = code >> 1
     end = start + operators[i, DURATION + (code & 1)]
@@ -218,22 +220,23 @@ def _path_bound(
 
 @inlined
 def _bound_child(
-    state: IntArray, bound: int, rate: FloatArray, least: IntArray, lanes: int, child: IntArray
+    state: IntArray, bound: int, rate: FloatArray, least: IntArray, at_once: int, child: IntArray
 ) -> None:
-    """Write the child's lower bound, and the key that ranks it.
+    """Write the child's lower bound, and the key by which the states of a layer are ranked.
 
-    The bound is the largest over paths and the work left of every resource and mixture (`bounds`).
-    The key adds a sixteenth of the mean work left: of states of one bound, those first with less.
+    The bound is the largest over the paths and over the remaining work of every resource and
+    mixture (see `bounds`). The key adds a sixteenth of the mean over the resources, so that of
+    states with equal bounds those with less remaining work come first.
     """
     start = child[NOW]
     i = child[CODE] >> 1
     total = 0
     for f in range(least.shape[0]):
-        rest = LISTS + 2 * lanes + f
+        rest = LISTS + 2 * at_once + f
         child[rest] = state[rest] - least[f, i]
         work = 0.0
         for q in range(LISTS, LISTS + child[RUNNING]):
-            work += (child[q + lanes] - start) * rate[f, child[q]]
+            work += (child[q + at_once] - start) * rate[f, child[q]]
         reach = start + child[rest] + int(work)
         bound = max(bound, reach)
         total += reach
@@ -242,11 +245,11 @@ def _bound_child(
 
 
 @inlined
-def _finish(state: IntArray, operators: IntArray, lanes: int, first_word: int) -> int:
-    """Give the makespan where all operators left can come last, else `NEVER`."""
+def _finish(state: IntArray, operators: IntArray, at_once: int, first_word: int) -> int:
+    """Give the makespan if all operators not started can run last, else `NEVER`."""
     makespan = state[NOW]
     if state[RUNNING] > 0:
-        makespan = state[LISTS + lanes + state[RUNNING] - 1]
+        makespan = state[LISTS + at_once + state[RUNNING] - 1]
     for i in range(operators.shape[0]):
         if not has(state, first_word, i):
             if operators[i, LAST] < 0:
@@ -257,7 +260,7 @@ def _finish(state: IntArray, operators: IntArray, lanes: int, first_word: int) -
 
 @inlined
 def _power_of_two(least: int) -> int:
-    """Give the smallest power of two that is not less."""
+    """Give the smallest power of two that is at least ``least``."""
     power = 1
     while power < least:
         power *= 2
@@ -266,8 +269,8 @@ def _power_of_two(least: int) -> int:
 
 @inlined
 def _expand_layer(
-    problem: Problem,
-    lanes: int,
+    arrays: SearchArrays,
+    at_once: int,
     states: IntArray,
     count: int,
     children: IntArray,
@@ -275,26 +278,27 @@ def _expand_layer(
     upper: int,
     scratch: Scratch,
 ) -> tuple[int, int, int, int, int]:
-    """Fill the next layer.
+    """Fill the next layer with the children of the current one.
 
-    Returns the number of its states, the least bound dropped, how many comparisons that took, and
-    the least makespan below ``upper`` with the state that reaches it (or ``upper`` and -1).
+    Returns the number of states in the next layer, the least bound among the states dropped because
+    of the width, the number of comparisons, and the least makespan below ``upper`` with the state
+    of the current layer that reaches it (or ``upper`` and -1).
     """
-    operators, demand, capacity, rate, least = problem
+    operators, demand, capacity, rate, least = arrays
     slots, following, usage, found, ready = scratch
-    first_word = LISTS + 2 * lanes + least.shape[0]
-    # Clearing a table for many states would take longer than expanding few.
+    first_word = LISTS + 2 * at_once + least.shape[0]
+    # A layer with few states uses a part of the table only, because clearing it takes time.
     table = slots[: min(slots.shape[0], _power_of_two(_SLOTS_PER_STATE * count))]
     fill, dropped, compared = 0, NEVER, 0
     best = -1
     rebuild_table(children, fill, first_word, table, following)
     for s in range(count):
         state = states[s]
-        makespan = _finish(state, operators, lanes, first_word)
+        makespan = _finish(state, operators, at_once, first_word)
         if makespan < upper:
             upper, best = makespan, s
         candidates, waiting, least_end = _list_candidates(
-            state, operators, demand, capacity, lanes, first_word, usage, found, ready
+            state, operators, demand, capacity, at_once, first_word, usage, found, ready
         )
         for c in range(candidates):
             if found[c, 1] >= least_end:
@@ -307,12 +311,12 @@ def _expand_layer(
                 dropped = min(dropped, least_dropped)
                 rebuild_table(children, fill, first_word, table, following)
             child = children[fill]
-            _start_operator(state, found[c, 0], found[c, 1], operators, lanes, first_word, child)
-            _bound_child(state, bound, rate, least, lanes, child)
+            _start_operator(state, found[c, 0], found[c, 1], operators, at_once, first_word, child)
+            _bound_child(state, bound, rate, least, at_once, child)
             if child[BOUND] >= upper:
                 continue
             child[PARENT] = s
-            looked = admit(children, fill, demand, lanes, first_word, table, following)
+            looked = admit(children, fill, demand, at_once, first_word, table, following)
             compared += abs(looked)
             if looked > 0:
                 fill += 1
@@ -321,13 +325,13 @@ def _expand_layer(
 
 
 @compiled(
-    f"UniTuple(i8, 5)({_PROBLEM_TYPE}, i8, i8[:, :, ::1], i8, i8, i8, i8[:, ::1], i8[::1],"
+    f"UniTuple(i8, 5)({_SEARCH_ARRAYS_TYPE}, i8, i8[:, :, ::1], i8, i8, i8, i8[:, ::1], i8[::1],"
     f" {_SCRATCH_TYPE})",
     allocates=False,
 )
 def expand_all(
-    problem: Problem,
-    lanes: int,
+    arrays: SearchArrays,
+    at_once: int,
     layers: IntArray,
     width: int,
     upper: int,
@@ -336,11 +340,12 @@ def expand_all(
     first: IntArray,
     scratch: Scratch,
 ) -> tuple[int, int, int, int, int]:
-    """Go through all layers, which take turns in the two parts of ``layers``.
+    """Go through all layers; current and next layer alternate between two halves of ``layers``.
 
-    Fills ``trail`` with (parent, code, now) of every state kept, and ``first`` with the row of the
-    first one of each layer. Returns what `search_pass.search` does, and layer and state of the
-    shortest schedule (or -1).
+    Fills ``trail`` with (parent, code, now) of every state kept, and ``first`` with the row in
+    ``trail`` of the first state of each layer. Returns the least makespan found (or ``upper``), the
+    least bound among the states dropped because of the width (or `NEVER`), the number of states
+    expanded, and layer and state of the shortest plan (or -1).
     """
     best_layer, best_state = -1, -1
     count, rows, expanded, dropped, depth = 1, 0, 0, NEVER, 0
@@ -348,7 +353,7 @@ def expand_all(
         children = layers[(depth + 1) & 1]
         expanded += count
         count, least_dropped, compared, upper, best = _expand_layer(
-            problem, lanes, layers[depth & 1], count, children, width, upper, scratch
+            arrays, at_once, layers[depth & 1], count, children, width, upper, scratch
         )
         if best >= 0:
             best_layer, best_state = depth, best

@@ -1,7 +1,7 @@
-"""The states of the exact search: rows of integers, kept in layers without duplicates.
+"""The states of the exact search: rows of integers, in layers without dominated states.
 
-Everything about a state is one row of 64-bit integers, because few arrays compile quickly. A code
-is 2 * operator + mode; a set of operators is a bit mask over several words.
+A state is one row of 64-bit integers, because code with few arrays compiles quickly. A code is an
+operator in a mode, 2 · operator + mode; a set of operators is a bit mask over several words.
 """
 
 from __future__ import annotations
@@ -12,26 +12,28 @@ from phaze_opt.compiled import inlined
 NEVER = 2**62
 """Later than every time, and above every bound."""
 
-# Columns of an operator's row: duration in each mode (-1 where it is not considered), least time
-# after its end, shorter duration, the interchangeable operator before it or -1, the mode in which
-# it can come last or -1, the mode in which it can only come first or -1, set of ancestors.
+# Columns of an operator's row: duration in each mode (-1 if the mode is not allowed), least time
+# from its end to the end of the schedule, shorter duration, the interchangeable operator before it
+# or -1, the mode in which it runs last or -1, the mode in which it runs first or -1, set of
+# ancestors.
 DURATION, BELOW, SHORTEST, TWIN, LAST, FIRST, ANCESTORS = 0, 2, 3, 4, 5, 6, 7
 
-# Columns of a state's row. The codes and the ends of those running follow, each in as many columns
-# as can run at once, by rising end; then one sum of costs of operators not started for each bound;
-# then the set of those started. "Opening" holds while only operators that come first have started.
+# Columns of a state's row. Behind them follow the codes of the running operators and then their
+# ends, each in ``at_once`` columns by rising end; then, for each bound, the sum of the least costs
+# of the operators not started; then the set of started operators. OPENING is 1 while only operators
+# that run first have started.
 NOW, BOUND, KEY, PARENT, CODE, ALIVE, OPENING, RUNNING, LISTS = 0, 1, 2, 3, 4, 5, 6, 7, 8
 
 
 @inlined
 def has(row: IntArray, first_word: int, operator: int) -> bool:
-    """Say whether the set that starts at a column holds an operator."""
+    """Say whether the set whose words begin at column ``first_word`` holds an operator."""
     return bool((row[first_word + (operator >> 6)] >> (operator & 63)) & 1)
 
 
 @inlined
 def _slot(row: IntArray, first_word: int, slots: int) -> int:
-    """Hash a set of operators to a place in a table, whose size is a power of two."""
+    """Hash a set of operators to a slot of a table whose size is a power of two."""
     mixed = 0
     for column in range(first_word, row.shape[0]):
         mixed = (mixed ^ row[column]) * 0x1E3779B97F4A7C15
@@ -40,17 +42,17 @@ def _slot(row: IntArray, first_word: int, slots: int) -> int:
 
 
 @inlined
-def _dominates(one: IntArray, other: IntArray, demand: IntArray, lanes: int) -> bool:
-    """Say whether a state can do all that another one of the same set can, as early."""
+def _dominates(one: IntArray, other: IntArray, demand: IntArray, at_once: int) -> bool:
+    """Say whether one state dominates another one with equal set: no time in it is later."""
     if one[NOW] > other[NOW] or one[OPENING] < other[OPENING]:
         return False
     for x in range(LISTS, LISTS + one[RUNNING]):
-        if one[x + lanes] <= other[NOW]:
+        if one[x + at_once] <= other[NOW]:
             continue
         covered = False
         for y in range(LISTS, LISTS + other[RUNNING]):
             if other[y] >> 1 == one[x] >> 1:
-                covered = other[y + lanes] >= one[x + lanes]
+                covered = other[y + at_once] >= one[x + at_once]
                 for resource in range(demand.shape[1]):
                     if demand[one[x], resource] > demand[other[y], resource]:
                         covered = False
@@ -62,7 +64,7 @@ def _dominates(one: IntArray, other: IntArray, demand: IntArray, lanes: int) -> 
 
 @inlined
 def _kth_smallest(values: IntArray, count: int, k: int) -> int:
-    """Give the k-th smallest, from 0, of the first values, which are reordered (Hoare's find)."""
+    """Give the k-th smallest, from 0, of the first values, and reorder them (Hoare's find)."""
     low, high = 0, count - 1
     while low < high:
         pivot = values[(low + high) >> 1]
@@ -87,7 +89,10 @@ def _kth_smallest(values: IntArray, count: int, k: int) -> int:
 
 @inlined
 def shrink(states: IntArray, count: int, width: int, scratch: IntArray) -> tuple[int, int]:
-    """Keep at most ``width`` living states, least keys first; give also the least bound dropped."""
+    """Keep at most ``width`` living states with the least keys.
+
+    Returns their number and the least bound among the others.
+    """
     living = 0
     for x in range(count):
         if states[x, ALIVE]:
@@ -123,12 +128,12 @@ def admit(
     states: IntArray,
     count: int,
     demand: IntArray,
-    lanes: int,
+    at_once: int,
     first_word: int,
     table: IntArray,
     following: IntArray,
 ) -> int:
-    """Admit the child behind the layer's states unless one dominates it; bury those it dominates.
+    """Admit the child at row ``count`` unless a state dominates it; kill the states it dominates.
 
     Returns one more than the number of states compared, negative if the child is not admitted.
     """
@@ -141,9 +146,9 @@ def admit(
         for column in range(first_word, child.shape[0]):
             same = same and states[x, column] == child[column]
         if same:
-            if _dominates(states[x], child, demand, lanes):
+            if _dominates(states[x], child, demand, at_once):
                 return -looked
-            if _dominates(child, states[x], demand, lanes):
+            if _dominates(child, states[x], demand, at_once):
                 states[x, ALIVE] = 0
         if states[x, ALIVE]:
             previous = x
@@ -161,7 +166,7 @@ def admit(
 def rebuild_table(
     states: IntArray, count: int, first_word: int, table: IntArray, following: IntArray
 ) -> None:
-    """Hash the first states of a layer anew."""
+    """Fill the hash table with the first ``count`` states of a layer."""
     for slot in range(table.shape[0]):
         table[slot] = -1
     for x in range(count):

@@ -7,7 +7,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from phaze_opt.scheduling.problem_file import read_problems
-from phaze_opt.scheduling.solve_schedule import solve
+from phaze_opt.scheduling.solve_schedule import solve_schedule
 from tests.scheduling.strategies import layer_like
 
 REFERENCE = Path(__file__).parents[1] / "data" / "scheduling" / "exact_makespans.jsonl.gz"
@@ -18,11 +18,11 @@ def test_reference_problems(benchmark: BenchmarkFixture, tmp_path: Path) -> None
     path = tmp_path / "problems.jsonl"
     path.write_bytes(gzip.decompress(REFERENCE.read_bytes()))
     problems = read_problems(path)
-    solve(problems[0])  # the compiled search is loaded once per process
+    solve_schedule(problems[0])  # the compiled search is loaded once per process
 
     def solve_all() -> None:
         for problem in problems:
-            assert solve(problem).status == "optimal"
+            assert solve_schedule(problem).status == "optimal"
 
     benchmark.pedantic(solve_all, rounds=3)
 
@@ -31,10 +31,10 @@ def test_reference_problems(benchmark: BenchmarkFixture, tmp_path: Path) -> None
 def test_layers(benchmark: BenchmarkFixture, count: int, width: int) -> None:
     """Ten random layer-like graphs with bandwidths."""
     problems = [layer_like(seed, count, width) for seed in range(10)]
-    benchmark.pedantic(lambda: [solve(problem) for problem in problems], rounds=3)
+    benchmark.pedantic(lambda: [solve_schedule(problem) for problem in problems], rounds=3)
 
 
 def test_wide_graph(benchmark: BenchmarkFixture) -> None:
     """160 operators, eight wide, until the effort is spent."""
     problem = layer_like(0, 160, 8)
-    benchmark.pedantic(lambda: solve(problem), rounds=2)
+    benchmark.pedantic(lambda: solve_schedule(problem), rounds=2)

@@ -1,4 +1,4 @@
-"""The shortest schedule by trying every order and every mode, with next to nothing clever in it."""
+"""The shortest schedule by trying every order and every mode."""
 
 from dataclasses import dataclass
 

@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 from phaze_opt.scheduling.schedule_problem import (
     CoreType,
     IntraOperatorRule,
+    Schedule,
     ScheduleOperator,
     ScheduleProblem,
 )
+from phaze_opt.scheduling.solve_schedule import solve_schedule
 
 CORES: tuple[CoreType, ...] = ("TC", "VC", "TC+VC", "none")
 RULES: tuple[IntraOperatorRule, ...] = ("exclusive", "per-type")
@@ -95,3 +97,11 @@ def layer_like(seed: int, count: int, width: int, **changes: Any) -> SchedulePro
         "edges": tuple(sorted(edges)),
     }
     return ScheduleProblem(**{**fields, **changes})
+
+
+def cache_key(problem: ScheduleProblem, **settings: Any) -> str:
+    """Give the key under which the scheduler stores the schedule of a problem."""
+    cache: dict[str, Schedule] = {}
+    solve_schedule(problem, cache, **settings)
+    (key,) = cache
+    return key

@@ -1,16 +1,14 @@
 from dataclasses import replace
 
 from phaze_opt.scheduling.canonical import canonical_form
-from phaze_opt.scheduling.problem_checks import validate
-from phaze_opt.scheduling.schedule_problem import ScheduleOperator, ScheduleProblem
-from phaze_opt.scheduling.solve_schedule import problem_key
-from tests.scheduling.strategies import layer_like
+from phaze_opt.scheduling.schedule_problem import ScheduleOperator, ScheduleProblem, check_problem
+from tests.scheduling.strategies import cache_key, layer_like
 
 
 def test_form_is_topological() -> None:
     """In the canonical order every edge points forward."""
     problem = layer_like(2, 40, 4)
-    order, _, edges = canonical_form(problem, validate(problem), bandwidth=True)
+    order, _, edges = canonical_form(problem, check_problem(problem), bandwidth=True)
     assert sorted(order) == list(range(40))
     assert all(before < after for before, after in edges)
 
@@ -27,11 +25,11 @@ def test_key_sees_everything_that_matters() -> None:
         replace(problem, operators=(replace(first, latency_s=1.0), *others)),
         replace(problem, operators=(replace(first, glb_fraction=0.5), *others)),
     ]
-    keys = {problem_key(variant) for variant in (problem, *changed)}
+    keys = {cache_key(variant) for variant in (problem, *changed)}
     assert len(keys) == 1 + len(changed)
-    assert problem_key(problem, bandwidth=False) not in keys
-    assert problem_key(problem, effort=1) not in keys
-    assert problem_key(replace(problem, name="other")) in keys
+    assert cache_key(problem, bandwidth=False) not in keys
+    assert cache_key(problem, effort=1) not in keys
+    assert cache_key(replace(problem, name="other")) in keys
 
 
 def test_second_column_of_coreless_operators_is_ignored() -> None:
@@ -41,4 +39,4 @@ def test_second_column_of_coreless_operators_is_ignored() -> None:
         operator = ScheduleOperator("a", "none", 1.0, intra_op_latency_s)
         return ScheduleProblem("", 1, 1, (operator,), ())
 
-    assert problem_key(one(1.0)) == problem_key(one(0.5))
+    assert cache_key(one(1.0)) == cache_key(one(0.5))

@@ -11,7 +11,7 @@ from tests.scheduling.test_bounds import to_instance
 @settings(max_examples=80, deadline=None)
 @given(problem=problems(most=9))
 def test_list_schedules_keep_all_limits(problem: ScheduleProblem) -> None:
-    """Precedences and capacities hold, and no list schedule is longer than one after another."""
+    """Precedences and capacities hold; no list schedule exceeds the sum of durations."""
     assume(sum(min(x.latency_s, x.intra_op_latency_s) for x in problem.operators) > 0.0)
     instance = to_instance(problem)
     plan = best_list_schedule(instance, root_bounds(instance))
@@ -33,7 +33,7 @@ def test_list_schedules_keep_all_limits(problem: ScheduleProblem) -> None:
 
 
 def test_draining_lets_the_first_go_first() -> None:
-    """With draining, what is first and does not fit keeps the others waiting."""
+    """With draining, operators wait behind an operator of higher priority that does not fit."""
     instance = Instance(
         duration=((4, 4), (2, 2), (4, 4)),
         modes=((0,), (0,), (0,)),

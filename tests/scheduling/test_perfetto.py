@@ -8,7 +8,7 @@ import pytest
 from phaze_opt.errors import InputError
 from phaze_opt.scheduling.perfetto import MOST_LANES, trace_events, write_trace
 from phaze_opt.scheduling.schedule_problem import ScheduleOperator, ScheduleProblem
-from phaze_opt.scheduling.solve_schedule import solve
+from phaze_opt.scheduling.solve_schedule import solve_schedule
 from tests.scheduling.strategies import layer_like
 
 
@@ -24,7 +24,7 @@ def work_by_lane(events: list[dict[str, Any]]) -> dict[int, list[dict[str, Any]]
 def test_lanes_do_one_thing_at_a_time(seed: int) -> None:
     """On no core do two operators overlap, and every lane has a name."""
     problem = layer_like(seed, 30, 4, intra_operator="per-type")
-    events = trace_events(problem, solve(problem))
+    events = trace_events(problem, solve_schedule(problem))
     named = {event["tid"] for event in events if event["name"] == "thread_name"}
     lanes = work_by_lane(events)
     assert set(lanes) <= named
@@ -36,7 +36,7 @@ def test_lanes_do_one_thing_at_a_time(seed: int) -> None:
 def test_a_lane_per_core() -> None:
     """An operator on all cores shows on every lane of its type."""
     problem = ScheduleProblem("wide", 3, 2, (ScheduleOperator("a", "TC", 3.0, 1.0),), ())
-    events = trace_events(problem, solve(problem))
+    events = trace_events(problem, solve_schedule(problem))
     assert sum(event["name"] == "thread_name" for event in events) == 5
     assert sum(event["name"] == "a" for event in events) == 3
 
@@ -45,7 +45,7 @@ def test_thousands_of_idle_cores_share_a_lane() -> None:
     """Cores beyond the first that only work all together are one lane."""
     count = 4096
     problem = ScheduleProblem("huge", count, 1, (ScheduleOperator("a", "TC", 3.0, 1.0),), ())
-    events = trace_events(problem, solve(problem))
+    events = trace_events(problem, solve_schedule(problem))
     labels = [event["args"] for event in events if event["name"] == "thread_name"]
     assert len(labels) < MOST_LANES
     assert {"name": f"TC 0 to {count - 1}"} in labels
@@ -53,7 +53,9 @@ def test_thousands_of_idle_cores_share_a_lane() -> None:
 
 def test_file_holds_one_process_per_schedule(tmp_path: Path) -> None:
     """A trace of two schedules is one JSON document with two processes."""
-    pairs = [(problem, solve(problem)) for problem in (layer_like(0, 9, 2), layer_like(1, 9, 2))]
+    pairs = [
+        (problem, solve_schedule(problem)) for problem in (layer_like(0, 9, 2), layer_like(1, 9, 2))
+    ]
     path = tmp_path / "trace.json"
     write_trace(path, pairs)
     events = json.loads(path.read_text())["traceEvents"]

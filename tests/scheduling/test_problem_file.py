@@ -3,11 +3,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
 
 from phaze_opt.codec import to_builtins
 from phaze_opt.errors import InputError, NotFoundError
-from phaze_opt.scheduling.problem_file import read_problems, to_result
-from phaze_opt.scheduling.solve_schedule import solve
+from phaze_opt.scheduling.problem_file import (
+    ResourceUse,
+    read_problems,
+    to_result,
+    utilisation,
+)
+from phaze_opt.scheduling.schedule_problem import (
+    Schedule,
+    ScheduledOperator,
+    ScheduleOperator,
+    ScheduleProblem,
+)
+from phaze_opt.scheduling.solve_schedule import solve_schedule
+from tests.scheduling.strategies import problems
 
 ROW: dict[str, Any] = {
     "name": "pair",
@@ -50,11 +63,11 @@ def test_shares_on_all_cores_default_to_those_on_one(tmp_path: Path) -> None:
 
 
 def test_result_has_the_promised_keys(tmp_path: Path) -> None:
-    """The result is what the contract of the command says."""
+    """The result has the keys of the command's contract."""
     path = tmp_path / "problem.json"
     path.write_text(changed())
     (problem,) = read_problems(path)
-    result = to_builtins(to_result(problem, solve(problem)))
+    result = to_builtins(to_result(problem, solve_schedule(problem)))
     assert result["makespan_s"] == 3.0
     assert list(result) == [
         "name",
@@ -95,7 +108,7 @@ def test_malformed_files_are_refused(tmp_path: Path, text: str, words: str) -> N
 
 
 def test_a_refusal_names_the_line(tmp_path: Path) -> None:
-    """Among many problems, what is wrong is told with the line of its problem."""
+    """Among many problems, the refusal names the line of the invalid one."""
     path = tmp_path / "problems.jsonl"
     path.write_text(f"{changed()}\n{with_operator(latency_s=-1)}\n")
     with pytest.raises(InputError, match=r"line 2 is not valid: latency_s of operator 'a'"):
@@ -109,3 +122,45 @@ def test_missing_and_binary_files(tmp_path: Path) -> None:
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="UTF-8"):
         read_problems(tmp_path / "binary.json")
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=problems(most=8))
+def test_average_at_most_peak_at_most_one(problem: ScheduleProblem) -> None:
+    """For a valid schedule, average use <= peak use <= 1."""
+    loads = utilisation(problem, solve_schedule(problem))
+    for load in (loads.tc, loads.vc, loads.hbm, loads.glb, loads.link):
+        assert 0.0 <= load.average <= load.peak + 1e-9
+        assert load.peak <= 1.0 + 1e-6
+
+
+def test_both_modes_and_types_count() -> None:
+    """Both modes count, and a fused operator counts for tensor cores and for vector cores."""
+    problem = ScheduleProblem(
+        "three",
+        2,
+        4,
+        (
+            ScheduleOperator("a", "TC+VC", 2.0, 2.0, hbm_fraction=0.5),
+            ScheduleOperator("b", "TC", 3.0, 1.0, intra_op_hbm_fraction=1.0),
+            ScheduleOperator("c", "none", 1.0, 1.0, hbm_fraction=0.25, link_fraction=1.0),
+        ),
+        ((0, 1), (1, 2)),
+    )
+    schedule = Schedule(
+        (
+            ScheduledOperator("a", 0.0, 2.0, False),
+            ScheduledOperator("b", 2.0, 3.0, True),
+            ScheduledOperator("c", 3.0, 4.0, False),
+        ),
+        4.0,
+        "optimal",
+        4.0,
+        "bound",
+        0.0,
+    )
+    loads = utilisation(problem, schedule)
+    assert loads.tc == ResourceUse(average=0.5, peak=1.0)
+    assert loads.vc == ResourceUse(average=0.125, peak=0.25)
+    assert loads.hbm == ResourceUse(average=0.5625, peak=1.0)
+    assert loads.link == ResourceUse(average=0.25, peak=1.0)

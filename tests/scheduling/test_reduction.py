@@ -1,9 +1,9 @@
 from phaze_opt.scheduling.instance import INTRA, SINGLE
 from phaze_opt.scheduling.reduction import (
-    bits,
     build_instance,
     contracted_ancestors,
     series_parts,
+    set_bits,
 )
 
 TC, VC, NONE = 0, 1, 3
@@ -12,11 +12,11 @@ TC, VC, NONE = 0, 1, 3
 def test_bits_are_the_positions() -> None:
     """The positions of a mask's bits add up to the mask again."""
     mask = 0b1011 << 130
-    assert bits(mask) == [130, 131, 133]
+    assert set_bits(mask) == [130, 131, 133]
 
 
 def test_instants_pass_precedence_on() -> None:
-    """What follows an operator that takes no time follows what came before it."""
+    """Precedences pass through an operator without duration."""
     assert contracted_ancestors([False, True, False], [(0, 1), (1, 2)]) == [0, 0b1, 0b1]
 
 
@@ -52,7 +52,7 @@ def test_a_mode_that_is_never_better_goes() -> None:
     assert instance.modes == ((SINGLE,), (SINGLE, INTRA))
 
 
-def test_what_must_run_alone_takes_its_faster_mode() -> None:
+def test_an_operator_that_runs_alone_takes_its_faster_mode() -> None:
     """Operators that together overdraw the HBM run alone, hence in the faster mode."""
     attributes = [row(TC, 2.0, 1.0, hbm=0.9), row(VC, 2.0, 1.5, hbm=0.2)]
     instance = build_instance([0, 1], attributes, [0, 0], (2, 2), "per-type")
@@ -60,7 +60,7 @@ def test_what_must_run_alone_takes_its_faster_mode() -> None:
 
 
 def test_ample_resources_go() -> None:
-    """A resource that is enough for everything at once is no resource."""
+    """A resource that suffices for all operators at once is dropped."""
     attributes = [row(TC, 2.0, 2.0, hbm=0.2), row(NONE, 2.0, 2.0, hbm=0.2)]
     instance = build_instance([0, 1], attributes, [0, 0], (2, 2), "exclusive")
     assert instance.capacity == ()

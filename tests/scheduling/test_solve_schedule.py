@@ -8,11 +8,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from phaze_opt.errors import InputError
-from phaze_opt.scheduling.checker import check
 from phaze_opt.scheduling.schedule_problem import Schedule, ScheduleOperator, ScheduleProblem
-from phaze_opt.scheduling.solve_schedule import problem_key, solve
+from phaze_opt.scheduling.solve_schedule import solve_schedule
 from tests.scheduling.brute_force import shortest_makespan_s
-from tests.scheduling.strategies import layer_like, problems
+from tests.scheduling.schedule_rules import broken_rules
+from tests.scheduling.strategies import cache_key, layer_like, problems
 
 
 def relabel(problem: ScheduleProblem, rng: random.Random) -> ScheduleProblem:
@@ -36,16 +36,16 @@ def test_equal_to_brute_force(problem: ScheduleProblem, bandwidth: bool) -> None
     """The makespan is that of the best order and modes, and the schedule keeps all rules."""
     # Seven operators without two edges have too many orders.
     assume(len(problem.operators) - len(problem.edges) <= 5)
-    schedule = solve(problem, bandwidth=bandwidth)
+    schedule = solve_schedule(problem, bandwidth=bandwidth)
     assert schedule.status == "optimal"
     assert schedule.makespan_s == pytest.approx(shortest_makespan_s(problem, bandwidth), rel=1e-9)
-    assert check(problem, schedule, bandwidth=bandwidth) == []
+    assert broken_rules(problem, schedule, bandwidth=bandwidth) == []
 
 
 @pytest.mark.parametrize("rule", ["exclusive", "per-type"])
 @pytest.mark.parametrize("seed", range(4))
 def test_seven_operators_equal_to_brute_force(seed: int, rule: str) -> None:
-    """Seven operators too, where modes, cores and bandwidth all matter."""
+    """The makespan is also the best one for seven operators, limited by modes, cores, bandwidth."""
     problem = layer_like(seed, 7, 3, intra_operator=rule)
     scaled = replace(
         problem,
@@ -58,7 +58,7 @@ def test_seven_operators_equal_to_brute_force(seed: int, rule: str) -> None:
             for operator in problem.operators
         ),
     )
-    assert solve(scaled).makespan_s == pytest.approx(shortest_makespan_s(scaled), rel=1e-9)
+    assert solve_schedule(scaled).makespan_s == pytest.approx(shortest_makespan_s(scaled), rel=1e-9)
 
 
 @settings(max_examples=60, deadline=None)
@@ -66,17 +66,17 @@ def test_seven_operators_equal_to_brute_force(seed: int, rule: str) -> None:
 def test_relabelling_changes_nothing(problem: ScheduleProblem, seed: int) -> None:
     """Ids, names, and the order of operators and edges change neither makespan nor key."""
     other = relabel(problem, random.Random(seed))
-    assert solve(other).makespan_s == solve(problem).makespan_s
-    assert problem_key(other) == problem_key(problem)
+    assert solve_schedule(other).makespan_s == solve_schedule(problem).makespan_s
+    assert cache_key(other) == cache_key(problem)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_relabelling_a_layer_changes_nothing(seed: int) -> None:
-    """The same holds for whole layers, bit for bit, operator by operator."""
+    """A relabelled layer gets the same start and end for every operator, bit for bit."""
     problem = layer_like(seed, 30, 3)
     other = relabel(problem, random.Random(seed))
-    first = {entry.id: entry for entry in solve(problem).operators}
-    for entry in solve(other).operators:
+    first = {entry.id: entry for entry in solve_schedule(problem).operators}
+    for entry in solve_schedule(other).operators:
         same = first[entry.id.removeprefix("new ")]
         assert (entry.start_s, entry.end_s) == (same.start_s, same.end_s)
 
@@ -87,22 +87,28 @@ def test_relabelling_a_layer_changes_nothing(seed: int) -> None:
 def test_layers_are_proven_and_valid(seed: int, bandwidth: bool, rule: str) -> None:
     """Graphs of 42 operators, three wide, are solved to proven optimality."""
     problem = layer_like(seed, 42, 3, intra_operator=rule)
-    schedule = solve(problem, bandwidth=bandwidth)
+    schedule = solve_schedule(problem, bandwidth=bandwidth)
     assert schedule.status == "optimal"
     assert schedule.gap == 0.0
-    assert check(problem, schedule, bandwidth=bandwidth) == []
+    assert broken_rules(problem, schedule, bandwidth=bandwidth) == []
 
 
 @settings(max_examples=60, deadline=None)
 @given(problem=problems(most=9))
 def test_constraints_only_lengthen(problem: ScheduleProblem) -> None:
     """Bandwidths, exclusivity and edges never shorten a schedule; another core never lengthens."""
-    makespan_s = solve(problem).makespan_s
-    assert solve(problem, bandwidth=False).makespan_s <= makespan_s * (1 + 1e-9)
-    assert solve(replace(problem, edges=())).makespan_s <= makespan_s * (1 + 1e-9)
-    assert solve(replace(problem, num_vc=problem.num_vc + 1)).makespan_s <= makespan_s * (1 + 1e-9)
-    exclusive_s = solve(replace(problem, intra_operator="exclusive"), bandwidth=False).makespan_s
-    per_type_s = solve(replace(problem, intra_operator="per-type"), bandwidth=False).makespan_s
+    makespan_s = solve_schedule(problem).makespan_s
+    assert solve_schedule(problem, bandwidth=False).makespan_s <= makespan_s * (1 + 1e-9)
+    assert solve_schedule(replace(problem, edges=())).makespan_s <= makespan_s * (1 + 1e-9)
+    assert solve_schedule(replace(problem, num_vc=problem.num_vc + 1)).makespan_s <= makespan_s * (
+        1 + 1e-9
+    )
+    exclusive_s = solve_schedule(
+        replace(problem, intra_operator="exclusive"), bandwidth=False
+    ).makespan_s
+    per_type_s = solve_schedule(
+        replace(problem, intra_operator="per-type"), bandwidth=False
+    ).makespan_s
     assert per_type_s <= exclusive_s * (1 + 1e-9)
 
 
@@ -121,7 +127,9 @@ def test_time_has_no_scale(problem: ScheduleProblem, factor: float) -> None:
             for operator in problem.operators
         ),
     )
-    assert solve(scaled).makespan_s == pytest.approx(factor * solve(problem).makespan_s, rel=1e-9)
+    assert solve_schedule(scaled).makespan_s == pytest.approx(
+        factor * solve_schedule(problem).makespan_s, rel=1e-9
+    )
 
 
 @given(problem=problems(most=9))
@@ -129,30 +137,30 @@ def test_time_has_no_scale(problem: ScheduleProblem, factor: float) -> None:
 def test_serial_is_the_sum(problem: ScheduleProblem) -> None:
     """One operator at a time on all cores takes the sum of the latencies."""
     serial = replace(problem, serial=True)
-    schedule = solve(serial)
+    schedule = solve_schedule(serial)
     total_s = sum(
         operator.latency_s if operator.core == "none" else operator.intra_op_latency_s
         for operator in problem.operators
     )
     assert schedule.makespan_s == pytest.approx(total_s)
     assert (schedule.status, schedule.method) == ("optimal", "bound")
-    assert check(serial, schedule) == []
+    assert broken_rules(serial, schedule) == []
 
 
 def test_cache_is_shared_by_content() -> None:
     """A cache filled by one problem answers the same problem under other names, and no other."""
     problem = layer_like(0, 20, 2)
     cache: dict[str, Schedule] = {}
-    first = solve(problem, cache)
-    assert list(cache) == [problem_key(problem)]
+    first = solve_schedule(problem, cache)
+    assert list(cache) == [cache_key(problem)]
     other = relabel(problem, random.Random(1))
-    again = solve(other, cache)
+    again = solve_schedule(other, cache)
     assert len(cache) == 1
     assert again.makespan_s == first.makespan_s
-    assert check(other, again) == []
-    solve(problem, cache, bandwidth=False)
-    solve(replace(problem, num_tc=problem.num_tc + 1), cache)
-    solve(replace(problem, intra_operator="per-type"), cache)
+    assert broken_rules(other, again) == []
+    solve_schedule(problem, cache, bandwidth=False)
+    solve_schedule(replace(problem, num_tc=problem.num_tc + 1), cache)
+    solve_schedule(replace(problem, intra_operator="per-type"), cache)
     assert len(cache) == 4
 
 
@@ -160,10 +168,10 @@ def test_an_odd_schedule_in_a_cache_is_solved_anew() -> None:
     """A stored schedule that lacks an operator is replaced, not trusted."""
     problem = layer_like(0, 20, 2)
     cache: dict[str, Schedule] = {}
-    first = solve(problem, cache)
+    first = solve_schedule(problem, cache)
     (key,) = cache
     cache[key] = replace(first, operators=first.operators[1:])
-    again = solve(problem, cache)
+    again = solve_schedule(problem, cache)
     assert again.operators == first.operators
     assert len(cache[key].operators) == len(problem.operators)
 
@@ -172,11 +180,11 @@ def test_an_odd_schedule_in_a_cache_is_solved_anew() -> None:
 def test_wide_graphs_end_with_an_honest_gap(seed: int) -> None:
     """On 160 operators, eight wide, little effort gives a valid schedule and how good it is."""
     problem = layer_like(seed, 160, 8)
-    schedule = solve(problem, effort=40_000)
+    schedule = solve_schedule(problem, effort=40_000)
     assert schedule.status == "feasible"
     assert 0.0 < schedule.gap < 0.5
-    assert check(problem, schedule) == []
-    better = solve(problem, effort=200_000)
+    assert broken_rules(problem, schedule) == []
+    better = solve_schedule(problem, effort=200_000)
     assert better.makespan_s <= schedule.makespan_s
     assert better.bound_s >= schedule.bound_s
 
@@ -184,10 +192,11 @@ def test_wide_graphs_end_with_an_honest_gap(seed: int) -> None:
 def test_same_schedule_in_every_process() -> None:
     """Fresh interpreters with other hash seeds give the same schedule bit for bit."""
     script = (
-        "from tests.scheduling.strategies import layer_like\n"
-        "from phaze_opt.scheduling.solve_schedule import solve, problem_key\n"
+        "from tests.scheduling.strategies import cache_key, layer_like\n"
+        "from phaze_opt.scheduling.solve_schedule import solve_schedule\n"
         "p = layer_like(3, 42, 5)\n"
-        "print(problem_key(p), [(o.start_s, o.intra_operator) for o in solve(p).operators])\n"
+        "operators = solve_schedule(p).operators\n"
+        "print(cache_key(p), [(one.start_s, one.intra_operator) for one in operators])\n"
     )
     answers = {
         subprocess.run(
@@ -207,9 +216,10 @@ def test_light_path_imports_no_compiler() -> None:
     script = (
         "import sys\n"
         "from phaze_opt.scheduling.schedule_problem import ScheduleOperator, ScheduleProblem\n"
-        "from phaze_opt.scheduling.solve_schedule import solve\n"
+        "from phaze_opt.scheduling.solve_schedule import solve_schedule\n"
         "ops = tuple(ScheduleOperator(str(i), 'TC', 1.0, 0.5) for i in range(3))\n"
-        "assert solve(ScheduleProblem('', 1, 1, ops, ((0, 1), (1, 2)))).makespan_s == 1.5\n"
+        "chain = ScheduleProblem('', 1, 1, ops, ((0, 1), (1, 2)))\n"
+        "assert solve_schedule(chain).makespan_s == 1.5\n"
         "assert not {'numba', 'ortools', 'pandas', 'torch'} & set(sys.modules)\n"
     )
     subprocess.run(
@@ -219,25 +229,25 @@ def test_light_path_imports_no_compiler() -> None:
 
 @pytest.mark.parametrize("scale", [5e-324, 1e-300, 1.0, 1e300])
 def test_extreme_latencies(scale: float) -> None:
-    """Latencies of any size and ratio are scheduled; a hopeless mode is not chosen."""
+    """Latencies of any size and ratio are scheduled, each operator in its faster mode."""
     operators = (
         ScheduleOperator("slow", "TC", 1e20, scale),
         ScheduleOperator("fast", "VC", scale, 1e20),
         ScheduleOperator("other", "VC", scale, scale),
     )
-    schedule = solve(ScheduleProblem("", 2, 1, operators, ()))
+    schedule = solve_schedule(ScheduleProblem("", 2, 1, operators, ()))
     assert schedule.status == "optimal"
     assert schedule.makespan_s == (3 * scale if scale < 1e20 else scale + 1e20)
 
 
 def test_nothing_to_do() -> None:
-    """No operators take no time."""
-    schedule = solve(ScheduleProblem("empty", 1, 1, (), ()))
+    """A problem without operators has the makespan 0."""
+    schedule = solve_schedule(ScheduleProblem("empty", 1, 1, (), ()))
     assert (schedule.makespan_s, schedule.status, schedule.gap) == (0.0, "optimal", 0.0)
 
 
 def test_invalid_problems_are_refused() -> None:
-    """What cannot be scheduled is refused before anything else."""
+    """An invalid problem is refused."""
     broken = ScheduleOperator("bad", "TC", float("nan"), 1.0)
     with pytest.raises(InputError, match="'bad'"):
-        solve(ScheduleProblem("", 1, 1, (broken,), ()))
+        solve_schedule(ScheduleProblem("", 1, 1, (broken,), ()))

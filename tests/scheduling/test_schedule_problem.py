@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from phaze_opt.errors import InputError
-from phaze_opt.scheduling.problem_checks import validate
-from phaze_opt.scheduling.schedule_problem import ScheduleOperator, ScheduleProblem
+from phaze_opt.scheduling.schedule_problem import ScheduleOperator, ScheduleProblem, check_problem
 
 GOOD = ScheduleProblem(
     name="three",
@@ -24,8 +23,8 @@ def change_odd(**changes: Any) -> ScheduleProblem:
 
 
 def test_a_good_problem_passes() -> None:
-    """What is allowed is allowed, and comes back in topological order."""
-    assert validate(replace(GOOD, edges=((2, 1), (1, 0)))) == (2, 1, 0)
+    """A valid problem passes, and its topological order is returned."""
+    assert check_problem(replace(GOOD, edges=((2, 1), (1, 0)))) == (2, 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -60,11 +59,11 @@ def test_a_good_problem_passes() -> None:
 def test_refused_with_the_operator(problem: ScheduleProblem, words: str) -> None:
     """Every refusal names the operator and the value."""
     with pytest.raises(InputError, match=words):
-        validate(problem)
+        check_problem(problem)
 
 
 def test_unknown_rule() -> None:
-    """An unknown rule is refused with the nearest one."""
+    """An unknown rule is refused, and the nearest rule is suggested."""
     rule: Any = "exclusiv"
     with pytest.raises(InputError, match=r"'exclusiv'.*'exclusive'"):
-        validate(ScheduleProblem("", 1, 1, (), (), rule))
+        check_problem(ScheduleProblem("", 1, 1, (), (), rule))

@@ -1,4 +1,4 @@
-"""Say whether a schedule keeps the rules. Shares no code with the solver."""
+"""The rules of a valid schedule, checked without any code of the solver."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from phaze_opt.scheduling.schedule_problem import (
 )
 
 TIME_TOLERANCE = 1e-9
-"""Relative to the makespan: rounding of sums of floating-point latencies."""
+"""Rounding of sums of latencies, relative to the makespan."""
 
 FRACTION_TOLERANCE = 1e-6
-"""Of a bandwidth: rounding of sums of shares."""
+"""Rounding of sums of bandwidth shares."""
 
 OPTIMALITY_TOLERANCE = 1e-6
-"""Largest gap of a schedule that calls itself optimal."""
+"""Largest gap of a schedule with the status ``optimal``."""
 
 
-def check(problem: ScheduleProblem, schedule: Schedule, *, bandwidth: bool = True) -> list[str]:
+def broken_rules(
+    problem: ScheduleProblem, schedule: Schedule, *, bandwidth: bool = True
+) -> list[str]:
     """List every rule that a schedule breaks, one sentence each.
 
     Parameters
     ----------
-    problem
-        What was to be scheduled.
-    schedule
-        What is to be checked.
+    problem, schedule
+        The schedule to check, and its problem.
     bandwidth
         Whether HBM, global buffer and link bandwidth must suffice at every instant.
 
     Returns
     -------
-    Nothing for a valid schedule.
+    Empty for a valid schedule.
     """
     wanted = [operator.id for operator in problem.operators]
     given = [entry.id for entry in schedule.operators]
@@ -68,7 +68,7 @@ def _check_times(problem: ScheduleProblem, schedule: Schedule, slack_s: float) -
 
 
 def _check_precedences(problem: ScheduleProblem, schedule: Schedule, slack_s: float) -> list[str]:
-    """Check that no operator starts before what it needs has ended."""
+    """Check that no operator starts before its predecessors have ended."""
     broken = []
     for before, after in problem.edges:
         first, second = schedule.operators[before], schedule.operators[after]
@@ -85,7 +85,7 @@ def _check_instants(
 ) -> list[str]:
     """Check cores, bandwidths and exclusivity at every instant.
 
-    What runs only changes for the worse when something starts, so those instants are enough.
+    The use of resources grows only when an operator starts, so these instants are enough.
     """
     broken = []
     pairs = list(zip(problem.operators, schedule.operators, strict=True))
@@ -102,7 +102,7 @@ def _faults(
     running: list[tuple[ScheduleOperator, ScheduledOperator]],
     bandwidth: bool,
 ) -> list[str]:
-    """Say what is wrong with operators running at the same time."""
+    """List the rules that operators break by running at the same time."""
     faults = []
     names = ", ".join(repr(entry.id) for _, entry in running)
     for core, count in (("TC", problem.num_tc), ("VC", problem.num_vc)):
@@ -138,7 +138,7 @@ def _shares(operator: ScheduleOperator, entry: ScheduledOperator) -> tuple[float
 
 
 def _check_claims(schedule: Schedule, slack_s: float) -> list[str]:
-    """Check that the makespan, the bound and the status say what is so."""
+    """Check makespan, bound and status against the operators' ends and against one another."""
     broken = []
     last_s = max((entry.end_s for entry in schedule.operators), default=0.0)
     if abs(schedule.makespan_s - last_s) > slack_s:
