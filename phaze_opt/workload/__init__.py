@@ -1,1 +1,30 @@
-"""What is trained: captured operator graphs of a model's layers."""
+"""The model that is trained, as operator graphs of its layers.
+
+The room takes the name of a model (or a torch module) and gives a `graph.Workload`: the distinct
+layers with their forward and backward operators, parameters, stash and transient memory, for each
+tensor-parallel width and microbatch. Only ``capture/`` imports torch.
+
+Modules
+-------
+``zoo``            a model by name: `zoo.load_workload`, `zoo.model_names`, `zoo.widths`
+``config``         the shape of a transformer, and ``gpt:...``, ``llama:...`` strings
+``huggingface``    the shape from a Hugging Face ``config.json``
+``graph``          the data: `graph.Operator`, `graph.OperatorGraph`, `graph.Layer`,
+                   `graph.Workload`
+``fusion``         operators merged as frameworks and compilers do
+``workload_file``  a workload as a JSON file, written, read and checked
+``cache``          captured variants on disk
+``summary``        totals of a workload, layer by layer
+``draw``           operator graphs as HTML and Graphviz
+``capture``        from torch to graphs (its index has the formulas of stash and memory)
+
+Formula -> function
+-------------------
+FLOPs of a product                       -> `graph.Gemm.flops`
+FLOPs of a graph, of a model's forward   -> `graph.OperatorGraph.flops`,
+                                            `graph.WorkloadVariant.forward_flops`
+vocabulary padded for a width            -> `config.TransformerConfig.padded_vocabulary`
+widths that divide a model               -> `config.TransformerConfig.divides`
+HBM bytes that fusion saves              -> `fusion.fuse`
+bytes that a layer communicates          -> `summary.collective_bytes`
+"""

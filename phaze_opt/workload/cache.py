@@ -1,7 +1,7 @@
 """Captured variants on disk, so that a second run needs no torch.
 
-One JSON file per variant, named by the hash of what was captured. A file that is broken, of another
-version or about something else is captured again; a folder that cannot be written costs only time.
+There is one JSON file per variant, named by the hash of its key. A file that is broken, or whose
+content has another key, is captured again; a folder that cannot be written costs only time.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from phaze_opt.workload.graph import SCHEMA_VERSION, WorkloadVariant
 from phaze_opt.workload.workload_file import write_whole
 
 CAPTURE_VERSION = 4
-"""Changes whenever capture gives other numbers for the same model (a golden file holds that)."""
+"""Raised when capture gives other numbers for the same model (a golden file holds that)."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class CaptureKey:
-    """What a cached variant is a capture of."""
+    """The model, options and versions of a cached variant."""
 
     config: TransformerConfig
     tensor_parallel: int
@@ -39,7 +39,7 @@ class CaptureKey:
 
 @dataclass(frozen=True)
 class CachedVariant:
-    """The content of one file: the key, the whole model's parameters, and the variant."""
+    """The content of one file: the key, the number of the model's parameters, the variant."""
 
     key: CaptureKey
     parameters: int
@@ -57,7 +57,7 @@ def cache_folder() -> Path:
 
 
 def read_variant(key: CaptureKey) -> CachedVariant | None:
-    """Return the cached variant, or None where there is no sound one."""
+    """Return the cached variant, or None if there is no sound one."""
     path = _path(key)
     try:
         cached = msgspec.json.decode(path.read_bytes(), type=CachedVariant)

@@ -1,11 +1,10 @@
-"""Drawings of operator graphs: networkx, Graphviz DOT, and a self-contained HTML page."""
+"""Drawings of operator graphs: Graphviz DOT, and a self-contained HTML page."""
 
 from __future__ import annotations
 
 import html
 import json
 from pathlib import Path
-from typing import Any
 
 from phaze_opt.errors import InputError, PhazeError
 from phaze_opt.units import format_bytes
@@ -15,19 +14,6 @@ from phaze_opt.workload.summary import operator_kind
 _COLOURS = {"gemm": "#9ecae1", "fused": "#c6a5e0", "collective": "#fdae6b", "vector": "#c7e9c0"}
 _MARGIN = 160
 """Pixels right of the boxes for edges that pass operators."""
-
-
-def to_networkx(graph: OperatorGraph) -> Any:
-    """Return the graph as a ``networkx.DiGraph`` of operator ids; edges carry ``size_bytes``."""
-    import networkx
-
-    drawn = networkx.DiGraph()
-    for operator in graph.operators:
-        drawn.add_node(operator.id, kind=operator_kind(operator), operator=operator)
-    for source, destination, size in graph.edges:
-        ids = graph.operators[source].id, graph.operators[destination].id
-        drawn.add_edge(*ids, size_bytes=size)
-    return drawn
 
 
 def to_dot(graph: OperatorGraph, title: str) -> str:
@@ -79,12 +65,12 @@ def to_html(graph: OperatorGraph, title: str) -> str:
 
 
 def write_drawing(graph: OperatorGraph, title: str, path: Path) -> None:
-    """Draw a graph into a file whose suffix, ``.html`` or ``.dot``, says how.
+    """Draw a graph into a file; its suffix, ``.html`` or ``.dot``, chooses the form.
 
     Raises
     ------
     InputError
-        If the suffix is another one.
+        If the file has another suffix.
     PhazeError
         If the file cannot be written.
     """
@@ -119,7 +105,7 @@ def _colour(operator: Operator) -> str:
 
 
 def _depths(graph: OperatorGraph) -> list[int]:
-    """Return how many operators lie before each one on its longest path."""
+    """Return the number of operators before each one on the longest path to it."""
     depth = [0] * len(graph.operators)
     for source, destination, _ in sorted(graph.edges):
         depth[destination] = max(depth[destination], depth[source] + 1)
@@ -132,7 +118,7 @@ def _arrow(start: tuple[int, int], end: tuple[int, int], size: int, width: int, 
     middle = (y1 + y2) // 2
     curve = f"M{x1},{y1} C{x1},{middle} {x2},{middle} {x2},{y2}"
     if y2 - y1 > height:
-        # It passes operators: from side to side, so that they do not hide it.
+        # The edge passes operators: it goes round their right side, so that they do not hide it.
         x1, y1, x2, y2 = start[0] + width, start[1] + height // 2, end[0] + width, y2 + height // 2
         side = max(x1, x2) + _MARGIN // 2
         curve = f"M{x1},{y1} C{side},{y1} {side},{y2} {x2},{y2}"

@@ -1,9 +1,10 @@
-"""Merge operators whose intermediate tensors need not travel through memory.
+"""Merge operators whose intermediate tensors need not go through memory.
 
-``elementwise`` merges chains of elementwise operators into one kernel, as eager frameworks' fused
-kernels (bias-dropout-add, bias-GELU) and compilers do. ``epilogue`` also merges what remains into
-the product that makes its operand (the vector cores work on tiles as the tensor cores finish them),
-or else into what reads it by rows (norms, softmax, reductions).
+``elementwise`` merges chains of elementwise operators into one kernel, like the fused kernels of
+eager frameworks (bias-dropout-add, bias-GELU) and compilers. ``epilogue`` also merges the remaining
+elementwise operators into the product that makes their operand (the vector cores work on tiles as
+the tensor cores finish them), or else into the operator that reads them by rows (norms, softmax,
+reductions).
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ _ELEMENTWISE = frozenset(ELEMENTWISE_KINDS)
 def fuse(graph: OperatorGraph, mode: FusionMode) -> OperatorGraph:
     """Return the graph with operators merged.
 
-    A producer is merged into a consumer that is the only reader of its results in the graph. What
-    the consumer read of it no longer travels; results that outlive the graph are still written.
-    Products and vector elements stay as they are. Fusing again changes nothing.
+    A producer is merged into a consumer that is the only reader of its results in the graph. The
+    tensor between them no longer goes through memory; results that outlive the graph are still
+    written. Products and vector elements stay as they are. Fusing again changes nothing.
 
     Parameters
     ----------
     graph
-        As captured.
+        A captured graph.
     mode
-        What to merge.
+        Operators to merge: ``none``, ``elementwise`` or ``epilogue`` (see the module).
     """
     if mode == "none":
         return graph
@@ -69,13 +70,13 @@ def _is_by_rows(operator: Operator) -> bool:
 def _is_product(operator: Operator) -> bool:
     """Say whether an operator is one matrix product with at most an elementwise epilogue.
 
-    Fused attention is not: its several products are one kernel already.
+    Fused attention is not one: its products are one kernel already.
     """
     return len(operator.gemms) == 1 and all(w.kind in _ELEMENTWISE for w in operator.vector)
 
 
 class _Groups:
-    """Operators by the index of the last one merged into them, with their edges both ways."""
+    """Merged operators by the index of their last part, with reads and readers of each."""
 
     def __init__(self, graph: OperatorGraph) -> None:
         self.operators = dict(enumerate(graph.operators))

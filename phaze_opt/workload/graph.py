@@ -1,7 +1,7 @@
 """The workload as pure data: operators, layers, and a model captured at several widths.
 
 Nothing here needs torch. Everything can be written to JSON and read back (`phaze_opt.codec`). All
-sizes are those of ONE device at the stated tensor-parallel width, for ONE microbatch.
+sizes are of ONE device at the stated tensor-parallel width, for ONE microbatch.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 SCHEMA_VERSION = 2
-"""Version of the JSON form of `Workload`; a file with another one is refused."""
+"""Version of the JSON form of `Workload`; a file of a newer version is refused."""
 
 CollectiveKind = Literal["all_reduce", "reduce_scatter", "all_gather"]
 
@@ -38,7 +38,7 @@ ELEMENTWISE_KINDS = (
     "dropout_backward",
     "elementwise",
 )
-"""Kinds whose result depends, element by element, on the same element of the operands."""
+"""Kinds whose result depends only on the element of the operands at the same position."""
 
 VECTOR_KINDS = (
     *ELEMENTWISE_KINDS,
@@ -59,7 +59,7 @@ VECTOR_KINDS = (
     "gather",
     "scatter",
 )
-"""All kinds of vector work, closed: each has one row in the vector operator table."""
+"""All kinds of vector work; each has one row in the vector operator table."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Gemm:
 
     @property
     def flops(self) -> int:
-        """Two per multiply-accumulate."""
+        """Floating-point operations, two per multiply-accumulate."""
         return 2 * self.batch * self.m * self.n * self.k
 
 
@@ -85,9 +85,9 @@ class Gemm:
 class VectorWork:
     """Work on the vector cores: ``rows × columns`` elements of one kind of operator.
 
-    ``kind`` is one of `VECTOR_KINDS` and a row of the vector operator table
-    (`phaze_opt/hardware/data/vector_operators.toml`).
-    Kinds with a reduction (norms, softmax, cross-entropy) reduce along the columns.
+    ``kind`` is one of `VECTOR_KINDS`, whose cycles are in the vector operator table
+    (`phaze_opt/hardware/data/vector_operators.toml`). Kinds with a reduction (norms, softmax,
+    cross-entropy) reduce along the columns.
     """
 
     kind: str
@@ -104,7 +104,7 @@ class VectorWork:
 class Collective:
     """Communication among the devices of one tensor-parallel group.
 
-    ``size_bytes`` is the size of the whole (unsharded) tensor: what each device holds after an
+    ``size_bytes`` is the size of the whole (unsharded) tensor, which each device holds after an
     all-gather, before a reduce-scatter, and before and after an all-reduce.
     """
 
@@ -117,22 +117,24 @@ class Operator:
     """One scheduled unit of work.
 
     An operator with only ``gemms`` runs on a tensor core, with only ``vector`` on a vector core,
-    with both on one of each (a fused operator), with a ``collective`` on the network. One with none
-    of them takes no time.
+    with both on one of each (a fused operator), with a ``collective`` on the network. An operator
+    without any of them takes no time.
 
     Attributes
     ----------
     id
         Unique in its graph; readable (the name of the ATen node).
     gemms
-        More than one only in a fused attention core, whose intermediate products stay on the chip.
+        Matrix products. There are several only in a fused attention core, whose intermediate
+        results stay on the chip.
     vector
-        Executed in order; beside a GEMM they are its epilogue (or a fused attention's softmax).
+        Vector work in order of execution; beside a GEMM it is the epilogue (in fused attention the
+        softmax).
     read_bytes, write_bytes
-        Compulsory HBM traffic: each distinct tensor read once, each result written once.
+        Compulsory HBM traffic: each distinct tensor is read once, each result is written once.
     outliving_bytes
-        The part of ``write_bytes`` that leaves the graph (boundary output, stash or gradient), so
-        that fusion must still write it.
+        The part of ``write_bytes`` that leaves the graph (boundary output, stash or gradient);
+        fusion must still write it.
     """
 
     id: str
@@ -142,11 +144,6 @@ class Operator:
     read_bytes: int = 0
     write_bytes: int = 0
     outliving_bytes: int = 0
-
-    @property
-    def outlives(self) -> bool:
-        """Whether a result leaves the graph."""
-        return self.outliving_bytes > 0
 
     @property
     def flops(self) -> int:
@@ -182,34 +179,34 @@ class BytesByRecompute:
 
 @dataclass(frozen=True)
 class Layer:
-    """One distinct layer: its two graphs, what it holds and what it passes on.
+    """One distinct layer: its two operator graphs, its parameters and its memory.
 
     Attributes
     ----------
     name
         ``"embedding"``, ``"block"``, ``"head"``, or the name the user's module gives.
     forward, backward
-        Without any recompute; the backward has data- and weight-gradient products.
+        Graphs without any recompute; the backward has data- and weight-gradient products.
     selective_recompute
         The part of the forward that runs again before the backward under selective recompute (see
         `phaze_opt.workload.capture.selective_recompute`); empty where there is no attention.
     parameters
-        On one device.
+        Number of parameters on one device.
     tied_parameters
-        Those of ``parameters`` that another layer holds too, marked on every holder (the embedding
-        and the language-model head tied to it); counted once in a model, held by both stages.
+        Number of ``parameters`` that another layer holds too, stated by every holder (the embedding
+        and the language-model head tied to it). A model counts them once; both stages hold them.
     stash_bytes
-        Kept from the forward for the backward.
+        Activations kept from the forward for the backward.
     transient_bytes
         Largest sum of live activations and gradients while the layer's forward or backward runs,
-        beyond its stash and its parameters, every operator a kernel of its own. The gradient that
-        arrives counts, what runs again before the backward too, a parameter's gradient only until
-        it has been added to its accumulator.
+        without stash and parameters, where every operator is a kernel of its own. The arriving
+        gradient counts, and so do operators that run again before the backward; a parameter's
+        gradient counts until it has been added to its accumulator.
     fused_transient_bytes
-        The same where a compiler fuses operators (fusion ``epilogue``): tensors between operators
-        of one kernel are never in memory.
+        ``transient_bytes`` where a compiler fuses operators (fusion ``epilogue``): tensors between
+        operators of one kernel are never in memory.
     output_bytes
-        Activation passed to the next layers; the gradient coming back has the same size.
+        Activation passed to the next layers; the gradient that comes back has this size too.
     """
 
     name: str
@@ -247,7 +244,7 @@ class WorkloadVariant:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """How often each distinct layer occurs."""
+        """Occurrences of each distinct layer."""
         occurrences = [0] * len(self.layers)
         for _, index in self.nodes:
             occurrences[index] += 1
@@ -264,7 +261,7 @@ class WorkloadVariant:
 
 @dataclass(frozen=True)
 class Workload:
-    """A model, captured: the same mathematics at several widths and microbatches.
+    """A captured model at several tensor-parallel widths and microbatches.
 
     Attributes
     ----------
@@ -273,7 +270,7 @@ class Workload:
     sequence
         Tokens per sample (1 where a sample is not a sequence).
     parameters
-        Of the whole model, tied weights counted once.
+        Number of parameters of the whole model; tied weights count once.
     variants
         One per captured ``(tensor_parallel, microbatch, sequence_parallel)``.
     """
@@ -289,7 +286,8 @@ class Workload:
     ) -> Iterator[WorkloadVariant]:
         """Yield the captured variants of one microbatch, by rising tensor-parallel width.
 
-        Sequence parallelism is the same as none at width 1, so width 1 is always among them.
+        Width 1 is among them for either value of ``sequence_parallel``: one device has the whole
+        sequence.
         """
         for variant in sorted(self.variants, key=lambda v: v.tensor_parallel):
             if variant.microbatch != microbatch:

@@ -1,4 +1,4 @@
-"""What a captured workload comes to, layer by layer, as data to show."""
+"""Totals of a captured workload, layer by layer, as data to show."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from phaze_opt.workload.graph import BytesByRecompute, Layer, Operator, OperatorGraph, Workload
 
-CollectiveBytes = Mapping[str, int]
-
 
 @dataclass(frozen=True)
 class LayerSummary:
@@ -18,16 +16,16 @@ class LayerSummary:
     Attributes
     ----------
     count
-        How often the layer occurs in the model.
+        Occurrences of the layer in the model.
     forward_flops, backward_flops
-        Of matrix products.
+        Floating-point operations of matrix products.
     output_bytes
-        Crossing the boundary to the next layer (and as much coming back).
+        Activation passed to the next layer; the gradient that comes back has this size too.
     forward_operators, backward_operators
         Number of operators by kind: ``gemm``, ``fused`` (products and vector work in one), the kind
         of a collective, or the kind of vector work.
     collective_bytes
-        Whole tensors communicated in forward and backward, by kind of collective.
+        Sizes of whole tensors communicated in forward and backward, by kind of collective.
     """
 
     name: str
@@ -41,12 +39,12 @@ class LayerSummary:
     output_bytes: int
     forward_operators: Mapping[str, int]
     backward_operators: Mapping[str, int]
-    collective_bytes: CollectiveBytes
+    collective_bytes: Mapping[str, int]
 
 
 @dataclass(frozen=True)
 class WorkloadSummary:
-    """One captured variant; `parameters` is of the whole model, the rest of one device."""
+    """One captured variant; ``parameters`` is of the whole model, all else of one device."""
 
     model: str
     sequence: int
@@ -58,12 +56,12 @@ class WorkloadSummary:
 
     @property
     def forward_flops(self) -> int:
-        """Of the whole model's forward on one device."""
+        """Floating-point operations of the whole model's forward on one device."""
         return sum(layer.count * layer.forward_flops for layer in self.layers)
 
     @property
     def backward_flops(self) -> int:
-        """Of the whole model's backward on one device."""
+        """Floating-point operations of the whole model's backward on one device."""
         return sum(layer.count * layer.backward_flops for layer in self.layers)
 
 
@@ -93,7 +91,7 @@ def summarise(workload: Workload, variant: int = 0) -> WorkloadSummary:
 
 
 def operator_kind(operator: Operator) -> str:
-    """Return the one word for what an operator does."""
+    """Return the kind of an operator in one word."""
     if operator.collective is not None:
         return operator.collective.kind
     if operator.gemms:

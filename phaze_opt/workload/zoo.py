@@ -16,7 +16,7 @@ from phaze_opt.workload.huggingface import read_huggingface_config
 from phaze_opt.workload.workload_file import read_workload, select_variants
 
 _HUGGING_FACE = "hf:"
-LARGEST_MICROBATCH = 2**16
+_LARGEST_MICROBATCH = 2**16
 
 
 def load_workload(
@@ -35,10 +35,9 @@ def load_workload(
         A name of `model_names`; ``gpt:`` or ``llama:`` with sizes; ``hf:`` with the path of a
         Hugging Face ``config.json``; or the path of a captured workload, ending in ``.json``.
     tensor_parallel, microbatch
-        What to capture: every combination.
+        Widths and microbatches (samples) to capture, in every combination.
     sequence_parallel
-        Whether tensor-parallel groups also split the sequence. Width 1 is the same with and
-        without.
+        Whether tensor-parallel groups also split the sequence; width 1 does not depend on it.
     sequence
         Tokens per sample, instead of the model's own. A learned position table keeps its rows, or
         grows to the sequence.
@@ -53,7 +52,7 @@ def load_workload(
     if _is_file(model):
         return _from_file(model, tensor_parallel, microbatch, sequence_parallel, sequence)
     config = model_config(model, sequence)
-    _check(config, model, tensor_parallel, microbatch, sequence_parallel)
+    _refuse_impossible(config, model, tensor_parallel, microbatch, sequence_parallel)
     keys = [
         CaptureKey(config, width, samples, sequence_parallel and width > 1)
         for width in sorted(set(tensor_parallel))
@@ -74,12 +73,20 @@ def model_names() -> tuple[str, ...]:
 
 
 def names_a_shape(model: str) -> bool:
-    """Say whether a model's name alone says what it is, with no file beside it."""
+    """Say whether a model is defined by its name alone, without a file."""
     return is_model_string(model) or model in _models()
 
 
 def model_config(model: str, sequence: int | None = None) -> TransformerConfig:
-    """Return the shape of a model that is not a file, with another sequence length if given."""
+    """Return the shape of a model that is not a captured file.
+
+    Parameters
+    ----------
+    model
+        As for `load_workload`.
+    sequence
+        Tokens per sample, instead of the model's own.
+    """
     if is_model_string(model):
         config = parse_model_string(model)
     elif model.startswith(_HUGGING_FACE):
@@ -97,7 +104,7 @@ def model_config(model: str, sequence: int | None = None) -> TransformerConfig:
 def widths(model: str) -> tuple[int, ...]:
     """Return the tensor-parallel widths among 1, 2, 4 and 8 that divide the model.
 
-    Of a captured file: the widths that it holds.
+    For a captured file these are the widths that it holds.
     """
     if _is_file(model):
         return tuple(sorted({one.tensor_parallel for one in read_workload(Path(model)).variants}))
@@ -116,7 +123,7 @@ def _from_file(
     sequence_parallel: bool,
     sequence: int | None,
 ) -> Workload:
-    """Read a captured workload and choose what was asked for."""
+    """Read a captured workload and choose the variants that were asked for."""
     workload = read_workload(Path(model))
     if sequence not in (None, workload.sequence):
         raise InputError(
@@ -136,22 +143,22 @@ def _models() -> dict[str, TransformerConfig]:
     }
 
 
-def _check(
+def _refuse_impossible(
     config: TransformerConfig,
     model: str,
     tensor_parallel: Sequence[int],
     microbatch: Sequence[int],
     sequence_parallel: bool,
 ) -> None:
-    """Refuse what cannot be captured before anything is."""
+    """Refuse widths and microbatches that cannot be captured, before any capture."""
     if not tensor_parallel or not microbatch:
         raise InputError("At least one tensor-parallel width and one microbatch are needed.")
     for width in tensor_parallel:
         config.require_width(width, sequence_parallel=sequence_parallel, model=model)
     for samples in microbatch:
-        if not 1 <= samples <= LARGEST_MICROBATCH:
+        if not 1 <= samples <= _LARGEST_MICROBATCH:
             raise InputError(
-                f"microbatch is {samples}, but it must be between 1 and {LARGEST_MICROBATCH}."
+                f"microbatch is {samples}, but it must be between 1 and {_LARGEST_MICROBATCH}."
             )
         if samples * config.heads * config.sequence**2 >= 2**60:
             raise InputError(
@@ -161,7 +168,7 @@ def _check(
 
 
 def _capture(key: CaptureKey) -> CachedVariant:
-    """Capture a variant and keep it; only here is torch imported."""
+    """Capture a variant and write it to the cache; only this function imports torch."""
     from phaze_opt.workload.capture.transformer import capture_transformer, count_parameters
 
     variant = capture_transformer(

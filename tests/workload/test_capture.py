@@ -45,7 +45,7 @@ def test_graphs_are_sound(config: TransformerConfig) -> None:
             brought[destination] += size
         assert len({op.id for op in graph.operators}) == len(graph.operators)
         for index, operator in enumerate(graph.operators):
-            assert operator.outlives or index in used
+            assert operator.outliving_bytes or index in used
             assert operator.gemms or operator.vector or operator.collective
             assert {work.kind for work in operator.vector} <= set(VECTOR_KINDS)
             assert operator.read_bytes >= brought[index]

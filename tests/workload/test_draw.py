@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 
 from phaze_opt.errors import InputError, PhazeError
-from phaze_opt.workload.draw import to_dot, to_html, to_networkx, write_drawing
+from phaze_opt.workload.draw import to_dot, to_html, write_drawing
 from phaze_opt.workload.graph import OperatorGraph
 from phaze_opt.workload.summary import summarise
 from phaze_opt.workload.zoo import load_workload
@@ -32,14 +32,6 @@ def test_summary_adds_up() -> None:
     operators = workload.variants[1].layers[1].forward.operators
     assert sum(block.forward_operators.values()) == len(operators)
     assert block.collective_bytes == {"all_reduce": 4 * 2 * 8 * 16}
-
-
-def test_networkx_has_every_operator_and_edge(graph: OperatorGraph) -> None:
-    """The networkx graph has the operators by id and the bytes on its edges."""
-    drawn = to_networkx(graph)
-    assert set(drawn.nodes) == {operator.id for operator in graph.operators}
-    total = sum(size for _, _, size in graph.edges)
-    assert sum(data["size_bytes"] for _, _, data in drawn.edges(data=True)) == total
 
 
 def test_dot_has_every_operator_and_edge(graph: OperatorGraph) -> None:

@@ -127,7 +127,7 @@ def test_nothing_is_lost_between_layers(name: str) -> None:
         for graph in (layer.forward, layer.backward):
             used = {source for source, _, _ in graph.edges}
             for index, operator in enumerate(graph.operators):
-                assert operator.outlives or index in used
+                assert operator.outliving_bytes or index in used
 
 
 def test_pytorch_attention_is_one_kernel() -> None:

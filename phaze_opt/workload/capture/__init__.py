@@ -1,1 +1,34 @@
-"""From a torch module to operator graphs: everything that needs torch."""
+"""From a torch module to operator graphs; everything that needs torch is here.
+
+The room takes a module on the meta device (of a named transformer, or the user's own) and gives the
+`phaze_opt.workload.graph.WorkloadVariant` of one microbatch: AOTAutograd traces forward and
+backward without memory, the trace is cut into layers, and each layer becomes operators with their
+traffic, stash and transient memory.
+
+Modules
+-------
+``transformer``          a named model: its layers as modules, `transformer.capture_transformer`
+``tensor_parallel``      split linear layers and loss, with their collectives in both directions
+``kernels``              fused kernels that ATen lacks: attention, rotary positions, norm, loss
+``user_module``          the user's own module: `user_module.capture_module`
+``layer_cuts``           layers of a module found, marked in a trace, and cut out of it
+``aot``                  the traced forward and backward graphs
+``aten``, ``aten_kinds`` the work of one ATen operator: products, vector work, collective
+``tensors``              the memory that nodes read and write; views share it
+``layer``                a `phaze_opt.workload.graph.Layer` from the traced nodes of one layer
+``selective_recompute``  tensors that selective recompute keeps, operators that run again
+``working_set``          the largest memory that is alive while nodes run
+
+Formula -> function
+-------------------
+parameters of a model                    -> `transformer.count_parameters`
+GEMM of an ATen product                  -> `aten.work_of`
+products of a convolution                -> `aten._convolution`, `aten._convolution_backward`
+products of fused attention, backward    -> `aten._flash_attention_backward`
+stash without recompute                  -> `layer.TracedModel.layer` (``stash_bytes``)
+stash under selective recompute          -> `selective_recompute.selective_recompute`
+transient memory (peak of live tensors)  -> `working_set.peak_bytes`, fused `working_set.fuse_steps`
+compulsory HBM bytes of an operator      -> `layer._read_bytes`, `layer._written_bytes`
+collectives of a block                   -> `tensor_parallel.sum_over_group`
+activations between layers               -> `layer.TracedModel.outputs`
+"""

@@ -23,10 +23,11 @@ class Trace:
     ----------
     forward, backward
         Graphs of ATen operators; each node's ``meta["val"]`` is its fake tensor. The outputs of the
-        forward are the module's results, then what autograd saves; a saved value has the same name
-        in both graphs. The backward returns a gradient (or None) per forward placeholder.
+        forward are the module's results, then the tensors that autograd saves; a saved tensor has
+        one name in both graphs. The backward returns a gradient (or None) per forward placeholder.
     held
-        Parameter or buffer by forward placeholder; the other placeholders are the microbatch's.
+        By forward placeholder: the name of a parameter or buffer. The other placeholders are inputs
+        of the microbatch.
     results
         Number of results of the module.
     """
@@ -38,11 +39,11 @@ class Trace:
 
 
 class _Traced(Exception):
-    """Ends tracing once both graphs are there: nothing shall be compiled or run."""
+    """Ends tracing when both graphs are there, so that nothing is compiled or run."""
 
 
 def _unreached(part: fx.GraphModule, example_inputs: Any) -> fx.GraphModule:
-    """Compile a graph: not reached, as tracing ends before."""
+    """Stand for the compiler, which is not reached because tracing ends before it."""
     return part
 
 
@@ -52,9 +53,9 @@ def trace(module: nn.Module, inputs: Sequence[Tensor]) -> Trace:
     Parameters
     ----------
     module
-        On the meta device, in training mode.
+        Module on the meta device, in training mode.
     inputs
-        Positional inputs on the meta device; a gradient is wanted for those that require one.
+        Positional inputs on the meta device; each that requires a gradient gets one.
     """
     held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return trace_function(partial(torch.func.functional_call, module), held, inputs)
@@ -65,21 +66,21 @@ def trace_function(
     held: Mapping[str, Tensor],
     inputs: Sequence[Tensor],
 ) -> Trace:
-    """Trace a function of what a model holds and of a microbatch.
+    """Trace a function of a model's tensors and of a microbatch.
 
     Parameters
     ----------
     function
-        Called once with tensors like ``held`` and ``inputs``.
+        Called once with fake tensors like ``held`` and ``inputs``.
     held
         Parameters and buffers by name.
     inputs
-        Of the microbatch.
+        Tensors of the microbatch.
 
     Raises
     ------
     InputError
-        If no gradient is wanted for anything.
+        If no result depends on a tensor that requires a gradient.
     """
     graphs: list[fx.Graph] = []
     results = 0
@@ -87,7 +88,7 @@ def trace_function(
     def call(tensors: Sequence[Tensor], arguments: Sequence[Tensor]) -> Any:
         return function(dict(zip(held, tensors, strict=True)), tuple(arguments))
 
-    def partition(joint: fx.GraphModule, joint_inputs: Any, **options: Any) -> Any:
+    def split_joint_graph(joint: fx.GraphModule, joint_inputs: Any, **options: Any) -> Any:
         nonlocal results
         results = options["num_fwd_outputs"]
         pair = default_partition(joint, joint_inputs, **options)
@@ -95,7 +96,9 @@ def trace_function(
         raise _Traced
 
     with suppress(_Traced):
-        aot_function(call, _unreached, partition_fn=partition)(list(held.values()), list(inputs))
+        aot_function(call, _unreached, partition_fn=split_joint_graph)(
+            list(held.values()), list(inputs)
+        )
     if not graphs:
         raise InputError("The module has no result that depends on a parameter being trained.")
     placeholders = [node.name for node in graphs[0].find_nodes(op="placeholder")]

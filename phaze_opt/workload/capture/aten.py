@@ -1,7 +1,7 @@
-"""What one ATen operator is made of: matrix products, vector work or a collective.
+"""The work of one ATen operator: matrix products, vector work or a collective.
 
 The bias of a product (``addmm``) is the initial value of its accumulators, as in cuBLAS and in a
-systolic array: it is read, but is no vector work.
+systolic array: it is read, but it is not vector work.
 """
 
 from __future__ import annotations
@@ -27,11 +27,19 @@ from phaze_opt.workload.graph import Collective, CollectiveKind, Gemm, VectorWor
 
 @dataclass(frozen=True)
 class Work:
-    """One scheduled piece of a node: usually the whole node.
+    """The work of a node, or of one piece of it that is scheduled by itself.
 
-    ``operands`` are the tensors it reads and ``results`` the indices of the outputs it writes
-    (None for all of them); ``part_bytes`` is what it writes of a result that the node's pieces
-    write together.
+    Attributes
+    ----------
+    operands
+        Nodes whose results the piece reads; None for all operands of the node.
+    results
+        Indices of the node's results that the piece writes; None for all of them.
+    part_bytes
+        Bytes that the piece writes of a result that several pieces write together; None where it
+        writes whole results.
+    suffix
+        Tells the pieces of a node apart in operator names.
     """
 
     gemms: tuple[Gemm, ...] = ()
@@ -74,7 +82,13 @@ def size_bytes(tensor: Tensor) -> int:
 
 
 def work_of(node: fx.Node) -> tuple[Work, ...]:
-    """Return the pieces of work of one node that is not a view."""
+    """Return the pieces of work of one node that is not a view.
+
+    Raises
+    ------
+    InputError
+        If the node multiplies matrices and has no handler that knows their sizes.
+    """
     namespace, _, name = name_of(node).partition("::")
     special = _SPECIAL.get(f"{namespace}::{name}")
     if special is not None:
@@ -92,7 +106,7 @@ def work_of(node: fx.Node) -> tuple[Work, ...]:
 
 
 def _shape_only_operand(node: fx.Node, name: str) -> object:
-    """Return the operand of which only the shape is used, if there is one."""
+    """Return the operand of which only the shape is used, or None."""
     return node.args[SHAPE_ONLY[name]] if name in SHAPE_ONLY else None
 
 
@@ -103,7 +117,7 @@ def _rows(kind: str, tensor: Tensor) -> VectorWork:
 
 
 def _reduce(node: fx.Node) -> tuple[Work, ...]:
-    """Return a reduction: a row per result, as long as what is reduced into it."""
+    """Return a reduction: one row per result, whose columns are the elements reduced into it."""
     source, result = value_of(node.args[0]), results_of(node)[0]
     rows = max(1, result.numel()) if result is not None else 1
     return (Work(vector=(VectorWork("reduce", rows, max(1, source.numel() // rows)),)),)
@@ -149,9 +163,9 @@ def _convolution(node: fx.Node) -> tuple[Work, ...]:
 
 
 def _convolution_gemm(positions: Tensor, filters: Tensor, groups: int) -> Gemm:
-    """Return the product positions × filters × window.
+    """Return the product of unfolded positions (``m``) and filters (``n``) over a window (``k``).
 
-    The positions are those of the output, of a transposed convolution those of the input.
+    The positions are those of the output; a transposed convolution has those of the input.
     """
     window = filters.numel() // filters.shape[0]
     rows = positions.numel() // positions.shape[1]

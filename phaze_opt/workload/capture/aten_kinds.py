@@ -1,4 +1,4 @@
-"""Which kind of vector work each ATen operator is, by its name without namespace."""
+"""Tables of ATen operators: views, kinds of vector work, products that cannot be sized."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ _BY_ROW_NAMES = {
 
 
 def _by_operator(names: dict[str, str]) -> dict[str, str]:
-    """Turn ``kind: names`` around."""
+    """Return the kind of each operator from the names of each kind."""
     return {name: kind for kind, listed in names.items() for name in listed.split()}
 
 
@@ -110,4 +110,7 @@ SHAPE_ONLY = {
 """Operators that take a tensor for its shape and do not read it, and which argument it is."""
 
 ELEMENTWISE = _by_operator(_KINDS_BY_NAME)
+"""Kind of vector work by operator (without namespace), sized by the largest result."""
+
 BY_ROW = _by_operator(_BY_ROW_NAMES)
+"""Kind of vector work by operator, sized by the largest of results and operands."""

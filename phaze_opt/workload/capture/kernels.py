@@ -40,10 +40,11 @@ def differentiate(
     operator
         The forward; only its first result has a gradient.
     backward
-        Takes that gradient and what was kept; returns gradients of the first inputs.
+        Takes that gradient and the kept values; returns the gradients of the first inputs, or of
+        the first one.
     keep
-        Takes inputs and result; returns the tensors that are stashed for the backward and the
-        other values that it needs, in the backward's order.
+        Takes inputs and result; returns the values that the backward needs, in its order. Tensors
+        among them are stashed.
     """
 
     def save(ctx: Any, inputs: Any, output: Any) -> None:
@@ -55,7 +56,7 @@ def differentiate(
     def differentiated(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Any, ...]:
         pairs = zip(ctx.saved_tensors, ctx.values, strict=True)
         found = backward(gradient, *(value if saved is None else saved for saved, value in pairs))
-        gradients = found if isinstance(found, tuple) else (found,)
+        gradients: tuple[Any, ...] = found if isinstance(found, tuple) else (found,)
         return gradients + (None,) * (ctx.inputs_count - len(gradients))
 
     operator.register_autograd(differentiated, setup_context=save)

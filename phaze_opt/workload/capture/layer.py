@@ -1,12 +1,13 @@
 """Capture layers: from a traced model to operator graphs, stash and memory.
 
-A traced model is cut into parts, each the working nodes of one layer in both directions. What a
-part hands to another is a boundary tensor; what its backward reads of any forward is its stash.
+A traced model is cut into parts, each of which holds the working nodes of one layer in both
+directions. A tensor that one part makes and another reads is a boundary tensor; the tensors of any
+forward that a part's backward reads are its stash.
 
-The stash is exact. Against the published formulas of a GPT block (Korthikanti et al. 2022,
-equations 1 to 6) it is larger by what they neglect: mean and reciprocal deviation of the two layer
-norms in fp32, 16 bytes per token, 0.005 % at the published sizes. Scaling, masking and softmax are
-one kernel that keeps only the probabilities, so a causal mask is not kept either.
+The stash is exact. The published formulas of a GPT block (Korthikanti et al. 2022, equations 1 to
+6) give 0.005 % less at the published sizes, because they neglect the mean and reciprocal deviation
+of the two layer norms in fp32, 16 bytes per token. Scaling, masking and softmax are one kernel that
+keeps only the probabilities, so a causal mask is not in the stash.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ def capture_layer(
     Parameters
     ----------
     name
-        Of the layer.
+        Name of the layer.
     module
-        On the meta device.
+        Module on the meta device.
     inputs
-        On the meta device; those that require a gradient get one in the backward.
+        Tensors on the meta device; those that require a gradient get one in the backward.
     tied_parameters
-        Elements of the module's parameters that another layer holds too.
+        Number of the module's parameters that another layer holds too.
     """
     model = TracedModel(trace(module, inputs))
     parameters = sum(parameter.numel() for parameter in module.parameters())
@@ -77,7 +78,7 @@ class TracedModel:
         self._kept = set(kept.values())
 
     def layer(self, name: str, part: Part, parameters: int, tied_parameters: int) -> Layer:
-        """Turn a part into a layer that holds so many parameters."""
+        """Return the layer of a part that holds a number of ``parameters``."""
         outputs = self.outputs(part)
         wanted = _bases(self.backward, self.backward.outputs[len(self.traced.held) :])
         gradients = _handed_over(self.backward, part.backward, wanted)
@@ -104,20 +105,21 @@ class TracedModel:
         )
 
     def inputs(self, part: Part) -> set[Base]:
-        """Return what a part's forward reads that others made; parameters are not among it."""
+        """Return the memory that a part's forward reads and others made, without parameters."""
         return self._activations(_read(self.forward, part.forward)) - _written(
             self.forward, part.forward
         )
 
     def outputs(self, part: Part) -> set[Base]:
-        """Return what a part's forward makes for others, or as a result of the model."""
+        """Return the memory that a part's forward makes for others or as the model's result."""
         results = _bases(self.forward, self.forward.outputs[: self.traced.results])
         return _handed_over(self.forward, part.forward, results)
 
     def _stash(self, part: Part) -> set[Base]:
-        """Return what the forward keeps for a part's backward.
+        """Return the memory that the forward keeps for a part's backward.
 
-        A tensor that two parts' backwards read counts for both: they may be on two devices.
+        A tensor that the backwards of two parts read counts for both, because the parts may be on
+        two devices.
         """
         return self._activations(_read(self.backward, part.backward) & self._kept)
 
@@ -129,9 +131,9 @@ class TracedModel:
         plan: RecomputePlan,
         fused: bool,
     ) -> int:
-        """Return the larger peak of a part's two directions, beyond what a plan keeps.
+        """Return the larger peak of a part's two directions in bytes, without kept tensors.
 
-        A parameter's gradient is added to its accumulator at once, so it does not stay.
+        A parameter's gradient is added to its accumulator at once, so it does not stay alive.
         """
         forward = [step_of(self.forward, node) for node in part.forward]
         again = [step_of(self.forward, node) for node in plan.nodes]
@@ -145,7 +147,7 @@ class TracedModel:
     def _peak(
         self, steps: Sequence[Step], leaving: set[Base], elsewhere: set[Base], fused: bool
     ) -> int:
-        """Return the peak of some steps beyond parameters and what is counted elsewhere."""
+        """Return the peak of some steps without parameters and memory counted elsewhere."""
         read = {base for step in steps for base in step.reads}
         arriving = read - {base for step in steps for base in step.writes}
         uncounted = elsewhere | (read - self._activations(read))
@@ -174,7 +176,7 @@ def _written(live: LiveGraph, nodes: Sequence[fx.Node]) -> set[Base]:
 
 
 def _handed_over(live: LiveGraph, nodes: Sequence[fx.Node], results: set[Base]) -> set[Base]:
-    """Return the memory that some nodes write and others read, or that is among the results."""
+    """Return the memory that some nodes write and other nodes read, or that is a result."""
     here = set(nodes)
     return {
         base
@@ -189,7 +191,7 @@ def _total(bases: set[Base]) -> int:
 
 
 def _graph(live: LiveGraph, nodes: Sequence[fx.Node], leaving: set[Base]) -> OperatorGraph:
-    """Turn working nodes into operators with their traffic, and the tensors between them."""
+    """Return working nodes as operators with their traffic, and the tensors between them."""
     names: Counter[str] = Counter()
     operators: list[Operator] = []
     writers: dict[Base, list[tuple[int, int]]] = {}
@@ -224,7 +226,7 @@ def _graph(live: LiveGraph, nodes: Sequence[fx.Node], leaving: set[Base]) -> Ope
 
 
 def _written_bytes(live: LiveGraph, node: fx.Node, work: Work) -> dict[Base, int]:
-    """Return what one piece of work writes; the pieces of a concatenation write a part each."""
+    """Return the bytes that one piece of work writes of each result."""
     written = live.written(node)
     if work.results is not None:
         written = tuple(base for base in written if base.index in work.results)
@@ -234,7 +236,10 @@ def _written_bytes(live: LiveGraph, node: fx.Node, work: Work) -> dict[Base, int
 
 
 def _read_bytes(live: LiveGraph, node: fx.Node, work: Work) -> dict[Base, int]:
-    """Return what one piece of work reads; a look-up reads only the rows that it returns."""
+    """Return the bytes that one piece of work reads of each operand.
+
+    A look-up reads only the rows that it returns.
+    """
     kinds = {vector.kind for vector in work.vector}
     if kinds == {"fill"}:
         return {}

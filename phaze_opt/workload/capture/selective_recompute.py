@@ -1,9 +1,10 @@
-"""Selective recompute: what a layer still keeps from its forward, and what it computes again.
+"""Selective recompute: the tensors that a layer keeps, and the operators that run again.
 
-Where attention keeps its scores they are most of the stash, and selective recompute computes only
-the attention core again (Korthikanti et al. 2022, section 5). Fused attention keeps no scores; then
-everything is computed again except the results of attention, of collectives and of every other
-matrix product (PyTorch's per-operator activation checkpointing, as torchtitan sets it for Llama).
+Eager attention keeps its scores, which are most of the stash; then only the attention core runs
+again (Korthikanti et al. 2022, section 5). Fused attention keeps no scores; then all operators run
+again whose results the backward needs, except attention, sums over the tensor-parallel group and
+every second matrix product (PyTorch's per-operator activation checkpointing with torchtitan's
+settings for Llama).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _KEPT = (_FUSED_ATTENTION, "phaze::all_reduce", "phaze::reduce_scatter")
 
 @dataclass(frozen=True)
 class RecomputePlan:
-    """What is kept, and the forward nodes that run again, in order of execution."""
+    """Tensors that are kept, and forward nodes that run again, in order of execution."""
 
     kept: set[Base]
     nodes: Sequence[fx.Node]
@@ -33,7 +34,7 @@ class RecomputePlan:
 def selective_recompute(
     forward: LiveGraph, nodes: Sequence[fx.Node], stash: set[Base]
 ) -> RecomputePlan:
-    """Choose what some nodes keep of what their backward reads.
+    """Choose the tensors that a layer keeps for its backward, and the nodes that run again.
 
     Parameters
     ----------
@@ -42,12 +43,12 @@ def selective_recompute(
     nodes
         The working nodes of one layer, in order of execution.
     stash
-        What the layer's backward reads of the forward.
+        Tensors of the forward that the layer's backward reads.
 
     Returns
     -------
-    recompute
-        ``kept`` may hold parameters and buffers. Without attention everything is kept.
+    plan
+        ``kept`` may hold parameters and buffers. Without attention it is the whole stash.
     """
     cores = _attention_cores(forward, nodes)
     if cores:
@@ -63,7 +64,7 @@ def _without_cores(
     stash: set[Base],
     cores: Sequence[Sequence[fx.Node]],
 ) -> RecomputePlan:
-    """Drop what attention cores make and keep for themselves; keep their inputs."""
+    """Keep the inputs of attention cores and drop the tensors inside them."""
     kept = set(stash)
     for core in cores:
         kept.update(base for node in core for base in forward.operands(node))
@@ -73,9 +74,10 @@ def _without_cores(
 
 
 def _per_operator(forward: LiveGraph, nodes: Sequence[fx.Node], stash: set[Base]) -> RecomputePlan:
-    """Keep what the layer is given and chosen results, even those that the backward never reads.
+    """Keep the layer's inputs and the results of chosen operators.
 
-    PyTorch's policy decides by operator, not by use.
+    PyTorch's policy chooses by operator: a chosen result is kept even if the backward does not read
+    it.
     """
     products = [node for node in nodes if name_of(node) in _PRODUCTS]
     chosen = {node for node in nodes if name_of(node) in _KEPT} | set(products[::2])
@@ -97,8 +99,8 @@ def _per_operator(forward: LiveGraph, nodes: Sequence[fx.Node], stash: set[Base]
 def _attention_cores(forward: LiveGraph, nodes: Sequence[fx.Node]) -> list[list[fx.Node]]:
     """Return the attention cores among some nodes, each in order of execution.
 
-    A core runs from a batched product (the scores) to the next one that it reaches without
-    another product between (the context).
+    A core starts at a batched product (the scores) and ends at the next batched product that its
+    result reaches without another product between (the context).
     """
     cores = []
     for first in nodes:

@@ -1,4 +1,4 @@
-"""Which memory the nodes of a traced graph read, write and keep alive."""
+"""The memory that nodes of a traced graph read and write."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phaze_opt.workload.capture.aten import is_view, results_of, size_bytes
 
 @dataclass(frozen=True)
 class Base:
-    """The memory of one result of one node (or of one placeholder); views share it."""
+    """The memory of one result of one node or placeholder; its views share it."""
 
     node: str
     index: int
@@ -21,20 +21,20 @@ class Base:
 
 
 class LiveGraph:
-    """The nodes of a traced graph that its outputs depend on, views followed to their bases.
+    """The nodes of a traced graph that its outputs depend on, and the memory that they use.
 
     Tracing leaves dead nodes that draw random numbers (the forward's dropout in the backward
-    graph), which the usual dead-code removal keeps; walking back from the outputs does not reach
+    graph), which PyTorch's dead-code removal keeps. A walk back from the outputs does not reach
     them.
 
     Attributes
     ----------
     outputs
-        The output nodes, None where there is none.
+        The output nodes; None for an output that is not a node.
     order
         Live nodes in order of execution.
     nodes
-        Those of ``order`` that do work.
+        Nodes of ``order`` that do work: calls that are not views.
     """
 
     def __init__(self, graph: fx.Graph, inherited: Mapping[str, Base] | None = None) -> None:
@@ -43,9 +43,9 @@ class LiveGraph:
         Parameters
         ----------
         graph
-            From `phaze_opt.workload.capture.aot`.
+            One graph of a `phaze_opt.workload.capture.aot.Trace`.
         inherited
-            Bases of placeholders that are memory of another graph (what the forward saved).
+            By placeholder: the memory of another graph that it is (tensors saved by the forward).
         """
         self._inherited = dict(inherited or {})
         (output,) = graph.find_nodes(op="output")
@@ -63,7 +63,7 @@ class LiveGraph:
                 self._readers.setdefault(base, []).append(node)
 
     def base(self, node: fx.Node) -> Base:
-        """Return the memory that a node's (first) result lies in."""
+        """Return the memory of a node's (first) result."""
         if node not in self._bases:
             self._bases[node] = self._find_base(node)
         return self._bases[node]
@@ -90,7 +90,7 @@ class LiveGraph:
         return {self.base(operand) for operand in node.all_input_nodes}
 
     def written(self, node: fx.Node) -> tuple[Base, ...]:
-        """Return the results of a working node that something uses."""
+        """Return the memory of a working node's results, without results that nothing uses."""
         results = results_of(node)
         if not isinstance(node.meta["val"], tuple | list):
             return (self.base(node),)
@@ -103,7 +103,7 @@ class LiveGraph:
         )
 
     def read(self, operands: Iterable[fx.Node]) -> dict[Base, int]:
-        """Return the bytes read of each base: every distinct element once."""
+        """Return the bytes that are read of each base; each distinct element counts once."""
         regions: dict[Base, dict[tuple[Any, ...], int]] = {}
         for operand in operands:
             for tensor in results_of(operand):
@@ -119,7 +119,7 @@ def _position(node: fx.Node) -> int:
 
 
 def ancestors(outputs: Iterable[fx.Node]) -> set[fx.Node]:
-    """Return the given nodes and everything they depend on."""
+    """Return the given nodes and all nodes that they depend on."""
     reached: set[fx.Node] = set()
     waiting = list(outputs)
     while waiting:
@@ -131,7 +131,7 @@ def ancestors(outputs: Iterable[fx.Node]) -> set[fx.Node]:
 
 
 def _region(tensor: Tensor) -> tuple[tuple[Any, ...], int]:
-    """Return which elements of its memory a tensor covers, and their bytes."""
+    """Return an identifier of the elements of memory that a tensor covers, and their bytes."""
     axes = sorted(
         (stride, size)
         for stride, size in zip(tensor.stride(), tensor.shape, strict=True)

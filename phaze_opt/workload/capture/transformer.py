@@ -27,7 +27,7 @@ from phaze_opt.workload.graph import Layer, WorkloadVariant
 
 
 def _dropout(x: Tensor, probability: float) -> Tensor:
-    """Drop elements; no operator at all where the probability is zero."""
+    """Drop elements; there is no operator where the probability is zero."""
     return functional.dropout(x, probability) if probability else x
 
 
@@ -63,8 +63,8 @@ def _norm(config: TransformerConfig, size: int) -> nn.Module:
 class Attention(nn.Module):
     """Self-attention with the heads split over the group.
 
-    Without rotary positions the three projections are one product, whose result query, key and
-    value are views of; rotary positions make new queries and keys, so three products keep less.
+    Without rotary positions the three projections are one product, and query, key and value are
+    views of its result. Rotary positions make new queries and keys, so three products keep less.
     """
 
     table: Tensor
@@ -212,7 +212,7 @@ class Embedding(nn.Module):
         return _dropout(x, self.config.dropout)
 
     def _words(self, tokens: Tensor) -> Tensor:
-        """Look words up; a device has zeros for the words of the others."""
+        """Look words up; a device returns zeros for words of other devices."""
         if self.group.width == 1:
             return functional.embedding(tokens, self.words)
         elsewhere = tokens >= self.local_rows
@@ -225,7 +225,7 @@ class Embedding(nn.Module):
 class Head(nn.Module):
     """Last norm, vocabulary projection and loss; the vocabulary is split over the group.
 
-    The loss is computed on fp32 logits, as Megatron-LM does.
+    The loss is computed from fp32 logits, as in Megatron-LM.
     """
 
     def __init__(self, config: TransformerConfig, group: Group) -> None:
@@ -259,7 +259,10 @@ def capture_transformer(
     microbatch: int,
     sequence_parallel: bool,
 ) -> WorkloadVariant:
-    """Capture embedding, one block and head; all blocks share one layer."""
+    """Capture embedding, one block and head at one width and microbatch.
+
+    All blocks share one layer.
+    """
     group = Group(tensor_parallel, sequence_parallel)
     layers = _layers(config, group, microbatch)
     names = ["embedding", *(f"block.{i}" for i in range(config.layers)), "head"]
@@ -293,7 +296,7 @@ def _layers(config: TransformerConfig, group: Group, microbatch: int) -> tuple[L
 
 
 def count_parameters(config: TransformerConfig) -> int:
-    """Return the parameters of the whole model on one device, tied weights once."""
+    """Return the number of parameters of the whole model; tied weights count once."""
     group = Group()
     embedding = Embedding(config, group)
     blocks, ends = Block(config, group), (embedding, Head(config, group))

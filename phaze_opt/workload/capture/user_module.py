@@ -1,4 +1,4 @@
-"""Capture a user's own module: the only place that runs code which is not ours."""
+"""Capture a user's own module: the only place that runs the user's code."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ from torch.utils import _pytree as pytree
 from phaze_opt.errors import InputError
 from phaze_opt.workload.capture import kernels
 from phaze_opt.workload.capture.aot import trace_function
-from phaze_opt.workload.capture.discovery import Segments, find_layers
 from phaze_opt.workload.capture.layer import Part, TracedModel
-from phaze_opt.workload.capture.layer_cuts import cut
+from phaze_opt.workload.capture.layer_cuts import Segments, cut_into_layers, find_layers
 from phaze_opt.workload.capture.tensor_parallel import DTYPE
 from phaze_opt.workload.graph import Layer, Workload, WorkloadVariant
 
@@ -37,25 +36,26 @@ def capture_module(
 
     The factory is called with the microbatch, on the meta device, and returns the module and its
     inputs: a tensor, a tuple of positional or a dict of keyword arguments. The first scalar among
-    the module's results is the loss; without one, every result is trained on. Parameters and
+    the module's results is the loss; without a scalar, every result gets a gradient. Parameters and
     inputs are taken as bf16.
 
-    Members of a repeated ``ModuleList`` are layers, what runs before and after them the first and
-    last ones; any other module is split at its top-level children. Branches are kept.
+    Members of a ``ModuleList`` are layers, and the code before and after them makes a first and a
+    last layer; any other module is split at its top-level children. Branches are kept (see
+    `phaze_opt.workload.capture.layer_cuts`).
 
     Parameters
     ----------
     factory
         ``package.module:factory``; the working directory is searched too.
     microbatch
-        What to capture.
+        Microbatches to capture, in samples.
     sequence
         Tokens per sample, for reports per token.
 
     Raises
     ------
     InputError
-        If the factory cannot be imported, fails, or makes something that cannot be traced.
+        If the factory cannot be imported, fails, or returns a module that cannot be traced.
     """
     if not microbatch or min(microbatch) < 1:
         raise InputError(f"The microbatches are {list(microbatch)}, but each must be at least 1.")
@@ -72,7 +72,7 @@ def capture_module(
 
 @contextmanager
 def _working_directory_searched() -> Iterator[None]:
-    """Let modules in the working directory be imported, as an interpreter does."""
+    """Let modules in the working directory be imported, as the interpreter does."""
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:
@@ -83,7 +83,7 @@ def _working_directory_searched() -> Iterator[None]:
 
 @contextmanager
 def _one_sentence(problem: str) -> Iterator[None]:
-    """Turn whatever the user's code raises into one sentence."""
+    """Turn any exception of the user's code into one sentence."""
     try:
         yield
     except InputError:
@@ -93,7 +93,7 @@ def _one_sentence(problem: str) -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    """Return what an error says, in one line."""
+    """Return an exception's type and the first line of its message."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0].rstrip('.') if lines else 'no message'}"
 
@@ -128,7 +128,7 @@ def _make(factory: str, make: Factory, samples: int) -> tuple[nn.Module, Any]:
 
 
 def _hold_plain_tensors(module: nn.Module) -> None:
-    """Make buffers of tensors that are mere attributes (a mask), so that tracing replaces them."""
+    """Make buffers of tensors that are plain attributes (a mask), so that tracing replaces them."""
     for one in module.modules():
         for name, value in list(vars(one).items()):
             if isinstance(value, Tensor):
@@ -137,7 +137,7 @@ def _hold_plain_tensors(module: nn.Module) -> None:
 
 
 def _capture(module: nn.Module, inputs: Any, samples: int) -> WorkloadVariant:
-    """Trace the whole module once and cut it into layers."""
+    """Trace the whole module once and capture its layers at one microbatch."""
     segments = Segments()
     held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     values, structure = pytree.tree_flatten(inputs)
@@ -161,7 +161,7 @@ def _capture(module: nn.Module, inputs: Any, samples: int) -> WorkloadVariant:
     )
     model = TracedModel(traced)
     sizes = {name: p.numel() for name, p in module.named_parameters()}
-    return _variant(model, cut(model, segments.names), sizes, samples)
+    return _variant(model, cut_into_layers(model, segments.names), sizes, samples)
 
 
 def _arguments(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -172,7 +172,7 @@ def _arguments(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def _fake(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
-    """Return a bf16 tensor without memory that seems to be on a CPU.
+    """Return a bf16 tensor without memory that claims to be on a CPU.
 
     On the meta device some losses have no gradient.
     """
@@ -193,9 +193,9 @@ def _trained_results(result: Any) -> list[Tensor]:
 
 @contextmanager
 def _fused_attention() -> Iterator[None]:
-    """Trace ``scaled_dot_product_attention`` as one fused kernel, whatever the device would do.
+    """Trace ``scaled_dot_product_attention`` as one fused kernel on every device.
 
-    A mask that is learned needs its gradient from scores in memory.
+    A mask that is learned gets its gradient from scores in memory, so it is not fused.
     """
     original = functional.scaled_dot_product_attention
 
@@ -236,7 +236,7 @@ def _fused_attention() -> Iterator[None]:
 def _variant(
     model: TracedModel, parts: Mapping[str, Part], sizes: Mapping[str, int], samples: int
 ) -> WorkloadVariant:
-    """Turn parts into distinct layers and their places in the model."""
+    """Return the distinct layers of the parts, and the place of each part in the model."""
     layers: list[Layer] = []
     nodes: list[tuple[str, int]] = []
     index_of: dict[Layer, int] = {}

@@ -1,4 +1,4 @@
-"""The memory that is alive while nodes run, with and without fusion."""
+"""The largest memory that is alive while nodes run, with and without fusion."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _FUSED_WITH: dict[Kind, tuple[Kind, ...]] = {
     "elementwise": ("elementwise", "rows"),
     "product": ("elementwise",),
 }
-"""By what makes a result, what may read it in the same kernel."""
+"""By kind of the operator that makes a result: kinds that may read it in the same kernel."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one node reads and writes, and what it can be fused with."""
+    """The memory that one node reads and writes, and its kind, which decides on fusion."""
 
     kind: Kind
     reads: frozenset[Base]
@@ -58,11 +58,11 @@ def peak_bytes(
     steps
         In order of execution.
     arriving
-        Alive before the first step (until their last use).
+        Tensors that are alive before the first step, until their last use.
     leaving
-        Results that stay alive to the end; others die with their last use.
+        Results that stay alive to the end; all other tensors die with their last use.
     uncounted
-        Memory that is accounted elsewhere (stash, parameters).
+        Memory that is counted elsewhere (stash, parameters).
     """
     last_use: dict[Base, int] = {}
     for position, step in enumerate(steps):
@@ -88,16 +88,17 @@ def peak_bytes(
 def fuse_steps(steps: Sequence[Step], leaving: Iterable[Base]) -> list[Step]:
     """Return the steps as a compiler fuses them: results that stay on the chip are not written.
 
-    As `phaze_opt.workload.fusion` has it: the only reader of an elementwise operator's or of a
-    product's result is an elementwise operator, or that of an elementwise one works by rows. What
-    the first reads is alive until the second has run.
+    A result stays on the chip as in `phaze_opt.workload.fusion`: an elementwise operator is the
+    only reader of the result of an elementwise operator or of a product, or an operator by rows is
+    the only reader of an elementwise one. The operands of the first step are alive until the
+    second step has run.
 
     Parameters
     ----------
     steps
         In order of execution.
     leaving
-        Results that others read, which are written in any case.
+        Results that are read elsewhere; they are always written.
     """
     readers = Counter(base for step in steps for base in step.reads)
     reader = {base: index for index, step in enumerate(steps) for base in step.reads}

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from phaze_opt.workload.capture.discovery import find_layers
+from phaze_opt.workload.capture.layer_cuts import find_layers
 from tests.workload.user_modules import Block, LanguageModel, Towers
 
 
