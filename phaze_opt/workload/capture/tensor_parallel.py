@@ -119,19 +119,6 @@ def parameter(*shape: int) -> nn.Parameter:
     return nn.Parameter(torch.empty(shape, dtype=DTYPE, device="meta"))
 
 
-class Linear(nn.Module):
-    """A linear layer, whole on every device."""
-
-    def __init__(self, inputs: int, outputs: int, bias: bool) -> None:
-        super().__init__()
-        self.weight = parameter(outputs, inputs)
-        self.bias = parameter(outputs) if bias else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Multiply by the weight, add the bias."""
-        return functional.linear(x, self.weight, self.bias)
-
-
 class ColumnParallelLinear(nn.Module):
     """Linear layers of one input, each split by output columns over the group."""
 

@@ -16,7 +16,6 @@ from phaze_opt.workload.capture.tensor_parallel import (
     DTYPE,
     ColumnParallelLinear,
     Group,
-    Linear,
     RowParallelLinear,
     parameter,
     sum_over_group,
@@ -29,19 +28,6 @@ from phaze_opt.workload.graph import Layer, WorkloadVariant
 def _dropout(x: Tensor, probability: float) -> Tensor:
     """Drop elements; there is no operator where the probability is zero."""
     return functional.dropout(x, probability) if probability else x
-
-
-class LayerNorm(nn.Module):
-    """Layer normalisation along the last dimension."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.weight = parameter(size)
-        self.bias = parameter(size)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalise, scale and shift."""
-        return functional.layer_norm(x, self.weight.shape, self.weight, self.bias)
 
 
 class RmsNorm(nn.Module):
@@ -57,7 +43,15 @@ class RmsNorm(nn.Module):
 
 
 def _norm(config: TransformerConfig, size: int) -> nn.Module:
-    return LayerNorm(size) if config.norm == "layer_norm" else RmsNorm(size)
+    """Return the normalisation of a transformer, along the last dimension."""
+    if config.norm == "rms_norm":
+        return RmsNorm(size)
+    return nn.LayerNorm(size, device="meta", dtype=DTYPE)
+
+
+def _whole_linear(inputs: int, outputs: int, *, bias: bool) -> nn.Linear:
+    """Return a linear layer that is whole on every device."""
+    return nn.Linear(inputs, outputs, bias, device="meta", dtype=DTYPE)
 
 
 class Attention(nn.Module):
@@ -194,8 +188,8 @@ class Embedding(nn.Module):
         self.register_buffer("position_ids", ids)
         types = config.token_types
         self.types = parameter(types, config.hidden) if types else None
-        projected = config.embedding_width != config.hidden
-        self.project = Linear(config.embedding_width, config.hidden, False) if projected else None
+        width, hidden = config.embedding_width, config.hidden
+        self.project = _whole_linear(width, hidden, bias=False) if width != hidden else None
         self.norm = _norm(config, config.hidden) if config.embedding_norm else None
 
     def forward(self, tokens: Tensor, types: Tensor | None = None) -> Tensor:
@@ -234,8 +228,8 @@ class Head(nn.Module):
         hidden, embedding = config.hidden, config.embedding_width
         masked = config.head == "masked_language_model"
         self.norm = _norm(config, hidden) if config.final_norm else None
-        self.project = Linear(hidden, embedding, False) if embedding != hidden else None
-        self.dense = Linear(embedding, embedding, True) if masked else None
+        self.project = _whole_linear(hidden, embedding, bias=False) if embedding != hidden else None
+        self.dense = _whole_linear(embedding, embedding, bias=True) if masked else None
         self.dense_norm = _norm(config, embedding) if masked else None
         rows = config.padded_vocabulary(group.width)
         self.vocabulary = ColumnParallelLinear(embedding, (rows,), masked, group)
