@@ -57,7 +57,8 @@ def differentiate(
         pairs = zip(ctx.saved_tensors, ctx.values, strict=True)
         found = backward(gradient, *(value if saved is None else saved for saved, value in pairs))
         gradients: tuple[Any, ...] = found if isinstance(found, tuple) else (found,)
-        return gradients + (None,) * (ctx.inputs_count - len(gradients))
+        without_gradient: int = ctx.inputs_count - len(gradients)
+        return gradients + (None,) * without_gradient
 
     operator.register_autograd(differentiated, setup_context=save)
 
