@@ -14,7 +14,7 @@ from __future__ import annotations
 import csv
 import functools
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,6 +25,9 @@ from msgspec import inspect
 from phaze_opt.errors import InputError, NotFoundError, unknown_name
 
 T = TypeVar("T")
+
+_described: Callable[[Any], inspect.Type] = functools.cache(inspect.type_info)
+"""Describes a type, once."""
 
 
 def to_json(value: object) -> bytes:
@@ -132,12 +135,6 @@ def data_rows(room: str, name: str) -> list[dict[str, str]]:
 def _data_text(room: str, name: str) -> str:
     """Return the text of a data file of the package."""
     return resources.files(f"phaze_opt.{room}").joinpath("data", name).read_text("utf-8")
-
-
-@functools.cache
-def _described(kind: Any) -> inspect.Type:
-    """Describe a type, once."""
-    return inspect.type_info(kind)
 
 
 def _checked(plain: Any, kind: inspect.Type, what: str, place: str) -> Any:

@@ -6,7 +6,10 @@ An error message is one sentence: what was wrong, with which value, and what is 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class PhazeError(Exception):
@@ -51,11 +54,6 @@ class InfeasibleError(PhazeError):
         self.violation = violation
 
 
-def printable(text: str) -> str:
-    """Replace what a terminal would take for a command: text comes from files and databases."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
-
-
 def unknown_name(what: str, name: object, allowed: Iterable[str]) -> InputError:
     """Build the error for a name outside a closed set, with the nearest allowed one.
 
@@ -72,3 +70,25 @@ def unknown_name(what: str, name: object, allowed: Iterable[str]) -> InputError:
     near = difflib.get_close_matches(str(name), choices, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return InputError(f"Unknown {what} {str(name)!r}.{hint} Allowed: {', '.join(choices)}.")
+
+
+def look_up(table: Mapping[str, T], name: str, what: str) -> T:
+    """Return the entry of a table.
+
+    Parameters
+    ----------
+    table
+        Entries by name.
+    name
+        Name of the entry.
+    what
+        Noun of the entries, for example ``"preset"``.
+
+    Raises
+    ------
+    InputError
+        If there is no such entry.
+    """
+    if name not in table:
+        raise unknown_name(what, name, table)
+    return table[name]

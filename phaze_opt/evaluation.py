@@ -14,7 +14,7 @@ from typing import Any
 from phaze_opt.codec import from_builtins, to_builtins
 from phaze_opt.costed_point import CostedPoint, Placing, Point, cost_point
 from phaze_opt.errors import InfeasibleError, InputError
-from phaze_opt.estimator.estimate import ENERGY_LEVELS
+from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.energy import energy_per_event, static_power_w
 from phaze_opt.layer_costs import LayerEvaluation, WidthCost

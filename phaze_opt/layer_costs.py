@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from phaze_opt.estimator.estimate import ENERGY_LEVELS
+from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.layer_passes import Chip, LayerPasses, ScheduleCache, ScheduleProof, run_layers
 from phaze_opt.placement.placement_problem import LayerCost
 from phaze_opt.training import Training

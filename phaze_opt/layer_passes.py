@@ -9,13 +9,8 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
-from phaze_opt.estimator.estimate import (
-    ENERGY_LEVELS,
-    RESOURCES,
-    GraphEstimate,
-    ModeEstimate,
-    estimate_each,
-)
+from phaze_opt.estimator.estimate import RESOURCES, GraphEstimate, ModeEstimate, estimate_each
+from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.scheduling.schedule_problem import (

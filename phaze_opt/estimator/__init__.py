@@ -1,1 +1,27 @@
-"""How long each operator takes, on one core and on all cores."""
+"""Time, traffic and energy of each operator of a graph, on one core and on all cores of a chip.
+
+The room takes an operator graph, accelerators and a cluster, and gives a `GraphEstimate`: seconds
+of every resource and joules of every level, per operator. All from first principles; no number
+belongs to a model or an operator by name except the counted lane cycles.
+
+* ``estimate``: all operators of a graph; ``single``: one operator for ``phaze-opt estimate``.
+* ``operator_table``: a graph as arrays; ``traffic``: bytes and joules of its operators.
+* ``tensor_core``: the fastest plan of matrix products, chosen from ``gemm_tilings`` (every tiling
+  of one product), ``gemm_groups`` (a batch in groups) and ``gemm_traffic`` (HBM and L2 bytes).
+* ``vector_core``: lane cycles of vector operators.
+* ``data``: lane cycles per element, and assumptions about PE arrays and buffers.
+
+Where each formula is:
+
+* latency of an operator (the longest of its times, plus a constant): `estimate.estimate_mode`
+* HBM traffic of a blocked product: `gemm_traffic.hbm_traffic_bytes`
+* L2 traffic of one tile: `gemm_traffic.tile_l2_bytes`
+* wave quantisation: `gemm_tilings.array_cycles`
+* tile quantisation, cycles of each dataflow: `gemm_tilings._output_stationary`,
+  `gemm_tilings._operand_stationary`
+* best split of a batch of products: `gemm_groups.group_sizes`
+* cycles of a vector operator: `vector_core.vector_cycles`
+* repeated reads of tiles, blocks and long rows: `traffic.operator_traffic`
+* dynamic energy by level: `traffic.energy_by_level_j`
+* utilisation: `single.estimate_gemm`, `single.estimate_vector`
+"""

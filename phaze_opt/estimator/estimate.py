@@ -1,10 +1,7 @@
-"""Seconds, traffic and joules of every operator of a graph, on one core and on all cores.
+"""Seconds and joules of every operator of a graph, on one core and on all cores.
 
-An operator takes the largest of its tensor-core, vector-core, global-buffer and HBM times (all
-overlap), plus the chip's constant per operator. HBM traffic is what the operator reads and writes,
-plus what the blocking of a product and a reduction over long rows read again; several products in
-one fused operator keep their intermediates on the chip. Global-buffer traffic is the same tensors
-passing through, plus the re-reads of the tiles.
+An operator takes the largest of its tensor-core, vector-core, global-buffer, HBM and network times,
+which all overlap, plus the chip's constant per operator. `traffic` counts the bytes and the joules.
 """
 
 from __future__ import annotations
@@ -16,37 +13,35 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.estimator.gemm_kernel import ELEMENT_BYTES
 from phaze_opt.estimator.operator_table import OperatorTable, operator_table
 from phaze_opt.estimator.tensor_core import Column, gemm_table
+from phaze_opt.estimator.traffic import chip_column, energy_by_level_j, operator_traffic
 from phaze_opt.estimator.vector_core import vector_cycles
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.hardware.energy import energy_per_event
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import collective_cost
 from phaze_opt.workload.graph import OperatorGraph
 
 RESOURCES = ("compute", "lanes", "glb", "hbm", "link", "overhead")
-"""What can bind an operator; the last is the chip's constant per operator."""
-
-ENERGY_LEVELS = ("arithmetic", "registers", "l2", "glb", "hbm", "network")
-"""Where energy goes."""
+"""What can bind an operator: PE arrays, vector lanes, global buffer, HBM, network, or the chip's
+constant per operator."""
 
 
 @dataclass(frozen=True, eq=False)
 class ModeEstimate:
-    """All operators of a graph in one mode.
+    """All operators of a graph in one mode: on one core, or on all cores of their type.
 
     Every array has shape (operators,), or (accelerators, operators) in a table.
 
     Attributes
     ----------
     latency_s
-        With the constant per operator.
+        The longest of the five times below, plus the chip's constant per operator.
     tc_s, vc_s, glb_s, hbm_s, link_s
-        Time each resource is busy; the latency is the largest, plus the constant.
+        Time that the tensor cores, the vector cores, the global buffer, the HBM and the network are
+        busy.
     energy_by_level_j
-        Dynamic energy of one execution; a last axis over `ENERGY_LEVELS` is added.
+        Dynamic energy of one execution, with a last axis over `traffic.ENERGY_LEVELS`.
     """
 
     latency_s: FloatArray
@@ -62,22 +57,18 @@ class ModeEstimate:
         """Dynamic energy of one execution, all levels together."""
         return np.asarray(self.energy_by_level_j.sum(axis=-1))
 
-    def binding(self) -> list[str]:
-        """Name what binds each operator (one of `RESOURCES`); not for tables."""
-        return [RESOURCES[index] for index in self.binding_index()]
-
     def binding_index(self) -> IntArray:
-        """Return the same as indices into `RESOURCES`."""
+        """Return what binds each operator, as indices into `RESOURCES`."""
         busy = np.stack([self.tc_s, self.vc_s, self.glb_s, self.hbm_s, self.link_s])
         constant = self.latency_s - busy.max(axis=0)
         return np.asarray(np.argmax(np.vstack([busy, constant]), axis=0))
 
     def rows(self, which: int | slice) -> ModeEstimate:
-        """Take one accelerator, or some, out of a table."""
+        """Return one row of every array, or some rows."""
         return ModeEstimate(*(values[which] for values in self.arrays()))
 
     def arrays(self) -> list[FloatArray]:
-        """List the arrays in the order of the fields."""
+        """Return the arrays in the order of the fields."""
         return [getattr(self, entry.name) for entry in fields(self)]
 
 
@@ -94,18 +85,18 @@ def estimate(
 ) -> GraphEstimate:
     """Estimate every operator of a graph on one core and on all cores of its type.
 
-    The same as one row of `estimate_table`, bit for bit.
+    The result equals one row of `estimate_table`, bit for bit.
 
     Parameters
     ----------
     graph
-        Of one device at the tensor-parallel width.
+        Operators of one device at the tensor-parallel width.
     accelerator
         The chip.
     cluster
-        For the graph's collectives.
+        Network for the graph's collectives.
     tensor_parallel
-        Devices in a collective's group; they are neighbours on the innermost level.
+        Devices in the group of a collective; they are neighbours on the innermost level.
 
     Raises
     ------
@@ -124,12 +115,13 @@ def estimate_each(
 ) -> list[GraphEstimate]:
     """Estimate several graphs of one tensor-parallel width, each as `estimate` does, bit for bit.
 
-    All at once: on the few operators of a layer, calls cost more than arithmetic.
+    They are estimated as one graph: with the few operators of a layer, calls cost more than
+    arithmetic.
 
     Parameters
     ----------
     graphs
-        Any number of them.
+        Any number of graphs.
     accelerator, cluster, tensor_parallel
         As for `estimate`.
 
@@ -153,15 +145,15 @@ def estimate_table(
 ) -> GraphEstimate:
     """Estimate every operator of a graph on many accelerators.
 
-    Products are estimated once per distinct tensor-core pool and vector work once per distinct
-    vector-core pool, whatever else the accelerators differ in.
+    Products are estimated once per distinct pool of tensor cores, whatever else the accelerators
+    differ in.
 
     Parameters
     ----------
     graph, cluster, tensor_parallel
         As for `estimate`.
     accelerators
-        The chips; the rows of every array of the answer.
+        Chips; each is one row of every array of the result.
 
     Raises
     ------
@@ -172,7 +164,7 @@ def estimate_table(
     communication = _communication(table, cluster, tensor_parallel)
     count = len(accelerators)
     # Both modes in one table: half the calls.
-    both = _mode(
+    both = estimate_mode(
         table,
         [*accelerators, *accelerators],
         communication,
@@ -182,27 +174,25 @@ def estimate_table(
     return GraphEstimate(both.rows(slice(count)), both.rows(slice(count, None)))
 
 
-def estimate_on_cores(
-    graph: OperatorGraph, accelerator: Accelerator, cluster: Cluster, cores: int
-) -> ModeEstimate:
-    """Estimate every operator on so many cores of its type (at most all of them).
+def estimate_on_cores(graph: OperatorGraph, accelerator: Accelerator, cores: int) -> ModeEstimate:
+    """Estimate every operator of a graph without collectives on some cores of its type.
 
     Parameters
     ----------
-    graph, accelerator, cluster
+    graph, accelerator
         As for `estimate`.
     cores
-        At least 1.
+        Cores that an operator may use, at least 1; all of its type where there are fewer.
+
+    Raises
+    ------
+    InputError
+        As `estimate`.
     """
+    none = np.zeros(len(graph.operators))
+    tensor_cores, vector_cores = min(cores, accelerator.num_tc), min(cores, accelerator.num_vc)
     table = operator_table(graph)
-    mode = _mode(
-        table,
-        [accelerator],
-        _communication(table, cluster, 1),
-        [min(cores, accelerator.num_tc)],
-        [min(cores, accelerator.num_vc)],
-    )
-    return mode.rows(0)
+    return estimate_mode(table, [accelerator], (none, none), [tensor_cores], [vector_cores]).rows(0)
 
 
 def _communication(
@@ -221,101 +211,35 @@ def _communication(
     return seconds, sent_bytes
 
 
-def _column(accelerators: Sequence[Accelerator], name: str) -> FloatArray:
-    """One property of all accelerators, of shape (accelerators, 1)."""
-    values = [getattr(accelerator, name) for accelerator in accelerators]
-    return np.array(values, dtype=np.float64)[:, np.newaxis]
-
-
-def _per_operator(
-    owner: IntArray, rounds: Sequence[IntArray], values: FloatArray, operators: int
-) -> FloatArray:
-    """Sum columns by the operator that owns them.
-
-    In order, so that the bits do not depend on how many accelerators there are.
-
-    Parameters
-    ----------
-    owner : (works,)
-    rounds
-        Indices of works with different owners, see `OperatorTable`.
-    values : (accelerators, works)
-
-    Returns
-    -------
-    sums : (accelerators, operators)
-    """
-    sums = np.zeros((len(values), operators))
-    for works in rounds:
-        sums[:, owner[works]] += values[:, works]
-    return sums
-
-
-@dataclass(frozen=True, eq=False)
-class _Traffic:
-    """Bytes that each operator moves; every array has shape (accelerators, operators)."""
-
-    l2_read: FloatArray
-    glb_read: FloatArray
-    glb_write: FloatArray
-    hbm_read: FloatArray
-    hbm_write: FloatArray
-
-
-def _traffic(
-    table: OperatorTable, accelerators: Sequence[Accelerator], gemm: FloatArray
-) -> _Traffic:
-    """Add what tiles, blocks and long rows read again to the compulsory traffic.
-
-    Parameters
-    ----------
-    gemm : (accelerators, products, len(Column))
-    """
-    count = len(table.operators)
-
-    def of_products(values: FloatArray) -> FloatArray:
-        return _per_operator(table.gemm_owner, table.gemm_rounds, values, count)
-
-    def of_vector_works(values: FloatArray) -> FloatArray:
-        return _per_operator(table.vector_owner, table.vector_rounds, values, count)
-
-    m, n, k, batch = table.gemms.astype(np.float64).T
-    operands, results = ELEMENT_BYTES * batch * (m * k + k * n), ELEMENT_BYTES * batch * m * n
-    overflows = table.row_bytes > _column(accelerators, "l2_vc_bytes")
-    reads = table.read_bytes + of_vector_works(table.reread_bytes * overflows)
-    return _Traffic(
-        l2_read=of_products(gemm[:, :, Column.L2_BYTES]),
-        glb_read=reads + of_products(gemm[:, :, Column.GLB_READ_BYTES] - operands),
-        glb_write=table.write_bytes + of_products(gemm[:, :, Column.GLB_WRITE_BYTES] - results),
-        hbm_read=reads + of_products(gemm[:, :, Column.HBM_EXTRA_BYTES] * table.gemm_blocked),
-        hbm_write=np.broadcast_to(table.write_bytes, reads.shape),
-    )
-
-
-def _mode(
+def estimate_mode(
     table: OperatorTable,
     accelerators: Sequence[Accelerator],
     communication: tuple[FloatArray, FloatArray],
     tensor_cores: Sequence[int],
     vector_cores: Sequence[int],
 ) -> ModeEstimate:
-    """Estimate all operators on some cores of each accelerator."""
-    count = len(table.operators)
-    clock_hz = _column(accelerators, "sustained_clock_hz")
-    gemm = gemm_table(table.gemms, accelerators, tensor_cores)
-    tc_cycles = _per_operator(
-        table.gemm_owner, table.gemm_rounds, gemm[:, :, Column.ARRAY_CYCLES], count
-    )
-    tc_s = tc_cycles / clock_hz
-    lanes = np.array(vector_cores)[:, np.newaxis] * _column(accelerators, "pe_vc")
+    """Estimate all operators on some cores of each accelerator.
+
+    Parameters
+    ----------
+    communication : two arrays of shape (operators,)
+        Seconds, and bytes that a device sends, see `_communication`.
+    tensor_cores, vector_cores
+        Cores of each accelerator that an operator may use.
+    """
+    link_s, sent_bytes = communication
+    clock_hz = chip_column(accelerators, "sustained_clock_hz")
+    products = gemm_table(table.gemms, accelerators, tensor_cores)
+    tc_s = table.sum_products(products[:, :, Column.ARRAY_CYCLES]) / clock_hz
+    lanes = np.array(vector_cores)[:, np.newaxis] * chip_column(accelerators, "pe_vc")
     vc_cycles = vector_cycles(table.elements, table.lane_cycles, lanes)
-    vc_s = _per_operator(table.vector_owner, table.vector_rounds, vc_cycles, count) / clock_hz
-    traffic = _traffic(table, accelerators, gemm)
+    vc_s = table.sum_vector_works(vc_cycles) / clock_hz
+    traffic = operator_traffic(table, accelerators, products)
     glb_bytes = traffic.glb_read + traffic.glb_write
-    glb_s = glb_bytes / (_column(accelerators, "glb_bytes_per_cycle") * clock_hz)
+    glb_s = glb_bytes / (chip_column(accelerators, "glb_bytes_per_cycle") * clock_hz)
     hbm_bytes = traffic.hbm_read + traffic.hbm_write
-    hbm_s = hbm_bytes / _column(accelerators, "sustained_hbm_bytes_per_s")
-    link_s = np.broadcast_to(communication[0], tc_s.shape)
+    hbm_s = hbm_bytes / chip_column(accelerators, "sustained_hbm_bytes_per_s")
+    link_s = np.broadcast_to(link_s, tc_s.shape)
     busy_s = np.maximum.reduce([tc_s, vc_s, glb_s, hbm_s, link_s])
     overhead_s = np.array([[chip.calibration.operator_overhead_s] for chip in accelerators])
     return ModeEstimate(
@@ -325,35 +249,5 @@ def _mode(
         glb_s=glb_s,
         hbm_s=hbm_s,
         link_s=link_s,
-        energy_by_level_j=_energy_by_level_j(table, accelerators, traffic, communication[1]),
+        energy_by_level_j=energy_by_level_j(table, accelerators, traffic, sent_bytes),
     )
-
-
-def _energy_by_level_j(
-    table: OperatorTable,
-    accelerators: Sequence[Accelerator],
-    traffic: _Traffic,
-    sent_bytes: FloatArray,
-) -> FloatArray:
-    """Dynamic energy by `ENERGY_LEVELS`, of shape (accelerators, operators, levels).
-
-    What the cores read was filled into their L2 and is read from there into the arrays; what passes
-    between HBM and cores is also written to and read from the global buffer once.
-    """
-    joules = energy_per_event(accelerators)
-    lane_cycles = np.zeros(len(table.operators))
-    np.add.at(lane_cycles, table.vector_owner, table.elements * table.lane_cycles)
-    glb_reads, glb_writes = (
-        traffic.glb_read + traffic.hbm_write,
-        traffic.glb_write + traffic.hbm_read,
-    )
-    levels = [
-        table.macs * joules.mac_j + lane_cycles * joules.lane_cycle_j,
-        table.macs * joules.mac_registers_j + lane_cycles * joules.lane_registers_j,
-        (traffic.l2_read + traffic.glb_write) * joules.l2_tc_read_j_per_byte
-        + traffic.glb_read * joules.l2_tc_write_j_per_byte,
-        glb_reads * joules.glb_read_j_per_byte + glb_writes * joules.glb_write_j_per_byte,
-        (traffic.hbm_read + traffic.hbm_write) * joules.hbm_j_per_byte,
-        sent_bytes * joules.network_j_per_byte,
-    ]
-    return np.stack(np.broadcast_arrays(*levels), axis=-1)

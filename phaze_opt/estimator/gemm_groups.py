@@ -4,23 +4,26 @@ With one tiling τ of t tiles and w cycles per wave, b products on c cores take
 
     f_τ(b) = max(⌈b·t / c⌉ · w, b·g)        (g: global buffer and HBM, cycles per product),
 
-and two parts never take less than both together. With the best tiling for every b, f = min f_τ,
-they may: 3 products may fill the waves of one tiling and 4 those of another, and 7 those of none.
-A chip would run the 3 and then the 4, so the time of a batch B is
+and the whole batch never takes longer than two parts of it. With the best tiling for every size,
+f = min f_τ, it can: 3 products may fill the waves of one tiling and 4 products those of another,
+while no tiling suits 7. A chip would run the 3 and then the 4. So the time of a batch B is
 
     T(B) = min f(b₁) + f(b₂) + ...  over all b₁ + b₂ + ... = B,
 
 and T(b₁ + b₂) ≤ T(b₁) + T(b₂), because one plan after the other is a plan for both. This module
-finds that minimum exactly (up to `_SIGNIFICANT`), for every batch by itself:
+finds that minimum exactly (up to `_SIGNIFICANT`), for every batch independently:
 
 1. No plan takes fewer than ρ cycles per product, ρ = min ρ_τ with ρ_τ = max(t·w / c, g). Where
-   f(B) = ρ·B (whole waves, or bound by memory: nearly every batch of a network) all is done.
-2. The excess f(b) - ρ·b of the groups adds up, so in a faster plan each has less than the slack
-   f(B) - ρ·B. As f_τ(b) ≥ max(w, ρ_τ·b), tilings with (ρ_τ - ρ) · max(1, w / ρ_τ) ≥ slack drop out.
+   f(B) = ρ·B (whole waves, or bound by memory: nearly every batch of a network), f(B) is the
+   minimum.
+2. The excess f(b) - ρ·b of the groups adds up, so in a faster plan each group has an excess below
+   the slack f(B) - ρ·B. As f_τ(b) ≥ max(w, ρ_τ·b), tilings with
+   (ρ_τ - ρ) · max(1, w / ρ_τ) ≥ slack drop out.
 3. The rest is an unbounded knapsack over group sizes. Tiling τ' is never slower than τ where
-   t' ≤ ⌊w / w'⌋ · t and g' ≤ max(g, t'·w' / c), since ⌈b·r·t / c⌉ ≤ r · ⌈b·t / c⌉ for whole r, and
-   memory up to the arrays' own pace never binds. All groups but one can be such that one more
-   product would take longer, by taking products from that one.
+   t' ≤ ⌊w / w'⌋ · t and g' ≤ max(g, t'·w' / c): ⌈b·r·t / c⌉ ≤ r · ⌈b·t / c⌉ for whole r, and
+   memory that is no slower than the arrays never binds. There is a best plan in which every group
+   but one would take longer with one product more, because products can be moved to it from that
+   one.
 4. A very large batch is shortened by multiples of c, which are whole waves of every tiling. Two
    groups of one tiling may be joined; c products of a tiling with t·w / c ≥ g take exactly c·ρ_τ
    less when moved away. So if the tiling with ρ is of this kind, all others of this kind hold
@@ -34,12 +37,12 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.compiled import callee, compiled
-from phaze_opt.estimator.gemm_kernel import MEMORY_CYCLES, TILES, WAVE_CYCLES
+from phaze_opt.estimator.gemm_tilings import Row, array_cycles
 
 _SIGNIFICANT = 1e-13
-"""Relative gain for which a batch is split; the laws hold to a few times as much."""
+"""Least relative gain for which a batch is split; the laws hold up to a few times this share."""
 _RATE_CYCLES = 3
-"""Row of the table of candidates after the first three of the tilings: ρ_τ."""
+"""Row of ρ_τ in the table of candidates; the rows above are those of the table of tilings."""
 
 
 @callee("int64(float64[:,::1],int64,int64,int64,float64,float64[:,::1],float64[::1])")
@@ -47,7 +50,7 @@ def _candidates(
     tilings: FloatArray, count: int, batch: int, cores: int, cycles: float,
     candidates: FloatArray, bounds: FloatArray,
 ) -> int:  # fmt: skip
-    """Copy the tilings that a faster plan may use (step 2) and return how many there are.
+    """Copy the tilings that a faster plan may use (step 2) and return their number.
 
     Parameters
     ----------
@@ -57,8 +60,8 @@ def _candidates(
     """
     rate = np.inf
     for index in range(count):
-        array = tilings[TILES, index] * tilings[WAVE_CYCLES, index] / cores
-        candidates[_RATE_CYCLES, index] = max(array, tilings[MEMORY_CYCLES, index])
+        array = tilings[Row.TILES, index] * tilings[Row.WAVE_CYCLES, index] / cores
+        candidates[_RATE_CYCLES, index] = max(array, tilings[Row.MEMORY_CYCLES, index])
         rate = min(rate, candidates[_RATE_CYCLES, index])
     slack = cycles - rate * batch
     bounds[0], bounds[1] = rate, slack
@@ -67,7 +70,7 @@ def _candidates(
     kept = 0
     for index in range(count):
         own = candidates[_RATE_CYCLES, index]
-        if (own - rate) * max(1.0, tilings[WAVE_CYCLES, index] / own) < slack:
+        if (own - rate) * max(1.0, tilings[Row.WAVE_CYCLES, index] / own) < slack:
             for row in range(_RATE_CYCLES):
                 candidates[row, kept] = tilings[row, index]
             candidates[_RATE_CYCLES, kept] = own
@@ -77,19 +80,19 @@ def _candidates(
 
 @callee("int64(float64[:,::1],int64,int64)")
 def _undominated(candidates: FloatArray, kept: int, cores: int) -> int:
-    """Drop the candidates that another never exceeds (step 3) and return how many stay."""
+    """Drop every candidate that another one never exceeds (step 3); return how many stay."""
     stay = 0
     for index in range(kept):
-        tiles, wave = candidates[TILES, index], candidates[WAVE_CYCLES, index]
+        tiles, wave = candidates[Row.TILES, index], candidates[Row.WAVE_CYCLES, index]
         dominated = False
         for other in range(kept):
             if stay <= other <= index:
                 continue
-            array = candidates[TILES, other] * candidates[WAVE_CYCLES, other] / cores
-            if candidates[TILES, other] <= np.floor(
-                wave / candidates[WAVE_CYCLES, other]
-            ) * tiles and candidates[MEMORY_CYCLES, other] <= max(
-                array, candidates[MEMORY_CYCLES, index]
+            array = candidates[Row.TILES, other] * candidates[Row.WAVE_CYCLES, other] / cores
+            if candidates[Row.TILES, other] <= np.floor(
+                wave / candidates[Row.WAVE_CYCLES, other]
+            ) * tiles and candidates[Row.MEMORY_CYCLES, other] <= max(
+                array, candidates[Row.MEMORY_CYCLES, index]
             ):
                 dominated = True
                 break
@@ -104,12 +107,12 @@ def _undominated(candidates: FloatArray, kept: int, cores: int) -> int:
 def _shortened(
     candidates: FloatArray, kept: int, batch: int, cores: int, rate: float, slack: float
 ) -> int:
-    """Return the batch less the multiple of the cores that runs at the best rate (step 4)."""
+    """Return the batch without the multiple of the cores that runs at the best rate (step 4)."""
     steady, others = False, 0.0
     for index in range(kept):
         own = candidates[_RATE_CYCLES, index]
         most = slack / (own - rate) if own > rate else np.inf
-        if candidates[TILES, index] * candidates[WAVE_CYCLES, index] / cores == own:
+        if candidates[Row.TILES, index] * candidates[Row.WAVE_CYCLES, index] / cores == own:
             most = min(most, float(cores))
             steady = steady or own == rate
         others += most
@@ -124,16 +127,24 @@ def _best_cycles(candidates: FloatArray, kept: int, cores: int, single: FloatArr
     for size in range(single.size):
         single[size] = np.inf
     for index in range(kept):
-        tiles, wave = candidates[TILES, index], candidates[WAVE_CYCLES, index]
-        memory = candidates[MEMORY_CYCLES, index]
+        tiles, wave = candidates[Row.TILES, index], candidates[Row.WAVE_CYCLES, index]
+        memory = candidates[Row.MEMORY_CYCLES, index]
         for size in range(1, single.size):
-            cycles = max(np.ceil(size * tiles / cores) * wave, size * memory)
+            cycles = max(array_cycles(size * tiles, wave, cores), size * memory)
             single[size] = min(single[size], cycles)
 
 
 @callee("float64(float64[::1],float64,float64,int64[::1])")
 def _knapsack(single: FloatArray, rate: float, slack: float, last: IntArray) -> float:
-    """Fill in one group of the best plan for every size (step 3) and return the time of all."""
+    """Solve step 3: return the time of the whole batch.
+
+    Parameters
+    ----------
+    single : (batch + 1,)
+        f(b).
+    last : (batch + 1,)
+        Filled with the size of one group of the best plan, for every b.
+    """
     total = np.zeros(single.size)
     useful = np.empty(single.size, np.int64)
     count = 0
@@ -157,8 +168,8 @@ def group_sizes(tilings: FloatArray, count: int, batch: int, cores: int, cycles:
 
     Parameters
     ----------
-    tilings : (at least MEMORY_CYCLES + 1, at least count)
-        Of one product, as `gemm_kernel.lay_out_tilings` gives them.
+    tilings : (at least Row.MEMORY_CYCLES + 1, at least count)
+        Tilings of one product, see `gemm_tilings.lay_out_tilings`.
     batch, cores
         Independent products, and the cores that they run on.
     cycles
@@ -167,7 +178,8 @@ def group_sizes(tilings: FloatArray, count: int, batch: int, cores: int, cycles:
     Returns
     -------
     sizes
-        Empty if that is the best plan. Groups of the same tiling are not joined.
+        Products of each group; empty if one group is the best plan. Two groups may have the same
+        tiling.
     """
     none = np.empty(0, np.int64)
     if batch == 1 or cores == 1:

@@ -1,4 +1,4 @@
-"""An operator graph as arrays: what the estimator needs to know of it, whatever the accelerator."""
+"""An operator graph as arrays: the properties of its operators that no accelerator changes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.estimator.gemm_kernel import ELEMENT_BYTES
+from phaze_opt.estimator.gemm_traffic import ELEMENT_BYTES
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import LANE_VALUE_BYTES
 from phaze_opt.workload.graph import Operator, OperatorGraph
@@ -25,38 +25,59 @@ class OperatorTable:
     gemm_owner : (products,)
         Index of the operator.
     gemm_blocked : (products,)
-        Whether re-reads of the blocking go to HBM (a lone product).
+        1 where repeated reads of its blocks go to the HBM: it is the operator's only product.
+    elements, lane_cycles : (vector works,)
+        Elements, and lane cycles per element.
+    vector_owner : (vector works,)
+        Index of the operator.
+    row_bytes, reread_bytes : (vector works,)
+        Size of a row in fp32, and bytes that are read again in total where a row does not fit the
+        private buffer.
     gemm_rounds, vector_rounds
         Indices of the first product (vector work) of every operator, of the second one, …
-    elements, lane_cycles, vector_owner : (vector works,)
-    row_bytes, reread_bytes : (vector works,)
-        Size of a row in fp32, and what is read again in total where it does not fit.
     read_bytes, write_bytes : (operators,)
         Compulsory traffic.
-    has_work, macs : (operators,)
-        Whether the operator takes time; multiply-accumulates.
+    has_work : (operators,)
+        1 where the operator takes time.
+    macs : (operators,)
+        Multiply-accumulates.
     """
 
     gemms: IntArray
     gemm_owner: IntArray
     gemm_blocked: FloatArray
-    gemm_rounds: tuple[IntArray, ...]
-    vector_rounds: tuple[IntArray, ...]
     elements: FloatArray
     lane_cycles: FloatArray
     vector_owner: IntArray
     row_bytes: FloatArray
     reread_bytes: FloatArray
+    gemm_rounds: tuple[IntArray, ...]
+    vector_rounds: tuple[IntArray, ...]
     read_bytes: FloatArray
     write_bytes: FloatArray
     has_work: FloatArray
     macs: FloatArray
     operators: tuple[Operator, ...]
 
+    def sum_products(self, values: FloatArray) -> FloatArray:
+        """Sum an array of shape (accelerators, products) to (accelerators, operators)."""
+        return self._sum(self.gemm_owner, self.gemm_rounds, values)
+
+    def sum_vector_works(self, values: FloatArray) -> FloatArray:
+        """Sum an array of shape (accelerators, vector works) to (accelerators, operators)."""
+        return self._sum(self.vector_owner, self.vector_rounds, values)
+
+    def _sum(self, owner: IntArray, rounds: tuple[IntArray, ...], values: FloatArray) -> FloatArray:
+        """Sum by operator, in order: the bits do not depend on the number of accelerators."""
+        sums = np.zeros((len(values), len(self.operators)))
+        for works in rounds:
+            sums[:, owner[works]] += values[:, works]
+        return sums
+
 
 @lru_cache(maxsize=512)
 def operator_table(graph: OperatorGraph) -> OperatorTable:
-    """Lay out a graph as arrays, once.
+    """Return a graph as arrays, cached.
 
     Raises
     ------
@@ -86,7 +107,7 @@ def operator_table(graph: OperatorGraph) -> OperatorTable:
         row_bytes=np.array(
             [LANE_VALUE_BYTES * work.columns for _, work, _, _ in works], dtype=np.float64
         ),
-        # Beside a product the rows come from the arrays, not from memory.
+        # In an operator with products the rows come from the PE arrays, not from memory.
         reread_bytes=np.array(
             [
                 (row.reads - 1) * ELEMENT_BYTES * work.elements * from_memory
@@ -105,6 +126,6 @@ def operator_table(graph: OperatorGraph) -> OperatorTable:
 
 
 def _rounds(owner: IntArray) -> tuple[IntArray, ...]:
-    """Sort works into rounds in which no operator has more than one; ``owner`` must rise."""
+    """Sort works into rounds with at most one work of each operator; ``owner`` must rise."""
     rank = np.arange(len(owner)) - np.searchsorted(owner, owner)
     return tuple(np.flatnonzero(rank == turn) for turn in range(int(rank.max(initial=-1)) + 1))

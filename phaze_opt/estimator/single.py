@@ -1,7 +1,7 @@
-"""One operator by itself, as a person asks for it: time, what binds, utilisation, energy.
+"""One operator by itself, as ``phaze-opt estimate`` shows it: time, bound, utilisation, energy.
 
-The chip's constant per operator of a stream is left out; what a framework adds per call is the
-caller's to state.
+The chip's constant per operator of a stream is left out; the caller states the seconds that a
+framework adds per call.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from numbers import Integral
 import numpy as np
 
 from phaze_opt.errors import InputError
-from phaze_opt.estimator.estimate import ENERGY_LEVELS, estimate_on_cores
-from phaze_opt.estimator.gemm_kernel import ELEMENT_BYTES
+from phaze_opt.estimator.estimate import estimate_on_cores
+from phaze_opt.estimator.gemm_traffic import ELEMENT_BYTES
 from phaze_opt.estimator.tensor_core import Tiling, gemm_plan
+from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import Accelerator, check_chip
-from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.workload.graph import Gemm, Operator, OperatorGraph, VectorWork
 
 _ALIASES = {"layernorm": "layer_norm", "rmsnorm": "rms_norm", "logsoftmax": "log_softmax"}
-"""Spellings of frameworks, and the row of the vector operator table that they mean."""
+"""Names in the vector operator table by their spelling in frameworks."""
 _TWO_OPERANDS = frozenset({"add", "multiply", "dropout_backward"})
-_ALONE = Cluster("alone", (NetworkLevel(1.0, 0.0, "switch"),))
-_LARGEST = 2**40
+"""Kinds with two operands; every other backward operator has two as well."""
+_LARGEST_SIZE = 2**40
 
 
 @dataclass(frozen=True)
@@ -35,21 +35,20 @@ class SingleEstimate:
     Attributes
     ----------
     latency_s
-        The call overhead included.
+        Time of one call, the overhead of the call included.
     bound
-        What binds: ``compute``, ``lanes``, ``glb`` or ``hbm``.
+        Resource that is busy longest: ``compute``, ``lanes``, ``glb`` or ``hbm``.
     utilisation
-        Useful work over the peak of the cores it may use at the sustained clock, in [0, 1].
+        Time at the peak of the cores at their sustained clock, divided by ``latency_s``, in [0, 1].
     energy_j, energy_by_level_j
         Dynamic energy, in total and by `ENERGY_LEVELS`.
     glb_bytes, hbm_bytes
-        Traffic, everything that is read again included.
+        Traffic, repeated reads included.
     tiling
-        How a product was tiled; ``None`` for vector operators.
+        Tiling of a product; ``None`` for vector operators. Where a batch runs in groups one after
+        the other, each with its own tiling, it is that of the largest group.
     further_tilings
-        Where a batch runs in groups one after the other, because no tiling suits all of it:
-        ``tiling`` is that of the largest group, and these are of the others. Traffic and energy
-        are of all groups.
+        Tilings of the other groups. Time, traffic and energy are those of all groups.
     """
 
     latency_s: float
@@ -71,19 +70,19 @@ def estimate_gemm(
     Parameters
     ----------
     gemm
-        Its shape.
+        Shape of the product.
     accelerator
         The chip.
     cores
-        Tensor cores it may use; all by default.
+        Tensor cores that the product may use; all by default.
     call_overhead_s
-        What the caller's framework adds per call.
+        Seconds that the framework adds per call.
 
     Raises
     ------
     InputError
-        If a size is not a positive whole number, there are not so many cores, the overhead is
-        negative, or there is no such chip.
+        If a size is not a positive whole number, the chip has fewer cores, the overhead is negative
+        or not finite, or the chip cannot be built.
     """
     sizes = {"m": gemm.m, "n": gemm.n, "k": gemm.k, "batch": gemm.batch}
     _check_sizes(sizes)
@@ -113,11 +112,11 @@ def estimate_vector(
     Parameters
     ----------
     kind
-        Row of the vector operator table, or a framework's spelling of it (``layernorm``).
+        Name in the vector operator table, or its spelling in a framework (``layernorm``).
     rows, columns
-        Reductions run along the columns.
+        Shape; reductions run along a row.
     accelerator, cores, call_overhead_s
-        As for `estimate_gemm`, with vector cores.
+        As for `estimate_gemm`, but vector cores.
 
     Raises
     ------
@@ -148,14 +147,22 @@ def _single(
     call_overhead_s: float,
     plan: tuple[Tiling, ...] = (),
 ) -> SingleEstimate:
-    """Estimate a graph of one operator."""
+    """Estimate one operator.
+
+    Parameters
+    ----------
+    ideal_s
+        Time at the peak of the cores.
+    plan
+        Groups of a product.
+    """
     check_chip(accelerator)
     if not 0.0 <= call_overhead_s < float("inf"):
         raise InputError(
             f"The call overhead is {call_overhead_s} s, but it must be finite and must not be "
             "negative."
         )
-    mode = estimate_on_cores(OperatorGraph((operator,)), accelerator, _ALONE, cores)
+    mode = estimate_on_cores(OperatorGraph((operator,)), accelerator, cores)
     busy_s = {
         "compute": float(mode.tc_s[0]),
         "lanes": float(mode.vc_s[0]),
@@ -181,16 +188,16 @@ def _single(
 
 
 def _check_sizes(sizes: dict[str, int]) -> None:
-    """Refuse sizes that no operator has."""
+    """Refuse sizes that are not whole numbers between 1 and the largest."""
     for name, size in sizes.items():
-        if not (isinstance(size, Integral) and 1 <= size <= _LARGEST):
+        if not (isinstance(size, Integral) and 1 <= size <= _LARGEST_SIZE):
             raise InputError(
-                f"{name} is {size}, but it must be a whole number between 1 and {_LARGEST}."
+                f"{name} is {size}, but it must be a whole number between 1 and {_LARGEST_SIZE}."
             )
 
 
 def _check_cores(cores: int | None, available: int, kind: str) -> int:
-    """Resolve the number of cores to use."""
+    """Return the number of cores to use, all by default; refuse more than there are."""
     if cores is None:
         return available
     if not 1 <= cores <= available:

@@ -1,6 +1,11 @@
-"""Matrix products on the tensor cores of many accelerators.
+"""The fastest plan of matrix products on the tensor cores of one accelerator or many.
 
-The model is in `gemm_kernel` (tilings of one product), `gemm_groups` (batches) and `gemm_rows`.
+`gemm_tilings` lays out one product in every way; the fastest tiling for the whole batch is taken,
+and `gemm_groups` splits the batch where groups with tilings of their own are faster. Of equally
+fast tilings the one with the least traffic is taken.
+
+The estimate of one product is a compiled scalar function; tables of products and accelerators loop
+over it, so that a single estimate and a table agree bit for bit.
 """
 
 from __future__ import annotations
@@ -12,28 +17,35 @@ from enum import IntEnum
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.compiled import callee, compiled
 from phaze_opt.errors import InputError
-from phaze_opt.estimator.gemm_rows import fill_rows, plan_rows
+from phaze_opt.estimator.gemm_groups import group_sizes
+from phaze_opt.estimator.gemm_tilings import (
+    POOL,
+    TABLE_SHAPE,
+    Row,
+    TensorCorePool,
+    array_cycles,
+    lay_out_tilings,
+)
+from phaze_opt.estimator.gemm_traffic import (
+    ELEMENT_BYTES,
+    Dataflow,
+    hbm_traffic_bytes,
+    tile_l2_bytes,
+)
 from phaze_opt.hardware.accelerator import Accelerator
-
-
-class Dataflow(IntEnum):
-    """Operand that stays in the private L2 of a core."""
-
-    OUTPUT_STATIONARY = 0
-    WEIGHT_STATIONARY = 1
-    INPUT_STATIONARY = 2
 
 
 class Column(IntEnum):
     """Last axis of the table that `gemm_table` returns.
 
-    A batch that runs in groups has the sums of its groups, and the tiling of the largest.
+    A batch that runs in groups has the sums of its groups.
     """
 
     ARRAY_CYCLES = 0
-    """PE array, fill and drain of every wave included. Between groups the arrays also wait for the
-    memory traffic of the one before, which is included too."""
+    """PE array, fill and drain of every wave included. A group starts when the memory traffic of
+    the one before is done; the arrays' wait for it is included too."""
     GLB_READ_BYTES = 1
     """From the global buffer into the cores; a tile that two cores read counts twice."""
     GLB_WRITE_BYTES = 2
@@ -41,23 +53,19 @@ class Column(IntEnum):
     HBM_EXTRA_BYTES = 3
     """HBM traffic beyond reading each operand and writing the result once."""
     L2_BYTES = 4
-    """Between the private buffers and the arrays, all cores."""
-    DATAFLOW = 5
-    TILE_M = 6
-    TILE_N = 7
-    TILE_K = 8
+    """Between the private buffers and the arrays of all cores."""
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """Products of a batch that run together, the tile of one core, and what stays in its L2.
+    """One group of a batch: products that run together, and the tile of one core.
 
     Attributes
     ----------
     products
-        How many of the batch; the others run before or after, with tilings of their own.
+        Size of the group; the rest of the batch runs before or after it.
     dataflow
-        Name of a `Dataflow`.
+        Name of a `Dataflow`, in lower case.
     tile_m, tile_n, tile_k
         Edges of the tile.
     """
@@ -67,11 +75,6 @@ class Tiling:
     tile_m: int
     tile_n: int
     tile_k: int
-
-
-TensorCorePool = tuple[int, int, int, float, float, float, float, float, float]
-"""What the estimate of a product depends on: cores, pe_x, pe_y, L2 bytes and bytes per cycle,
-global buffer bytes and bytes per cycle, HBM bytes per cycle, cycles of overhead per wave."""
 
 
 def tensor_core_pool(accelerator: Accelerator, cores: int) -> TensorCorePool:
@@ -101,7 +104,7 @@ def gemm_table(
     gemms : (products, 4)
         m, n, k, batch.
     accelerators
-        Those that share a `TensorCorePool` share the work.
+        Accelerators with the same `TensorCorePool` are estimated once.
     cores
         Tensor cores of each accelerator that a product runs on, with their share of the global
         buffer.
@@ -123,14 +126,14 @@ def gemm_table(
         if first < index:
             table[index] = table[first]
             continue
-        fill_rows(gemms, *pool, table[index])
+        _fill_rows(gemms, pool, table[index])
         if np.any(np.isinf(table[index, :, Column.ARRAY_CYCLES])):
             raise _no_tile_fits(accelerator)
     return table
 
 
 def gemm_plan(gemm: IntArray, accelerator: Accelerator, cores: int) -> tuple[Tiling, ...]:
-    """Return how one product runs: its groups, the largest first; mostly a single one.
+    """Return the groups in which a batch of products runs, the largest first; mostly one.
 
     Parameters
     ----------
@@ -144,7 +147,7 @@ def gemm_plan(gemm: IntArray, accelerator: Accelerator, cores: int) -> tuple[Til
     InputError
         As `gemm_table`.
     """
-    groups = plan_rows(gemm, *tensor_core_pool(accelerator, cores))
+    groups = _groups(gemm, tensor_core_pool(accelerator, cores))
     if len(groups) == 0:
         raise _no_tile_fits(accelerator)
     return tuple(
@@ -154,8 +157,128 @@ def gemm_plan(gemm: IntArray, accelerator: Accelerator, cores: int) -> tuple[Til
 
 
 def _no_tile_fits(accelerator: Accelerator) -> InputError:
-    """Name the buffer that is too small."""
+    """Build the error that names the buffer that is too small."""
     return InputError(
         f"l2_tc_bytes is {accelerator.l2_tc_bytes}, too small for one tile of "
         f"{accelerator.pe_x} × {accelerator.pe_y} with its streams."
     )
+
+
+@callee("float64(float64[:,::1],int64,int64,int64)")
+def _cycles(tilings: FloatArray, tiling: int, batch: int, cores: int) -> float:
+    """Cycles of a batch with one tiling."""
+    arrays = array_cycles(
+        batch * tilings[Row.TILES, tiling], tilings[Row.WAVE_CYCLES, tiling], cores
+    )
+    return float(max(arrays, batch * tilings[Row.MEMORY_CYCLES, tiling]))
+
+
+@callee("int64(float64[:,::1],int64,int64,int64)")
+def _best_tiling(tilings: FloatArray, count: int, batch: int, cores: int) -> int:
+    """Return the tiling with the fewest cycles for a batch; of several, that of least traffic."""
+    best, best_cycles, best_bytes = -1, np.inf, np.inf
+    for tiling in range(count):
+        cycles = _cycles(tilings, tiling, batch, cores)
+        if cycles <= best_cycles:
+            moved = tilings[Row.READ_BYTES, tiling] + tilings[Row.WRITTEN_BYTES, tiling]
+            if cycles < best_cycles or moved < best_bytes:
+                best, best_cycles, best_bytes = tiling, cycles, moved
+    return best
+
+
+@callee("int64[:,::1](float64[:,::1],int64,int64,int64)")
+def _plan(tilings: FloatArray, count: int, batch: int, cores: int) -> IntArray:
+    """Return tiling and products of each group, the largest first.
+
+    Returns
+    -------
+    groups : (groups, 2)
+    """
+    best = _best_tiling(tilings, count, batch, cores)
+    sizes = group_sizes(tilings, count, batch, cores, _cycles(tilings, best, batch, cores))
+    groups = np.zeros((max(sizes.size, 1), 2), np.int64)
+    if sizes.size == 0:
+        groups[0, 0], groups[0, 1] = best, batch
+        return groups
+    used = 0
+    for index in range(sizes.size):
+        size = sizes[index]
+        tiling = _best_tiling(tilings, count, size, cores)
+        # Two groups of one tiling are joined: together they take no longer.
+        slot = 0
+        while slot < used and groups[slot, 0] != tiling:
+            slot += 1
+        used = max(used, slot + 1)
+        groups[slot, 0] = tiling
+        groups[slot, 1] += size
+        if groups[slot, 1] > groups[0, 1]:
+            for column in range(2):
+                groups[0, column], groups[slot, column] = groups[slot, column], groups[0, column]
+    return groups[:used]
+
+
+@callee(f"void(int64[::1],{POOL},float64[:,::1],float64[::1])")
+def _fill_row(gemm: IntArray, pool: TensorCorePool, tilings: FloatArray, row: FloatArray) -> None:
+    """Estimate one product.
+
+    Parameters
+    ----------
+    gemm, pool, tilings
+        As for `lay_out_tilings`.
+    row : (len(Column),)
+        Filled in; infinite cycles if no tile fits.
+    """
+    cores, x, y, glb_bytes = pool[0], pool[1], pool[2], pool[5]
+    count = lay_out_tilings(gemm, pool, tilings)
+    row[:] = 0.0
+    if count == 0:
+        row[Column.ARRAY_CYCLES] = np.inf
+        return
+    m, n, k, batch = gemm[0], gemm[1], gemm[2], gemm[3]
+    compulsory = float(ELEMENT_BYTES) * (float(m) * k + float(k) * n + float(m) * n)
+    row[Column.HBM_EXTRA_BYTES] = batch * (hbm_traffic_bytes(m, n, k, glb_bytes) - compulsory)
+    plan = _plan(tilings, count, batch, cores)
+    for group in range(plan.shape[0]):
+        tiling, products = plan[group, 0], plan[group, 1]
+        tiles = products * tilings[Row.TILES, tiling]
+        row[Column.GLB_READ_BYTES] += products * tilings[Row.READ_BYTES, tiling]
+        row[Column.GLB_WRITE_BYTES] += products * tilings[Row.WRITTEN_BYTES, tiling]
+        row[Column.L2_BYTES] += tiles * tile_l2_bytes(
+            int(tilings[Row.DATAFLOW, tiling]), int(tilings[Row.TILE_M, tiling]),
+            int(tilings[Row.TILE_N, tiling]), int(tilings[Row.TILE_K, tiling]), x, y,
+        )  # fmt: skip
+        # A group starts when the one before is done, its memory traffic included.
+        row[Column.ARRAY_CYCLES] += (
+            array_cycles(tiles, tilings[Row.WAVE_CYCLES, tiling], cores)
+            if plan.shape[0] == 1
+            else _cycles(tilings, tiling, products, cores)
+        )
+
+
+@compiled(f"void(int64[:,::1],{POOL},float64[:,::1])")
+def _fill_rows(gemms: IntArray, pool: TensorCorePool, rows: FloatArray) -> None:
+    """Estimate every product on one pool of tensor cores; see `_fill_row`."""
+    tilings = np.empty(TABLE_SHAPE)
+    for index in range(gemms.shape[0]):
+        _fill_row(gemms[index], pool, tilings, rows[index])
+
+
+@compiled(f"float64[:,::1](int64[::1],{POOL})")
+def _groups(gemm: IntArray, pool: TensorCorePool) -> FloatArray:
+    """Return the groups in which one product runs, the largest first.
+
+    Returns
+    -------
+    groups : (groups, 5)
+        Products, dataflow, and the edges of the tile along m, n and k; none if no tile fits.
+    """
+    tilings = np.empty(TABLE_SHAPE)
+    count = lay_out_tilings(gemm, pool, tilings)
+    if count == 0:
+        return np.empty((0, 5))
+    plan = _plan(tilings, count, gemm[3], pool[0])
+    groups = np.empty((plan.shape[0], 5))
+    for group in range(plan.shape[0]):
+        groups[group, 0] = plan[group, 1]
+        groups[group, 1:] = tilings[Row.DATAFLOW : Row.TILE_K + 1, plan[group, 0]]
+    return groups

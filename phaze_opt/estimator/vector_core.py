@@ -1,4 +1,4 @@
-"""Cycles of vector operators: elements times cycles per element, over the lanes."""
+"""Cycles of vector operators: elements times cycles per element, divided by the lanes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from phaze_opt.arrays import FloatArray
 from phaze_opt.codec import data_table
-from phaze_opt.errors import unknown_name
+from phaze_opt.errors import look_up
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,10 @@ class VectorOperator:
     ----------
     cycles
         Lane cycles per element.
-    reads
-        How often a row is read from memory where it does not fit the core's private buffer.
     derivation
-        Where the cycles come from.
+        The operations that take these cycles.
+    reads
+        Times that a row is read from memory where it does not fit the private buffer of the core.
     """
 
     cycles: float
@@ -51,23 +51,27 @@ def vector_operator(kind: str) -> VectorOperator:
     InputError
         If the kind is not in the table.
     """
-    table = vector_operators()
-    if kind not in table:
-        raise unknown_name("vector operator", kind, table)
-    return table[kind]
+    return look_up(vector_operators(), kind, "vector operator")
 
 
 def vector_cycles(
     elements: npt.ArrayLike, cycles: npt.ArrayLike, lanes: npt.ArrayLike
 ) -> FloatArray:
-    """Cycles of vector work spread over the lanes of some cores.
+    """Cycles of vector work that is spread over the lanes of some cores.
+
+    Each round takes one element per lane; the last round takes as long as a full one.
 
     Parameters
     ----------
     elements, cycles
         Elements, and lane cycles per element.
     lanes
-        Of all cores that take part; the last round of lanes may be partly empty.
+        Lanes of all cores that take part.
+
+    Returns
+    -------
+    cycles
+        In the shape that the parameters broadcast to.
     """
     rounds = np.ceil(np.asarray(elements, dtype=np.float64) / np.asarray(lanes))
     return np.asarray(rounds * np.asarray(cycles, dtype=np.float64))

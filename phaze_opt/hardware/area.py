@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from phaze_opt.arrays import FloatArray
 from phaze_opt.codec import data_rows, data_table
-from phaze_opt.errors import InputError, unknown_name
+from phaze_opt.errors import InputError, look_up
 from phaze_opt.units import KIB, MM2_PER_UM2
 
 AreaModel = Literal["phaze-22nm", "chip"]
@@ -131,10 +131,7 @@ def area_constants(model: str) -> AreaConstants:
     InputError
         If there is no such model.
     """
-    table = data_table("hardware", "area_models.toml")
-    if model not in table:
-        raise unknown_name("area model", model, table)
-    return AreaConstants(**table[model])
+    return AreaConstants(**look_up(data_table("hardware", "area_models.toml"), model, "area model"))
 
 
 def tensor_core_um2(

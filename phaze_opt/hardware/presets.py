@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from phaze_opt.codec import data_table, from_builtins, read_toml_file
-from phaze_opt.errors import InputError, unknown_name
+from phaze_opt.errors import InputError, look_up, unknown_name
 from phaze_opt.hardware.accelerator import Accelerator, default_l2_bytes
 from phaze_opt.units import GIB, MIB
 
@@ -83,10 +83,7 @@ def load_accelerator(name_or_path: str, /, **fields: FieldValue) -> Accelerator:
         entry = read_toml_file(path, "accelerator file")
         accelerator = from_builtins(entry, Accelerator, f"accelerator file {path}")
     else:
-        presets = accelerator_presets()
-        if name_or_path not in presets:
-            raise unknown_name("accelerator", name_or_path, presets)
-        accelerator = presets[name_or_path].accelerator
+        accelerator = look_up(accelerator_presets(), name_or_path, "accelerator").accelerator
     return _with_fields(accelerator, fields)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from phaze_opt.codec import data_rows
-from phaze_opt.errors import unknown_name
+from phaze_opt.errors import look_up
 
 
 @cache
@@ -35,8 +35,5 @@ def expert_degrees(model: str, devices: int) -> tuple[int, int, int]:
     InputError
         If the table does not have the model.
     """
-    placements = expert_placements()
-    if model not in placements:
-        raise unknown_name("model with an expert placement", model, placements)
-    pipeline, tensor = placements[model]
+    pipeline, tensor = look_up(expert_placements(), model, "model with an expert placement")
     return pipeline, max(1, devices // (pipeline * tensor)), tensor

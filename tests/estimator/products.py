@@ -1,4 +1,4 @@
-"""Products on one accelerator, as the tests of the estimator look at them."""
+"""Estimates of products on one accelerator, for the tests of the estimator."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from phaze_opt.workload.graph import Gemm
 def estimate_rows(
     products: list[Gemm], accelerator: Accelerator, all_cores: bool = True
 ) -> FloatArray:
-    """Run the kernel on one accelerator."""
+    """Return one row per product, with the columns of `Column`."""
     shapes = np.array([(g.m, g.n, g.k, g.batch) for g in products], dtype=np.int64)
     cores = accelerator.num_tc if all_cores else 1
     rows: FloatArray = gemm_table(shapes, [accelerator], [cores])[0]
@@ -19,7 +19,7 @@ def estimate_rows(
 
 
 def latency_cycles(gemm: Gemm, accelerator: Accelerator) -> float:
-    """Cycles of a product on all cores, from the kernel's columns."""
+    """Cycles of a product on all cores: the longest of arrays, global buffer and HBM."""
     row = estimate_rows([gemm], accelerator)[0]
     hbm_bytes = compulsory_bytes(gemm) + row[Column.HBM_EXTRA_BYTES]
     hbm_rate = accelerator.sustained_hbm_bytes_per_s / accelerator.sustained_clock_hz

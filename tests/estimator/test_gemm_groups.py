@@ -8,25 +8,9 @@ from hypothesis import strategies as st
 
 from phaze_opt.arrays import FloatArray
 from phaze_opt.estimator.gemm_groups import group_sizes
-from phaze_opt.estimator.gemm_kernel import (
-    DATAFLOW,
-    MEMORY_CYCLES,
-    MOST_TILINGS,
-    READ_BYTES,
-    TILES,
-    TILING_ROWS,
-    WAVE_CYCLES,
-    WRITTEN_BYTES,
-    hbm_traffic_bytes,
-    lay_out_tilings,
-)
-from phaze_opt.estimator.tensor_core import (
-    Column,
-    Dataflow,
-    Tiling,
-    gemm_plan,
-    tensor_core_pool,
-)
+from phaze_opt.estimator.gemm_tilings import TABLE_SHAPE, Row, lay_out_tilings
+from phaze_opt.estimator.gemm_traffic import Dataflow
+from phaze_opt.estimator.tensor_core import Column, Tiling, gemm_plan, tensor_core_pool
 from phaze_opt.hardware.accelerator import Accelerator, Calibration
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.units import MIB
@@ -47,31 +31,25 @@ any_accelerators = st.one_of(
     ),
     st.sampled_from(["a100-80", "v100", "mi210", "h100", "tpuv5e"]).map(load_accelerator),
 )
-"""Hard cases for batches, and real chips."""
+"""Chips on which batches are hard to split, and real chips."""
 
 batched = st.one_of(
     st.integers(2, 40), st.integers(41, 1000), st.sampled_from([96, 768, 3072, 10**6])
 )
-"""Few products, as many as attention has, and far more."""
+"""Few products, the numbers that attention has, and far more."""
 
 
 def tiling_table(gemm: Gemm, accelerator: Accelerator) -> FloatArray:
     """Lay out the tilings of one product on all cores."""
-    _, x, y, l2_bytes, l2_rate, glb_bytes, glb_rate, hbm_rate, overhead = tensor_core_pool(
-        accelerator, accelerator.num_tc
-    )
-    m, n, k = gemm.m, gemm.n, gemm.k
-    hbm_cycles = hbm_traffic_bytes(m, n, k, glb_bytes) / hbm_rate
-    tilings = np.empty((TILING_ROWS, MOST_TILINGS))
-    count = lay_out_tilings(
-        m, n, k, x, y, l2_bytes, l2_rate, glb_rate, overhead, hbm_cycles, tilings
-    )
+    tilings = np.empty(TABLE_SHAPE)
+    shape = np.array([gemm.m, gemm.n, gemm.k, 1])
+    count = lay_out_tilings(shape, tensor_core_pool(accelerator, accelerator.num_tc), tilings)
     return tilings[:, :count]
 
 
 @st.composite
 def batches_in_parts(draw: st.DrawFn, most: int = 2) -> list[int]:
-    """Split a batch into up to so many parts, most often very unequal ones."""
+    """Split a batch into at most ``most`` parts, which are often very unequal."""
     batch, cuts = draw(batched), draw(st.integers(1, most - 1))
     ends = {draw(st.one_of(st.just(1), st.integers(1, batch - 1))) for _ in range(cuts)}
     edges = [0, *sorted(ends), batch]
@@ -79,7 +57,7 @@ def batches_in_parts(draw: st.DrawFn, most: int = 2) -> list[int]:
 
 
 def assert_no_dearer_together(gemm: Gemm, accelerator: Accelerator, parts: list[int]) -> None:
-    """T(b₁ + b₂ + ...) ≤ T(b₁) + T(b₂) + ..., with every estimate made by itself."""
+    """T(b₁ + b₂ + ...) ≤ T(b₁) + T(b₂) + ..., with independent estimates."""
     together = latency_cycles(dataclasses.replace(gemm, batch=sum(parts)), accelerator)
     apart = sum(latency_cycles(dataclasses.replace(gemm, batch=b), accelerator) for b in parts)
     assert together <= apart * (1 + 1e-12)
@@ -93,7 +71,7 @@ def test_a_batch_never_costs_more_than_its_two_parts(
 ) -> None:
     """T(b₁ + b₂) ≤ T(b₁) + T(b₂) for any two parts, 1 + 767 as well as 384 + 384.
 
-    The two could run one after the other. The bar is rounding: 1e-12.
+    The two could run one after the other. Only rounding is tolerated: 1e-12.
     """
     assert_no_dearer_together(gemm, accelerator, parts)
 
@@ -102,19 +80,19 @@ def test_a_batch_never_costs_more_than_its_two_parts(
 def test_a_batch_never_costs_more_than_its_many_parts(
     gemm: Gemm, accelerator: Accelerator, parts: list[int]
 ) -> None:
-    """The same for many parts, where it is hardest.
+    """T(b₁ + b₂ + ...) ≤ T(b₁) + T(b₂) + ... for up to nine parts, on chips where it is hardest.
 
-    Products of a few tiles leave many cores idle in their last wave, so that each part likes a
-    tiling of its own; numbers of cores that are no power of two, slow and fast memories and private
-    buffers, no fill, and real GPUs are tried as well.
+    Products of a few tiles leave many cores idle in their last wave, so that each part has another
+    best tiling. The chips have numbers of cores that are no power of two, slow and fast memories
+    and private buffers, and no fill; real GPUs are tried as well.
     """
     assert_no_dearer_together(gemm, accelerator, parts)
 
 
 def one_group_cycles(tilings: FloatArray, batch: int, cores: int) -> float:
-    """Cycles of so many products with the best single tiling."""
-    arrays = np.ceil(batch * tilings[TILES] / cores) * tilings[WAVE_CYCLES]
-    return float(np.maximum(arrays, batch * tilings[MEMORY_CYCLES]).min())
+    """Cycles of a batch with the best single tiling."""
+    arrays = np.ceil(batch * tilings[Row.TILES] / cores) * tilings[Row.WAVE_CYCLES]
+    return float(np.maximum(arrays, batch * tilings[Row.MEMORY_CYCLES]).min())
 
 
 def grouped_cycles(tilings: FloatArray, batch: int, cores: int) -> float:
@@ -126,7 +104,7 @@ def grouped_cycles(tilings: FloatArray, batch: int, cores: int) -> float:
 
 
 def brute_force_cycles(tilings: FloatArray, batch: int, cores: int) -> float:
-    """Cycles of the best of all splits of a batch, by trying every one."""
+    """Cycles of the best split of a batch, found by trying every one."""
     best = np.zeros(batch + 1)
     for size in range(1, batch + 1):
         split = (best[1:size] + best[size - 1 : 0 : -1]).min(initial=np.inf)
@@ -148,9 +126,9 @@ def test_a_batch_runs_in_the_best_groups_that_there_are(
 def test_each_dataflow_runs_in_the_best_groups_that_there_are(
     gemm: Gemm, accelerator: Accelerator, batch: int, dataflow: Dataflow
 ) -> None:
-    """The same where only one dataflow is allowed."""
+    """The groups equal brute force where only one dataflow is allowed, too."""
     tilings = tiling_table(gemm, accelerator)
-    tilings = tilings[:, tilings[DATAFLOW] == dataflow]
+    tilings = tilings[:, tilings[Row.DATAFLOW] == dataflow]
     assert grouped_cycles(tilings, batch, accelerator.num_tc) == pytest.approx(
         brute_force_cycles(tilings, batch, accelerator.num_tc), rel=1e-12
     )
@@ -161,28 +139,28 @@ made_up_tilings = st.lists(
     min_size=1,
     max_size=6,
 ).map(lambda columns: np.array(columns, dtype=np.float64).T)
-"""Tiles per product, cycles per wave, memory cycles per product; full of ties."""
+"""Tiles per product, cycles per wave, memory cycles per product; many of them are equal."""
 
 
 @given(made_up_tilings, st.integers(1, 500), st.integers(1, 12))
 def test_groups_of_long_batches_on_few_cores_are_the_best(
     tilings: FloatArray, batch: int, cores: int
 ) -> None:
-    """What many times the cores adds at the best rate need not be searched: brute force agrees."""
+    """A batch is shortened by multiples of the cores before the search; brute force agrees."""
     assert grouped_cycles(tilings, batch, cores) == pytest.approx(
         brute_force_cycles(tilings, batch, cores), rel=1e-12
     )
 
 
 def column_of(group: Tiling, tilings: FloatArray) -> int:
-    """Find a tiling in the table; none is there twice with different figures."""
+    """Return the column of a tiling; equal tilings have equal figures."""
     dataflow = Dataflow[group.dataflow.upper()]
     key = np.array([dataflow, group.tile_m, group.tile_n, group.tile_k])
-    return int(np.argmax(np.all(tilings[DATAFLOW:] == key[:, np.newaxis], axis=0)))
+    return int(np.argmax(np.all(tilings[Row.DATAFLOW :] == key[:, np.newaxis], axis=0)))
 
 
 @given(small_gemms, any_accelerators, batched)
-def test_what_is_reported_belongs_to_the_plan(
+def test_table_and_groups_describe_one_plan(
     gemm: Gemm, accelerator: Accelerator, batch: int
 ) -> None:
     """Groups add up to the batch, each with its tiling, and traffic and time are their sums."""
@@ -193,13 +171,14 @@ def test_what_is_reported_belongs_to_the_plan(
     assert products.sum() == batch
     assert products[0] == products.max()
     chosen = tilings[:, [column_of(group, tilings) for group in plan]]
-    assert np.array_equal(chosen[DATAFLOW:, 0], row[Column.DATAFLOW :])
-    assert row[Column.GLB_READ_BYTES] == pytest.approx(products @ chosen[READ_BYTES], rel=1e-12)
-    assert row[Column.GLB_WRITE_BYTES] == pytest.approx(products @ chosen[WRITTEN_BYTES], rel=1e-12)
-    waves = np.ceil(products * chosen[TILES] / cores)
-    cycles = waves * chosen[WAVE_CYCLES]
+    assert row[Column.GLB_READ_BYTES] == pytest.approx(products @ chosen[Row.READ_BYTES], rel=1e-12)
+    assert row[Column.GLB_WRITE_BYTES] == pytest.approx(
+        products @ chosen[Row.WRITTEN_BYTES], rel=1e-12
+    )
+    waves = np.ceil(products * chosen[Row.TILES] / cores)
+    cycles = waves * chosen[Row.WAVE_CYCLES]
     if len(plan) > 1:
-        cycles = np.maximum(cycles, products * chosen[MEMORY_CYCLES])
+        cycles = np.maximum(cycles, products * chosen[Row.MEMORY_CYCLES])
     assert row[Column.ARRAY_CYCLES] == pytest.approx(cycles.sum(), rel=1e-12)
 
 
@@ -222,7 +201,7 @@ def test_one_product_more_is_never_faster(gemm: Gemm, accelerator: Accelerator, 
 def test_more_of_anything_is_never_slower_for_batches(
     gemm: Gemm, accelerator: Accelerator, batch: int, field: str
 ) -> None:
-    """Groups keep what holds for one product: twice the cores, buffer or bandwidth never hurt."""
+    """Twice the cores, the buffer or the bandwidth never slow a batch of products."""
     gemm = dataclasses.replace(gemm, batch=batch)
     doubled = dataclasses.replace(accelerator, **{field: 2 * getattr(accelerator, field)})
     before, after = latency_cycles(gemm, accelerator), latency_cycles(gemm, doubled)
@@ -245,7 +224,7 @@ def test_transposing_batches_on_a_square_array_changes_nothing(
 def test_batches_of_a_table_equal_single_ones_bit_for_bit(
     gemm: Gemm, accelerator: Accelerator, batches: list[int]
 ) -> None:
-    """What ran before leaves no trace in the groups of the next product."""
+    """The groups of a product do not depend on the products before it in the table."""
     products = [dataclasses.replace(gemm, batch=batch) for batch in batches]
     together = estimate_rows(products, accelerator)
     for index, product in enumerate(products):

@@ -22,7 +22,7 @@ IDEAL = Calibration(hbm_efficiency=1.0, operator_overhead_s=0.0, tile_overhead_c
 
 @given(gemms, accelerators)
 def test_utilisation_is_a_share(gemm: Gemm, accelerator: Accelerator) -> None:
-    """No operator uses more than the peak of its cores, and what binds has a name."""
+    """No product exceeds the peak of its cores, and its bound is a named resource."""
     estimate = estimate_gemm(gemm, accelerator)
     assert 0.0 < estimate.utilisation <= 1.0
     assert estimate.bound in ("compute", "glb", "hbm")
@@ -41,7 +41,7 @@ def test_the_call_overhead_is_added_once(
 
 @given(gemms, accelerators)
 def test_more_cores_are_never_slower(gemm: Gemm, accelerator: Accelerator) -> None:
-    """All cores with all of the buffer are at least as fast as one with its share."""
+    """All cores with the whole buffer are at least as fast as one core with its share."""
     one, every = estimate_gemm(gemm, accelerator, 1), estimate_gemm(gemm, accelerator)
     assert every.latency_s <= one.latency_s
 
@@ -110,7 +110,7 @@ def test_nonsense_is_refused(
 def test_vector_nonsense_is_refused(
     rows: int, columns: int, cores: int | None, message: str
 ) -> None:
-    """The same for vector operators."""
+    """Impossible sizes and cores of vector operators raise a sentence."""
     with pytest.raises(InputError, match=message):
         estimate_vector("gelu", rows, columns, load_accelerator("a100-80"), cores)
 
@@ -135,10 +135,10 @@ def ranks(values: list[float]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
 def test_order_agrees_with_sunstone_on_one_core() -> None:
     """Rank correlation with Sunstone's cycles is at least 0.95 over all rows.
 
-    The outliers are explained: it allows exact divisors only, so that primes (127, 509, 251) and
-    a vocabulary of 50,257 collapse to a few processing elements where ours round up; it spreads the
-    reduction of a 10 × 10 × 10 product over a whole array; and its private buffers hold six times
-    the bytes, which helps arrays of 256 × 256 most.
+    The outliers are explained. Sunstone allows exact divisors only, so that primes (127, 509, 251)
+    and a vocabulary of 50,257 use few processing elements, where our tiles are rounded up. It
+    spreads the reduction of a 10 × 10 × 10 product over a whole array. Its private buffers hold six
+    times the bytes, which helps arrays of 256 × 256 most.
     """
     ours, theirs = [], []
     ratio_by_shape: dict[str, list[float]] = {}

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from phaze_opt.estimator.gemm_kernel import hbm_traffic_bytes
+from phaze_opt.estimator.gemm_traffic import hbm_traffic_bytes
 from phaze_opt.estimator.tensor_core import Column
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.units import MIB
@@ -49,7 +49,7 @@ def test_a_faster_clock_is_never_slower(gemm: Gemm, accelerator: Accelerator) ->
 def test_transposing_on_a_square_array_changes_nothing(
     gemm: Gemm, accelerator: Accelerator
 ) -> None:
-    """(A·B)ᵀ = Bᵀ·Aᵀ costs the same where the array does not prefer a side."""
+    """(A·B)ᵀ = Bᵀ·Aᵀ takes as long as A·B on a square array."""
     square = dataclasses.replace(accelerator, pe_y=accelerator.pe_x, l2_tc_bytes=0)
     transposed = dataclasses.replace(gemm, m=gemm.n, n=gemm.m)
     assert latency_cycles(transposed, square) == pytest.approx(

@@ -1,0 +1,134 @@
+"""Traffic of one matrix product: HBM to global buffer, and private L2 to PE array."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+from phaze_opt.codec import data_table
+from phaze_opt.compiled import callee, compiled, inlined
+
+ELEMENT_BYTES = 2
+"""bf16 operands and results."""
+SUM_BYTES = 4
+"""fp32 partial sums."""
+BOTH_WAYS = 2.0 * SUM_BYTES
+"""Partial sums are read and written."""
+HALVINGS = 13
+"""Lengths are tried whole and cut into 2, 4, ... parts."""
+
+_ASSUMED = data_table("estimator", "tensor_core.toml")
+_REGISTERS_PER_PE = int(_ASSUMED["registers_per_pe"])
+"""Values of the held operand in each processing element."""
+_RESIDENT_SHARE = float(_ASSUMED["resident_glb_share"])
+"""Share of the global buffer for the resident block."""
+
+
+class Dataflow(IntEnum):
+    """Operand that stays in the private L2 of a core."""
+
+    OUTPUT_STATIONARY = 0
+    WEIGHT_STATIONARY = 1
+    INPUT_STATIONARY = 2
+
+
+@inlined
+def ceil_div(numerator: int, denominator: int) -> int:
+    """Divide and round up."""
+    return (numerator + denominator - 1) // denominator
+
+
+@compiled("float64(int64,int64,int64,float64)")
+def hbm_traffic_bytes(m: int, n: int, k: int, glb_bytes: float) -> float:
+    """Least HBM traffic of one product blocked through the global buffer.
+
+    The resident block takes its share of the buffer. It is a panel of whole rows of the first
+    operand while the second operand streams by, or the reverse, or a block of the result in fp32
+    while slices of both operands stream by. An operand that streams is read once for every
+    resident block.
+
+    Parameters
+    ----------
+    m, n, k
+        The product.
+    glb_bytes
+        Global buffer that the product may use.
+
+    Returns
+    -------
+    hbm_bytes
+        Both operands, as often as they are read, and the result once.
+    """
+    resident = glb_bytes * _RESIDENT_SHARE
+    first, second, result = (
+        float(ELEMENT_BYTES) * m * k,
+        float(ELEMENT_BYTES) * k * n,
+        float(ELEMENT_BYTES) * m * n,
+    )
+    best = np.inf
+    panel = int(resident // (ELEMENT_BYTES * k))
+    if panel >= m or panel >= n:
+        return first + second + result
+    if panel >= 1:
+        best = first + second * ceil_div(m, panel)
+        best = min(best, second + first * ceil_div(n, panel))
+    block = int(resident // SUM_BYTES)
+    part = 1
+    for _ in range(HALVINGS):
+        rows = min(ceil_div(m, part), block)
+        columns = min(max(block // rows, 1), n)
+        best = min(best, first * ceil_div(n, columns) + second * ceil_div(m, rows))
+        columns = min(ceil_div(n, part), block)
+        rows = min(max(block // columns, 1), m)
+        best = min(best, first * ceil_div(n, columns) + second * ceil_div(m, rows))
+        part *= 2
+    return best + result
+
+
+@callee("float64(int64,int64,int64,int64,int64,float64)")
+def moved_bytes(across_1: int, across_2: int, through: int, x: int, y: int, held: float) -> float:
+    """Least L2 traffic of one tile whose edges ``across_1 × across_2`` lie over the array.
+
+    Every processing element keeps up to `_REGISTERS_PER_PE` values of the held operand and uses
+    each value that passes through with all of them. The registers are split between the two edges
+    in the best way.
+
+    Parameters
+    ----------
+    across_1, across_2, through
+        Edges of the tile over the array, and the edge that passes through.
+    x, y
+        Edges of the array.
+    held
+        Bytes per value that passes along the second edge: an operand, or a partial sum both ways.
+    """
+    best = np.inf
+    share = 1
+    while share <= _REGISTERS_PER_PE:
+        rounds_1 = ceil_div(across_1, x * share)
+        rounds_2 = ceil_div(across_2, y * (_REGISTERS_PER_PE // share))
+        moved = float(through) * (
+            ELEMENT_BYTES * float(across_1) * rounds_2 + held * float(across_2) * rounds_1
+        )
+        best = min(best, moved)
+        share *= 2
+    return best
+
+
+@compiled("float64(int64,int64,int64,int64,int64,int64)")
+def tile_l2_bytes(dataflow: int, m: int, n: int, k: int, x: int, y: int) -> float:
+    """L2 traffic of one tile ``m × n × k`` with the operand held that takes the fewest cycles."""
+    if dataflow == Dataflow.WEIGHT_STATIONARY:
+        return moved_bytes(k, n, m, x, y, BOTH_WAYS)
+    if dataflow == Dataflow.INPUT_STATIONARY:
+        return moved_bytes(k, m, n, x, y, BOTH_WAYS)
+    moved = moved_bytes(m, n, k, x, y, float(ELEMENT_BYTES))
+    cycles = float(ceil_div(m, x)) * ceil_div(n, y) * k
+    second_stays = float(ceil_div(k, x)) * ceil_div(n, y) * m
+    if second_stays < cycles:
+        cycles = second_stays
+        moved = moved_bytes(k, n, m, x, y, BOTH_WAYS)
+    if float(ceil_div(k, x)) * ceil_div(m, y) * n < cycles:
+        moved = moved_bytes(k, m, n, x, y, BOTH_WAYS)
+    return moved
