@@ -1,4 +1,4 @@
-"""Names for the arrays of numpy that the rooms pass on; shapes and units are in the docstrings."""
+"""Types of numpy arrays. Their shapes and units stand in the docstrings of the functions."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Compile loops with numba: the one place that does.
+"""Compilation of loops with numba, for all rooms.
 
-Compiled code is kept on disk, so that only the first run on a machine pays for it; where no cache
-folder can be written it is compiled anew in every process. Floating-point operations keep their
-order: results do not depend on the machine.
+Compiled code is kept on disk, so that only the first run on a machine compiles. Where no cache
+folder can be written, every process compiles anew. Floating-point operations keep their order, so
+that results do not depend on the machine.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _njit: Any = numba.njit
 
 
 def compiled(signature: str, *, allocates: bool = True, **options: bool) -> Callable[[F], F]:
-    """Compile for one signature, or read what was compiled.
+    """Compile a function for one signature, or read its compiled code from disk.
 
     Parameters
     ----------
     signature
-        In numba's notation.
+        Types of the result and of the parameters, in numba's notation.
     allocates
         Whether the function makes arrays. If not, numba does not count references to arrays, which
-        it otherwise does with atomic operations at every call and every row taken.
+        otherwise costs atomic operations at every call and for every row of an array.
     **options
         Further options of `numba.njit`.
     """
@@ -38,7 +38,7 @@ def compiled(signature: str, *, allocates: bool = True, **options: bool) -> Call
         function.__qualname__ = f"{function.__qualname__}_{_digest(_room(function))}"
         try:
             result: F = _njit(signature, cache=True, _nrt=allocates, **options)(function)
-        except RuntimeError:  # neither the package's folder nor the user's cache can be written
+        except RuntimeError:  # numba can write neither the package's folder nor the user's cache
             result = _njit(signature, _nrt=allocates, **options)(function)
         return result
 
@@ -46,12 +46,12 @@ def compiled(signature: str, *, allocates: bool = True, **options: bool) -> Call
 
 
 def callee(signature: str) -> Callable[[F], F]:
-    """Compile a function that only compiled ones call."""
+    """Compile a function that only compiled functions call."""
     return compiled(signature, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 def inlined(function: F) -> F:
-    """Compile a function into each compiled one that calls it; it may make no arrays."""
+    """Compile a function into each compiled function that calls it; it may make no arrays."""
     result: F = _njit(forceinline=True, _nrt=False)(function)
     return result
 
@@ -63,11 +63,11 @@ def _room(function: Callable[..., Any]) -> Path:
 
 @cache
 def _digest(room: Path) -> str:
-    """Hash all files of a room that compiled code may depend on.
+    """Hash all files that the compiled code of a room may depend on.
 
     Numba's cache notices a change of the file that holds a function, but not of the files whose
-    functions it calls or whose numbers it holds. So the name under which a function is stored
-    depends on all of them.
+    functions it calls or whose numbers it reads. So the name under which a function is stored
+    contains this hash.
     """
     compiling = [
         text

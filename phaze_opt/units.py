@@ -1,4 +1,4 @@
-"""Unit prefixes, and quantities as people read them. Inside the package everything is SI."""
+"""Unit prefixes, and quantities as text. Inside the package every number is in SI units."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ FieldValue = str | float | bool | None
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where one number of a preset comes from, and how far to trust it."""
+    """Source of one number of a preset, and the confidence in it."""
 
     source: str
     confidence: Literal["high", "medium", "low"]
@@ -36,13 +36,17 @@ class Provenance:
 
 @dataclass(frozen=True)
 class AcceleratorPreset:
-    """A named accelerator and where its numbers come from.
+    """A named accelerator with the source of each of its numbers.
 
     Attributes
     ----------
+    name, description
+        Key in ``data/accelerators.toml``, and one line that says which chip it is.
+    accelerator
+        The chip.
     provenance
-        By field of `Accelerator`; those of the calibration as ``"calibration.<field>"``. A field
-        that is missing has the default of hypothetical chips.
+        Sources by field of `Accelerator`; fields of the calibration as ``"calibration.<field>"``. A
+        field without a source has its default, that of hypothetical chips.
     """
 
     name: str
@@ -109,20 +113,20 @@ def _with_fields(accelerator: Accelerator, fields: Mapping[str, FieldValue]) -> 
 
 
 def _preset(name: str, entry: Mapping[str, Any], sources: Mapping[str, str]) -> AcceleratorPreset:
-    """Split a table of the data file into the accelerator and the provenance of each number."""
-    values: dict[str, Any] = {}
-    provenance: dict[str, Provenance] = {}
+    """Split a table of the data file into the accelerator and the source of each number.
+
+    Every row of the table, and of its table ``calibration``, is value, source and confidence.
+    """
     rows = {key: row for key, row in entry.items() if key not in ("description", "calibration")}
-    for key, (value, source, confidence) in rows.items():
-        values[key] = value
-        provenance[key] = Provenance(sources[source], confidence)
-    calibration: dict[str, Any] = {}
-    for key, (value, source, confidence) in entry.get("calibration", {}).items():
-        calibration[key] = value
-        provenance[f"calibration.{key}"] = Provenance(sources[source], confidence)
-    accelerator = from_builtins(
-        {**values, "calibration": calibration}, Accelerator, f"accelerator {name!r}"
-    )
+    measured = entry.get("calibration", {})
+    values = {key: value for key, (value, _, _) in rows.items()}
+    values["calibration"] = {key: value for key, (value, _, _) in measured.items()}
+    all_rows = rows | {f"calibration.{key}": row for key, row in measured.items()}
+    provenance = {
+        key: Provenance(sources[source], confidence)
+        for key, (_, source, confidence) in all_rows.items()
+    }
+    accelerator = from_builtins(values, Accelerator, f"accelerator {name!r}")
     return AcceleratorPreset(name, entry["description"], accelerator, provenance)
 
 

@@ -98,7 +98,7 @@ def test_table_of_a_gpt3_block(benchmark: BenchmarkFixture, pools: str) -> None:
     tensor, vector = tensor_core_pools(), vector_core_pools()
     assert (len(tensor), len(vector)) == (4186, 697)
     chips = {"tensor": tensor, "vector": vector, "both": tensor + vector}[pools]
-    block("gpt3-175b")  # what is captured does not count
+    block("gpt3-175b")  # the capture is not measured
     tracemalloc.start()
     tables_of_a_block("gpt3-175b", chips)
     benchmark.extra_info["peak_mib"] = tracemalloc.get_traced_memory()[1] / MIB

@@ -1,4 +1,4 @@
-"""Calibration is per chip and per kind of link: no factor belongs to a model, row or operator."""
+"""Factors belong to a chip or a kind of link; none belongs to a model, a row or an operator."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ PER_CHIP = {
     "operator_overhead_s",
     "tile_overhead_cycles",
 }
-"""What may be calibrated of a chip: what one measures once, whatever runs on it."""
+"""Fields that may be calibrated for a chip: measured once, whatever runs on it."""
 
 PER_LINK = {"efficiency", "latency_s"}
-"""What may be calibrated of a kind of link; the other fields are what the maker states."""
+"""Fields that may be calibrated for a kind of link."""
 
 STATED_OF_LINK = {"bandwidth_bytes_per_s", "topology", "group_size", "axes"}
+"""Fields that the maker states."""
 
 PACKAGE = Path(str(resources.files("phaze_opt")))
 MEASURED = PACKAGE / "validation" / "data"
@@ -58,7 +59,7 @@ def measured_rows() -> Iterator[dict[str, str]]:
 
 
 def row_labels() -> set[str]:
-    """Return what rows and tables are called."""
+    """Return the names of measured tables, rows and models."""
     columns = ("table", "case", "model")
     return {row[column] for row in measured_rows() for column in columns if column in row}
 
@@ -74,7 +75,7 @@ def table(room: str, name: str) -> dict[str, Any]:
 
 
 def keys(value: object) -> Iterator[str]:
-    """Yield every key of nested tables that holds more than words (sources are words)."""
+    """Yield every key of nested tables whose value is not text (sources are text)."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if not isinstance(inner, str):
