@@ -2,97 +2,26 @@
 
 from __future__ import annotations
 
+import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from phaze_opt.errors import InfeasibleError, InputError
 
-from .output import print_json
+from .output import JsonOption, print_json
 
 if TYPE_CHECKING:
-    from phaze_opt.partitioning.formats import PartitionProblem, PhazeProblem
+    from phaze_opt.partitioning.formats import DnnProblem, PhazeProblem
 
-
-class Format(StrEnum):
-    """File formats."""
-
-    phaze = "phaze"
-    dnn_partitioning = "dnn-partitioning"
-
-
-class Cost(StrEnum):
-    """What a placement is judged by."""
-
-    true = "true"
-    phaze = "phaze"
-
-
-class Splits(StrEnum):
-    """Which splits are allowed."""
-
-    contiguous = "contiguous"
-    any = "any"
-
-
-class Objective(StrEnum):
-    """What is minimised."""
-
-    throughput = "throughput"
-    latency = "latency"
-
-
-def place(
-    file: Annotated[Path, typer.Argument(help="File to place.", show_default=False)],
-    format_: Annotated[Format, typer.Option("--format", help="Its format.", show_default=False)],
-    cost: Annotated[
-        Cost | None,
-        typer.Option(help="phaze format: true cost (default) or the published one."),
-    ] = None,
-    devices: Annotated[
-        int | None, typer.Option(help="phaze format: devices; else the file's.", min=1)
-    ] = None,
-    splits: Annotated[
-        Splits | None,
-        typer.Option(help="dnn-partitioning format: contiguous splits (default) or any."),
-    ] = None,
-    objective: Annotated[
-        Objective | None,
-        typer.Option(help="dnn-partitioning format: throughput (default) or latency."),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="JSON is what this command prints anyway.")
-    ] = True,
-) -> None:
-    """Place the layers of a file on devices and print the placement as JSON.
-
-    Example: phaze-opt place model.json --format phaze --cost phaze --devices 1024
-    """
-    from phaze_opt.codec import read_file
-    from phaze_opt.partitioning.formats import read_partition, read_phaze
-
-    data = read_file(file, "placement file")
-    what = f"placement file {file.name}"
-    if format_ is Format.phaze:
-        _refuse({"--splits": splits, "--objective": objective}, "dnn-partitioning")
-        problem = read_phaze(data, what)
-        if devices is not None:
-            problem = replace(problem, devices=devices)
-        by_cost = _place_published if cost is Cost.phaze else _place_true
-        _print(lambda: by_cost(problem), _NO_PLACEMENT)
-        return
-    _refuse({"--cost": cost, "--devices": devices}, "phaze")
-    partition = read_partition(data, what)
-    latency = objective is Objective.latency
-    if latency and splits is Splits.any:
-        raise InputError("--splits is any, but --objective latency allows contiguous splits only.")
-    any_split = splits is Splits.any
-    key = "latency" if latency else "max_load"
-    _print(lambda: _place_partition(partition, any_split, latency), {key: None, **_NO_SPLIT})
-
+FormatChoice = Literal["phaze", "dnn-partitioning"]
+CostChoice = Literal["true", "phaze"]
+SplitsChoice = Literal["contiguous", "any"]
+ObjectiveChoice = Literal["throughput", "latency"]
 
 _NO_PLACEMENT: dict[str, Any] = {
     "time_per_batch_s": None,
@@ -105,6 +34,53 @@ _NO_PLACEMENT: dict[str, Any] = {
 _NO_SPLIT: dict[str, Any] = {"splits": [], "bound": None, "gap": None, "solve_s": None}
 
 
+def place(
+    file: Annotated[Path, typer.Argument(help="File to place.", show_default=False)],
+    format_: Annotated[
+        FormatChoice, typer.Option("--format", help="Its format.", show_default=False)
+    ],
+    cost: Annotated[
+        CostChoice | None,
+        typer.Option(help="phaze format: true cost (default) or the published one."),
+    ] = None,
+    devices: Annotated[
+        int | None, typer.Option(help="phaze format: devices; else the file's.", min=1)
+    ] = None,
+    splits: Annotated[
+        SplitsChoice | None,
+        typer.Option(help="dnn-partitioning format: contiguous splits (default) or any."),
+    ] = None,
+    objective: Annotated[
+        ObjectiveChoice | None,
+        typer.Option(help="dnn-partitioning format: throughput (default) or latency."),
+    ] = None,
+    as_json: JsonOption = True,
+) -> None:
+    """Place the layers of a file on devices and print the placement as JSON.
+
+    Example: phaze-opt place model.json --format phaze --cost phaze --devices 1024
+    """
+    from phaze_opt.codec import read_file
+    from phaze_opt.partitioning.formats import read_dnn_partitioning, read_phaze
+
+    data = read_file(file, "placement file")
+    what = f"placement file {file.name}"
+    if format_ == "phaze":
+        _refuse({"--splits": splits, "--objective": objective}, "dnn-partitioning")
+        problem = read_phaze(data, what)
+        if devices is not None:
+            problem = replace(problem, devices=devices)
+        by_cost = _place_published if cost == "phaze" else _place_true
+        _print(lambda: by_cost(problem), _NO_PLACEMENT)
+        return
+    _refuse({"--cost": cost, "--devices": devices}, "phaze")
+    graph = read_dnn_partitioning(data, what)
+    if objective == "latency" and splits == "any":
+        raise InputError("--splits is any, but --objective latency allows contiguous splits only.")
+    key = "latency" if objective == "latency" else "max_load"
+    _print(lambda: _split(graph, key, splits), {key: None, **_NO_SPLIT})
+
+
 def _refuse(options: dict[str, object], format_name: str) -> None:
     """Refuse options of the other format."""
     for name, value in options.items():
@@ -112,8 +88,8 @@ def _refuse(options: dict[str, object], format_name: str) -> None:
             raise InputError(f"{name} belongs to the {format_name} format only.")
 
 
-def _print(solve: Any, nothing: dict[str, Any]) -> None:
-    """Print the answer; an infeasible one too, before its error ends the command."""
+def _print(solve: Callable[[], dict[str, Any]], nothing: dict[str, Any]) -> None:
+    """Print the answer; if there is none, print the reason before the error ends the command."""
     try:
         answer = solve()
     except InfeasibleError as error:
@@ -124,32 +100,20 @@ def _print(solve: Any, nothing: dict[str, Any]) -> None:
 
 def _place_published(problem: PhazeProblem) -> dict[str, Any]:
     """Solve under the published cost."""
+    from phaze_opt.codec import to_builtins
     from phaze_opt.partitioning.published import solve_published
 
-    answer = solve_published(problem)
-    stages = zip(answer.stages, answer.stage_devices, strict=True)
-    return {
-        "status": "optimal",
-        "time_per_batch_s": answer.time_per_batch_s,
-        "pipeline": answer.pipeline,
-        "data": answer.data,
-        "tensor": answer.tensor,
-        "max_load_s": answer.max_load_s,
-        "stages": [{"layers": list(layers), "devices": count} for layers, count in stages],
-        "solve_s": answer.solve_s,
-    }
+    return {"status": "optimal", **to_builtins(solve_published(problem))}
 
 
 def _place_true(problem: PhazeProblem) -> dict[str, Any]:
     """Solve under the true cost."""
-    import time
-
     from phaze_opt.codec import to_builtins
-    from phaze_opt.partitioning.true_cost import placement_problem
+    from phaze_opt.partitioning.true_cost import true_cost_problem
     from phaze_opt.placement.solve_placement import solve_placement
 
-    begin = time.perf_counter()
-    answer = solve_placement(placement_problem(problem))
+    began = time.perf_counter()
+    answer = solve_placement(true_cost_problem(problem))
     return {
         "status": "optimal",
         "time_per_batch_s": answer.time_per_batch_s,
@@ -170,26 +134,25 @@ def _place_true(problem: PhazeProblem) -> dict[str, Any]:
             for stage in answer.stages
         ],
         "time_breakdown_s": dict(answer.time_breakdown_s),
-        "solve_s": time.perf_counter() - begin,
+        "solve_s": time.perf_counter() - began,
     }
 
 
-def _place_partition(problem: PartitionProblem, any_split: bool, latency: bool) -> dict[str, Any]:
-    """Split an operator graph."""
-    from phaze_opt.partitioning.colocation import prepare
+def _split(problem: DnnProblem, key: str, splits: SplitsChoice | None) -> dict[str, Any]:
+    """Split an operator graph; ``key`` names the value that is minimised."""
     from phaze_opt.partitioning.dag import split_contiguous
+    from phaze_opt.partitioning.unit_graph import build_unit_graph
 
-    if latency or any_split:
+    graph = build_unit_graph(problem, contiguous=splits != "any")
+    if key == "max_load" and splits != "any":
+        found = split_contiguous(graph, progress=_progress())
+    else:
         from phaze_opt.partitioning.integer_program import least_latency, split_any
 
-        split = least_latency(problem) if latency else split_any(problem)
-        partition = prepare(problem, contiguous=latency)
-    else:
-        partition = prepare(problem)
-        split = split_contiguous(partition, progress=_progress())
+        found = least_latency(problem) if key == "latency" else split_any(problem)
     return {
-        "status": split.status,
-        "latency" if latency else "max_load": split.value,
+        "status": found.status,
+        key: found.value,
         "splits": [
             {
                 "device": kind,
@@ -197,21 +160,19 @@ def _place_partition(problem: PartitionProblem, any_split: bool, latency: bool) 
                 "nodes": sorted(
                     problem.nodes[member].id
                     for unit in units
-                    for member in partition.units[unit].members
+                    for member in graph.units[unit].members
                 ),
             }
-            for (kind, units), load in zip(split.devices, split.loads, strict=True)
+            for (kind, units), load in zip(found.devices, found.loads, strict=True)
         ],
-        "bound": split.bound,
-        "gap": split.gap,
-        "solve_s": split.solve_s,
+        "bound": found.bound,
+        "gap": found.gap,
+        "solve_s": found.solve_s,
     }
 
 
-def _progress() -> Any:
-    """Return what shows progress on a terminal, or nothing."""
-    import sys
-
+def _progress() -> Callable[[int, int], None] | None:
+    """Return a function that shows progress, if stderr is a terminal."""
     if not sys.stderr.isatty():
         return None
 

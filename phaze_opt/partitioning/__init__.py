@@ -1,1 +1,27 @@
-"""The published placement problems (NeurIPS 2020, Phaze) and their exact solutions."""
+"""Split the graphs of two published problem formats over devices, with proofs.
+
+Takes a file of the ``dnn-partitioning`` format (M. Tarnawski et al., NeurIPS 2020) or of the
+``phaze`` format (Phaze, ICML 2024). Gives the device of every operator
+(`dag.DeviceAssignment`) or the stages of every layer (`published.PublishedPlacement`). Only the
+command ``place`` uses this room.
+
+- `formats`: readers of both formats.
+- `unit_graph`: operators merged into units that share a device.
+- `downsets`: all downsets of a graph, hence all contiguous sets of nodes.
+- `dag`: contiguous splits with the least largest load; `dag_kernels` holds its compiled loops.
+- `integer_program`: splits that need not be contiguous, and least latency, with CP-SAT.
+- `latency`: latency of a placement of an inference graph, and simple placements.
+- `published`: the published cost and its optimum; `published_kernels` holds its compiled loops.
+- `true_cost`: a file of the ``phaze`` format as a problem for `phaze_opt.placement`.
+
+Where a formula or rule stands:
+
+- load of a device -> `dag.device_load`
+- lower bound of the largest load -> `dag.share_bound`
+- least largest load over contiguous splits -> `dag_kernels.relax_downsets`
+- latency of a placement -> `latency.finishes`; its lower bound -> `latency.longest_path`
+- load and memory of a stage under the published cost -> `published_kernels._stage`
+- time of a batch under the published cost -> `published_kernels.best_degrees`
+- constants of the published cost -> ``data/phaze_cost.toml``
+- merging of colocated operators, cycles and free operators -> `unit_graph.build_unit_graph`
+"""

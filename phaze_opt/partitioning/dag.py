@@ -1,53 +1,57 @@
 """Contiguous splits of any graph with the least largest load, by dynamic programming.
 
-Devices take the differences of nested downsets, one after the other. The load of an accelerator is
-its units' latency and, once per tensor, the transfer of every tensor that crosses its border; that
-of a CPU is latency alone. After M. Tarnawski et al., "Efficient algorithms for device placement of
-DNN graph operators" (NeurIPS 2020), with one addition: the best split of one topological order
-bounds the answer, so sets above that bound are not built at all.
+The devices, one after another, take the differences of nested downsets. The load of an accelerator
+is the latency of its units plus one transfer of every tensor with ends inside and outside; the load
+of a CPU is the latency of its units. The dynamic program is that of M. Tarnawski et al., "Efficient
+algorithms for device placement of DNN graph operators" (NeurIPS 2020), with one addition: the best
+split of one topological order is an upper bound, and sets of units above it are not built.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from phaze_opt.arrays import BoolArray, FloatArray, IntArray
+from phaze_opt.arrays import IntArray
 from phaze_opt.errors import InfeasibleError
-from phaze_opt.partitioning.colocation import Partition
-from phaze_opt.partitioning.dag_kernels import left_over, relax_downsets
+from phaze_opt.partitioning.dag_kernels import GraphArrays, Table, left_over, relax_downsets
 from phaze_opt.partitioning.downsets import Downsets, TooManyDownsetsError, enumerate_downsets
+from phaze_opt.partitioning.unit_graph import UnitGraph
 from phaze_opt.units import format_bytes
 
 MOST_DOWNSETS = 250_000
-"""Larger graphs are only split along one topological order."""
+"""A graph with more downsets is split along one topological order only."""
 
 CHUNK = 2048
-"""Downsets between two reports of progress."""
+"""Number of downsets between two reports of progress."""
 
 Progress = Callable[[int, int], None]
+"""Takes the number of downsets done, and of all downsets."""
+
+Device = tuple[str, tuple[int, ...]]
+"""Kind of a device (``"accelerator"`` or ``"cpu"``), and its units."""
 
 
 @dataclass(frozen=True)
-class Split:
-    """Units on devices.
+class DeviceAssignment:
+    """The device of every unit, with the proof.
 
     Attributes
     ----------
     devices
-        Kind (``"accelerator"`` or ``"cpu"``) and units of every device in use, in the order of the
-        graph where the split is contiguous.
+        Every device in use; in the order of the graph if the split is contiguous.
     loads
-        Of every device, in the file's unit.
+        Load of every device, in the file's unit.
+    value
+        The largest load, or the latency, whichever is minimised.
     status, bound
-        ``"optimal"`` only where no split can have a largest load (or latency) below ``value``.
+        ``"optimal"`` only where ``bound`` proves that no assignment has a value below ``value``.
     """
 
-    devices: tuple[tuple[str, tuple[int, ...]], ...]
+    devices: tuple[Device, ...]
     loads: tuple[float, ...]
     value: float
     status: str
@@ -56,162 +60,117 @@ class Split:
 
     @property
     def gap(self) -> float:
-        """``(value − bound) / value``; 0 where proven."""
+        """Relative gap ``(value − bound) / value``; 0 where proven."""
         return max(0.0, (self.value - self.bound) / self.value) if self.value > 0 else 0.0
 
 
-def device_load(partition: Partition, kind: str, units: tuple[int, ...]) -> float:
-    """Return the load of one device by the definition."""
+def device_load(graph: UnitGraph, kind: str, units: tuple[int, ...]) -> float:
+    """Return the load of a device with these units: their latency, and transfers if accelerator."""
     if kind == "cpu":
-        return sum(partition.units[unit].cpu_latency for unit in units)
+        return sum(graph.units[unit].cpu_latency for unit in units)
     inside = set(units)
     transfers = sum(
         tensor.cost
-        for tensor in partition.tensors
+        for tensor in graph.tensors
         if (tensor.producer in inside) != inside.issuperset(tensor.consumers)
         or (tensor.producer not in inside and not inside.isdisjoint(tensor.consumers))
     )
-    return sum(partition.units[unit].accelerator_latency for unit in units) + transfers
+    return sum(graph.units[unit].accelerator_latency for unit in units) + transfers
 
 
 def split_contiguous(
-    partition: Partition, most_downsets: int = MOST_DOWNSETS, progress: Progress | None = None
-) -> Split:
+    graph: UnitGraph, most_downsets: int = MOST_DOWNSETS, progress: Progress | None = None
+) -> DeviceAssignment:
     """Find the contiguous split with the least largest load.
 
     Parameters
     ----------
-    partition
+    graph
         Units and devices.
     most_downsets
-        With more downsets than that, only splits of one topological order are searched, and the
-        status is ``"feasible"``.
+        If the graph has more downsets, only splits of one topological order are searched, and the
+        status is ``"feasible"`` unless the bound of `share_bound` proves the answer.
     progress
-        Called with downsets done and in total.
+        Called after every chunk of downsets.
 
     Raises
     ------
     InfeasibleError
         If no split fits the accelerators' memory.
     """
-    begin = time.perf_counter()
-    linear = _solve(partition, _line(len(partition.units)), np.inf, None)
+    began = time.perf_counter()
+    linear = _solve(graph, _line(len(graph.units)), np.inf, None)
     try:
-        downsets = enumerate_downsets(len(partition.units), partition.edges, most_downsets)
+        downsets = enumerate_downsets(len(graph.units), graph.edges, most_downsets)
     except TooManyDownsetsError:
         if linear is None:
-            raise InfeasibleError(explain(partition)) from None
-        return _split(partition, linear, begin, proven=False)
-    known = _value(partition, linear) if linear is not None else np.inf
-    found = _solve(partition, downsets, known, progress)
+            raise InfeasibleError(why_infeasible(graph)) from None
+        return assign(graph, linear, share_bound(graph), began)
+    known = largest_load(graph, linear) if linear is not None else np.inf
+    found = _solve(graph, downsets, known, progress)
     if found is None:
-        raise InfeasibleError(explain(partition))
-    return _split(partition, found, begin, proven=True)
-
-
-def split_linearised(partition: Partition) -> Split:
-    """Find the best split of one depth-first topological order; errors as `split_contiguous`."""
-    begin = time.perf_counter()
-    found = _solve(partition, _line(len(partition.units)), np.inf, None)
-    if found is None:
-        raise InfeasibleError(explain(partition))
-    return _split(partition, found, begin, proven=False)
+        raise InfeasibleError(why_infeasible(graph))
+    return assign(graph, found, np.inf, began)
 
 
 def _line(count: int) -> Downsets:
-    """Return the downsets of one topological order: its prefixes."""
+    """Return the downsets of a chain: the prefixes of one topological order."""
     return enumerate_downsets(count, [(node, node + 1) for node in range(count - 1)])
 
 
 def _solve(
-    partition: Partition, downsets: Downsets, known: float, progress: Progress | None
-) -> list[tuple[str, tuple[int, ...]]] | None:
-    """Return the devices of the best split, if there is one not above ``known``."""
-    shape = (len(downsets), partition.accelerators + 1, partition.cpus + 1)
-    least = np.full(shape, np.inf)
-    least[0] = 0.0
-    origin = np.full(shape, -1, dtype=np.int32)
-    on_cpu = np.zeros(shape, dtype=np.bool_)
-    arrays = _arrays(partition)
-    visited = np.full(len(downsets), -1, dtype=np.int32)
-    queue = np.zeros((len(downsets), 5))
-    queued = np.zeros(len(downsets), dtype=np.int64)
-    rest = left_over(
-        downsets.grow_start,
-        downsets.grow_node,
-        downsets.grow_to,
-        np.asarray(least_latencies(partition), dtype=np.float64),
+    graph: UnitGraph, downsets: Downsets, known: float, progress: Progress | None
+) -> list[Device] | None:
+    """Return the devices of the best split, or None if every split has a load above ``known``."""
+    count = len(downsets)
+    shape = (count, graph.accelerators + 1, graph.cpus + 1)
+    table = (
+        np.full(shape, np.inf),
+        np.full(shape, -1, dtype=np.int32),
+        np.zeros(shape, dtype=np.bool_),
     )
-    for start in range(0, len(downsets), CHUNK):
-        relax_downsets(
-            start,
-            min(start + CHUNK, len(downsets)),
-            downsets.bits,
-            downsets.grow_start,
-            downsets.grow_node,
-            downsets.grow_to,
-            *arrays,
-            partition.memory_bytes,
-            known,
-            rest,
-            least,
-            origin,
-            on_cpu,
-            visited,
-            queue,
-            queued,
-        )
+    table[0][0] = 0.0
+    queue = (
+        np.full(count, -1, dtype=np.int32),
+        np.zeros(count, dtype=np.int64),
+        np.zeros((count, 5)),
+    )
+    steps = (downsets.grow_start, downsets.grow_node, downsets.grow_to)
+    arrays, memory = _arrays(graph), graph.memory_bytes
+    rest = left_over(steps, np.asarray(least_latencies(graph), dtype=np.float64))
+    for begin in range(0, count, CHUNK):
+        end = min(begin + CHUNK, count)
+        relax_downsets(begin, end, downsets.bits, steps, arrays, memory, known, rest, table, queue)
         if progress is not None:
-            progress(min(start + CHUNK, len(downsets)), len(downsets))
-    return _trace(downsets, least, origin, on_cpu)
+            progress(end, count)
+    return _walk_back(downsets, table)
 
 
-def _arrays(
-    partition: Partition,
-) -> tuple[FloatArray, IntArray, IntArray, IntArray, IntArray, FloatArray]:
-    """Return the partition as arrays.
-
-    Units (accelerator latency, CPU latency, size); per unit the tensors it touches; per tensor its
-    ends, producer first, and its cost.
-    """
-    units = np.array(
-        [(u.accelerator_latency, u.cpu_latency, u.size_bytes) for u in partition.units]
-    )
-    touching: list[list[int]] = [[] for _ in partition.units]
-    ends: list[int] = []
-    end_start = [0]
-    for index, tensor in enumerate(partition.tensors):
-        for unit in (tensor.producer, *tensor.consumers):
-            touching[unit].append(index)
-            ends.append(unit)
-        end_start.append(len(ends))
-    touch_start = np.cumsum([0, *(len(tensors) for tensors in touching)])
-    touch = [index for tensors in touching for index in tensors]
-    costs = np.array([tensor.cost for tensor in partition.tensors], dtype=np.float64)
-    return (
-        units,
-        np.asarray(touch_start, dtype=np.int64),
-        np.asarray(touch, dtype=np.int64),
-        np.asarray(end_start, dtype=np.int64),
-        np.asarray(ends, dtype=np.int64),
-        costs,
-    )
+def _arrays(graph: UnitGraph) -> GraphArrays:
+    """Return the graph as arrays."""
+    units = np.array([(u.accelerator_latency, u.cpu_latency, u.size_bytes) for u in graph.units])
+    touch_start, touch = _flatten(graph.tensors_of_unit)
+    end_start, ends = _flatten([(x.producer, *x.consumers) for x in graph.tensors])
+    costs = np.array([tensor.cost for tensor in graph.tensors], dtype=np.float64)
+    return units, touch_start, touch, end_start, ends, costs
 
 
-def _trace(
-    downsets: Downsets,
-    least: FloatArray,
-    origin: NDArray[np.int32],
-    on_cpu: BoolArray,
-) -> list[tuple[str, tuple[int, ...]]] | None:
-    """Walk back from the whole graph; of equal answers that with the fewest devices."""
+def _flatten(lists: Sequence[Sequence[int]]) -> tuple[IntArray, IntArray]:
+    """Return where each list begins (and the last one ends), and all lists one after another."""
+    start = np.cumsum([0, *map(len, lists)], dtype=np.int64)
+    return start, np.array([value for each in lists for value in each], dtype=np.int64)
+
+
+def _walk_back(downsets: Downsets, table: Table) -> list[Device] | None:
+    """Return the devices by walking back from the whole graph; the fewest among equal answers."""
+    least, origin, on_cpu = table
     last = len(downsets) - 1
     best = least[last].min()
     if not np.isfinite(best):
         return None
     options = np.argwhere(least[last] <= best)
     accelerators, cpus = min((tuple(o) for o in options), key=lambda o: (o[0] + o[1], o[1]))
-    devices: list[tuple[str, tuple[int, ...]]] = []
+    devices: list[Device] = []
     index = last
     while index != 0:
         state = index, accelerators, cpus
@@ -222,80 +181,100 @@ def _trace(
     return devices[::-1]
 
 
-def _value(partition: Partition, devices: list[tuple[str, tuple[int, ...]]]) -> float:
-    """Return the largest load."""
-    return max(device_load(partition, kind, units) for kind, units in devices)
+def largest_load(graph: UnitGraph, devices: Sequence[Device]) -> float:
+    """Return the load of the device with the largest load."""
+    return max(device_load(graph, kind, units) for kind, units in devices)
 
 
-def _split(
-    partition: Partition, devices: list[tuple[str, tuple[int, ...]]], begin: float, proven: bool
-) -> Split:
-    """Describe a split; without a proof the bound is the even share of the least work."""
-    loads = tuple(device_load(partition, kind, units) for kind, units in devices)
-    value = max(loads)
-    return Split(
+def assign(
+    graph: UnitGraph,
+    devices: Sequence[Device],
+    bound: float,
+    began: float,
+    *,
+    value: float | None = None,
+    rounding: float = 0.0,
+) -> DeviceAssignment:
+    """Describe the devices of all units.
+
+    Parameters
+    ----------
+    graph, devices
+        The units, and where they are.
+    bound
+        Lower bound on the value of every assignment.
+    began
+        Start of the search, on the clock of `time.perf_counter`.
+    value
+        What was minimised; the largest load if None.
+    rounding
+        Relative rounding of the bound: the value is proven from ``value * (1 - rounding)`` on.
+    """
+    loads = tuple(device_load(graph, kind, units) for kind, units in devices)
+    reached = max(loads) if value is None else value
+    return DeviceAssignment(
         devices=tuple(devices),
         loads=loads,
-        value=value,
-        status="optimal" if proven else "feasible",
-        bound=value if proven else min(value, share_bound(partition)),
-        solve_s=time.perf_counter() - begin,
+        value=reached,
+        status="optimal" if bound >= reached * (1.0 - rounding) else "feasible",
+        bound=min(bound, reached),
+        solve_s=time.perf_counter() - began,
     )
 
 
-def least_latencies(partition: Partition) -> list[float]:
-    """Return every unit's latency on the kind of device that runs it fastest.
+def least_latencies(graph: UnitGraph) -> list[float]:
+    """Return the latency of every unit on the kind of device that runs it fastest.
 
     Raises
     ------
     InfeasibleError
-        If there is no device that can run some unit.
+        If no device can run some unit.
     """
     latencies = [
         min(
-            unit.accelerator_latency if partition.accelerators else np.inf,
-            unit.cpu_latency if partition.cpus else np.inf,
+            unit.accelerator_latency if graph.accelerators else np.inf,
+            unit.cpu_latency if graph.cpus else np.inf,
         )
-        for unit in partition.units
+        for unit in graph.units
     ]
     if not np.isfinite(latencies).all():
-        raise InfeasibleError(explain(partition))
+        raise InfeasibleError(why_infeasible(graph))
     return latencies
 
 
-def share_bound(partition: Partition) -> float:
-    """Bound the largest load from below: the least work spread evenly over all devices."""
-    cheapest = least_latencies(partition)
-    return max(sum(cheapest) / (partition.accelerators + partition.cpus), max(cheapest))
+def share_bound(graph: UnitGraph) -> float:
+    """Bound the largest load from below, by the least work spread evenly and by each unit alone."""
+    cheapest = least_latencies(graph)
+    return max(sum(cheapest) / (graph.accelerators + graph.cpus), max(cheapest))
 
 
-def explain(partition: Partition) -> str:
-    """Say why no split fits."""
-    if partition.accelerators + partition.cpus == 0:
+def why_infeasible(graph: UnitGraph) -> str:
+    """Say in one sentence why no split fits."""
+    if graph.accelerators + graph.cpus == 0:
         return "There is neither an accelerator nor a CPU to place anything on."
-    if partition.cpus == 0:
-        for index, unit in enumerate(partition.units):
+    if graph.cpus == 0:
+        for index, unit in enumerate(graph.units):
             if np.isinf(unit.accelerator_latency):
                 return f"Unit {index} is not supported by accelerators and there is no CPU."
-    largest = max(range(len(partition.units)), key=lambda i: partition.units[i].size_bytes)
-    size_bytes = partition.units[largest].size_bytes
-    if size_bytes > partition.memory_bytes:
-        over = format_bytes(size_bytes - partition.memory_bytes)
+    largest = max(range(len(graph.units)), key=lambda i: graph.units[i].size_bytes)
+    size_bytes = graph.units[largest].size_bytes
+    if size_bytes > graph.memory_bytes:
+        over = format_bytes(size_bytes - graph.memory_bytes)
         return (
-            f"Unit {largest} (nodes {list(partition.units[largest].members)}) needs "
+            f"Unit {largest} (nodes {list(graph.units[largest].members)}) needs "
             f"{format_bytes(size_bytes)}, {over} more than the "
-            f"{format_bytes(partition.memory_bytes)} of an accelerator, and there is no CPU."
+            f"{format_bytes(graph.memory_bytes)} of an accelerator, and there is no CPU."
         )
-    total = sum(unit.size_bytes for unit in partition.units)
-    room = partition.accelerators * partition.memory_bytes
+    total = sum(unit.size_bytes for unit in graph.units)
+    room = graph.accelerators * graph.memory_bytes
     if total > room:
         return (
             f"All units together need {format_bytes(total)}, {format_bytes(total - room)} more "
-            f"than the {format_bytes(room)} of {partition.accelerators} accelerators, and there "
+            f"than the {format_bytes(room)} of {graph.accelerators} accelerators, and there "
             "is no CPU."
         )
     return (
-        f"No contiguous split over {partition.accelerators} accelerators of "
-        f"{format_bytes(partition.memory_bytes)} fits, although all units together need only "
+        f"No contiguous split over {graph.accelerators} accelerators of "
+        f"{format_bytes(graph.memory_bytes)} fits, although all units together need only "
         f"{format_bytes(total)}."
     )

@@ -1,4 +1,4 @@
-"""The inner loops of the dynamic program over downsets (`phaze_opt.partitioning.dag`)."""
+"""The compiled loops of the dynamic program over downsets (`phaze_opt.partitioning.dag`)."""
 
 from __future__ import annotations
 
@@ -6,16 +6,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phaze_opt.arrays import BoolArray, FloatArray, IntArray
-from phaze_opt.compiled import compiled
+from phaze_opt.compiled import compiled, inlined
 
 Words = NDArray[np.uint64]
 
+Steps = tuple[IntArray, IntArray, IntArray]
+"""``grow_start``, ``grow_node`` and ``grow_to`` of `downsets.Downsets`."""
+_STEPS_TYPE = "UniTuple(i8[::1], 3)"
 
-@compiled("float64[::1](int64[::1], int64[::1], int64[::1], float64[::1])")
-def left_over(
-    grow_start: IntArray, grow_node: IntArray, grow_to: IntArray, latencies: FloatArray
-) -> FloatArray:
-    """Return, per downset, the latency of the units that are not in it."""
+GraphArrays = tuple[FloatArray, IntArray, IntArray, IntArray, IntArray, FloatArray]
+"""A graph of units:
+
+- units (units, 3): accelerator latency, CPU latency, size;
+- touch_start, touch: where the tensors of each unit begin, and all their indices;
+- end_start, ends: where the ends of each tensor begin, and all ends, each producer first;
+- costs (tensors,): time of one transfer.
+"""
+_GRAPH_TYPE = "Tuple((f8[:, ::1], i8[::1], i8[::1], i8[::1], i8[::1], f8[::1]))"
+
+Table = tuple[FloatArray, NDArray[np.int32], BoolArray]
+"""The dynamic program, each (downsets, accelerators + 1, CPUs + 1): least largest load of a downset
+on these numbers of devices, the downset before its last stage, and whether that is on a CPU."""
+_TABLE_TYPE = "Tuple((f8[:, :, ::1], i4[:, :, ::1], b1[:, :, ::1]))"
+
+Queue = tuple[NDArray[np.int32], IntArray, FloatArray]
+"""Stages to grow: per downset the last one from which it was reached; the downsets in the queue;
+and of each accelerator latency, CPU latency, size, transfers, and transfers that stay."""
+_QUEUE_TYPE = "Tuple((i4[::1], i8[::1], f8[:, ::1]))"
+
+
+@compiled(f"f8[::1]({_STEPS_TYPE}, f8[::1])")
+def left_over(steps: Steps, latencies: FloatArray) -> FloatArray:
+    """Return, per downset, the sum of the latencies of the units outside it."""
+    grow_start, grow_node, grow_to = steps
     total = len(grow_start) - 1
     rest = np.full(total, latencies.sum())
     for index in range(total):
@@ -24,39 +47,28 @@ def left_over(
     return rest
 
 
-@compiled("boolean(uint64[:,::1], int64, int64, int64)")
-def _in_stage(bits: Words, smaller: int, larger: int, unit: int) -> bool:
-    """Whether a unit is in the larger downset and not in the smaller one."""
-    word, shift = unit // 64, np.uint64(unit % 64)
-    return bool((bits[larger, word] & ~bits[smaller, word]) >> shift & np.uint64(1))
-
-
-@compiled("boolean(uint64[:,::1], int64, int64)")
+@inlined
 def _member(bits: Words, downset: int, unit: int) -> bool:
     """Whether a unit is in a downset."""
     return bool(bits[downset, unit // 64] >> np.uint64(unit % 64) & np.uint64(1))
 
 
-@compiled(
-    "UniTuple(float64, 2)(uint64[:,::1], int64, int64, int64, int64[::1], int64[::1], int64[::1],"
-    " int64[::1], float64[::1])"
-)
+@inlined
+def _in_stage(bits: Words, smaller: int, larger: int, unit: int) -> bool:
+    """Whether a unit is in the larger downset and not in the smaller one."""
+    return _member(bits, larger, unit) and not _member(bits, smaller, unit)
+
+
+@inlined
 def _transfer_change(
-    bits: Words,
-    smaller: int,
-    larger: int,
-    unit: int,
-    touch_start: IntArray,
-    touch: IntArray,
-    end_start: IntArray,
-    ends: IntArray,
-    costs: FloatArray,
+    bits: Words, smaller: int, larger: int, unit: int, graph: GraphArrays
 ) -> tuple[float, float]:
-    """Return how transfers change when ``unit`` joins the rest of the stage, and how for good.
+    """Return how ``unit`` changes the transfers of the stage it joins, and how much of that stays.
 
     A tensor is moved if it is produced inside and used outside, or used inside and produced
-    outside. One that also touches the smaller downset stays moved however the stage grows.
+    outside. A tensor that also touches the smaller downset is moved however the stage grows.
     """
+    _, touch_start, touch, end_start, ends, costs = graph
     change, for_good = 0.0, 0.0
     for position in range(touch_start[unit], touch_start[unit + 1]):
         tensor = touch[position]
@@ -88,30 +100,37 @@ def _transfer_change(
     return change, for_good
 
 
-@compiled(
-    "void(int64, int64, float64, float64, float64, float64[::1], float64[:,:,::1],"
-    " int32[:,:,::1], boolean[:,:,::1])"
-)
+@inlined
+def _reachable(table: Table, downset: int, limit: float) -> bool:
+    """Whether some numbers of devices hold a downset within a load."""
+    least = table[0]
+    for a in range(least.shape[1]):
+        for c in range(least.shape[2]):
+            if least[downset, a, c] <= limit:
+                return True
+    return False
+
+
+@inlined
 def _relax(
     smaller: int,
     larger: int,
     accelerator_load: float,
     cpu_load: float,
-    known: float,
+    limit: float,
     rest: FloatArray,
-    least: FloatArray,
-    origin: NDArray[np.int32],
-    on_cpu: BoolArray,
+    table: Table,
 ) -> None:
-    """Try a stage on an accelerator and on a CPU, for all numbers of devices used before.
+    """Try a stage on an accelerator and on a CPU, for all numbers of devices used before it.
 
-    What is left must fit the devices that are left, at the load known to be reachable.
+    The units after the stage must fit on the devices that remain, each within the limit.
     """
+    least, origin, on_cpu = table
     accelerators, cpus = least.shape[1] - 1, least.shape[2] - 1
-    needed = int(np.ceil(rest[larger] / known - 1e-6)) if known > 0.0 else 0
+    needed = int(np.ceil(rest[larger] / limit - 1e-6)) if limit > 0.0 else 0
     for cpu in range(2):
         load = cpu_load if cpu else accelerator_load
-        if load > known:
+        if load > limit:
             continue
         for a in range(accelerators + cpu):
             for c in range(cpus + 1 - cpu):
@@ -126,50 +145,54 @@ def _relax(
 
 
 @compiled(
-    "void(int64, int64, uint64[:,::1], int64[::1], int64[::1], int64[::1], float64[:,::1],"
-    " int64[::1], int64[::1], int64[::1], int64[::1], float64[::1], float64, float64,"
-    " float64[::1], float64[:,:,::1], int32[:,:,::1], boolean[:,:,::1], int32[::1],"
-    " float64[:,::1], int64[::1])"
+    f"void(i8, i8, u8[:, ::1], {_STEPS_TYPE}, {_GRAPH_TYPE}, f8, f8, f8[::1], {_TABLE_TYPE},"
+    f" {_QUEUE_TYPE})",
+    allocates=False,
 )
 def relax_downsets(
     begin: int,
     end: int,
     bits: Words,
-    grow_start: IntArray,
-    grow_node: IntArray,
-    grow_to: IntArray,
-    units: FloatArray,
-    touch_start: IntArray,
-    touch: IntArray,
-    end_start: IntArray,
-    ends: IntArray,
-    costs: FloatArray,
+    steps: Steps,
+    graph: GraphArrays,
     memory: float,
     known: float,
     rest: FloatArray,
-    least: FloatArray,
-    origin: NDArray[np.int32],
-    on_cpu: BoolArray,
-    visited: NDArray[np.int32],
-    queue: FloatArray,
-    queued: IntArray,
+    table: Table,
+    queue: Queue,
 ) -> None:
     """Extend the downsets ``begin`` … ``end`` − 1 by every stage that may follow them.
 
-    Stages grow by one unit at a time, breadth first; latency, size and transfers from and to the
-    downsets before only grow, so a stage too slow or too large for both kinds of device is not
-    grown further. ``queue`` holds accelerator latency, CPU latency, size, transfers, and those of
-    them that stay, of the downsets in ``queued``.
+    A stage grows by one unit at a time, breadth first. Its latency, its size and its transfers from
+    and to earlier downsets only grow; so a stage that is too slow or too large for both kinds of
+    device grows no further.
+
+    Parameters
+    ----------
+    begin, end
+        Range of downsets.
+    bits
+        (downsets, words): members, see `downsets.Downsets`.
+    steps, graph, table, queue
+        See `Steps`, `GraphArrays`, `Table` and `Queue`.
+    memory
+        Bytes of an accelerator.
+    known
+        Upper bound on the least largest load.
+    rest
+        (downsets,): from `left_over`.
     """
+    grow_start, grow_node, grow_to = steps
+    units = graph[0]
+    visited, queued, totals = queue
     limit = known * (1.0 + 1e-9)
-    cpus = least.shape[2] > 1
-    accelerators = least.shape[1] > 1
+    accelerators, cpus = table[0].shape[1] > 1, table[0].shape[2] > 1
     for smaller in range(begin, end):
-        if not (least[smaller] <= limit).any():
+        if not _reachable(table, smaller, limit):
             continue
         head, tail = 0, 1
         queued[0] = smaller
-        queue[0, :] = 0.0
+        totals[0, :] = 0.0
         while head < tail:
             here = queued[head]
             for step in range(grow_start[here], grow_start[here + 1]):
@@ -177,26 +200,24 @@ def relax_downsets(
                 if visited[larger] == smaller:
                     continue
                 visited[larger] = smaller
-                latency = queue[head, 0] + units[unit, 0]
-                cpu_load = queue[head, 1] + units[unit, 1]
-                size = queue[head, 2] + units[unit, 2]
+                latency = totals[head, 0] + units[unit, 0]
+                cpu_load = totals[head, 1] + units[unit, 1]
+                size = totals[head, 2] + units[unit, 2]
                 fits = accelerators and latency <= limit and size <= memory
                 if not fits and not (cpus and cpu_load <= limit):
                     continue
-                change, for_good = _transfer_change(
-                    bits, smaller, larger, unit, touch_start, touch, end_start, ends, costs
-                )
-                transfers, stays = queue[head, 3] + change, queue[head, 4] + for_good
+                change, for_good = _transfer_change(bits, smaller, larger, unit, graph)
+                transfers, stays = totals[head, 3] + change, totals[head, 4] + for_good
                 fits = fits and latency + stays <= limit
                 if not fits and not (cpus and cpu_load <= limit):
                     continue
                 queued[tail] = larger
-                queue[tail, 0] = latency
-                queue[tail, 1] = cpu_load
-                queue[tail, 2] = size
-                queue[tail, 3] = transfers
-                queue[tail, 4] = stays
+                totals[tail, 0] = latency
+                totals[tail, 1] = cpu_load
+                totals[tail, 2] = size
+                totals[tail, 3] = transfers
+                totals[tail, 4] = stays
                 tail += 1
                 load = latency + transfers if fits else np.inf
-                _relax(smaller, larger, load, cpu_load, limit, rest, least, origin, on_cpu)
+                _relax(smaller, larger, load, cpu_load, limit, rest, table)
             head += 1

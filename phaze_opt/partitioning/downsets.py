@@ -1,7 +1,7 @@
-"""All downsets of a directed acyclic graph, and how one grows into the next.
+"""All downsets of a directed acyclic graph, and the steps from each to the next larger ones.
 
-A downset holds with every node all that come before it. The differences of two nested downsets are
-exactly the contiguous (convex) sets of nodes: the candidates for a pipeline stage.
+A downset is a set of nodes that holds all predecessors of its nodes. The differences of two nested
+downsets are exactly the contiguous (convex) sets of nodes: the candidates for a pipeline stage.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from phaze_opt.arrays import IntArray
 
 
 class TooManyDownsetsError(Exception):
-    """The graph has more downsets than were asked for."""
+    """The graph has more downsets than the limit of the caller."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class Downsets:
     Attributes
     ----------
     bits : (downsets, words)
-        Members as bits, 64 nodes to a word.
+        Members as bits, 64 nodes per word.
     grow_start : (downsets + 1,)
-        Where each downset's steps begin in the next two arrays.
+        Index of the first step of each downset in the next two arrays.
     grow_node, grow_to : (steps,)
-        A node that may be added, and the downset that this gives.
+        The node that a step adds, and the index of the downset with this node.
     """
 
     bits: NDArray[np.uint64]
@@ -42,7 +42,7 @@ class Downsets:
         return len(self.bits)
 
     def members(self, smaller: int, larger: int) -> list[int]:
-        """Return the nodes in one downset and not in another one inside it."""
+        """Return the nodes in the larger of two nested downsets and not in the smaller one."""
         difference = self.bits[larger] & ~self.bits[smaller]
         whole = b"".join(int(word).to_bytes(8, "little") for word in difference)
         value = int.from_bytes(whole, "little")
@@ -61,12 +61,12 @@ def enumerate_downsets(
     edges
         ``(source, destination)`` pairs of an acyclic graph.
     most
-        Largest number of downsets to list.
+        Limit on the number of downsets.
 
     Raises
     ------
     TooManyDownsetsError
-        If there are more.
+        If there are more downsets.
     """
     needs = [0] * count
     after: list[set[int]] = [set() for _ in range(count)]
@@ -79,7 +79,7 @@ def enumerate_downsets(
     ready = [sum(1 << node for node in range(count) if needs[node] == 0)]
     start, nodes, targets = [0], [], []
     position = 0
-    # The list grows while it is walked, one size after the other: a breadth-first search.
+    # Breadth first: the loop appends the downsets with one more node to the list that it walks.
     while position < len(sets):
         here, may_come = sets[position], ready[position]
         rest = may_come

@@ -1,4 +1,4 @@
-"""Readers of the two published placement formats, strict: what is wrong is named with its place.
+"""Strict readers of the two published placement formats; errors name the place in the file.
 
 ``phaze`` is the input of the solver of Phaze (ICML 2024), ``dnn-partitioning`` that of M. Tarnawski
 et al. (NeurIPS 2020).
@@ -21,7 +21,7 @@ _NUMBER = (int, float)
 
 @dataclass(frozen=True)
 class PhazeNode:
-    """A layer at one width: bytes and seconds of one microbatch on one device."""
+    """A layer at one tensor-parallel width: bytes and seconds of one microbatch on one device."""
 
     id: int
     parameter_bytes: float
@@ -33,7 +33,7 @@ class PhazeNode:
 
 @dataclass(frozen=True)
 class PhazeEdge:
-    """An activation of so many bytes between two layers, by index."""
+    """An activation between two layers, given by their indices, and its size."""
 
     source: int
     destination: int
@@ -42,16 +42,21 @@ class PhazeEdge:
 
 @dataclass(frozen=True)
 class PhazeProblem:
-    """A file of the ``phaze`` format; the nodes of every width in one topological order.
+    """The content of a file of the ``phaze`` format.
 
     Attributes
     ----------
-    memory_bytes, devices, bandwidth_bytes_per_s
-        Of one device, how many there are, and between any two of them.
+    memory_bytes
+        Memory of one device.
+    devices
+        Number of devices.
+    bandwidth_bytes_per_s
+        Bandwidth between any two devices.
     microbatches
-        Per batch over all replicas.
+        Microbatches per batch, over all replicas.
     nodes, edges
-        By tensor-parallel width; the same ids in the same order at every width.
+        Layers and activations by tensor-parallel width; ids and their topological order are equal
+        at every width.
     """
 
     memory_bytes: float
@@ -65,11 +70,24 @@ class PhazeProblem:
 
 
 @dataclass(frozen=True)
-class PartitionNode:
-    """An operator or layer of the ``dnn-partitioning`` format; times in the file's unit."""
+class DnnNode:
+    """An operator or layer of the ``dnn-partitioning`` format; times in the file's unit.
+
+    Attributes
+    ----------
+    supported
+        Whether accelerators can run it.
+    backward
+        Whether it belongs to the backward pass.
+    colocation
+        Number of its colocation class, whose operators share a device.
+    size_bytes
+        Memory that it takes on an accelerator.
+    output_cost
+        Time of one transfer of its output.
+    """
 
     id: int
-    name: str
     cpu_latency: float
     accelerator_latency: float
     supported: bool
@@ -80,18 +98,18 @@ class PartitionNode:
 
 
 @dataclass(frozen=True)
-class PartitionProblem:
-    """A file of the ``dnn-partitioning`` format; ``edges`` are pairs of indices into ``nodes``."""
+class DnnProblem:
+    """The content of a file of the ``dnn-partitioning`` format; edges are pairs of node indices."""
 
     memory_bytes: float
     accelerators: int
     cpus: int
-    nodes: tuple[PartitionNode, ...]
+    nodes: tuple[DnnNode, ...]
     edges: tuple[tuple[int, int], ...]
 
 
 class _Reader:
-    """Takes values out of one JSON object and knows where it is in the file."""
+    """Reads values from one JSON object; its errors name the place of the object in the file."""
 
     def __init__(self, plain: object, place: str) -> None:
         if not isinstance(plain, dict):
@@ -144,10 +162,7 @@ class _Reader:
 
     def items(self, key: str) -> list[Any]:
         """Return a list."""
-        value = self.value(key)
-        if not isinstance(value, list):
-            raise InputError(f"{self.place}: {key} must be a list, but is {_kind(value)}.")
-        return value
+        return _list(self.value(key), f"{self.place}: {key}")
 
     def mapping(self, key: str) -> dict[str, Any]:
         """Return an object."""
@@ -162,13 +177,13 @@ def read_phaze(data: bytes, what: str) -> PhazeProblem:
     data
         The file's bytes.
     what
-        What the file is called in errors.
+        Name of the file in errors.
 
     Raises
     ------
     InputError
-        If something is missing, of the wrong kind, negative, duplicate, dangling or cyclic, or the
-        widths have different layers.
+        If a key is missing, a value has the wrong type or is negative, an id is there twice, an
+        edge ends at no node, the edges form a cycle, or the widths have different layers.
     """
     top = _Reader(_decode(data, what), what)
     widths = _widths(top)
@@ -205,7 +220,7 @@ def read_phaze(data: bytes, what: str) -> PhazeProblem:
     )
 
 
-def read_partition(data: bytes, what: str) -> PartitionProblem:
+def read_dnn_partitioning(data: bytes, what: str) -> DnnProblem:
     """Read the ``dnn-partitioning`` format; parameters and errors as `read_phaze`."""
     top = _Reader(_decode(data, what), what)
     entries = top.items("nodes")
@@ -220,15 +235,15 @@ def read_partition(data: bytes, what: str) -> PartitionProblem:
     for index, entry in enumerate(top.items("edges")):
         reader = _Reader(entry, f"{what}: edges[{index}]")
         source, destination = _ends(reader, index_of.keys())
-        # The cost belongs to the source; where a file has several for one, the largest counts.
+        # The cost belongs to the source; if the edges of a source differ, the largest cost counts.
         costs[source] = max(costs.get(source, 0.0), reader.number("cost"))
         edges.append((index_of[source], index_of[destination]))
     _check_acyclic(edges, ids, f"{what}: edges")
-    return PartitionProblem(
+    return DnnProblem(
         memory_bytes=top.number("maxSizePerFPGA"),
         accelerators=top.integer("maxFPGAs", least=0),
         cpus=top.integer("maxCPUs", least=0),
-        nodes=tuple(_partition_node(reader, costs) for reader in readers),
+        nodes=tuple(_dnn_node(reader, costs) for reader in readers),
         edges=tuple(sorted(set(edges))),
     )
 
@@ -240,8 +255,15 @@ def _decode(data: bytes, what: str) -> object:
         raise InputError(f"{what} is not valid JSON: {error}.") from None
 
 
+def _list(value: object, place: str) -> list[Any]:
+    """Refuse a JSON value that is no list."""
+    if not isinstance(value, list):
+        raise InputError(f"{place} must be a list, but is {_kind(value)}.")
+    return value
+
+
 def _kind(value: object) -> str:
-    """Name a JSON value as people do."""
+    """Name the kind of a JSON value."""
     names = {dict: "an object", list: "a list", str: "a string", type(None): "null"}
     return names.get(type(value), repr(value))
 
@@ -265,11 +287,10 @@ def _widths(top: _Reader) -> dict[int, str]:
 
 def _phaze_nodes(plain: object, place: str) -> list[PhazeNode]:
     """Return the nodes of one width."""
-    if not isinstance(plain, list):
-        raise InputError(f"{place} must be a list, but is {_kind(plain)}.")
-    if not plain:
+    entries = enumerate(_list(plain, place))
+    nodes = [_phaze_node(_Reader(entry, f"{place}[{i}]")) for i, entry in entries]
+    if not nodes:
         raise InputError(f"{place} is empty.")
-    nodes = [_phaze_node(_Reader(entry, f"{place}[{i}]")) for i, entry in enumerate(plain)]
     _refuse_duplicates([node.id for node in nodes], place)
     return nodes
 
@@ -287,10 +308,8 @@ def _phaze_node(reader: _Reader) -> PhazeNode:
 
 def _phaze_edges(plain: object, ids: set[int], place: str) -> list[tuple[int, int, float]]:
     """Return (source id, destination id, bytes) of one width."""
-    if not isinstance(plain, list):
-        raise InputError(f"{place} must be a list, but is {_kind(plain)}.")
     found = []
-    for index, entry in enumerate(plain):
+    for index, entry in enumerate(_list(plain, place)):
         reader = _Reader(entry, f"{place}[{index}]")
         source, destination = _ends(reader, ids)
         found.append((source, destination, reader.number("communicationCost")))
@@ -331,10 +350,10 @@ def _check_acyclic(edges: Iterable[tuple[int, int]], ids: Sequence[int], place: 
 def _topological(
     nodes: Sequence[PhazeNode], edges: Mapping[int, list[tuple[int, int, float]]], place: str
 ) -> list[int]:
-    """Return the ids in an order that suits the edges of all widths, whatever the ids are.
+    """Return the ids in a topological order for the edges of all widths.
 
-    Depth first: among the nodes that may come next the deepest, then the costliest, then the one
-    of which the file speaks first.
+    Depth first and independent of the ids: among the nodes that may come next the deepest one, of
+    these the costliest, of these the first one in the file.
     """
     index_of = {node.id: index for index, node in enumerate(nodes)}
     pairs = {(index_of[s], index_of[d]) for found in edges.values() for s, d, _ in found}
@@ -366,7 +385,7 @@ def _weight(node: PhazeNode) -> tuple[float, ...]:
 def _ordered(
     nodes: Sequence[PhazeNode], edges: Sequence[tuple[int, int, float]], order: Sequence[int]
 ) -> tuple[tuple[PhazeNode, ...], tuple[PhazeEdge, ...]]:
-    """Put nodes in the order of these ids and make edges of indices."""
+    """Put nodes in the order of ``order``, and write edges with indices instead of ids."""
     by_id = {node.id: node for node in nodes}
     placed = tuple(by_id[identifier] for identifier in order)
     position = {node.id: index for index, node in enumerate(placed)}
@@ -374,12 +393,11 @@ def _ordered(
     return placed, tuple(sorted(named, key=lambda e: (e.source, e.destination, e.bytes)))
 
 
-def _partition_node(reader: _Reader, costs: Mapping[int, float]) -> PartitionNode:
+def _dnn_node(reader: _Reader, costs: Mapping[int, float]) -> DnnNode:
     identifier = reader.integer("id")
     has_class = reader.plain.get("colorClass") is not None
-    return PartitionNode(
+    return DnnNode(
         id=identifier,
-        name=str(reader.plain.get("name", identifier)),
         cpu_latency=reader.number("cpuLatency"),
         accelerator_latency=reader.number("fpgaLatency"),
         supported=reader.flag("supportedOnFpga"),

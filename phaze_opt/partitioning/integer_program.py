@@ -2,8 +2,8 @@
 
 The two programs are those of M. Tarnawski et al., "Efficient algorithms for device placement of
 DNN graph operators" (NeurIPS 2020), sections 3 and 4. Costs are rounded down to integers, so that
-the solver's bound holds for the true costs; the reported value is computed from the true ones.
-The effort is limited in CP-SAT's deterministic seconds, so the same input gives the same answer.
+the solver's bound holds for the costs without rounding, from which the reported value is computed.
+CP-SAT's deterministic seconds limit the effort, so that equal inputs give equal answers.
 """
 
 from __future__ import annotations
@@ -14,98 +14,111 @@ from collections.abc import Sequence
 from typing import Any
 
 from phaze_opt.errors import InfeasibleError, InputError
-from phaze_opt.partitioning.colocation import Partition, prepare
-from phaze_opt.partitioning.dag import Split, device_load, explain, share_bound, split_contiguous
-from phaze_opt.partitioning.formats import PartitionProblem
+from phaze_opt.partitioning.dag import (
+    Device,
+    DeviceAssignment,
+    assign,
+    largest_load,
+    share_bound,
+    split_contiguous,
+    why_infeasible,
+)
+from phaze_opt.partitioning.formats import DnnProblem
 from phaze_opt.partitioning.latency import CPU, finishes, greedy, latency_of, longest_path
+from phaze_opt.partitioning.unit_graph import UnitGraph, build_unit_graph
 
 STEPS = 10**9
-"""Integer steps in the value of the first known answer: rounding loses less than 1e-6 of it."""
+"""Integer steps in the value of the first known assignment: rounding loses less than 1e-6 of it."""
 
 PROVEN = 1e-6
-"""Relative gap at which an answer counts as proven, in view of the rounding."""
+"""Relative gap up to which an assignment counts as proven, because of the rounding."""
 
 DETERMINISTIC_S = 8.0
 """Default effort, in CP-SAT's deterministic seconds."""
 
 
-def split_any(problem: PartitionProblem, deterministic_s: float = DETERMINISTIC_S) -> Split:
+def split_any(problem: DnnProblem, deterministic_s: float = DETERMINISTIC_S) -> DeviceAssignment:
     """Find the split with the least largest load, contiguous or not.
 
     Parameters
     ----------
     problem
-        As read.
+        The file's content.
     deterministic_s
-        Largest effort; the answer is never worse than the best contiguous one.
+        Largest effort. The answer is never worse than the best contiguous split.
 
     Raises
     ------
     InfeasibleError
         If no split fits, or none is known and none was found within the effort.
     """
-    begin = time.perf_counter()
-    partition = prepare(problem, contiguous=False)
-    least = share_bound(partition)
-    known = _contiguous_devices(problem, partition)
-    values = [_largest_load(partition, known)] if known is not None else []
-    if values and values[0] <= least:
-        return _split(partition, _given(known), values[0], begin)
-    model = _Model(partition, values[0] if values else None)
-    model.minimise_load(least)
-    found, bound = model.solve(known, deterministic_s)
-    options = [device for device in (known, found) if device is not None]
+    began = time.perf_counter()
+    graph = build_unit_graph(problem, contiguous=False)
+    least = share_bound(graph)
+    known = _contiguous_devices(problem, graph)
+    value = None if known is None else largest_load(graph, _group_by_device(known))
+    found, bound = None, least
+    if value is None or value > least:
+        model = _Model(graph, value)
+        model.minimise_load(least)
+        found, proven = model.solve(known, deterministic_s)
+        bound = max(proven, least)
+    options = [_group_by_device(device) for device in (known, found) if device is not None]
     if not options:
-        raise InfeasibleError(explain(partition))
-    best = min(options, key=lambda device: _largest_load(partition, device))
-    return _split(partition, best, max(bound, least), begin)
+        raise InfeasibleError(why_infeasible(graph))
+    best = min(options, key=lambda devices: largest_load(graph, devices))
+    return assign(graph, best, bound, began, rounding=PROVEN)
 
 
-def least_latency(problem: PartitionProblem, deterministic_s: float = DETERMINISTIC_S) -> Split:
+def least_latency(
+    problem: DnnProblem, deterministic_s: float = DETERMINISTIC_S
+) -> DeviceAssignment:
     """Find the placement of an inference graph with the least latency of one sample.
 
     Parameters
     ----------
     problem
-        As read; without backward operators.
+        The file's content, without backward operators.
     deterministic_s
-        Largest effort; the answer is never worse than the greedy ones.
+        Largest effort. The answer is never worse than the greedy placements.
 
     Raises
     ------
     InputError
         If there are backward operators.
     InfeasibleError
-        If nothing fits.
+        If no placement fits.
     """
-    begin = time.perf_counter()
+    began = time.perf_counter()
     if any(node.backward for node in problem.nodes):
         raise InputError(
             "Latency is defined for inference graphs, but this one has backward nodes."
         )
-    partition = prepare(problem)
-    least = longest_path(partition)
-    known = greedy(partition)
-    value = latency_of(partition, known)
+    graph = build_unit_graph(problem)
+    least = longest_path(graph)
+    known = greedy(graph)
+    value = latency_of(graph, known)
     hint = known if math.isfinite(value) else None
-    model = _Model(partition, value if hint is not None else None)
+    model = _Model(graph, value if hint is not None else None)
     model.minimise_latency()
     found, bound = model.solve(hint, deterministic_s)
     options = [device for device in (hint, found) if device is not None]
-    best = min(options, key=lambda device: latency_of(partition, device), default=None)
-    if best is None or math.isinf(latency_of(partition, best)):
-        raise InfeasibleError(explain(partition))
-    return _split(partition, best, max(bound, least), begin, latency_of(partition, best))
+    best = min(options, key=lambda device: latency_of(graph, device), default=None)
+    if best is None or math.isinf(latency_of(graph, best)):
+        raise InfeasibleError(why_infeasible(graph))
+    return assign(
+        graph,
+        _group_by_device(best),
+        max(bound, least),
+        began,
+        value=latency_of(graph, best),
+        rounding=PROVEN,
+    )
 
 
-def _given(device: list[int] | None) -> list[int]:
-    assert device is not None
-    return device
-
-
-def _contiguous_devices(problem: PartitionProblem, partition: Partition) -> list[int] | None:
-    """Return the device of every unit in the best contiguous split, if there is one."""
-    contiguous = prepare(problem)
+def _contiguous_devices(problem: DnnProblem, graph: UnitGraph) -> list[int] | None:
+    """Return the device of every unit in the best contiguous split, or None."""
+    contiguous = build_unit_graph(problem)
     try:
         split = split_contiguous(contiguous)
     except InfeasibleError:
@@ -118,11 +131,11 @@ def _contiguous_devices(problem: PartitionProblem, partition: Partition) -> list
         number = accelerators if kind != "cpu" else 1 - cpus
         for unit in units:
             device_of.update(dict.fromkeys(contiguous.units[unit].members, number))
-    return [device_of[unit.members[0]] for unit in partition.units]
+    return [device_of[unit.members[0]] for unit in graph.units]
 
 
-def _devices(device: Sequence[int]) -> list[tuple[str, tuple[int, ...]]]:
-    """Group units by device."""
+def _group_by_device(device: Sequence[int]) -> list[Device]:
+    """Group units by the number of their device; accelerators come first."""
     return [
         (
             "cpu" if number <= CPU else "accelerator",
@@ -132,39 +145,21 @@ def _devices(device: Sequence[int]) -> list[tuple[str, tuple[int, ...]]]:
     ]
 
 
-def _largest_load(partition: Partition, device: Sequence[int]) -> float:
-    return max(device_load(partition, kind, units) for kind, units in _devices(device))
-
-
-def _split(
-    partition: Partition,
-    device: Sequence[int],
-    bound: float,
-    begin: float,
-    value: float | None = None,
-) -> Split:
-    """Describe a placement; what is within the rounding of its bound is proven."""
-    devices = _devices(device)
-    loads = tuple(device_load(partition, kind, units) for kind, units in devices)
-    reached = max(loads) if value is None else value
-    proven = bound >= reached * (1.0 - PROVEN)
-    return Split(
-        devices=tuple(devices),
-        loads=loads,
-        value=reached,
-        status="optimal" if proven else "feasible",
-        bound=min(bound, reached),
-        solve_s=time.perf_counter() - begin,
-    )
-
-
 class _Model:
-    """One integer program: which unit is on which device, and what that costs."""
+    """One integer program: a boolean per unit and device, and the cost of the devices.
 
-    def __init__(self, partition: Partition, known: float | None) -> None:
+    Parameters
+    ----------
+    graph
+        Units and devices.
+    known
+        Value of a known assignment, if there is one; it sets the length of an integer step.
+    """
+
+    def __init__(self, graph: UnitGraph, known: float | None) -> None:
         from ortools.sat.python import cp_model
 
-        self.partition = partition
+        self.graph = graph
         self.cp_model = cp_model
         self.model: Any = cp_model.CpModel()
         largest = known if known is not None else self._worst()
@@ -176,25 +171,25 @@ class _Model:
         self.times: dict[str, Any] = {}
 
     def _worst(self) -> float:
-        """Return a value that no sensible answer exceeds."""
-        finite = [u.accelerator_latency for u in self.partition.units]
+        """Return an upper bound on the value of the best assignment."""
+        finite = [u.accelerator_latency for u in self.graph.units]
         total = sum(latency for latency in finite if math.isfinite(latency))
-        total += sum(unit.cpu_latency for unit in self.partition.units)
-        return total + 2 * sum(tensor.cost for tensor in self.partition.tensors)
+        total += sum(unit.cpu_latency for unit in self.graph.units)
+        return total + 2 * sum(tensor.cost for tensor in self.graph.tensors)
 
     def _steps(self, cost: float) -> int:
         """Round a cost down to integer steps."""
         return int(min(cost / self.step, 8 * STEPS))
 
     def _add_devices(self, numbers: Sequence[int]) -> None:
-        """Put every unit on exactly one device that can run it, within the memory."""
-        for index, unit in enumerate(self.partition.units):
+        """Put every unit on exactly one device that supports it, within the memory."""
+        for index, unit in enumerate(self.graph.units):
             possible = [n for n in numbers if n <= CPU or math.isfinite(unit.accelerator_latency)]
             self.on.append({n: self.model.new_bool_var(f"on{index}_{n}") for n in possible})
             self.model.add_exactly_one(self.on[-1].values())
-        room = int(self.partition.memory_bytes)
-        # Sizes are rounded up to bytes: what the program accepts fits.
-        sizes = [math.ceil(unit.size_bytes) for unit in self.partition.units]
+        room = int(self.graph.memory_bytes)
+        # Sizes are rounded up to bytes, so that the units of a solution fit.
+        sizes = [math.ceil(unit.size_bytes) for unit in self.graph.units]
         for number in numbers:
             if number > CPU:
                 held = sum(
@@ -203,9 +198,9 @@ class _Model:
                 self.model.add(held <= room)
 
     def _transfer_steps(self, number: int) -> Any:
-        """Return the transfers of an accelerator: every tensor that crosses its border, once."""
+        """Return one transfer of each tensor with ends inside and outside an accelerator."""
         terms = []
-        for index, tensor in enumerate(self.partition.tensors):
+        for index, tensor in enumerate(self.graph.tensors):
             steps = self._steps(tensor.cost)
             if steps == 0:
                 continue
@@ -223,7 +218,7 @@ class _Model:
         """Return the latency of the units on a device."""
         latencies = [
             unit.cpu_latency if number <= CPU else unit.accelerator_latency
-            for unit in self.partition.units
+            for unit in self.graph.units
         ]
         return sum(
             self._steps(latency) * on[number]
@@ -233,22 +228,22 @@ class _Model:
 
     def minimise_load(self, bound: float) -> None:
         """Minimise the largest load."""
-        accelerators = list(range(1, self.partition.accelerators + 1))
-        cpus = [-number for number in range(self.partition.cpus)]
+        accelerators = list(range(1, self.graph.accelerators + 1))
+        cpus = [-number for number in range(self.graph.cpus)]
         self._add_devices(accelerators + cpus)
         for number in accelerators:
             load = self._work_steps(number) + self._transfer_steps(number)
             self.model.add(load <= self.objective)
         for number in cpus:
             self.model.add(self._work_steps(number) <= self.objective)
-        lost = len(self.partition.units) + len(self.partition.tensors)
+        lost = len(self.graph.units) + len(self.graph.tensors)
         self.model.add(self.objective >= max(0, self._steps(bound) - lost))
         self.model.minimize(self.objective)
 
     def minimise_latency(self) -> None:
-        """Minimise when the last unit is available."""
-        accelerators = list(range(1, self.partition.accelerators + 1))
-        self._add_devices(accelerators + ([CPU] if self.partition.cpus else []))
+        """Minimise the time at which the output of the last unit is available."""
+        accelerators = list(range(1, self.graph.accelerators + 1))
+        self._add_devices(accelerators + ([CPU] if self.graph.cpus else []))
         times = self.times = {
             name: self.model.new_int_var(0, self.horizon, name)
             for name in [f"start{number}" for number in accelerators]
@@ -262,22 +257,22 @@ class _Model:
             for unit, on in enumerate(self.on):
                 if number in on:
                     self.model.add(times[f"ready{unit}"] == finish).only_enforce_if(on[number])
-        for source, destination in self.partition.edges:
+        for source, destination in self.graph.edges:
             self._add_precedence(source, destination, times)
         for unit, on in enumerate(self.on):
             ready = times[f"ready{unit}"]
             self.model.add(ready <= self.objective)
             if CPU in on:
-                latency = self._steps(self.partition.units[unit].cpu_latency)
+                latency = self._steps(self.graph.units[unit].cpu_latency)
                 self.model.add(ready >= latency).only_enforce_if(on[CPU])
         self.model.minimize(self.objective)
 
     def _add_precedence(self, source: int, destination: int, times: dict[str, Any]) -> None:
-        """Let a unit, or the subgraph that it is in, wait for an input from elsewhere."""
+        """Let a unit on the CPUs, or the subgraph of its accelerator, wait for a predecessor."""
         before = times[f"ready{source}"]
         for number, here in self.on[destination].items():
             if number == CPU:
-                latency = self._steps(self.partition.units[destination].cpu_latency)
+                latency = self._steps(self.graph.units[destination].cpu_latency)
                 after = times[f"ready{destination}"]
                 self.model.add(after >= before + latency).only_enforce_if(here)
                 continue
@@ -289,14 +284,14 @@ class _Model:
     def solve(
         self, hint: Sequence[int] | None, deterministic_s: float
     ) -> tuple[list[int] | None, float]:
-        """Return the best placement found, if any, and a bound in the file's unit."""
+        """Return the best device of every unit, or None, and a bound in the file's unit."""
         if hint is not None:
             self._add_hint(hint)
         solver = self.cp_model.CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = 0
-        # Interleaved, one worker runs neighbourhood searches beside the proof, reproducibly.
-        # Breaking the symmetry of equal devices would make the known placement useless as a start.
+        # With interleaving, one worker alternates reproducibly between neighbourhood searches and
+        # the proof. With symmetry breaking among equal devices, the hint would be infeasible.
         solver.parameters.interleave_search = True
         solver.parameters.symmetry_level = 0
         solver.parameters.max_deterministic_time = deterministic_s
@@ -310,18 +305,18 @@ class _Model:
         return device, max(0.0, solver.best_objective_bound) * self.step
 
     def _add_hint(self, device: Sequence[int]) -> None:
-        """Start from a known placement: every variable gets its value there."""
+        """Hint at a known assignment, with the value of every variable."""
         for on, where in zip(self.on, device, strict=True):
             for number, variable in on.items():
                 self.model.add_hint(variable, number == where)
         for (index, number), variable in self.moved.items():
-            tensor = self.partition.tensors[index]
+            tensor = self.graph.tensors[index]
             inside = {device[unit] == number for unit in (tensor.producer, *tensor.consumers)}
             self.model.add_hint(variable, len(inside) > 1)
         if not self.times:
             return
-        known = finishes(self.partition, device, self._steps)
-        for number in range(1, self.partition.accelerators + 1):
+        known = finishes(self.graph, device, self._steps)
+        for number in range(1, self.graph.accelerators + 1):
             start, finish = map(int, known.get(-number, (0, 0)))
             self.model.add_hint(self.times[f"start{number}"], start)
             self.model.add_hint(self.times[f"finish{number}"], finish)

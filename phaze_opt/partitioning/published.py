@@ -1,14 +1,14 @@
-"""The placement problem as Phaze (ICML 2024) states it, solved for any layer graph.
+"""The placement problem as Phaze (ICML 2024) states it, solved exactly for any layer graph.
 
-The rules, for a stage that is the s-th from the end: a layer's forward starts when its
-predecessors in the stage have finished and the tensors from outside have arrived, and the stage's
-forward ends with its last layer; the backward mirrors it. Under recompute every stage but the last
-runs its forward again before the backward. It holds ``s − 1`` stashes beside one set of
-activations. A batch takes ``(m + p − 1) · largest load`` and the synchronisation of the first
-stage's parameters. Layers without any tensor-parallel one on their stage take a single device.
+The rules for a stage that is the s-th from the end: the forward of a layer starts when its
+predecessors in the stage have finished and the tensors from other stages have arrived, and the
+forward of the stage ends with its last layer; the backward mirrors the forward. Under recompute
+every stage but the last runs its forward again before its backward. A stage holds ``s − 1`` stashes
+and one set of activations. A batch takes ``(m + p − 1) · largest load`` plus the synchronisation of
+the first stage's parameters. A stage without tensor-parallel layers takes a single device.
 
-The published program refuses branching; here stages are differences of downsets, which for a chain
-are its intervals.
+The published program refuses graphs with branches. Here stages are differences of downsets; in a
+chain these are its intervals.
 """
 
 from __future__ import annotations
@@ -16,23 +16,33 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 
+from phaze_opt.arrays import FloatArray
 from phaze_opt.codec import data_table, from_builtins
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.partitioning.downsets import Downsets, TooManyDownsetsError, enumerate_downsets
 from phaze_opt.partitioning.formats import PhazeProblem
-from phaze_opt.partitioning.published_kernels import best_degrees, split_table
+from phaze_opt.partitioning.published_kernels import LayerArrays, best_degrees, split_table
 from phaze_opt.units import format_bytes
 
 MOST_DOWNSETS = 20_000
-"""Largest layer graph that is solved; its pairs of downsets are walked through."""
+"""Most downsets of a layer graph that is solved; the time grows with the square of their number."""
 
 
 @dataclass(frozen=True)
 class PublishedCost:
-    """Constants of the published cost, see ``data/phaze_cost.toml``."""
+    """Constants of the published cost, from ``data/phaze_cost.toml``.
+
+    Attributes
+    ----------
+    synchronisation_volume
+        Bytes that synchronisation moves per byte of parameters, times (d − 1) / d.
+    parameter_copies
+        Bytes of memory per byte of parameters, by optimizer.
+    """
 
     source: str
     synchronisation_volume: float
@@ -40,30 +50,29 @@ class PublishedCost:
 
 
 @dataclass(frozen=True)
-class PublishedPlacement:
-    """The best placement under the published cost.
+class PublishedStage:
+    """The ids of a stage's layers in the file, and its devices per replica."""
 
-    Attributes
-    ----------
-    stages
-        Ids of the layers of each stage, first stage first.
-    stage_devices
-        Devices of each stage, per replica.
-    """
+    layers: tuple[int, ...]
+    devices: int
+
+
+@dataclass(frozen=True)
+class PublishedPlacement:
+    """The best placement under the published cost: degrees, largest load, stages in order."""
 
     time_per_batch_s: float
     pipeline: int
     data: int
     tensor: int
-    stages: tuple[tuple[int, ...], ...]
-    stage_devices: tuple[int, ...]
     max_load_s: float
+    stages: tuple[PublishedStage, ...]
     solve_s: float
 
 
 @dataclass(frozen=True)
-class _Answer:
-    """The best placement at one width, stages as indices of nested downsets."""
+class _WidthPlacement:
+    """The best placement at one width; ``chain`` holds the indices of nested downsets."""
 
     time_s: float
     tensor: int
@@ -91,29 +100,30 @@ def solve_published(problem: PhazeProblem) -> PublishedPlacement:
     """
     placement = _search(problem)
     if placement is None:
-        raise InfeasibleError(_explain(problem))
+        raise InfeasibleError(_why_infeasible(problem))
     return placement
 
 
 def _search(problem: PhazeProblem) -> PublishedPlacement | None:
-    """Return the best placement over all widths, if there is any."""
-    begin = time.perf_counter()
-    found: list[_Answer] = []
+    """Return the best placement over all widths, or None."""
+    began = time.perf_counter()
+    found: list[_WidthPlacement] = []
     known: dict[frozenset[tuple[int, int]], Downsets] = {}
     for width in sorted(problem.nodes):
         pairs = frozenset((edge.source, edge.destination) for edge in problem.edges[width])
         if pairs not in known:
             known[pairs] = _downsets(len(problem.nodes[width]), pairs)
-        answer = _solve_width(problem, width, known[pairs])
-        if answer is not None:
-            found.append(answer)
+        placement = _solve_width(problem, width, known[pairs])
+        if placement is not None:
+            found.append(placement)
     if not found:
         return None
-    best = min(found, key=lambda answer: answer.time_s)
-    return _describe(problem, best, time.perf_counter() - begin)
+    best = min(found, key=lambda placement: placement.time_s)
+    return _describe(problem, best, time.perf_counter() - began)
 
 
 def _downsets(count: int, pairs: frozenset[tuple[int, int]]) -> Downsets:
+    """Enumerate downsets, or raise an `InfeasibleError` if there are too many."""
     try:
         return enumerate_downsets(count, sorted(pairs), MOST_DOWNSETS)
     except TooManyDownsetsError:
@@ -123,9 +133,35 @@ def _downsets(count: int, pairs: frozenset[tuple[int, int]]) -> Downsets:
         ) from None
 
 
-def _solve_width(problem: PhazeProblem, width: int, downsets: Downsets) -> _Answer | None:
-    """Return the best placement at one width, if there is any."""
-    nodes, edges = problem.nodes[width], problem.edges[width]
+def _solve_width(problem: PhazeProblem, width: int, downsets: Downsets) -> _WidthPlacement | None:
+    """Return the best placement at one width, or None."""
+    layers = _layer_arrays(problem, width, downsets)
+    unsplit = layers[0][:, 4]
+    # Stages on a single device are counted apart, but at width 1 every stage is on one.
+    single = int(unsplit.sum()) if width > 1 else 0
+    bandwidth = problem.bandwidth_bytes_per_s
+    most_stages = min(len(unsplit), problem.devices)
+    following, first = split_table(
+        layers, bandwidth, problem.memory_bytes, problem.recompute, most_stages, single
+    )
+    synchronisation_s = _synchronisation_s(problem, width, downsets)
+    time_s, data, stages, singles, index = best_degrees(
+        first, synchronisation_s, width, problem.devices, problem.microbatches
+    )
+    if not np.isfinite(time_s):
+        return None
+    load_s = float(first[stages, singles, index])
+    chain = [0, index]
+    while chain[-1] != len(downsets) - 1:
+        if single and unsplit[downsets.members(chain[-2], chain[-1])].all():
+            singles -= 1
+        stages -= 1
+        chain.append(int(following[chain[-1], stages, singles]))
+    return _WidthPlacement(float(time_s), width, int(data), load_s, downsets, tuple(chain))
+
+
+def _layer_arrays(problem: PhazeProblem, width: int, downsets: Downsets) -> LayerArrays:
+    """Return the layers at one width as the kernels take them."""
     copies = published_cost().parameter_copies[problem.optimizer]
     table = np.array(
         [
@@ -136,69 +172,43 @@ def _solve_width(problem: PhazeProblem, width: int, downsets: Downsets) -> _Answ
                 node.activation_bytes,
                 0.0 if node.tensor_parallel else 1.0,
             )
-            for node in nodes
+            for node in problem.nodes[width]
         ]
     )
+    edges = problem.edges[width]
     ends = np.array([(e.source, e.destination) for e in edges], dtype=np.int64).reshape(-1, 2)
-    sizes = np.array([e.bytes for e in edges], dtype=np.float64)
-    # Stages of one device are counted apart; at width 1 every stage has one.
-    single = int(table[:, 4].sum()) if width > 1 else 0
-    stages = min(len(nodes), problem.devices)
-    following, first = split_table(
-        table,
-        ends,
-        sizes,
-        downsets.bits,
-        problem.bandwidth_bytes_per_s,
-        problem.memory_bytes,
-        problem.recompute,
-        stages,
-        single,
-    )
-    parameters = np.array([node.parameter_bytes for node in nodes])
-    first_parameters = np.array(
-        [parameters[downsets.members(0, index)].sum() for index in range(len(downsets))]
-    )
+    return table, ends, np.array([e.bytes for e in edges], dtype=np.float64), downsets.bits
+
+
+def _synchronisation_s(problem: PhazeProblem, width: int, downsets: Downsets) -> FloatArray:
+    """Return the seconds to synchronise each downset as the first stage: (downsets,)."""
+    parameters = np.array([node.parameter_bytes for node in problem.nodes[width]])
+    stage_bytes = [parameters[downsets.members(0, index)].sum() for index in range(len(downsets))]
     factor = published_cost().synchronisation_volume / problem.bandwidth_bytes_per_s
-    time_s, data, depth, singles, index = best_degrees(
-        first, first_parameters * factor, width, problem.devices, problem.microbatches
-    )
-    if not np.isfinite(time_s):
-        return None
-    load_s = float(first[depth, singles, index])
-    chain = [0, index]
-    kind = table[:, 4]
-    place, left = depth, singles
-    while chain[-1] != len(downsets) - 1:
-        if single and kind[downsets.members(chain[-2], chain[-1])].all():
-            left -= 1
-        place -= 1
-        chain.append(int(following[chain[-1], place, left]))
-    return _Answer(float(time_s), width, int(data), load_s, downsets, tuple(chain))
+    return np.array(stage_bytes) * factor
 
 
-def _describe(problem: PhazeProblem, best: _Answer, solve_s: float) -> PublishedPlacement:
+def _describe(problem: PhazeProblem, best: _WidthPlacement, solve_s: float) -> PublishedPlacement:
     """Name the layers of every stage."""
     nodes = problem.nodes[best.tensor]
-    stages, devices = [], []
-    for smaller, larger in zip(best.chain[:-1], best.chain[1:], strict=True):
+    stages = []
+    for smaller, larger in pairwise(best.chain):
         members = [nodes[index] for index in best.downsets.members(smaller, larger)]
-        stages.append(tuple(node.id for node in members))
-        devices.append(best.tensor if any(node.tensor_parallel for node in members) else 1)
+        devices = best.tensor if any(node.tensor_parallel for node in members) else 1
+        stages.append(PublishedStage(tuple(node.id for node in members), devices))
     return PublishedPlacement(
         time_per_batch_s=best.time_s,
         pipeline=len(stages),
         data=best.data,
         tensor=best.tensor,
-        stages=tuple(stages),
-        stage_devices=tuple(devices),
         max_load_s=best.max_load_s,
+        stages=tuple(stages),
         solve_s=solve_s,
     )
 
 
-def _explain(problem: PhazeProblem) -> str:
-    """Say what does not fit: devices, a layer, or every split."""
+def _why_infeasible(problem: PhazeProblem) -> str:
+    """Say in one sentence what does not fit: the devices, a layer alone, or every split."""
     copies = published_cost().parameter_copies[problem.optimizer]
     needs = []
     for width, nodes in sorted(problem.nodes.items()):
@@ -220,11 +230,11 @@ def _explain(problem: PhazeProblem) -> str:
             f"{format_bytes(need)}, {format_bytes(over)} more than the "
             f"{format_bytes(problem.memory_bytes)} of a device."
         )
-    return _explain_split(problem)
+    return _why_no_split(problem)
 
 
-def _explain_split(problem: PhazeProblem) -> str:
-    """Say how much memory the thriftiest split needs, to about a thousandth."""
+def _why_no_split(problem: PhazeProblem) -> str:
+    """Say how much memory the split with the least memory needs, by bisection to a thousandth."""
     too_little, enough = problem.memory_bytes, problem.memory_bytes
     placement: PublishedPlacement | None = None
     while placement is None or enough - too_little > 1e-3 * enough:

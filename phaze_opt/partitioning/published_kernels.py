@@ -1,4 +1,4 @@
-"""The inner loops of the published cost (`phaze_opt.partitioning.published`)."""
+"""The compiled loops of the published cost (`phaze_opt.partitioning.published`)."""
 
 from __future__ import annotations
 
@@ -6,29 +6,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.compiled import compiled
+from phaze_opt.compiled import compiled, inlined
+
+LayerArrays = tuple[FloatArray, IntArray, FloatArray, NDArray[np.uint64]]
+"""The layers at one width, in topological order:
+
+- nodes (layers, 5): forward and backward seconds, bytes held, activation bytes, and 1 if the layer
+  is not tensor-parallel;
+- ends (edges, 2): source and destination, sorted by source;
+- sizes (edges,): bytes;
+- bits (downsets, words): members, see `downsets.Downsets`.
+"""
+_LAYER_ARRAYS_TYPE = "Tuple((f8[:, ::1], i8[:, ::1], f8[::1], u8[:, ::1]))"
 
 
-@compiled(
-    "void(int64, float64[:,::1], int64[:,::1], float64[::1], uint64[:,::1], float64,"
-    " float64[:,::1])"
-)
-def _forward(
-    index: int,
-    nodes: FloatArray,
-    ends: IntArray,
-    sizes: FloatArray,
-    bits: NDArray[np.uint64],
-    bandwidth: float,
-    out: FloatArray,
-) -> None:
-    """Fill, per layer outside a downset: finish, finish without waiting, bytes entering it.
+@inlined
+def _forward(index: int, layers: LayerArrays, bandwidth: float, out: FloatArray) -> None:
+    """Fill, per layer outside a downset: end of its forward, the same without receives, bytes in.
 
     Layers and edges are in topological order, so one pass suffices.
     """
+    nodes, ends, sizes, bits = layers
     out[:, :] = 0.0
     edge = 0
-    # Edges are sorted by source; the finishes flow along them once the source is done.
+    # Edges are sorted by source, so that the end of a source is known before its edges are read.
     for node in range(nodes.shape[0]):
         inside = bits[index, node // 64] >> np.uint64(node % 64) & np.uint64(1)
         out[node, 0] += nodes[node, 0]
@@ -44,20 +45,10 @@ def _forward(
             edge += 1
 
 
-@compiled(
-    "void(int64, float64[:,::1], int64[:,::1], float64[::1], uint64[:,::1], float64,"
-    " float64[:,::1])"
-)
-def _backward(
-    index: int,
-    nodes: FloatArray,
-    ends: IntArray,
-    sizes: FloatArray,
-    bits: NDArray[np.uint64],
-    bandwidth: float,
-    out: FloatArray,
-) -> None:
-    """Fill, per layer of a downset: finish of its backward, and the work alone up to there."""
+@inlined
+def _backward(index: int, layers: LayerArrays, bandwidth: float, out: FloatArray) -> None:
+    """Fill, per layer of a downset: end of its backward, and the same without receives."""
+    nodes, ends, sizes, bits = layers
     edge = len(sizes) - 1
     for node in range(nodes.shape[0] - 1, -1, -1):
         start = 0.0
@@ -74,25 +65,22 @@ def _backward(
         out[node, 1] = path + nodes[node, 1]
 
 
-@compiled(
-    "boolean(int64, int64, float64[:,::1], uint64[:,::1], float64[:,::1], float64[:,:,::1],"
-    " boolean, float64[::1])"
-)
+@inlined
 def _stage(
     smaller: int,
     larger: int,
-    nodes: FloatArray,
-    bits: NDArray[np.uint64],
+    layers: LayerArrays,
     ahead: FloatArray,
     behind: FloatArray,
     recompute: bool,
     out: FloatArray,
 ) -> bool:
-    """Fill what the stage between two downsets costs; false if they are not nested.
+    """Fill the cost of the stage between two downsets; false if they are not nested.
 
-    Load as the last stage, load as another one, bytes held, bytes per stash, and 1 if no layer of
-    it is tensor-parallel.
+    Load as the last stage, load as another stage, bytes held, bytes per stash, and 1 if no layer of
+    the stage is tensor-parallel.
     """
+    nodes, _, _, bits = layers
     for word in range(bits.shape[1]):
         if bits[smaller, word] & ~bits[larger, word]:
             return False
@@ -118,27 +106,34 @@ def _stage(
     return True
 
 
-@compiled(
-    "Tuple((int32[:,:,::1], float64[:,:,::1]))(float64[:,::1], int64[:,::1],"
-    " float64[::1], uint64[:,::1], float64, float64, boolean, int64, int64)"
-)
+@compiled(f"Tuple((i4[:, :, ::1], f8[:, :, ::1]))({_LAYER_ARRAYS_TYPE}, f8, f8, boolean, i8, i8)")
 def split_table(
-    nodes: FloatArray,
-    ends: IntArray,
-    sizes: FloatArray,
-    bits: NDArray[np.uint64],
-    bandwidth: float,
-    memory: float,
-    recompute: bool,
-    stages: int,
-    single: int,
+    layers: LayerArrays, bandwidth: float, memory: float, recompute: bool, stages: int, single: int
 ) -> tuple[NDArray[np.int32], FloatArray]:
-    """Return how to split what follows each downset with the least largest load.
+    """Split the layers after each downset into stages with the least largest load.
 
-    ``following[downset, stages left, of these on one device]`` is the next downset, and
-    ``first[stages, of these on one device, first stage's downset]`` the largest load of all.
+    Parameters
+    ----------
+    layers
+        The layers at one width, and their downsets.
+    bandwidth
+        Bytes per second between two stages.
+    memory
+        Bytes of a device.
+    recompute
+        Whether every stage but the last runs its forward again.
+    stages, single
+        Largest numbers of stages, and of stages on one device among them.
+
+    Returns
+    -------
+    following : (downsets, stages + 1, single + 1)
+        The next downset, by number of stages that remain and of those among them on one device.
+    first : (stages + 1, single + 1, downsets)
+        The largest load of all stages, by their number, by number on one device, and by the downset
+        that is the first stage.
     """
-    count, total = nodes.shape[0], bits.shape[0]
+    count, total = layers[0].shape[0], layers[3].shape[0]
     least = np.full((total, stages + 1, single + 1), np.inf)
     following = np.full((total, stages + 1, single + 1), -1, dtype=np.int32)
     first = np.full((stages + 1, single + 1, total), np.inf)
@@ -147,11 +142,11 @@ def split_table(
     behind = np.zeros((total, count, 2))
     stage = np.zeros(5)
     for index in range(total):
-        _backward(index, nodes, ends, sizes, bits, bandwidth, behind[index])
+        _backward(index, layers, bandwidth, behind[index])
     for smaller in range(total - 2, -1, -1):
-        _forward(smaller, nodes, ends, sizes, bits, bandwidth, ahead)
+        _forward(smaller, layers, bandwidth, ahead)
         for larger in range(smaller + 1, total):
-            if not _stage(smaller, larger, nodes, bits, ahead, behind, recompute, stage):
+            if not _stage(smaller, larger, layers, ahead, behind, recompute, stage):
                 continue
             alone = int(stage[4]) if single > 0 else 0
             for left in range(1, stages + 1):
@@ -168,14 +163,25 @@ def split_table(
     return following, first
 
 
-@compiled(
-    "Tuple((float64, int64, int64, int64, int64))(float64[:,:,::1], float64[::1], int64, int64,"
-    " int64)"
-)
+@compiled("Tuple((f8, i8, i8, i8, i8))(f8[:, :, ::1], f8[::1], i8, i8, i8)")
 def best_degrees(
     first: FloatArray, synchronisation_s: FloatArray, width: int, devices: int, batch: int
 ) -> tuple[float, int, int, int, int]:
-    """Return the least time with its data degree, stages, one-device stages and first downset."""
+    """Return the least time of a batch, with the degrees that give it.
+
+    Parameters
+    ----------
+    first
+        From `split_table`.
+    synchronisation_s
+        (downsets,): seconds to synchronise a first stage, of which (d − 1) / d count.
+    width, devices, batch
+        Tensor-parallel width, number of devices, microbatches per batch.
+
+    Returns
+    -------
+    Seconds, data degree, stages, stages on one device, and the downset that is the first stage.
+    """
     best = (np.inf, 0, 0, 0, 0)
     for depth in range(1, first.shape[0]):
         for ones in range(min(depth, first.shape[1] - 1) + 1):

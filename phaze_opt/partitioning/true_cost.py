@@ -1,8 +1,8 @@
-"""A file of the ``phaze`` format as a problem under the true cost.
+"""A file of the ``phaze`` format as a placement problem under the true cost.
 
-The file knows no HBM bandwidth, so gradient accumulation and the optimizer step take no time;
-everything else counts as in a problem built from a captured model. Branching graphs are split
-along the topological order of the reader.
+The file states no HBM bandwidth, so gradient accumulation and the optimizer step take no time; all
+other costs count as in a problem built from a captured model. Graphs with branches are split along
+the topological order of the reader.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from phaze_opt.training import OPTIMIZERS, OptimizerName, Training
 _OPTIMIZER_NAMES: dict[str, OptimizerName] = {"SGD": "sgd", "Adam": "adam"}
 
 
-def placement_problem(problem: PhazeProblem) -> PlacementProblem:
+def true_cost_problem(problem: PhazeProblem) -> PlacementProblem:
     """Return the problem that `phaze_opt.placement.solve_placement.solve_placement` takes.
 
     Parameters
     ----------
     problem
-        As read; its parameter sizes are those of bf16 weights.
+        The file's content; its parameter sizes are those of bf16 weights.
     """
     optimizer = _OPTIMIZER_NAMES[problem.optimizer]
     level = NetworkLevel(problem.bandwidth_bytes_per_s, 0.0, "switch")
@@ -43,7 +43,7 @@ def placement_problem(problem: PhazeProblem) -> PlacementProblem:
 
 
 def _layers(problem: PhazeProblem, width: int) -> tuple[LayerCost, ...]:
-    """Return the layers at one width."""
+    """Return the costs of the layers at one width."""
     nodes, edges = problem.nodes[width], problem.edges[width]
     weight_bytes = OPTIMIZERS[_OPTIMIZER_NAMES[problem.optimizer]].weight_bytes
     output, entering = [0.0] * len(nodes), [0.0] * len(nodes)

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from phaze_opt.network.cluster import load_cluster
-from phaze_opt.partitioning.colocation import prepare
 from phaze_opt.partitioning.dag import split_contiguous
-from phaze_opt.partitioning.formats import read_partition, read_phaze
+from phaze_opt.partitioning.formats import read_dnn_partitioning, read_phaze
 from phaze_opt.partitioning.published import solve_published
+from phaze_opt.partitioning.unit_graph import build_unit_graph
 from phaze_opt.placement.placement_problem import LayerCost, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.training import Training
@@ -65,6 +65,6 @@ def test_graph(benchmark: Any, name: str) -> None:
     """Operator graphs of the published benchmark."""
     path = DATA / "dnn-partitioning" / f"throughput-layers-{name}.json"
     assert json.loads(path.read_bytes())["maxFPGAs"] == 6
-    partition = prepare(read_partition(path.read_bytes(), path.name))
-    split = benchmark.pedantic(split_contiguous, (partition,), rounds=3)
+    graph = build_unit_graph(read_dnn_partitioning(path.read_bytes(), path.name))
+    split = benchmark.pedantic(split_contiguous, (graph,), rounds=3)
     assert split.status == "optimal"

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 import typer
-from phaze_opt.cli.cluster import app as cluster_app
-from phaze_opt.cli.place import place
 from typer.testing import CliRunner
 
+from phaze_opt.cli.cluster import app as cluster_app
+from phaze_opt.cli.place import place
 from phaze_opt.errors import InfeasibleError, InputError, NotFoundError
-from tests.partitioning.test_formats import partition
+from tests.partitioning.test_formats import dnn_partitioning
 
 DATA = Path(__file__).parent.parent / "data" / "placement"
 PHAZE = DATA / "phaze"
@@ -56,7 +56,7 @@ def test_branching_graphs_have_a_true_cost() -> None:
 def test_graph_splits(tmp_path: Path) -> None:
     """Contiguous and free splits and latency have the keys of the contract."""
     file = tmp_path / "graph.json"
-    file.write_text(json.dumps(partition()))
+    file.write_text(json.dumps(dnn_partitioning()))
     for options, key in (
         ([], "max_load"),
         (["--splits", "any"], "max_load"),

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze_opt.errors import InfeasibleError
-from phaze_opt.partitioning.colocation import prepare
-from phaze_opt.partitioning.dag import device_load, split_contiguous, split_linearised
-from phaze_opt.partitioning.formats import PartitionNode, PartitionProblem, read_partition
+from phaze_opt.partitioning.dag import device_load, split_contiguous
+from phaze_opt.partitioning.formats import DnnNode, DnnProblem, read_dnn_partitioning
+from phaze_opt.partitioning.unit_graph import build_unit_graph
 
 DATA = Path(__file__).parent.parent / "data" / "placement" / "dnn-partitioning"
 EXPECTED = list(csv.DictReader((DATA / "expected.csv").read_text("utf-8").splitlines()))
@@ -19,24 +19,23 @@ EXPECTED = list(csv.DictReader((DATA / "expected.csv").read_text("utf-8").splitl
 @pytest.mark.parametrize("row", EXPECTED, ids=lambda row: row["file"])
 def test_equals_the_published_optimum(row: dict[str, str]) -> None:
     """The largest load equals the published optimum, proven, with a downset count as published."""
-    problem = read_partition((DATA / row["file"]).read_bytes(), row["file"])
+    problem = read_dnn_partitioning((DATA / row["file"]).read_bytes(), row["file"])
     totals: set[int] = set()
-    split = split_contiguous(prepare(problem), progress=lambda _, total: totals.add(total))
+    split = split_contiguous(build_unit_graph(problem), progress=lambda _, total: totals.add(total))
     assert split.value == pytest.approx(float(row["optimal_max_load"]), rel=1e-6)
     assert (split.status, split.gap) == ("optimal", 0.0)
     assert totals == {int(row["ideals"])}
 
 
 @st.composite
-def graphs(draw: st.DrawFn, most: int = 6) -> PartitionProblem:
+def graphs(draw: st.DrawFn, most: int = 6) -> DnnProblem:
     """Draw a small inference graph with colocation, and devices of both kinds."""
     count = draw(st.integers(1, most))
     number = st.integers(1, 9).map(float)
     pairs = [p for p in itertools.combinations(range(count), 2) if draw(st.booleans())]
     nodes = tuple(
-        PartitionNode(
+        DnnNode(
             id=index,
-            name=str(index),
             cpu_latency=3 * draw(number),
             accelerator_latency=draw(number),
             supported=draw(st.integers(0, 9)) > 0,
@@ -47,7 +46,7 @@ def graphs(draw: st.DrawFn, most: int = 6) -> PartitionProblem:
         )
         for index in range(count)
     )
-    return PartitionProblem(
+    return DnnProblem(
         memory_bytes=draw(st.sampled_from([9.0, 20.0, 100.0])),
         accelerators=draw(st.integers(0, 3)),
         cpus=draw(st.integers(0, 2)),
@@ -56,7 +55,7 @@ def graphs(draw: st.DrawFn, most: int = 6) -> PartitionProblem:
     )
 
 
-def brute_force(problem: PartitionProblem, contiguous: bool) -> float:
+def brute_force(problem: DnnProblem, contiguous: bool) -> float:
     """Return the least largest load by trying every device for every node."""
     kinds = ["accelerator"] * problem.accelerators + ["cpu"] * problem.cpus
     best = math.inf
@@ -74,7 +73,7 @@ def brute_force(problem: PartitionProblem, contiguous: bool) -> float:
     return best
 
 
-def _allowed(problem: PartitionProblem, groups: list[set[int]], kinds: list[str]) -> bool:
+def _allowed(problem: DnnProblem, groups: list[set[int]], kinds: list[str]) -> bool:
     """Whether colocation, support and memory are respected."""
     for group, kind in zip(groups, kinds, strict=True):
         nodes = [problem.nodes[index] for index in group]
@@ -90,7 +89,7 @@ def _allowed(problem: PartitionProblem, groups: list[set[int]], kinds: list[str]
     return True
 
 
-def _cyclic(problem: PartitionProblem, device: tuple[int, ...]) -> bool:
+def _cyclic(problem: DnnProblem, device: tuple[int, ...]) -> bool:
     """Whether the devices cannot be put in an order that all edges follow."""
     pairs = {(device[s], device[d]) for s, d in problem.edges if device[s] != device[d]}
     used = sorted(set(device))
@@ -100,7 +99,7 @@ def _cyclic(problem: PartitionProblem, device: tuple[int, ...]) -> bool:
     )
 
 
-def _load(problem: PartitionProblem, group: set[int], kind: str) -> float:
+def _load(problem: DnnProblem, group: set[int], kind: str) -> float:
     """Return a device's load by the definition."""
     if kind == "cpu":
         return sum(problem.nodes[index].cpu_latency for index in group)
@@ -111,50 +110,50 @@ def _load(problem: PartitionProblem, group: set[int], kind: str) -> float:
 
 @settings(max_examples=100, deadline=None)
 @given(graphs())
-def test_equals_brute_force(problem: PartitionProblem) -> None:
+def test_equals_brute_force(problem: DnnProblem) -> None:
     """The dynamic program finds the least largest load of all contiguous splits."""
     best = brute_force(problem, contiguous=True)
     if math.isinf(best):
         with pytest.raises(InfeasibleError):
-            split_contiguous(prepare(problem))
+            split_contiguous(build_unit_graph(problem))
     else:
-        assert split_contiguous(prepare(problem)).value == pytest.approx(best)
+        assert split_contiguous(build_unit_graph(problem)).value == pytest.approx(best)
 
 
 @settings(max_examples=50, deadline=None)
 @given(graphs())
-def test_loads_are_what_they_are_said_to_be(problem: PartitionProblem) -> None:
-    """Every unit is on one device, and the loads follow from the definition."""
-    partition = prepare(problem)
+def test_loads_follow_the_definition(problem: DnnProblem) -> None:
+    """Every unit is on one device, and the loads are those of the definition."""
+    graph = build_unit_graph(problem)
     try:
-        split = split_contiguous(partition)
+        split = split_contiguous(graph)
     except InfeasibleError:
         return
     placed = sorted(unit for _, units in split.devices for unit in units)
-    assert placed == list(range(len(partition.units)))
-    loads = [device_load(partition, kind, units) for kind, units in split.devices]
+    assert placed == list(range(len(graph.units)))
+    loads = [device_load(graph, kind, units) for kind, units in split.devices]
     assert list(split.loads) == loads
     assert split.value == max(loads)
 
 
 @settings(max_examples=50, deadline=None)
 @given(graphs())
-def test_linearised_is_never_better(problem: PartitionProblem) -> None:
+def test_one_order_is_never_better(problem: DnnProblem) -> None:
     """One topological order gives no better split than all of them."""
-    partition = prepare(problem)
+    graph = build_unit_graph(problem)
     try:
-        linear = split_linearised(partition)
+        linear = split_contiguous(graph, most_downsets=1)
     except InfeasibleError:
         return
-    assert linear.value >= split_contiguous(partition).value * (1 - 1e-12)
+    assert linear.value >= split_contiguous(graph).value * (1 - 1e-12)
     assert linear.bound <= linear.value
 
 
 def test_too_many_downsets_fall_back_to_one_order() -> None:
-    """A graph too wide to enumerate still gets an answer, honestly called feasible."""
+    """A graph with too many downsets gets an answer with the status feasible."""
     row = EXPECTED[-1]
-    problem = read_partition((DATA / row["file"]).read_bytes(), row["file"])
-    split = split_contiguous(prepare(problem), most_downsets=100)
+    problem = read_dnn_partitioning((DATA / row["file"]).read_bytes(), row["file"])
+    split = split_contiguous(build_unit_graph(problem), most_downsets=100)
     assert split.status == "feasible"
     assert split.gap > 0
     assert split.value >= float(row["optimal_max_load"]) * (1 - 1e-9)
@@ -169,8 +168,8 @@ def test_too_many_downsets_fall_back_to_one_order() -> None:
     ],
 )
 def test_misfits_are_explained(memory: float, accelerators: int, message: str) -> None:
-    """What does not fit is named with the bytes that are missing."""
-    node = PartitionNode(0, "a", 1.0, 1.0, True, False, None, 5.0, 1.0)
-    problem = PartitionProblem(memory, accelerators, 0, (node, node), ((0, 1),))
+    """The error says what does not fit, and how many bytes are missing."""
+    node = DnnNode(0, 1.0, 1.0, True, False, None, 5.0, 1.0)
+    problem = DnnProblem(memory, accelerators, 0, (node, node), ((0, 1),))
     with pytest.raises(InfeasibleError, match=message):
-        split_contiguous(prepare(problem))
+        split_contiguous(build_unit_graph(problem))

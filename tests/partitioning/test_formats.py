@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from phaze_opt.errors import InputError
-from phaze_opt.partitioning.formats import read_partition, read_phaze
+from phaze_opt.partitioning.formats import read_dnn_partitioning, read_phaze
 
 DATA = Path(__file__).parent.parent / "data" / "placement"
 
@@ -36,7 +36,7 @@ def phaze() -> dict[str, Any]:
     }
 
 
-def partition() -> dict[str, Any]:
+def dnn_partitioning() -> dict[str, Any]:
     """Return a file of three operators."""
     nodes = [
         {
@@ -60,11 +60,11 @@ def encode(plain: object) -> bytes:
 
 
 def test_valid_files_are_read() -> None:
-    """Both formats give their layers with what they cost."""
+    """Both formats give their layers with their costs."""
     problem = read_phaze(encode(phaze()), "file")
     assert sorted(problem.nodes) == [1, 2]
     assert [node.id for node in problem.nodes[2]] == [0, 1, 2]
-    split = read_partition(encode(partition()), "file")
+    split = read_dnn_partitioning(encode(dnn_partitioning()), "file")
     assert split.edges == ((0, 1), (1, 2))
     assert [node.output_cost for node in split.nodes] == [0.5, 0.5, 0.0]
 
@@ -116,12 +116,12 @@ def test_malformed_phaze_files_are_refused(
         (("edges", 0), 5, r"edges\[0\] must be an object, but is 5"),
     ],
 )
-def test_malformed_partition_files_are_refused(
+def test_malformed_dnn_partitioning_files_are_refused(
     path: tuple[str | int, ...], value: object, message: str
 ) -> None:
     """Every defect is named with its place in the file."""
     with pytest.raises(InputError, match=message):
-        read_partition(encode(changed(partition(), path, value)), "file")
+        read_dnn_partitioning(encode(changed(dnn_partitioning(), path, value)), "file")
 
 
 def changed(plain: Any, path: tuple[str | int, ...], value: object) -> Any:
@@ -136,10 +136,10 @@ def changed(plain: Any, path: tuple[str | int, ...], value: object) -> Any:
     return plain
 
 
-@pytest.mark.parametrize("read", [read_phaze, read_partition])
+@pytest.mark.parametrize("read", [read_phaze, read_dnn_partitioning])
 @pytest.mark.parametrize("data", [b"{", b"[]", b"\xff", b"NaN", b"[" * 100_000])
 def test_what_is_not_json_is_refused(read: Any, data: bytes) -> None:
-    """Broken JSON, and JSON that is no object, are one sentence."""
+    """Broken JSON, and JSON other than an object, are refused."""
     with pytest.raises(InputError):
         read(data, "file")
 
@@ -164,4 +164,4 @@ def test_published_instances_are_read() -> None:
     for path in sorted((DATA / "phaze").glob("*.json")):
         assert read_phaze(path.read_bytes(), path.name).nodes
     for path in sorted((DATA / "dnn-partitioning").glob("*.json")):
-        assert read_partition(path.read_bytes(), path.name).nodes
+        assert read_dnn_partitioning(path.read_bytes(), path.name).nodes

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 
 from phaze_opt.errors import InfeasibleError, InputError
-from phaze_opt.partitioning.colocation import prepare
 from phaze_opt.partitioning.dag import split_contiguous
-from phaze_opt.partitioning.formats import PartitionProblem, read_partition
+from phaze_opt.partitioning.formats import DnnProblem, read_dnn_partitioning
 from phaze_opt.partitioning.integer_program import least_latency, split_any
 from phaze_opt.partitioning.latency import CPU, greedy, latency_of, longest_path
+from phaze_opt.partitioning.unit_graph import build_unit_graph
 from tests.partitioning.test_dag import brute_force, graphs
 
 DATA = Path(__file__).parent.parent / "data" / "placement" / "dnn-partitioning"
@@ -18,7 +18,7 @@ DATA = Path(__file__).parent.parent / "data" / "placement" / "dnn-partitioning"
 
 @settings(max_examples=20, deadline=None)
 @given(graphs(most=5))
-def test_any_split_equals_brute_force(problem: PartitionProblem) -> None:
+def test_any_split_equals_brute_force(problem: DnnProblem) -> None:
     """On small graphs the program proves the least largest load of all splits."""
     best = brute_force(problem, contiguous=False)
     if math.isinf(best):
@@ -33,8 +33,8 @@ def test_any_split_equals_brute_force(problem: PartitionProblem) -> None:
 def test_any_split_is_never_worse_than_contiguous() -> None:
     """A small effort still gives at least the best contiguous split, with a true bound."""
     name = "throughput-layers-bert24_training.json"
-    problem = read_partition((DATA / name).read_bytes(), name)
-    contiguous = split_contiguous(prepare(problem)).value
+    problem = read_dnn_partitioning((DATA / name).read_bytes(), name)
+    contiguous = split_contiguous(build_unit_graph(problem)).value
     split = split_any(problem, deterministic_s=0.2)
     assert split.bound <= split.value <= contiguous
 
@@ -42,32 +42,32 @@ def test_any_split_is_never_worse_than_contiguous() -> None:
 def test_same_answer_twice() -> None:
     """The effort is deterministic: the same file gives the same placement."""
     name = "latency-layers-bert24_inference.json"
-    problem = read_partition((DATA / name).read_bytes(), name)
+    problem = read_dnn_partitioning((DATA / name).read_bytes(), name)
     first, second = (least_latency(problem, deterministic_s=0.2) for _ in range(2))
     assert first.devices == second.devices
 
 
 @settings(max_examples=20, deadline=None)
 @given(graphs(most=5))
-def test_latency_is_between_its_bounds(problem: PartitionProblem) -> None:
-    """No worse than any single device or the greedy placements, no better than the longest path."""
-    partition = prepare(problem)
-    count = len(partition.units)
-    options = [greedy(partition), [CPU] * count, [1] * count]
-    best = min(latency_of(partition, option) for option in options)
+def test_latency_is_between_its_bounds(problem: DnnProblem) -> None:
+    """The latency is at least the longest path and at most that of every simple placement."""
+    graph = build_unit_graph(problem)
+    count = len(graph.units)
+    options = [greedy(graph), [CPU] * count, [1] * count]
+    best = min(latency_of(graph, option) for option in options)
     try:
         split = least_latency(problem)
     except InfeasibleError:
         assert math.isinf(best)
         return
-    assert longest_path(partition) * (1 - 1e-9) <= split.value <= best
+    assert longest_path(graph) * (1 - 1e-9) <= split.value <= best
     assert split.bound <= split.value
 
 
 def test_latency_by_hand() -> None:
     """Two units on two accelerators pay the transfer twice: out of one and into the other."""
     name = "latency-layers-bert24_inference.json"
-    problem = read_partition((DATA / name).read_bytes(), name)
+    problem = read_dnn_partitioning((DATA / name).read_bytes(), name)
     first, second = (
         replace(
             problem.nodes[0],
@@ -81,16 +81,16 @@ def test_latency_by_hand() -> None:
         for i in (1, 2)
     )
     small = replace(problem, nodes=(first, second), edges=((0, 1),))
-    partition = prepare(small)
-    assert latency_of(partition, [1, 2]) == pytest.approx(5.0)
-    assert latency_of(partition, [1, 1]) == pytest.approx(4.0)
-    assert latency_of(partition, [1, CPU]) == pytest.approx(2.5 + 9.0)
+    graph = build_unit_graph(small)
+    assert latency_of(graph, [1, 2]) == pytest.approx(5.0)
+    assert latency_of(graph, [1, 1]) == pytest.approx(4.0)
+    assert latency_of(graph, [1, CPU]) == pytest.approx(2.5 + 9.0)
     assert least_latency(small).value == pytest.approx(4.0)
 
 
 def test_latency_refuses_training_graphs() -> None:
-    """Latency is a matter of inference."""
+    """Least latency is defined for inference graphs only."""
     name = "throughput-layers-bert24_training.json"
-    problem = read_partition((DATA / name).read_bytes(), name)
+    problem = read_dnn_partitioning((DATA / name).read_bytes(), name)
     with pytest.raises(InputError, match="backward"):
         least_latency(problem)

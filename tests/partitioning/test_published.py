@@ -18,7 +18,7 @@ EXPECTED = list(csv.DictReader((DATA / "expected.csv").read_text("utf-8").splitl
 
 @pytest.mark.parametrize("row", EXPECTED, ids=lambda row: row["tag"])
 def test_equals_the_published_solver(row: dict[str, str]) -> None:
-    """Times equal the published ones to 1e-9; what they call infeasible is; branches are solved."""
+    """Times equal the published ones to 1e-9, infeasible files are refused, branches are solved."""
     problem = read_phaze((DATA / row["file"]).read_bytes(), row["file"])
     if row["status"] == "infeasible":
         with pytest.raises(InfeasibleError):

@@ -1,21 +1,21 @@
-"""What may be split: operators merged into units that must stay together, and what they cost.
+"""The graph of units: operators merged into units that share a device.
 
-A unit is a set of operators that share a device: a colocation class with its forward and backward
-operators. Splits are contiguous in the forward graph. The preparation follows M. Tarnawski et al.,
-"Efficient algorithms for device placement of DNN graph operators" (NeurIPS 2020), section 5 and
-appendix: units on a cycle are merged, a backward operator without a forward one gets an artificial
-forward unit with mirrored edges, and a forward operator that costs nothing and has a single
-neighbour joins it.
+A unit holds the operators of a colocation class, forward and backward. Splits are contiguous in the
+forward graph. Merging follows M. Tarnawski et al., "Efficient algorithms for device placement of
+DNN graph operators" (NeurIPS 2020), section 5 and appendix: units on a cycle are merged, a backward
+operator without a forward one gets an artificial forward unit with mirrored edges, and a forward
+operator that costs nothing and has a single neighbour joins the unit of this neighbour.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import networkx as nx
 
-from phaze_opt.partitioning.formats import PartitionNode, PartitionProblem
+from phaze_opt.partitioning.formats import DnnNode, DnnProblem
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,10 @@ class Unit:
     Attributes
     ----------
     members
-        Indices of the file's nodes.
-    accelerator_latency
-        Infinite if an accelerator cannot run one of them.
+        Indices of its operators among the nodes of the file.
+    accelerator_latency, cpu_latency
+        Sums over the operators, in the file's unit; the first is infinite if accelerators do not
+        support one of them.
     """
 
     members: tuple[int, ...]
@@ -38,7 +39,10 @@ class Unit:
 
 @dataclass(frozen=True)
 class Tensor:
-    """An output that leaves its unit: moved once from its producer and once to each consumer."""
+    """An output used by other units: one transfer from its producer and one to each consumer.
+
+    ``producer`` and ``consumers`` are indices of units; ``cost`` is the time of one transfer.
+    """
 
     producer: int
     consumers: tuple[int, ...]
@@ -46,15 +50,19 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Partition:
-    """Units in a topological order of the forward graph.
+class UnitGraph:
+    """Units in a topological order of the forward graph, with the devices of the file.
 
     Attributes
     ----------
     edges
-        Of the forward graph, between units, source before destination.
+        Edges of the forward graph as pairs of indices of units, sources first.
     tensors
-        Of the whole graph, forward and backward.
+        Tensors between units of the whole graph, forward and backward.
+    memory_bytes
+        Memory of one accelerator.
+    accelerators, cpus
+        Numbers of devices.
     """
 
     units: tuple[Unit, ...]
@@ -64,42 +72,55 @@ class Partition:
     accelerators: int
     cpus: int
 
+    @cached_property
+    def tensors_of_unit(self) -> tuple[tuple[int, ...], ...]:
+        """Indices of the tensors that each unit produces or consumes."""
+        found: list[list[int]] = [[] for _ in self.units]
+        for index, tensor in enumerate(self.tensors):
+            for unit in (tensor.producer, *tensor.consumers):
+                found[unit].append(index)
+        return tuple(map(tuple, found))
 
-def prepare(problem: PartitionProblem, contiguous: bool = True) -> Partition:
-    """Merge operators into units.
+
+def build_unit_graph(problem: DnnProblem, contiguous: bool = True) -> UnitGraph:
+    """Merge the operators of a file into units.
 
     Parameters
     ----------
     problem
-        As read.
+        The file's content.
     contiguous
-        Whether splits must be contiguous; if not, only colocation merges.
+        Whether splits must be contiguous; if not, only operators of a colocation class are merged.
     """
     group = _colocation_groups(problem)
     if not contiguous:
-        return _partition(problem, group, [])
+        return _unit_graph(problem, group, [])
     forward = _forward_edges(problem, group)
     group, forward = _merge_cycles(group, forward)
     group, forward = _join_free_nodes(problem, group, forward)
     group, forward = _merge_cycles(group, forward)
-    return _partition(problem, group, sorted(forward))
+    return _unit_graph(problem, group, sorted(forward))
 
 
-def _colocation_groups(problem: PartitionProblem) -> list[int]:
-    """Give the colocation classes numbers in the order of their first operator."""
+def _colocation_groups(problem: DnnProblem) -> list[int]:
+    """Give each operator the number of its colocation class, in the order of first operators."""
     number: dict[Hashable, int] = {}
     for index, node in enumerate(problem.nodes):
         number.setdefault(_class(index, node), len(number))
     return [number[_class(index, node)] for index, node in enumerate(problem.nodes)]
 
 
-def _class(index: int, node: PartitionNode) -> Hashable:
-    """Return the colocation class, or one of the operator's own."""
+def _class(index: int, node: DnnNode) -> Hashable:
+    """Return the colocation class of an operator, or a class of its own."""
     return ("class", node.colocation) if node.colocation is not None else ("node", index)
 
 
-def _forward_edges(problem: PartitionProblem, group: list[int]) -> set[tuple[int, int]]:
-    """Return the forward graph between groups, mirrored edges of orphans included."""
+def _forward_edges(problem: DnnProblem, group: list[int]) -> set[tuple[int, int]]:
+    """Return the edges of the forward graph between groups.
+
+    An edge between backward operators counts reversed if one of their groups has no forward
+    operator.
+    """
     has_forward = {group[i] for i, node in enumerate(problem.nodes) if not node.backward}
     edges: set[tuple[int, int]] = set()
     for source, destination in problem.edges:
@@ -115,7 +136,7 @@ def _forward_edges(problem: PartitionProblem, group: list[int]) -> set[tuple[int
 def _merge_cycles(
     group: list[int], edges: Iterable[tuple[int, int]]
 ) -> tuple[list[int], set[tuple[int, int]]]:
-    """Merge the groups of every cycle, and renumber them."""
+    """Merge the groups of every cycle, and renumber the groups."""
     graph = nx.DiGraph()
     graph.add_nodes_from(sorted(set(group)))
     graph.add_edges_from(sorted(edges))
@@ -126,17 +147,17 @@ def _merge_cycles(
 def _renumber(
     group: list[int], edges: Iterable[tuple[int, int]], number: Mapping[int, int]
 ) -> tuple[list[int], set[tuple[int, int]]]:
-    """Give groups new numbers; edges inside a group vanish."""
+    """Give groups new numbers, and drop edges inside a group."""
     renamed = {(number[source], number[destination]) for source, destination in edges}
     return [number[old] for old in group], {pair for pair in renamed if pair[0] != pair[1]}
 
 
 def _join_free_nodes(
-    problem: PartitionProblem, group: list[int], edges: set[tuple[int, int]]
+    problem: DnnProblem, group: list[int], edges: set[tuple[int, int]]
 ) -> tuple[list[int], set[tuple[int, int]]]:
-    """Join groups that cost nothing and have one neighbour to that neighbour.
+    """Join each group that costs nothing and has one neighbour to this neighbour.
 
-    They could only add transfers elsewhere, and without them there are far fewer downsets.
+    On another device it could only add transfers, and fewer groups have far fewer downsets.
     """
     busy = {
         group[index]
@@ -169,10 +190,8 @@ def _join_free_nodes(
     return _renumber(group, edges, {old: kept[new] for old, new in target.items()})
 
 
-def _partition(
-    problem: PartitionProblem, group: list[int], edges: list[tuple[int, int]]
-) -> Partition:
-    """Add up the units' costs, in a topological order."""
+def _unit_graph(problem: DnnProblem, group: list[int], edges: list[tuple[int, int]]) -> UnitGraph:
+    """Build the units from the group of each operator, in a topological order."""
     graph = nx.DiGraph()
     graph.add_nodes_from(sorted(set(group)))
     graph.add_edges_from(edges)
@@ -181,19 +200,19 @@ def _partition(
     for index, old in enumerate(group):
         members[position[old]].append(index)
     unit_of = [position[old] for old in group]
-    return Partition(
+    return UnitGraph(
         units=tuple(_unit(problem, nodes) for nodes in members),
         edges=tuple(sorted((position[s], position[d]) for s, d in edges)),
         tensors=_tensors(problem, unit_of),
         memory_bytes=problem.memory_bytes,
-        # More devices than units are of no use.
+        # More devices than units cannot be used.
         accelerators=min(problem.accelerators, len(members)),
         cpus=min(problem.cpus, len(members)),
     )
 
 
 def _depth_first(graph: nx.DiGraph) -> list[int]:
-    """Return a topological order that stays on a branch as long as it can."""
+    """Return a topological order that follows a branch as far as possible."""
     waiting = {node: graph.in_degree(node) for node in graph}
     ready = sorted((node for node in graph if waiting[node] == 0), reverse=True)
     order: list[int] = []
@@ -207,7 +226,7 @@ def _depth_first(graph: nx.DiGraph) -> list[int]:
     return order
 
 
-def _unit(problem: PartitionProblem, members: list[int]) -> Unit:
+def _unit(problem: DnnProblem, members: list[int]) -> Unit:
     nodes = [problem.nodes[index] for index in members]
     supported = all(node.supported for node in nodes)
     return Unit(
@@ -220,8 +239,8 @@ def _unit(problem: PartitionProblem, members: list[int]) -> Unit:
     )
 
 
-def _tensors(problem: PartitionProblem, unit_of: list[int]) -> tuple[Tensor, ...]:
-    """Return the outputs that leave their unit; those with the same ends are one."""
+def _tensors(problem: DnnProblem, unit_of: list[int]) -> tuple[Tensor, ...]:
+    """Return the outputs used by other units; outputs with equal ends become one tensor."""
     consumers: dict[int, set[int]] = {}
     for source, destination in problem.edges:
         if unit_of[source] != unit_of[destination]:
