@@ -63,8 +63,8 @@ class ModeEstimate:
         constant = self.latency_s - busy.max(axis=0)
         return np.asarray(np.argmax(np.vstack([busy, constant]), axis=0))
 
-    def rows(self, which: int | slice) -> ModeEstimate:
-        """Return one row of every array, or some rows."""
+    def rows(self, which: int | slice | tuple[int, slice]) -> ModeEstimate:
+        """Return one row of every array, or some rows, or a part of one row."""
         return ModeEstimate(*(values[which] for values in self.arrays()))
 
     def arrays(self) -> list[FloatArray]:
@@ -80,21 +80,25 @@ class GraphEstimate:
     all_cores: ModeEstimate
 
 
-def estimate(
-    graph: OperatorGraph, accelerator: Accelerator, cluster: Cluster, tensor_parallel: int = 1
-) -> GraphEstimate:
-    """Estimate every operator of a graph on one core and on all cores of its type.
+def estimate_each(
+    graphs: Sequence[OperatorGraph],
+    accelerator: Accelerator,
+    cluster: Cluster,
+    tensor_parallel: int = 1,
+) -> list[GraphEstimate]:
+    """Estimate every operator of some graphs on one core and on all cores of its type.
 
-    The result equals one row of `estimate_table`, bit for bit.
+    The result equals estimates of each graph alone, bit for bit. The graphs are estimated as one:
+    with the few operators of a layer, calls cost more than arithmetic.
 
     Parameters
     ----------
-    graph
+    graphs
         Operators of one device at the tensor-parallel width.
     accelerator
         The chip.
     cluster
-        Network for the graph's collectives.
+        Network for the graphs' collectives.
     tensor_parallel
         Devices in the group of a collective; they are neighbours on the innermost level.
 
@@ -103,38 +107,11 @@ def estimate(
     InputError
         If an operator kind is unknown, or a private buffer cannot hold one tile.
     """
-    table = estimate_table(graph, [accelerator], cluster, tensor_parallel)
-    return GraphEstimate(table.one_core.rows(0), table.all_cores.rows(0))
-
-
-def estimate_each(
-    graphs: Sequence[OperatorGraph],
-    accelerator: Accelerator,
-    cluster: Cluster,
-    tensor_parallel: int = 1,
-) -> list[GraphEstimate]:
-    """Estimate several graphs of one tensor-parallel width, each as `estimate` does, bit for bit.
-
-    They are estimated as one graph: with the few operators of a layer, calls cost more than
-    arithmetic.
-
-    Parameters
-    ----------
-    graphs
-        Any number of graphs.
-    accelerator, cluster, tensor_parallel
-        As for `estimate`.
-
-    Raises
-    ------
-    InputError
-        As `estimate`.
-    """
     joined = OperatorGraph(tuple(operator for graph in graphs for operator in graph.operators))
-    every = estimate(joined, accelerator, cluster, tensor_parallel)
+    table = estimate_table(joined, [accelerator], cluster, tensor_parallel)
     ends = itertools.accumulate(len(graph.operators) for graph in graphs)
-    parts = [slice(end - len(g.operators), end) for end, g in zip(ends, graphs, strict=True)]
-    return [GraphEstimate(every.one_core.rows(p), every.all_cores.rows(p)) for p in parts]
+    parts = [(0, slice(end - len(g.operators), end)) for end, g in zip(ends, graphs, strict=True)]
+    return [GraphEstimate(table.one_core.rows(p), table.all_cores.rows(p)) for p in parts]
 
 
 def estimate_table(
@@ -151,14 +128,14 @@ def estimate_table(
     Parameters
     ----------
     graph, cluster, tensor_parallel
-        As for `estimate`.
+        As for `estimate_each`.
     accelerators
         Chips; each is one row of every array of the result.
 
     Raises
     ------
     InputError
-        As `estimate`.
+        As `estimate_each`.
     """
     table = operator_table(graph)
     communication = _communication(table, cluster, tensor_parallel)
@@ -180,14 +157,14 @@ def estimate_on_cores(graph: OperatorGraph, accelerator: Accelerator, cores: int
     Parameters
     ----------
     graph, accelerator
-        As for `estimate`.
+        As for `estimate_each`.
     cores
         Cores that an operator may use, at least 1; all of its type where there are fewer.
 
     Raises
     ------
     InputError
-        As `estimate`.
+        As `estimate_each`.
     """
     none = np.zeros(len(graph.operators))
     tensor_cores, vector_cores = min(cores, accelerator.num_tc), min(cores, accelerator.num_vc)

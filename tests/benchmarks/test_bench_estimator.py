@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from phaze_opt.estimator.estimate import estimate, estimate_table
+from phaze_opt.estimator.estimate import estimate_each, estimate_table
 from phaze_opt.estimator.tensor_core import gemm_table
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
@@ -111,4 +111,4 @@ def test_one_block_on_one_accelerator(benchmark: BenchmarkFixture) -> None:
     """Both passes of a bert-large block on one accelerator, as the search calls it."""
     chip = load_accelerator("tpuv4-lanes")
     cluster = load_cluster("tpuv4-ici-flat", 1024)
-    benchmark(lambda: [estimate(graph, chip, cluster) for graph in block("bert-large")])
+    benchmark(estimate_each, block("bert-large"), chip, cluster)

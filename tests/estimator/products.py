@@ -1,11 +1,21 @@
-"""Estimates of products on one accelerator, for the tests of the estimator."""
+"""Estimates of single graphs and products, for the tests of the estimator."""
 
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
+from phaze_opt.estimator.estimate import GraphEstimate, estimate_each
 from phaze_opt.estimator.tensor_core import Column, gemm_table
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.workload.graph import Gemm
+from phaze_opt.network.cluster import Cluster
+from phaze_opt.workload.graph import Gemm, OperatorGraph
+
+
+def estimate(
+    graph: OperatorGraph, accelerator: Accelerator, cluster: Cluster, tensor_parallel: int = 1
+) -> GraphEstimate:
+    """Estimate one graph."""
+    (one,) = estimate_each([graph], accelerator, cluster, tensor_parallel)
+    return one
 
 
 def estimate_rows(
