@@ -1,0 +1,151 @@
+"""Compiled loops: they need no cache folder, and code compiled from other files is never used."""
+
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phaze_opt import compiled
+
+ROOT = Path(__file__).parents[1]
+
+PROGRAMS = {
+    "estimator": """
+from phaze_opt.estimator.gemm_traffic import hbm_traffic_bytes
+assert hbm_traffic_bytes(8, 8, 8, 1e9) == 3 * 8 * 8 * 2
+""",
+    # The only compiled function of the room takes long to compile; its smallest part does not.
+    "scheduling": """
+from phaze_opt.compiled import compiled
+from phaze_opt.scheduling.search_states import has
+has = compiled("boolean(i8[::1], i8, i8)", allocates=False)(has.py_func)
+assert has(np.array([4]), 0, 2) and not has(np.array([4]), 0, 1)
+""",
+    "placement": """
+from phaze_opt.placement.overlap import forward_wait_s
+assert forward_wait_s(np.array([3.0]), np.array([1.0])).tolist() == [[0.0, 3.0]]
+""",
+    "partitioning": """
+from phaze_opt.partitioning.dag_kernels import left_over
+steps = np.array([0, 1, 1]), np.array([0]), np.array([1])
+assert left_over(steps, np.array([2.0])).tolist() == [2.0, 0.0]
+""",
+    "numba alone": """
+import numba
+from phaze_opt.scheduling.search_states import has
+try:
+    numba.njit("boolean(i8[::1], i8, i8)", cache=True)(has.py_func)
+except RuntimeError as error:
+    assert "cannot cache function" in str(error)
+else:
+    raise AssertionError("numba found a cache folder that can be written")
+""",
+}
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Copy the package to a folder where each ``__pycache__`` is a file; root ignores modes."""
+    folder = tmp_path_factory.mktemp("package")
+    copy = folder / "phaze_opt"
+    shutil.copytree(ROOT / "phaze_opt", copy, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in [copy, *copy.rglob("*")]:
+        if path.is_dir():
+            (path / "__pycache__").touch()
+    return folder
+
+
+@pytest.mark.parametrize("room", PROGRAMS)
+def test_no_cache_folder_is_needed(package: Path, room: str) -> None:
+    """Each room computes where no cache folder can be written; numba by itself refuses."""
+    below_a_file = str(package / "phaze_opt" / "__pycache__" / "folder")
+    names = ("HOME", "XDG_CACHE_HOME", "NUMBA_CACHE_DIR")
+    program = (
+        "import numpy as np, phaze_opt\n"
+        f"assert phaze_opt.__file__.startswith({str(package)!r})\n{PROGRAMS[room]}"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=package,
+        env={**os.environ, **dict.fromkeys(names, below_a_file), "PYTHONPATH": str(package)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_only_one_file_imports_numba() -> None:
+    """Every room compiles with the helper, so that none can do without the fallback."""
+    importing = [
+        path.relative_to(ROOT).as_posix()
+        for folder in ("phaze_opt", "cli")
+        for path in (ROOT / folder).rglob("*.py")
+        if re.search(r"^\s*(import|from) numba\b", path.read_text("utf-8"), re.MULTILINE)
+    ]
+    assert importing == ["phaze_opt/compiled.py"]
+
+
+FILES = {
+    "__init__.py": "",
+    "kernel.py": """
+import tomllib
+from pathlib import Path
+from phaze_opt.compiled import compiled
+from room_of_a_test.helper import double
+RATE = tomllib.loads((Path(__file__).parent / "data" / "rates.toml").read_text())["rate"]
+@compiled("i8(i8)")
+def scaled(number):
+    return double(number) * RATE
+""",
+    "helper.py": """
+from phaze_opt.compiled import inlined
+@inlined
+def double(number):
+    return 2 * number
+""",
+    "plain.py": "UNUSED = 1\n",
+    "data/rates.toml": "rate = 5\n",
+}
+
+
+def load_kernel() -> Any:
+    """Import the kernel as a new process would."""
+    for name in [name for name in sys.modules if name.startswith("room_of_a_test")]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+    compiled._digest.cache_clear()
+    return importlib.import_module("room_of_a_test.kernel").scaled
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "result"),
+    [
+        ("helper.py", FILES["helper.py"].replace("2 *", "20 *"), 100),  # a function it calls
+        ("data/rates.toml", "rate = 70\n", 140),  # a number that it reads
+        ("plain.py", "UNUSED = 22\n", 10),  # a file without compiled functions
+    ],
+    ids=lambda value: value if str(value).endswith((".py", ".toml")) else "",
+)
+def test_changed_files_are_compiled_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, text: str, result: int
+) -> None:
+    """The name in the cache changes with every compiling or data file of the room, and no other."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    room = tmp_path / "room_of_a_test"
+    (room / "data").mkdir(parents=True)
+    for name, content in FILES.items():
+        (room / name).write_text(content)
+    before = load_kernel()
+    assert before(1) == 10
+    (room / file).write_text(text)
+    after = load_kernel()
+    assert after(1) == result
+    same_name = before.py_func.__qualname__ == after.py_func.__qualname__
+    assert same_name == (file == "plain.py")
+    assert sum(after.stats.cache_hits.values()) == same_name
