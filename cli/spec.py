@@ -27,9 +27,8 @@ def check(
     Example: phaze-opt spec check studies/quickstart.toml
     """
     from phaze_opt.codec import to_builtins
-    from phaze_opt.search.space import size_of
+    from phaze_opt.search.frozen import check_names
     from phaze_opt.search.spec import read_spec
-    from phaze_opt.search.study import check_names
 
     checked = read_spec(file)
     limit_mm2 = check_names(checked).area_limit_mm2
@@ -41,7 +40,7 @@ def check(
     pairs = {
         "model": checked.model,
         "devices": f"{checked.devices} ({checked.cluster})",
-        "points": f"{size_of(checked.space):,}",
+        "points": f"{checked.space.points:,}",
         "area limit": f"{limit_mm2:.6g} mm² ({checked.area.model})",
         "search": f"{checked.search.trials} trials, {checked.search.sampler}",
         "baselines": ", ".join(checked.baselines),

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from phaze_opt.errors import InputError, NotFoundError, PhazeError, printable
+from phaze_opt.errors import InputError, NotFoundError, PhazeError
+from phaze_opt.printing import printable
 
 from .output import JsonOption, StorageOption, print_json, print_table, say
 
@@ -36,10 +37,10 @@ def create(
     Example: phaze-opt study create studies/quickstart.toml --exist-ok
     """
     from phaze_opt.search.spec import read_spec
-    from phaze_opt.search.study import Study
+    from phaze_opt.search.study import create_study
 
     checked = read_spec(spec)
-    study = Study.create(checked, _open(storage, create=True), name=name, exist_ok=exist_ok)
+    study = create_study(checked, _open(storage, create=True), name=name, exist_ok=exist_ok)
     print(f"study {study.name} ({study.resolved.hash[:12]})")
 
 
@@ -61,7 +62,7 @@ def run(
 
         phaze-opt study run quickstart --trials 300 --workers 2
     """
-    from phaze_opt.report.note import save_note
+    from phaze_opt.report.dashboard import save_note
 
     from .progress import run_progress
 
@@ -69,9 +70,7 @@ def run(
     with run_progress() as show:
         outcome = study.run(trials, workers=workers, on_progress=show)
     save_note(study)
-    done, asked = outcome.counts.done, outcome.total
-    beyond = f"; {asked} were asked for" if done > asked else ""
-    print(f"{done} of {max(done, asked)} trials complete{beyond}")
+    print(outcome)
     if outcome.exit_code is not None:
         say(f"Stopped; 'phaze-opt study run {study.name}' goes on from here.")
         raise typer.Exit(outcome.exit_code)
@@ -102,14 +101,14 @@ def show(
     if as_json:
         print_json(summary_to_json_dict(study.summary()))
         return
-    from phaze_opt.report.tables import study_table
+    from phaze_opt.report.studies import study_tables
 
     if watch:
         from .progress import watch_table
 
-        watch_table(lambda: study_table(study.summary()), lambda: study.summary().state == "done")
+        watch_table(lambda: study_tables(study), lambda: study.summary().state == "done")
     else:
-        print_table(study_table(study.summary()))
+        print_table(study_tables(study))
 
 
 @app.command()
@@ -129,20 +128,9 @@ def best(name: NameArgument, as_json: JsonOption = False, storage: StorageOption
     if as_json:
         print_json(best_to_json_dict(name, found))
         return
-    if found.evaluation is None:
-        raise PhazeError(
-            f"The evaluation of trial {found.number}, the best of {name!r}, is damaged or lost; "
-            f"'phaze-opt study copy {name} NEW --current-version' starts anew from its points."
-        )
-    from phaze_opt.evaluation import evaluation_to_json_dict
-    from phaze_opt.report.tables import evaluation_tables
-    from phaze_opt.report.words import accelerator_words, ratio_words, training_words
+    from phaze_opt.report.studies import best_tables
 
-    words = f"{accelerator_words(found.point)}; {training_words(found.point)}"
-    record = evaluation_to_json_dict(found.evaluation)
-    print_table(evaluation_tables(f"trial {found.number}: {words}", record))
-    for line in ratio_words(found):
-        print(line)
+    print_table(best_tables(found))
 
 
 @app.command("ls")
@@ -151,16 +139,16 @@ def list_all(as_json: JsonOption = False, storage: StorageOption = None) -> None
 
     Example: phaze-opt study ls --json
     """
-    from phaze_opt.search.catalogue import list_summaries
     from phaze_opt.search.results import summary_to_json_dict
     from phaze_opt.search.store.studies import find_orphans
+    from phaze_opt.search.study import list_summaries
 
     opened = _open(storage)
     summaries, unreadable = list_summaries(opened)
     if as_json:
         print_json([summary_to_json_dict(summary) for summary in summaries])
     else:
-        from phaze_opt.report.tables import studies_table
+        from phaze_opt.report.studies import studies_table
 
         print_table(studies_table(summaries))
     for name, reason in unreadable.items():
@@ -181,7 +169,7 @@ def trials(name: NameArgument, as_json: JsonOption = False, storage: StorageOpti
     if as_json:
         print_json([trial_to_json_dict(record) for record in records])
         return
-    from phaze_opt.report.tables import trials_table
+    from phaze_opt.report.studies import trials_table
 
     print_table(trials_table(records))
 
@@ -219,7 +207,7 @@ def copy(
 
         phaze-opt study copy quickstart again --current-version
     """
-    from phaze_opt.search.store.copying import copy_study, restart_study
+    from phaze_opt.search.copying import copy_study, restart_study
 
     study = _study(name, storage)
     target = study.storage if to is None else _open(to, create=True)
@@ -245,7 +233,7 @@ def delete(
     if orphans == (name is not None):
         raise InputError("Either the NAME of a study or --orphans must be given.")
     if name is None:
-        from phaze_opt.search.catalogue import delete_orphans
+        from phaze_opt.search.store.studies import delete_orphans
 
         print(f"deleted {delete_orphans(_open(storage))} orphans")
         return
@@ -288,6 +276,6 @@ def _open(storage: str | None, *, create: bool = False) -> Storage:
 
 def _study(name: str, storage: str | None) -> Study:
     """Open a study by name."""
-    from phaze_opt.search.study import Study
+    from phaze_opt.search.study import load_study
 
-    return Study.open(name, _open(storage))
+    return load_study(name, _open(storage))

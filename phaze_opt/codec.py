@@ -12,8 +12,10 @@ read here too: every room keeps its own in its folder ``data``.
 from __future__ import annotations
 
 import csv
+import dataclasses
 import functools
 import tomllib
+import typing
 from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
@@ -25,6 +27,7 @@ from msgspec import inspect
 from phaze_opt.errors import InputError, NotFoundError, unknown_name
 
 T = TypeVar("T")
+_LISTS = (inspect.ListType, inspect.VarTupleType)
 
 _described: Callable[[Any], inspect.Type] = functools.cache(inspect.type_info)
 """Describes a type, once."""
@@ -71,6 +74,32 @@ def from_builtins(plain: object, kind: type[T], what: str) -> T:
         return msgspec.convert(complete, kind, strict=True)
     except (msgspec.ValidationError, RecursionError) as error:
         raise InputError(f"The {what} is not valid: {str(error).rstrip('.')}.") from None
+
+
+def convert_fields(value: object, what: str) -> None:
+    """Check the fields of a dataclass that a program makes, as `from_builtins` checks a document.
+
+    Lists become tuples where the field is a tuple. For use at the start of ``__post_init__``.
+
+    Parameters
+    ----------
+    value
+        An instance whose fields are set.
+    what
+        Its name, for the error's sentence (for example ``"study spec"``).
+
+    Raises
+    ------
+    InputError
+        If a field has the wrong type or is none of the allowed words.
+    """
+    for name, kind in _field_types(type(value)).items():
+        place = f"{name} of the {what}"
+        try:
+            plain = to_builtins(getattr(value, name))
+        except TypeError as error:
+            raise InputError(f"The {place} is not valid: {error}.") from None
+        object.__setattr__(value, name, from_builtins(plain, kind, place))
 
 
 def read_file(path: Path, what: str) -> bytes:
@@ -137,6 +166,13 @@ def _data_text(room: str, name: str) -> str:
     return resources.files(f"phaze_opt.{room}").joinpath("data", name).read_text("utf-8")
 
 
+@functools.cache
+def _field_types(kind: type) -> dict[str, Any]:
+    """Return the resolved types of the fields of a dataclass by name."""
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
 def _checked(plain: Any, kind: inspect.Type, what: str, place: str) -> Any:
     """Return plain data with unknown keys and words refused, and defaults written out.
 
@@ -166,7 +202,7 @@ def _checked(plain: Any, kind: inspect.Type, what: str, place: str) -> Any:
     elif isinstance(kind, inspect.DictType) and isinstance(plain, Mapping):
         inner = kind.value_type
         return {key: _checked(value, inner, what, place) for key, value in plain.items()}
-    elif isinstance(kind, (inspect.ListType, inspect.VarTupleType)) and isinstance(plain, list):
+    elif isinstance(kind, _LISTS) and isinstance(plain, (list, tuple)):
         return [_checked(value, kind.item_type, what, place) for value in plain]
     return plain
 

@@ -1,7 +1,7 @@
-"""A study as it is stored: every name resolved to numbers, so that any machine can run it.
+"""Freezes a spec: every name is resolved to numbers, so that any machine can run the study.
 
-A worker elsewhere needs only the storage and the study's name: presets, clusters and the captured
-workload are data in the database, and the hash says whether two studies are the same.
+A worker elsewhere needs only the storage and the study's name, because presets, clusters and the
+captured workload are data in the database. Two studies are equal if their hashes are.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class ResolvedStudy:
-    """A study with nothing left to look up.
+    """A study in which every name is looked up.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class ResolvedStudy:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of everything that decides the answer (the study's name does not)."""
+        """SHA-256 of all that decides the answer (the study's name does not)."""
         anonymous = dataclasses.replace(self, spec=dataclasses.replace(self.spec, name="study"))
         return content_hash(anonymous)
 
@@ -86,7 +86,7 @@ def content_hash(value: object) -> str:
 
 
 def resolve(spec: StudySpec, workload: Workload, cost_model_version: str) -> ResolvedStudy:
-    """Look up everything that a spec names.
+    """Look up all presets and the cluster that a spec names.
 
     Raises
     ------
@@ -111,3 +111,44 @@ def area_limit_mm2(spec: StudySpec) -> float:
     if spec.area.max_mm2 is not None:
         return spec.area.max_mm2
     return load_accelerator(spec.area.max_of).area_under(spec.area.model)
+
+
+def check_names(spec: StudySpec) -> ResolvedStudy:
+    """Look up every name of a spec, the model's too, without capturing the model.
+
+    Raises
+    ------
+    InputError
+        If one is unknown.
+    """
+    from phaze_opt.workload.zoo import widths
+
+    allowed = widths(spec.model)
+    for width in spec.tensor_parallel:
+        if width not in allowed:
+            raise InputError(
+                f"tensor_parallel holds {width}, but {spec.model} can be split over "
+                f"{', '.join(map(str, allowed))} devices."
+            )
+    shape_only = Workload(model=spec.model, sequence=1, parameters=0, variants=())
+    return resolve(spec, shape_only, current_version())
+
+
+def capture_model(spec: StudySpec) -> Workload:
+    """Capture the model at every microbatch and width that the study may use."""
+    from phaze_opt.workload.zoo import load_workload
+
+    return load_workload(
+        spec.model,
+        tensor_parallel=spec.tensor_parallel,
+        microbatch=spec.space.microbatches,
+        sequence_parallel=spec.sequence_parallel,
+        sequence=spec.sequence,
+    )
+
+
+def current_version() -> str:
+    """Return the version of this program's cost model."""
+    from phaze_opt.evaluation import COST_MODEL_VERSION
+
+    return COST_MODEL_VERSION

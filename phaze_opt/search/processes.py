@@ -1,4 +1,8 @@
-"""Several workers on one machine: spawned processes that open the database themselves."""
+"""Worker processes on one machine, and the signals that end them.
+
+Workers are spawned and open the database themselves. The first Ctrl-C or SIGTERM lets the running
+trial finish; the second one gives its ticket back at once.
+"""
 
 from __future__ import annotations
 
@@ -6,32 +10,101 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.process import BaseProcess
+from types import FrameType
+from typing import Any, Self
 
-from phaze_opt.errors import PhazeError, printable
+from phaze_opt.errors import PhazeError
+from phaze_opt.printing import print_error
 from phaze_opt.search.objective import Evaluator
-from phaze_opt.search.stopping import StopNow, StopSignals
 from phaze_opt.search.store.failures import LostConnectionError, patiently
 from phaze_opt.search.store.leases import expire_dead_workers
 from phaze_opt.search.store.storage import URL_VARIABLE, Storage
 
 _POLL_S = 0.2
 _MOST_REPLACEMENTS = 30
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopNow(BaseException):
+    """Raised in the main thread by the second signal, at whatever statement it runs."""
+
+
+class StopSignals:
+    """While entered, turns signals into a request that a loop looks at.
+
+    Parameters
+    ----------
+    ignore_interrupt
+        For worker processes: a terminal sends Ctrl-C to all processes, and only the first one
+        shall act on it (it passes it on as SIGTERM).
+    raise_on_repeat
+        Whether the second signal raises `StopNow`.
+
+    Attributes
+    ----------
+    received
+        Number of the first signal, or ``None``.
+    repeated
+        Whether there was a second one.
+    """
+
+    def __init__(self, *, ignore_interrupt: bool = False, raise_on_repeat: bool = True) -> None:
+        self.received: int | None = None
+        self.repeated = False
+        self._ignore_interrupt = ignore_interrupt
+        self._raise_on_repeat = raise_on_repeat
+        self._previous: dict[int, Any] = {}
+
+    @property
+    def requested(self) -> bool:
+        """Whether no further trial may begin."""
+        return self.received is not None
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit code of a program ended by the signal: 130 for Ctrl-C, 143 for SIGTERM."""
+        return None if self.received is None else 128 + self.received
+
+    def __enter__(self) -> Self:
+        # Python delivers signals to the main thread only; elsewhere there is nothing to handle.
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                ignored = self._ignore_interrupt and number == signal.SIGINT
+                handler = signal.SIG_IGN if ignored else self._on_signal
+                self._previous[number] = signal.signal(number, handler)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Note the first signal; act on the second."""
+        if self.received is None:
+            self.received = number
+            return
+        self.repeated = True
+        if self._raise_on_repeat:
+            raise StopNow
 
 
 @dataclass(frozen=True)
 class WorkerJob:
-    """What a worker process is told; its storage it finds in the environment.
+    """The arguments of a worker process; the URL of the storage is in its environment.
 
     Attributes
     ----------
     work
         Opens the study of this name and works on it until it is done.
+    total, lease_s, evaluator
+        See `phaze_opt.search.running.run_study`.
     """
 
     work: Callable[[str, int, float, Evaluator, StopSignals], None]
@@ -104,7 +177,7 @@ def worker_process(job: WorkerJob) -> None:
             unexpected = (
                 "" if isinstance(error, PhazeError) else f"Unexpected {type(error).__name__}: "
             )
-            print(f"Error: {printable(unexpected + str(error))}", file=sys.stderr)
+            print_error(unexpected + str(error))
             sys.exit(1)
         if stop.exit_code is not None:
             sys.exit(stop.exit_code)

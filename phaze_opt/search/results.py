@@ -1,4 +1,4 @@
-"""What a study has found so far: its trials, the best design, and how the search went."""
+"""Results of a study: its trials, the best design, and the state of the search in numbers."""
 
 from __future__ import annotations
 
@@ -10,32 +10,34 @@ from typing import TYPE_CHECKING, Any, Literal
 from phaze_opt.codec import to_builtins
 from phaze_opt.errors import InputError
 from phaze_opt.evaluation import Evaluation, evaluation_to_json_dict
-from phaze_opt.search.baselines import BaselineResult
+from phaze_opt.printing import PrintsAsTables
+from phaze_opt.search.baselines import BaselineResult, find_baselines
 from phaze_opt.search.frozen import ResolvedStudy
 from phaze_opt.search.objective import Metrics, metrics_from_plain
 from phaze_opt.search.ordering import best_of
 from phaze_opt.search.space import DesignPoint, point_of
 from phaze_opt.search.store.caches import find_evaluations
-from phaze_opt.search.store.storage import Storage
+from phaze_opt.search.store.damage import damages
+from phaze_opt.search.store.stored_study import StoredStudy
 from phaze_opt.search.store.tickets import TicketCounts
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 TrialKind = Literal["feasible", "infeasible", "failed", "running", "waiting"]
-StudyState = Literal["new", "running", "stopped", "done", "failed"]
+StudyState = Literal["new", "running", "stopping", "stopped", "done", "failed"]
 METRICS_KEY = "phaze"
-"""Attribute of a trial that holds its `Metrics`: only one, as every attribute costs a commit."""
+"""Attribute of a trial that holds its `Metrics`: a single one, as each costs a commit."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TrialRecord:
-    """One trial.
+    """One trial of a study.
 
     Attributes
     ----------
     point, metrics
-        ``None`` where they are not known (yet), or were written by another program.
+        ``None`` where they are not known yet, or were written by another program.
     started_s, ended_s
         Seconds since 1970 on its worker's clock.
     """
@@ -47,10 +49,14 @@ class TrialRecord:
     started_s: float | None
     ended_s: float | None
 
+    def __repr__(self) -> str:
+        value = "" if self.metrics is None else f", {_value_words(self.metrics)}"
+        return f"TrialRecord({self.number}, {self.kind}{value}, {self.point!r})"
 
-@dataclass(frozen=True)
-class BestDesign:
-    """The answer.
+
+@dataclass(frozen=True, repr=False)
+class BestDesign(PrintsAsTables, tables="phaze_opt.report.studies:best_tables"):
+    """The best design of a study; prints as the tables of ``phaze-opt study best``.
 
     Attributes
     ----------
@@ -64,6 +70,9 @@ class BestDesign:
     evaluation: Evaluation | None
     baselines: tuple[BaselineResult, ...]
 
+    def __repr__(self) -> str:
+        return f"BestDesign(trial {self.number}, {_value_words(self.metrics)}, {self.point!r})"
+
     def ratio(self, baseline: BaselineResult) -> float | None:
         """Throughput over a baseline's; ``None`` where the baseline fits nowhere."""
         if baseline.throughput_samples_per_s == 0.0:
@@ -71,27 +80,32 @@ class BestDesign:
         return self.metrics.throughput_samples_per_s / baseline.throughput_samples_per_s
 
 
-@dataclass(frozen=True)
-class StudySummary:
-    """The state of a study in numbers.
+@dataclass(frozen=True, repr=False)
+class StudySummary(PrintsAsTables, tables="phaze_opt.report.studies:summary_table"):
+    """The state of a study in numbers; prints as the table of ``phaze-opt study show``.
 
     Attributes
     ----------
+    trials
+        Numbers of complete trials, of infeasible ones among these, and of failed and running ones.
+    target
+        Complete trials that the study shall have: the number that the last run asked for, and
+        before the first run that of the spec.
     left
-        Trials that are asked for and not complete.
+        Trials that are missing from the target and neither complete nor failed.
     busy_s
         Time during which at least one trial ran.
     rate_per_s
         Complete trials per busy second; ``None`` before the first.
     cached_share
-        Of the evaluations asked for, those that were there already.
+        Share of the evaluations that were stored before they were asked for.
     proven_schedule_share
-        Of the layers' schedules of all evaluated points, those proven optimal.
+        Share of the layers' schedules of all evaluated points that are proven optimal.
     quickly_proven_schedule_share
-        Of the different schedules that each new evaluation needed, those proven optimal without
-        the exact search or in under 20 ms; ``None`` where every evaluation was there already.
+        Share of the different schedules that each new evaluation needed that were proven optimal
+        without the exact search or in under 20 ms; ``None`` where no evaluation is new.
     why_infeasible
-        How many points each limit ruled out.
+        Number of points that each limit ruled out.
     failures
         Why tickets failed for good, each reason once.
     """
@@ -100,6 +114,7 @@ class StudySummary:
     resolved: ResolvedStudy
     state: StudyState
     trials: Mapping[str, int]
+    target: int
     left: int
     best: BestDesign | None
     busy_s: float
@@ -110,6 +125,10 @@ class StudySummary:
     why_infeasible: Mapping[str, int]
     failures: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        complete = self.trials["complete"]
+        return f"StudySummary({self.name!r}, {self.state}, {complete} of {self.target} trials)"
+
     @property
     def left_s(self) -> float | None:
         """Seconds until a running study is done, at the rate so far."""
@@ -118,8 +137,35 @@ class StudySummary:
         return self.left / self.rate_per_s
 
 
+def read_trials(study: StoredStudy) -> list[TrialRecord]:
+    """Read all trials of a study by number.
+
+    Raises
+    ------
+    DamagedError
+        Naming the first trial that cannot be read.
+    """
+    records = []
+    for trial in study.optuna_trials():
+        with damages(f"Trial {trial.number} of the study {study.name!r}"):
+            records.append(read_trial(study.resolved, trial))
+    return records
+
+
+def check_study(study: StoredStudy) -> None:
+    """Read all rows that a run or a copy reads, before it changes anything.
+
+    Raises
+    ------
+    DamagedError
+        If rows of the study are not of the form that this program writes.
+    """
+    read_trials(study)
+    study.check()
+
+
 def read_trial(resolved: ResolvedStudy, trial: FrozenTrial) -> TrialRecord:
-    """Read one trial; what another program wrote into it is left out."""
+    """Read one trial; attributes and parameters of another program are left out."""
     metrics = metrics_from_plain(trial.user_attrs.get(METRICS_KEY))
     try:
         point = point_of(resolved.spec.space, trial.params)
@@ -136,10 +182,8 @@ def read_trial(resolved: ResolvedStudy, trial: FrozenTrial) -> TrialRecord:
     )
 
 
-def best_design(
-    trials: Sequence[TrialRecord], storage: Storage, baselines: Sequence[BaselineResult]
-) -> BestDesign | None:
-    """Choose the best feasible trial by the order of designs; among equals the first."""
+def best_design(study: StoredStudy, trials: Sequence[TrialRecord]) -> BestDesign | None:
+    """Choose the best feasible trial by the order of designs; of equal ones the first."""
     feasible = [
         (trial.metrics.rank(trial.point), (trial.number, trial.point, trial.metrics))
         for trial in trials
@@ -150,40 +194,36 @@ def best_design(
         return None
     number, point, metrics = chosen
     key = metrics.evaluation_key or ""
-    evaluation = find_evaluations(storage, [key]).get(key)
-    return BestDesign(number, point, metrics, evaluation, tuple(baselines))
+    evaluation = find_evaluations(study.storage, [key]).get(key)
+    baselines = tuple(find_baselines(study.resolved, study.storage))
+    return BestDesign(number, point, metrics, evaluation, baselines)
 
 
-def summarise(
-    name: str,
-    resolved: ResolvedStudy,
-    trials: Sequence[TrialRecord],
-    best: BestDesign | None,
-    counts: TicketCounts,
-    failures: Sequence[str],
-) -> StudySummary:
-    """Count and average."""
+def summarise(study: StoredStudy) -> StudySummary:
+    """Read a study, count and average."""
+    office = study.office()
+    # Read before the trials, so that a study that is done has all its trials.
+    counts, stopping = office.counts(), office.stop_requested()
+    target = office.target() or study.resolved.spec.search.trials
+    trials = read_trials(study)
     complete = [trial for trial in trials if trial.kind in ("feasible", "infeasible")]
     metrics = [trial.metrics for trial in complete if trial.metrics is not None]
     asked = [each for each in metrics if each.evaluation_key is not None]
     busy_s = _busy_s(trials)
-    why: dict[str, int] = {}
-    for each in metrics:
-        if not each.feasible:
-            limit = "area" if each.evaluation_key is None else "memory"
-            why[limit] = why.get(limit, 0) + 1
     return StudySummary(
-        name=name,
-        resolved=resolved,
-        state=_state(counts),
+        name=study.name,
+        resolved=study.resolved,
+        state=_state(counts, target, stopping),
         trials={
             "complete": len(complete),
             "infeasible": sum(trial.kind == "infeasible" for trial in complete),
             "failed": sum(trial.kind == "failed" for trial in trials),
-            "running": sum(trial.kind == "running" for trial in trials),
+            # The trial of a worker that is gone is still marked as running until it is settled.
+            "running": min(counts.running, sum(trial.kind == "running" for trial in trials)),
         },
-        left=counts.left,
-        best=best,
+        target=target,
+        left=max(0, min(counts.left, target - len(complete))),
+        best=best_design(study, trials),
         busy_s=busy_s,
         rate_per_s=len(complete) / busy_s if busy_s > 0 else None,
         cached_share=_share(sum(each.cached for each in asked), len(asked)),
@@ -194,13 +234,23 @@ def summarise(
             sum(each.quickly_proven_schedules for each in asked),
             sum(each.needed_schedules for each in asked),
         ),
-        why_infeasible=why,
-        failures=tuple(failures),
+        why_infeasible=_why_infeasible(metrics),
+        failures=tuple(office.reasons()),
     )
 
 
+def _why_infeasible(metrics: Sequence[Metrics]) -> dict[str, int]:
+    """Count the points that each limit ruled out."""
+    why: dict[str, int] = {}
+    for each in metrics:
+        if not each.feasible:
+            limit = "area" if each.evaluation_key is None else "memory"
+            why[limit] = why.get(limit, 0) + 1
+    return why
+
+
 def trial_cost(resolved: ResolvedStudy, trial: FrozenTrial) -> tuple[Any, ...]:
-    """Order finished trials as designs are ordered, and infeasible ones after them by violation."""
+    """Order finished trials: feasible ones as designs, then infeasible ones by violation."""
     record = read_trial(resolved, trial)
     if record.kind == "feasible" and record.metrics is not None and record.point is not None:
         return (0, *record.metrics.rank(record.point).key)
@@ -243,6 +293,7 @@ def summary_to_json_dict(summary: StudySummary) -> dict[str, Any]:
         "quickly_proven_schedule_share": summary.quickly_proven_schedule_share,
         "cost_model_version": summary.resolved.cost_model_version,
         "spec_hash": summary.resolved.hash,
+        "target": summary.target,
         "left": summary.left,
         "left_s": summary.left_s,
         "busy_s": summary.busy_s,
@@ -279,18 +330,25 @@ def _kind(trial: FrozenTrial, metrics: Metrics | None) -> TrialKind:
     return "waiting" if trial.state == TrialState.WAITING else "failed"
 
 
-def _state(counts: TicketCounts) -> StudyState:
-    """Name the state of a study; single failed trials are counted, not a state.
+def _state(counts: TicketCounts, target: int, stopping: bool) -> StudyState:
+    """Name the state of a study; single failed trials are counted, and are not a state.
 
-    A ticket whose lease has run out keeps no study running: its worker is gone or stalled.
+    A ticket whose lease has run out, or whose worker is known to be gone, keeps no study running.
     """
-    if counts.held > counts.expired:
-        return "running"
-    if counts.left:
+    if counts.running:
+        return "stopping" if stopping else "running"
+    if counts.left and counts.done < target:
         return "stopped"
     if counts.done:
         return "done"
     return "failed" if counts.failed else "new"
+
+
+def _value_words(metrics: Metrics) -> str:
+    """Write what a point is worth: its throughput, or by how much it does not fit."""
+    if metrics.feasible:
+        return f"{metrics.throughput_samples_per_s:,.0f} samples/s"
+    return f"{metrics.violation:.1%} too much"
 
 
 def _share(part: int, whole: int) -> float | None:

@@ -1,4 +1,4 @@
-"""Running a study: baselines, tickets, then one worker here or several processes."""
+"""Runs a study: baselines, tickets, then one worker in this process or several processes."""
 
 from __future__ import annotations
 
@@ -6,34 +6,35 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from phaze_opt.errors import InputError
-from phaze_opt.search.baselines import evaluate_baselines
+from phaze_opt.search.baselines import evaluate_baselines, find_baselines
 from phaze_opt.search.frozen import Baseline
-from phaze_opt.search.objective import Evaluator
-from phaze_opt.search.processes import WorkerJob, run_processes
+from phaze_opt.search.objective import Evaluator, Objective
+from phaze_opt.search.processes import StopNow, StopSignals, WorkerJob, run_processes
+from phaze_opt.search.results import check_study
 from phaze_opt.search.space import contains, params_of
-from phaze_opt.search.stopping import StopNow, StopSignals
+from phaze_opt.search.store.caches import EvaluationCache, ScheduleCache
 from phaze_opt.search.store.failures import patiently
 from phaze_opt.search.store.leases import LeaseKeeper, expire_dead_workers, new_token
 from phaze_opt.search.store.storage import open_storage
+from phaze_opt.search.store.stored_study import StoredStudy, find_study
 from phaze_opt.search.store.tickets import TicketCounts
 from phaze_opt.search.worker import TrialCallback, Worker
 from phaze_opt.training import Training
 
-if TYPE_CHECKING:
-    from phaze_opt.search.study import Study
-
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is.
+    """The state of a run.
 
     Attributes
     ----------
+    total
+        Complete trials that the study shall have.
     best_value
-        Highest throughput so far; ``None`` where nothing is feasible yet.
+        Highest throughput so far in samples per second; ``None`` before the first feasible trial.
     """
 
     total: int
@@ -43,10 +44,12 @@ class Progress:
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """How a run ended.
+    """The end of a run.
 
     Attributes
     ----------
+    total
+        Complete trials that the study shall have.
     exit_code
         130 or 143 where a signal ended it, else ``None``.
     failures
@@ -58,19 +61,54 @@ class RunOutcome:
     exit_code: int | None
     failures: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        done = self.counts.done
+        beyond = f"; {self.total} were asked for" if done > self.total else ""
+        return f"{done} of {max(done, self.total)} trials complete{beyond}"
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The arguments that all parts of a run need; see `run_study`."""
+
+    study: StoredStudy
+    evaluator: Evaluator
+    total: int
+    lease_s: float
+    stop: StopSignals
+
+    def objective(self, token: str) -> Objective:
+        """Return the objective, with the caches of the database."""
+        return Objective(
+            self.study.resolved,
+            self.study.workload(),
+            EvaluationCache(self.study.storage, token, self.lease_s),
+            ScheduleCache(self.study.storage),
+            self.evaluator,
+        )
+
 
 def ignore_progress(progress: Progress) -> None:
-    """Look away."""
+    """Show nothing."""
 
 
 def run_study(
-    study: Study,
+    study: StoredStudy,
+    evaluator: Evaluator,
     trials: int | None,
     workers: int,
     on_progress: Callable[[Progress], None],
     lease_s: float,
 ) -> RunOutcome:
-    """Run until the study has so many complete trials; see `Study.run`."""
+    """Run until the study has ``trials`` complete trials in total.
+
+    Parameters
+    ----------
+    evaluator
+        Evaluates one point.
+    trials, workers, on_progress, lease_s
+        See `phaze_opt.search.study.Study.run`.
+    """
     total = study.resolved.spec.search.trials if trials is None else trials
     for what, number in (("trials", total), ("workers", workers)):
         if number < 1:
@@ -81,7 +119,10 @@ def run_study(
         on_progress(Progress(total, office.counts(), study.best_value()))
 
     with StopSignals(raise_on_repeat=workers == 1) as stop, suppress(StopNow):
-        _run(study, total, workers, lease_s, stop, report)
+        run = _Run(study, evaluator, total, lease_s, stop)
+        if patiently(partial(_prepare, run, new_token())):
+            patiently(report)
+            _start_workers(run, workers, report)
     counts = patiently(office.counts)
     missing = counts.done < total and not stop.requested
     failures = tuple(patiently(office.reasons)) if missing else ()
@@ -92,90 +133,76 @@ def worker_main(
     name: str, total: int, lease_s: float, evaluator: Evaluator, stop: StopSignals
 ) -> None:
     """Open the storage named by the environment, and be one worker of a study."""
-    from phaze_opt.search.study import Study
-
-    study = patiently(lambda: Study.open(name, open_storage()))
-    study.evaluator = evaluator
-    work_on(study, total, lease_s, stop, lambda number, metrics: None)
+    study = patiently(lambda: find_study(name, open_storage()))
+    _work_on(_Run(study, evaluator, total, lease_s, stop), lambda number, metrics: None)
 
 
-def work_on(
-    study: Study, total: int, lease_s: float, stop: StopSignals, on_trial: TrialCallback
-) -> None:
+def _start_workers(run: _Run, workers: int, report: Callable[[], None]) -> None:
+    """Be the one worker, or start several processes and wait for their end."""
+    if workers == 1:
+        _work_on(run, lambda number, metrics: report())
+        return
+    job = WorkerJob(worker_main, run.study.name, run.total, run.lease_s, run.evaluator)
+    run_processes(job, run.study.storage, workers, run.stop, report)
+
+
+def _work_on(run: _Run, on_trial: TrialCallback) -> None:
     """Be one worker of a study until it is done."""
-    worker = patiently(partial(_new_worker, study, lease_s))
-    with LeaseKeeper([worker.office, worker.objective.evaluations], worker.token, lease_s):
-        worker.work(total, stop, on_trial)
+    worker = patiently(partial(_new_worker, run))
+    with LeaseKeeper([worker.office, worker.objective.evaluations], worker.token, run.lease_s):
+        worker.work(run.total, run.stop, on_trial)
 
 
-def _new_worker(study: Study, lease_s: float) -> Worker:
-    """Engage a worker under a name of its own."""
+def _new_worker(run: _Run) -> Worker:
+    """Make a worker with a new token."""
     token = new_token()
     return Worker(
-        storage=study.storage,
-        optuna_study=study.optuna_study,
-        study_id=study.optuna_id,
-        resolved=study.resolved,
-        office=study.office(lease_s),
-        objective=study.objective(token, lease_s),
+        storage=run.study.storage,
+        optuna_study=run.study.optuna_study,
+        study_id=run.study.optuna_id,
+        resolved=run.study.resolved,
+        office=run.study.office(run.lease_s),
+        objective=run.objective(token),
         token=token,
     )
 
 
-def _run(
-    study: Study,
-    total: int,
-    workers: int,
-    lease_s: float,
-    stop: StopSignals,
-    report: Callable[[], None],
-) -> None:
-    """Prepare the study, and let the workers begin."""
-    prepare = partial(_prepare, study, total, new_token(), lease_s, stop)
-    if not patiently(prepare):
-        return
-    patiently(report)
-    if workers == 1:
-        work_on(study, total, lease_s, stop, lambda number, metrics: report())
-        return
-    job = WorkerJob(worker_main, study.name, total, lease_s, study.evaluator)
-    run_processes(job, study.storage, workers, stop, report)
-
-
-def _prepare(study: Study, total: int, token: str, lease_s: float, stop: StopSignals) -> bool:
+def _prepare(run: _Run, token: str) -> bool:
     """Evaluate the baselines and issue the tickets; False where there is nothing to run."""
-    office = study.office(lease_s)
-    if office.counts().done >= total:
+    study, office = run.study, run.study.office(run.lease_s)
+    if office.counts().done >= run.total:
         return False
-    study.check()
+    check_study(study)
     office.request_stop(False)
     expire_dead_workers(study.storage)
-    _evaluate_baselines(study, token, lease_s, stop)
-    if stop.requested:
+    office.set_target(run.total)
+    _evaluate_baselines(run, token)
+    if run.stop.requested:
         return False
-    office.issue(total, _baseline_params(study))
+    office.issue(run.total, _baseline_params(study))
     return True
 
 
-def _evaluate_baselines(study: Study, token: str, lease_s: float, stop: StopSignals) -> None:
+def _evaluate_baselines(run: _Run, token: str) -> None:
     """Evaluate the baselines, each under every training option, unless that was done."""
-    if len(study.baselines()) == len(study.resolved.baselines):
+    resolved = run.study.resolved
+    if len(find_baselines(resolved, run.study.storage)) == len(resolved.baselines):
         return
-    objective = study.objective(token, lease_s)
+    objective = run.objective(token)
 
     def evaluate(baseline: Baseline, training: Training) -> None:
-        if not stop.requested:
+        if not run.stop.requested:
             objective.evaluate(baseline.accelerator, training)
 
-    with LeaseKeeper([objective.evaluations], token, lease_s):
-        evaluate_baselines(study.resolved, evaluate)
+    with LeaseKeeper([objective.evaluations], token, run.lease_s):
+        evaluate_baselines(resolved, evaluate)
 
 
-def _baseline_params(study: Study) -> list[dict[str, Any]]:
+def _baseline_params(study: StoredStudy) -> list[dict[str, Any]]:
     """Return the baselines that lie in the space as parameters: they are the first trials."""
     space = study.resolved.spec.space
     return [
         params_of(space, baseline.point)
-        for baseline in study.baselines()
+        for baseline in find_baselines(study.resolved, study.storage)
         if baseline.point is not None and contains(space, baseline.point)
     ]

@@ -1,7 +1,7 @@
-"""Who proposes the next point. A new sampler for every trial, seeded with (seed, trial).
+"""Samplers propose the next point; every trial gets a new one, seeded with (seed, trial).
 
-A sampler object that lives on carries a random state that a stopped and resumed study does not
-have; one made anew for each trial proposes the same points in both cases.
+A sampler that lives longer carries a random state that is lost when a study is stopped. One that is
+made anew for each trial proposes the same points whether or not the study was stopped.
 """
 
 from __future__ import annotations
@@ -28,18 +28,17 @@ _OCCUPIED = (TrialState.COMPLETE, TrialState.RUNNING)
 Cost = tuple[Any, ...]
 """Orders finished trials: the best has the smallest."""
 
-
-def negative_value(trial: FrozenTrial) -> Cost:
-    """Order trials by what they were told alone."""
-    return (-trial.values[0],)
+Item = TypeVar("Item")
+Coordinates = tuple[int, ...]
+"""A point as one index per axis, counted from the axis's lower end."""
 
 
 def sampler_for(
     name: SamplerName,
     seed: int,
     trial: int,
+    cost: Callable[[FrozenTrial], Cost],
     fixed: Mapping[str, Any] | None = None,
-    cost: Callable[[FrozenTrial], Cost] = negative_value,
 ) -> BaseSampler:
     """Return the sampler of one trial.
 
@@ -50,10 +49,10 @@ def sampler_for(
         ``climb`` (coordinate hill climbing with restarts); ``nsga2`` (Deb et al., 2002).
     seed, trial
         Of the study, and the number of the trial.
-    fixed
-        Parameters that the trial must take.
     cost
         Order of finished trials, for samplers that can use more than the value.
+    fixed
+        Parameters that the trial must take.
     """
     if fixed is not None:
         return FixedSampler(fixed)
@@ -67,26 +66,11 @@ def sampler_for(
     return RandomSampler(seed=number)
 
 
-class _IndependentSampler(BaseSampler):
-    """A sampler that proposes a whole point before the trial begins."""
-
-    def infer_relative_search_space(
-        self, study: Study, trial: FrozenTrial
-    ) -> dict[str, BaseDistribution]:
-        """Leave every parameter to `sample_independent`."""
-        return {}
-
-    def sample_relative(
-        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        """Propose nothing here."""
-        return {}
-
-
-class FixedSampler(_IndependentSampler):
-    """Gives the parameters it was made with."""
+class FixedSampler(RandomSampler):
+    """Gives the parameters that it was made with."""
 
     def __init__(self, params: Mapping[str, Any]) -> None:
+        super().__init__(seed=0)
         self._params = dict(params)
 
     def sample_independent(
@@ -100,31 +84,27 @@ class FixedSampler(_IndependentSampler):
         return self._params[param_name]
 
 
-Item = TypeVar("Item")
-Coordinates = tuple[int, ...]
-"""A point as one index per axis, counted from the axis's lower end."""
-
-
-class ClimbSampler(BaseSampler):
+class ClimbSampler(RandomSampler):
     """Coordinate hill climbing: an untried neighbour of the best point, and restarts at summits.
 
-    A neighbour differs by one step on one axis, or, so that the climb can walk along the edge of
-    the area limit, by one step up on one axis and one down on another. A summit, where every
-    neighbour is tried, is left by a jump that draws half of the axes anew. Where the climb stands
-    follows from the finished trials alone, so that any number of workers climb together, and a
-    stopped study goes on as if it had not been stopped.
+    A neighbour differs by one step on one axis, or by one step up on one axis and one step down on
+    another, so that the climb can walk along the edge of the area limit. A summit is a point whose
+    neighbours are all tried; the climb leaves it by a jump that draws half of the axes anew. The
+    state of the climb follows from the finished trials alone, so that any number of workers climb
+    together, and a stopped study goes on as if it had not been stopped. The first points are
+    random.
     """
 
     def __init__(
         self,
         seed: int,
-        cost: Callable[[FrozenTrial], Cost] = negative_value,
+        cost: Callable[[FrozenTrial], Cost],
         startup_trials: int = 8,
     ) -> None:
+        super().__init__(seed=seed)
         self._cost = cost
-        self._rng = np.random.default_rng(seed)
+        self._moves = np.random.default_rng(seed)
         self._startup_trials = startup_trials
-        self._random = RandomSampler(seed=seed)
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
@@ -136,7 +116,7 @@ class ClimbSampler(BaseSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Propose a point, or nothing where the random sampler shall."""
+        """Propose a point; nothing during the start, where the random sampler proposes."""
         if not search_space:
             return {}
         sizes = [_axis_size(axis) for axis in search_space.values()]
@@ -150,16 +130,6 @@ class ClimbSampler(BaseSampler):
         proposed = self._neighbour(climb) if climb.untried else self._jump(climb.summit, sizes)
         return _values(proposed, search_space)
 
-    def sample_independent(
-        self,
-        study: Study,
-        trial: FrozenTrial,
-        param_name: str,
-        param_distribution: BaseDistribution,
-    ) -> Any:
-        """Draw at random, at the start."""
-        return self._random.sample_independent(study, trial, param_name, param_distribution)
-
     def _neighbour(self, climb: _Climb) -> Coordinates:
         """Repeat the step that led here, else choose: single steps weigh as much as exchanges."""
         assert climb.centre is not None
@@ -169,14 +139,14 @@ class ClimbSampler(BaseSampler):
             [point for point in points if point in climb.untried]
             for points in (_single_steps(climb.centre), _exchanges(climb.centre))
         ]
-        points = _choose(self._rng, [kind for kind in kinds if kind])
-        return _choose(self._rng, points)
+        points = _choose(self._moves, [kind for kind in kinds if kind])
+        return _choose(self._moves, points)
 
     def _jump(self, summit: Coordinates, sizes: Sequence[int]) -> Coordinates:
         """Draw half of the axes anew."""
-        moved = set(self._rng.permutation(len(sizes))[: len(sizes) // 2].tolist())
+        moved = set(self._moves.permutation(len(sizes))[: len(sizes) // 2].tolist())
         return tuple(
-            int(self._rng.integers(size)) if axis in moved else index
+            int(self._moves.integers(size)) if axis in moved else index
             for axis, (index, size) in enumerate(zip(summit, sizes, strict=True))
         )
 
@@ -191,7 +161,7 @@ class _Climb:
     summit
         Best point of all.
     untried
-        Neighbours of the centre that nobody has tried.
+        Neighbours of the centre that no trial has tried.
     further
         The point one more step in the direction that led to the centre.
     """

@@ -1,7 +1,7 @@
-"""The points of a study: which there are, how a sampler sees them, which accelerator each means.
+"""The points of a study: which values are searched, how a sampler sees them, and their chips.
 
-Powers of two are searched as their exponents, ordered integers: a sampler then knows that 64 lies
-between 32 and 128 (on categorical values the same sampler gets less far).
+A power of two is searched as its exponent, an ordered integer: a sampler then knows that 64 lies
+between 32 and 128. (Measured: with categorical values the same sampler finds slower designs.)
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from phaze_opt.codec import convert_fields
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.search.spec import PowerRange, SpaceSpec
+from phaze_opt.printing import short_repr
 from phaze_opt.training import Recompute
 from phaze_opt.units import GIB, MIB
 
@@ -23,7 +24,114 @@ if TYPE_CHECKING:
 
 POWER_KEYS = ("num_tc", "num_vc", "pe_x", "pe_y", "pe_vc", "glb_mib", "microbatch")
 CHOICE_KEYS = ("hbm_gib", "recompute")
+_CORE_KEYS = ("num_tc", "num_vc", "pe_x", "pe_y", "pe_vc")
+"""Fields that a point and an accelerator share, name and unit included."""
+
 _LOG2 = "log2_"
+
+
+@dataclass(frozen=True)
+class PowerRange:
+    """All powers of two from ``min`` to ``max``, both included."""
+
+    min: int
+    max: int
+
+    def __post_init__(self) -> None:
+        for name in ("min", "max"):
+            value = getattr(self, name)
+            if value < 1 or value & (value - 1):
+                raise InputError(f"{name} is {value}, but it must be a power of two, at least 1.")
+        if self.min > self.max:
+            raise InputError(f"min is {self.min}, but it must not be above max, {self.max}.")
+
+    def __repr__(self) -> str:
+        return f"({self.min}, {self.max})"
+
+    @property
+    def exponents(self) -> tuple[int, int]:
+        """Smallest and largest binary logarithm."""
+        return self.min.bit_length() - 1, self.max.bit_length() - 1
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        """The powers of two themselves."""
+        low, high = self.exponents
+        return tuple(2**exponent for exponent in range(low, high + 1))
+
+
+Powers = PowerRange | tuple[int, int]
+"""A range of powers of two; a pair (min, max) becomes a `PowerRange` in a `Space`."""
+
+
+@dataclass(frozen=True, repr=False)
+class Space:
+    """The values that are searched; the defaults are the architecture space of Phaze (ICML 2024).
+
+    Ranges may be given as pairs: ``Space(num_tc=(1, 64), hbm_gib=[32, 80])``.
+
+    Attributes
+    ----------
+    base
+        Preset, or TOML file, that gives every number that is not searched (clock, bandwidths,
+        calibration).
+    num_tc, num_vc
+        Tensor cores and vector cores.
+    pe_x, pe_y
+        Width and height of a tensor core's PE array.
+    pe_vc
+        Lanes of a vector core, or ``"pe_x"`` to tie them to the PE array as the paper does.
+    glb_mib
+        Size of the global buffer in MiB.
+    hbm_gib
+        Sizes of the HBM in GiB.
+    microbatch, recompute
+        Training options that are searched along with the accelerator.
+    """
+
+    base: str = "tpuv4-phaze"
+    num_tc: Powers = PowerRange(1, 4096)
+    num_vc: Powers = PowerRange(1, 4096)
+    pe_x: Powers = PowerRange(2, 256)
+    pe_y: Powers = PowerRange(2, 256)
+    pe_vc: Powers | Literal["pe_x"] = "pe_x"
+    glb_mib: Powers = PowerRange(2, 128)
+    hbm_gib: tuple[int, ...] = (32, 64, 80)
+    microbatch: Powers = PowerRange(1, 8)
+    recompute: tuple[Recompute, ...] = ("none", "full")
+
+    def __post_init__(self) -> None:
+        for name in POWER_KEYS:
+            value = getattr(self, name)
+            if isinstance(value, (tuple, list)) and len(value) == 2:
+                object.__setattr__(self, name, {"min": value[0], "max": value[1]})
+        convert_fields(self, "space")
+        for name in CHOICE_KEYS:
+            choices = getattr(self, name)
+            if not choices or len(set(choices)) != len(choices):
+                raise InputError(f"{name} is {list(choices)}, but it must list different choices.")
+        if min(self.hbm_gib) < 1:
+            raise InputError(f"hbm_gib holds {min(self.hbm_gib)}, but it must be at least 1.")
+
+    def __repr__(self) -> str:
+        return short_repr(self)
+
+    @property
+    def ranges(self) -> dict[str, PowerRange]:
+        """The ranges that a sampler chooses from by name; tied lanes are left out."""
+        ranges = {name: getattr(self, name) for name in POWER_KEYS}
+        return {name: value for name, value in ranges.items() if isinstance(value, PowerRange)}
+
+    @property
+    def microbatches(self) -> tuple[int, ...]:
+        """All microbatches, the smallest first."""
+        return self.ranges["microbatch"].values
+
+    @property
+    def points(self) -> int:
+        """Number of points, those above the area limit included."""
+        axes = [len(axis.values) for axis in self.ranges.values()]
+        return math.prod(axes) * math.prod(len(getattr(self, key)) for key in CHOICE_KEYS)
 
 
 @dataclass(frozen=True, order=True)
@@ -47,11 +155,7 @@ class DesignPoint:
         """
         return dataclasses.replace(
             base,
-            num_tc=self.num_tc,
-            num_vc=self.num_vc,
-            pe_x=self.pe_x,
-            pe_y=self.pe_y,
-            pe_vc=self.pe_vc,
+            **{key: getattr(self, key) for key in _CORE_KEYS},
             glb_bytes=self.glb_mib * MIB,
             hbm_bytes=self.hbm_gib * GIB,
             l2_tc_bytes=0,
@@ -64,35 +168,41 @@ class DesignPoint:
         return dataclasses.astuple(self)
 
 
-def searched_ranges(space: SpaceSpec) -> dict[str, PowerRange]:
-    """Return the power-of-two axes that a sampler chooses, by name (tied ones are left out)."""
-    ranges = {key: getattr(space, key) for key in POWER_KEYS}
-    return {key: value for key, value in ranges.items() if isinstance(value, PowerRange)}
+def point_of_accelerator(
+    accelerator: Accelerator, microbatch: int, recompute: Recompute
+) -> DesignPoint:
+    """Return the point of an accelerator; the space may or may not contain it."""
+    return DesignPoint(
+        **{key: getattr(accelerator, key) for key in _CORE_KEYS},
+        glb_mib=accelerator.glb_bytes // MIB,
+        hbm_gib=accelerator.hbm_bytes // GIB,
+        microbatch=microbatch,
+        recompute=recompute,
+    )
 
 
-def distributions(space: SpaceSpec) -> dict[str, BaseDistribution]:
-    """Return the space as Optuna takes it."""
+def distributions(space: Space) -> dict[str, BaseDistribution]:
+    """Return the space as Optuna takes it: a distribution per parameter of a trial."""
     from optuna.distributions import CategoricalDistribution, IntDistribution
 
     result: dict[str, BaseDistribution] = {
-        _LOG2 + key: IntDistribution(*axis.exponents)
-        for key, axis in searched_ranges(space).items()
+        _LOG2 + key: IntDistribution(*axis.exponents) for key, axis in space.ranges.items()
     }
     for key in CHOICE_KEYS:
         result[key] = CategoricalDistribution(getattr(space, key))
     return result
 
 
-def point_of(space: SpaceSpec, params: Mapping[str, Any]) -> DesignPoint:
+def point_of(space: Space, params: Mapping[str, Any]) -> DesignPoint:
     """Turn a sampler's parameters into a point.
 
     Raises
     ------
     InputError
-        If a parameter is missing or lies outside the space, as a row of a foreign database may.
+        If a parameter is missing or lies outside the space, as in a row that another program wrote.
     """
     values: dict[str, Any] = {}
-    for key, axis in searched_ranges(space).items():
+    for key, axis in space.ranges.items():
         exponent = params.get(_LOG2 + key)
         low, high = axis.exponents
         if type(exponent) is not int or not low <= exponent <= high:
@@ -107,49 +217,24 @@ def point_of(space: SpaceSpec, params: Mapping[str, Any]) -> DesignPoint:
     return DesignPoint(**values)
 
 
-def params_of(space: SpaceSpec, point: DesignPoint) -> dict[str, Any]:
+def params_of(space: Space, point: DesignPoint) -> dict[str, Any]:
     """Turn a point into the parameters of a sampler; the inverse of `point_of`."""
     params: dict[str, Any] = {
-        _LOG2 + key: getattr(point, key).bit_length() - 1 for key in searched_ranges(space)
+        _LOG2 + key: getattr(point, key).bit_length() - 1 for key in space.ranges
     }
     return params | {key: getattr(point, key) for key in CHOICE_KEYS}
 
 
-def size_of(space: SpaceSpec) -> int:
-    """Count the points, those above the area limit included."""
-    axes = [len(axis.values) for axis in searched_ranges(space).values()]
-    return math.prod(axes) * math.prod(len(getattr(space, key)) for key in CHOICE_KEYS)
-
-
-def contains(space: SpaceSpec, point: DesignPoint) -> bool:
+def contains(space: Space, point: DesignPoint) -> bool:
     """Whether a point can be chosen by a sampler."""
     if space.pe_vc == "pe_x" and point.pe_vc != point.pe_x:
         return False
-    in_ranges = all(
-        getattr(point, key) in axis.values for key, axis in searched_ranges(space).items()
-    )
+    in_ranges = all(getattr(point, key) in axis.values for key, axis in space.ranges.items())
     return in_ranges and all(getattr(point, key) in getattr(space, key) for key in CHOICE_KEYS)
 
 
-def training_choices(space: SpaceSpec) -> Iterator[tuple[int, Recompute]]:
+def training_choices(space: Space) -> Iterator[tuple[int, Recompute]]:
     """Yield every microbatch with every recompute."""
-    for microbatch in space.microbatch.values:
+    for microbatch in space.microbatches:
         for recompute in space.recompute:
             yield microbatch, recompute
-
-
-def point_of_accelerator(
-    accelerator: Accelerator, microbatch: int, recompute: Recompute
-) -> DesignPoint:
-    """Describe an accelerator as a point (whether the space contains it is another matter)."""
-    return DesignPoint(
-        num_tc=accelerator.num_tc,
-        num_vc=accelerator.num_vc,
-        pe_x=accelerator.pe_x,
-        pe_y=accelerator.pe_y,
-        pe_vc=accelerator.pe_vc,
-        glb_mib=accelerator.glb_bytes // MIB,
-        hbm_gib=accelerator.hbm_bytes // GIB,
-        microbatch=microbatch,
-        recompute=recompute,
-    )

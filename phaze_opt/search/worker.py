@@ -1,4 +1,4 @@
-"""One worker: claims tickets, asks for points, evaluates and tells, until nothing is left."""
+"""One worker: claims tickets, asks for points, evaluates and tells, until no ticket is left."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from optuna.trial import FrozenTrial, TrialState
 from phaze_opt.errors import InputError, NotFoundError, PhazeError
 from phaze_opt.search.frozen import ResolvedStudy
 from phaze_opt.search.objective import Metrics, Objective, metrics_to_plain
+from phaze_opt.search.processes import StopNow, StopSignals
 from phaze_opt.search.results import METRICS_KEY, trial_cost
 from phaze_opt.search.samplers import sampler_for
-from phaze_opt.search.space import distributions, params_of, point_of
-from phaze_opt.search.spec import SpaceSpec
-from phaze_opt.search.stopping import StopNow, StopSignals
+from phaze_opt.search.space import Space, distributions, params_of, point_of
 from phaze_opt.search.store.failures import DatabaseError, database_errors, patiently
 from phaze_opt.search.store.storage import Storage
 from phaze_opt.search.store.tickets import MAX_ATTEMPTS, Ticket, TicketOffice
@@ -56,7 +55,7 @@ class Worker:
     token: str
 
     def work(self, total: int, stop: StopSignals, on_trial: TrialCallback) -> None:
-        """Run trials until ``total`` are complete, nothing is left to claim, or a stop is asked.
+        """Run trials until ``total`` are complete, no ticket is left, or a stop is requested.
 
         Raises
         ------
@@ -68,12 +67,12 @@ class Worker:
             while left and not stop.requested:
                 left = patiently(partial(self._step, total, stop, on_trial), self._recover)
         except StopNow:
-            # It may have come between the claim of a ticket and its trial.
+            # The signal may have come between the claim of a ticket and its trial.
             patiently(self._recover)
             raise
 
     def _step(self, total: int, stop: StopSignals, on_trial: TrialCallback) -> bool:
-        """Serve one ticket, or wait for those that others hold; False when nothing is left."""
+        """Serve one ticket, or wait for those that others hold; False when none is left."""
         if stop.requested:
             return False
         with database_errors(self.storage.shown):
@@ -113,7 +112,7 @@ class Worker:
         """Ask, evaluate and tell."""
         search = self.resolved.spec.search
         self.optuna_study.sampler = sampler_for(
-            search.sampler, search.seed, ticket.k, params, partial(trial_cost, self.resolved)
+            search.sampler, search.seed, ticket.k, partial(trial_cost, self.resolved), params
         )
         trial: Trial | None = None
         try:
@@ -149,16 +148,16 @@ class Worker:
         except UpdateFinishedTrialError:
             return False
         except ValueError:
-            # Optuna says so, too, where the trial was closed between its own check and its write.
+            # Optuna raises this where the trial was closed between its own check and its write.
             if self._find(trial.number).state.is_finished():
                 return False
             raise
         return True
 
     def _recover(self) -> None:
-        """After a lost connection, settle and give back what this worker still holds."""
+        """After a lost connection, settle and give back all that this worker still holds."""
         with database_errors(self.storage.shown):
-            # Their leases are renewed while this worker lives: who gets the point would wait.
+            # Their leases are renewed while this worker lives: the next holder would wait for them.
             self.objective.evaluations.release_claims()
             for ticket in self.office.held_by(self.token):
                 self._give_back(ticket, ticket.last_trial_number)
@@ -210,7 +209,7 @@ class Worker:
         running = self.optuna_study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         if not running:
             return
-        # Read after the trials: whoever made one of them has written its number, or is `None` here.
+        # Read after the trials: the holder of each has written its number, or the answer is `None`.
         named = self.office.running_trials()
         if named is None:
             return
@@ -234,7 +233,7 @@ class Worker:
             return False
 
 
-def suggest(trial: Trial, space: SpaceSpec) -> dict[str, Any]:
+def suggest(trial: Trial, space: Space) -> dict[str, Any]:
     """Let the sampler choose every parameter of a trial."""
     for name, axis in distributions(space).items():
         if isinstance(axis, CategoricalDistribution):

@@ -13,9 +13,10 @@ from phaze_opt.search.samplers import sampler_for
 from phaze_opt.search.space import distributions
 from phaze_opt.search.spec import SearchSpec, read_spec
 from phaze_opt.search.store.storage import open_storage
-from phaze_opt.search.study import Study
+from phaze_opt.search.study import create_study
 from phaze_opt.search.worker import suggest
 from tests.search.fakes import TOY, toy_spec, toy_study
+from tests.search.test_samplers import negative_value
 
 QUICKSTART = Path(__file__).parents[2] / "studies" / "quickstart.toml"
 TRIALS = 60
@@ -28,7 +29,7 @@ def test_cached_trials(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
     names = iter(range(1000))
 
     def again() -> None:
-        copy = Study.create(
+        copy = create_study(
             toy_spec(search=SearchSpec("random", TRIALS, 1)),
             study.storage,
             name=f"copy{next(names)}",
@@ -47,7 +48,7 @@ def test_uncached_trials_of_the_quickstart(benchmark: BenchmarkFixture, tmp_path
 
     def run() -> None:
         storage = open_storage(f"sqlite:///{tmp_path / f'{next(names)}.db'}", create=True)
-        study = Study.create(dataclasses.replace(spec), storage)
+        study = create_study(dataclasses.replace(spec), storage)
         assert study.run().counts.done == spec.search.trials
 
     benchmark.pedantic(run, rounds=1, warmup_rounds=1)
@@ -74,14 +75,14 @@ def test_ask_after_200_trials(benchmark: BenchmarkFixture, name: Any) -> None:
 
     space = read_spec(QUICKSTART).space
     study = optuna.create_study(direction="maximize")
-    study.sampler = sampler_for("random", 0, 0)
+    study.sampler = sampler_for("random", 0, 0, negative_value)
     for k in range(200):
         trial = study.ask(distributions(space))
         study.tell(trial, float(k % 17))
     numbers = iter(range(10_000))
 
     def ask() -> None:
-        study.sampler = sampler_for(name, 0, next(numbers))
+        study.sampler = sampler_for(name, 0, next(numbers), negative_value)
         suggest(study.ask(), space)
 
     benchmark.pedantic(ask, rounds=20)

@@ -16,7 +16,7 @@ import optuna
 import phaze_opt.search.study as study_module
 from phaze_opt.search.store.storage import Storage, open_storage
 from phaze_opt.search.store.tickets import TicketOffice
-from phaze_opt.search.study import Study
+from phaze_opt.search.study import load_study
 from tests.search import fakes
 
 
@@ -66,7 +66,7 @@ def main() -> int:
     options = parser.parse_args()
     shift_clock(options.clock)
     storage: Storage = open_storage()
-    study = Study.open("toy", storage)
+    study = load_study("toy", storage)
     study.evaluator = getattr(fakes, options.evaluator)
     # The toy has no version; the real one takes a second to import.
     version = study.resolved.cost_model_version

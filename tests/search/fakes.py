@@ -16,9 +16,10 @@ from phaze_opt.layer_passes import ScheduleProof
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.placement.placement_problem import ChunkWork, Placement, Stage, StageMemory
 from phaze_opt.scheduling.schedule_problem import Schedule
-from phaze_opt.search.spec import PowerRange, SearchSpec, SpaceSpec, StudySpec
+from phaze_opt.search.space import Space
+from phaze_opt.search.spec import SearchSpec, StudySpec
 from phaze_opt.search.store.storage import Storage, open_storage
-from phaze_opt.search.study import Study
+from phaze_opt.search.study import Study, create_study, load_study
 from phaze_opt.training import Training
 from phaze_opt.workload.graph import (
     BytesByRecompute,
@@ -77,7 +78,8 @@ _STAGE = Stage(
     work=(ChunkWork(1.0, 2.0, 0.0),),
     synchronisation_s=0.0,
     optimizer_s=0.0,
-    sent_bytes={},
+    gather_s=0.0,
+    communication=(),
 )
 _PLACEMENT = Placement(
     pipeline=1,
@@ -116,7 +118,7 @@ def toy_evaluator(
     path = os.environ.get(COUNT_VARIABLE)
     if path is not None:
         with Path(path).open("a", encoding="utf-8") as stream:
-            stream.write(f"{accelerator} {training}\n")
+            stream.write(f"{accelerator!r} {training!r}\n")
     feasible = training.microbatch < 8 or training.recompute == "full"
     speed = min(
         float(accelerator.num_tc * accelerator.pe_x * accelerator.pe_y),
@@ -171,7 +173,7 @@ def failing_evaluator(*args: Any) -> Evaluation:
 def toy_study(url: str, **changes: Any) -> Study:
     """Create a study of the toy workload, with the toy cost model."""
     storage = open_storage(url, create=True)
-    study = Study.create(toy_spec(**changes), storage, workload=TOY)
+    study = create_study(toy_spec(**changes), storage, workload=TOY)
     study.evaluator = toy_evaluator
     return study
 
@@ -179,7 +181,7 @@ def toy_study(url: str, **changes: Any) -> Study:
 def reopened(url: str, name: str = "toy") -> Study:
     """Open the study as another process would."""
     storage: Storage = open_storage(url)
-    study = Study.open(name, storage)
+    study = load_study(name, storage)
     study.evaluator = toy_evaluator
     return study
 
@@ -190,9 +192,9 @@ def quick_study(
     """Create a study with one training option, and so few evaluations of baselines."""
     spec = toy_spec(
         global_batch=global_batch,
-        space=SpaceSpec(microbatch=PowerRange(2, 2), recompute=("none",)),
+        space=Space(microbatch=(2, 2), recompute=("none",)),
         search=SearchSpec(sampler="random", trials=trials, seed=7),
     )
-    study = Study.create(spec, storage, name=name, workload=TOY)
+    study = create_study(spec, storage, name=name, workload=TOY)
     study.evaluator = toy_evaluator
     return study

@@ -5,24 +5,36 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import optuna
 import pytest
 
-import phaze_opt.search.store.copying as copying_module
+import phaze_opt.search.copying as copying_module
+import phaze_opt.search.store.stored_study as stored_module
 from phaze_opt.errors import ConflictError
-from phaze_opt.search.catalogue import delete_orphans, list_studies
+from phaze_opt.search.copying import best_points, copy_study, restart_study
 from phaze_opt.search.spec import StudySpec
-from phaze_opt.search.store.copying import best_points, copy_study, restart_study
 from phaze_opt.search.store.failures import DatabaseError
 from phaze_opt.search.store.leases import expire
 from phaze_opt.search.store.storage import open_storage
-from phaze_opt.search.store.studies import delete_study, find_orphans, study_uids
+from phaze_opt.search.store.studies import (
+    delete_orphans,
+    delete_study,
+    find_orphans,
+    study_uids,
+)
 from phaze_opt.search.store.tables import StudyRow, TicketRow
+from phaze_opt.search.study import Study
 from phaze_opt.workload.graph import Workload
 from tests.search.fakes import reopened, toy_study
 from tests.search.test_study import answer
+
+
+def _complete_studies(study: Study) -> list[str]:
+    """List the studies of a database whose creation was completed."""
+    return [name for name, uid in study_uids(study.storage).items() if uid is not None]
 
 
 def test_a_copy_is_the_same_study(any_url: str, tmp_path: Path) -> None:
@@ -36,7 +48,7 @@ def test_a_copy_is_the_same_study(any_url: str, tmp_path: Path) -> None:
     assert len(copy.trials()) == 12
     with pytest.raises(ConflictError):
         copy_study(study, "copy", copy.storage)
-    assert [each.name for each in list_studies(copy.storage)] == ["copy"]
+    assert _complete_studies(copy) == ["copy"]
     assert find_orphans(copy.storage) == {}
 
 
@@ -46,10 +58,9 @@ def test_starting_anew_begins_with_the_best(
     """Under another cost model the old best points are tried first."""
     study = toy_study(sqlite_url)
     study.run(12)
-    monkeypatch.setattr(copying_module, "current_version", lambda: "next")
+    monkeypatch.setattr("phaze_opt.search.study.current_version", lambda: "next")
     anew = restart_study(study, "anew", study.storage)
     assert anew.resolved.cost_model_version == "next"
-    monkeypatch.setattr("phaze_opt.search.study.current_version", lambda: "next")
     anew.run(4)
     assert [trial.point for trial in anew.trials()] == best_points(study)[:4]
 
@@ -60,13 +71,13 @@ def test_starting_anew_captures_anew(sqlite_url: str, monkeypatch: pytest.Monkey
     stored = study.workload()
     newer = replace(stored, parameters=stored.parameters + 1)
     monkeypatch.setattr(copying_module, "names_a_shape", lambda model: True)
-    monkeypatch.setattr(copying_module, "capture", lambda spec: newer)
+    monkeypatch.setattr(copying_module, "capture_model", lambda spec: newer)
     assert restart_study(study, "anew", study.storage).workload() == newer
 
     def without_torch(spec: StudySpec) -> Workload:
         raise ModuleNotFoundError("No module named 'torch'")
 
-    monkeypatch.setattr(copying_module, "capture", without_torch)
+    monkeypatch.setattr(copying_module, "capture_model", without_torch)
     assert restart_study(study, "kept", study.storage).workload() == stored
 
 
@@ -83,21 +94,27 @@ def test_orphans_are_found_and_deleted(sqlite_url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "step", ["store_frozen", "_copy_tickets", "_copy_evaluations", "_copy_trials"]
+    ("module", "step"),
+    [
+        (stored_module, "_store_frozen"),
+        (copying_module, "_copy_tickets"),
+        (copying_module, "_copy_evaluations"),
+        (copying_module, "_copy_trials"),
+    ],
 )
 def test_a_copy_that_is_being_made_is_no_orphan(
-    any_url: str, monkeypatch: pytest.MonkeyPatch, step: str
+    any_url: str, monkeypatch: pytest.MonkeyPatch, module: ModuleType, step: str
 ) -> None:
     """Whoever deletes orphans while a study is copied takes nothing away from the copy."""
     study = toy_study(any_url)
     study.run(4)
-    take = getattr(copying_module, step)
+    take = getattr(module, step)
 
     def take_and_clean_up(*arguments: Any) -> None:
         take(*arguments)
         assert delete_orphans(study.storage) == 0
 
-    monkeypatch.setattr(copying_module, step, take_and_clean_up)
+    monkeypatch.setattr(module, step, take_and_clean_up)
     copy = copy_study(study, "copy", study.storage)
     assert answer(copy) == answer(study)
     assert copy.run(6).counts.done == 6
@@ -114,7 +131,7 @@ def test_a_copy_that_fails_leaves_nothing(sqlite_url: str, monkeypatch: pytest.M
     monkeypatch.setattr(copying_module, "_copy_trials", fail)
     with pytest.raises(DatabaseError, match="full"):
         copy_study(study, "copy", study.storage)
-    assert [each.name for each in list_studies(study.storage)] == ["toy"]
+    assert _complete_studies(study) == ["toy"]
     assert find_orphans(study.storage) == {}
     monkeypatch.undo()
     copy_study(study, "copy", study.storage)
@@ -133,10 +150,10 @@ def test_a_copy_that_was_killed_can_be_deleted(
         raise SystemExit
 
     monkeypatch.setattr(copying_module, "_copy_trials", copy_and_die)
-    monkeypatch.setattr(copying_module, "undone_on_error", lambda *arguments: nullcontext())
+    monkeypatch.setattr(stored_module, "_deleted_on_error", lambda *arguments: nullcontext())
     with pytest.raises(SystemExit):
         copy_study(study, "copy", study.storage)
-    assert [each.name for each in list_studies(study.storage)] == ["toy"]
+    assert _complete_studies(study) == ["toy"]
     delete_study("copy", study.storage)
     assert study_uids(study.storage) == {"toy": study.uid}
     assert find_orphans(study.storage) == {}

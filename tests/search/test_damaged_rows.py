@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from phaze_opt.cli.main import run_with
 from sqlalchemy import Engine, create_engine, inspect, text
 
-from phaze_opt.search.study import Study
+import phaze_opt.search.study as study_module
+from phaze_opt.search.study import Study, load_study
 from tests.search.fakes import quick_study, toy_evaluator
 
 DEEP = "[" * 10_000
@@ -93,14 +93,13 @@ def damage(url: str, statement: str, value: Any) -> None:
 @pytest.fixture
 def toy_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every study that is opened have the toy cost model."""
-    opened: Callable[..., Study] = Study.open
 
     def with_toy(name: str, storage: Any = None) -> Study:
-        study = opened(name, storage)
+        study = load_study(name, storage)
         study.evaluator = toy_evaluator
         return study
 
-    monkeypatch.setattr(Study, "open", with_toy)
+    monkeypatch.setattr(study_module, "load_study", with_toy)
 
 
 def assert_commands_stand(url: str, capfd: pytest.CaptureFixture[str]) -> None:

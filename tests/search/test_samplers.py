@@ -6,21 +6,28 @@ from typing import get_args
 
 import optuna
 import pytest
+from optuna.trial import FrozenTrial
 
-from phaze_opt.search.samplers import sampler_for
-from phaze_opt.search.space import distributions, point_of
-from phaze_opt.search.spec import PowerRange, SamplerName, SpaceSpec
+from phaze_opt.search.samplers import Cost, sampler_for
+from phaze_opt.search.space import Space, distributions, point_of
+from phaze_opt.search.spec import SamplerName
 from phaze_opt.search.worker import suggest
 
-SPACE = SpaceSpec(
-    num_tc=PowerRange(1, 64),
-    num_vc=PowerRange(1, 1),
-    pe_y=PowerRange(2, 2),
-    glb_mib=PowerRange(2, 2),
-    microbatch=PowerRange(1, 1),
+SPACE = Space(
+    num_tc=(1, 64),
+    num_vc=(1, 1),
+    pe_y=(2, 2),
+    glb_mib=(2, 2),
+    microbatch=(1, 1),
     hbm_gib=(32,),
     recompute=("none",),
 )
+
+
+def negative_value(trial: FrozenTrial) -> Cost:
+    """Order finished trials by their value."""
+    assert trial.values is not None
+    return (-trial.values[0],)
 
 
 def climbed(name: SamplerName, trials: int, pause_at: int | None = None) -> list[dict[str, object]]:
@@ -29,7 +36,7 @@ def climbed(name: SamplerName, trials: int, pause_at: int | None = None) -> list
     for k in range(trials):
         if k == pause_at:
             study = optuna.load_study(study_name=study.study_name, storage=study._storage)
-        study.sampler = sampler_for(name, 3, k)
+        study.sampler = sampler_for(name, 3, k, negative_value)
         trial = study.ask()
         point = point_of(SPACE, suggest(trial, SPACE))
         study.tell(trial, -abs(point.num_tc - 16) - abs(point.pe_x - 64))
@@ -54,5 +61,5 @@ def test_fixed_parameters_are_taken() -> None:
     study = optuna.create_study()
     wanted = {name: getattr(axis, "low", None) for name, axis in distributions(SPACE).items()}
     wanted |= {"hbm_gib": 32, "recompute": "none"}
-    study.sampler = sampler_for("tpe", 0, 0, wanted)
+    study.sampler = sampler_for("tpe", 0, 0, negative_value, wanted)
     assert suggest(study.ask(), SPACE) == wanted

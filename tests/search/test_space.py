@@ -14,21 +14,22 @@ from phaze_opt.errors import InputError
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.search.space import (
     DesignPoint,
+    PowerRange,
+    Space,
     contains,
     distributions,
     params_of,
     point_of,
     point_of_accelerator,
-    size_of,
 )
-from phaze_opt.search.spec import PowerRange, SpaceSpec, read_spec
+from phaze_opt.search.spec import read_spec
 
-TIED = SpaceSpec()
-FREE = SpaceSpec(pe_vc=PowerRange(2, 2048))
+TIED = Space()
+FREE = Space(pe_vc=PowerRange(2, 2048))
 QUICKSTART = Path(__file__).parents[2] / "studies" / "quickstart.toml"
 
 
-def points(space: SpaceSpec) -> st.SearchStrategy[DesignPoint]:
+def points(space: Space) -> st.SearchStrategy[DesignPoint]:
     """Any point of a space, by way of its distributions."""
     axes: dict[str, Any] = {}
     for name, axis in distributions(space).items():
@@ -71,8 +72,8 @@ def test_baselines_lie_in_the_quickstart(name: str) -> None:
 
 def test_paper_space_has_its_candidates() -> None:
     """The paper's architecture axes have 75,712 candidates."""
-    space = SpaceSpec(hbm_gib=(32,), microbatch=PowerRange(1, 1), recompute=("none",))
-    assert size_of(space) == 13 * 13 * 8 * 8 * 7 == 75_712
+    space = Space(hbm_gib=(32,), microbatch=PowerRange(1, 1), recompute=("none",))
+    assert space.points == 13 * 13 * 8 * 8 * 7 == 75_712
 
 
 @pytest.mark.parametrize(

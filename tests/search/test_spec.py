@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze_opt.errors import InputError, NotFoundError
-from phaze_opt.search.spec import PowerRange, check_study_name, read_spec
-from phaze_opt.search.study import check_names
+from phaze_opt.search.frozen import check_names
+from phaze_opt.search.space import PowerRange, Space
+from phaze_opt.search.spec import StudySpec, check_study_name, read_spec
 
 QUICKSTART = Path(__file__).parents[2] / "studies" / "quickstart.toml"
 

@@ -16,7 +16,7 @@ from phaze_opt.search.store.storage import (
     resolve_url,
     shown_url,
 )
-from phaze_opt.search.store.tables import SchemaRow, TicketRow, database_now_s
+from phaze_opt.search.store.tables import SCHEMA_VERSION, SchemaRow, TicketRow, database_now_s
 
 
 def test_url_comes_from_option_environment_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +156,7 @@ def test_older_tables_are_brought_up_to_date(sqlite_url: str) -> None:
         connection.exec_driver_sql("UPDATE phaze_schema SET version = 0")
     storage.close()
     with open_storage(sqlite_url).reading() as session:
-        assert session.scalar(select(SchemaRow.version)) == 1
+        assert session.scalar(select(SchemaRow.version)) == SCHEMA_VERSION
         assert session.scalars(select(TicketRow.reason)).all() == []
 
 

@@ -15,12 +15,12 @@ from sqlalchemy import update
 import phaze_opt.search.study as study_module
 from phaze_opt.codec import to_json
 from phaze_opt.errors import ConflictError, InputError, NotFoundError
-from phaze_opt.search.catalogue import list_studies
 from phaze_opt.search.results import best_to_json_dict, summary_to_json_dict, trial_to_json_dict
 from phaze_opt.search.spec import SearchSpec
 from phaze_opt.search.store.storage import open_storage
+from phaze_opt.search.store.studies import study_uids
 from phaze_opt.search.store.tables import StudyRow, WorkloadRow
-from phaze_opt.search.study import Study
+from phaze_opt.search.study import Study, create_study, load_study
 from tests.search.fakes import (
     COUNT_VARIABLE,
     TOY,
@@ -128,15 +128,15 @@ def test_creating_twice(any_url: str) -> None:
     """A name is taken once; the same study is accepted if asked, another one is not."""
     study = toy_study(any_url)
     with pytest.raises(ConflictError, match="exists already"):
-        Study.create(toy_spec(), study.storage, workload=TOY)
-    same = Study.create(toy_spec(), study.storage, workload=TOY, exist_ok=True)
+        create_study(toy_spec(), study.storage, workload=TOY)
+    same = create_study(toy_spec(), study.storage, workload=TOY, exist_ok=True)
     assert same.uid == study.uid
     for change in ({"devices": 16}, {"search": SearchSpec(seed=8)}):
         with pytest.raises(ConflictError, match="another spec"):
-            Study.create(toy_spec(**change), study.storage, workload=TOY, exist_ok=True)
-    other = Study.create(toy_spec(), study.storage, workload=TOY, name="other")
+            create_study(toy_spec(**change), study.storage, workload=TOY, exist_ok=True)
+    other = create_study(toy_spec(), study.storage, workload=TOY, name="other")
     assert other.resolved.hash == study.resolved.hash
-    assert [each.name for each in list_studies(study.storage)] == ["other", "toy"]
+    assert list(study_uids(study.storage)) == ["other", "toy"]
 
 
 def test_two_creators_at_once(any_url: str) -> None:
@@ -158,13 +158,13 @@ def test_two_creators_at_once(any_url: str) -> None:
     for thread in threads:
         thread.join()
     assert sorted(outcomes) == ["conflict", "made"]
-    assert len(list_studies(open_storage(any_url))) == 1
+    assert len(study_uids(open_storage(any_url))) == 1
 
 
 def test_a_frozen_study_needs_no_file(any_url: str) -> None:
     """What is read from the database is exactly what was stored, defaults included."""
     study = toy_study(any_url)
-    opened = Study.open("toy", open_storage(any_url))
+    opened = load_study("toy", open_storage(any_url))
     assert opened.resolved == study.resolved
     assert opened.resolved.hash == study.resolved.hash
     assert opened.workload() == TOY
@@ -175,19 +175,19 @@ def test_unknown_studies(any_url: str) -> None:
     """A study that is not there is not found; one of another program is not opened."""
     study = toy_study(any_url)
     with pytest.raises(NotFoundError, match="there are: toy"):
-        Study.open("toi", study.storage)
+        load_study("toi", study.storage)
     optuna.create_study(storage=study.storage.optuna, study_name="foreign")
     with pytest.raises(InputError, match="not made by"):
-        Study.open("foreign", study.storage)
+        load_study("foreign", study.storage)
 
 
 def test_deleting_leaves_others_alone(any_url: str) -> None:
     """A deleted study is gone with its tickets; its name is free, and others stay."""
     study = toy_study(any_url)
-    Study.create(toy_spec(), study.storage, workload=TOY, name="other")
+    create_study(toy_spec(), study.storage, workload=TOY, name="other")
     study.run(3)
     study.delete()
-    assert [each.name for each in list_studies(study.storage)] == ["other"]
+    assert list(study_uids(study.storage)) == ["other"]
     again = toy_study(any_url)
     assert again.run(2).counts.done == 2
 
@@ -288,7 +288,7 @@ def test_hostile_studies_are_refused(sqlite_url: str, body: str) -> None:
     with study.storage.writing() as session:
         session.execute(update(StudyRow).values(resolved=body))
     with pytest.raises(InputError, match="stored study") as caught:
-        Study.open("toy", study.storage)
+        load_study("toy", study.storage)
     assert len(str(caught.value)) < 500
 
 

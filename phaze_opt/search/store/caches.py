@@ -1,7 +1,7 @@
-"""What has been computed once is not computed again: evaluations and schedules, in the database.
+"""Evaluations and schedules in the database, each computed once for all studies and workers.
 
-A point that one worker is computing is claimed under a lease; the others wait for it, and take over
-if its worker vanishes.
+A worker claims a point under a lease before it computes it. Other workers that need the point wait
+for the result, and take the point over if the lease runs out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class EvaluationCache:
     Parameters
     ----------
     token
-        Who computes; the lease of its claims is renewed by `renew_lease`.
+        Names the worker whose claims these are; `renew_lease` extends their lease.
     """
 
     def __init__(self, storage: Storage, token: str, lease_s: float) -> None:
@@ -64,7 +64,7 @@ class EvaluationCache:
         return evaluation, False
 
     def renew_lease(self, token: str) -> None:
-        """Extend the lease of what this token computes."""
+        """Extend the leases of the points that a token computes."""
         with self._storage.writing() as session:
             session.execute(
                 update(EvaluationRow)
@@ -73,7 +73,7 @@ class EvaluationCache:
             )
 
     def release_claims(self) -> None:
-        """Give up all that this worker has claimed and not stored, so that nobody waits for it."""
+        """Give up all points that this worker has claimed and not stored."""
         with self._storage.writing() as session:
             session.execute(delete(EvaluationRow).where(EvaluationRow.token == self._token))
 
@@ -116,7 +116,7 @@ class EvaluationCache:
             )
 
     def _release(self, key: str) -> None:
-        """Give up a claim, so that nobody waits for it."""
+        """Give up a claim, so that another worker can compute the point at once."""
         with self._storage.writing() as session:
             session.execute(
                 delete(EvaluationRow).where(
@@ -137,6 +137,17 @@ def find_evaluations(storage: Storage, keys: Iterable[str]) -> dict[str, Evaluat
                 if evaluation is not None:
                     found[row.key] = evaluation
     return found
+
+
+def copy_evaluations(source: Storage, keys: Iterable[str], target: Storage) -> None:
+    """Copy the stored evaluations of these keys into another database."""
+    for key in sorted(keys):
+        with source.reading() as session:
+            row = session.get(EvaluationRow, key)
+            body = None if row is None else row.body
+        if body is not None:
+            with target.writing() as session:
+                write_shared(session, EvaluationRow(key=key, body=body))
 
 
 def write_evaluation(evaluation: Evaluation) -> str:
@@ -163,15 +174,15 @@ def _evaluation_of(row: EvaluationRow | None) -> Evaluation | None:
 
 @dataclass(frozen=True)
 class ProofEffort:
-    """What it took to prove schedules optimal.
+    """How hard it was to prove the schedules of one point optimal.
 
     Attributes
     ----------
     needed
-        How many different schedules were asked for.
+        Number of different schedules that the point needed.
     quick
-        Of these, how many are proven without the exact search or in under `QUICK_PROOF_S`,
-        whenever that was done.
+        Number of these that were proven optimal without the exact search or in under
+        `QUICK_PROOF_S`, now or when they were stored.
     """
 
     needed: int
@@ -181,7 +192,7 @@ class ProofEffort:
 class ScheduleCache(MutableMapping[str, Schedule]):
     """Schedules in memory over those in the database.
 
-    New ones are kept back and written together by `flush`, one transaction per point.
+    New ones stay in memory until `flush` writes them in one transaction per point.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -220,7 +231,7 @@ class ScheduleCache(MutableMapping[str, Schedule]):
         return len(self._known)
 
     def take_effort(self) -> ProofEffort:
-        """Count what was asked for since the last call."""
+        """Count the schedules that were asked for since the last call."""
         needed = [self._known[key] for key in self._needed if key in self._known]
         self._needed.clear()
         return ProofEffort(len(needed), sum(map(_is_quickly_proven, needed)))

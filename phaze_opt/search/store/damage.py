@@ -1,6 +1,6 @@
-"""Rows that are not what this program writes: whoever may write into a shared database may do that.
+"""Detects rows that this program did not write: other programs may write to a shared database.
 
-Nothing read from a database is ever executed; what is damaged is refused in one sentence, before
+Nothing read from a database is ever executed. A damaged row is refused in one sentence before
 anything is changed.
 """
 
@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import MetaData, column, delete, select, table
 
 from phaze_opt.errors import InputError, PhazeError
-from phaze_opt.search.space import distributions
-from phaze_opt.search.spec import SpaceSpec
+from phaze_opt.search.space import Space, distributions
 from phaze_opt.search.store.storage import Storage
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ DAMAGES = (
     TypeError,
     ValueError,
 )
-"""What the reading of rows raises where they hold other types, sizes or words than expected."""
+"""Errors that reading raises where a row holds another type, size or word than expected."""
 
 _LONGEST_REASON = 200
 
@@ -37,19 +36,19 @@ _TRIALS = table("trials", column("trial_id"), column("number"), column("study_id
 
 
 class DamagedError(InputError):
-    """Stored rows that cannot be read; exit code 1, as nobody mistyped anything."""
+    """Stored rows that cannot be read; exit code 1, because the user's input is correct."""
 
     exit_code = 1
 
 
 @contextmanager
 def damages(what: str) -> Iterator[None]:
-    """Turn whatever the reading of damaged rows raises into one sentence.
+    """Turn every error that reading a damaged row raises into one sentence.
 
     Parameters
     ----------
     what
-        What is read, as the beginning of the sentence: ``"The stored study 'a'"``.
+        The beginning of the sentence: ``"The stored study 'a'"``.
 
     Raises
     ------
@@ -82,8 +81,8 @@ def read_all_trials(storage: Storage, study_id: int, what: str) -> list[FrozenTr
         raise DamagedError(f"Trial {number} of {what} is damaged ({_reason(error)}).") from error
 
 
-def check_trial(trial: FrozenTrial, space: SpaceSpec) -> None:
-    """Refuse a trial beside which a sampler could not propose another one.
+def check_trial(trial: FrozenTrial, space: Space) -> None:
+    """Refuse a trial from which a sampler could not learn.
 
     Raises
     ------
@@ -99,7 +98,7 @@ def check_trial(trial: FrozenTrial, space: SpaceSpec) -> None:
 
 
 def delete_unread(storage: Storage, study_id: int) -> None:
-    """Delete a study from Optuna's tables without reading its rows, which Optuna itself does."""
+    """Delete a study from Optuna's tables without reading its rows (Optuna itself reads them)."""
     metadata = MetaData()
     with storage.writing() as session:
         metadata.reflect(session.connection(), only=lambda name, _: not name.startswith("phaze_"))
@@ -127,5 +126,5 @@ def _first_damaged(storage: Storage, study_id: int) -> object:
 
 
 def _reason(error: BaseException) -> str:
-    """Say what reading raised, in a few words."""
+    """Write an error in a few words."""
     return f"{type(error).__name__}: {error}"[:_LONGEST_REASON].rstrip(" .")

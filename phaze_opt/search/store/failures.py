@@ -1,4 +1,4 @@
-"""What a database refuses, as one sentence; and what is tried again while it is away."""
+"""Errors of a database as one sentence each, and retries while the database is away."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class DatabaseError(PhazeError):
 
 
 class LostConnectionError(DatabaseError):
-    """The database went away; what was going on may be tried again."""
+    """The database went away; the interrupted action may be tried again."""
 
 
 @contextmanager
@@ -54,12 +54,12 @@ def database_errors(shown: str) -> Iterator[None]:
 
 
 def patiently(action: Callable[[], Result], recover: Callable[[], None] = lambda: None) -> Result:
-    """Do something again and again while the database is away, for about a minute.
+    """Do an action, and retry it for about a minute while the database is away.
 
     Parameters
     ----------
     action
-        What may be begun anew wherever it was interrupted.
+        May be begun anew wherever it was interrupted.
     recover
         Called before every further attempt.
 
@@ -86,8 +86,8 @@ def patiently(action: Callable[[], Result], recover: Callable[[], None] = lambda
 def _database_error(shown: str, error: BaseException) -> PhazeError:
     """Say in one sentence what a database refused.
 
-    What came first decides: whoever goes on with a session after its connection broke (Optuna does,
-    with a second form of a query) only learns that the session is in the wrong state.
+    The first error of the chain decides: Optuna goes on with a session after its connection broke,
+    and the later errors only say that the session is in the wrong state.
     """
     chain = _chain(error)
     first = next((each for each in chain if isinstance(each, SQLAlchemyError)), error)
@@ -105,7 +105,7 @@ def _database_error(shown: str, error: BaseException) -> PhazeError:
     if "disk I/O error" in sentence:
         return DatabaseError(f"The storage {shown} failed ({sentence}); is the disk full?")
     if "database is locked" in sentence:
-        # A stalled process may hold SQLite's write lock for longer than anybody waits.
+        # A stalled process may hold SQLite's write lock for longer than the timeout.
         return LostConnectionError(f"The storage {shown} stayed locked for {LOCK_TIMEOUT_S} s.")
     return DatabaseError(f"The storage {shown} cannot be used: {sentence}.")
 
@@ -128,7 +128,7 @@ def _sentence(error: BaseException) -> str:
 
 
 def _is_lost(error: DBAPIError) -> bool:
-    """Whether a server went away, rather than refused.
+    """Whether the connection to a server was lost (an error that is not a refusal).
 
     PostgreSQL gives no state where there is no connection, class 08 for connection exceptions, and
     57P01 to 57P03 while it shuts down or starts.

@@ -1,13 +1,18 @@
-"""Who holds what, and for how long: names of workers and the thread that keeps their leases."""
+"""Leases of tickets and evaluations: the names of workers, renewal, and expiry.
+
+A worker holds a ticket or an evaluation under its token until ``until_s`` on the database's clock.
+A thread renews the lease while the worker lives. A lease that has run out
+(`phaze_opt.search.store.tables.lease_is_over`) may be taken over by any other worker.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol, Self
 
 from sqlalchemy import select, update
@@ -17,6 +22,8 @@ from phaze_opt.search.store.storage import Storage
 from phaze_opt.search.store.tables import EvaluationRow, TicketRow
 
 DEFAULT_LEASE_S = 30.0
+"""How long a worker may give no sign of life before others take over its work."""
+
 _RENEWALS_PER_LEASE = 4
 
 
@@ -33,7 +40,7 @@ class Renewable(Protocol):
 
 
 class LeaseKeeper:
-    """A thread that renews leases while the context is entered, whatever the main thread does."""
+    """A thread that renews the leases of a worker while the context is entered."""
 
     def __init__(self, holders: Sequence[Renewable], token: str, lease_s: float) -> None:
         self._holders = holders
@@ -46,12 +53,7 @@ class LeaseKeeper:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._end.set()
         self._thread.join()
 
@@ -66,7 +68,7 @@ class LeaseKeeper:
 
 
 def expire(storage: Storage, tokens: Sequence[str]) -> None:
-    """End the leases of workers that are known to be gone, so that nobody waits for them."""
+    """End the leases of workers that are known to be gone, so that others need not wait."""
     with storage.writing() as session:
         for table in (TicketRow, EvaluationRow):
             session.execute(update(table).where(table.token.in_(tokens)).values(until_s=0.0))
@@ -81,13 +83,13 @@ def expire_dead_workers(storage: Storage) -> None:
             for token in session.scalars(select(column).where(column.is_not(None)).distinct())
             if isinstance(token, str)
         }
-    dead = sorted(token for token in held if _is_dead(token))
+    dead = sorted(token for token in held if is_dead(token))
     if dead:
         expire(storage, dead)
 
 
-def _is_dead(token: str) -> bool:
-    """Whether a token's process lived here and is gone; False where that cannot be known."""
+def is_dead(token: str) -> bool:
+    """Whether a token's process ran on this machine and is gone; False if that is unknown."""
     parts = token.split(".")
     if len(parts) != 3 or parts[0] != _machine() or not parts[0] or not parts[1].isdecimal():
         return False
@@ -100,6 +102,7 @@ def _is_dead(token: str) -> bool:
     return False
 
 
+@functools.cache
 def _machine() -> str:
     """Identify this boot of this machine and its process numbers; empty where that is unknown."""
     try:

@@ -1,9 +1,9 @@
-"""The one place that opens a database, for Optuna and for the tables of this program.
+"""Opens a database, for Optuna and for the tables of this program.
 
-SQLite loses writes to a slow disk and pops queued trials twice in its default mode, so it runs with
-a write-ahead log, and every transaction that may write begins by taking the write lock (measured:
-30 to 40 trials per second with one to four processes, none lost). MySQL is a best effort: written
-for, but not tested.
+In its default mode SQLite loses writes to a slow disk and hands a queued trial to two workers.
+It therefore runs with a write-ahead log, and every transaction that may write begins by taking the
+write lock (measured: 30 to 40 trials per second with one to four processes, none lost). MySQL is
+supported by the code, but not tested.
 """
 
 from __future__ import annotations

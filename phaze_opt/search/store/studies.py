@@ -1,26 +1,18 @@
-"""The rows of frozen studies and their workloads."""
+"""The studies of a database: their names and UUIDs, orphaned rows, and deletion."""
 
 from __future__ import annotations
 
 import json
-import time
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from typing import Any
 
 import optuna
 from sqlalchemy import and_, column, delete, select, table
 
-from phaze_opt.codec import to_json
 from phaze_opt.errors import InputError, NotFoundError
-from phaze_opt.search.frozen import ResolvedStudy
 from phaze_opt.search.store.damage import DAMAGES, delete_unread
 from phaze_opt.search.store.failures import database_errors
-from phaze_opt.search.store.storage import Storage, write_shared
-from phaze_opt.search.store.tables import StudyRow, TicketRow, WorkloadRow
-from phaze_opt.workload.graph import Workload
-from phaze_opt.workload.workload_file import parse_workload
+from phaze_opt.search.store.storage import Storage
+from phaze_opt.search.store.tables import StudyRow, TicketRow
 
 UID_KEY = "phaze:uid"
 """Study attribute that names its rows in the own tables; it survives the dashboard's rename."""
@@ -58,32 +50,6 @@ def _read_uid(value: object) -> str | None:
     return uid if isinstance(uid, str) else None
 
 
-def store_frozen(
-    storage: Storage, uid: str, resolved: ResolvedStudy, workload: Workload, name: str
-) -> None:
-    """Write a resolved study and its workload."""
-    with storage.writing() as session:
-        body = zlib.compress(to_json(workload))
-        write_shared(session, WorkloadRow(hash=resolved.workload_hash, body=body))
-        session.add(
-            StudyRow(
-                uid=uid,
-                name=name,
-                resolved=to_json(resolved).decode(),
-                spec_hash=resolved.hash,
-                workload_hash=resolved.workload_hash,
-                cost_model_version=resolved.cost_model_version,
-                created_s=time.time(),
-            )
-        )
-
-
-def find_row(storage: Storage, uid: str) -> StudyRow | None:
-    """Read a frozen study."""
-    with storage.reading() as session:
-        return session.scalar(select(StudyRow).where(StudyRow.uid == uid))
-
-
 def find_orphans(storage: Storage) -> dict[str, str]:
     """Return the UUID and name of studies whose trials were deleted elsewhere (the dashboard)."""
     with storage.reading() as session:
@@ -95,16 +61,12 @@ def find_orphans(storage: Storage) -> dict[str, str]:
     return {str(uid): str(name) for uid, name in rows if uid not in known and name not in unnamed}
 
 
-@contextmanager
-def undone_on_error(storage: Storage, name: str, uid: str) -> Iterator[None]:
-    """Delete a study that is being made if that fails: half a study would only block the name."""
-    try:
-        yield
-    except BaseException:
-        with suppress(Exception):
-            optuna.delete_study(study_name=name, storage=storage.optuna)
-            delete_rows(storage, uid)
-        raise
+def delete_orphans(storage: Storage) -> int:
+    """Delete the rows of all orphans (see `find_orphans`), and return their number."""
+    orphans = find_orphans(storage)
+    for uid in orphans:
+        delete_rows(storage, uid)
+    return len(orphans)
 
 
 def delete_rows(storage: Storage, uid: str) -> None:
@@ -159,18 +121,3 @@ def uid_of(name: str, storage: Storage) -> str | None:
         known = ", ".join(uids) or "none"
         raise NotFoundError(f"There is no study {name!r} in {storage.shown}; there are: {known}.")
     return uids[name]
-
-
-_LARGEST_WORKLOAD_BYTES = 2**30
-
-
-def unpack_workload(body: bytes, name: str) -> Workload:
-    """Decompress a workload, but never to more than a gigabyte."""
-    try:
-        unpacker = zlib.decompressobj()
-        text = unpacker.decompress(body, _LARGEST_WORKLOAD_BYTES)
-    except (zlib.error, TypeError) as error:
-        raise InputError(
-            f"The stored workload of the study {name!r} is damaged: {error}."
-        ) from None
-    return parse_workload(text, f"stored workload of the study {name!r}")

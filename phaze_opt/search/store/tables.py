@@ -1,20 +1,20 @@
 """The tables of this program, beside Optuna's in the same database, with the prefix ``phaze_``.
 
 They are keyed by a study's own UUID and by content hashes, never by Optuna's ``study_id``, which is
-reused after a delete. What they hold is numbers and JSON; nothing read from them is ever executed.
+used again after a delete. They hold numbers and JSON; nothing read from them is ever executed.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Double, Index, LargeBinary, String, Text, or_
+from sqlalchemy import ColumnElement, Double, Index, LargeBinary, String, Text, or_
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import DeclarativeBase, InstrumentedAttribute, Mapped, mapped_column
 from sqlalchemy.sql.functions import FunctionElement
 
-SCHEMA_VERSION = 1
-"""Version of these tables; a database with another one is migrated or refused."""
+SCHEMA_VERSION = 2
+"""Version of these tables; a database with an older one is brought up to date."""
 
 
 class Base(DeclarativeBase):
@@ -31,7 +31,11 @@ class SchemaRow(Base):
 
 
 class StudyRow(Base):
-    """A frozen study: its resolved form as JSON, with the hash of what decides the answer."""
+    """A frozen study: its resolved form as JSON, with the hash of what decides the answer.
+
+    ``target`` is how many complete trials the last run asked for, ``stop_requested`` whether all
+    workers shall end after their running trial.
+    """
 
     __tablename__ = "phaze_study"
 
@@ -43,6 +47,7 @@ class StudyRow(Base):
     cost_model_version: Mapped[str] = mapped_column(String(64))
     created_s: Mapped[float] = mapped_column(Double)
     stop_requested: Mapped[bool] = mapped_column(default=False)
+    target: Mapped[int | None]
 
 
 class WorkloadRow(Base):
@@ -57,8 +62,9 @@ class WorkloadRow(Base):
 class TicketRow(Base):
     """The right to run one trial; `phaze_opt.search.store.tickets` holds the protocol.
 
-    ``until_s`` is the end of the lease on the database's clock, ``token`` whoever holds it now, and
-    ``params`` the JSON of parameters that the trial must take instead of sampling its own.
+    ``token`` names the worker that holds the ticket, ``until_s`` is the end of its lease on the
+    database's clock, and ``params`` is the JSON of parameters that the trial must take instead of
+    sampled ones.
     """
 
     __tablename__ = "phaze_ticket"
@@ -78,7 +84,8 @@ class TicketRow(Base):
 class EvaluationRow(Base):
     """One evaluated point by the hash of everything that decides it.
 
-    While ``body`` is empty somebody is computing it: ``token``, until ``until_s``.
+    While ``body`` is empty, the worker ``token`` computes it, under a lease that ends at
+    ``until_s``.
     """
 
     __tablename__ = "phaze_evaluation"
@@ -98,16 +105,6 @@ class ScheduleRow(Base):
     body: Mapped[str] = mapped_column(Text)
 
 
-class ArtifactRow(Base):
-    """A file that belongs to a study or a trial (a plot, a timeline)."""
-
-    __tablename__ = "phaze_artifact"
-
-    id: Mapped[str] = mapped_column(String(255), primary_key=True)
-    size_bytes: Mapped[int] = mapped_column(BigInteger)
-    body: Mapped[bytes] = mapped_column(LargeBinary)
-
-
 class database_now_s(FunctionElement[float]):
     """Seconds since 1970 on the database's clock: workers' clocks may differ by hours."""
 
@@ -116,11 +113,11 @@ class database_now_s(FunctionElement[float]):
 
 
 LONGEST_LEASE_S = 86_400.0
-"""What ends later was not written by this program; nobody waits for it."""
+"""A lease that ends later was not written by this program, and counts as over."""
 
 
 def lease_is_over(until_s: ColumnElement[Any] | InstrumentedAttribute[Any]) -> ColumnElement[bool]:
-    """Whether a lease has run out (on SQLite any text is later than every number)."""
+    """Whether a lease has run out, as a condition of SQL (in SQLite text is above all numbers)."""
     now_s = database_now_s()
     return or_(until_s.is_(None), until_s < now_s, until_s > now_s + LONGEST_LEASE_S)
 

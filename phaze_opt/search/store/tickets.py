@@ -1,10 +1,10 @@
 """Exactly N trials among many workers: one ticket per trial, held under a lease.
 
-Optuna's own means count too many (a callback on finished trials, a queue of waiting ones) or lose
-trials whose worker is killed at the wrong moment (its heartbeat). Here a worker claims a ticket in
-one transaction, keeps its lease alive from a thread, writes the trial's number into it as soon as
-there is one, and closes it after the trial is told. Whoever finds an expired ticket settles the
-trial of its last holder first. All times are the database's.
+Optuna's own means make too many trials (a callback on finished trials, a queue of waiting ones) or
+lose those whose worker is killed at the wrong moment (its heartbeat). Here a worker claims a ticket
+in one transaction, renews its lease from a thread, writes the trial's number into the ticket as
+soon as the trial exists, and closes the ticket after the trial is told. A worker that takes over an
+expired ticket first settles the trial of the previous holder. All times are the database's.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from sqlalchemy import ColumnElement, and_, case, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from phaze_opt.search.store.damage import DamagedError
+from phaze_opt.search.store.leases import is_dead
 from phaze_opt.search.store.storage import Storage
 from phaze_opt.search.store.tables import StudyRow, TicketRow, database_now_s, lease_is_over
 
 MAX_ATTEMPTS = 3
-"""A ticket whose holder vanished so often is given up and reported."""
+"""A ticket that lost its worker this many times is given up and reported."""
 
 _STATES = ("open", "held", "done", "failed")
+_STATE = TicketRow.state
+_EXPIRED = lease_is_over(TicketRow.until_s)
 _LONGEST_REASON = 2000
 
 
@@ -37,13 +40,13 @@ class Ticket:
     k
         Number of the ticket in its study, from 0.
     token
-        Who holds it; every write is refused once somebody else does.
+        Names the holder; its writes are refused once another worker holds the ticket.
     params
         Parameters that the trial must take, ``None`` to sample them.
     last_trial_number
         Trial of the previous holder, which must be settled first.
     last_attempt
-        Whether it was lost so often that it may only be settled, not tried again.
+        Whether it was lost `MAX_ATTEMPTS` times, so that it may only be settled, not tried again.
     """
 
     k: int
@@ -55,7 +58,13 @@ class Ticket:
 
 @dataclass(frozen=True)
 class TicketCounts:
-    """How many tickets of a study are in each state; ``expired`` ones are among the held."""
+    """How many tickets of a study are in each state.
+
+    Attributes
+    ----------
+    expired
+        Those of the held tickets whose lease has run out or whose worker is known to be gone.
+    """
 
     open: int
     held: int
@@ -65,8 +74,13 @@ class TicketCounts:
 
     @property
     def left(self) -> int:
-        """How many trials are asked for and not complete."""
+        """Number of tickets that are neither done nor failed."""
         return self.open + self.held
+
+    @property
+    def running(self) -> int:
+        """Number of tickets that a living worker holds."""
+        return self.held - self.expired
 
 
 class TicketOffice:
@@ -101,17 +115,16 @@ class TicketOffice:
     def claim(self, token: str, total: int) -> Ticket | None:
         """Take the lowest ticket that is open or whose lease has run out.
 
-        Returns ``None`` if there is none, or if as many as ``total`` are done or held already.
+        Returns ``None`` if there is none, or if ``total`` tickets are done or held already.
         """
         with self._storage.writing() as session:
             self._lock_study(session)
-            expired = and_(_STATE == "held", lease_is_over(TicketRow.until_s))
-            taken = or_(_STATE == "done", and_(_STATE == "held", ~expired))
+            taken = or_(_STATE == "done", and_(_STATE == "held", ~_EXPIRED))
             if (session.scalar(select(func.count()).where(self._mine, taken)) or 0) >= total:
                 return None
             row = session.scalar(
                 select(TicketRow)
-                .where(self._mine, or_(_STATE == "open", expired))
+                .where(self._mine, or_(_STATE == "open", and_(_STATE == "held", _EXPIRED)))
                 .order_by(TicketRow.k)
                 .limit(1)
             )
@@ -136,7 +149,7 @@ class TicketOffice:
             return ticket
 
     def held_by(self, token: str) -> list[Ticket]:
-        """Return what a token holds."""
+        """Return the tickets that a token holds."""
         query = select(TicketRow).where(self._mine, _STATE == "held", TicketRow.token == token)
         with self._storage.reading() as session:
             return [
@@ -145,7 +158,7 @@ class TicketOffice:
             ]
 
     def renew_lease(self, token: str) -> None:
-        """Extend the lease of what this token holds."""
+        """Extend the leases of the tickets that a token holds."""
         with self._storage.writing() as session:
             session.execute(
                 update(TicketRow)
@@ -176,19 +189,15 @@ class TicketOffice:
         return self._change(ticket, state="open", token=None, attempts=attempts, trial_number=None)
 
     def stop_requested(self) -> bool:
-        """Whether somebody asked the study to stop."""
-        query = select(StudyRow.stop_requested).where(StudyRow.uid == self._study_uid)
+        """Whether the study was asked to stop."""
+        query = select(StudyRow.stop_requested).where(self._is_study)
         with self._storage.reading() as session:
             return bool(session.scalar(query))
 
     def request_stop(self, wanted: bool) -> None:
         """Ask all workers of the study to begin no further trial, or take that back."""
         with self._storage.writing() as session:
-            session.execute(
-                update(StudyRow)
-                .where(StudyRow.uid == self._study_uid)
-                .values(stop_requested=wanted)
-            )
+            session.execute(update(StudyRow).where(self._is_study).values(stop_requested=wanted))
 
     def counts(self) -> TicketCounts:
         """Count the tickets by state."""
@@ -196,17 +205,54 @@ class TicketOffice:
             rows = session.execute(
                 select(_STATE, func.count()).where(self._mine).group_by(_STATE)
             ).all()
-            expired = session.scalar(
-                select(func.count()).where(
-                    self._mine, _STATE == "held", lease_is_over(TicketRow.until_s)
-                )
-            )
+            holders = session.execute(
+                select(TicketRow.token, _EXPIRED).where(self._mine, _STATE == "held")
+            ).all()
         number = {str(state): int(count) for state, count in rows}
         opened, held, done, failed = (number.get(name, 0) for name in _STATES)
-        return TicketCounts(opened, held, done, failed, expired or 0)
+        expired = sum(bool(over) or is_dead(str(token)) for token, over in holders)
+        return TicketCounts(opened, held, done, failed, min(expired, held))
+
+    def target(self) -> int | None:
+        """Return how many complete trials the last run asked for; ``None`` before the first run."""
+        query = select(StudyRow.target).where(self._is_study)
+        with self._storage.reading() as session:
+            target = session.scalar(query)
+        return target if isinstance(target, int) and target > 0 else None
+
+    def set_target(self, total: int) -> None:
+        """Ask for ``total`` complete trials, unless workers still run for a larger number."""
+        with self._storage.writing() as session:
+            self._lock_study(session)
+            before = session.scalar(select(StudyRow.target).where(self._is_study))
+            query = select(func.count()).where(self._mine, _STATE == "held", ~_EXPIRED)
+            if session.scalar(query) and isinstance(before, int):
+                total = max(total, before)
+            session.execute(update(StudyRow).where(self._is_study).values(target=total))
+
+    def copy_to(self, other: TicketOffice) -> None:
+        """Copy the target and all tickets to a new study; a held ticket is open in the copy."""
+        target = self.target()
+        with self._storage.reading() as session:
+            query = select(TicketRow).where(self._mine)
+            rows = [
+                TicketRow(
+                    study_uid=other._study_uid,
+                    k=row.k,
+                    state="open" if row.state == "held" else row.state,
+                    attempts=row.attempts,
+                    trial_number=None if row.state == "held" else row.trial_number,
+                    params=row.params,
+                    reason=row.reason,
+                )
+                for row in session.scalars(query)
+            ]
+        with other._storage.writing() as session:
+            session.add_all(rows)
+            session.execute(update(StudyRow).where(other._is_study).values(target=target))
 
     def reasons(self) -> list[str]:
-        """Return why tickets failed, each reason once."""
+        """Return the reasons of failed tickets, each once."""
         query = select(TicketRow.reason).where(self._mine, _STATE == "failed").order_by(TicketRow.k)
         with self._storage.reading() as session:
             reasons = [str(reason or "unknown") for reason in session.scalars(query)]
@@ -236,7 +282,7 @@ class TicketOffice:
     def running_trials(self) -> set[int] | None:
         """Return the trial numbers that held tickets name.
 
-        ``None`` while some holder has not written its number yet: any running trial may be its.
+        ``None`` while a holder has not written its number yet: any running trial may be its own.
         """
         query = select(TicketRow.trial_number).where(self._mine, _STATE == "held")
         with self._storage.reading() as session:
@@ -245,14 +291,17 @@ class TicketOffice:
 
     @property
     def _mine(self) -> ColumnElement[bool]:
-        """Whether a ticket belongs to this study."""
+        """Whether a ticket belongs to this study, as a condition of SQL."""
         return TicketRow.study_uid == self._study_uid
+
+    @property
+    def _is_study(self) -> ColumnElement[bool]:
+        """Whether a row is that of this study, as a condition of SQL."""
+        return StudyRow.uid == self._study_uid
 
     def _lock_study(self, session: Session) -> None:
         """Let one claim of a study at a time pass (SQLite has one writer in any case)."""
-        session.execute(
-            select(StudyRow.uid).where(StudyRow.uid == self._study_uid).with_for_update()
-        )
+        session.execute(select(StudyRow.uid).where(self._is_study).with_for_update())
 
     def _change(self, ticket: Ticket, **values: Any) -> bool:
         """Update a ticket if its token still holds it."""
@@ -265,11 +314,8 @@ class TicketOffice:
             return True
 
 
-_STATE = TicketRow.state
-
-
 def _read_params(text: str | None) -> Mapping[str, Any] | None:
-    """Read stored parameters; what is not an object of plain values counts as none."""
+    """Read stored parameters; JSON of another form counts as none."""
     if text is None:
         return None
     try:

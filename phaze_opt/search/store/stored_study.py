@@ -1,0 +1,224 @@
+"""One study as its rows hold it: what was frozen at its creation, its trials and its tickets."""
+
+from __future__ import annotations
+
+import time
+import uuid
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+import optuna
+from optuna.exceptions import DuplicatedStudyError
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial
+
+from phaze_opt.codec import from_json, to_json
+from phaze_opt.errors import ConflictError, InputError, NotFoundError
+from phaze_opt.search.frozen import ResolvedStudy
+from phaze_opt.search.store.damage import DamagedError, check_trial, damages, read_all_trials
+from phaze_opt.search.store.failures import database_errors
+from phaze_opt.search.store.leases import DEFAULT_LEASE_S
+from phaze_opt.search.store.storage import Storage, write_shared
+from phaze_opt.search.store.studies import UID_KEY, delete_rows, uid_of
+from phaze_opt.search.store.tables import StudyRow, WorkloadRow
+from phaze_opt.search.store.tickets import TicketOffice
+from phaze_opt.workload.graph import Workload
+from phaze_opt.workload.workload_file import parse_workload
+
+_LARGEST_WORKLOAD_BYTES = 2**30
+
+
+@dataclass
+class StoredStudy:
+    """A study in a database.
+
+    Attributes
+    ----------
+    storage
+        The open database.
+    name, uid
+        The name may change (in the dashboard); rows are keyed by the UUID.
+    resolved
+        The spec with every name looked up, frozen at the study's creation.
+    """
+
+    storage: Storage
+    name: str
+    uid: str
+    resolved: ResolvedStudy
+
+    @property
+    def optuna_study(self) -> optuna.Study:
+        """Optuna's object of the study."""
+        with self._reading():
+            return optuna.load_study(study_name=self.name, storage=self.storage.optuna)
+
+    @property
+    def optuna_id(self) -> int:
+        """Optuna's number of the study, which a rename in the dashboard changes."""
+        with self._reading():
+            return self.storage.optuna.get_study_id_from_name(self.name)
+
+    def office(self, lease_s: float = DEFAULT_LEASE_S) -> TicketOffice:
+        """Return the tickets of the study."""
+        return TicketOffice(self.storage, self.uid, lease_s)
+
+    def workload(self) -> Workload:
+        """Return the captured workload that was stored with the study.
+
+        Raises
+        ------
+        DamagedError
+            If the row is missing or cannot be read.
+        """
+        with self.storage.reading() as session:
+            row = session.get(WorkloadRow, self.resolved.workload_hash)
+            body = None if row is None else row.body
+        if body is None:
+            raise DamagedError(f"The workload of the study {self.name!r} is missing.")
+        with damages(f"The stored workload of the study {self.name!r}"):
+            return _unpacked(body, self.name)
+
+    def optuna_trials(self) -> list[FrozenTrial]:
+        """Return the trials by number.
+
+        Raises
+        ------
+        DamagedError
+            Naming the first trial that cannot be read.
+        """
+        with database_errors(self.storage.shown):
+            return read_all_trials(self.storage, self.optuna_id, f"the study {self.name!r}")
+
+    def best_value(self) -> float | None:
+        """Return the highest throughput so far in samples per second; ``None`` without any."""
+        number = self.optuna_id
+        with self._reading():
+            try:
+                trial = self.storage.optuna.get_best_trial(number)
+            except (ValueError, KeyError):
+                return None
+            return trial.values[0] if trial.values and trial.values[0] > 0 else None
+
+    def check(self) -> None:
+        """Read all rows that a run or a copy reads, before it changes anything.
+
+        Raises
+        ------
+        DamagedError
+            If rows of the study are not of the form that this program writes.
+        """
+        what = f"the study {self.name!r}"
+        for trial in self.optuna_trials():
+            with damages(f"Trial {trial.number} of {what}"):
+                check_trial(trial, self.resolved.spec.space)
+        with self._reading():
+            if self.optuna_study.directions != [StudyDirection.MAXIMIZE]:
+                raise ValueError("it must have one value, which is maximised")
+        self.office().check(what)
+        self.workload()
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Turn the errors that Optuna raises into one sentence."""
+        with database_errors(self.storage.shown), damages(f"The study {self.name!r}"):
+            try:
+                yield
+            except KeyError:
+                raise NotFoundError(
+                    f"The study {self.name!r} was deleted or renamed meanwhile."
+                ) from None
+
+
+def find_study(name: str, storage: Storage) -> StoredStudy:
+    """Find a study by name.
+
+    Raises
+    ------
+    NotFoundError
+        If there is none.
+    InputError
+        If another program made it, or its row cannot be read.
+    """
+    uid = uid_of(name, storage)
+    with storage.reading() as session:
+        row = None if uid is None else session.get(StudyRow, uid)
+        text = None if row is None else row.resolved
+    if uid is None or text is None:
+        raise InputError(f"The study {name!r} in {storage.shown} was not made by phaze-opt.")
+    with damages(f"The stored study {name!r}"):
+        resolved = from_json(text, ResolvedStudy, f"stored study {name!r}")
+    return StoredStudy(storage, name, uid, resolved)
+
+
+@contextmanager
+def new_study(
+    storage: Storage, name: str, resolved: ResolvedStudy, workload: Workload
+) -> Iterator[StoredStudy]:
+    """Store a new study; the body of the ``with`` may add rows to it.
+
+    An error in the body deletes the study: half a study would only block its name. The UUID is
+    written last, so that until then no program takes the study for a complete one.
+
+    Raises
+    ------
+    ConflictError
+        If the name is taken.
+    """
+    with database_errors(storage.shown):
+        try:
+            made = optuna.create_study(
+                storage=storage.optuna, study_name=name, direction="maximize"
+            )
+        except DuplicatedStudyError:
+            raise ConflictError(f"The study {name!r} exists already in {storage.shown}.") from None
+        uid = str(uuid.uuid4())
+        with _deleted_on_error(storage, name, uid):
+            _store_frozen(storage, uid, resolved, workload, name)
+            yield StoredStudy(storage, name, uid, resolved)
+            made.set_user_attr(UID_KEY, uid)
+
+
+@contextmanager
+def _deleted_on_error(storage: Storage, name: str, uid: str) -> Iterator[None]:
+    """Delete a study that is being made if its creation fails."""
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):
+            optuna.delete_study(study_name=name, storage=storage.optuna)
+            delete_rows(storage, uid)
+        raise
+
+
+def _store_frozen(
+    storage: Storage, uid: str, resolved: ResolvedStudy, workload: Workload, name: str
+) -> None:
+    """Write a resolved study and its workload."""
+    with storage.writing() as session:
+        body = zlib.compress(to_json(workload))
+        write_shared(session, WorkloadRow(hash=resolved.workload_hash, body=body))
+        session.add(
+            StudyRow(
+                uid=uid,
+                name=name,
+                resolved=to_json(resolved).decode(),
+                spec_hash=resolved.hash,
+                workload_hash=resolved.workload_hash,
+                cost_model_version=resolved.cost_model_version,
+                created_s=time.time(),
+            )
+        )
+
+
+def _unpacked(body: bytes, name: str) -> Workload:
+    """Decompress a workload, but never to more than `_LARGEST_WORKLOAD_BYTES`."""
+    try:
+        text = zlib.decompressobj().decompress(body, _LARGEST_WORKLOAD_BYTES)
+    except (zlib.error, TypeError) as error:
+        raise InputError(
+            f"The stored workload of the study {name!r} is damaged: {error}."
+        ) from None
+    return parse_workload(text, f"stored workload of the study {name!r}")
