@@ -103,6 +103,7 @@ def cost_point(point: Point, cache: ScheduleCache | None = None) -> CostedPoint:
         hbm_bytes_per_s=accelerator.sustained_hbm_bytes_per_s,
         step_parameters_per_s=_lanes_per_s(chip, f"{training.optimizer}_update"),
         accumulation_parameters_per_s=_lanes_per_s(chip, "add"),
+        collective_core_share=accelerator.calibration.collective_core_share,
     )
     return CostedPoint(point, problem, costs, degrees)
 

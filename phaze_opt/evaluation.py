@@ -8,7 +8,7 @@ figure 2, with the costs that the published code leaves out).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from phaze_opt.codec import from_builtins, to_builtins
@@ -28,7 +28,7 @@ from phaze_opt.training import OPTIMIZERS, Training
 from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import Workload
 
-COST_MODEL_VERSION = "3"
+COST_MODEL_VERSION = "4"
 """Changes whenever any number that `evaluate` returns does; a golden file holds that."""
 
 
@@ -62,7 +62,7 @@ class Evaluation:
     energy_by_level_j
         Dynamic energy of one batch on all devices by `ENERGY_LEVELS`; empty if infeasible.
     power_w_per_device
-        Average dynamic power of the devices in use.
+        Average dynamic power of the devices in use; 0 if no placement fits the memory.
     static_power_w_per_device
         Leakage, which is not part of the two above.
     misfit
@@ -179,7 +179,8 @@ def place_point(costed: CostedPoint) -> Evaluation:
             f"of {power_limit_w:g} W.",
             violation=result.power_w_per_device / power_limit_w - 1.0,
         )
-        return _infeasible(excess, accelerator, cost)
+        too_hot = _infeasible(excess, accelerator, cost)
+        return replace(too_hot, power_w_per_device=result.power_w_per_device)
     return result
 
 
@@ -246,11 +247,13 @@ def _energy_by_level_j(
         for level in ENERGY_LEVELS
     }
     updated_share = 1.0 if training.zero == 0 else 1.0 / solved.data
+    accumulated_share = updated_share if training.zero >= 2 else 1.0
     update_bytes = (
-        updated_share * training.step_bytes + solved.microbatches * optimizer.accumulation_bytes
+        updated_share * training.step_bytes
+        + (solved.microbatches - 1) * accumulated_share * optimizer.accumulation_bytes
     )
     energy_j["hbm"] += parameters * update_bytes * joules.hbm_j_per_byte
-    sent_bytes = sum(sum(stage.sent_bytes.values()) for stage in solved.stages)
+    sent_bytes = sum(each.sent_bytes for stage in solved.stages for each in stage.communication)
     energy_j["network"] += sent_bytes * joules.network_j_per_byte
     replicas = solved.data * solved.tensor
     return {level: replicas * value for level, value in energy_j.items()}

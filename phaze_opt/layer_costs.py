@@ -91,7 +91,9 @@ def cost_layers(
         for layer, count, own in zip(variant.layers, variant.counts, passes, strict=True)
     )
     chain = tuple(
-        _layer_cost(name, variant.layers[index], layers[index], training, chip.fusion)
+        _layer_cost(
+            name, variant.layers[index], layers[index], passes[index], training, chip.fusion
+        )
         for name, index in variant.nodes
     )
     return WidthCost(variant, layers, passes, chain)
@@ -121,7 +123,12 @@ def _evaluate_layer(
 
 
 def _layer_cost(
-    name: str, layer: Layer, evaluated: LayerEvaluation, training: Training, fusion: FusionMode
+    name: str,
+    layer: Layer,
+    evaluated: LayerEvaluation,
+    passes: LayerPasses,
+    training: Training,
+    fusion: FusionMode,
 ) -> LayerCost:
     """Reduce one layer to what the placement needs."""
     working_set = layer.fused_transient_bytes if fusion == "epilogue" else layer.transient_bytes
@@ -135,4 +142,7 @@ def _layer_cost(
         stash_bytes=evaluated.stash_bytes,
         transient_bytes=getattr(working_set, training.recompute),
         output_bytes=layer.output_bytes,
+        forward_link_s=passes.forward.link_s,
+        backward_link_s=passes.backward.link_s,
+        recompute_link_s=0.0 if passes.recompute is None else passes.recompute.link_s,
     )

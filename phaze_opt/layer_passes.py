@@ -9,6 +9,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
+from phaze_opt.chunked_collectives import chunk_collectives
 from phaze_opt.estimator.estimate import RESOURCES, GraphEstimate, ModeEstimate, estimate_each
 from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.hardware.accelerator import Accelerator
@@ -97,6 +98,11 @@ class LayerPass:
         energy_j = self.chosen.energy_by_level_j.sum(axis=0).tolist()
         return dict(zip(ENERGY_LEVELS, energy_j, strict=True))
 
+    @cached_property
+    def link_s(self) -> float:
+        """Seconds for which the tensor-parallel group uses the network, hidden or not."""
+        return float(self.estimates.all_cores.link_s.sum())
+
     def mode(self, index: int) -> ModeEstimate:
         """Return the estimates in the mode that the schedule chose for one operator."""
         chosen = self.schedule.operators[index].intra_operator
@@ -136,9 +142,12 @@ def run_layers(
         )
     )
 
+    # Chunks of collectives run beside products only where that is asked for.
+    chunked = variant.tensor_parallel if training.overlap == "all" else 1
+
     def run(layer: Layer) -> LayerPasses:
         passes = {
-            direction: _run(f"{layer.name} {direction}", *next(estimates), chip, cache)
+            direction: _run(f"{layer.name} {direction}", *next(estimates), chip, chunked, cache)
             for direction in _graphs(layer, training)
         }
         again = passes["forward"] if training.recompute == "full" else passes.get("recompute")
@@ -156,14 +165,21 @@ def _graphs(layer: Layer, training: Training) -> dict[str, OperatorGraph]:
 
 
 def _run(
-    name: str, graph: OperatorGraph, estimates: GraphEstimate, chip: Chip, cache: ScheduleCache
+    name: str,
+    graph: OperatorGraph,
+    estimates: GraphEstimate,
+    chip: Chip,
+    chunked: int,
+    cache: ScheduleCache,
 ) -> LayerPass:
-    """Schedule one graph."""
+    """Schedule one graph; collectives of ``chunked`` devices run beside products."""
     if chip.lane_rate != 1.0:
         estimates = GraphEstimate(
             _with_lane_rate(estimates.one_core, chip.lane_rate),
             _with_lane_rate(estimates.all_cores, chip.lane_rate),
         )
+    core_share = chip.accelerator.calibration.collective_core_share
+    estimates = chunk_collectives(graph, estimates, chunked, core_share)
     problem = build_problem(name, graph, estimates, chip.accelerator)
     return LayerPass(graph, estimates, solve_schedule(problem, cache))
 

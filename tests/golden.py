@@ -34,14 +34,20 @@ _CLUSTERS = ("flat-4GiB", "dgx-a100", "tpuv4-torus", "tpuv4-ici-flat")
 _GPT = "gpt:layers=8,hidden=1024,heads=16,sequence=512,vocab=32000"
 _LLAMA = "llama:layers=6,hidden=1024,heads=16,kv_heads=8,ffn=2816,sequence=512,vocab=32000"
 _TRAININGS: list[dict[str, Any]] = [
-    {"optimizer": "sgd"},
+    {"optimizer": "sgd", "overlap": "none"},
     {"optimizer": "adam", "recompute": "full"},
-    {"optimizer": "adam", "zero": 1, "recompute": "selective"},
+    {"optimizer": "adam", "zero": 1, "recompute": "selective", "overlap": "none"},
     {"optimizer": "adam", "zero": 2, "sequence_parallel": True},
     {"optimizer": "adam", "zero": 3},
     {"optimizer": "adam", "pipeline_schedule": "gpipe"},
     {"optimizer": "sgd", "pipeline_schedule": "interleaved", "interleave": 2},
-    {"optimizer": "adam", "zero": 3, "recompute": "full", "sequence_parallel": True},
+    {
+        "optimizer": "adam",
+        "zero": 3,
+        "recompute": "full",
+        "sequence_parallel": True,
+        "overlap": "all",
+    },
     {"optimizer": "adam", "zero": 1, "pipeline_schedule": "interleaved", "interleave": 2},
 ]
 _PLACEMENTS: list[Placing] = [

@@ -11,8 +11,9 @@ from phaze_opt.costed_point import Point, cost_point
 from phaze_opt.evaluation import evaluate
 from phaze_opt.hardware.energy import energy_constants
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.network.cluster import load_cluster
+from phaze_opt.network.cluster import Cluster, load_cluster
 from phaze_opt.network.collective import CollectiveName, collective_cost
+from phaze_opt.network.message import send_receive_s
 from phaze_opt.placement.memory import local_parameters
 from phaze_opt.placement.placement_problem import LayerCost, Placement
 from phaze_opt.training import OPTIMIZERS, Training
@@ -55,13 +56,25 @@ def operator_bytes(one: Point, placement: Placement) -> float:
     return total
 
 
-def pipeline_bytes(chain: list[LayerCost], placement: Placement, chunks: int) -> float:
-    """Add up the activations and gradients that one device per part hands over per batch."""
+def pipeline_bytes(
+    chain: list[LayerCost], placement: Placement, chunks: int, cluster: Cluster
+) -> float:
+    """Add up the activations and gradients that one device per part hands over per batch.
+
+    Whole, or a part of them with a gather in the tensor-parallel group, whichever is faster.
+    """
     parts = placement.pipeline * chunks if placement.pipeline > 1 else 1
     if parts == 1:
         return 0.0
     repeated = [layer for layer in chain if layer.name.startswith("block")]
-    return 2.0 * (parts - 1) * repeated[0].output_bytes * placement.microbatches
+    size, tensor = float(repeated[0].output_bytes), placement.tensor
+    neighbours = placement.rank_order == "tensor-pipeline-data"
+    stride = tensor if neighbours else tensor * placement.data
+    whole_s = send_receive_s(size, cluster, stride, placement.pipeline)
+    gather = collective_cost("all_gather", size, tensor, cluster)
+    split_s = send_receive_s(size / tensor, cluster, stride, placement.pipeline) + gather.time_s
+    sent = size if whole_s <= split_s else size / tensor + sum(gather.bytes_by_level)
+    return 2.0 * (parts - 1) * sent * placement.microbatches
 
 
 @pytest.mark.parametrize("options", SCHEDULES)
@@ -80,7 +93,7 @@ def test_joules_are_bytes_times_their_price(
     chain = {layer.name: layer for layer in cost_point(one).costs[degrees[2]].chain}
     optimizer = OPTIMIZERS["adam"]
     sent = operator_bytes(one, placement)
-    sent += pipeline_bytes(list(chain.values()), placement, training.interleave)
+    sent += pipeline_bytes(list(chain.values()), placement, training.interleave, one.cluster)
     stride = (
         degrees[2] if placement.rank_order == "tensor-data-pipeline" else degrees[0] * degrees[2]
     )
@@ -108,10 +121,12 @@ def data_parallel_bytes(
     """Return what a device sends for gradients and weights per batch."""
     gradients = parameters * optimizer.gradient_bytes
     weights = parameters * optimizer.weight_bytes
-    if zero == 3:
-        gathers = 2 * microbatches * of_replicas("all_gather", weights)
-        return float(of_replicas("reduce_scatter", gradients) + gathers)
-    return float(of_replicas("all_reduce", gradients))
+    if zero == 0:
+        return float(of_replicas("all_reduce", gradients))
+    reductions = 1 if zero == 1 else microbatches
+    gathers = 2 * microbatches if zero == 3 else 1
+    sent = reductions * of_replicas("reduce_scatter", gradients)
+    return float(sent + gathers * of_replicas("all_gather", weights))
 
 
 def test_zero_3_and_interleaving_send_more() -> None:

@@ -43,6 +43,9 @@ class Calibration:
     tile_overhead_cycles
         Cycles of fill and epilogue that every wave of tiles pays; ``None`` for ``pe_x + pe_y``, as
         in a systolic array.
+    collective_core_share
+        Share of the cores that communication takes while it runs beside compute; 0 where engines
+        of their own move the data.
     """
 
     sustained_clock_hz: float | None = None
@@ -50,6 +53,7 @@ class Calibration:
     hbm_efficiency: float = 0.85
     operator_overhead_s: float = 1e-6
     tile_overhead_cycles: float | None = None
+    collective_core_share: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from phaze_opt.network.cluster import Cluster, outermost_level, units_and_extents
+from phaze_opt.network.collective import collective_terms
 from phaze_opt.network.term import Term, nothing_sent
 from phaze_opt.network.torus import shift_load
 
@@ -76,3 +77,37 @@ def messages_per_link(cluster: Cluster, index: int, stride: int) -> int:
         return 1
     below, extents = units_and_extents(cluster, index)
     return shift_load(extents, -(-stride // below))
+
+
+def split_message_terms(whole: Term, group: int, cluster: Cluster) -> list[Term]:
+    """Return the cost of a message that a tensor-parallel group sends in parts.
+
+    Every device of the sending group holds the same tensor and sends a part of it; the receiving
+    group gathers the parts (D. Narayanan et al., SC 2021, section 4.1).
+
+    Parameters
+    ----------
+    whole
+        The message as every device sends all of it.
+    group
+        Devices of each group; they are neighbours.
+    cluster
+        The network.
+
+    Returns
+    -------
+    terms
+        For the bytes of the whole tensor, one for each way to gather.
+    """
+    return [
+        Term(
+            f"split, {gather.algorithm}",
+            whole.latency_s + gather.latency_s,
+            whole.s_per_byte / group + gather.s_per_byte,
+            tuple(
+                sent / group + gathered
+                for sent, gathered in zip(whole.sent_per_byte, gather.sent_per_byte, strict=True)
+            ),
+        )
+        for gather in collective_terms("all_gather", group, cluster)
+    ]

@@ -1,22 +1,27 @@
 """The best degrees and split of a chain: bounds, exact splits, event replay.
 
-Candidates are taken by rising lower bound of their closed form and split exactly while the bound
-is near the best (all of them where they are few: where stages differ in their forward share, closed
-form and replay rank them differently); these splits, and the even splits that could still be
-faster, are replayed.
+Where all candidates together have few splits, every one is replayed. Otherwise candidates are
+taken by rising lower bound of their closed form and split exactly while the bound is near the best
+(all of them where they are few: where stages differ in their forward share, closed form and replay
+rank them differently); these splits, and the even splits that could still be faster, are replayed.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.placement.candidates import Candidate, CandidateCosts, CandidateGrid
+from phaze_opt.placement.candidate_costs import CandidateCosts
+from phaze_opt.placement.candidates import Candidate, CandidateGrid
 from phaze_opt.placement.chain import TIE, best_split, least_loads
 from phaze_opt.placement.even import all_even_starts, replay_bounds
-from phaze_opt.placement.pipeline import finish_s, held_by_place
+from phaze_opt.placement.layout import Layout
+from phaze_opt.placement.pipeline import held_by_place
+from phaze_opt.placement.timing import replayed_s
 
 REPLAY_MARGIN = 0.02
 """Splits whose closed form is this close to the best one are replayed too."""
@@ -24,29 +29,64 @@ REPLAY_MARGIN = 0.02
 _FEW_CANDIDATES = 256
 """As many candidates, or fewer, are all split and replayed, whatever their closed form."""
 
+_FEW_SPLITS = 1024
+"""As many splits of all candidates together, or fewer, are all replayed."""
+
 _SORTED_FIRST = 64
 """Candidates, more or less, that are sorted before the others."""
 
 
-def best_placement(costs: CandidateCosts) -> tuple[Candidate, IntArray] | None:
-    """Return the candidate and the first layers of its stages with the least replayed time."""
-    known: list[tuple[float, Candidate, tuple[int, ...]]] = [
-        (replayed_s(costs, candidate, starts), candidate, tuple(int(s) for s in starts))
-        for candidate, starts in _closed_form_answers(costs)
-    ]
-    best_s = min((entry[0] for entry in known), default=np.inf)
-    for bound_s, candidate, starts in _even_splits(costs):
-        if bound_s > best_s * (1.0 + TIE):
-            break
-        time_s = replayed_s(costs, candidate, starts)
+def best_placement(costs: CandidateCosts) -> Layout | None:
+    """Return the layout with the least replayed time; ``None`` if none fits."""
+    known: list[tuple[float, Candidate, tuple[int, ...]]] = []
+
+    def time(candidate: Candidate, starts: IntArray) -> float:
+        layout = Layout.of_starts(candidate, starts, costs.layers)
+        time_s = replayed_s(costs, layout) if _fits(costs, layout) else np.inf
         if np.isfinite(time_s):
-            best_s = min(best_s, time_s)
-            known.append((time_s, candidate, tuple(int(s) for s in starts)))
+            known.append((time_s, candidate, tuple(starts.tolist())))
+        return time_s
+
+    if _count_splits(costs) <= _FEW_SPLITS:
+        for candidate, starts in _all_splits(costs):
+            time(candidate, starts)
+    else:
+        times_s = [time(candidate, starts) for candidate, starts in _closed_form_answers(costs)]
+        best_s = min(times_s, default=np.inf)
+        for bound_s, candidate, starts in _even_splits(costs):
+            if bound_s > best_s * (1.0 + TIE):
+                break
+            best_s = min(best_s, time(candidate, starts))
     if not known:
         return None
-    close = [entry for entry in known if entry[0] <= best_s * (1.0 + TIE)]
+    least_s = min(entry[0] for entry in known)
+    close = [entry for entry in known if entry[0] <= least_s * (1.0 + TIE)]
     _, candidate, chosen = min(close, key=lambda entry: (entry[1], entry[2]))
-    return candidate, np.asarray(chosen, dtype=np.int64)
+    return Layout.of_starts(candidate, np.asarray(chosen, dtype=np.int64), costs.layers)
+
+
+def _fits(costs: CandidateCosts, layout: Layout) -> bool:
+    """Whether every stage fits its memory."""
+    limit = costs.stages(layout.candidate).in_flight_limit[layout.first[0], layout.last[0]]
+    return bool((limit >= costs.held(layout.candidate)[:0:-1]).all())
+
+
+def _count_splits(costs: CandidateCosts) -> int:
+    """Count the splits of all candidates."""
+    return sum(
+        math.comb(costs.layers - 1, stages - 1)
+        for grid in costs.grids
+        for stages in grid.pipeline.tolist()
+    )
+
+
+def _all_splits(costs: CandidateCosts) -> Iterator[tuple[Candidate, IntArray]]:
+    """Yield every split of every candidate."""
+    for grid in costs.grids:
+        for index in range(len(grid.data)):
+            candidate = grid.candidate(index)
+            for cuts in itertools.combinations(range(1, costs.layers), candidate.pipeline - 1):
+                yield candidate, np.array([0, *cuts], dtype=np.int64)
 
 
 def _closed_form_answers(costs: CandidateCosts) -> list[tuple[Candidate, IntArray]]:
@@ -63,19 +103,20 @@ def _closed_form_answers(costs: CandidateCosts) -> list[tuple[Candidate, IntArra
     for index, entry in _by_bound(grids, bounds_s):
         if bounds_s[index][entry] > limit_s:
             break
-        level, candidate = grids[index].level, grids[index].candidate(entry)
-        if work_s[index][entry] + costs.least_tail_term_s(candidate, level) > limit_s:
+        candidate = grids[index].candidate(entry)
+        if work_s[index][entry] + costs.least_tail_term_s(candidate) > limit_s:
             continue
-        stages = costs.stages(candidate, level)
+        work = costs.work(candidate)
         time_s, starts = best_split(
-            stages.load_s,
-            stages.backward_work_s,
-            costs.tail_s(candidate, level),
-            stages.in_flight_limit,
+            work.load_s,
+            work.backward_s,
+            costs.tail_s(candidate),
+            costs.stages(candidate).in_flight_limit,
             costs.held(candidate),
             costs.microbatches(candidate.data),
             candidate.pipeline,
             limit_s,
+            np.ascontiguousarray(work.head_s[0]),
         )
         if np.isfinite(time_s):
             answers.append((time_s, candidate, starts))
@@ -114,7 +155,7 @@ def _by_bound(
 
 def _least_work_s(costs: CandidateCosts, grid: CandidateGrid) -> FloatArray:
     """Bound ``(m − 1) · max L + Σ L`` of every candidate of a grid from below."""
-    stages = costs.least_stages(grid.tensor, grid.level)
+    stages = costs.least_stages(grid)
     most_stages, fewest = int(grid.pipeline.max()), int(grid.microbatches.min())
     # With fewer microbatches than stages less is in flight: the fewest bound them all.
     few = least_loads(
@@ -134,7 +175,7 @@ def _least_work_s(costs: CandidateCosts, grid: CandidateGrid) -> FloatArray:
 
 def _first_stage_parameters(costs: CandidateCosts, grid: CandidateGrid) -> IntArray:
     """Return the fewest parameters that the first stage of every candidate can hold."""
-    parameters = costs.least_stages(grid.tensor, grid.level).parameters
+    parameters = costs.least_stages(grid).parameters
     fewest = np.where(grid.pipeline == 1, parameters[0, -1], parameters[0, 1])
     return np.asarray(fewest, dtype=np.int64)
 
@@ -144,14 +185,14 @@ def _even_splits(costs: CandidateCosts) -> Iterator[tuple[float, Candidate, IntA
     grids = costs.grids
     if not grids:
         return
-    layers = costs.problem.layers[grids[0].tensor]
-    count = len(layers)
-    starts = all_even_starts(layers)
+    count = costs.layers
+    starts = all_even_starts(costs.problem.layers[grids[0].tensor])
     bounds_s = []
     for grid in grids:
-        table = costs.least_stages(grid.tensor, grid.level)
+        table = costs.least_stages(grid)
         least_s = replay_bounds(
             table.load_s,
+            table.accumulation_s,
             table.in_flight_limit,
             starts,
             grid.pipeline,
@@ -165,23 +206,3 @@ def _even_splits(costs: CandidateCosts) -> Iterator[tuple[float, Candidate, IntA
         candidate = grids[index].candidate(entry)
         bound_s = float(bounds_s[index][entry])
         yield bound_s, candidate, starts[candidate.pipeline, : candidate.pipeline]
-
-
-def replayed_s(costs: CandidateCosts, candidate: Candidate, starts: IntArray) -> float:
-    """Return the time of a batch by event replay, with synchronisation and optimizer step.
-
-    Infinite if a stage does not fit its memory.
-    """
-    level = costs.level(candidate)
-    stages = costs.stages(candidate, level)
-    ends = np.append(starts[1:], stages.layers)
-    held = costs.held(candidate)[:0:-1]
-    if (stages.in_flight_limit[starts, ends] < held).any():
-        return float("inf")
-    finish = finish_s(
-        stages.forward_work_s[starts, ends],
-        stages.backward_work_s[starts, ends],
-        costs.microbatches(candidate.data),
-        costs.schedule,
-    )
-    return float((finish + costs.tail_s(candidate, level)[starts, ends]).max())

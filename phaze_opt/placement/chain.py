@@ -3,9 +3,10 @@
 The time of a batch in closed form, for stages 1 … p with loads L, backward work b and tails
 (gradient synchronisation and optimizer step):
 
-    T = (m − 1) · max L + Σ L + max over s of (tail_s − Σ_{j<s} b_j)
+    T = h + (m − 1) · max L + Σ L + max over s of (tail_s − Σ_{j<s} b_j)
 
-since a stage ends its last backward when the stages before it still have theirs to do. The dynamic
+since a stage ends its last backward when the stages before it still have theirs to do; ``h`` is
+what the first stage waits for before its first forward (weights that come in). The dynamic
 program goes from the last stage to the first, because the memory of a stage depends on its place
 from the end. Partial answers that another one beats in all three terms are dropped, and so are
 those that cannot beat what is known; what remains is exact.
@@ -155,7 +156,7 @@ def _keep(
 
 @compiled(
     "int64(float64[:,::1], float64[:,::1], float64[:,::1], int64[:,::1], int64[::1], int64, int64,"
-    " float64,"
+    " float64, float64[::1],"
     " float64[:,::1], float64[:,::1], float64[:,::1], float64[:,::1], int64[:,::1], int64[:,::1])"
 )
 def _label(
@@ -167,6 +168,7 @@ def _label(
     microbatches: int,
     stages: int,
     known_s: float,
+    head_s: FloatArray,
     most: FloatArray,
     least_sum: FloatArray,
     most_backward: FloatArray,
@@ -197,6 +199,8 @@ def _label(
                 for source in range(first[place - 1, 2 * j], first[place - 1, 2 * j + 1]):
                     largest = max(load_s[i, j], labels[source, 0])
                     total = load_s[i, j] + labels[source, 1]
+                    if place == stages:
+                        total += head_s[j]
                     tail = max(tail_s[i, j], labels[source, 2] - backward_s[i, j])
                     bound = (microbatches - 1) * max(largest, most[before, i])
                     bound += total + least_sum[before, i]
@@ -224,6 +228,7 @@ def best_split(
     microbatches: int,
     stages: int,
     known_s: float,
+    head_s: FloatArray,
 ) -> tuple[float, IntArray]:
     """Return the least closed-form time with exactly so many stages, and their first layers.
 
@@ -237,6 +242,8 @@ def best_split(
         Per batch; of the pipeline.
     known_s
         A time already reached; answers above it need not be found.
+    head_s : (layers + 1,)
+        What the first stage waits for first, by its number of layers.
 
     Returns
     -------
@@ -261,6 +268,7 @@ def best_split(
             microbatches,
             stages,
             known_s,
+            head_s,
             *prefixes,
             labels,
             origin,

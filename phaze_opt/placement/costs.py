@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.network.term import Term
+from phaze_opt.network.term import Term, cheapest
 from phaze_opt.placement.memory import UNSHARDED, Shards
 from phaze_opt.placement.placement_problem import LayerCost, PlacementProblem
 from phaze_opt.training import OPTIMIZERS, Optimizer
@@ -29,14 +29,14 @@ class StageCosts:
 
     Attributes
     ----------
-    forward_s, backward_s, recompute_s, accumulation_s
+    forward_s, backward_s, recompute_s
         Work of one microbatch.
+    accumulation_s
+        Adding the gradients of a microbatch after the first to those before; 0 where there is one.
     receive_activation_s, receive_gradient_s
         One message per layer outside whose output, or gradient, the stage needs.
-    received_bytes
-        Both together.
-    gather_s
-        Gathering shared-out weights for one pass (ZeRO 3).
+    transfer_bytes
+        What each device sends in these messages.
     parameters
         Per device, tied ones once.
     shared_parameters
@@ -53,8 +53,7 @@ class StageCosts:
     accumulation_s: FloatArray
     receive_activation_s: FloatArray
     receive_gradient_s: FloatArray
-    received_bytes: FloatArray
-    gather_s: FloatArray
+    transfer_bytes: FloatArray
     parameters: IntArray
     shared_parameters: IntArray
     resident_bytes: FloatArray
@@ -69,13 +68,13 @@ class StageCosts:
     @cached_property
     def forward_work_s(self) -> FloatArray:
         """What a stage does in the forward of one microbatch."""
-        return self.forward_s + self.receive_activation_s + self.gather_s
+        return self.forward_s + self.receive_activation_s
 
     @cached_property
     def backward_work_s(self) -> FloatArray:
         """What a stage does in the backward of one microbatch."""
         work_s = self.backward_s + self.recompute_s + self.accumulation_s
-        return work_s + self.receive_gradient_s + self.gather_s
+        return work_s + self.receive_gradient_s
 
     @cached_property
     def load_s(self) -> FloatArray:
@@ -86,9 +85,9 @@ class StageCosts:
 def stage_costs(
     problem: PlacementProblem,
     tensor: int,
-    message: Term,
+    messages: Sequence[Term],
     shards: Shards = UNSHARDED,
-    gather_terms: Sequence[Term] = (),
+    accumulates: bool = True,
 ) -> StageCosts:
     """Compute the costs of all stages.
 
@@ -98,32 +97,33 @@ def stage_costs(
         The layers, the training options and the memory.
     tensor
         Tensor-parallel width.
-    message
-        Between two neighbouring stages.
+    messages
+        Ways to send a message between two neighbouring stages; it takes the fastest.
     shards
         What replicas share out.
-    gather_terms
-        Algorithms that gather shared-out weights; none where there is nothing to gather.
+    accumulates
+        Whether there is more than one microbatch per batch.
     """
     layers = problem.layers[tensor]
     optimizer = OPTIMIZERS[problem.training.optimizer]
-    parameters, shared = _parameters(layers)
-    stash = _interval_sum([layer.stash_bytes for layer in layers])
+    parameters, shared = parameters_of_runs(layers)
+    stash = sums_of_runs([layer.stash_bytes for layer in layers])
     resident = _resident_bytes(layers, parameters, optimizer, shards)
     free = np.floor(problem.hbm_usable_bytes) - resident
     # A stage that stashes nothing may have any number in flight, even where nothing is free.
     limit = np.where(stash > 0, np.floor_divide(free, np.maximum(stash, 1)), _UNLIMITED)
     limit = np.where(free < 0, -1, limit)
-    activation, gradient, received_bytes = _receives(problem, layers, message)
+    activation, gradient, transfer_bytes = _receives(problem, layers, messages)
     return StageCosts(
-        forward_s=_interval_sum([layer.forward_s for layer in layers]),
-        backward_s=_interval_sum([layer.backward_s for layer in layers]),
-        recompute_s=_interval_sum([layer.recompute_s for layer in layers]),
-        accumulation_s=parameters * problem.accumulation_s_per_parameter,
+        forward_s=sums_of_runs([layer.forward_s for layer in layers]),
+        backward_s=sums_of_runs([layer.backward_s for layer in layers]),
+        recompute_s=sums_of_runs([layer.recompute_s for layer in layers]),
+        # Each replica adds up its own shard of the gradients.
+        accumulation_s=parameters
+        * (accumulates * problem.accumulation_s_per_parameter / shards.gradients),
         receive_activation_s=activation,
         receive_gradient_s=gradient,
-        received_bytes=received_bytes,
-        gather_s=collective_table_s(gather_terms, parameters * optimizer.weight_bytes),
+        transfer_bytes=transfer_bytes,
         parameters=parameters.astype(np.int64),
         shared_parameters=shared.astype(np.int64),
         resident_bytes=resident,
@@ -152,14 +152,14 @@ def _resident_bytes(
             (optimizer.state_bytes, shards.optimizer),
         )
     )
-    working_set = _interval_max([layer.transient_bytes for layer in layers])
+    working_set = _maxima_of_runs([layer.transient_bytes for layer in layers])
     if shards != UNSHARDED:
         whole = [shards.whole_layer_bytes(layer.parameters, optimizer) for layer in layers]
-        working_set = working_set + _interval_max(whole)
+        working_set = working_set + _maxima_of_runs(whole)
     return np.asarray(state + working_set, dtype=np.float64)
 
 
-def _interval_sum(values: ArrayLike) -> FloatArray:
+def sums_of_runs(values: ArrayLike) -> FloatArray:
     """Sum runs of values; added up from each start, so equal runs have equal sums."""
     row = np.asarray(values, dtype=np.float64)
     count = len(row)
@@ -168,7 +168,7 @@ def _interval_sum(values: ArrayLike) -> FloatArray:
     return result
 
 
-def _interval_max(values: ArrayLike) -> FloatArray:
+def _maxima_of_runs(values: ArrayLike) -> FloatArray:
     """Take the largest of runs of values that are not negative."""
     row = np.asarray(values, dtype=np.float64)
     count = len(row)
@@ -178,11 +178,11 @@ def _interval_max(values: ArrayLike) -> FloatArray:
     return result
 
 
-def _parameters(layers: tuple[LayerCost, ...]) -> tuple[FloatArray, FloatArray]:
+def parameters_of_runs(layers: Sequence[LayerCost]) -> tuple[FloatArray, FloatArray]:
     """Count the parameters of runs of layers, and those shared with layers outside."""
     tied = [layer.tied_parameters for layer in layers]
-    tied_sum, tied_max = _interval_sum(tied), _interval_max(tied)
-    parameters = _interval_sum([layer.parameters for layer in layers]) - tied_sum + tied_max
+    tied_sum, tied_max = sums_of_runs(tied), _maxima_of_runs(tied)
+    parameters = sums_of_runs([layer.parameters for layer in layers]) - tied_sum + tied_max
     shared = np.where(tied_sum < sum(tied), tied_max, 0.0)
     return parameters, shared
 
@@ -190,26 +190,28 @@ def _parameters(layers: tuple[LayerCost, ...]) -> tuple[FloatArray, FloatArray]:
 def _receives(
     problem: PlacementProblem,
     layers: tuple[LayerCost, ...],
-    message: Term,
+    messages: Sequence[Term],
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return seconds of receiving activations and gradients, and their bytes, of runs of layers."""
+    """Return seconds of receiving activations and gradients, and bytes sent, of runs of layers."""
     count = len(layers)
     activation = np.zeros((count, count + 1))
     gradient = np.zeros((count, count + 1))
-    received_bytes = np.zeros((count, count + 1))
+    transfer_bytes = np.zeros((count, count + 1))
     consumers: dict[int, list[int]] = {}
     for source, destination in problem.edges:
         consumers.setdefault(source, []).append(destination)
     for source, destinations in consumers.items():
-        size_bytes = layers[source].output_bytes
-        message_s = message.seconds(float(size_bytes))
+        size_bytes = float(layers[source].output_bytes)
+        message = cheapest(messages, size_bytes)
+        message_s = message.seconds(size_bytes)
+        sent_bytes = message.all_sent_per_byte * size_bytes
         # A stage that starts after the source receives it if it reaches the next consumer.
         for start in range(source + 1, max(destinations) + 1):
             nearest = min(d for d in destinations if d >= start)
             activation[start, nearest + 1 :] += message_s
-            received_bytes[start, nearest + 1 :] += size_bytes
+            transfer_bytes[start, nearest + 1 :] += sent_bytes
         # The gradient comes back unless all consumers are in the source's own stage.
         back = np.s_[: source + 1, source + 1 : max(destinations) + 1]
         gradient[back] += message_s
-        received_bytes[back] += size_bytes
-    return activation, gradient, received_bytes
+        transfer_bytes[back] += sent_bytes
+    return activation, gradient, transfer_bytes

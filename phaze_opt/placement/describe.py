@@ -1,100 +1,214 @@
-"""A placement in full: stages with memory, and the time of a batch by kind."""
+"""A placement in full: stages with memory and communication, and the time of a batch by kind."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from phaze_opt.arrays import IntArray
-from phaze_opt.placement.best import replayed_s
-from phaze_opt.placement.candidates import Candidate, CandidateCosts
-from phaze_opt.placement.costs import StageCosts
-from phaze_opt.placement.memory import stage_memory
-from phaze_opt.placement.pipeline import Replay, replay
-from phaze_opt.placement.placement_problem import ChunkWork, Placement, Stage
+from phaze_opt.arrays import FloatArray
+from phaze_opt.placement.candidate_costs import CandidateCosts
+from phaze_opt.placement.layout import Layout
+from phaze_opt.placement.memory import local_parameters, stage_memory
+from phaze_opt.placement.pipeline import PipelineWork, Replay, interleaved_in_flight, replay
+from phaze_opt.placement.placement_problem import (
+    ChunkWork,
+    Communication,
+    Placement,
+    Stage,
+    StageMemory,
+)
+from phaze_opt.placement.timing import StageTail, pipeline_work, replay_layout, stage_tails
 
 
-def stage_bounds(starts: IntArray, layers: int) -> list[tuple[int, int]]:
-    """Return first and last + 1 layer of every stage."""
-    first = [int(start) for start in starts]
-    return list(zip(first, [*first[1:], layers], strict=True))
-
-
-def describe(costs: CandidateCosts, candidate: Candidate, starts: IntArray) -> Placement:
-    """Describe a split in full."""
-    level = costs.level(candidate)
-    table = costs.stages(candidate, level)
-    layers = costs.problem.layers[candidate.tensor]
-    bounds = stage_bounds(starts, len(layers))
-    held = costs.held(candidate)[:0:-1].tolist()
-    shards = costs.shards(candidate.data)
-    synchronisation_s = costs.synchronisation_s(candidate, level)
-    optimizer_s = costs.optimizer_s(candidate, level)
+def describe(costs: CandidateCosts, layout: Layout) -> Placement:
+    """Describe layers laid out over stages in full."""
+    candidate = layout.candidate
+    done = replay_layout(costs, layout)
+    tails = stage_tails(costs, layout, done)
+    time_s = max(float(end) + tail.all_s for end, tail in zip(done.finish_s, tails, strict=True))
+    waits_s = _first_waits_s(pipeline_work(costs, layout))
+    memories = stage_memories(costs, layout)
     stages = tuple(
-        Stage(
-            layers=tuple(layer.name for layer in layers[i:j]),
-            devices=candidate.tensor,
-            load_s=float(table.load_s[i, j]),
-            memory_bytes=stage_memory(layers[i:j], held[index], costs.optimizer, shards),
-            work=(chunk_work(table, i, j),),
-            synchronisation_s=float(synchronisation_s[i, j]),
-            optimizer_s=float(optimizer_s[i, j]),
-            sent_bytes=costs.sent_bytes(candidate, level, [(i, j)]),
-        )
-        for index, (i, j) in enumerate(bounds)
+        _stage(costs, layout, index, memories[index], tails[index], waits_s[index])
+        for index in range(candidate.pipeline)
     )
-    time_s = replayed_s(costs, candidate, starts)
     heaviest = max(range(len(stages)), key=lambda index: (stages[index].load_s, -index))
     return Placement(
         pipeline=candidate.pipeline,
         data=candidate.data,
         tensor=candidate.tensor,
         rank_order=candidate.rank_order,
-        pipeline_schedule=costs.schedule,
+        pipeline_schedule="interleaved" if layout.chunks > 1 else costs.schedule,
         microbatches=costs.microbatches(candidate.data),
         stages=stages,
         time_per_batch_s=time_s,
-        time_breakdown_s=_breakdown(costs, candidate, bounds[heaviest], time_s),
+        time_breakdown_s=_breakdown(costs, layout, heaviest, stages[heaviest], time_s),
     )
 
 
 def placement_replay(placement: Placement) -> Replay:
     """Replay one batch of a placement event by event."""
     by_chunk = list(zip(*(stage.work for stage in placement.stages), strict=True))
-    return replay(
-        np.array([[work.forward_s for work in chunk] for chunk in by_chunk]),
-        np.array([[work.backward_s for work in chunk] for chunk in by_chunk]),
-        placement.microbatches,
-        placement.pipeline_schedule,
+
+    def table(name: str) -> FloatArray:
+        return np.array([[getattr(work, name) for work in chunk] for chunk in by_chunk])
+
+    names = "forward_s", "backward_s", "first_saving_s", "head_s"
+    work = PipelineWork(*(table(name) for name in names))
+    return replay(work, placement.microbatches, placement.pipeline_schedule)
+
+
+def stage_memories(costs: CandidateCosts, layout: Layout) -> list[StageMemory]:
+    """Return what each stage holds."""
+    candidate = layout.candidate
+    held: list[float] = costs.held(candidate)[:0:-1].tolist()
+    if layout.chunks > 1:
+        microbatches = costs.microbatches(candidate.data)
+        ahead = interleaved_in_flight(candidate.pipeline, microbatches, layout.chunks)
+        held = (ahead / layout.chunks).tolist()
+    layers, shards = costs.problem.layers[candidate.tensor], costs.shards(candidate.data)
+    return [
+        stage_memory(layout.layers(stage, layers), held[stage], costs.optimizer, shards)
+        for stage in range(candidate.pipeline)
+    ]
+
+
+def _stage(
+    costs: CandidateCosts,
+    layout: Layout,
+    index: int,
+    memory: StageMemory,
+    tail: StageTail,
+    wait_s: float,
+) -> Stage:
+    """Describe one stage."""
+    tables, work = costs.stages(layout.candidate), pipeline_work(costs, layout)
+    runs = layout.runs(index)
+    chunks = tuple(
+        ChunkWork(
+            forward_s=float(work.forward_s[chunk, index]),
+            backward_s=float(work.backward_s[chunk, index]),
+            recompute_s=float(tables.recompute_s[run]),
+            first_saving_s=float(work.first_saving_s[chunk, index]),
+            head_s=float(work.head_s[chunk, index]),
+        )
+        for chunk, run in enumerate(runs)
+    )
+    layers = layout.layers(index, costs.problem.layers[layout.candidate.tensor])
+    return Stage(
+        layers=tuple(layer.name for layer in layers),
+        devices=layout.candidate.tensor,
+        load_s=float((work.forward_s + work.backward_s)[:, index].sum()),
+        memory_bytes=memory,
+        work=chunks,
+        synchronisation_s=tail.synchronisation_s,
+        optimizer_s=tail.optimizer_s,
+        gather_s=tail.gather_s,
+        communication=_communication(costs, layout, index, tail, wait_s),
     )
 
 
-def chunk_work(table: StageCosts, first: int, end: int) -> ChunkWork:
-    """Return what a run of layers does for one microbatch."""
-    return ChunkWork(
-        forward_s=float(table.forward_work_s[first, end]),
-        backward_s=float(table.backward_work_s[first, end]),
-        recompute_s=float(table.recompute_s[first, end]),
+def _communication(
+    costs: CandidateCosts, layout: Layout, stage: int, tail: StageTail, wait_s: float
+) -> tuple[Communication, ...]:
+    """Return what a stage exchanges with other stages and other replicas per batch."""
+    candidate, group, optimizer = layout.candidate, costs.group(layout.candidate), costs.optimizer
+    tables, microbatches = costs.stages(candidate), costs.microbatches(candidate.data)
+    runs = layout.runs(stage)
+    transfer_s = sum(
+        float(tables.receive_activation_s[run] + tables.receive_gradient_s[run]) for run in runs
     )
+    transfer_bytes = sum(float(tables.transfer_bytes[run]) for run in runs)
+    found = [
+        Communication(
+            "transfer",
+            microbatches * transfer_s,
+            microbatches * transfer_s,
+            microbatches * transfer_bytes,
+        )
+    ]
+    chain = costs.problem.layers[candidate.tensor]
+    layers = layout.layers(stage, chain)
+    parameters = local_parameters(layers)
+    gradient_bytes = group.sent_bytes(
+        group.gradient_terms, float(parameters * optimizer.gradient_bytes)
+    )
+    exposed_s, network_s = tail.synchronisation_s, tail.network_s
+    if group.zero >= 2:
+        _, reductions = group.every_backward
+        exposed_s += microbatches * sum(float(reductions.exposed_s[run]) for run in runs)
+        network_s += microbatches * sum(float(reductions.total_s[run]) for run in runs)
+        gradient_bytes *= microbatches
+    tied = [layer.tied_parameters for layer in layers]
+    if candidate.pipeline > 1 and sum(tied) < sum(layer.tied_parameters for layer in chain):
+        shared_bytes = max(tied) * float(optimizer.gradient_bytes)
+        gradient_bytes += shared_bytes * costs.message(candidate).all_sent_per_byte
+    found.append(Communication("gradient_synchronisation", network_s, exposed_s, gradient_bytes))
+    if group.zero:
+        weight_bytes = group.sent_bytes(
+            group.weight_terms, float(parameters * optimizer.weight_bytes)
+        )
+        found.append(_gathers(costs, layout, stage, tail.gather_s + wait_s, weight_bytes))
+    return tuple(found)
+
+
+def _gathers(
+    costs: CandidateCosts, layout: Layout, stage: int, once_s: float, weight_bytes: float
+) -> Communication:
+    """Return the gathers of a stage's weights per batch.
+
+    Parameters
+    ----------
+    costs, layout, stage
+        The stage.
+    once_s
+        Exposed seconds of gathers once per batch.
+    weight_bytes
+        What a device sends to gather the stage's weights once.
+    """
+    group, runs = costs.group(layout.candidate), layout.runs(stage)
+    forward = group.forward_gather
+    if group.zero < 3:
+        total_s = sum(float(forward.total_s[run]) for run in runs)
+        return Communication("parameter_gather", max(total_s, once_s), once_s, weight_bytes)
+    microbatches = costs.microbatches(layout.candidate.data)
+    backward, _ = group.every_backward
+    total_s, exposed_s = (
+        microbatches * sum(float(one[run] + other[run]) for run in runs)
+        for one, other in (
+            (forward.total_s, backward.total_s),
+            (forward.exposed_s, backward.exposed_s),
+        )
+    )
+    return Communication("parameter_gather", total_s, exposed_s, 2.0 * microbatches * weight_bytes)
+
+
+def _first_waits_s(work: PipelineWork) -> list[float]:
+    """Return how long each stage waits for weights before its first forward, ready otherwise."""
+    waits_s, ready_s = [], 0.0
+    for head_s, forward_s in zip(work.head_s[0].tolist(), work.forward_s[0].tolist(), strict=True):
+        waits_s.append(max(0.0, head_s - ready_s))
+        ready_s = max(head_s, ready_s) + forward_s
+    return waits_s
 
 
 def _breakdown(
-    costs: CandidateCosts, candidate: Candidate, stage: tuple[int, int], time_s: float
+    costs: CandidateCosts, layout: Layout, index: int, stage: Stage, time_s: float
 ) -> dict[str, float]:
     """Split the time by kind along one stage; the bubble is what it waits."""
-    level = costs.level(candidate)
-    table = costs.stages(candidate, level)
-    microbatches = costs.microbatches(candidate.data)
-    transfer_s = table.receive_activation_s + table.receive_gradient_s
+    tables = costs.stages(layout.candidate)
+    microbatches = costs.microbatches(layout.candidate.data)
+    where = layout.first[:, index], layout.last[:, index]
+    exposed_s = {each.kind: each.exposed_s for each in stage.communication}
     parts = {
-        "forward": microbatches * float(table.forward_s[stage]),
-        "backward": microbatches * float(table.backward_s[stage]),
-        "recompute": microbatches * float(table.recompute_s[stage]),
-        "transfer": microbatches * float(transfer_s[stage]),
-        "gradient_accumulation": microbatches * float(table.accumulation_s[stage]),
-        "optimizer": float(costs.optimizer_s(candidate, level)[stage]),
-        "gradient_synchronisation": float(costs.synchronisation_s(candidate, level)[stage]),
+        "forward": microbatches * float(tables.forward_s[where].sum()),
+        "backward": microbatches * float(tables.backward_s[where].sum()),
+        "recompute": microbatches * float(tables.recompute_s[where].sum()),
+        "transfer": exposed_s["transfer"],
+        "gradient_accumulation": (microbatches - 1) * float(tables.accumulation_s[where].sum()),
+        "optimizer": stage.optimizer_s,
+        "gradient_synchronisation": exposed_s["gradient_synchronisation"],
     }
-    if table.gather_s.any():
-        parts["parameter_gather"] = 2 * microbatches * float(table.gather_s[stage])
+    if "parameter_gather" in exposed_s:
+        parts["parameter_gather"] = exposed_s["parameter_gather"]
     parts["bubble"] = max(0.0, time_s - sum(parts.values()))
     return parts

@@ -80,10 +80,12 @@ def _cost(layer: LayerCost) -> tuple[float, ...]:
 
 
 @compiled(
-    "float64[::1](float64[:,::1], int64[:,::1], int64[:,::1], int64[::1], int64[::1], boolean)"
+    "float64[::1](float64[:,::1], float64[:,::1], int64[:,::1], int64[:,::1], int64[::1],"
+    " int64[::1], boolean)"
 )
 def replay_bounds(
     load_s: FloatArray,
+    first_saving_s: FloatArray,
     in_flight_limit: IntArray,
     starts: IntArray,
     pipeline: IntArray,
@@ -93,11 +95,12 @@ def replay_bounds(
     """Bound the replayed time of given splits from below; infinite where one does not fit.
 
     A stage cannot start before the first microbatch has passed those before it, nor be followed by
-    less than its backward through them: ``T ≥ Σ_{j<s} L_j + m · L_s`` for every stage s.
+    less than its backward through them: ``T ≥ Σ_{j<s} L_j + m · L_s`` for every stage s, less what
+    its first backward is shorter.
 
     Parameters
     ----------
-    load_s, in_flight_limit : (layers, layers + 1)
+    load_s, first_saving_s, in_flight_limit : (layers, layers + 1)
         Of every stage.
     starts : (layers + 1, layers)
         First layers of the split into so many stages (row), the rest of the row unused.
@@ -118,6 +121,7 @@ def replay_bounds(
             if in_flight_limit[i, j] < min(held, microbatches[index]):
                 bounds[index] = np.inf
                 break
-            bounds[index] = max(bounds[index], before + microbatches[index] * load_s[i, j])
+            own = microbatches[index] * load_s[i, j] - first_saving_s[i, j]
+            bounds[index] = max(bounds[index], before + own)
             before += load_s[i, j]
     return bounds

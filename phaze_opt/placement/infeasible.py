@@ -190,7 +190,7 @@ def _least_memory_split(problem: PlacementProblem, width: int) -> _TightSplit:
     for data in _data_degrees(problem, width):
         shards = Shards.of(problem.training.zero, data)
         if shards not in costs:
-            costs[shards] = stage_costs(problem, width, nothing_sent(problem.cluster), shards)
+            costs[shards] = stage_costs(problem, width, [nothing_sent(problem.cluster)], shards)
         # What a stage holds depends on its place only, so one pass serves all numbers of stages.
         most_stages = min(len(layers), devices // (width * data))
         need_bytes, starts = _tightest(costs[shards], _held(problem, data, most_stages))

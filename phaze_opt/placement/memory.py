@@ -56,7 +56,7 @@ def local_parameters(layers: Iterable[LayerCost]) -> int:
 
 
 def stage_memory(
-    layers: Sequence[LayerCost], in_flight: int, optimizer: Optimizer, shards: Shards = UNSHARDED
+    layers: Sequence[LayerCost], in_flight: float, optimizer: Optimizer, shards: Shards = UNSHARDED
 ) -> StageMemory:
     """Return what a stage holds.
 
@@ -66,24 +66,14 @@ def stage_memory(
         Of the stage.
     in_flight
         Most microbatches whose forward is done and whose backward is not: under 1F1B the stage's
-        place from the end of the pipeline, at most the microbatches per batch.
+        place from the end of the pipeline, at most the microbatches per batch. A fraction where
+        part of an interleaved stage's chunks hold one microbatch more.
     optimizer
         Bytes per parameter.
     shards
         What replicas share out. Shared-out weights are gathered, and gradients that are to be
         shared out are whole, for one layer at a time: the other replicas' shares of the largest
         layer add to the working set.
-    """
-    return chunked_memory(layers, in_flight, optimizer, shards)
-
-
-def chunked_memory(
-    layers: Sequence[LayerCost], in_flight: float, optimizer: Optimizer, shards: Shards
-) -> StageMemory:
-    """Return the same where part of a stage's layers may hold one microbatch more.
-
-    Parameters are those of `stage_memory`, but ``in_flight`` may be a fraction: an average over
-    the chunks of an interleaved pipeline.
     """
     parameters = local_parameters(layers)
     largest = max(layer.parameters for layer in layers)

@@ -10,15 +10,42 @@ al., "GPipe" (NeurIPS 2019).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.compiled import compiled
 from phaze_opt.errors import InputError
 from phaze_opt.training import PipelineScheduleName
+
+
+@dataclass(frozen=True, eq=False)
+class PipelineWork:
+    """What the stages of a pipeline do for one microbatch; all arrays are ``(chunks, stages)``.
+
+    Attributes
+    ----------
+    forward_s, backward_s
+        Receives included.
+    first_saving_s
+        By how much the first microbatch's backward is shorter.
+    head_s
+        Before which the first microbatch's forward cannot start.
+    """
+
+    forward_s: FloatArray
+    backward_s: FloatArray
+    first_saving_s: FloatArray
+    head_s: FloatArray
+
+    @classmethod
+    def of(cls, forward_s: ArrayLike, backward_s: ArrayLike) -> PipelineWork:
+        """Build the work of stages whose microbatches are all alike, of shape ``(stages,)`` too."""
+        forward = np.atleast_2d(np.asarray(forward_s, dtype=np.float64))
+        backward = np.atleast_2d(np.asarray(backward_s, dtype=np.float64))
+        return cls(forward, backward, np.zeros_like(forward), np.zeros_like(forward))
 
 
 @dataclass(frozen=True)
@@ -39,40 +66,6 @@ class Replay:
     forward_start_s: FloatArray
     backward_start_s: FloatArray
     peak_microbatches: IntArray
-
-
-def closed_form_s(loads_s: Sequence[float], microbatches: int) -> float:
-    """Return ``Σ loads + (m − 1) · largest load``, an upper bound of 1F1B and of GPipe.
-
-    It is the time itself for equal loads and for one microbatch.
-
-    Parameters
-    ----------
-    loads_s
-        Forward and backward time of one microbatch on each stage.
-    microbatches
-        Per batch.
-    """
-    return sum(loads_s) + (microbatches - 1) * max(loads_s)
-
-
-def interleaved_form_s(load_s: float, stages: int, microbatches: int, chunks: int) -> float:
-    """Return ``(m + (p − 1) / v) · load`` of an interleaved pipeline of equal stages.
-
-    Parameters
-    ----------
-    load_s
-        Forward and backward time of one microbatch on all chunks of a stage.
-    stages, microbatches, chunks
-        ``p``, ``m`` and ``v``; ``p`` must divide ``m`` unless ``v`` is 1.
-
-    Raises
-    ------
-    InputError
-        If the microbatches cannot be interleaved.
-    """
-    _check_interleaving(stages, microbatches, chunks)
-    return (microbatches + (stages - 1) / chunks) * load_s
 
 
 def in_flight(stages: int, microbatches: int, schedule: PipelineScheduleName = "1f1b") -> IntArray:
@@ -105,61 +98,60 @@ def interleaved_in_flight(stages: int, microbatches: int, chunks: int) -> IntArr
 
 
 def finish_s(
-    forward_s: FloatArray,
-    backward_s: FloatArray,
-    microbatches: int,
-    schedule: PipelineScheduleName = "1f1b",
+    work: PipelineWork, microbatches: int, schedule: PipelineScheduleName = "1f1b"
 ) -> FloatArray:
     """Return when each stage ends its last backward, replaying every event.
 
     Parameters
     ----------
-    forward_s, backward_s : (stages,)
-        Times of one microbatch, receives included.
+    work
+        Of one chunk.
     microbatches
         Per batch.
     schedule
         ``"1f1b"`` or ``"gpipe"``.
+
+    Returns
+    -------
+    finish_s : (stages,)
     """
+    (forward_s,), (backward_s,) = work.forward_s, work.backward_s
+    (saving_s,), (head_s,) = work.first_saving_s, work.head_s
     limit = in_flight(len(forward_s), microbatches, schedule)
-    return _finish(forward_s, backward_s, limit, microbatches)
+    return _finish(forward_s, backward_s, saving_s, head_s, limit, microbatches)
 
 
 def replay(
-    forward_s: FloatArray,
-    backward_s: FloatArray,
-    microbatches: int,
-    schedule: PipelineScheduleName = "1f1b",
+    work: PipelineWork, microbatches: int, schedule: PipelineScheduleName = "1f1b"
 ) -> Replay:
     """Replay a batch event by event, for interleaved schedules too.
 
     Parameters
     ----------
-    forward_s, backward_s : (stages,) or (chunks, stages)
-        Times of one microbatch on each chunk of each stage, receives included. More than one
-        chunk needs the interleaved schedule; model chunk ``c`` of stage ``s`` follows chunk ``c``
-        of stage ``s − 1``, and chunk ``c − 1`` of the last stage where ``s`` is the first.
+    work
+        More than one chunk needs the interleaved schedule; model chunk ``c`` of stage ``s`` follows
+        chunk ``c`` of stage ``s − 1``, and chunk ``c − 1`` of the last stage where ``s`` is the
+        first.
     microbatches
         Per batch.
     schedule
-        See `PipelineScheduleName`.
+        See `phaze_opt.training.Training`.
 
     Raises
     ------
     InputError
         If the microbatches cannot be interleaved.
     """
-    forward = np.atleast_2d(np.asarray(forward_s, dtype=np.float64))
-    backward = np.atleast_2d(np.asarray(backward_s, dtype=np.float64))
-    chunks, stages = forward.shape
+    chunks, stages = work.forward_s.shape
     _check_interleaving(stages, microbatches, chunks)
     warm_up = _warm_up(stages, microbatches, chunks, schedule)
     group = stages if chunks > 1 else 1
     starts = np.zeros((2, chunks, stages, microbatches))
+    finish = np.zeros(stages)
     peak = np.zeros(stages, dtype=np.int64)
-    _replay(forward, backward, warm_up, group, starts, peak)
-    ends = starts[1, :, :, -1] + backward
-    return Replay(ends.max(axis=0), starts[0], starts[1], peak)
+    arrays = work.forward_s, work.backward_s, work.first_saving_s, work.head_s
+    _replay(*arrays, warm_up, group, starts, finish, peak)
+    return Replay(finish, starts[0], starts[1], peak)
 
 
 def _warm_up(
@@ -180,9 +172,14 @@ def _check_interleaving(stages: int, microbatches: int, chunks: int) -> None:
         )
 
 
-@compiled("float64[::1](float64[::1], float64[::1], int64[::1], int64)")
+@compiled("float64[::1](float64[::1], float64[::1], float64[::1], float64[::1], int64[::1], int64)")
 def _finish(
-    forward_s: FloatArray, backward_s: FloatArray, limit: IntArray, microbatches: int
+    forward_s: FloatArray,
+    backward_s: FloatArray,
+    first_saving_s: FloatArray,
+    head_s: FloatArray,
+    limit: IntArray,
+    microbatches: int,
 ) -> FloatArray:
     """Replay a pipeline without chunks; ends of the last ``limit`` forwards are enough to keep."""
     stages = len(forward_s)
@@ -190,7 +187,7 @@ def _finish(
     backward_end = np.zeros((stages, microbatches))
     forwards = np.zeros(stages, dtype=np.int64)
     backwards = np.zeros(stages, dtype=np.int64)
-    clock = np.zeros(stages)
+    clock = head_s.copy()
     left = 2 * stages * microbatches
     while left > 0:
         for stage in range(stages):
@@ -207,7 +204,8 @@ def _finish(
                     if stage < stages - 1 and backwards[stage + 1] <= undone:
                         break
                     ready = backward_end[stage + 1, undone] if stage < stages - 1 else 0.0
-                    clock[stage] = max(clock[stage], ready) + backward_s[stage]
+                    work = backward_s[stage] - (first_saving_s[stage] if undone == 0 else 0.0)
+                    clock[stage] = max(clock[stage], ready) + work
                     backward_end[stage, undone] = clock[stage]
                     backwards[stage] = undone + 1
                 else:
@@ -216,16 +214,25 @@ def _finish(
     return clock
 
 
-@compiled("void(float64[:,::1], float64[:,::1], int64[::1], int64, float64[:,:,:,::1], int64[::1])")
+@compiled(
+    "void(float64[:,::1], float64[:,::1], float64[:,::1], float64[:,::1], int64[::1], int64,"
+    " float64[:,:,:,::1], float64[::1], int64[::1])"
+)
 def _replay(
     forward_s: FloatArray,
     backward_s: FloatArray,
+    first_saving_s: FloatArray,
+    head_s: FloatArray,
     warm_up: IntArray,
     group: int,
     starts: FloatArray,
+    finish: FloatArray,
     peak: IntArray,
 ) -> None:
-    """Fill the starts; the n-th forward of a stage is of chunk ``(n // group) % chunks``."""
+    """Fill starts, ends of the stages and peaks.
+
+    The n-th forward of a stage is of chunk ``(n // group) % chunks``.
+    """
     chunks, stages = forward_s.shape
     microbatches = starts.shape[3]
     total = chunks * microbatches
@@ -258,6 +265,11 @@ def _replay(
                         break
                 start = max(clock[stage], ready)
                 work = forward_s[chunk, stage] if is_forward else backward_s[chunk, stage]
+                if microbatch == 0:
+                    if is_forward:
+                        start = max(start, head_s[chunk, stage])
+                    else:
+                        work -= first_saving_s[chunk, stage]
                 starts[pass_index, chunk, stage, microbatch] = start
                 clock[stage] = start + work
                 ends[pass_index, chunk, stage, microbatch] = clock[stage]
@@ -267,3 +279,4 @@ def _replay(
                 else:
                     backwards[stage] += 1
                 left -= 1
+    finish[:] = clock

@@ -35,6 +35,8 @@ class LayerCost:
         own full stash.
     output_bytes
         Activation to the next layer (and gradient back).
+    forward_link_s, backward_link_s, recompute_link_s
+        Seconds for which the tensor-parallel group uses the network, hidden or not.
     """
 
     name: str
@@ -46,6 +48,9 @@ class LayerCost:
     stash_bytes: int
     transient_bytes: int
     output_bytes: int
+    forward_link_s: float = 0.0
+    backward_link_s: float = 0.0
+    recompute_link_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,8 @@ class PlacementProblem:
         Sustained HBM bandwidth of one device (gradient accumulation, optimizer step).
     step_parameters_per_s, accumulation_parameters_per_s
         What the vector lanes of one device can update, and accumulate; by default they never bind.
+    collective_core_share
+        Share of a device's cores that communication takes while it runs beside compute.
     """
 
     layers: Mapping[int, tuple[LayerCost, ...]]
@@ -76,6 +83,7 @@ class PlacementProblem:
     hbm_bytes_per_s: float
     step_parameters_per_s: float = math.inf
     accumulation_parameters_per_s: float = math.inf
+    collective_core_share: float = 0.0
 
     @property
     def step_s_per_parameter(self) -> float:
@@ -124,6 +132,35 @@ class Misfit:
         return self.memory.total - self.usable_bytes
 
 
+CommunicationKind = Literal["transfer", "gradient_synchronisation", "parameter_gather"]
+
+
+@dataclass(frozen=True)
+class Communication:
+    """One kind of communication of a stage, per device and batch.
+
+    Attributes
+    ----------
+    kind
+        ``transfer`` (activations and gradients that the stage receives), ``parameter_gather`` or
+        ``gradient_synchronisation``.
+    total_s, exposed_s
+        Seconds on the network, and those by which they make the stage take longer.
+    sent_bytes
+        What a device sends; of transfers, what the sender sends.
+    """
+
+    kind: CommunicationKind
+    total_s: float
+    exposed_s: float
+    sent_bytes: float
+
+    @property
+    def hidden_s(self) -> float:
+        """Seconds that run beside compute."""
+        return self.total_s - self.exposed_s
+
+
 @dataclass(frozen=True)
 class ChunkWork:
     """What a stage does for one microbatch on one chunk of its layers, as the replay has it.
@@ -131,14 +168,20 @@ class ChunkWork:
     Attributes
     ----------
     forward_s, backward_s
-        Receives, gathered weights and gradient accumulation included.
+        Receives, exposed communication of the replicas and gradient accumulation included.
     recompute_s
         The part of ``backward_s`` that runs forward work again, first.
+    first_saving_s
+        By how much the first microbatch's backward is shorter.
+    head_s
+        Before which the first microbatch's forward cannot start.
     """
 
     forward_s: float
     backward_s: float
     recompute_s: float
+    first_saving_s: float = 0.0
+    head_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -153,10 +196,12 @@ class Stage:
         The same by chunk; one chunk unless interleaved.
     synchronisation_s, optimizer_s
         After the last backward of a batch: exposed gradient synchronisation, optimizer step.
-    sent_bytes
-        What each device sends per batch, by kind: ``transfer`` (activations and gradients that the
-        stage receives, counted here), ``parameter_gather``, ``gradient_synchronisation``. What
-        the tensor-parallel group sends belongs to the layers.
+    gather_s
+        Weights gathered once per batch (ZeRO 1 and 2): before the first forward where they overlap
+        with compute, else after the optimizer step.
+    communication
+        With the other stages of the replica and with the other replicas. What the tensor-parallel
+        group sends belongs to the layers.
     """
 
     layers: tuple[str, ...]
@@ -166,7 +211,8 @@ class Stage:
     work: tuple[ChunkWork, ...]
     synchronisation_s: float
     optimizer_s: float
-    sent_bytes: Mapping[str, float]
+    gather_s: float
+    communication: tuple[Communication, ...]
 
 
 @dataclass(frozen=True)

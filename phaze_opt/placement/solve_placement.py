@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from phaze_opt.arrays import IntArray
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.placement.best import best_placement
-from phaze_opt.placement.candidates import Candidate, CandidateCosts
-from phaze_opt.placement.describe import describe, stage_bounds
+from phaze_opt.placement.candidate_costs import CandidateCosts
+from phaze_opt.placement.candidates import Candidate
+from phaze_opt.placement.describe import describe, stage_memories
 from phaze_opt.placement.even import even_starts
-from phaze_opt.placement.infeasible import explain_infeasible, explain_misfit
+from phaze_opt.placement.infeasible import explain_excess, explain_infeasible
 from phaze_opt.placement.interleaved import evaluate_interleaved, solve_interleaved
-from phaze_opt.placement.memory import stage_memory
+from phaze_opt.placement.layout import Layout
 from phaze_opt.placement.placement_problem import Placement, PlacementProblem
 
 
@@ -50,7 +50,7 @@ def solve_placement(
     found = best_placement(costs)
     if found is None:
         raise explain_infeasible(problem)
-    return describe(costs, *found)
+    return describe(costs, found)
 
 
 def place_again(problem: PlacementProblem, placement: Placement) -> Placement:
@@ -71,7 +71,7 @@ def place_again(problem: PlacementProblem, placement: Placement) -> Placement:
         return evaluate_interleaved(costs, candidate)
     sizes = [len(stage.layers) for stage in placement.stages]
     starts = np.cumsum([0, *sizes[:-1]], dtype=np.int64)
-    return describe(costs, candidate, starts)
+    return describe(costs, Layout.of_starts(candidate, starts, costs.layers))
 
 
 def _check(problem: PlacementProblem) -> None:
@@ -124,27 +124,18 @@ def _given_order(
     """Evaluate the even split of given degrees and rank order."""
     if problem.training.interleave > 1:
         return evaluate_interleaved(costs, candidate)
-    starts = even_starts(problem.layers[candidate.tensor], candidate.pipeline)
-    _refuse_misfit(problem, costs, candidate, starts)
-    return describe(costs, candidate, starts)
-
-
-def _refuse_misfit(
-    problem: PlacementProblem, costs: CandidateCosts, candidate: Candidate, starts: IntArray
-) -> None:
-    """Raise for the stage that exceeds the memory most."""
     layers = problem.layers[candidate.tensor]
-    in_flight = costs.held(candidate)[:0:-1].tolist()
-    shards = costs.shards(candidate.data)
-    over = []
-    for stage, (i, j) in enumerate(stage_bounds(starts, len(layers))):
-        memory = stage_memory(layers[i:j], in_flight[stage], costs.optimizer, shards)
-        over.append(memory.total - problem.hbm_usable_bytes)
-    stage = max(range(len(over)), key=lambda index: over[index])
-    if over[stage] > 0:
-        i, j = stage_bounds(starts, len(layers))[stage]
-        name = (
-            f"Stage {stage + 1} of {candidate.pipeline} "
-            f"({layers[i].name!r} to {layers[j - 1].name!r})"
-        )
-        raise explain_misfit(name, layers[i:j], in_flight[stage], problem, shards)
+    starts = even_starts(layers, candidate.pipeline)
+    layout = Layout.of_starts(candidate, starts, len(layers))
+    _refuse_misfit(costs, layout)
+    return describe(costs, layout)
+
+
+def _refuse_misfit(costs: CandidateCosts, layout: Layout) -> None:
+    """Raise for the stage that exceeds the memory most."""
+    memories = stage_memories(costs, layout)
+    stage = max(range(len(memories)), key=lambda index: memories[index].total)
+    if memories[stage].total > costs.problem.hbm_usable_bytes:
+        layers = layout.layers(stage, costs.problem.layers[layout.candidate.tensor])
+        name = f"Stage {stage + 1} of {len(memories)} ({layers[0].name!r} to {layers[-1].name!r})"
+        raise explain_excess(name, memories[stage], costs.problem)

@@ -7,6 +7,7 @@ they were run: same model, degrees, batch and recompute.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, cast
@@ -18,7 +19,7 @@ from phaze_opt.evaluation import Evaluation, evaluate
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.cluster import load_cluster
 from phaze_opt.scheduling.schedule_problem import Schedule
-from phaze_opt.training import OPTIMIZERS, Recompute, Training
+from phaze_opt.training import OPTIMIZERS, Overlap, Recompute, Training
 from phaze_opt.workload.graph import Gemm
 from phaze_opt.workload.zoo import load_workload
 
@@ -33,6 +34,8 @@ class ValidationRow:
     ----------
     case
         What was measured, for a person.
+    assumed
+        Options that the source does not state, as they were chosen.
     measured, predicted
         In the table's unit; a time includes the constant per call of the measurement.
     """
@@ -40,6 +43,7 @@ class ValidationRow:
     case: str
     measured: float
     predicted: float
+    assumed: str = ""
 
     @property
     def error(self) -> float:
@@ -93,8 +97,8 @@ def validate_operators() -> list[ValidationTable]:
 def validate_training() -> list[ValidationTable]:
     """Predict the time per batch of every measured training run.
 
-    Where the source does not state the microbatch, the best of those listed is taken; where it
-    leaves interleaving open (Narayanan et al.), there is none.
+    Where the source does not state the microbatch or the chunks of an interleaved pipeline, the
+    fastest that fit are taken; the rows say which.
 
     Returns
     -------
@@ -117,8 +121,9 @@ def _of_runs(
     for name, members in grouped.items():
         found = []
         for row in members:
-            run = runs.evaluate(row)
-            found.append(ValidationRow(row["case"], float(row[column]), _PREDICTED[unit](run)))
+            run, assumed = runs.evaluate(row)
+            measured, predicted = float(row[column]), _PREDICTED[unit](run)
+            found.append(ValidationRow(row["case"], measured, predicted, assumed))
         chip, source = members[0]["accelerator"], members[0]["source"]
         tables.append(ValidationTable(name + suffix, chip, 0.0, source, tuple(found), unit))
     return tables
@@ -143,24 +148,35 @@ class _Runs:
     """Measured runs, each evaluated once."""
 
     def __init__(self) -> None:
-        self._evaluated: dict[str, Evaluation] = {}
+        self._evaluated: dict[str, tuple[Evaluation, str]] = {}
         self._schedules: dict[str, Schedule] = {}
 
-    def evaluate(self, row: dict[str, str]) -> Evaluation:
-        """Evaluate one measured run at its fastest microbatch."""
+    def evaluate(self, row: dict[str, str]) -> tuple[Evaluation, str]:
+        """Evaluate one measured run; say what was assumed of it."""
         key = repr([row[name] for name in row if name not in ("case", "source", *_MEASURED)])
         if key not in self._evaluated:
-            fitting = [run for run in self._at_all_microbatches(row) if run.feasible]
+            fitting = [
+                (run, training) for run, training in self._as_it_may_have_run(row) if run.feasible
+            ]
             if not fitting:
                 raise PhazeError(f"The measured run {row['case']!r} does not fit in the model.")
-            self._evaluated[key] = min(fitting, key=_time_s)
+            run, training = min(fitting, key=lambda pair: _time_s(pair[0]))
+            assumed = [
+                f"{name} {value}"
+                for name, column, value in (
+                    ("microbatch", "microbatches", training.microbatch),
+                    ("interleave", "interleave", training.interleave),
+                )
+                if len(row[column].split()) > 1
+            ]
+            self._evaluated[key] = run, ", ".join(assumed)
         return self._evaluated[key]
 
-    def _at_all_microbatches(self, row: dict[str, str]) -> Iterator[Evaluation]:
-        """Evaluate one measured run at every microbatch that it may have had."""
+    def _as_it_may_have_run(self, row: dict[str, str]) -> Iterator[tuple[Evaluation, Training]]:
+        """Evaluate one measured run at every microbatch and interleaving that it may have had."""
         degrees = int(row["pipeline"]), int(row["data"]), int(row["tensor"])
         microbatches = tuple(int(size) for size in row["microbatches"].split())
-        sequence_parallel, interleave = row["sequence_parallel"] == "true", int(row["interleave"])
+        sequence_parallel = row["sequence_parallel"] == "true"
         chip = load_accelerator(row["accelerator"])
         cluster = load_cluster(row["cluster"], degrees[0] * degrees[1] * degrees[2])
         workload = load_workload(
@@ -169,7 +185,8 @@ class _Runs:
             microbatch=microbatches,
             sequence_parallel=sequence_parallel,
         )
-        for microbatch in microbatches:
+        chunks = (int(count) for count in row["interleave"].split())
+        for interleave, microbatch in itertools.product(chunks, microbatches):
             training = Training(
                 global_batch=int(row["global_batch"]),
                 microbatch=microbatch,
@@ -179,8 +196,10 @@ class _Runs:
                 zero=int(row["zero"]),
                 pipeline_schedule="interleaved" if interleave > 1 else "1f1b",
                 interleave=interleave,
+                overlap=cast(Overlap, row["overlap"]),
             )
-            yield evaluate(workload, chip, cluster, training, degrees, cache=self._schedules)
+            run = evaluate(workload, chip, cluster, training, degrees, cache=self._schedules)
+            yield run, training
 
 
 def validate_memory() -> list[ValidationTable]:

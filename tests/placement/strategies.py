@@ -68,7 +68,10 @@ def problems(
         edges=tuple((index, index + 1) for index in range(count - 1)),
         cluster=Cluster("drawn", (level,), draw(st.integers(1, most_devices))),
         training=Training(
-            global_batch, draw(st.integers(1, min(3, global_batch))), optimizer=optimizer
+            global_batch,
+            draw(st.integers(1, min(3, global_batch))),
+            optimizer=optimizer,
+            overlap="none",
         ),
         hbm_usable_bytes=draw(st.sampled_from([500.0, 1000.0, 2000.0, 1e9])),
         hbm_bytes_per_s=draw(st.sampled_from([100.0, 1e4])),
@@ -95,6 +98,15 @@ def all_splits(layers: int, stages: int) -> Iterator[tuple[int, ...]]:
         yield (0, *cuts)
 
 
+def message_s(problem: PlacementProblem, size_bytes: int, tensor: int) -> float:
+    """Return the time of a message, whole or split over the tensor-parallel group."""
+    whole_s = send_receive_s(size_bytes, problem.cluster)
+    if tensor == 1:
+        return whole_s
+    gather_s = collective_s("all_gather", size_bytes, tensor, problem.cluster)
+    return min(whole_s, send_receive_s(size_bytes / tensor, problem.cluster) + gather_s)
+
+
 def closed_form(
     problem: PlacementProblem, degrees: tuple[int, int, int], starts: tuple[int, ...]
 ) -> float | None:
@@ -113,11 +125,12 @@ def closed_form(
         parameters = local_parameters(held)
         forward = sum(layer.forward_s for layer in held)
         backward = sum(layer.backward_s + layer.recompute_s for layer in held)
-        backward += parameters * problem.accumulation_s_per_parameter
+        if microbatches > 1:
+            backward += parameters * problem.accumulation_s_per_parameter
         if i > 0:
-            forward += send_receive_s(layers[i - 1].output_bytes, problem.cluster)
+            forward += message_s(problem, layers[i - 1].output_bytes, tensor)
         if j < len(layers):
-            backward += send_receive_s(layers[j - 1].output_bytes, problem.cluster)
+            backward += message_s(problem, layers[j - 1].output_bytes, tensor)
         tail = parameters * problem.step_s_per_parameter
         if parameters:
             gradient_bytes = parameters * optimizer.gradient_bytes

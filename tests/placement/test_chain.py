@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from phaze_opt.placement.candidates import Candidate, CandidateCosts
+from phaze_opt.placement.candidate_costs import CandidateCosts
+from phaze_opt.placement.candidates import Candidate
 from phaze_opt.placement.chain import best_split, least_loads
 from phaze_opt.placement.pipeline import held_by_place
 from phaze_opt.placement.placement_problem import PlacementProblem
@@ -16,17 +17,18 @@ def test_equals_brute_force(problem: PlacementProblem) -> None:
     costs = CandidateCosts(problem)
     for pipeline, data, tensor in all_degrees(problem):
         candidate = Candidate.of(pipeline, data, tensor)
-        stages = costs.stages(candidate, 0)
-        tail_s = costs.tail_s(candidate, 0)
+        stages, work = costs.stages(candidate), costs.work(candidate)
+        tail_s = costs.tail_s(candidate)
         found, starts = best_split(
-            stages.load_s,
-            stages.backward_work_s,
+            work.load_s,
+            work.backward_s,
             tail_s,
             stages.in_flight_limit,
             costs.held(candidate),
             costs.microbatches(data),
             pipeline,
             np.inf,
+            work.head_s[0],
         )
         degrees = pipeline, data, tensor
         times = [
@@ -47,8 +49,7 @@ def test_equals_brute_force(problem: PlacementProblem) -> None:
 def test_bounds_hold(problem: PlacementProblem) -> None:
     """No split has a largest load or a sum of loads below the tables."""
     costs = CandidateCosts(problem)
-    tensor = min(problem.layers)
-    stages = costs.least_stages(tensor, 0)
+    stages = costs.least_stages(costs.grids[0])
     largest, total = least_loads(
         stages.load_s, stages.in_flight_limit, held_by_place(stages.layers, 3)
     )
@@ -71,5 +72,5 @@ def test_known_time_prunes_everything_above() -> None:
     free = np.full((2, 3), 10)
     none = np.zeros((2, 3))
     held = held_by_place(2, 4)
-    assert best_split(load, none, none, free, held, 4, 2, np.inf)[0] == pytest.approx(5.0)
-    assert np.isinf(best_split(load, none, none, free, held, 4, 2, 4.9)[0])
+    assert best_split(load, none, none, free, held, 4, 2, np.inf, none[0])[0] == pytest.approx(5.0)
+    assert np.isinf(best_split(load, none, none, free, held, 4, 2, 4.9, none[0])[0])

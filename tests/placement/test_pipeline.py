@@ -1,17 +1,19 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze_opt.errors import InputError
-from phaze_opt.placement.pipeline import (
-    closed_form_s,
-    finish_s,
-    in_flight,
-    interleaved_form_s,
-    replay,
-)
+from phaze_opt.placement.pipeline import PipelineWork, finish_s, in_flight, replay
 from phaze_opt.training import PipelineScheduleName
+
+
+def closed_form_s(loads_s: list[float], microbatches: int) -> float:
+    """Return ``Σ loads + (m − 1) · largest load``."""
+    return sum(loads_s) + (microbatches - 1) * max(loads_s)
+
 
 loads = st.lists(st.floats(0.01, 10.0), min_size=1, max_size=8)
 counts = st.integers(1, 24)
@@ -22,7 +24,7 @@ counts = st.integers(1, 24)
 def test_closed_form_is_never_below_the_replay(load: list[float], m: int, share: float) -> None:
     """With one share of forward in all loads, Σ L + (m − 1) max L is an upper bound."""
     load_s = np.array(load)
-    replayed = finish_s(share * load_s, (1 - share) * load_s, m).max()
+    replayed = finish_s(PipelineWork.of(share * load_s, (1 - share) * load_s), m).max()
     assert replayed <= closed_form_s(load, m) * (1 + 1e-12)
 
 
@@ -31,7 +33,7 @@ def test_closed_form_is_never_below_the_replay(load: list[float], m: int, share:
 def test_equal_loads_meet_the_closed_form(shares: list[float], m: int) -> None:
     """For equal loads, however they divide into forward and backward, the bound is the time."""
     forward = np.array(shares)
-    replayed = finish_s(forward, 1.0 - forward, m).max()
+    replayed = finish_s(PipelineWork.of(forward, 1.0 - forward), m).max()
     assert replayed == pytest.approx(len(shares) + m - 1)
 
 
@@ -40,7 +42,7 @@ def test_equal_loads_meet_the_closed_form(shares: list[float], m: int) -> None:
 def test_one_microbatch_meets_the_closed_form(load: list[float], share: float) -> None:
     """A single microbatch goes down and up the pipeline once."""
     load_s = np.array(load)
-    replayed = finish_s(share * load_s, (1 - share) * load_s, 1).max()
+    replayed = finish_s(PipelineWork.of(share * load_s, (1 - share) * load_s), 1).max()
     assert replayed == pytest.approx(sum(load))
 
 
@@ -49,7 +51,7 @@ def test_one_microbatch_meets_the_closed_form(load: list[float], share: float) -
 def test_near_equal_loads_are_close_to_the_closed_form(load: list[float], m: int) -> None:
     """Loads within ±10 % of each other: the closed form is at most 7 % above the replay."""
     load_s = np.array(load)
-    replayed = finish_s(load_s / 3, 2 * load_s / 3, m).max()
+    replayed = finish_s(PipelineWork.of(load_s / 3, 2 * load_s / 3), m).max()
     assert closed_form_s(load, m) <= 1.07 * replayed
 
 
@@ -59,8 +61,10 @@ def test_near_equal_loads_are_close_to_the_closed_form(load: list[float], m: int
 def test_both_replays_agree(schedule: PipelineScheduleName, load: list[float], m: int) -> None:
     """The short replay of the search and the full one give the same finishes."""
     forward, backward = np.array(load) / 3, np.array(load) * 2 / 3
-    full = replay(forward, backward, m, schedule)
-    assert full.finish_s.tolist() == finish_s(forward, backward, m, schedule).tolist()
+    work = PipelineWork.of(forward, backward)
+    work = replace(work, head_s=work.forward_s * 1.5, first_saving_s=work.backward_s * 0.25)
+    full = replay(work, m, schedule)
+    assert full.finish_s.tolist() == finish_s(work, m, schedule).tolist()
 
 
 @settings(max_examples=100, deadline=None)
@@ -69,10 +73,13 @@ def test_stash_peak_is_what_memory_counts(load: list[float], m: int) -> None:
     """A stage holds min(its place from the end, m) microbatches, under GPipe all of them."""
     forward, backward = np.array(load) / 3, np.array(load) * 2 / 3
     stages = len(load)
-    peak = replay(forward, backward, m).peak_microbatches
+    peak = replay(PipelineWork.of(forward, backward), m).peak_microbatches
     assert list(peak) == [min(stages - stage, m) for stage in range(stages)]
     assert list(peak) == list(in_flight(stages, m))
-    assert list(replay(forward, backward, m, "gpipe").peak_microbatches) == [m] * stages
+    assert (
+        list(replay(PipelineWork.of(forward, backward), m, "gpipe").peak_microbatches)
+        == [m] * stages
+    )
 
 
 @settings(max_examples=100, deadline=None)
@@ -82,14 +89,14 @@ def test_interleaving_shrinks_the_bubble(stages: int, rounds: int, chunks: int) 
     m = rounds * stages
     forward = np.full((chunks, stages), 1.0 / chunks)
     backward = np.full((chunks, stages), 2.0 / chunks)
-    replayed = replay(forward, backward, m, "interleaved").finish_s.max()
-    assert replayed == pytest.approx(interleaved_form_s(3.0, stages, m, chunks))
+    replayed = replay(PipelineWork.of(forward, backward), m, "interleaved").finish_s.max()
+    assert replayed == pytest.approx((m + (stages - 1) / chunks) * 3.0)
 
 
 def test_interleaving_needs_whole_rounds() -> None:
     """Microbatches that the stages do not divide cannot be interleaved."""
     with pytest.raises(InputError, match="6 microbatches cannot be interleaved over 4 stages"):
-        interleaved_form_s(1.0, 4, 6, 2)
+        replay(PipelineWork.of(np.ones((2, 4)), np.ones((2, 4))), 6, "interleaved")
 
 
 @settings(max_examples=100, deadline=None)
@@ -97,7 +104,7 @@ def test_interleaving_needs_whole_rounds() -> None:
 def test_starts_respect_the_order(load: list[float], m: int) -> None:
     """Forwards wait for the stage before, backwards for the stage after, and nothing overlaps."""
     forward, backward = np.array(load) / 3, np.array(load) * 2 / 3
-    done = replay(forward, backward, m)
+    done = replay(PipelineWork.of(forward, backward), m)
     f, b = done.forward_start_s[0], done.backward_start_s[0]
     assert (f[1:] >= f[:-1] + forward[:-1, None] - 1e-9).all()
     assert (b[:-1] >= b[1:] + backward[1:, None] - 1e-9).all()

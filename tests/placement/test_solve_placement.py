@@ -77,7 +77,9 @@ def test_breakdown_is_that_of_the_heaviest_stage(problem: PlacementProblem) -> N
         assert parts.pop("optimizer") == heaviest.optimizer_s
         assert parts.pop("gradient_synchronisation") == heaviest.synchronisation_s
         del parts["bubble"]
-        assert sum(parts.values()) == pytest.approx(placement.microbatches * heaviest.load_s)
+        # The first microbatch adds nothing to the gradients of others.
+        busy_s = placement.microbatches * heaviest.load_s - heaviest.work[0].first_saving_s
+        assert sum(parts.values()) == pytest.approx(busy_s)
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,0 +1,256 @@
+"""Costs of the stages of any degrees of parallelism, each computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.network.cluster import Cluster, outermost_level
+from phaze_opt.network.collective import CollectiveName, collective_terms
+from phaze_opt.network.message import message_over, message_term, split_message_terms
+from phaze_opt.network.term import Term
+from phaze_opt.placement.candidates import Candidate, CandidateGrid, candidate_grids
+from phaze_opt.placement.chain import least_tail_terms
+from phaze_opt.placement.costs import StageCosts, stage_costs
+from phaze_opt.placement.memory import Shards
+from phaze_opt.placement.pipeline import held_by_place
+from phaze_opt.placement.placement_problem import PlacementProblem
+from phaze_opt.placement.synchronisation import ReplicaGroup, synchronisation_kind
+from phaze_opt.training import OPTIMIZERS, PipelineScheduleName
+
+_Key = tuple[int, int, int, Term, bool]
+
+
+@dataclass(frozen=True, eq=False)
+class StageWork:
+    """What every possible stage does, as the replay of the pipeline takes it.
+
+    All tables have shape ``(layers, layers + 1)``, see `phaze_opt.placement.costs`.
+
+    Attributes
+    ----------
+    forward_s, backward_s
+        Of one microbatch, exposed communication included.
+    first_saving_s
+        By how much the first microbatch's backward is shorter: it has nothing to add up.
+    head_s
+        Before which the first forward cannot start: weights come in (ZeRO 1 and 2).
+    """
+
+    forward_s: FloatArray
+    backward_s: FloatArray
+    first_saving_s: FloatArray
+    head_s: FloatArray
+
+    @cached_property
+    def load_s(self) -> FloatArray:
+        """Forward and backward together, of a microbatch after the first."""
+        return self.forward_s + self.backward_s
+
+
+class CandidateCosts:
+    """Costs of the stages of any candidate, each computed once."""
+
+    def __init__(self, problem: PlacementProblem) -> None:
+        self.problem = problem
+        self.optimizer = OPTIMIZERS[problem.training.optimizer]
+        training = problem.training
+        self.schedule: PipelineScheduleName = (
+            "gpipe" if training.pipeline_schedule == "gpipe" else "1f1b"
+        )
+        self._stages: dict[tuple[int, tuple[Term, ...], Shards, bool], StageCosts] = {}
+        self._groups: dict[tuple[int, int, int], ReplicaGroup] = {}
+        self._messages: dict[tuple[int, int], Term] = {}
+        self._work: dict[_Key, StageWork] = {}
+        self._tails: dict[_Key, FloatArray] = {}
+        self._tail_terms: dict[_Key, FloatArray] = {}
+
+    @property
+    def layers(self) -> int:
+        """Number of layers of the model."""
+        return len(next(iter(self.problem.layers.values())))
+
+    @cached_property
+    def grids(self) -> tuple[CandidateGrid, ...]:
+        """All candidates."""
+        return tuple(candidate_grids(self.problem))
+
+    def microbatches(self, data: int) -> int:
+        """Return how many microbatches one replica runs per batch."""
+        return self.problem.training.microbatches(data)
+
+    def held(self, candidate: Candidate) -> IntArray:
+        """Return the microbatches in flight of every stage, by place from the end."""
+        microbatches = self.microbatches(candidate.data)
+        return held_by_place(candidate.pipeline, microbatches, self.schedule)
+
+    def shards(self, data: int) -> Shards:
+        """Return what so many replicas share out."""
+        return Shards.of(self.problem.training.zero, data)
+
+    def level(self, candidate: Candidate) -> int:
+        """Return the network level of the slowest link between neighbouring stages."""
+        return outermost_level(candidate.pipeline, self.problem.cluster, candidate.pipeline_stride)
+
+    def message(self, candidate: Candidate) -> Term:
+        """Return the cost of a message to the next stage, which all devices send at once."""
+        key = candidate.pipeline_stride, candidate.pipeline
+        if key not in self._messages:
+            cluster = self.problem.cluster
+            if candidate.pipeline == 1:
+                self._messages[key] = message_over(cluster, self.level(candidate))
+            else:
+                self._messages[key] = message_term(cluster, *key)
+        return self._messages[key]
+
+    def group(self, candidate: Candidate) -> ReplicaGroup:
+        """Return the replicas of each stage."""
+        key = candidate.tensor, candidate.data, candidate.data_stride
+        if key not in self._groups:
+            self._groups[key] = ReplicaGroup(self.problem, *key)
+        return self._groups[key]
+
+    def stages(self, candidate: Candidate) -> StageCosts:
+        """Return the costs of all stages of a candidate, communication of replicas aside."""
+        accumulates = self.microbatches(candidate.data) > 1
+        shards = self.shards(candidate.data)
+        return self._table(candidate.tensor, self.message(candidate), shards, accumulates)
+
+    def least_stages(self, grid: CandidateGrid) -> StageCosts:
+        """Return what stages cost at least: sharing out all that ZeRO can."""
+        most_data = max(1, self.problem.cluster.devices // grid.tensor)
+        message = message_over(self.problem.cluster, grid.level)
+        return self._table(grid.tensor, message, self.shards(most_data), grid.accumulates)
+
+    def _table(self, tensor: int, message: Term, shards: Shards, accumulates: bool) -> StageCosts:
+        messages = [message]
+        if tensor > 1 and not self.problem.training.sequence_parallel:
+            # With sequence parallelism every device holds a part of its own anyway.
+            messages += split_message_terms(message, tensor, self.problem.cluster)
+        key = tensor, tuple(messages), shards, accumulates
+        if key not in self._stages:
+            self._stages[key] = stage_costs(self.problem, tensor, messages, shards, accumulates)
+        return self._stages[key]
+
+    def work(self, candidate: Candidate) -> StageWork:
+        """Return what every stage of a candidate does."""
+        key = self._key(candidate)
+        if key not in self._work:
+            self._work[key] = self._stage_work(candidate)
+        return self._work[key]
+
+    def _stage_work(self, candidate: Candidate) -> StageWork:
+        stages, group = self.stages(candidate), self.group(candidate)
+        forward_s, backward_s = stages.forward_work_s, stages.backward_work_s
+        head_s = np.zeros_like(forward_s)
+        if group.zero == 3:
+            forward_s = forward_s + group.forward_gather.exposed_s
+        elif group.zero and group.overlaps:
+            head_s = group.forward_gather.exposed_s
+        if group.zero >= 2:
+            gathers, reductions = group.every_backward
+            backward_s = backward_s + gathers.exposed_s + reductions.exposed_s
+        return StageWork(forward_s, backward_s, stages.accumulation_s, head_s)
+
+    def tied_exchange_s(self, candidate: Candidate) -> FloatArray:
+        """Return the time in which stages that share tied weights exchange their gradients."""
+        shared_bytes: FloatArray = self.stages(candidate).shared_parameters * np.float64(
+            self.optimizer.gradient_bytes
+        )
+        if candidate.pipeline == 1:
+            return np.zeros_like(shared_bytes)
+        # An all-reduce between two stages: one message each way per half of the gradients.
+        exchange_s = 2.0 * self.message(candidate).seconds(shared_bytes / 2.0)
+        return np.where(shared_bytes > 0, exchange_s, 0.0)
+
+    def synchronisation_s(self, candidate: Candidate) -> FloatArray:
+        """Return the exposed synchronisation of every stage's gradients after its last backward."""
+        group = self.group(candidate)
+        exchange_s = self.tied_exchange_s(candidate)
+        return exchange_s if group.zero >= 2 else exchange_s + group.synchronisation.exposed_s
+
+    def final_gather_s(self, candidate: Candidate) -> FloatArray:
+        """Return the gathering of updated weights where it does not overlap with the next batch."""
+        group = self.group(candidate)
+        if group.zero in (1, 2) and not group.overlaps:
+            return group.forward_gather.exposed_s
+        return np.zeros_like(self.stages(candidate).forward_s)
+
+    def optimizer_s(self, candidate: Candidate) -> FloatArray:
+        """Return the time of every stage's optimizer step, on what a replica keeps of it."""
+        step_s = self.problem.step_s_per_parameter
+        shards = self.shards(candidate.data).optimizer
+        return np.asarray(self.stages(candidate).parameters * (step_s / shards))
+
+    def tail_s(self, candidate: Candidate) -> FloatArray:
+        """Return what every stage still does after its last backward."""
+        key = self._key(candidate)
+        if key not in self._tails:
+            tail_s = self.synchronisation_s(candidate) + self.optimizer_s(candidate)
+            self._tails[key] = tail_s + self.final_gather_s(candidate)
+        return self._tails[key]
+
+    def least_tail_term_s(self, candidate: Candidate) -> float:
+        """Return the least tail term of the closed form (see `phaze_opt.placement.chain`)."""
+        key = self._key(candidate)
+        if key not in self._tail_terms:
+            layers = self.stages(candidate).layers
+            reach = self.problem.cluster.devices // (candidate.tensor * candidate.data)
+            most_stages = 1 if candidate.pipeline == 1 else min(layers, reach)
+            self._tail_terms[key] = least_tail_terms(
+                self.tail_s(candidate), self.work(candidate).backward_s, most_stages
+            )
+        return float(self._tail_terms[key][candidate.pipeline])
+
+    def _key(self, candidate: Candidate) -> _Key:
+        """Return what work and tails depend on; a single stage shares nothing with another."""
+        alone = candidate.pipeline == 1
+        return (
+            candidate.tensor,
+            candidate.data,
+            candidate.data_stride,
+            self.message(candidate),
+            alone,
+        )
+
+    def least_tail_s(self, grid: CandidateGrid, parameters: IntArray) -> FloatArray:
+        """Bound the tail of first stages with so many parameters from below, for a whole grid."""
+        training = self.problem.training
+        step_s = self.problem.step_s_per_parameter
+        shards = grid.data if training.zero >= 1 else np.ones_like(grid.data)
+        tail_s: FloatArray = parameters * (step_s / shards)
+        if not grid.data_inside or training.zero >= 2:
+            return tail_s
+        if training.overlap != "none":
+            # The gradients of the first layer come last, and nothing can hide them.
+            first = self.problem.layers[grid.tensor][0].parameters
+            parameters = np.minimum(parameters, first)
+        kind, most_data = synchronisation_kind(training.zero), int(grid.data.max())
+        sync_s = np.zeros(len(grid.data))
+        for count in np.unique(parameters):
+            size_bytes = float(count * self.optimizer.gradient_bytes)
+            times_s = _times_by_data(kind, self.problem.cluster, grid.tensor, most_data, size_bytes)
+            here = parameters == count
+            sync_s[here] = times_s[grid.data[here]]
+        # A single replica synchronises nothing.
+        return np.asarray(tail_s + np.where(grid.data > 1, sync_s, 0.0))
+
+
+@lru_cache(maxsize=128)
+def _times_by_data(
+    kind: CollectiveName, cluster: Cluster, stride: int, most_data: int, size_bytes: float
+) -> FloatArray:
+    """Return the time of a collective among neighbouring replicas by their number."""
+    if size_bytes == 0.0:
+        return np.zeros(most_data + 1)
+
+    def least_s(terms: Sequence[Term]) -> float:
+        return min(term.seconds(size_bytes) for term in terms)
+
+    degrees = range(1, most_data + 1)
+    times_s = [least_s(collective_terms(kind, data, cluster, stride)) for data in degrees]
+    return np.array([0.0, *times_s])

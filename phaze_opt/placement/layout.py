@@ -1,0 +1,64 @@
+"""Which layers are on which stage: the split of a chain, interleaved or not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from phaze_opt.arrays import IntArray
+from phaze_opt.placement.candidates import Candidate
+from phaze_opt.placement.placement_problem import LayerCost
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Degrees of parallelism with the layers of every stage.
+
+    Attributes
+    ----------
+    candidate
+        The degrees.
+    first, last : (chunks, stages)
+        First and last + 1 layer of every chunk of every stage; one chunk unless interleaved.
+    """
+
+    candidate: Candidate
+    first: IntArray
+    last: IntArray
+
+    @classmethod
+    def of_starts(
+        cls, candidate: Candidate, starts: IntArray, layers: int, chunks: int = 1
+    ) -> Layout:
+        """Build a layout from the first layers of its parts, in the order of the chain.
+
+        Parameters
+        ----------
+        candidate
+            The degrees.
+        starts : (chunks · stages,)
+            Part ``c · stages + s`` is chunk ``c`` of stage ``s``.
+        layers
+            Of the model.
+        chunks
+            Of each stage.
+        """
+        ends = np.append(starts[1:], layers)
+        shape = chunks, candidate.pipeline
+        return cls(candidate, np.reshape(starts, shape), np.reshape(ends, shape))
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of layers on each stage."""
+        return len(self.first)
+
+    def runs(self, stage: int) -> list[tuple[int, int]]:
+        """Return first and last + 1 layer of every chunk of a stage."""
+        pairs = zip(self.first[:, stage].tolist(), self.last[:, stage].tolist(), strict=True)
+        return [(i, j) for i, j in pairs]
+
+    def layers(self, stage: int, layers: Sequence[LayerCost]) -> list[LayerCost]:
+        """Return the layers of all chunks of a stage."""
+        return [layer for i, j in self.runs(stage) for layer in layers[i:j]]

@@ -1,0 +1,157 @@
+"""Time of a batch for layers that are laid out over stages: the replay, and what follows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from phaze_opt.arrays import FloatArray
+from phaze_opt.placement.candidate_costs import CandidateCosts
+from phaze_opt.placement.costs import collective_table_s
+from phaze_opt.placement.layout import Layout
+from phaze_opt.placement.memory import local_parameters
+from phaze_opt.placement.overlap import left_after_s
+from phaze_opt.placement.pipeline import PipelineWork, Replay, finish_s, replay
+
+
+@dataclass(frozen=True)
+class StageTail:
+    """What a stage still does after its last backward, in this order.
+
+    Attributes
+    ----------
+    synchronisation_s, network_s
+        Exposed synchronisation of gradients; all of it, hidden or not.
+    optimizer_s
+        The optimizer step.
+    gather_s
+        Updated weights gathered, where that does not overlap with the next batch.
+    """
+
+    synchronisation_s: float
+    network_s: float
+    optimizer_s: float
+    gather_s: float
+
+    @property
+    def all_s(self) -> float:
+        """Everything."""
+        return self.synchronisation_s + self.optimizer_s + self.gather_s
+
+
+def pipeline_work(costs: CandidateCosts, layout: Layout) -> PipelineWork:
+    """Return what every chunk of every stage does."""
+    work = costs.work(layout.candidate)
+    where = layout.first, layout.last
+    head_s = work.head_s[where]
+    if layout.chunks > 1 and head_s.any():
+        # The weights of a chunk come in after those of the chunks before it.
+        gather_s = costs.group(layout.candidate).forward_gather.total_s[where]
+        head_s = head_s + np.cumsum(gather_s, axis=0) - gather_s
+    return PipelineWork(
+        work.forward_s[where], work.backward_s[where], work.first_saving_s[where], head_s
+    )
+
+
+def replay_layout(costs: CandidateCosts, layout: Layout) -> Replay:
+    """Replay a batch event by event."""
+    schedule = "interleaved" if layout.chunks > 1 else costs.schedule
+    microbatches = costs.microbatches(layout.candidate.data)
+    return replay(pipeline_work(costs, layout), microbatches, schedule)
+
+
+def replayed_s(costs: CandidateCosts, layout: Layout) -> float:
+    """Return the time of a batch by event replay, with what follows the last backwards."""
+    if layout.chunks > 1:
+        done = replay_layout(costs, layout)
+        tails_s = [tail.all_s for tail in stage_tails(costs, layout, done)]
+        return float((done.finish_s + np.array(tails_s)).max())
+    microbatches = costs.microbatches(layout.candidate.data)
+    finished_s = finish_s(pipeline_work(costs, layout), microbatches, costs.schedule)
+    tail_s = costs.tail_s(layout.candidate)[layout.first[0], layout.last[0]]
+    return float((finished_s + tail_s).max())
+
+
+def stage_tails(costs: CandidateCosts, layout: Layout, done: Replay) -> list[StageTail]:
+    """Return what each stage does after its last backward.
+
+    Parameters
+    ----------
+    costs, layout
+        The stages.
+    done
+        Their replay, which says when gradients of interleaved chunks can be sent.
+    """
+    stages = range(layout.candidate.pipeline)
+    if layout.chunks > 1:
+        return [_interleaved_tail(costs, layout, done, stage) for stage in stages]
+    candidate = layout.candidate
+    synchronisation_s = costs.synchronisation_s(candidate)
+    network_s = costs.tied_exchange_s(candidate)
+    if costs.group(candidate).zero < 2:
+        network_s = network_s + costs.group(candidate).synchronisation.total_s
+    tables = (
+        synchronisation_s,
+        network_s,
+        costs.optimizer_s(candidate),
+        costs.final_gather_s(candidate),
+    )
+    runs = [layout.runs(stage)[0] for stage in stages]
+    return [StageTail(*(float(table[run]) for table in tables)) for run in runs]
+
+
+def _interleaved_tail(costs: CandidateCosts, layout: Layout, done: Replay, stage: int) -> StageTail:
+    """Return what a stage of several chunks does after its last backward."""
+    candidate, group, optimizer = layout.candidate, costs.group(layout.candidate), costs.optimizer
+    chain = costs.problem.layers[candidate.tensor]
+    layers = layout.layers(stage, chain)
+    parameters = local_parameters(layers)
+    synchronisation_s = network_s = gather_s = 0.0
+    if group.zero < 2:
+        own = np.array(_counted_once(costs, layout, stage), dtype=np.float64)
+        service_s = collective_table_s(group.gradient_terms, own * optimizer.gradient_bytes)
+        whole = np.array([parameters * float(optimizer.gradient_bytes)])
+        synchronisation_s = network_s = float(collective_table_s(group.gradient_terms, whole)[0])
+        if group.overlaps:
+            left_s = left_after_s(
+                service_s, _until_end_s(costs, layout, done, stage), group.free_share
+            )
+            total_s = float(service_s.sum())
+            charged_s = left_s + costs.problem.collective_core_share * (total_s - left_s)
+            if charged_s < synchronisation_s:
+                synchronisation_s, network_s = charged_s, total_s
+    if group.zero in (1, 2) and not group.overlaps:
+        whole = np.array([parameters * float(optimizer.weight_bytes)])
+        gather_s = float(collective_table_s(group.weight_terms, whole)[0])
+    tied = [layer.tied_parameters for layer in layers]
+    if max(tied) > 0 and sum(tied) < sum(layer.tied_parameters for layer in chain):
+        shared_bytes = max(tied) * float(optimizer.gradient_bytes)
+        exchange_s = 2.0 * costs.message(candidate).seconds(shared_bytes / 2.0)
+        synchronisation_s, network_s = synchronisation_s + exchange_s, network_s + exchange_s
+    shards = costs.shards(candidate.data).optimizer
+    optimizer_s = parameters * costs.problem.step_s_per_parameter / shards
+    return StageTail(synchronisation_s, network_s, optimizer_s, gather_s)
+
+
+def _counted_once(costs: CandidateCosts, layout: Layout, stage: int) -> list[int]:
+    """Return the parameters of every layer of a stage, tied ones with the first that holds them."""
+    counts, held = [], False
+    for layer in layout.layers(stage, costs.problem.layers[layout.candidate.tensor]):
+        counts.append(layer.parameters - (layer.tied_parameters if held else 0))
+        held = held or layer.tied_parameters > 0
+    return counts
+
+
+def _until_end_s(costs: CandidateCosts, layout: Layout, done: Replay, stage: int) -> FloatArray:
+    """Return how long before the end of a stage's compute each layer's gradients are complete."""
+    chain = costs.problem.layers[layout.candidate.tensor]
+    backward_s = costs.work(layout.candidate).backward_s
+    until_end_s: list[float] = []
+    for chunk, (i, j) in enumerate(layout.runs(stage)):
+        end_s = done.backward_start_s[chunk, stage, -1] + backward_s[i, j]
+        after_s = np.cumsum(
+            [0.0, *(layer.backward_s + layer.recompute_s for layer in chain[i : j - 1])]
+        )
+        until_end_s += (done.finish_s[stage] - end_s + after_s).tolist()
+    return np.array(until_end_s)
