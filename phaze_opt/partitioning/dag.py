@@ -12,12 +12,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from phaze_opt.arrays import IntArray
 from phaze_opt.errors import InfeasibleError
-from phaze_opt.partitioning.dag_kernels import GraphArrays, Table, left_over, relax_downsets
+from phaze_opt.partitioning.dag_kernels import DownsetTable, GraphArrays, left_over, relax_downsets
 from phaze_opt.partitioning.downsets import Downsets, TooManyDownsetsError, enumerate_downsets
 from phaze_opt.partitioning.unit_graph import UnitGraph
 from phaze_opt.units import format_bytes
@@ -28,7 +29,7 @@ MOST_DOWNSETS = 250_000
 CHUNK = 2048
 """Number of downsets between two reports of progress."""
 
-Progress = Callable[[int, int], None]
+ReportProgress = Callable[[int, int], None]
 """Takes the number of downsets done, and of all downsets."""
 
 Device = tuple[str, tuple[int, ...]]
@@ -54,7 +55,7 @@ class DeviceAssignment:
     devices: tuple[Device, ...]
     loads: tuple[float, ...]
     value: float
-    status: str
+    status: Literal["optimal", "feasible"]
     bound: float
     solve_s: float
 
@@ -65,21 +66,20 @@ class DeviceAssignment:
 
 
 def device_load(graph: UnitGraph, kind: str, units: tuple[int, ...]) -> float:
-    """Return the load of a device with these units: their latency, and transfers if accelerator."""
+    """Return the load of a device: latency of its units, on an accelerator also transfers."""
     if kind == "cpu":
         return sum(graph.units[unit].cpu_latency for unit in units)
     inside = set(units)
-    transfers = sum(
-        tensor.cost
-        for tensor in graph.tensors
-        if (tensor.producer in inside) != inside.issuperset(tensor.consumers)
-        or (tensor.producer not in inside and not inside.isdisjoint(tensor.consumers))
-    )
+    transfers = 0.0
+    for tensor in graph.tensors:
+        ends = (tensor.producer, *tensor.consumers)
+        if not inside.isdisjoint(ends) and not inside.issuperset(ends):
+            transfers += tensor.cost
     return sum(graph.units[unit].accelerator_latency for unit in units) + transfers
 
 
 def split_contiguous(
-    graph: UnitGraph, most_downsets: int = MOST_DOWNSETS, progress: Progress | None = None
+    graph: UnitGraph, most_downsets: int = MOST_DOWNSETS, progress: ReportProgress | None = None
 ) -> DeviceAssignment:
     """Find the contiguous split with the least largest load.
 
@@ -99,27 +99,27 @@ def split_contiguous(
         If no split fits the accelerators' memory.
     """
     began = time.perf_counter()
-    linear = _solve(graph, _line(len(graph.units)), np.inf, None)
+    linear = _solve(graph, _chain_downsets(len(graph.units)), np.inf, None)
     try:
         downsets = enumerate_downsets(len(graph.units), graph.edges, most_downsets)
     except TooManyDownsetsError:
         if linear is None:
             raise InfeasibleError(why_infeasible(graph)) from None
-        return assign(graph, linear, share_bound(graph), began)
+        return describe_assignment(graph, linear, share_bound(graph), began)
     known = largest_load(graph, linear) if linear is not None else np.inf
     found = _solve(graph, downsets, known, progress)
     if found is None:
         raise InfeasibleError(why_infeasible(graph))
-    return assign(graph, found, np.inf, began)
+    return describe_assignment(graph, found, np.inf, began)
 
 
-def _line(count: int) -> Downsets:
+def _chain_downsets(count: int) -> Downsets:
     """Return the downsets of a chain: the prefixes of one topological order."""
     return enumerate_downsets(count, [(node, node + 1) for node in range(count - 1)])
 
 
 def _solve(
-    graph: UnitGraph, downsets: Downsets, known: float, progress: Progress | None
+    graph: UnitGraph, downsets: Downsets, known: float, progress: ReportProgress | None
 ) -> list[Device] | None:
     """Return the devices of the best split, or None if every split has a load above ``known``."""
     count = len(downsets)
@@ -161,7 +161,7 @@ def _flatten(lists: Sequence[Sequence[int]]) -> tuple[IntArray, IntArray]:
     return start, np.array([value for each in lists for value in each], dtype=np.int64)
 
 
-def _walk_back(downsets: Downsets, table: Table) -> list[Device] | None:
+def _walk_back(downsets: Downsets, table: DownsetTable) -> list[Device] | None:
     """Return the devices by walking back from the whole graph; the fewest among equal answers."""
     least, origin, on_cpu = table
     last = len(downsets) - 1
@@ -186,7 +186,7 @@ def largest_load(graph: UnitGraph, devices: Sequence[Device]) -> float:
     return max(device_load(graph, kind, units) for kind, units in devices)
 
 
-def assign(
+def describe_assignment(
     graph: UnitGraph,
     devices: Sequence[Device],
     bound: float,
@@ -195,12 +195,12 @@ def assign(
     value: float | None = None,
     rounding: float = 0.0,
 ) -> DeviceAssignment:
-    """Describe the devices of all units.
+    """Compute loads, value and proof of an assignment.
 
     Parameters
     ----------
     graph, devices
-        The units, and where they are.
+        The units, and the devices with their units.
     bound
         Lower bound on the value of every assignment.
     began

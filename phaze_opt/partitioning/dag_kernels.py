@@ -10,7 +10,7 @@ from phaze_opt.compiled import compiled, inlined
 
 Words = NDArray[np.uint64]
 
-Steps = tuple[IntArray, IntArray, IntArray]
+DownsetSteps = tuple[IntArray, IntArray, IntArray]
 """``grow_start``, ``grow_node`` and ``grow_to`` of `downsets.Downsets`."""
 _STEPS_TYPE = "UniTuple(i8[::1], 3)"
 
@@ -24,19 +24,20 @@ GraphArrays = tuple[FloatArray, IntArray, IntArray, IntArray, IntArray, FloatArr
 """
 _GRAPH_TYPE = "Tuple((f8[:, ::1], i8[::1], i8[::1], i8[::1], i8[::1], f8[::1]))"
 
-Table = tuple[FloatArray, NDArray[np.int32], BoolArray]
+DownsetTable = tuple[FloatArray, NDArray[np.int32], BoolArray]
 """The dynamic program, each (downsets, accelerators + 1, CPUs + 1): least largest load of a downset
 on these numbers of devices, the downset before its last stage, and whether that is on a CPU."""
 _TABLE_TYPE = "Tuple((f8[:, :, ::1], i4[:, :, ::1], b1[:, :, ::1]))"
 
-Queue = tuple[NDArray[np.int32], IntArray, FloatArray]
-"""Stages to grow: per downset the last one from which it was reached; the downsets in the queue;
-and of each accelerator latency, CPU latency, size, transfers, and transfers that stay."""
+StageQueue = tuple[NDArray[np.int32], IntArray, FloatArray]
+"""Stages to grow: for each downset the last one from which it was reached; the downsets in the
+queue; and (downsets, 5) for each of these the stage's accelerator latency, CPU latency, size,
+transfers, and transfers that remain however the stage grows."""
 _QUEUE_TYPE = "Tuple((i4[::1], i8[::1], f8[:, ::1]))"
 
 
 @compiled(f"f8[::1]({_STEPS_TYPE}, f8[::1])")
-def left_over(steps: Steps, latencies: FloatArray) -> FloatArray:
+def left_over(steps: DownsetSteps, latencies: FloatArray) -> FloatArray:
     """Return, per downset, the sum of the latencies of the units outside it."""
     grow_start, grow_node, grow_to = steps
     total = len(grow_start) - 1
@@ -101,7 +102,7 @@ def _transfer_change(
 
 
 @inlined
-def _reachable(table: Table, downset: int, limit: float) -> bool:
+def _reachable(table: DownsetTable, downset: int, limit: float) -> bool:
     """Whether some numbers of devices hold a downset within a load."""
     least = table[0]
     for a in range(least.shape[1]):
@@ -119,7 +120,7 @@ def _relax(
     cpu_load: float,
     limit: float,
     rest: FloatArray,
-    table: Table,
+    table: DownsetTable,
 ) -> None:
     """Try a stage on an accelerator and on a CPU, for all numbers of devices used before it.
 
@@ -153,13 +154,13 @@ def relax_downsets(
     begin: int,
     end: int,
     bits: Words,
-    steps: Steps,
+    steps: DownsetSteps,
     graph: GraphArrays,
     memory: float,
     known: float,
     rest: FloatArray,
-    table: Table,
-    queue: Queue,
+    table: DownsetTable,
+    queue: StageQueue,
 ) -> None:
     """Extend the downsets ``begin`` … ``end`` − 1 by every stage that may follow them.
 
@@ -174,7 +175,7 @@ def relax_downsets(
     bits
         (downsets, words): members, see `downsets.Downsets`.
     steps, graph, table, queue
-        See `Steps`, `GraphArrays`, `Table` and `Queue`.
+        See `DownsetSteps`, `GraphArrays`, `DownsetTable` and `StageQueue`.
     memory
         Bytes of an accelerator.
     known

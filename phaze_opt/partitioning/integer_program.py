@@ -17,7 +17,7 @@ from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.partitioning.dag import (
     Device,
     DeviceAssignment,
-    assign,
+    describe_assignment,
     largest_load,
     share_bound,
     split_contiguous,
@@ -67,7 +67,7 @@ def split_any(problem: DnnProblem, deterministic_s: float = DETERMINISTIC_S) -> 
     if not options:
         raise InfeasibleError(why_infeasible(graph))
     best = min(options, key=lambda devices: largest_load(graph, devices))
-    return assign(graph, best, bound, began, rounding=PROVEN)
+    return describe_assignment(graph, best, bound, began, rounding=PROVEN)
 
 
 def least_latency(
@@ -106,7 +106,7 @@ def least_latency(
     best = min(options, key=lambda device: latency_of(graph, device), default=None)
     if best is None or math.isinf(latency_of(graph, best)):
         raise InfeasibleError(why_infeasible(graph))
-    return assign(
+    return describe_assignment(
         graph,
         _group_by_device(best),
         max(bound, least),
