@@ -11,6 +11,7 @@ from phaze_opt.errors import InputError
 Recompute = Literal["none", "selective", "full"]
 OptimizerName = Literal["sgd", "adam"]
 PipelineScheduleName = Literal["1f1b", "gpipe", "interleaved"]
+Overlap = Literal["none", "data", "all"]
 Replicas = TypeVar("Replicas", int, IntArray)
 
 
@@ -88,8 +89,10 @@ class Training:
         ``1f1b``, ``gpipe`` (all forwards before all backwards) or ``interleaved``.
     interleave
         Chunks of layers per stage of an interleaved pipeline; 1 otherwise.
-    synchronisation_overlap
-        Share of the gradient synchronisation that hides behind the backward.
+    overlap
+        What communication runs beside compute: ``none`` (Megatron-LM of 2021), ``data`` (what
+        replicas exchange, as frameworks do by default today) or ``all`` (also the tensor-parallel
+        collectives next to a product, chunk by chunk).
     fused_optimizer
         Whether the optimizer step runs in one pass over its state.
     """
@@ -102,7 +105,7 @@ class Training:
     zero: int = 0
     pipeline_schedule: PipelineScheduleName = "1f1b"
     interleave: int = 1
-    synchronisation_overlap: float = 0.0
+    overlap: Overlap = "data"
     fused_optimizer: bool = True
 
     def __post_init__(self) -> None:
@@ -133,11 +136,8 @@ class Training:
                 f"interleave is {self.interleave}, but the pipeline schedule "
                 f"{self.pipeline_schedule} has 1 chunk per stage."
             )
-        if not 0.0 <= self.synchronisation_overlap <= 1.0:
-            raise InputError(
-                f"synchronisation_overlap is {self.synchronisation_overlap}, but it must be "
-                "between 0 and 1."
-            )
+        if self.overlap not in ("none", "data", "all"):
+            raise InputError(f"overlap is {self.overlap!r}, but it must be none, data or all.")
 
     def microbatches(self, data: Replicas) -> Replicas:
         """Return how many microbatches each of some replicas runs per batch.
