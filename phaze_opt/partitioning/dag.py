@@ -206,7 +206,7 @@ def describe_assignment(
     began
         Start of the search, on the clock of `time.perf_counter`.
     value
-        What was minimised; the largest load if None.
+        The minimised value; the largest load if None.
     rounding
         Relative rounding of the bound: the value is proven from ``value * (1 - rounding)`` on.
     """

@@ -22,7 +22,7 @@ _LAYER_ARRAYS_TYPE = "Tuple((f8[:, ::1], i8[:, ::1], f8[::1], u8[:, ::1]))"
 
 @inlined
 def _forward(index: int, layers: LayerArrays, bandwidth: float, out: FloatArray) -> None:
-    """Fill, per layer outside a downset: end of its forward, the same without receives, bytes in.
+    """Fill, per layer outside a downset: ends of its forward with and without receives, bytes in.
 
     Layers and edges are in topological order, so one pass suffices.
     """
@@ -47,7 +47,7 @@ def _forward(index: int, layers: LayerArrays, bandwidth: float, out: FloatArray)
 
 @inlined
 def _backward(index: int, layers: LayerArrays, bandwidth: float, out: FloatArray) -> None:
-    """Fill, per layer of a downset: end of its backward, and the same without receives."""
+    """Fill, per layer of a downset: ends of its backward with and without receives."""
     nodes, ends, sizes, bits = layers
     edge = len(sizes) - 1
     for node in range(nodes.shape[0] - 1, -1, -1):

@@ -8,7 +8,7 @@ bound and the gap to it). The room imports no other room.
 The way of a problem through the room:
 
 - `schedule_problem`: the problem, the schedule, and what makes a problem invalid.
-- `solve_schedule`: the one entrance, which calls everything below.
+- `solve_schedule`: the entrance, which calls the modules below.
 - `canonical`: the form of a problem without names, and its key in a cache.
 - `reduction`: contract operators without duration, split into parts, drop modes and resources.
 - `instance`: one part of a problem in integer time units, and a plan of it.

@@ -7,8 +7,8 @@ fits; at least one shortest schedule is built this way. A state is dropped if
 
 - its lower bound reaches the best makespan known;
 - its last operator starts only after another operator could have run from start to end;
-- another state with the same set of started operators has no later time in it (the cutset rule of
-  Demeulemeester and Herroelen, Management Science 38, 1992);
+- another state with an equal set of started operators dominates it: none of its times is later
+  (the cutset rule of Demeulemeester and Herroelen, Management Science 38, 1992);
 - of two interchangeable operators, it starts the one with the higher number first;
 - it starts an operator without successors in a mode that runs alone: some shortest schedule runs
   such operators last, so their durations are added when no other operator is left;
