@@ -6,13 +6,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .output import JsonOption, print_json, print_table, read_assignments
+from .output import (
+    ChangesOption,
+    JsonOption,
+    print_json,
+    print_rows,
+    print_table,
+    read_assignments,
+)
 
 if TYPE_CHECKING:
     from phaze_opt.hardware.accelerator import Accelerator
-    from phaze_opt.hardware.presets import AcceleratorPreset
 
 app = typer.Typer(no_args_is_help=True, help="Look at accelerators.")
+
+NameArgument = Annotated[str, typer.Argument(help="Preset or TOML file.", show_default=False)]
 
 
 @app.command("ls")
@@ -23,120 +31,85 @@ def list_all(as_json: JsonOption = False) -> None:
     """
     from phaze_opt.hardware.presets import accelerator_presets
 
-    rows = [
-        {
-            "name": name,
-            "cores": f"{chip.num_tc} TC {chip.pe_x}×{chip.pe_y}, {chip.num_vc} VC {chip.pe_vc}",
-            "peak_tflops": round(chip.peak_flops_per_s / 1e12, 1),
-            "glb_mib": round(chip.glb_bytes / 2**20, 2),
-            "hbm_gib": round(chip.hbm_bytes / 2**30, 2),
-            "hbm_gb_per_s": round(chip.hbm_bytes_per_s / 1e9, 1),
-        }
-        for name, chip in (
-            (name, preset.accelerator) for name, preset in accelerator_presets().items()
+    rows = []
+    for name, preset in accelerator_presets().items():
+        chip = preset.accelerator
+        tensor, vector = (
+            f"{chip.num_tc} TC {chip.pe_x}×{chip.pe_y}",
+            f"{chip.num_vc} VC {chip.pe_vc}",
         )
-    ]
-    if as_json:
-        print_json(rows)
-        return
-    from phaze_opt.report.tables import rows_table
-
-    print_table(rows_table(rows))
+        cores = {"cores": f"{tensor}, {vector}"} if as_json else {"TC": tensor, "VC": vector}
+        rows.append(
+            {
+                "name": name,
+                **cores,
+                "peak_tflops": round(chip.peak_flops_per_s / 1e12, 1),
+                "glb_mib": round(chip.glb_bytes / 2**20, 2),
+                "hbm_gib": round(chip.hbm_bytes / 2**30, 2),
+                "hbm_gb_per_s": round(chip.hbm_bytes_per_s / 1e9, 1),
+            }
+        )
+    print_rows(rows, as_json)
 
 
 @app.command()
-def show(
-    name: Annotated[str, typer.Argument(help="Preset or TOML file.", show_default=False)],
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a field.")
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
+def show(name: NameArgument, changes: ChangesOption = None, as_json: JsonOption = False) -> None:
     """Show every number of an accelerator, its area, and where the numbers come from.
 
     Example: phaze-opt accelerator show tpuv4-phaze --set hbm_gib=80
     """
     from phaze_opt.codec import to_builtins
     from phaze_opt.hardware.presets import accelerator_presets, load_accelerator
+    from phaze_opt.report.tables import accelerator_tables, derived_numbers
 
-    chip = load_accelerator(name, **read_assignments(changes or []))
+    chip = load_accelerator(name, **read_assignments(changes))
     preset = accelerator_presets().get(name)
-    plain: dict[str, Any] = {
-        "name": name,
-        **to_builtins(chip),
-        **_derived(chip),
-        "description": None if preset is None else preset.description,
-        "provenance": {} if preset is None else _provenance(preset, chip),
-    }
+    description = None if preset is None else preset.description
+    provenance = _provenance(name, chip)
     if as_json:
-        print_json(plain)
+        plain = {"name": name, **to_builtins(chip), **derived_numbers(chip)}
+        print_json({**plain, "description": description, "provenance": provenance})
         return
-    from phaze_opt.report.tables import accelerator_table
-
-    print_table(accelerator_table(plain))
+    title = name if description is None else f"{name}: {description}"
+    print_table(accelerator_tables(chip, title, provenance))
 
 
 @app.command()
-def compare(
-    first: Annotated[str, typer.Argument(help="Preset or TOML file.", show_default=False)],
-    second: Annotated[str, typer.Argument(help="Preset or TOML file.", show_default=False)],
-    as_json: JsonOption = False,
-) -> None:
+def compare(first: NameArgument, second: NameArgument, as_json: JsonOption = False) -> None:
     """Show the numbers in which two accelerators differ, and the second over the first.
 
     Example: phaze-opt accelerator compare tpuv4-phaze tpuv4-lanes
     """
     from phaze_opt.hardware.presets import load_accelerator
+    from phaze_opt.report.tables import accelerator_numbers
 
-    chips = load_accelerator(first), load_accelerator(second)
-    one, other = (_numbers(chip) for chip in chips)
+    one, other = (accelerator_numbers(load_accelerator(name)) for name in (first, second))
     rows = [
         {"field": name, first: one[name], second: other[name], "ratio": ratio}
         for name, ratio in ((name, _ratio(one[name], other[name])) for name in one)
         if one[name] != other[name]
     ]
-    if as_json:
-        print_json(rows)
-        return
-    from phaze_opt.report.tables import rows_table
-
-    shown = [{**row, "ratio": _ratio_words(row["ratio"])} for row in rows]
-    print_table(rows_table(shown or [{"difference": "none"}]))
+    if not as_json:
+        rows = [{**row, "ratio": _ratio_words(row["ratio"])} for row in rows]
+        rows = rows or [{"difference": "none"}]
+    print_rows(rows, as_json)
 
 
-def _provenance(preset: AcceleratorPreset, chip: Accelerator) -> dict[str, Any]:
+def _provenance(name: str, chip: Accelerator) -> dict[str, Any]:
     """Return where the numbers of a preset come from, but for those that were changed."""
     from phaze_opt.codec import to_builtins
+    from phaze_opt.hardware.presets import accelerator_presets
+    from phaze_opt.report.tables import accelerator_numbers
 
-    before, now = _numbers(preset.accelerator), _numbers(chip)
+    preset = accelerator_presets().get(name)
+    if preset is None:
+        return {}
+    before, now = accelerator_numbers(preset.accelerator), accelerator_numbers(chip)
     stated: dict[str, Any] = to_builtins(preset.provenance)
     changed = {"source": "changed by --set", "confidence": ""}
     return {
         name: origin if before[name] == now[name] else changed for name, origin in stated.items()
     }
-
-
-def _numbers(chip: Accelerator) -> dict[str, Any]:
-    """Return every number of a chip by name, those of its calibration and the derived ones too."""
-    from phaze_opt.codec import to_builtins
-
-    plain = to_builtins(chip)
-    calibration = plain.pop("calibration")
-    measured = {f"calibration.{name}": value for name, value in calibration.items()}
-    return {**plain, **measured, **_derived(chip)}
-
-
-def _derived(chip: Accelerator) -> dict[str, float | None]:
-    """Return what follows from the fields; no area where a memory lies outside the area model."""
-    from phaze_opt.errors import InputError
-
-    numbers: dict[str, float | None] = {"peak_flops_per_s": chip.peak_flops_per_s}
-    try:
-        numbers["area_mm2"] = chip.area_mm2
-        numbers["area_chip_mm2"] = chip.area_under("chip")
-    except InputError:
-        numbers["area_mm2"] = numbers["area_chip_mm2"] = None
-    return numbers
 
 
 def _ratio(one: object, other: object) -> float | None:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from .output import JsonOption, print_json, print_table
+from .output import JsonOption, print_json, print_rows, print_table
 
 KindChoice = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all"]
 
@@ -35,12 +35,7 @@ def list_all(as_json: JsonOption = False) -> None:
         }
         for name, cluster in cluster_presets().items()
     ]
-    if as_json:
-        print_json(rows)
-        return
-    from phaze_opt.report.tables import rows_table
-
-    print_table(rows_table(rows))
+    print_rows(rows, as_json)
 
 
 @app.command()
@@ -56,17 +51,16 @@ def show(
     from phaze_opt.network.cluster import find_cluster
 
     cluster = find_cluster(name)
-    levels = [
-        {**to_builtins(level), "sustained_bytes_per_s": level.sustained_bytes_per_s}
-        for level in cluster.levels
-    ]
     if as_json:
+        levels = [
+            {**to_builtins(level), "sustained_bytes_per_s": level.sustained_bytes_per_s}
+            for level in cluster.levels
+        ]
         print_json({"name": cluster.name, "source": cluster.source, "levels": levels})
         return
-    from phaze_opt.report.tables import rows_table
+    from phaze_opt.report.tables import cluster_tables
 
-    print_table(rows_table(levels))
-    print(cluster.source)
+    print_table(cluster_tables(cluster))
 
 
 @app.command()

@@ -30,15 +30,14 @@ def dashboard(
 
         phaze-opt dashboard --port 9000 --read-only
     """
-    from phaze_opt.report.dashboard import make_server
-    from phaze_opt.report.note import save_note
+    from phaze_opt.report.dashboard import make_server, save_note
     from phaze_opt.search.store.storage import open_storage
-    from phaze_opt.search.study import Study
+    from phaze_opt.search.study import load_study
 
     opened = open_storage(storage)
     say(f"storage {opened.shown}")
     if name is not None:
-        save_note(Study.open(name, opened))
+        save_note(load_study(name, opened))
     server = make_server(opened, host, port, read_only=read_only)
     say(f"dashboard http://{host}:{server.server_port}/dashboard/ (Ctrl-C ends it)")
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +13,7 @@ import typer
 
 from phaze_opt.errors import InputError
 
-from .output import read_assignments
+from .output import ChangesOption, read_assignments, takes
 
 if TYPE_CHECKING:
     from phaze_opt.estimator.single import SingleEstimate
@@ -21,38 +21,47 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Time and energy of one operator.")
 
-AcceleratorOption = Annotated[str, typer.Option(help="Preset name or TOML file.")]
-ChangesOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a field of the accelerator."),
-]
-CoresOption = Annotated[
-    int | None, typer.Option(help="Cores the operator may use; all by default.")
-]
-OverheadOption = Annotated[
-    float, typer.Option("--call-overhead-us", help="What a framework adds per call, in µs.")
-]
-JsonLinesOption = Annotated[
-    bool, typer.Option("--json", help="JSON is what this command prints anyway.")
-]
-CsvOption = Annotated[
-    Path | None,
-    typer.Option("--csv", help="One operator per line; JSON lines in the same order come out."),
-]
+
+@dataclass(frozen=True)
+class EstimateOptions:
+    """The options that all operators share."""
+
+    accelerator: Annotated[str, typer.Option(help="Preset name or TOML file.")]
+    changes: ChangesOption = None
+    cores: Annotated[
+        int | None, typer.Option(help="Cores the operator may use; all by default.")
+    ] = None
+    call_overhead_us: Annotated[
+        float, typer.Option("--call-overhead-us", help="What a framework adds per call, in µs.")
+    ] = 0.0
+    csv_file: Annotated[
+        Path | None,
+        typer.Option("--csv", help="One operator per line; JSON lines in the same order come out."),
+    ] = None
+    as_json: Annotated[
+        bool, typer.Option("--json", help="JSON is what this command prints anyway.")
+    ] = True
+
+    def load_accelerator(self) -> Accelerator:
+        """Read the accelerator with its changed fields."""
+        from phaze_opt.hardware.presets import load_accelerator
+
+        return load_accelerator(self.accelerator, **read_assignments(self.changes))
+
+    @property
+    def call_overhead_s(self) -> float:
+        """What a framework adds per call."""
+        return self.call_overhead_us * 1e-6
 
 
 @app.command()
+@takes(EstimateOptions)
 def gemm(
-    accelerator: AcceleratorOption,
+    options: EstimateOptions,
     m: Annotated[int | None, typer.Option("--m", help="Rows of the result.")] = None,
     n: Annotated[int | None, typer.Option("--n", help="Columns of the result.")] = None,
     k: Annotated[int | None, typer.Option("--k", help="Reduction.")] = None,
     batch: Annotated[int, typer.Option(help="Independent products.")] = 1,
-    cores: CoresOption = None,
-    call_overhead_us: OverheadOption = 0.0,
-    csv_file: CsvOption = None,
-    changes: ChangesOption = None,
-    as_json: JsonLinesOption = True,
 ) -> None:
     """Estimate a matrix product (bf16), or every row of a CSV with columns m,n,k[,batch].
 
@@ -61,21 +70,17 @@ def gemm(
     from phaze_opt.estimator.single import estimate_gemm
     from phaze_opt.workload.graph import Gemm
 
-    chip = _load(accelerator, changes)
+    chip = options.load_accelerator()
 
     def one(shape: Gemm) -> SingleEstimate:
-        return estimate_gemm(shape, chip, cores, call_overhead_us * 1e-6)
+        return estimate_gemm(shape, chip, options.cores, options.call_overhead_s)
 
-    if csv_file is not None:
-        _run_csv(
-            csv_file,
-            ("m", "n", "k"),
-            lambda row: one(
-                Gemm(
-                    _whole(row, "m"), _whole(row, "n"), _whole(row, "k"), _whole(row, "batch", "1")
-                )
-            ),
-        )
+    def one_row(row: Mapping[str, str]) -> SingleEstimate:
+        sizes = [_whole(row, column) for column in ("m", "n", "k")]
+        return one(Gemm(*sizes, batch=_whole(row, "batch", "1")))
+
+    if options.csv_file is not None:
+        _run_csv(options.csv_file, ("m", "n", "k"), one_row)
         return
     if m is None or n is None or k is None:
         raise InputError("Give --m, --n and --k, or --csv FILE.")
@@ -83,15 +88,11 @@ def gemm(
 
 
 @app.command()
+@takes(EstimateOptions)
 def vector(
-    accelerator: AcceleratorOption,
+    options: EstimateOptions,
     op: Annotated[str | None, typer.Option(help="softmax, layernorm, gelu, ...")] = None,
     shape: Annotated[str | None, typer.Option(help="ROWSxCOLUMNS, for example 4096x1024.")] = None,
-    cores: CoresOption = None,
-    call_overhead_us: OverheadOption = 0.0,
-    csv_file: CsvOption = None,
-    changes: ChangesOption = None,
-    as_json: JsonLinesOption = True,
 ) -> None:
     """Estimate a vector operator (bf16), or every row of a CSV with columns op,rows,columns.
 
@@ -99,17 +100,16 @@ def vector(
     """
     from phaze_opt.estimator.single import estimate_vector
 
-    chip = _load(accelerator, changes)
+    chip = options.load_accelerator()
 
     def one(kind: str, rows: int, columns: int) -> SingleEstimate:
-        return estimate_vector(kind, rows, columns, chip, cores, call_overhead_us * 1e-6)
+        return estimate_vector(kind, rows, columns, chip, options.cores, options.call_overhead_s)
 
-    if csv_file is not None:
-        _run_csv(
-            csv_file,
-            ("op", "rows", "columns"),
-            lambda row: one(row["op"], _whole(row, "rows"), _whole(row, "columns")),
-        )
+    def one_row(row: Mapping[str, str]) -> SingleEstimate:
+        return one(row["op"], _whole(row, "rows"), _whole(row, "columns"))
+
+    if options.csv_file is not None:
+        _run_csv(options.csv_file, ("op", "rows", "columns"), one_row)
         return
     if op is None or shape is None:
         raise InputError("Give --op and --shape, or --csv FILE.")
@@ -117,13 +117,6 @@ def vector(
     if len(parts) != 2 or not all(part.isdecimal() for part in parts):
         raise InputError(f"--shape is {shape!r}, but it must be ROWSxCOLUMNS, such as 4096x1024.")
     _print(one(op, int(parts[0]), int(parts[1])))
-
-
-def _load(name: str, changes: list[str] | None) -> Accelerator:
-    """Read the accelerator with its changed fields."""
-    from phaze_opt.hardware.presets import load_accelerator
-
-    return load_accelerator(name, **read_assignments(changes or []))
 
 
 def _print(estimate: SingleEstimate) -> None:

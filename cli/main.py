@@ -10,14 +10,14 @@ from typing import Annotated
 import typer
 
 from phaze_opt.errors import PhazeError
+from phaze_opt.printing import print_error
 
 from .accelerator import app as accelerator_app
 from .cluster import app as cluster_app
 from .dashboard import dashboard
 from .estimate import app as estimate_app
-from .evaluate import evaluate
-from .explain import explain
 from .place import place
+from .point import evaluate, explain
 from .schedule import schedule
 from .spec import app as spec_app
 from .study import app as study_app
@@ -102,7 +102,5 @@ def _fail(error: BaseException, sentence: str, exit_code: int, debug: bool) -> i
     """Say what went wrong, in one line that no terminal takes for a command."""
     if debug:
         traceback.print_exception(error)
-    line = " ".join(sentence.split())
-    printable = "".join(letter if letter.isprintable() else "?" for letter in line)
-    print(f"Error: {printable}", file=sys.stderr)
+    print_error(sentence)
     return exit_code

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from phaze_opt.errors import InputError, printable
+from phaze_opt.errors import InputError
+from phaze_opt.printing import printable, printable_json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -25,35 +28,42 @@ StorageOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+ChangesOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a field of the accelerator."),
+]
 
 
-def print_json(value: object) -> None:
-    """Print strict JSON: NaN and Infinity are refused, and what a terminal obeys is escaped."""
-    text = json.dumps(value, allow_nan=False, indent=2, ensure_ascii=False)
-    lines = ("".join(map(_json_letter, line)) for line in text.split("\n"))
-    print("\n".join(lines))
+def takes(options: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command an option for every field of a dataclass.
+
+    Parameters
+    ----------
+    options
+        The dataclass, with annotations as typer reads them. An instance is the command's first
+        argument; the command's other parameters stay options of its own.
+    """
+    shared = inspect.signature(options, eval_str=True).parameters
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        _, *own = inspect.signature(command, eval_str=True).parameters.values()
+
+        @functools.wraps(command)
+        def run(**values: Any) -> None:
+            given = options(**{name: values.pop(name) for name in shared})
+            command(given, **values)
+
+        parameters = [
+            one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*shared.values(), *own)
+        ]
+        vars(run)["__signature__"] = inspect.Signature(parameters)
+        return run
+
+    return decorate
 
 
-def print_table(table: RenderableType) -> None:
-    """Print a table on stdout; wide enough for whole lines where it is not a terminal."""
-    from rich.console import Console
-
-    console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
-    console.print(table)
-
-
-def say(sentence: str) -> None:
-    """Print a note on stderr."""
-    print(printable(sentence), file=sys.stderr)
-
-
-def _json_letter(letter: str) -> str:
-    """Write a letter of a JSON document, as an escape where a terminal might obey it."""
-    return letter if letter.isprintable() else json.dumps(letter)[1:-1]
-
-
-def read_assignments(pairs: Sequence[str]) -> dict[str, str]:
-    """Read ``key=value`` options.
+def read_assignments(pairs: Sequence[str] | None) -> dict[str, str]:
+    """Read the ``key=value`` pairs of ``--set``.
 
     Raises
     ------
@@ -61,9 +71,37 @@ def read_assignments(pairs: Sequence[str]) -> dict[str, str]:
         If a pair has no ``=``.
     """
     result = {}
-    for pair in pairs:
+    for pair in pairs or ():
         key, separator, value = pair.partition("=")
         if not separator:
             raise InputError(f"--set is {pair!r}, but it must be key=value.")
         result[key.strip()] = value.strip()
     return result
+
+
+def print_json(value: object) -> None:
+    """Print strict JSON: NaN and Infinity are refused, and what a terminal obeys is escaped."""
+    text = json.dumps(value, allow_nan=False, indent=2, ensure_ascii=False)
+    print(printable_json(text))
+
+
+def print_table(table: RenderableType) -> None:
+    """Print tables or sentences on stdout."""
+    from phaze_opt.report.layout import print_tables
+
+    print_tables(table)
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
+    """Print plain rows that have the same keys, as JSON or as a table."""
+    if as_json:
+        print_json(rows)
+        return
+    from phaze_opt.report.tables import rows_table
+
+    print_table(rows_table(rows))
+
+
+def say(sentence: str) -> None:
+    """Print a note on stderr."""
+    print(printable(sentence), file=sys.stderr)

@@ -1,27 +1,30 @@
-"""The options that name one point, shared by the commands that evaluate it and explain it."""
+"""``phaze-opt evaluate`` and ``phaze-opt explain``: one point, and the options that name it."""
 
 from __future__ import annotations
 
-import functools
-import inspect
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from phaze_opt.errors import InputError
+from phaze_opt.errors import InfeasibleError, InputError
 
-from .output import read_assignments
+from .output import (
+    ChangesOption,
+    JsonOption,
+    print_json,
+    print_table,
+    read_assignments,
+    takes,
+)
 
 if TYPE_CHECKING:
     from phaze_opt.costed_point import Placing, Point
+    from phaze_opt.evaluation import Evaluation
     from phaze_opt.training import Training
     from phaze_opt.workload.graph import Workload
-
-INFEASIBLE = 5
-"""Exit code where nothing fits; the answer still stands on stdout."""
 
 _DEGREES = re.compile(r"([1-9][0-9]*)x([1-9][0-9]*)x([1-9][0-9]*)")
 
@@ -41,10 +44,7 @@ class PointOptions:
     devices: Annotated[int, typer.Option(help="How many accelerators.")]
     global_batch: Annotated[int, typer.Option(help="Samples per optimizer step.")]
     microbatch: Annotated[int, typer.Option(help="Samples per pipeline step.")]
-    changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a field of the accelerator."),
-    ] = None
+    changes: ChangesOption = None
     recompute: Annotated[RecomputeChoice, typer.Option(help="What runs again.")] = "none"
     optimizer: Annotated[OptimizerChoice, typer.Option(help="Its state and step.")] = "sgd"
     placement: Annotated[
@@ -89,7 +89,7 @@ class PointOptions:
         from phaze_opt.network.cluster import load_cluster
 
         placement = self._read_placement()
-        accelerator = load_accelerator(self.accelerator, **read_assignments(self.changes or []))
+        accelerator = load_accelerator(self.accelerator, **read_assignments(self.changes))
         cluster, training = load_cluster(self.cluster, self.devices), self._training()
         workload = self.load_workload(
             microbatch=self.microbatch,
@@ -152,18 +152,62 @@ class PointOptions:
         )
 
 
-def takes_point(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command whose first argument is `PointOptions` an option for each of them."""
-    shared = inspect.signature(PointOptions, eval_str=True).parameters
-    _, *own = inspect.signature(command, eval_str=True).parameters.values()
+@takes(PointOptions)
+def evaluate(
+    options: PointOptions,
+    timeline: Annotated[
+        Path | None,
+        typer.Option(metavar="OUT", help="Write the pipeline's timeline for Perfetto."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Estimate, schedule and place one training run; exit code 5 where it does not fit.
 
-    @functools.wraps(command)
-    def run(**values: Any) -> None:
-        options = PointOptions(**{name: values.pop(name) for name in shared})
-        command(options, **values)
+    Example: phaze-opt evaluate --model bert-large --accelerator tpuv4-lanes --set hbm_gib=80
+    --cluster tpuv4-ici-flat --devices 1024 --global-batch 4096 --microbatch 4 --json
+    """
+    from phaze_opt.costed_point import cost_point
+    from phaze_opt.evaluation import evaluation_to_json_dict, place_point
 
-    parameters = [
-        one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*shared.values(), *own)
-    ]
-    vars(run)["__signature__"] = inspect.Signature(parameters)
-    return run
+    evaluation = place_point(cost_point(options.point()))
+    if as_json:
+        print_json(evaluation_to_json_dict(evaluation))
+    else:
+        from phaze_opt.report.tables import evaluation_tables
+
+        print_table(evaluation_tables(evaluation, options.title))
+    if timeline is not None and evaluation.placement is not None:
+        from phaze_opt.report.timeline import write_timeline
+
+        write_timeline(timeline, evaluation.placement)
+    _exit_where_infeasible(evaluation)
+
+
+@takes(PointOptions)
+def explain(options: PointOptions, as_json: JsonOption = False) -> None:
+    """Say what binds each layer, what a tenth more of each resource would bring, what would fit.
+
+    Exit code 5 where the run does not fit: then what would make it fit is tried.
+
+    Example: phaze-opt explain --model bert-large --accelerator tpuv4-lanes
+    --cluster tpuv4-ici-flat --devices 1024 --global-batch 4096 --microbatch 4
+
+    Example: phaze-opt explain --model gpt3-175b --accelerator a100-80 --cluster dgx-a100
+    --devices 64 --global-batch 64 --microbatch 1 --optimizer adam --placement 8x1x8 --json
+    """
+    from phaze_opt.explanation.explain import explain_point, explanation_to_json_dict
+
+    explanation = explain_point(options.point(), options.load_workload, {})
+    if as_json:
+        print_json(explanation_to_json_dict(explanation))
+    else:
+        from phaze_opt.report.explanation import explanation_tables
+
+        print_table(explanation_tables(explanation, options.title))
+    _exit_where_infeasible(explanation.evaluation)
+
+
+def _exit_where_infeasible(evaluation: Evaluation) -> None:
+    """End with the exit code of an infeasible problem; the answer already stands on stdout."""
+    if not evaluation.feasible:
+        raise typer.Exit(InfeasibleError.exit_code)

@@ -1,4 +1,4 @@
-"""``phaze-opt workload``: the models, and what capturing one gives."""
+"""``phaze-opt workload``: list models, show the captured layers of one, capture one."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import typer
 
 from phaze_opt.errors import InputError
 
-from .output import JsonOption, print_json, print_table, say
+from .output import JsonOption, print_json, print_rows, print_table, say
 
 if TYPE_CHECKING:
     from phaze_opt.workload.graph import Workload
 
 _FACTORY = re.compile(r"(?!(gpt|llama|hf):)[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-"""``package.module:function``; a family's or a file's prefix is not a package."""
+"""``package.module:function``; ``gpt:``, ``llama:`` and ``hf:`` begin models, not packages."""
 
 app = typer.Typer(no_args_is_help=True, help="Look at models.")
 
@@ -55,12 +55,7 @@ def list_all(as_json: JsonOption = False) -> None:
                 "vocabulary": config.vocabulary,
             }
         )
-    if as_json:
-        print_json(rows)
-        return
-    from phaze_opt.report.tables import rows_table
-
-    print_table(rows_table(rows))
+    print_rows(rows, as_json)
 
 
 @app.command()
@@ -101,9 +96,9 @@ def show(
     if as_json:
         print_json(to_builtins(summary))
         return
-    from phaze_opt.report.tables import workload_tables
+    from phaze_opt.report.tables import summary_tables
 
-    print_table(workload_tables(summary))
+    print_table(summary_tables(summary))
 
 
 def _draw(workload: Workload, name: str | None, backward: bool, path: Path) -> None:

@@ -54,11 +54,6 @@ class InfeasibleError(PhazeError):
         self.violation = violation
 
 
-def printable(text: str) -> str:
-    """Replace what a terminal would take for a command: text comes from files and databases."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
-
-
 def unknown_name(what: str, name: object, allowed: Iterable[str]) -> InputError:
     """Build the error for a name outside a closed set, with the nearest allowed one.
 

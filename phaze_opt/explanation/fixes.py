@@ -56,6 +56,8 @@ class Fix:
         Of the point that fits; the placement as ``PPxDPxTP``.
     excess_bytes
         What a device is still short of; ``None`` where it fits or memory is not the reason.
+    power_w_per_device
+        Average dynamic power; 0 where memory or the number of devices is the reason.
     reason
         Why it does not fit.
     """
@@ -67,6 +69,7 @@ class Fix:
     throughput_samples_per_s: float
     placement: str | None
     excess_bytes: float | None
+    power_w_per_device: float
     reason: str | None
 
 
@@ -213,5 +216,6 @@ def _tried(kinds: tuple[str, ...], before: Point, after: Point, cache: ScheduleC
         throughput_samples_per_s=result.throughput_samples_per_s,
         placement=degrees_text(result),
         excess_bytes=None if misfit is None else misfit.excess_bytes,
+        power_w_per_device=result.power_w_per_device,
         reason=result.reason,
     )

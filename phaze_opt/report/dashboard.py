@@ -1,7 +1,11 @@
-"""The web server of the dashboard: Optuna Dashboard on a storage, local and guarded."""
+"""The dashboard of studies: Optuna Dashboard on a storage, local and guarded, with their notes.
+
+The note of a study is its answer in words, as Markdown.
+"""
 
 from __future__ import annotations
 
+import html
 import importlib
 from collections.abc import Callable, Iterable
 from socketserver import ThreadingMixIn
@@ -10,10 +14,30 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.simple_server import make_server as make_wsgi_server
 
 from phaze_opt.errors import PhazeError
+from phaze_opt.printing import printable
+from phaze_opt.report.studies import (
+    accelerator_words,
+    effort_words,
+    proof_words,
+    ratio_words,
+    training_words,
+    trial_words,
+)
+from phaze_opt.report.words import (
+    binding_words,
+    microbatch_words,
+    placement_words,
+    share_words,
+    time_words,
+)
+from phaze_opt.search.results import BestDesign, StudySummary
+from phaze_opt.search.store.failures import database_errors, patiently
 from phaze_opt.search.store.storage import Storage
+from phaze_opt.search.study import Study
 
 WsgiApplication = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
+_MARKUP = frozenset("\\`*_[]#!|~$")
 _READING = ("GET", "HEAD", "OPTIONS")
 _FORBIDDEN = "403 Forbidden"
 
@@ -82,3 +106,66 @@ def _refuse(start_response: Callable[..., Any], reason: str) -> Iterable[bytes]:
     """Answer that something is not allowed, in the form that the dashboard shows."""
     start_response(_FORBIDDEN, [("Content-Type", "application/json")])
     return [f'{{"reason": "{reason}"}}'.encode()]
+
+
+def save_note(study: Study) -> None:
+    """Write the answer into the study's note, where it changed."""
+    # Imported here: it brings a web server along.
+    dashboard = importlib.import_module("optuna_dashboard")
+
+    def save() -> None:
+        body = note_of(study.summary())
+        with database_errors(study.storage.shown):
+            if dashboard.get_note(study.optuna_study) != body:
+                dashboard.save_note(study.optuna_study, body)
+
+    patiently(save)
+
+
+def note_of(summary: StudySummary) -> str:
+    """Write the answer of a study as Markdown."""
+    spec, limit_mm2 = summary.resolved.spec, summary.resolved.area_limit_mm2
+    answer = ["Nothing feasible was found yet."]
+    if summary.best is not None:
+        answer = _answer_lines(summary.best, limit_mm2)
+    lines = [
+        f"# {plain(summary.name)}",
+        f"Which accelerator trains **{plain(spec.model)}** fastest on {spec.devices} devices "
+        f"({plain(spec.cluster)}, global batch {spec.global_batch}, {spec.optimizer}) within "
+        f"{limit_mm2:.4g} mm²?",
+        "",
+        *answer,
+        "",
+        f"{trial_words(summary)}; {effort_words(summary)}; "
+        f"{share_words(summary.cached_share)} cached; proven optimal: {proof_words(summary)}.",
+        "",
+        "The area is a relative budget (no network, PHY or control), not a die size.",
+    ]
+    return "\n".join(lines)
+
+
+def _answer_lines(best: BestDesign, limit_mm2: float) -> list[str]:
+    """Write the best design of a study, one line per fact."""
+    lines = [
+        f"**{best.metrics.throughput_samples_per_s:,.0f} samples/s** (trial {best.number}): "
+        f"{accelerator_words(best.point)}; {training_words(best.point)}.",
+        "",
+        *(f"- {plain(line)}" for line in ratio_words(best)),
+        f"- area used: {best.metrics.area_mm2 / limit_mm2:.1%}",
+    ]
+    evaluation = best.evaluation
+    if evaluation is None or evaluation.placement is None:
+        return lines
+    placement = evaluation.placement
+    return [
+        *lines,
+        f"- placement: {placement_words(placement)}, microbatches {microbatch_words(placement)}",
+        f"- bound by: {plain(binding_words(evaluation))}",
+        f"- time of a batch: {plain(time_words(evaluation))}",
+    ]
+
+
+def plain(text: str) -> str:
+    """Make text from a file or a database plain text in Markdown: no markup, no links, no lines."""
+    marked = "".join(f"\\{letter}" if letter in _MARKUP else letter for letter in printable(text))
+    return html.escape(marked, quote=False)

@@ -1,258 +1,292 @@
-"""Tables for the terminal (rich); they take the JSON records, so that nothing is shown twice."""
+"""Tables of one evaluation, a workload, an accelerator, a cluster, and of plain rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.markup import escape as escape_markup
 from rich.table import Table
 
-from phaze_opt.errors import printable
-from phaze_opt.evaluation import evaluation_to_json_dict
+from phaze_opt.errors import InputError
+from phaze_opt.evaluation import Evaluation
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.layer_costs import LayerEvaluation
+from phaze_opt.network.cluster import Cluster
+from phaze_opt.placement.placement_problem import Placement
+from phaze_opt.report.layout import add_row, grid, pairs, section, sentence, shortened
 from phaze_opt.report.words import (
-    accelerator_words,
     binding_words,
-    effort_words,
+    device_words,
+    kind_words,
+    microbatch_words,
+    padding_words,
     placement_words,
-    proof_words,
-    ratio_words,
+    power_words,
     share_words,
-    training_words,
-    trial_words,
 )
-from phaze_opt.search.results import StudySummary, TrialRecord
 from phaze_opt.units import format_bytes, format_seconds
-from phaze_opt.workload.summary import WorkloadSummary
+from phaze_opt.workload.graph import Workload
+from phaze_opt.workload.summary import WorkloadSummary, summarise
+
+_MOST_STAGES = 12
+_LONGEST_NAME = 18
+_NEGLIGIBLE = 1e-9
 
 
-def escape(text: str) -> str:
-    """Make text from a file or a database safe for a terminal: no markup, no control sequences."""
-    return escape_markup(printable(text))
+def evaluation_tables(evaluation: Evaluation, title: str = "") -> RenderableType:
+    """Show an evaluation with its layers, stages and time.
 
-
-def evaluation_tables(title: str, record: Mapping[str, Any]) -> RenderableType:
-    """Show one evaluation with its layers, stages and time."""
-    head = _pairs(escape(title))
-    if record["feasible"]:
-        head.add_row("throughput", f"{record['throughput_samples_per_s']:,.1f} samples/s")
-        head.add_row("time per batch", format_seconds(record["time_per_batch_s"]))
-        head.add_row("MFU", share_words(record["mfu"]))
-    else:
-        head.add_row("infeasible", escape(str(record["reason"])))
-    head.add_row("area", f"{record['area_mm2']:.4g} mm² (a relative budget, not a die size)")
-    head.add_row("placement", placement_words(record["placement"]))
-    head.add_row("bound by", escape(binding_words(record)))
-    parts: list[RenderableType] = [head, _layer_table(record["layers"])]
-    if record["placement"] is not None:
-        parts += [_stage_table(record["placement"]["stages"]), _time_table(record)]
+    Parameters
+    ----------
+    evaluation
+        Feasible or not.
+    title
+        Names the point, on one line.
+    """
+    parts: list[RenderableType] = [sentence(title, style="bold")] if title else []
+    parts += [_head_table(evaluation), section("Layers", _layer_table(evaluation.layers))]
+    if evaluation.placement is not None and evaluation.time_per_batch_s is not None:
+        parts += [
+            section("Stages", _stage_table(evaluation.placement)),
+            section(
+                "Time of a batch",
+                time_table(evaluation.time_breakdown_s, evaluation.time_per_batch_s),
+            ),
+        ]
     return Group(*parts)
 
 
-def study_table(summary: StudySummary) -> RenderableType:
-    """Show the answer of a study and how it was found."""
-    spec = summary.resolved.spec
-    table = _pairs(f"{escape(summary.name)}: {summary.state}")
-    table.add_row(
-        "question",
-        f"{escape(spec.model)} on {spec.devices} devices, {escape(spec.cluster)}, global batch "
-        f"{spec.global_batch}, {spec.optimizer}",
-    )
-    best = summary.best
-    if best is None:
-        table.add_row("best", "nothing feasible yet")
+def placement_tables(placement: Placement) -> RenderableType:
+    """Show the degrees of a placement and its stages."""
+    head = pairs()
+    add_row(head, "placement", placement_words(placement))
+    add_row(head, "microbatches", microbatch_words(placement))
+    add_row(head, "schedule", placement.pipeline_schedule)
+    add_row(head, "time per batch", format_seconds(placement.time_per_batch_s))
+    return Group(head, section("Stages", _stage_table(placement)))
+
+
+def _head_table(evaluation: Evaluation) -> Table:
+    """Show the numbers of the whole run, or why there are none."""
+    head = pairs()
+    placement, time_s = evaluation.placement, evaluation.time_per_batch_s
+    if placement is None or time_s is None:
+        add_row(head, "infeasible", str(evaluation.reason))
     else:
-        speed = best.metrics.throughput_samples_per_s
-        record = {} if best.evaluation is None else evaluation_to_json_dict(best.evaluation)
-        table.add_row("best", f"{speed:,.0f} samples/s (trial {best.number})")
-        table.add_row("accelerator", accelerator_words(best.point))
-        table.add_row("training", training_words(best.point))
-        table.add_row("placement", placement_words(record.get("placement")))
-        for line in ratio_words(best):
-            table.add_row("against", escape(line))
-        area_mm2, limit_mm2 = best.metrics.area_mm2, summary.resolved.area_limit_mm2
-        table.add_row(
-            "area used", f"{area_mm2 / limit_mm2:.1%} ({area_mm2:.4g} of {limit_mm2:.4g} mm²)"
-        )
-        table.add_row("bound by", escape(binding_words(record)))
-        table.add_row("MFU", share_words(record.get("mfu")))
-    table.add_row("trials", trial_words(summary))
-    for reason in summary.failures:
-        table.add_row("failed", escape(reason))
-    table.add_row("time taken", effort_words(summary))
-    table.add_row("cached", f"{share_words(summary.cached_share)} of the evaluations")
-    table.add_row("proven", proof_words(summary))
-    return table
+        add_row(head, "throughput", f"{evaluation.throughput_samples_per_s:,.1f} samples/s")
+        add_row(head, "time per batch", format_seconds(time_s))
+        add_row(head, "MFU", share_words(evaluation.mfu))
+        add_row(head, "placement", placement_words(placement))
+        add_row(head, "microbatches", microbatch_words(placement))
+        add_row(head, "devices", device_words(placement, evaluation.unused_devices))
+        if evaluation.padding_samples:
+            add_row(head, "padding", padding_words(evaluation.padding_samples))
+        add_row(head, "power", power_words(evaluation))
+    add_row(head, "area", f"{evaluation.area_mm2:.4g} mm² (a relative budget, not a die size)")
+    add_row(head, "bound by", binding_words(evaluation))
+    return head
 
 
-def trials_table(trials: Iterable[TrialRecord]) -> Table:
-    """List trials, one line each."""
-    table = _grid("trial", "state", "samples/s", "mm²", "accelerator", "training", "reason")
-    for trial in trials:
-        metrics, point = trial.metrics, trial.point
-        feasible = metrics is not None and metrics.feasible
-        table.add_row(
-            str(trial.number),
-            trial.kind,
-            f"{metrics.throughput_samples_per_s:,.0f}" if metrics and feasible else "–",
-            "–" if metrics is None else f"{metrics.area_mm2:.4g}",
-            "–" if point is None else accelerator_words(point),
-            "–" if point is None else training_words(point),
-            "" if metrics is None else escape(metrics.reason or ""),
+def _layer_table(layers: Iterable[LayerEvaluation]) -> Table:
+    """Show the distinct layers."""
+    table = grid(
+        *("layer", ">count", ">forward", ">backward", ">parameters", ">stash", "schedules")
+    )
+    for layer in layers:
+        proofs = (layer.forward_schedule, layer.backward_schedule)
+        words = ["optimal" if p.status == "optimal" else f"{p.gap:.2%}" for p in proofs]
+        add_row(
+            table,
+            shortened(layer.name, _LONGEST_NAME),
+            str(layer.count),
+            format_seconds(layer.forward_s),
+            format_seconds(layer.backward_s),
+            f"{layer.parameters:,}",
+            format_bytes(layer.stash_bytes),
+            words[0] if words[0] == words[1] else " / ".join(words),
         )
     return table
 
 
-def studies_table(summaries: Sequence[StudySummary]) -> Table:
-    """List studies, one line each."""
-    table = _grid("study", "state", "trials", "best samples/s", "model", "devices")
-    for summary in summaries:
-        best = summary.best
-        speed = "–" if best is None else f"{best.metrics.throughput_samples_per_s:,.0f}"
-        spec = summary.resolved.spec
-        complete = summary.trials["complete"]
-        counts = f"{complete} of {max(complete + summary.left, spec.search.trials)}"
-        row = (summary.name, summary.state, counts, speed, spec.model, str(spec.devices))
-        table.add_row(*map(escape, row))
+def _stage_table(placement: Placement) -> Table:
+    """Show the pipeline stages; of a long pipeline the first and the last."""
+    table = grid(">stage", "layers", ">devices", ">load", ">memory", ">of which stash")
+    count = len(placement.stages)
+    for index, stage in enumerate(placement.stages):
+        if count > _MOST_STAGES and _MOST_STAGES // 2 <= index < count - 2:
+            continue
+        names = [shortened(name, _LONGEST_NAME) for name in stage.layers]
+        add_row(
+            table,
+            str(index),
+            names[0] if len(names) == 1 else f"{names[0]} … {names[-1]} ({len(names)})",
+            str(stage.devices),
+            format_seconds(stage.load_s),
+            format_bytes(stage.memory_bytes.total),
+            format_bytes(stage.memory_bytes.stash),
+        )
+    return table
+
+
+def time_table(parts_s: Mapping[str, float], time_s: float) -> Table:
+    """Show where the time of a batch goes, largest part first.
+
+    Parameters
+    ----------
+    parts_s
+        By kind.
+    time_s
+        The time of the batch, which is their sum.
+    """
+    table = grid("part", ">time", ">share")
+    for kind, seconds in sorted(parts_s.items(), key=lambda item: -item[1]):
+        if seconds > _NEGLIGIBLE * time_s:
+            add_row(table, kind_words(kind), format_seconds(seconds), f"{seconds / time_s:.1%}")
     return table
 
 
 def rows_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """List plain rows that all have the same keys."""
-    table = _grid(*(rows[0] if rows else ()))
+    """List plain rows that all have the same keys; columns of numbers end in line."""
+    names = list(rows[0]) if rows else []
+    table = grid(*((">" if _is_number(rows[0][name]) else "") + name for name in names))
     for row in rows:
-        table.add_row(*(escape(str(value)) for value in row.values()))
+        add_row(table, *(value_words(value) for value in row.values()))
     return table
 
 
-def workload_tables(summary: WorkloadSummary) -> RenderableType:
-    """Show a captured model: its layers, and their operators by kind."""
-    layers = _grid("layer", "count", "parameters", "FLOPs", "stash", "output")
-    layers.title_justify = "left"
-    layers.title = escape(
-        f"{summary.model}: {summary.parameters:,} parameters, {summary.sequence} tokens per "
+def pairs_table(title: str, values: Mapping[str, object]) -> RenderableType:
+    """List names with values."""
+    table = pairs()
+    for name, value in values.items():
+        add_row(table, name, value_words(value))
+    return Group(sentence(title, style="bold"), table)
+
+
+def value_words(value: object) -> str:
+    """Write a plain value: numbers with six digits or all digits of a whole one, no value as –."""
+    if value is None or value == () or value == []:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _is_number(value: object) -> bool:
+    """Tell numbers from words and switches."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def workload_tables(workload: Workload) -> RenderableType:
+    """Show the first captured variant of a model, and say which variants there are."""
+    tables = [summary_tables(summarise(workload))] if workload.variants else []
+    return Group(*tables, sentence(repr(workload)))
+
+
+def summary_tables(summary: WorkloadSummary) -> RenderableType:
+    """Show one captured variant: its layers, and their operators by kind."""
+    layers = grid(
+        *("layer", ">count", ">parameters", ">stash: none", ">selective", ">full", ">output")
+    )
+    operators = grid("layer", "pass", ">FLOPs", "operators")
+    for layer in summary.layers:
+        stash = layer.stash_bytes
+        name = shortened(layer.name, _LONGEST_NAME)
+        add_row(
+            layers,
+            name,
+            str(layer.count),
+            f"{layer.parameters:,}",
+            *(format_bytes(size) for size in (stash.none, stash.selective, stash.full)),
+            format_bytes(layer.output_bytes),
+        )
+        for direction, flops, kinds in (
+            ("forward", layer.forward_flops, layer.forward_operators),
+            ("backward", layer.backward_flops, layer.backward_operators),
+        ):
+            words = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+            add_row(operators, name, direction, f"{flops:.4g}", words)
+    title = (
+        f"{summary.model}: {summary.parameters:,} parameters, {summary.sequence:,} tokens per "
         f"sample; per device at tensor-parallel width {summary.tensor_parallel}, microbatch "
         f"{summary.microbatch}"
     )
-    layers.caption_justify = "left"
-    layers.caption = "FLOPs forward / backward; stash under no / selective / full recompute"
-    operators = _grid("layer", "pass", "operators by kind")
-    for layer in summary.layers:
-        stash = layer.stash_bytes
-        layers.add_row(
-            escape(layer.name),
-            str(layer.count),
-            f"{layer.parameters:,}",
-            f"{layer.forward_flops:.4g} / {layer.backward_flops:.4g}",
-            " / ".join(format_bytes(size) for size in (stash.none, stash.selective, stash.full)),
-            format_bytes(layer.output_bytes),
-        )
-        for direction, kinds in (
-            ("forward", layer.forward_operators),
-            ("backward", layer.backward_operators),
-        ):
-            words = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-            operators.add_row(escape(layer.name), direction, escape(words))
-    return Group(layers, operators)
+    note = "Stash under no, selective and full recompute; output to the next layer."
+    return Group(
+        sentence(title, style="bold"), layers, sentence(note), section("Operators", operators)
+    )
 
 
-def pairs_table(title: str, pairs: Mapping[str, object]) -> Table:
-    """List names with values."""
-    table = _pairs(escape(title))
-    for name, value in pairs.items():
-        table.add_row(name, escape(str(value)))
-    return table
+def accelerator_tables(
+    accelerator: Accelerator,
+    title: str = "Accelerator",
+    provenance: Mapping[str, Mapping[str, str]] | None = None,
+) -> RenderableType:
+    """Show every number of an accelerator and, where that is known, where it comes from.
+
+    Parameters
+    ----------
+    accelerator
+        The chip.
+    title
+        Names it, on one line.
+    provenance
+        ``source`` and ``confidence`` by the names of `accelerator_numbers`.
+    """
+    columns = ("confidence", ">source") if provenance else ()
+    table = grid("field", ">value", *columns)
+    sources: dict[str, str] = {"": ""}
+    for name, value in accelerator_numbers(accelerator).items():
+        origin = (provenance or {}).get(name, {})
+        number = sources.setdefault(origin.get("source", ""), f"[{len(sources)}]")
+        cells = (origin.get("confidence", ""), number)[: len(columns)]
+        add_row(table, name, value_words(value), *cells)
+    notes = [sentence(f"{number} {source}") for source, number in sources.items() if source]
+    return Group(sentence(title, style="bold"), table, *notes)
 
 
-def accelerator_table(plain: Mapping[str, Any]) -> RenderableType:
-    """Show every number of an accelerator and where it comes from."""
-    table = _grid("field", "value", "confidence", "source")
-    table.title, table.title_justify = escape(str(plain["name"])), "left"
-    provenance = plain["provenance"]
-    for name, value in _flat(plain):
-        if name in ("name", "description", "provenance"):
-            continue
-        origin = provenance.get(name, {})
-        confidence, source = origin.get("confidence", ""), origin.get("source", "")
-        table.add_row(*map(escape, (name, str(value), str(confidence), str(source))))
-    return table
+def accelerator_numbers(accelerator: Accelerator) -> dict[str, Any]:
+    """Return every number of an accelerator by name, what follows from the fields included.
+
+    Fields of the calibration are named ``calibration.<field>``.
+    """
+    own = {field.name: getattr(accelerator, field.name) for field in fields(accelerator)}
+    calibration = own.pop("calibration")
+    measured = {
+        f"calibration.{field.name}": getattr(calibration, field.name)
+        for field in fields(calibration)
+    }
+    return {**own, **measured, **derived_numbers(accelerator)}
 
 
-def _flat(plain: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield fields, those of nested tables as ``outer.inner``."""
-    for name, value in plain.items():
-        if isinstance(value, Mapping) and name != "provenance":
-            yield from ((f"{name}.{inner}", each) for inner, each in value.items())
-        else:
-            yield name, value
+def derived_numbers(accelerator: Accelerator) -> dict[str, float | None]:
+    """Return what follows from the fields; no area where a memory lies outside the area model."""
+    numbers: dict[str, float | None] = {"peak_flops_per_s": accelerator.peak_flops_per_s}
+    try:
+        numbers["area_mm2"] = accelerator.area_mm2
+        numbers["area_chip_mm2"] = accelerator.area_under("chip")
+    except InputError:
+        numbers["area_mm2"] = numbers["area_chip_mm2"] = None
+    return numbers
 
 
-def _layer_table(layers: Sequence[Mapping[str, Any]]) -> Table:
-    """Show the distinct layers."""
-    table = _grid("layer", "count", "forward", "backward", "parameters", "stash", "schedules")
-    for layer in layers:
-        table.add_row(
-            escape(layer["name"]),
-            str(layer["count"]),
-            format_seconds(layer["forward_s"]),
-            format_seconds(layer["backward_s"]),
-            f"{layer['parameters']:,}",
-            format_bytes(layer["stash_bytes"]),
-            " / ".join(_proof(layer[f"{pass_}_schedule"]) for pass_ in ("forward", "backward")),
-        )
-    return table
-
-
-def _proof(schedule: Mapping[str, Any]) -> str:
-    """Say what is known about a schedule."""
-    if schedule["status"] == "optimal":
-        return "optimal"
-    return f"within {schedule['gap']:.2%}"
-
-
-_MOST_STAGES = 12
-
-
-def _stage_table(stages: Sequence[Mapping[str, Any]]) -> Table:
-    """Show the pipeline stages; of a long pipeline the first and the last."""
-    table = _grid("stage", "layers", "devices", "load", "memory", "of which stash")
-    for index, stage in enumerate(stages):
-        if len(stages) > _MOST_STAGES and _MOST_STAGES // 2 <= index < len(stages) - 2:
-            continue
-        names = stage["layers"]
-        layers = names[0] if len(names) == 1 else f"{names[0]} … {names[-1]} ({len(names)})"
-        table.add_row(
-            str(index),
-            escape(layers),
-            str(stage["devices"]),
-            format_seconds(stage["load_s"]),
-            format_bytes(stage["memory_bytes"]["total"]),
-            format_bytes(stage["memory_bytes"]["stash"]),
-        )
-    return table
-
-
-def _time_table(record: Mapping[str, Any]) -> Table:
-    """Show where the time of a batch goes."""
-    table = _grid("time of a batch", "seconds", "share")
-    for kind, seconds in record["time_breakdown_s"].items():
-        share = seconds / record["time_per_batch_s"]
-        table.add_row(escape(kind.replace("_", " ")), format_seconds(seconds), f"{share:.1%}")
-    return table
-
-
-def _pairs(title: str) -> Table:
-    """Make a table of names and values."""
-    table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    return table
-
-
-def _grid(*columns: str) -> Table:
-    """Make a table with a header, without frames, as a pipe to other tools wants it."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
+def cluster_tables(cluster: Cluster) -> RenderableType:
+    """Show the levels of a cluster side by side, the innermost first, and their source."""
+    levels = cluster.levels
+    table = grid("", *(f">level {index}" for index in range(len(levels))))
+    rows: dict[str, Sequence[object]] = {
+        "topology": [level.topology for level in levels],
+        "joins": [level.group_size or "any number" for level in levels],
+        "axes": ["×".join(map(str, level.axes)) or None for level in levels],
+        "nominal, GB/s": [level.bandwidth_bytes_per_s / 1e9 for level in levels],
+        "efficiency": [level.efficiency for level in levels],
+        "sustained, GB/s": [level.sustained_bytes_per_s / 1e9 for level in levels],
+        "latency, µs": [level.latency_s * 1e6 for level in levels],
+    }
+    for name, values in rows.items():
+        add_row(table, name, *map(value_words, values))
+    title = f"{cluster.name}; bandwidths per device and direction"
+    return Group(sentence(title, style="bold"), table, sentence(cluster.source))

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from phaze_opt.errors import PhazeError
-from phaze_opt.report.dashboard import make_server
-from phaze_opt.report.note import note_of, save_note
+from phaze_opt.report.dashboard import make_server, note_of, save_note
 from phaze_opt.search.study import Study
 from tests.search.fakes import toy_study
 

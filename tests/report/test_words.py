@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from phaze_opt.evaluation import Evaluation
+from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.layer_costs import LayerEvaluation
+from phaze_opt.network.cluster import load_cluster
+from phaze_opt.report.studies import accelerator_words, training_words
 from phaze_opt.report.words import (
-    accelerator_words,
     binding_words,
+    device_words,
+    microbatch_words,
+    padding_words,
     placement_words,
     share_words,
     time_words,
-    training_words,
 )
 from phaze_opt.search.space import DesignPoint
+from phaze_opt.training import Training
+from tests.search.fakes import TOY, toy_evaluator
 
 POINT = DesignPoint(8, 2, 128, 64, 1024, 128, 32, 4, "none")
+
+
+def toy_evaluation() -> Evaluation:
+    """Evaluate a point of the toy cost model."""
+    chip, cluster = load_accelerator("tpuv4-phaze"), load_cluster("tpuv4-ici-flat", 8)
+    return toy_evaluator(TOY, chip, cluster, Training(64, 1), {})
 
 
 def test_a_chip_in_words() -> None:
@@ -23,23 +39,37 @@ def test_a_chip_in_words() -> None:
 
 
 def test_a_placement_in_words() -> None:
-    """A placement is described by its three degrees; without one that is said."""
-    placement = {"pipeline": 2, "data": 4, "tensor": 1, "microbatches": 8}
-    assert "2 stages × 4 replicas" in placement_words(placement)
-    assert "(2x4x1)" in placement_words(placement)
-    assert placement_words(None) == "none fits"
+    """A placement is described by its three degrees, its microbatches and its devices."""
+    placement = toy_evaluation().placement
+    assert placement is not None
+    several = replace(placement, pipeline=2, data=4, microbatches=8)
+    assert placement_words(several) == "2 stages × 4 replicas × tensor-parallel 1 (2x4x1)"
+    assert placement_words(placement).startswith("1 stage × 8 replicas")
+    assert microbatch_words(several) == "8 per replica and batch"
+    assert device_words(several, 0) == "8 used"
+    assert device_words(several, 1024) == "8 used, 1,024 idle"
+
+
+def test_padding_in_words() -> None:
+    """One sample and several are counted as such."""
+    assert padding_words(1).startswith("1 sample per batch")
+    assert padding_words(3).endswith("throughput does not count them")
 
 
 def test_largest_parts_come_first() -> None:
     """What binds and where the time goes are ordered by size; nothing negligible is shown."""
-    record = {
-        "bound_by_share": {"hbm": 0.3, "lanes": 0.699, "link": 0.001},
-        "time_per_batch_s": 2.0,
-        "time_breakdown_s": {"forward": 0.5, "backward": 1.5, "recompute": 0.0},
-    }
-    assert binding_words(record) == "vector lanes 70%, HBM bandwidth 30%"
-    assert time_words(record) == "backward 75.0%, forward 25.0%"
-    assert binding_words({}) == "unknown"
+    evaluation = toy_evaluation()
+    layer: LayerEvaluation = replace(
+        evaluation.layers[0], bound_by_s={"hbm": 0.3, "lanes": 0.699, "link": 0.001}
+    )
+    evaluation = replace(
+        evaluation,
+        layers=(layer,),
+        time_per_batch_s=2.0,
+        time_breakdown_s={"forward": 0.5, "backward": 1.5, "recompute": 0.0},
+    )
+    assert binding_words(evaluation) == "vector lanes 70%, HBM bandwidth 30%"
+    assert time_words(evaluation) == "backward 75.0%, forward 25.0%"
 
 
 def test_no_share_is_a_dash() -> None:

@@ -1,0 +1,75 @@
+"""What is printed: text that no terminal takes for a command, and results that print as tables.
+
+``print(result)`` shows the tables that the command line shows. The room `phaze_opt.report` makes
+them; it stands to the right of the results and imports them. A result therefore imports nothing
+from there: its class names the function that makes its tables (`PrintsAsTables`), and that function
+is imported by its name when something is printed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import sys
+from typing import ClassVar
+
+
+def printable(text: str) -> str:
+    """Replace control characters: a terminal obeys them, and text may come from a database."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def printable_json(document: str) -> str:
+    """Write control characters of a JSON document, its line ends aside, as JSON escapes."""
+    return "".join(
+        letter if letter.isprintable() or letter == "\n" else json.dumps(letter)[1:-1]
+        for letter in document
+    )
+
+
+def print_error(sentence: str) -> None:
+    """Print an error as one line on stderr."""
+    print(f"Error: {printable(' '.join(sentence.split()))}", file=sys.stderr)
+
+
+class PrintsAsTables:
+    """A result whose ``str`` is its tables, while its ``repr`` stays one line.
+
+    Parameters
+    ----------
+    tables
+        The function that makes the tables, as ``"module:function"``. It takes the result and
+        returns what rich can print.
+    """
+
+    _tables: ClassVar[str]
+
+    def __init_subclass__(cls, *, tables: str) -> None:
+        super().__init_subclass__()
+        cls._tables = tables
+
+    def __str__(self) -> str:
+        module, _, function = self._tables.partition(":")
+        tables = getattr(importlib.import_module(module), function)(self)
+        text: str = importlib.import_module("phaze_opt.report.layout").to_text(tables)
+        return text
+
+
+def short_repr(value: object) -> str:
+    """Write a dataclass on one line, as the call that makes it: fields with their default left out.
+
+    Parameters
+    ----------
+    value
+        An instance of a dataclass.
+    """
+    stated = []
+    for field in dataclasses.fields(value):  # type: ignore[arg-type]
+        default = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        own = getattr(value, field.name)
+        if field.repr and own != default:
+            stated.append(f"{field.name}={own!r}")
+    return f"{type(value).__name__}({', '.join(stated)})"

@@ -1,0 +1,90 @@
+"""How text is laid out on a terminal: tables without frames, sentences broken at spaces.
+
+Everything that is shown passes through here: a cell, a title or a sentence is plain text, in which
+neither markup nor a control character means anything.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import textwrap
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from phaze_opt.printing import printable
+
+LINE = 79
+"""Longest line of a sentence: 80 columns show it whole."""
+
+_WIDE = 200
+"""Columns where there is no terminal: a pipe gets whole lines."""
+
+
+def print_tables(shown: RenderableType) -> None:
+    """Print on stdout, as wide as the terminal."""
+    if sys.stdout.isatty():
+        Console(highlight=False).print(shown)
+    else:
+        print(to_text(shown))
+
+
+def to_text(shown: RenderableType) -> str:
+    """Return what would be printed as plain text, without a line end behind the last line."""
+    stream = io.StringIO()
+    width = None if sys.stdout.isatty() else _WIDE
+    Console(file=stream, width=width, color_system=None, highlight=False).print(shown)
+    return "\n".join(line.rstrip() for line in stream.getvalue().rstrip("\n").split("\n"))
+
+
+def grid(*columns: str, gap: int = 2) -> Table:
+    """Return a table with a header and without frames.
+
+    Parameters
+    ----------
+    columns
+        Names; a name that begins with ``>`` is that of a column of numbers, which end in line.
+    gap
+        Spaces between columns.
+    """
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
+    for name in columns:
+        justify = "right" if name.startswith(">") else "left"
+        table.add_column(name.removeprefix(">"), justify=justify, overflow="fold")  # type: ignore[arg-type]
+    return table
+
+
+def pairs() -> Table:
+    """Return a table of names and values, without a header."""
+    table = Table(show_header=False, box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    return table
+
+
+def add_row(table: Table, *cells: str | Text) -> None:
+    """Add a row of plain text; a `Text` is added as it is."""
+    table.add_row(*(cell if isinstance(cell, Text) else Text(printable(cell)) for cell in cells))
+
+
+def section(title: str, shown: RenderableType, note: str = "") -> RenderableType:
+    """Put a title over a table, below an empty line, and a note under it."""
+    parts = [Text(f"\n{printable(title)}", style="bold"), shown]
+    return Group(*parts, *([sentence(note)] if note else []))
+
+
+def sentence(text: str, style: str = "") -> Text:
+    """Break a sentence into lines that a narrow terminal shows whole."""
+    return broken(text, LINE, style)
+
+
+def broken(text: str, width: int, style: str = "") -> Text:
+    """Break text at spaces into lines of a width; words with hyphens stay whole."""
+    return Text("\n".join(textwrap.wrap(printable(text), width, break_on_hyphens=False)), style)
+
+
+def shortened(name: str, longest: int) -> str:
+    """Cut a name that is too long for its column."""
+    return name if len(name) <= longest else f"{name[: longest - 1]}…"
