@@ -9,26 +9,29 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from phaze_opt.search.running import Progress
+    from phaze_opt.search.study import Study
 
 _WATCH_S = 1.0
 
 
-def watch_table(table: Callable[[], RenderableType], is_done: Callable[[], bool]) -> None:
-    """Show a table anew every second until it is done or Ctrl-C."""
+def watch_study(study: Study) -> None:
+    """Show the state of a study anew every second until it is done or Ctrl-C."""
     from rich.live import Live
 
-    with Live(table(), auto_refresh=False) as live:
-        while not is_done():
+    from phaze_opt.report.studies import summary_table
+
+    summary = study.summary()
+    with Live(summary_table(summary), auto_refresh=False) as live:
+        while summary.state != "done":
             time.sleep(_WATCH_S)
-            live.update(table(), refresh=True)
+            summary = study.summary()
+            live.update(summary_table(summary), refresh=True)
 
 
 @contextmanager
 def run_progress() -> Iterator[Callable[[Progress], None]]:
-    """Yield what shows the progress of a run on stderr: best value, rate and time left."""
+    """Yield the function that shows a run's progress on stderr: best value, rate, time left."""
     if not sys.stderr.isatty():
         yield lambda progress: None
         return

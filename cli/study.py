@@ -63,6 +63,7 @@ def run(
         phaze-opt study run quickstart --trials 300 --workers 2
     """
     from phaze_opt.report.dashboard import save_note
+    from phaze_opt.search.results import run_command
 
     from .progress import run_progress
 
@@ -71,8 +72,9 @@ def run(
         outcome = study.run(trials, workers=workers, on_progress=show)
     save_note(study)
     print(outcome)
+    if outcome.is_stopped:
+        say(f"Stopped; '{run_command(name, outcome.total, study.resolved)}' goes on from here.")
     if outcome.exit_code is not None:
-        say(f"Stopped; 'phaze-opt study run {study.name}' goes on from here.")
         raise typer.Exit(outcome.exit_code)
     if outcome.failures:
         raise PhazeError(f"{outcome.counts.failed} trials failed: {' '.join(outcome.failures[:3])}")
@@ -100,14 +102,13 @@ def show(
     study = _study(name, storage)
     if as_json:
         print_json(summary_to_json_dict(study.summary()))
-        return
-    from phaze_opt.report.studies import study_tables
+    elif watch:
+        from .progress import watch_study
 
-    if watch:
-        from .progress import watch_table
-
-        watch_table(lambda: study_tables(study), lambda: study.summary().state == "done")
+        watch_study(study)
     else:
+        from phaze_opt.report.studies import study_tables
+
         print_table(study_tables(study))
 
 

@@ -76,7 +76,7 @@ def from_builtins(plain: object, kind: type[T], what: str) -> T:
         raise InputError(f"The {what} is not valid: {str(error).rstrip('.')}.") from None
 
 
-def convert_fields(value: object, what: str) -> None:
+def convert_fields(value: Any, what: str) -> None:
     """Check the fields of a dataclass that a program makes, as `from_builtins` checks a document.
 
     Lists become tuples where the field is a tuple. For use at the start of ``__post_init__``.
@@ -167,7 +167,7 @@ def _data_text(room: str, name: str) -> str:
 
 
 @functools.cache
-def _field_types(kind: type) -> dict[str, Any]:
+def _field_types(kind: Any) -> dict[str, Any]:
     """Return the resolved types of the fields of a dataclass by name."""
     hints = typing.get_type_hints(kind)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}

@@ -130,11 +130,22 @@ class StudySummary(PrintsAsTables, tables="phaze_opt.report.studies:summary_tabl
         return f"StudySummary({self.name!r}, {self.state}, {complete} of {self.target} trials)"
 
     @property
+    def run_command(self) -> str:
+        """The command that runs the study until it has its target."""
+        return run_command(self.name, self.target, self.resolved)
+
+    @property
     def left_s(self) -> float | None:
         """Seconds until a running study is done, at the rate so far."""
         if self.state != "running" or self.rate_per_s is None:
             return None
         return self.left / self.rate_per_s
+
+
+def run_command(name: str, total: int, resolved: ResolvedStudy) -> str:
+    """Return the command that runs a study until it has ``total`` complete trials."""
+    option = "" if total == resolved.spec.search.trials else f" --trials {total}"
+    return f"phaze-opt study run {name}{option}"
 
 
 def read_trials(study: StoredStudy) -> list[TrialRecord]:

@@ -61,6 +61,12 @@ class RunOutcome:
     exit_code: int | None
     failures: tuple[str, ...] = ()
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal or ``study stop`` ended it before it had its trials."""
+        missing = self.counts.done < self.total and not self.failures
+        return self.exit_code is not None or missing
+
     def __str__(self) -> str:
         done = self.counts.done
         beyond = f"; {self.total} were asked for" if done > self.total else ""

@@ -78,6 +78,23 @@ def test_known_points_are_not_evaluated_again(phaze: Phaze, small_study: Path) -
     assert "without search or in under 20 ms" in phaze("study", "show", "first").out
 
 
+def test_the_same_number_of_trials_everywhere(phaze: Phaze, small_study: Path) -> None:
+    """``show`` and ``ls`` say how many trials were asked for, and how a stopped study goes on."""
+    phaze("study", "create", str(small_study))
+    assert "0 of 6 complete" in phaze("study", "show", "small").out
+    phaze("study", "run", "small", "--trials", "3")
+    assert "3 of 3 complete" in phaze("study", "show", "small").out
+    assert phaze("study", "show", "small", "--json").json["target"] == 3
+    assert "3 of 3" in phaze("study", "ls").out
+    with sqlite3.connect("phaze.db") as connection:
+        connection.execute("UPDATE phaze_ticket SET state = 'open' WHERE k = 2")
+        connection.execute("UPDATE phaze_study SET target = 4")
+    connection.close()
+    assert "stopped; 'phaze-opt study run small --trials 4' goes on" in (
+        phaze("study", "show", "small").out
+    )
+
+
 def test_another_spec_under_the_same_name(phaze: Phaze, small_study: Path) -> None:
     """``--exist-ok`` accepts the same study only."""
     phaze("study", "create", str(small_study))

@@ -61,6 +61,7 @@ ON_SQLITE: list[tuple[str, Any]] = [
     ("UPDATE phaze_ticket SET reason = :value, state = 'failed'", b"\xff"),
     ("UPDATE phaze_workload SET body = :value", "text"),
     ("UPDATE phaze_study SET name = :value", EVIL),
+    ("UPDATE phaze_study SET target = :value", "many"),
 ]
 COMMANDS = ["ls", "show", "show --json", "best", "run", "copy", "delete"]
 

@@ -179,6 +179,24 @@ def test_a_second_signal_gives_the_ticket_back(
     assert_exactly(study, 5)
 
 
+def test_killed_workers_keep_no_study_running(
+    sqlite_url: str, drive: Drive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A study whose workers were killed on this machine is stopped before their leases end."""
+    stuck = tmp_path / "stuck"
+    monkeypatch.setenv(STUCK_VARIABLE, str(stuck))
+    study = toy_study(sqlite_url)
+    process = drive(sqlite_url, "--evaluator", "stuck_evaluator")
+    wait_until(stuck.exists)
+    running = study.summary()
+    assert (running.state, running.trials["running"]) == ("running", 1)
+    process.kill()
+    process.communicate()
+    after = study.summary()
+    assert (after.state, after.trials["running"], after.left_s) == ("stopped", 0, None)
+    assert study.run().counts.done == 20
+
+
 def test_a_deadly_point_is_reported(sqlite_url: str) -> None:
     """A point that kills its worker three times is given up, told, and the rest is done."""
     study = toy_study(sqlite_url, search=SearchSpec(sampler="random", trials=8, seed=3))

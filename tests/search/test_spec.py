@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phaze_opt.codec import from_json, to_json
 from phaze_opt.errors import InputError, NotFoundError
 from phaze_opt.search.frozen import check_names
 from phaze_opt.search.space import PowerRange, Space
-from phaze_opt.search.spec import StudySpec, check_study_name, read_spec
+from phaze_opt.search.spec import AreaSpec, SearchSpec, StudySpec, check_study_name, read_spec
 
 QUICKSTART = Path(__file__).parents[2] / "studies" / "quickstart.toml"
 
@@ -108,6 +110,49 @@ def test_unknown_names_are_found(tmp_path: Path, old: str, new: str, sentence: s
     spec = read_spec(written(tmp_path, MINIMAL.replace(old, new)))
     with pytest.raises(InputError, match=sentence):
         check_names(spec)
+
+
+def test_specs_in_python() -> None:
+    """Pairs and lists are taken as ranges and choices, as a file's are; the ``repr`` is a call."""
+    spec = StudySpec(
+        "mine",
+        "bert-large",
+        "tpuv4-ici-flat",
+        64,
+        256,
+        tensor_parallel=[1, 2],  # type: ignore[arg-type]
+        space=Space(num_tc=(1, 64), pe_vc=PowerRange(2, 8), hbm_gib=[32, 80]),  # type: ignore[arg-type]
+    )
+    assert spec.space.num_tc == PowerRange(1, 64)
+    assert (spec.tensor_parallel, spec.space.hbm_gib) == ((1, 2), (32, 80))
+    assert eval(repr(spec)) == spec
+    assert "\n" not in repr(spec) and "sequence_parallel" not in repr(spec)
+    assert from_json(to_json(spec), StudySpec, "spec") == spec
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "sentence"),
+    [
+        (Space, {"num_tc": (3, 8)}, "num_tc of the space .*power of two"),
+        (Space, {"num_tc": (1, 2, 4)}, "num_tc of the space .*length 2"),
+        (Space, {"hbm_gib": 32}, "hbm_gib of the space .*Expected `array`"),
+        (Space, {"recompute": ("ful",)}, "recompute of the space.*Did you mean 'full'"),
+        (Space, {"pe_vc": "pe_y"}, "pe_vc of the space.*'pe_x'"),
+        (SearchSpec, {"sampler": "tpr"}, "sampler of the search.*'tpe'"),
+        (SearchSpec, {"trials": "many"}, "trials of the search .*Expected `int`"),
+        (AreaSpec, {"max_mm2": "large"}, "max_mm2 of the area .*Expected `float"),
+        (StudySpec, {"devices": "8"}, "devices of the study .*Expected `int`"),
+        (StudySpec, {"space": Space}, "space of the study is not valid"),
+    ],
+)
+def test_mistakes_in_python_are_named(kind: Any, change: dict[str, Any], sentence: str) -> None:
+    """A value of the wrong type or outside its range is refused where the spec is made."""
+    required: dict[str, Any] = {}
+    if kind is StudySpec:
+        required = {"name": "a", "model": "b", "cluster": "c", "devices": 8, "global_batch": 64}
+    with pytest.raises(InputError, match=sentence) as caught:
+        kind(**(required | change))
+    assert "\n" not in str(caught.value)
 
 
 def test_missing_file(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import zlib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,17 +16,26 @@ from sqlalchemy import update
 import phaze_opt.search.study as study_module
 from phaze_opt.codec import to_json
 from phaze_opt.errors import ConflictError, InputError, NotFoundError
-from phaze_opt.search.results import best_to_json_dict, summary_to_json_dict, trial_to_json_dict
-from phaze_opt.search.spec import SearchSpec
+from phaze_opt.evaluation import Evaluation
+from phaze_opt.search.results import (
+    StudySummary,
+    best_to_json_dict,
+    summary_to_json_dict,
+    trial_to_json_dict,
+)
+from phaze_opt.search.space import Space
+from phaze_opt.search.spec import SearchSpec, StudySpec
 from phaze_opt.search.store.storage import open_storage
 from phaze_opt.search.store.studies import study_uids
 from phaze_opt.search.store.tables import StudyRow, WorkloadRow
-from phaze_opt.search.study import Study, create_study, load_study
+from phaze_opt.search.store.tickets import TicketOffice
+from phaze_opt.search.study import Study, create_study, list_summaries, load_study
 from tests.search.fakes import (
     COUNT_VARIABLE,
     TOY,
     failing_evaluator,
     reopened,
+    toy_evaluator,
     toy_spec,
     toy_study,
 )
@@ -237,6 +247,72 @@ def test_errors_of_the_caller_are_the_caller_s(sqlite_url: str) -> None:
     assert study.run(5).counts.done == 5
 
 
+def test_the_target_is_steady(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While trials end, also failed ones, a study is said to want the same number of trials."""
+    study = toy_study(sqlite_url)
+    assert study.summary().target == 20
+    seen: list[StudySummary] = []
+
+    def watched(change: Callable[..., bool]) -> Callable[..., bool]:
+        def look_and_change(office: TicketOffice, *arguments: Any) -> bool:
+            seen.append(study.summary())
+            result = change(office, *arguments)
+            seen.append(study.summary())
+            return result
+
+        return look_and_change
+
+    monkeypatch.setattr(TicketOffice, "finish", watched(TicketOffice.finish))
+    monkeypatch.setattr(TicketOffice, "fail", watched(TicketOffice.fail))
+    study.evaluator = failing_evaluator
+    study.run(7)
+    study.evaluator = toy_evaluator
+    study.run(7)
+    assert {summary.trials["failed"] for summary in seen} == {0, 1}
+    assert {summary.target for summary in seen} == {7}
+    assert all(summary.trials["complete"] + summary.left <= 7 for summary in seen)
+    assert "7 of 7 trials" in repr(study.summary())
+    study.run(9)
+    assert list_summaries(study.storage)[0][0].target == study.summary().target == 9
+
+
+def test_the_target_is_that_of_the_last_run(sqlite_url: str) -> None:
+    """A run for fewer trials lowers the target, unless others still run for more."""
+    office = toy_study(sqlite_url).office()
+    office.set_target(30)
+    office.set_target(10)
+    assert office.target() == 10
+    office.issue(20)
+    ticket = office.claim("me", 20)
+    assert ticket is not None
+    office.set_target(15)
+    office.set_target(5)
+    assert office.target() == 15
+    office.finish(ticket)
+    office.set_target(5)
+    assert office.target() == 5
+
+
+def test_a_stopping_study_is_not_running(sqlite_url: str) -> None:
+    """From the request on no time is left; when the last trial has ended it is stopped."""
+    study = toy_study(sqlite_url)
+    during: list[StudySummary] = []
+
+    def stopped_evaluator(*arguments: Any) -> Evaluation:
+        if arguments[1].num_tc != 8:
+            study.stop()
+            during.append(study.summary())
+        return toy_evaluator(*arguments)
+
+    study.evaluator = stopped_evaluator
+    outcome = study.run()
+    assert outcome.is_stopped and outcome.counts.done < 20
+    assert [(each.state, each.left_s) for each in during] == [("stopping", None)]
+    after = study.summary()
+    assert (after.state, after.left_s) == ("stopped", None)
+    assert after.run_command == "phaze-opt study run toy"
+
+
 def test_stop_ends_a_run_and_a_new_run_goes_on(sqlite_url: str) -> None:
     """Workers begin nothing after a stop; running again takes it back."""
     study = toy_study(sqlite_url)
@@ -300,6 +376,26 @@ def test_hostile_workloads_are_refused(sqlite_url: str, body: bytes) -> None:
         session.execute(update(WorkloadRow).values(body=body))
     with pytest.raises(InputError, match="stored workload"):
         study.run(1)
+
+
+def test_a_study_from_python_prints_as_on_the_command_line(tmp_path: Path) -> None:
+    """A spec in a few lines becomes a study; its objects are one line each, and print as tables."""
+    spec = StudySpec("mine", "toy", "tpuv4-ici-flat", 8, 64, space=Space(num_tc=(1, 64)))
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    study = create_study(spec, url, workload=TOY)
+    study.evaluator = toy_evaluator
+    assert repr(study) == f"Study('mine', {url!r})"
+    assert str(study.run(6)) == "6 of 6 trials complete"
+    best = load_study("mine", url).best()
+    assert best is not None and best.evaluation is not None
+    trial = study.trials()[best.number]
+    value = f"{best.evaluation.throughput_samples_per_s:,.0f} samples/s"
+    assert repr(best).startswith(f"BestDesign(trial {best.number}, {value}, DesignPoint(num_tc=")
+    assert repr(trial).startswith(f"TrialRecord({best.number}, feasible, {value}, DesignPoint(")
+    for each in (study, best, trial, study.summary()):
+        assert "\n" not in repr(each)
+    for table, words in ((best, "throughput"), (study, "6 of 6 complete")):
+        assert words in str(table) and "\n" in str(table)
 
 
 def test_hash_ignores_the_name_only(sqlite_url: str) -> None:
