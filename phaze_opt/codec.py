@@ -93,7 +93,8 @@ def convert_fields(value: Any, what: str) -> None:
     InputError
         If a field has the wrong type or is none of the allowed words.
     """
-    for name, kind in _field_types(type(value)).items():
+    dataclass: Any = type(value)
+    for name, kind in _field_types(dataclass).items():
         place = f"{name} of the {what}"
         try:
             plain = to_builtins(getattr(value, name))
