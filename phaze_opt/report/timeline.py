@@ -7,7 +7,7 @@ from pathlib import Path
 
 from phaze_opt.placement.describe import placement_replay
 from phaze_opt.placement.pipeline import Replay
-from phaze_opt.placement.placement_problem import ChunkWork, Placement, Stage
+from phaze_opt.placement.placement_problem import Placement, Stage
 from phaze_opt.scheduling.perfetto import Event, name_event, slice_event, write_events
 
 _PROCESS = 1
@@ -31,8 +31,9 @@ def timeline_events(placement: Placement) -> list[Event]:
 
     A stage's lane shows the forward, recompute and backward of every microbatch as the event
     replay has them, with receives in the pass that waits for them; after its last backward the
-    exposed gradient synchronisation and the optimizer step. The last event of all lanes ends with
-    the batch.
+    exposed gradient synchronisation and the optimizer step. A gather of the weights once per batch
+    stands before the first forward, or after the optimizer step where nothing hides it. The last
+    event of all lanes ends with the batch.
     """
     done = placement_replay(placement)
     degrees = f"{placement.pipeline}x{placement.data}x{placement.tensor}"
@@ -52,7 +53,9 @@ def timeline_events(placement: Placement) -> list[Event]:
 
 
 def _microbatch_slices(done: Replay, index: int, stage: Stage) -> Iterator[_Slice]:
-    """Yield what a stage does for every microbatch on each of its chunks."""
+    """Yield the gather before a stage's first forward, and its work on every microbatch."""
+    gathered_s = min(stage.work[0].head_s, float(done.forward_start_s[0, index, 0]))
+    yield "parameter gather", (0.0, gathered_s), {}
     for chunk, work in enumerate(stage.work):
         starts_s = zip(
             done.forward_start_s[chunk, index].tolist(),
@@ -60,29 +63,22 @@ def _microbatch_slices(done: Replay, index: int, stage: Stage) -> Iterator[_Slic
             strict=True,
         )
         for microbatch, (forward_s, backward_s) in enumerate(starts_s):
+            recomputed_s = backward_s + work.recompute_s
+            # The first microbatch's gradients are not added to any others.
+            saving_s = 0.0 if microbatch else work.first_saving_s
             args: Event = {"microbatch": microbatch, "chunk": chunk}
-            for kind, span_s in _spans(work, forward_s, backward_s):
-                yield kind, span_s, args
+            yield "forward", (forward_s, forward_s + work.forward_s), args
+            yield "recompute", (backward_s, recomputed_s), args
+            yield "backward", (recomputed_s, backward_s + work.backward_s - saving_s), args
 
 
-def _spans(
-    work: ChunkWork, forward_s: float, backward_s: float
-) -> list[tuple[str, tuple[float, float]]]:
-    """Return the three parts of one microbatch, which start at these times."""
-    recomputed_s = backward_s + work.recompute_s
-    return [
-        ("forward", (forward_s, forward_s + work.forward_s)),
-        ("recompute", (backward_s, recomputed_s)),
-        ("backward", (recomputed_s, backward_s + work.backward_s)),
-    ]
-
-
-def _final_slices(done: Replay, index: int, stage: Stage) -> list[_Slice]:
-    """Return what a stage does once per batch, behind its last backward."""
-    finish_s = float(done.finish_s[index])
-    synchronised_s = finish_s + stage.synchronisation_s
-    stepped_s = finish_s + (stage.synchronisation_s + stage.optimizer_s)
-    return [
-        ("gradient synchronisation", (finish_s, synchronised_s), {}),
-        ("optimizer", (synchronised_s, stepped_s), {}),
-    ]
+def _final_slices(done: Replay, index: int, stage: Stage) -> Iterator[_Slice]:
+    """Yield the work of a stage once per batch, after its last backward."""
+    end_s = float(done.finish_s[index])
+    for kind, seconds in (
+        ("gradient synchronisation", stage.synchronisation_s),
+        ("optimizer", stage.optimizer_s),
+        ("parameter gather", stage.gather_s),
+    ):
+        yield kind, (end_s, end_s + seconds), {}
+        end_s += seconds

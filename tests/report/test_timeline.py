@@ -52,13 +52,19 @@ def check(placement: Placement) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(problems(), st.sampled_from(["1f1b", "gpipe"]))
+@given(
+    problems(),
+    st.sampled_from(["1f1b", "gpipe"]),
+    st.integers(0, 3),
+    st.sampled_from(["none", "data"]),
+)
 def test_a_lane_does_one_thing_at_a_time(
-    problem: PlacementProblem, schedule: PipelineScheduleName
+    problem: PlacementProblem, schedule: PipelineScheduleName, zero: int, overlap: str
 ) -> None:
-    """No two slices of a stage overlap; the last of it ends with the replay, of all the batch."""
+    """No two slices of a stage overlap; its last one ends with the replay, one with the batch."""
+    options = {"pipeline_schedule": schedule, "zero": zero, "overlap": overlap}
     try:
-        placement = solve_placement(with_options(problem, pipeline_schedule=schedule))
+        placement = solve_placement(with_options(problem, **options))
     except InfeasibleError:
         return
     check(placement)
