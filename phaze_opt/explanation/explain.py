@@ -11,7 +11,7 @@ from phaze_opt.costed_point import CostedPoint, Placing, Point, cost_point
 from phaze_opt.evaluation import Evaluation, evaluation_to_json_dict, place_point
 from phaze_opt.explanation.binding import PassBinding, bind_pass
 from phaze_opt.explanation.fixes import Fix, LoadWorkload, fixes
-from phaze_opt.explanation.gains import Gain, gains, try_changes
+from phaze_opt.explanation.gains import Gain, changes, gains, more_overlap, try_changes
 from phaze_opt.explanation.stage import (
     LayerBinding,
     MemoryUse,
@@ -50,6 +50,9 @@ class Explanation:
         and number of replicas; empty where degrees were given.
     gains
         What a tenth more of each resource brings; empty if infeasible.
+    overlap_gains
+        What more communication beside compute brings; empty if infeasible, or if all of it is
+        there already.
     fixes
         What would make it fit; empty if it does.
     """
@@ -60,6 +63,7 @@ class Explanation:
     memory: MemoryUse | None
     searched_tensor: tuple[int, ...]
     gains: tuple[Gain, ...]
+    overlap_gains: tuple[Gain, ...]
     fixes: tuple[Fix, ...]
 
 
@@ -134,7 +138,8 @@ def explain_point(point: Point, load: LoadWorkload, schedules: ScheduleCache) ->
     """
     costed = cost_point(point, schedules)
     evaluation = place_point(costed)
-    tried = try_changes(point, schedules)
+    tried = try_changes(changes(point), schedules)
+    overlaps = try_changes(more_overlap(point), schedules)
     placement = evaluation.placement
     width = max(costed.costs) if placement is None else placement.tensor
     cost = costed.costs[width]
@@ -150,7 +155,7 @@ def explain_point(point: Point, load: LoadWorkload, schedules: ScheduleCache) ->
     stage = None
     if placement is not None:
         names = {name: cost.layers[index].name for name, index in cost.variant.nodes}
-        stage = stage_time(placement, names, layers)
+        stage = stage_time(placement, names, layers, cost)
     return Explanation(
         evaluation=evaluation,
         layers=layers,
@@ -158,6 +163,7 @@ def explain_point(point: Point, load: LoadWorkload, schedules: ScheduleCache) ->
         memory=_memory(point, costed, evaluation),
         searched_tensor=tuple(sorted(costed.costs)) if costed.degrees is None else (),
         gains=gains(tried, evaluation),
+        overlap_gains=gains(overlaps, evaluation),
         fixes=() if evaluation.feasible else fixes(point, evaluation, load, schedules),
     )
 
@@ -211,6 +217,7 @@ def explanation_to_json_dict(explanation: Explanation) -> dict[str, Any]:
         plain["memory"] = to_builtins(explanation.memory) | {"excess_bytes": excess_bytes}
     plain["searched_tensor"] = list(explanation.searched_tensor)
     plain["gains"] = list(to_builtins(explanation.gains))
+    plain["overlap_gains"] = list(to_builtins(explanation.overlap_gains))
     plain["fixes"] = list(to_builtins(explanation.fixes))
     return plain
 

@@ -6,7 +6,7 @@ placement, and with the placement that is then the fastest.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from phaze_opt.costed_point import CostedPoint, Point, cost_point
@@ -15,6 +15,7 @@ from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.layer_passes import ScheduleCache
 from phaze_opt.network.cluster import NetworkLevel
 from phaze_opt.placement.solve_placement import place_again
+from phaze_opt.training import Overlap
 
 MORE = 1.1
 """How much of a resource is tried; of what should be small (overhead, latency) a tenth less."""
@@ -31,9 +32,10 @@ class Gain:
         ``compute`` (rate of the PE arrays), ``lanes`` (rate of the vector lanes), ``clock`` (of
         the chip: arrays, lanes, L2 and GLB), ``glb`` and ``hbm`` (bandwidth), ``hbm_size``,
         ``link_0``, ``link_1``, … (bandwidth of a network level, innermost first),
-        ``network_latency`` (of all levels), ``overhead`` (per operator).
+        ``network_latency`` (of all levels), ``overhead`` (per operator); ``overlap_data`` and
+        ``overlap_all`` for more communication beside compute, see `phaze_opt.training.Training`.
     factor
-        What it was multiplied by.
+        What it was multiplied by; 1 for overlap.
     feasible
         False only if a power limit stands in the way.
     throughput_gain
@@ -72,19 +74,21 @@ class TriedChange:
     costed: CostedPoint
 
 
-def try_changes(point: Point, cache: ScheduleCache) -> tuple[TriedChange, ...]:
-    """Estimate and schedule the layers with more of every resource.
+def try_changes(
+    changed: Iterable[tuple[str, float, Point]], cache: ScheduleCache
+) -> tuple[TriedChange, ...]:
+    """Estimate and schedule the layers of changed points.
 
     Parameters
     ----------
-    point
-        As it is.
+    changed
+        From `changes` or `more_overlap`.
     cache
         Schedules by content; solved ones are added.
     """
     return tuple(
-        TriedChange(resource, factor, cost_point(changed, cache))
-        for resource, factor, changed in changes(point)
+        TriedChange(resource, factor, cost_point(point, cache))
+        for resource, factor, point in changed
     )
 
 
@@ -147,6 +151,18 @@ def changes(point: Point) -> Iterator[tuple[str, float, Point]]:
         calibration = replace(chip.calibration, operator_overhead_s=less_s)
         quicker = replace(chip, calibration=calibration)
         yield "overhead", LESS, replace(point, accelerator=quicker)
+
+
+def more_overlap(point: Point) -> Iterator[tuple[str, float, Point]]:
+    """Yield the point with more communication beside compute, as ``changes`` does resources."""
+    further: dict[Overlap, tuple[Overlap, ...]] = {
+        "none": ("data", "all"),
+        "data": ("all",),
+        "all": (),
+    }
+    for overlap in further[point.training.overlap]:
+        training = replace(point.training, overlap=overlap)
+        yield f"overlap_{overlap}", 1.0, replace(point, training=training)
 
 
 def _with_clock(chip: Accelerator, factor: float) -> Accelerator:

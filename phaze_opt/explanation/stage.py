@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from phaze_opt.explanation.binding import PassBinding
-from phaze_opt.placement.placement_problem import Placement, StageMemory
+from phaze_opt.hardware.energy import energy_constants
+from phaze_opt.layer_costs import WidthCost
+from phaze_opt.placement.placement_problem import (
+    Communication,
+    Placement,
+    StageMemory,
+)
+from phaze_opt.units import J_PER_PJ
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,8 @@ class StageTime:
         communication in the tensor-parallel group, which is ``tensor_collectives``: as much of it
         as no other operator hides. ``recompute`` has its own communication in it. The other kinds
         are those of `phaze_opt.placement.placement_problem.Placement`.
+    communication
+        How much of each kind runs beside compute, and how much does not.
     """
 
     stage: int
@@ -45,6 +54,7 @@ class StageTime:
     load_s: float
     microbatches: int
     parts_s: Mapping[str, float]
+    communication: tuple[Communication, ...]
 
 
 @dataclass(frozen=True)
@@ -103,6 +113,7 @@ def stage_time(
     placement: Placement,
     names: Mapping[str, str],
     layers: tuple[LayerBinding, ...],
+    cost: WidthCost,
 ) -> StageTime:
     """Say where the time goes on the stage with the largest load.
 
@@ -114,6 +125,8 @@ def stage_time(
         Distinct layer by instance (``block.7`` is a ``block``).
     layers
         What binds the distinct layers.
+    cost
+        Of all layers at the placement's width.
     """
     loads_s = [stage.load_s for stage in placement.stages]
     busiest = loads_s.index(max(loads_s))
@@ -128,6 +141,18 @@ def stage_time(
     for kind, collectives_s in collectives.items():
         parts_s[kind] -= placement.microbatches * collectives_s
     parts_s["tensor_collectives"] = placement.microbatches * sum(collectives.values())
+    held = {instance: names[instance] for instance in stage.layers}
+    costs = [layer for layer in cost.chain if layer.name in held]
+    joules = {layer.name: layer.energy_by_level_j["network"] for layer in cost.layers}
+    price_j = energy_constants().network_pj_per_byte * J_PER_PJ
+    network_s = sum(la.forward_link_s + la.backward_link_s + la.recompute_link_s for la in costs)
+    again_s = sum(0.0 if la.recompute is None else la.recompute.collectives_s for la in own)
+    tensor = Communication(
+        kind="tensor_collectives",
+        total_s=placement.microbatches * network_s,
+        exposed_s=placement.microbatches * (sum(collectives.values()) + again_s),
+        sent_bytes=placement.microbatches * sum(joules[name] for name in held.values()) / price_j,
+    )
     return StageTime(
         stage=busiest,
         stages=len(placement.stages),
@@ -135,4 +160,5 @@ def stage_time(
         load_s=stage.load_s,
         microbatches=placement.microbatches,
         parts_s=parts_s,
+        communication=(tensor, *stage.communication),
     )

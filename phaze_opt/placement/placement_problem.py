@@ -132,7 +132,9 @@ class Misfit:
         return self.memory.total - self.usable_bytes
 
 
-CommunicationKind = Literal["transfer", "gradient_synchronisation", "parameter_gather"]
+CommunicationKind = Literal[
+    "transfer", "gradient_synchronisation", "parameter_gather", "tensor_collectives"
+]
 
 
 @dataclass(frozen=True)
@@ -142,8 +144,8 @@ class Communication:
     Attributes
     ----------
     kind
-        ``transfer`` (activations and gradients that the stage receives), ``parameter_gather`` or
-        ``gradient_synchronisation``.
+        ``transfer`` (activations and gradients that the stage receives), ``parameter_gather``,
+        ``gradient_synchronisation``, or ``tensor_collectives`` (of the layers, in explanations).
     total_s, exposed_s
         Seconds on the network, and those by which they make the stage take longer.
     sent_bytes

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from phaze_opt.costed_point import Point, cost_point
 from phaze_opt.estimator.estimate import RESOURCES
 from phaze_opt.explanation.binding import bind_pass, critical_path
-from phaze_opt.explanation.gains import LESS, MORE, try_changes
+from phaze_opt.explanation.gains import LESS, MORE, changes, try_changes
 from phaze_opt.hardware.accelerator import Accelerator, Calibration
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.scheduling.schedule_problem import ScheduledOperator
@@ -62,7 +62,7 @@ def test_more_of_what_binds_saves_its_share_and_of_another_nothing(
     assert len(binding.critical_path) == 3
     assert {step.bound_by for step in binding.critical_path} == {resource}
     before_s = binding.makespan_s
-    for trial in try_changes(point, {}):
+    for trial in try_changes(changes(point), {}):
         after_s = trial.costed.costs[2].passes[0].forward.schedule.makespan_s
         saving = 1.0 - after_s / before_s
         if trial.resource in OF_GAIN:
@@ -146,7 +146,7 @@ def test_shares_are_the_derivatives_of_the_makespan(
     workload = tiny(microbatch=2, tensor=2)
     point = Point(workload, chip, network(2), Training(8, 2), (1, 1, 2))
     before = cost_point(point, {}).costs[2].passes
-    for trial in try_changes(point, {}):
+    for trial in try_changes(changes(point), {}):
         if trial.resource not in OF_GAIN:
             continue
         for old, new in zip(before, trial.costed.costs[2].passes, strict=True):
@@ -194,7 +194,7 @@ def test_on_a_stream_a_tenth_more_saves_at_most_its_share(
     point = point_of(operators, chip)
     binding = bind_pass(passes_of(point).forward, chip)
     assert sum(map(binding.share, RESOURCES)) == pytest.approx(1.0)
-    for trial in try_changes(point, {}):
+    for trial in try_changes(changes(point), {}):
         after_s = trial.costed.costs[2].passes[0].forward.schedule.makespan_s
         if trial.resource in OF_GAIN:
             share = binding.share(OF_GAIN[trial.resource])

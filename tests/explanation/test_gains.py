@@ -8,7 +8,8 @@ import pytest
 
 from phaze_opt.costed_point import Placing, Point, cost_point
 from phaze_opt.evaluation import Evaluation, place_point
-from phaze_opt.explanation.gains import LESS, MORE, Gain, changes, gains, try_changes
+from phaze_opt.explanation.explain import explain_point
+from phaze_opt.explanation.gains import LESS, MORE, Gain, changes, gains, more_overlap, try_changes
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.cluster import load_cluster
@@ -36,7 +37,7 @@ def run(
     cache: dict[str, Schedule] = {}
     costed = cost_point(point, cache)
     base = place_point(costed)
-    return point, base, gains(try_changes(point, cache), base)
+    return point, base, gains(try_changes(changes(point), cache), base)
 
 
 PLACEMENTS: list[tuple[Placing, dict[str, Any]]] = [
@@ -133,4 +134,33 @@ def test_nothing_is_gained_from_what_does_not_fit() -> None:
         Training(16, 1),
     )
     costed = cost_point(point, {})
-    assert gains(try_changes(point, {}), place_point(costed)) == ()
+    assert gains(try_changes(changes(point), {}), place_point(costed)) == ()
+
+
+def test_more_overlap_is_tried_by_evaluating_with_it() -> None:
+    """Each further kind of overlap gives what an evaluation with it gives."""
+    point, base, _ = run((1, 4, 4), overlap="none", zero=3)
+    found = gains(try_changes(more_overlap(point), {}), base)
+    assert {gain.resource for gain in found} == {"overlap_data", "overlap_all"}
+    by_resource = {gain.resource: gain for gain in found}
+    for resource, _, changed in more_overlap(point):
+        after = evaluated(changed)
+        assert after.time_per_batch_s == by_resource[resource].time_per_batch_s
+        assert by_resource[resource].throughput_gain > 0.0
+    everything, _, _ = run((1, 4, 4), overlap="all")
+    assert list(more_overlap(everything)) == []
+
+
+def test_the_explanation_says_what_is_hidden() -> None:
+    """Nothing is hidden twice, and more is hidden with more overlap."""
+    hidden: list[float] = []
+    for overlap in ("none", "data", "all"):
+        point, _, _ = run((2, 2, 4), overlap=overlap)
+        stage = explain_point(point, tiny, {}).stage
+        assert stage is not None
+        by_kind = {each.kind: each for each in stage.communication}
+        assert set(by_kind) == {"tensor_collectives", "transfer", "gradient_synchronisation"}
+        assert all(each.hidden_s >= -1e-12 for each in stage.communication)
+        assert all(each.sent_bytes > 0.0 for each in stage.communication)
+        hidden.append(sum(each.hidden_s for each in stage.communication))
+    assert hidden[0] < hidden[1] < hidden[2]
