@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from phaze_opt.evaluation import Evaluation
 from phaze_opt.search.frozen import Baseline, ResolvedStudy
-from phaze_opt.search.objective import Metrics, evaluation_key, metrics_of
+from phaze_opt.search.objective import evaluation_key
 from phaze_opt.search.ordering import best_of
 from phaze_opt.search.space import DesignPoint, point_of_accelerator, training_choices
 from phaze_opt.search.store.caches import find_evaluations
 from phaze_opt.search.store.storage import Storage
+from phaze_opt.search.trials import Metrics, metrics_of
 from phaze_opt.training import Training
 
 

@@ -13,7 +13,6 @@ from phaze_opt.search.baselines import evaluate_baselines, find_baselines
 from phaze_opt.search.frozen import Baseline
 from phaze_opt.search.objective import Evaluator, Objective
 from phaze_opt.search.processes import StopNow, StopSignals, WorkerJob, run_processes
-from phaze_opt.search.results import check_study
 from phaze_opt.search.space import contains, params_of
 from phaze_opt.search.store.caches import EvaluationCache, ScheduleCache
 from phaze_opt.search.store.failures import patiently
@@ -21,6 +20,7 @@ from phaze_opt.search.store.leases import LeaseKeeper, expire_dead_workers, new_
 from phaze_opt.search.store.storage import open_storage
 from phaze_opt.search.store.stored_study import StoredStudy, find_study
 from phaze_opt.search.store.tickets import TicketCounts
+from phaze_opt.search.trials import check_study
 from phaze_opt.search.worker import TrialCallback, Worker
 from phaze_opt.training import Training
 

@@ -14,14 +14,14 @@ from optuna.trial import FrozenTrial, TrialState
 
 from phaze_opt.errors import InputError, NotFoundError, PhazeError
 from phaze_opt.search.frozen import ResolvedStudy
-from phaze_opt.search.objective import Metrics, Objective, metrics_to_plain
+from phaze_opt.search.objective import Objective
 from phaze_opt.search.processes import StopNow, StopSignals
-from phaze_opt.search.results import METRICS_KEY, trial_cost
 from phaze_opt.search.samplers import sampler_for
 from phaze_opt.search.space import Space, distributions, params_of, point_of
 from phaze_opt.search.store.failures import DatabaseError, database_errors, patiently
 from phaze_opt.search.store.storage import Storage
 from phaze_opt.search.store.tickets import MAX_ATTEMPTS, Ticket, TicketOffice
+from phaze_opt.search.trials import METRICS_KEY, Metrics, metrics_to_plain, trial_cost
 
 if TYPE_CHECKING:
     from optuna.study import Study
