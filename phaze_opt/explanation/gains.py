@@ -62,7 +62,7 @@ class Gain:
 def degrees_text(evaluation: Evaluation) -> str | None:
     """Write the degrees of an evaluation as ``PPxDPxTP``; ``None`` without a placement."""
     placed = evaluation.placement
-    return None if placed is None else f"{placed.pipeline}x{placed.data}x{placed.tensor}"
+    return None if placed is None else placed.degrees_text
 
 
 @dataclass(frozen=True, eq=False)

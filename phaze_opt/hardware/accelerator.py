@@ -9,6 +9,7 @@ from functools import cache
 from phaze_opt.codec import data_table
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.area import AREA_FIELDS, AreaModel, area_constants, area_of_arrays_mm2
+from phaze_opt.printing import PrintsAsTables, short_repr
 from phaze_opt.units import GIB, KIB, MM2_PER_UM2
 
 L2_BYTES_PER_PE = 16
@@ -23,7 +24,7 @@ def default_l2_bytes(processing_elements: int) -> int:
     return max(KIB, L2_BYTES_PER_PE * processing_elements)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Calibration:
     """Properties of a chip that are measured once and hold for every operator and every model.
 
@@ -55,9 +56,12 @@ class Calibration:
     tile_overhead_cycles: float | None = None
     collective_core_share: float = 0.0
 
+    def __repr__(self) -> str:
+        return short_repr(self)
 
-@dataclass(frozen=True)
-class Accelerator:
+
+@dataclass(frozen=True, repr=False)
+class Accelerator(PrintsAsTables, tables="phaze_opt.report.tables:accelerator_tables"):
     """A chip of identical tensor cores and vector cores around a global buffer and an HBM.
 
     Attributes
@@ -116,6 +120,13 @@ class Accelerator:
                 continue
             if not (math.isfinite(value) and value > 0):
                 raise InputError(f"{entry.name} is {value}, but it must be positive and finite.")
+
+    def __repr__(self) -> str:
+        rule = {
+            "l2_tc_bytes": default_l2_bytes(self.pe_x * self.pe_y),
+            "l2_vc_bytes": default_l2_bytes(self.pe_vc),
+        }
+        return short_repr(self, {name for name in rule if getattr(self, name) == rule[name]})
 
     @property
     def area_mm2(self) -> float:

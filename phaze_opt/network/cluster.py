@@ -10,6 +10,7 @@ from typing import Literal
 
 from phaze_opt.codec import data_table, from_builtins, read_toml_file
 from phaze_opt.errors import InputError, unknown_name
+from phaze_opt.printing import PrintsAsTables
 
 Topology = Literal["switch", "ring", "torus"]
 
@@ -80,8 +81,8 @@ class NetworkLevel:
         return self.sustained_bytes_per_s / (2 * max(1, len(self.axes)))
 
 
-@dataclass(frozen=True)
-class Cluster:
+@dataclass(frozen=True, repr=False)
+class Cluster(PrintsAsTables, tables="phaze_opt.report.tables:cluster_tables"):
     """Identical devices joined by levels of network.
 
     Attributes
@@ -109,6 +110,10 @@ class Cluster:
                 f"devices is {self.devices}, but the network of {self.name!r} joins at most "
                 f"{self.reach:.0f}."
             )
+
+    def __repr__(self) -> str:
+        levels = " / ".join(level.topology for level in self.levels)
+        return f"Cluster({self.name!r}, {self.devices:,} devices, {levels})"
 
     @property
     def reach(self) -> float:
