@@ -138,13 +138,13 @@ def run_study(
 def worker_main(
     name: str, total: int, lease_s: float, evaluator: Evaluator, stop: StopSignals
 ) -> None:
-    """Open the storage named by the environment, and be one worker of a study."""
+    """Open the storage that the environment names, and work on a study as one worker."""
     study = patiently(lambda: find_study(name, open_storage()))
     _work_on(_Run(study, evaluator, total, lease_s, stop), lambda number, metrics: None)
 
 
 def _start_workers(run: _Run, workers: int, report: Callable[[], None]) -> None:
-    """Be the one worker, or start several processes and wait for their end."""
+    """Work in this process, or start several processes and wait for their end."""
     if workers == 1:
         _work_on(run, lambda number, metrics: report())
         return
@@ -153,7 +153,7 @@ def _start_workers(run: _Run, workers: int, report: Callable[[], None]) -> None:
 
 
 def _work_on(run: _Run, on_trial: TrialCallback) -> None:
-    """Be one worker of a study until it is done."""
+    """Work on a study as one worker until it is done."""
     worker = patiently(partial(_new_worker, run))
     with LeaseKeeper([worker.office, worker.objective.evaluations], worker.token, run.lease_s):
         worker.work(run.total, run.stop, on_trial)
