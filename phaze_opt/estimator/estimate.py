@@ -57,6 +57,12 @@ class ModeEstimate:
         """Dynamic energy of one execution, all levels together."""
         return np.asarray(self.energy_by_level_j.sum(axis=-1))
 
+    @property
+    def busy_s(self) -> FloatArray:
+        """Time of the resource that is busy longest: latency without the constant per operator."""
+        busy = [self.tc_s, self.vc_s, self.glb_s, self.hbm_s, self.link_s]
+        return np.asarray(np.maximum.reduce(busy))
+
     def binding_index(self) -> IntArray:
         """Return what binds each operator, as indices into `RESOURCES`."""
         busy = np.stack([self.tc_s, self.vc_s, self.glb_s, self.hbm_s, self.link_s])
@@ -207,7 +213,8 @@ def estimate_mode(
     link_s, sent_bytes = communication
     clock_hz = chip_column(accelerators, "sustained_clock_hz")
     products = gemm_table(table.gemms, accelerators, tensor_cores)
-    tc_s = table.sum_products(products[:, :, Column.ARRAY_CYCLES]) / clock_hz
+    tc_cycles = table.sum_products(products[:, :, Column.ARRAY_CYCLES])
+    tc_s = tc_cycles / chip_column(accelerators, "array_clock_hz")
     lanes = np.array(vector_cores)[:, np.newaxis] * chip_column(accelerators, "pe_vc")
     vc_cycles = vector_cycles(table.elements, table.lane_cycles, lanes)
     vc_s = table.sum_vector_works(vc_cycles) / clock_hz

@@ -167,10 +167,14 @@ def more_overlap(point: Point) -> Iterator[tuple[str, float, Point]]:
 
 def _with_clock(chip: Accelerator, factor: float) -> Accelerator:
     """Return the chip at another clock."""
-    sustained_hz = chip.calibration.sustained_clock_hz
+
+    def times_factor(clock_hz: float | None) -> float | None:
+        return None if clock_hz is None else clock_hz * factor
+
     calibration = replace(
         chip.calibration,
-        sustained_clock_hz=None if sustained_hz is None else sustained_hz * factor,
+        sustained_clock_hz=times_factor(chip.calibration.sustained_clock_hz),
+        burst_clock_hz=times_factor(chip.calibration.burst_clock_hz),
     )
     return replace(chip, clock_hz=chip.clock_hz * factor, calibration=calibration)
 

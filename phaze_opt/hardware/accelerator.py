@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 
 from phaze_opt.codec import data_table
@@ -34,7 +34,14 @@ class Calibration:
     Attributes
     ----------
     sustained_clock_hz
-        Clock under full load; ``None`` where the chip holds its nominal clock.
+        Clock under full load, once the power limit has taken hold; ``None`` where the chip holds
+        its nominal clock.
+    burst_clock_hz
+        Clock under full load before the power limit takes hold, see `phaze_opt.estimator.isolated`;
+        ``None`` where it is the sustained clock.
+    array_efficiency
+        Share of the cycles in which the PE arrays of a well-formed product work. The lanes and the
+        global buffer use all cycles.
     usable_hbm_share
         Share of the HBM that a training run may fill.
     hbm_efficiency
@@ -50,11 +57,20 @@ class Calibration:
     """
 
     sustained_clock_hz: float | None = None
+    burst_clock_hz: float | None = None
+    array_efficiency: float = 1.0
     usable_hbm_share: float = 0.94
     hbm_efficiency: float = 0.85
     operator_overhead_s: float = 1e-6
     tile_overhead_cycles: float | None = None
     collective_core_share: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.array_efficiency <= 1.0:
+            raise InputError(
+                f"array_efficiency is {self.array_efficiency}, but it must be above 0 and at most "
+                "1."
+            )
 
     def __repr__(self) -> str:
         return short_repr(self)
@@ -90,7 +106,8 @@ class Accelerator(PrintsAsTables, tables="phaze_opt.report.tables:accelerator_ta
     Raises
     ------
     InputError
-        If a number is not positive and finite.
+        If a number is not positive and finite, or the burst clock does not lie between the
+        sustained and the nominal one.
     """
 
     num_tc: int
@@ -120,6 +137,12 @@ class Accelerator(PrintsAsTables, tables="phaze_opt.report.tables:accelerator_ta
                 continue
             if not (math.isfinite(value) and value > 0):
                 raise InputError(f"{entry.name} is {value}, but it must be positive and finite.")
+        burst_hz = self.calibration.burst_clock_hz
+        if burst_hz is not None and not self.sustained_clock_hz <= burst_hz <= self.clock_hz:
+            raise InputError(
+                f"burst_clock_hz is {burst_hz:.5g}, but it must lie between the sustained clock "
+                f"({self.sustained_clock_hz:.5g}) and the nominal one ({self.clock_hz:.5g})."
+            )
 
     def __repr__(self) -> str:
         rule = {
@@ -142,6 +165,19 @@ class Accelerator(PrintsAsTables, tables="phaze_opt.report.tables:accelerator_ta
     def sustained_clock_hz(self) -> float:
         """Clock under full load."""
         return self.calibration.sustained_clock_hz or self.clock_hz
+
+    @property
+    def array_clock_hz(self) -> float:
+        """Cycles per second in which the PE arrays work under full load."""
+        return self.sustained_clock_hz * self.calibration.array_efficiency
+
+    @property
+    def in_burst(self) -> Accelerator:
+        """The chip before its power limit takes hold; the chip itself where nothing changes."""
+        burst_hz = self.calibration.burst_clock_hz
+        if burst_hz is None or burst_hz == self.sustained_clock_hz:
+            return self
+        return replace(self, calibration=replace(self.calibration, sustained_clock_hz=burst_hz))
 
     @property
     def peak_flops_per_s(self) -> float:

@@ -23,10 +23,13 @@ from phaze_opt.workload.zoo import model_names
 
 PER_CHIP = {
     "sustained_clock_hz",
+    "burst_clock_hz",
+    "array_efficiency",
     "usable_hbm_share",
     "hbm_efficiency",
     "operator_overhead_s",
     "tile_overhead_cycles",
+    "collective_core_share",
 }
 """Fields that may be calibrated for a chip: measured once, whatever runs on it."""
 
