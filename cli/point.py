@@ -30,6 +30,7 @@ _DEGREES = re.compile(r"([1-9][0-9]*)x([1-9][0-9]*)x([1-9][0-9]*)")
 
 RecomputeChoice = Literal["none", "selective", "full"]
 OptimizerChoice = Literal["sgd", "adam"]
+OverlapChoice = Literal["none", "data", "all"]
 FusionChoice = Literal["none", "elementwise", "epilogue"]
 ScheduleChoice = Literal["1f1b", "gpipe", "interleaved"]
 
@@ -56,6 +57,12 @@ class PointOptions:
         typer.Option(help="1f1b by default; interleaved with --interleave.", show_default=False),
     ] = None
     interleave: Annotated[int, typer.Option(help="Chunks of layers per pipeline stage.")] = 1
+    overlap: Annotated[
+        OverlapChoice,
+        typer.Option(
+            help="Communication beside compute: of the replicas, or also tensor-parallel."
+        ),
+    ] = "data"
     fusion: Annotated[
         FusionChoice | None,
         typer.Option(
@@ -135,6 +142,7 @@ class PointOptions:
             zero=self.zero,
             pipeline_schedule=self.pipeline_schedule or by_default,
             interleave=self.interleave,
+            overlap=self.overlap,
         )
 
     def load_workload(

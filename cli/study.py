@@ -164,7 +164,7 @@ def trials(name: NameArgument, as_json: JsonOption = False, storage: StorageOpti
 
     Example: phaze-opt study trials quickstart
     """
-    from phaze_opt.search.results import trial_to_json_dict
+    from phaze_opt.search.trials import trial_to_json_dict
 
     records = _study(name, storage).trials()
     if as_json:

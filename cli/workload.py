@@ -165,7 +165,7 @@ def _capture_user_module(
     sequence_parallel: bool,
 ) -> Workload:
     """Run the user's factory and capture what it makes."""
-    from phaze_opt.workload.capture.user_module import capture_module
+    from phaze_opt.workload.capture.user_module import capture as capture_module
 
     if tensor_parallel not in (None, [1]) or sequence_parallel:
         raise InputError(

@@ -24,7 +24,9 @@ from phaze_opt.placement.infeasible import MisfitError
 from phaze_opt.placement.memory import local_parameters
 from phaze_opt.placement.placement_problem import Misfit, Placement
 from phaze_opt.placement.solve_placement import solve_placement
+from phaze_opt.printing import PrintsAsTables
 from phaze_opt.training import OPTIMIZERS, Training
+from phaze_opt.units import format_seconds
 from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import Workload
 
@@ -32,8 +34,8 @@ COST_MODEL_VERSION = "4"
 """Changes whenever any number that `evaluate` returns does; a golden file holds that."""
 
 
-@dataclass(frozen=True)
-class Evaluation:
+@dataclass(frozen=True, repr=False)
+class Evaluation(PrintsAsTables, tables="phaze_opt.report.tables:evaluation_tables"):
     """The answer for one point, with its breakdown.
 
     Attributes
@@ -85,6 +87,15 @@ class Evaluation:
     violation: float = 0.0
     padding_samples: int = 0
     misfit: Misfit | None = None
+
+    def __repr__(self) -> str:
+        if self.placement is None or self.time_per_batch_s is None:
+            return f"Evaluation(infeasible: {self.reason})"
+        return (
+            f"Evaluation({self.throughput_samples_per_s:,.1f} samples/s, "
+            f"{format_seconds(self.time_per_batch_s)} per batch, MFU {self.mfu:.1%}, "
+            f"{self.placement.degrees_text})"
+        )
 
     @property
     def energy_j_per_batch(self) -> float:

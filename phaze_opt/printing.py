@@ -12,6 +12,7 @@ import dataclasses
 import importlib
 import json
 import sys
+from collections.abc import Container
 from typing import ClassVar
 
 
@@ -56,13 +57,15 @@ class PrintsAsTables:
         return text
 
 
-def short_repr(value: object) -> str:
+def short_repr(value: object, left_out: Container[str] = ()) -> str:
     """Write a dataclass on one line, as the call that makes it: fields with their default left out.
 
     Parameters
     ----------
     value
         An instance of a dataclass.
+    left_out
+        Further fields that are left out.
     """
     stated = []
     for field in dataclasses.fields(value):  # type: ignore[arg-type]
@@ -70,6 +73,6 @@ def short_repr(value: object) -> str:
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
         own = getattr(value, field.name)
-        if field.repr and own != default:
+        if own != default and field.name not in left_out:
             stated.append(f"{field.name}={own!r}")
     return f"{type(value).__name__}({', '.join(stated)})"

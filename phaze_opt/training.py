@@ -7,6 +7,7 @@ from typing import Literal, TypeVar
 
 from phaze_opt.arrays import IntArray
 from phaze_opt.errors import InputError
+from phaze_opt.printing import short_repr
 
 Recompute = Literal["none", "selective", "full"]
 OptimizerName = Literal["sgd", "adam"]
@@ -64,7 +65,7 @@ OPTIMIZERS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Training:
     """Options of a training run.
 
@@ -107,6 +108,9 @@ class Training:
     interleave: int = 1
     overlap: Overlap = "data"
     fused_optimizer: bool = True
+
+    def __repr__(self) -> str:
+        return short_repr(self)
 
     def __post_init__(self) -> None:
         if self.global_batch < 1:

@@ -41,9 +41,7 @@ _TILE_QUERIES, _TILE_KEYS = (
 
 
 @callee("int64(int64,int64,int64,int64,int64)")
-def _visible_tiles(
-    queries: int, keys: int, causal: int, tile_queries: int, tile_keys: int
-) -> int:
+def _visible_tiles(queries: int, keys: int, causal: int, tile_queries: int, tile_keys: int) -> int:
     """Count the tiles of one matrix of scores that its mask leaves."""
     rows, columns = ceil_div(queries, tile_queries), ceil_div(keys, tile_keys)
     if causal == 0:

@@ -65,6 +65,12 @@ class ModeEstimate:
         """Dynamic energy of one execution, all levels together."""
         return np.asarray(self.energy_by_level_j.sum(axis=-1))
 
+    @property
+    def busy_s(self) -> FloatArray:
+        """Time of the resource that is busy longest: latency without the constant per operator."""
+        busy = [self.tc_s, self.vc_s, self.glb_s, self.hbm_s, self.link_s]
+        return np.asarray(np.maximum.reduce(busy))
+
     def binding_index(self) -> IntArray:
         """Return what binds each operator, as indices into `RESOURCES`.
 
@@ -230,7 +236,7 @@ def estimate_mode(
     vc_cycles = vector_cycles(elements, lane_cycles, lanes)
     vc_s = table.sum_vector_works(vc_cycles) / clock_hz
     exposed_s = exposed_lanes_s(table, accelerators, vc_s)
-    tc_s = tc_cycles / clock_hz + exposed_s
+    tc_s = tc_cycles / chip_column(accelerators, "array_clock_hz") + exposed_s
     traffic = operator_traffic(table, accelerators, products, shares)
     glb_bytes = traffic.glb_read + traffic.glb_write
     glb_s = glb_bytes / (chip_column(accelerators, "glb_bytes_per_cycle") * clock_hz)

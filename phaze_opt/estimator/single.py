@@ -1,7 +1,7 @@
 """One operator by itself, as ``phaze-opt estimate`` shows it: time, bound, utilisation, energy.
 
-The chip's constant per operator of a stream is left out; the caller states the seconds that a
-framework adds per call.
+The chip starts at its burst clock, see `phaze_opt.estimator.isolated`. Its constant per operator of
+a stream is left out; the caller states the seconds that a framework adds per call.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.attention import visible_scores
-from phaze_opt.estimator.estimate import estimate_on_cores
 from phaze_opt.estimator.gemm_traffic import ELEMENT_BYTES
+from phaze_opt.estimator.isolated import estimate_isolated
 from phaze_opt.estimator.tensor_core import Tiling, gemm_plan
 from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.estimator.vector_core import vector_operator
@@ -43,7 +43,7 @@ class SingleEstimate:
         Resource that is busy longest: ``compute``, ``lanes``, ``glb`` or ``hbm``; ``lanes`` too
         where the tensor cores wait for them most of their time.
     utilisation
-        Time at the peak of the cores at their sustained clock, divided by ``latency_s``, in [0, 1].
+        Time at the peak of the cores at their burst clock, divided by ``latency_s``, in [0, 1].
     energy_j, energy_by_level_j
         Dynamic energy, in total and by `ENERGY_LEVELS`.
     glb_bytes, hbm_bytes
@@ -97,9 +97,10 @@ def estimate_gemm(
         write_bytes=ELEMENT_BYTES * gemm.batch * gemm.m * gemm.n,
     )
     used = _check_cores(cores, accelerator.num_tc, "tensor")
-    peak = 2.0 * used * accelerator.pe_x * accelerator.pe_y * accelerator.sustained_clock_hz
+    burst = accelerator.in_burst
+    peak = 2.0 * used * burst.pe_x * burst.pe_y * burst.sustained_clock_hz
     shape = np.array([gemm.m, gemm.n, gemm.k, gemm.batch], dtype=np.int64)
-    plan = gemm_plan(shape, accelerator, used)
+    plan = gemm_plan(shape, burst, used)
     return _single(operator, accelerator, used, gemm.flops / peak, call_overhead_s, plan)
 
 
@@ -139,7 +140,7 @@ def estimate_vector(
         write_bytes=ELEMENT_BYTES * elements,
     )
     used = _check_cores(cores, accelerator.num_vc, "vector")
-    peak = used * accelerator.pe_vc * accelerator.sustained_clock_hz
+    peak = used * accelerator.pe_vc * accelerator.in_burst.sustained_clock_hz
     return _single(operator, accelerator, used, elements * row.cycles / peak, call_overhead_s)
 
 
@@ -172,7 +173,9 @@ def estimate_attention(
     """
     operator = attention_operator(shape, backward=backward)
     used = _check_cores(cores, accelerator.num_tc, "tensor")
-    peak = 2.0 * used * accelerator.pe_x * accelerator.pe_y * accelerator.sustained_clock_hz
+    peak = (
+        2.0 * used * accelerator.pe_x * accelerator.pe_y * accelerator.in_burst.sustained_clock_hz
+    )
     useful = visible_scores(shape.scores) / shape.scores.elements
     return _single(operator, accelerator, used, operator.flops * useful / peak, call_overhead_s)
 
@@ -232,7 +235,8 @@ def _single(
             f"The call overhead is {call_overhead_s} s, but it must be finite and must not be "
             "negative."
         )
-    mode = estimate_on_cores(OperatorGraph((operator,)), accelerator, cores)
+    isolated = estimate_isolated(OperatorGraph((operator,)), accelerator, cores)
+    mode = isolated.burst
     busy_s = {
         "compute": float(mode.tc_s[0]),
         "lanes": float(mode.vc_s[0]),
@@ -240,7 +244,7 @@ def _single(
         "hbm": float(mode.hbm_s[0]),
     }
     bound = max(busy_s, key=lambda resource: busy_s[resource])
-    latency_s = busy_s[bound] + call_overhead_s
+    latency_s = float(isolated.latency_s[0]) + call_overhead_s
     if bound == "compute" and 2.0 * float(mode.exposed_lanes_s[0]) > busy_s[bound]:
         bound = "lanes"  # for which the tensor cores wait most of their time
     levels = zip(ENERGY_LEVELS, mode.energy_by_level_j[0].tolist(), strict=True)
@@ -252,7 +256,7 @@ def _single(
         energy_by_level_j=dict(levels),
         glb_bytes=float(mode.glb_s[0])
         * accelerator.glb_bytes_per_cycle
-        * accelerator.sustained_clock_hz,
+        * accelerator.in_burst.sustained_clock_hz,
         hbm_bytes=float(mode.hbm_s[0]) * accelerator.sustained_hbm_bytes_per_s,
         tiling=plan[0] if plan else None,
         further_tilings=plan[1:],

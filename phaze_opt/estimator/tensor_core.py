@@ -44,8 +44,9 @@ class Column(IntEnum):
     """
 
     ARRAY_CYCLES = 0
-    """PE array, fill and drain of every wave included. A group starts when the memory traffic of
-    the one before is done; the arrays' wait for it is included too."""
+    """PE array, fill and drain of every wave included, in cycles of `Accelerator.array_clock_hz`. A
+    group starts when the memory traffic of the one before is done; the arrays' wait for it is
+    included too."""
     GLB_READ_BYTES = 1
     """From the global buffer into the cores; a tile that two cores read counts twice."""
     GLB_WRITE_BYTES = 2
@@ -78,19 +79,25 @@ class Tiling:
 
 
 def tensor_core_pool(accelerator: Accelerator, cores: int) -> TensorCorePool:
-    """Return the pool of some tensor cores with their share of the global buffer."""
-    overhead = accelerator.calibration.tile_overhead_cycles
+    """Return the pool of some tensor cores with their share of the global buffer.
+
+    Its cycles are those in which the arrays work (`Accelerator.array_clock_hz`): memories, which
+    keep the clock, move more bytes per such cycle, and the overhead of a wave takes fewer of them.
+    """
+    efficiency = accelerator.calibration.array_efficiency
+    stated = accelerator.calibration.tile_overhead_cycles
+    overhead = accelerator.pe_x + accelerator.pe_y if stated is None else stated
     l2_rate = accelerator.l2_bytes_per_cycle
     return (
         cores,
         accelerator.pe_x,
         accelerator.pe_y,
         float(accelerator.l2_tc_bytes),
-        np.inf if l2_rate is None else float(l2_rate),
+        np.inf if l2_rate is None else l2_rate / efficiency,
         accelerator.glb_bytes * cores / accelerator.num_tc,
-        float(accelerator.glb_bytes_per_cycle),
-        accelerator.sustained_hbm_bytes_per_s / accelerator.sustained_clock_hz,
-        float(accelerator.pe_x + accelerator.pe_y) if overhead is None else float(overhead),
+        accelerator.glb_bytes_per_cycle / efficiency,
+        accelerator.sustained_hbm_bytes_per_s / accelerator.array_clock_hz,
+        overhead * efficiency,
     )
 
 

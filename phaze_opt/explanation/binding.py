@@ -110,6 +110,15 @@ class PassBinding:
         """Seconds of the critical path that communicate in the tensor-parallel group."""
         return sum(step.end_s - step.start_s for step in self.critical_path if step.collective)
 
+    @property
+    def network_s(self) -> float:
+        """The same without the chip's constant per operator."""
+        return sum(
+            step.end_s - step.start_s - step.overhead_s
+            for step in self.critical_path
+            if step.collective
+        )
+
     def share(self, resource: str) -> float:
         """Return a resource's share of the makespan; 0 of a pass that takes no time."""
         return self.bound_s[resource] / self.makespan_s if self.makespan_s > 0.0 else 0.0

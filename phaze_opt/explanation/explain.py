@@ -24,6 +24,7 @@ from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.layer_costs import LayerEvaluation
 from phaze_opt.layer_passes import LayerPasses, ScheduleCache
 from phaze_opt.network.cluster import Cluster
+from phaze_opt.printing import PrintsAsTables
 from phaze_opt.training import Training
 from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import Workload
@@ -31,8 +32,8 @@ from phaze_opt.workload.workload_file import select_variants
 from phaze_opt.workload.zoo import load_workload, names_a_shape, widths
 
 
-@dataclass(frozen=True)
-class Explanation:
+@dataclass(frozen=True, repr=False)
+class Explanation(PrintsAsTables, tables="phaze_opt.report.explanation:explanation_tables"):
     """An evaluation with its reasons.
 
     Attributes
@@ -65,6 +66,9 @@ class Explanation:
     gains: tuple[Gain, ...]
     overlap_gains: tuple[Gain, ...]
     fixes: tuple[Fix, ...]
+
+    def __repr__(self) -> str:
+        return f"Explanation({self.evaluation!r})"
 
 
 def explain(

@@ -32,8 +32,9 @@ class Gain:
         ``compute`` (rate of the PE arrays), ``lanes`` (rate of the vector lanes), ``clock`` (of
         the chip: arrays, lanes, L2 and GLB), ``glb`` and ``hbm`` (bandwidth), ``hbm_size``,
         ``link_0``, ``link_1``, … (bandwidth of a network level, innermost first),
-        ``network_latency`` (of all levels), ``overhead`` (per operator); ``overlap_data`` and
-        ``overlap_all`` for more communication beside compute, see `phaze_opt.training.Training`.
+        ``network_latency`` (of all levels, with the launch), ``overhead`` (per operator);
+        ``overlap_data`` and ``overlap_all`` for more communication beside compute, see
+        `phaze_opt.training.Training`.
     factor
         What it was multiplied by; 1 for overlap.
     feasible
@@ -62,7 +63,7 @@ class Gain:
 def degrees_text(evaluation: Evaluation) -> str | None:
     """Write the degrees of an evaluation as ``PPxDPxTP``; ``None`` without a placement."""
     placed = evaluation.placement
-    return None if placed is None else f"{placed.pipeline}x{placed.data}x{placed.tensor}"
+    return None if placed is None else placed.degrees_text
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,10 +168,14 @@ def more_overlap(point: Point) -> Iterator[tuple[str, float, Point]]:
 
 def _with_clock(chip: Accelerator, factor: float) -> Accelerator:
     """Return the chip at another clock."""
-    sustained_hz = chip.calibration.sustained_clock_hz
+
+    def times_factor(clock_hz: float | None) -> float | None:
+        return None if clock_hz is None else clock_hz * factor
+
     calibration = replace(
         chip.calibration,
-        sustained_clock_hz=None if sustained_hz is None else sustained_hz * factor,
+        sustained_clock_hz=times_factor(chip.calibration.sustained_clock_hz),
+        burst_clock_hz=times_factor(chip.calibration.burst_clock_hz),
     )
     return replace(chip, clock_hz=chip.clock_hz * factor, calibration=calibration)
 
@@ -185,6 +190,14 @@ def _network_changes(point: Point) -> Iterator[tuple[str, float, Point]]:
     for index, level in enumerate(levels):
         wider = replace(level, bandwidth_bytes_per_s=level.bandwidth_bytes_per_s * MORE)
         yield f"link_{index}", MORE, with_levels([*levels[:index], wider, *levels[index + 1 :]])
-    if any(level.latency_s > 0.0 for level in levels):
-        quicker = [replace(level, latency_s=level.latency_s * LESS) for level in levels]
+    if any(level.latency_s > 0.0 or level.launch_s > 0.0 for level in levels):
+        quicker = [
+            replace(
+                level,
+                latency_s=level.latency_s * LESS,
+                launch_s=level.launch_s * LESS,
+                in_switch_latency_s=level.in_switch_latency_s * LESS,
+            )
+            for level in levels
+        ]
         yield "network_latency", LESS, with_levels(quicker)

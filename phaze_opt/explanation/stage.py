@@ -146,11 +146,16 @@ def stage_time(
     joules = {layer.name: layer.energy_by_level_j["network"] for layer in cost.layers}
     price_j = energy_constants().network_pj_per_byte * J_PER_PJ
     network_s = sum(la.forward_link_s + la.backward_link_s + la.recompute_link_s for la in costs)
-    again_s = sum(0.0 if la.recompute is None else la.recompute.collectives_s for la in own)
     tensor = Communication(
         kind="tensor_collectives",
         total_s=placement.microbatches * network_s,
-        exposed_s=placement.microbatches * (sum(collectives.values()) + again_s),
+        exposed_s=placement.microbatches
+        * sum(
+            binding.network_s
+            for layer in own
+            for binding in (layer.forward, layer.backward, layer.recompute)
+            if binding is not None
+        ),
         sent_bytes=placement.microbatches * sum(joules[name] for name in held.values()) / price_j,
     )
     return StageTime(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 
 from phaze_opt.codec import data_table
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.area import AREA_FIELDS, AreaModel, area_constants, area_of_arrays_mm2
+from phaze_opt.printing import PrintsAsTables, short_repr
 from phaze_opt.units import GIB, KIB, MM2_PER_UM2
 
 L2_BYTES_PER_PE = 16
@@ -23,7 +24,7 @@ def default_l2_bytes(processing_elements: int) -> int:
     return max(KIB, L2_BYTES_PER_PE * processing_elements)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Calibration:
     """Properties of a chip that are measured once and hold for every operator and every model.
 
@@ -33,7 +34,14 @@ class Calibration:
     Attributes
     ----------
     sustained_clock_hz
-        Clock under full load; ``None`` where the chip holds its nominal clock.
+        Clock under full load, once the power limit has taken hold; ``None`` where the chip holds
+        its nominal clock.
+    burst_clock_hz
+        Clock under full load before the power limit takes hold, see `phaze_opt.estimator.isolated`;
+        ``None`` where it is the sustained clock.
+    array_efficiency
+        Share of the cycles in which the PE arrays of a well-formed product work. The lanes and the
+        global buffer use all cycles.
     usable_hbm_share
         Share of the HBM that a training run may fill.
     hbm_efficiency
@@ -59,10 +67,12 @@ class Calibration:
     Raises
     ------
     InputError
-        If a number of fused attention is out of its range.
+        If a share or a rate is out of its range.
     """
 
     sustained_clock_hz: float | None = None
+    burst_clock_hz: float | None = None
+    array_efficiency: float = 1.0
     usable_hbm_share: float = 0.94
     hbm_efficiency: float = 0.85
     operator_overhead_s: float = 1e-6
@@ -72,6 +82,11 @@ class Calibration:
     exponentials_per_cycle: float | None = None
 
     def __post_init__(self) -> None:
+        if not 0.0 < self.array_efficiency <= 1.0:
+            raise InputError(
+                f"array_efficiency is {self.array_efficiency}, but it must be above 0 and at most "
+                "1."
+            )
         if not 0.0 <= self.attention_overlap <= 1.0:
             raise InputError(
                 f"attention_overlap is {self.attention_overlap}, but it must be from 0 to 1."
@@ -82,9 +97,12 @@ class Calibration:
                 f"exponentials_per_cycle is {rate}, but it must be positive and finite."
             )
 
+    def __repr__(self) -> str:
+        return short_repr(self)
 
-@dataclass(frozen=True)
-class Accelerator:
+
+@dataclass(frozen=True, repr=False)
+class Accelerator(PrintsAsTables, tables="phaze_opt.report.tables:accelerator_tables"):
     """A chip of identical tensor cores and vector cores around a global buffer and an HBM.
 
     Attributes
@@ -113,7 +131,8 @@ class Accelerator:
     Raises
     ------
     InputError
-        If a number is not positive and finite.
+        If a number is not positive and finite, or the burst clock does not lie between the
+        sustained and the nominal one.
     """
 
     num_tc: int
@@ -143,6 +162,19 @@ class Accelerator:
                 continue
             if not (math.isfinite(value) and value > 0):
                 raise InputError(f"{entry.name} is {value}, but it must be positive and finite.")
+        burst_hz = self.calibration.burst_clock_hz
+        if burst_hz is not None and not self.sustained_clock_hz <= burst_hz <= self.clock_hz:
+            raise InputError(
+                f"burst_clock_hz is {burst_hz:.5g}, but it must lie between the sustained clock "
+                f"({self.sustained_clock_hz:.5g}) and the nominal one ({self.clock_hz:.5g})."
+            )
+
+    def __repr__(self) -> str:
+        rule = {
+            "l2_tc_bytes": default_l2_bytes(self.pe_x * self.pe_y),
+            "l2_vc_bytes": default_l2_bytes(self.pe_vc),
+        }
+        return short_repr(self, {name for name in rule if getattr(self, name) == rule[name]})
 
     @property
     def area_mm2(self) -> float:
@@ -158,6 +190,19 @@ class Accelerator:
     def sustained_clock_hz(self) -> float:
         """Clock under full load."""
         return self.calibration.sustained_clock_hz or self.clock_hz
+
+    @property
+    def array_clock_hz(self) -> float:
+        """Cycles per second in which the PE arrays work under full load."""
+        return self.sustained_clock_hz * self.calibration.array_efficiency
+
+    @property
+    def in_burst(self) -> Accelerator:
+        """The chip before its power limit takes hold; the chip itself where nothing changes."""
+        burst_hz = self.calibration.burst_clock_hz
+        if burst_hz is None or burst_hz == self.sustained_clock_hz:
+            return self
+        return replace(self, calibration=replace(self.calibration, sustained_clock_hz=burst_hz))
 
     @property
     def peak_flops_per_s(self) -> float:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from phaze_opt.codec import data_table, from_builtins, read_toml_file
 from phaze_opt.errors import InputError, look_up, unknown_name
-from phaze_opt.hardware.accelerator import Accelerator, default_l2_bytes
+from phaze_opt.hardware.accelerator import Accelerator, Calibration, default_l2_bytes
 from phaze_opt.units import GIB, MIB
 
 _SCALED_KEYS = {
@@ -73,7 +73,8 @@ def load_accelerator(name_or_path: str, /, **fields: FieldValue) -> Accelerator:
     **fields
         Fields of `Accelerator` to change (the calibration aside), and ``glb_mib``, ``hbm_gib`` and
         ``clock_ghz`` in their own units. Values are numbers, or numbers as text, as ``--set`` gives
-        them. A private buffer of the default size follows a changed PE array.
+        them. A private buffer of the default size follows a changed PE array; no clock under load
+        stays above a changed nominal one.
 
     Raises
     ------
@@ -109,7 +110,22 @@ def _with_fields(accelerator: Accelerator, fields: Mapping[str, FieldValue]) -> 
         changes.setdefault("l2_tc_bytes", 0)
     if accelerator.l2_vc_bytes == default_l2_bytes(accelerator.pe_vc):
         changes.setdefault("l2_vc_bytes", 0)
+    if "clock_hz" in changes:
+        changes["calibration"] = _clocked(accelerator.calibration, changes["clock_hz"])
     return dataclasses.replace(accelerator, **changes)
+
+
+def _clocked(calibration: Calibration, clock_hz: float) -> Calibration:
+    """Return a calibration without clocks above the nominal one."""
+
+    def limited(measured_hz: float | None) -> float | None:
+        return None if measured_hz is None else min(measured_hz, clock_hz)
+
+    return dataclasses.replace(
+        calibration,
+        sustained_clock_hz=limited(calibration.sustained_clock_hz),
+        burst_clock_hz=limited(calibration.burst_clock_hz),
+    )
 
 
 def _preset(name: str, entry: Mapping[str, Any], sources: Mapping[str, str]) -> AcceleratorPreset:

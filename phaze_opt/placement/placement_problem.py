@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from phaze_opt.network.cluster import Cluster
+from phaze_opt.printing import PrintsAsTables
 from phaze_opt.training import OPTIMIZERS, PipelineScheduleName, Training
+from phaze_opt.units import format_seconds
 
 RankOrder = Literal["tensor-data-pipeline", "tensor-pipeline-data"]
 """Which ranks are neighbours, innermost first."""
@@ -217,8 +219,8 @@ class Stage:
     communication: tuple[Communication, ...]
 
 
-@dataclass(frozen=True)
-class Placement:
+@dataclass(frozen=True, repr=False)
+class Placement(PrintsAsTables, tables="phaze_opt.report.tables:placement_tables"):
     """Stages and degrees, with the time of one batch.
 
     Attributes
@@ -250,6 +252,17 @@ class Placement:
     stages: tuple[Stage, ...]
     time_per_batch_s: float
     time_breakdown_s: Mapping[str, float]
+
+    def __repr__(self) -> str:
+        return (
+            f"Placement({self.degrees_text}, {self.pipeline_schedule}, {self.microbatches:,} "
+            f"microbatches, {format_seconds(self.time_per_batch_s)} per batch)"
+        )
+
+    @property
+    def degrees_text(self) -> str:
+        """Pipeline, data and tensor degree as ``PPxDPxTP``."""
+        return f"{self.pipeline}x{self.data}x{self.tensor}"
 
     @property
     def devices(self) -> int:

@@ -12,6 +12,7 @@ from phaze_opt.explanation.explain import Explanation
 from phaze_opt.explanation.fixes import Fix
 from phaze_opt.explanation.gains import Gain
 from phaze_opt.explanation.stage import LayerBinding, MemoryUse, StageTime
+from phaze_opt.placement.placement_problem import Communication
 from phaze_opt.report.explanation_words import (
     explanation_sentences,
     gain_words,
@@ -62,6 +63,7 @@ def explanation_tables(explanation: Explanation, title: str = "") -> RenderableT
         parts.append(_gains_table(explanation.gains))
     if explanation.stage is not None and evaluation.time_per_batch_s is not None:
         parts.append(_stage_table(explanation.stage, evaluation.time_per_batch_s))
+        parts.append(_communication_table(explanation.stage.communication))
     if explanation.memory is not None:
         parts.append(_memory_table(explanation.memory))
     parts += [_binding_table(layers), _saving_table(layers)]
@@ -147,6 +149,22 @@ def _path_table(title: str, binding: PassBinding) -> RenderableType:
 def _stage_table(stage: StageTime, time_s: float) -> RenderableType:
     """Show where the time of a batch goes."""
     return section(f"Time of a batch on {stage_words(stage)}", time_table(stage.parts_s, time_s))
+
+
+def _communication_table(communication: Iterable[Communication]) -> RenderableType:
+    """Show what the busiest stage sends, and how much of the time is hidden."""
+    table = grid("communication", ">sent", ">on the network", ">hidden", ">exposed")
+    for each in communication:
+        if each.total_s > 0.0:
+            add_row(
+                table,
+                kind_words(each.kind),
+                format_bytes(each.sent_bytes),
+                format_seconds(each.total_s),
+                format_seconds(each.hidden_s),
+                format_seconds(each.exposed_s),
+            )
+    return section("Communication of that stage, per device and batch", table)
 
 
 def _memory_table(memory: MemoryUse) -> RenderableType:

@@ -21,6 +21,8 @@ _GAIN_WORDS = {
     "hbm_size": "HBM size +10 %",
     "network_latency": "network latency −10 %",
     "overhead": "time per operator −10 %",
+    "overlap_data": "--overlap data",
+    "overlap_all": "--overlap all",
 }
 _LEAST_GAIN = 0.0005
 _LEAST_SHARE = 0.05
@@ -68,6 +70,7 @@ def explanation_sentences(explanation: Explanation) -> list[str]:
         f"{placement_words(placement)}.",
         *_leftover_sentences(evaluation),
         _time_sentence(stage, time_s),
+        *_overlap_sentences(stage, explanation.overlap_gains),
         _layer_sentence(heavy_layers(explanation.layers)[0]),
         _gain_sentence(explanation.gains),
         _memory_sentence(memory),
@@ -81,6 +84,26 @@ def _leftover_sentences(evaluation: Evaluation) -> list[str]:
         sentences.append(f"It leaves {evaluation.unused_devices:,} devices idle.")
     if evaluation.padding_samples:
         sentences.append(f"It trains {padding_words(evaluation.padding_samples)}.")
+    return sentences
+
+
+def _overlap_sentences(stage: StageTime, more: Sequence[Gain]) -> list[str]:
+    """Say how much communication is hidden, how much is not, and what would hide more."""
+    total_s = sum(each.total_s for each in stage.communication)
+    if total_s <= 0.0:
+        return []
+    hidden_s = sum(each.hidden_s for each in stage.communication)
+    exposed = sorted(stage.communication, key=lambda each: -each.exposed_s)
+    most = exposed[0]
+    sentences = [
+        f"It communicates {format_seconds(total_s)} per batch: {hidden_s / total_s:.0%} hidden "
+        f"beside compute, {format_seconds(total_s - hidden_s)} exposed, most of it "
+        f"{kind_words(most.kind)}."
+    ]
+    gaining = [gain for gain in more if gain.throughput_gain >= _LEAST_GAIN]
+    if gaining:
+        words = [f"{gain_words(g.resource)} ({g.throughput_gain:+.1%})" for g in gaining]
+        sentences.append(f"More would be hidden with {_listed(words)}.")
     return sentences
 
 

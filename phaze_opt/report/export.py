@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 from phaze_opt.errors import PhazeError
-from phaze_opt.search.results import trial_to_json_dict
 from phaze_opt.search.study import Study
+from phaze_opt.search.trials import trial_to_json_dict
 
 
 def write_trials(study: Study, path: Path, file_format: Literal["csv", "json"]) -> int:

@@ -17,9 +17,10 @@ from phaze_opt.report.words import (
     placement_words,
     share_words,
 )
-from phaze_opt.search.results import BestDesign, StudySummary, TrialRecord
+from phaze_opt.search.results import BestDesign, StudySummary
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.study import Study
+from phaze_opt.search.trials import TrialRecord
 from phaze_opt.units import format_seconds
 
 _LONGEST_NAME = 20

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from phaze_opt.errors import InputError
 from phaze_opt.evaluation import Evaluation
@@ -182,8 +183,10 @@ def _is_number(value: object) -> bool:
 
 def workload_tables(workload: Workload) -> RenderableType:
     """Show the first captured variant of a model, and say which variants there are."""
+    captured = ", ".join(f"{one.tensor_parallel} and {one.microbatch}" for one in workload.variants)
+    variants = sentence(f"Captured widths and microbatches: {captured or 'none'}.")
     tables = [summary_tables(summarise(workload))] if workload.variants else []
-    return Group(*tables, sentence(repr(workload)))
+    return Group(*tables, Text(), variants)
 
 
 def summary_tables(summary: WorkloadSummary) -> RenderableType:

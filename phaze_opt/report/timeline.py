@@ -32,12 +32,13 @@ def timeline_events(placement: Placement) -> list[Event]:
     A stage's lane shows the forward, recompute and backward of every microbatch as the event
     replay has them, with receives in the pass that waits for them; after its last backward the
     exposed gradient synchronisation and the optimizer step. A gather of the weights once per batch
-    stands before the first forward, or after the optimizer step where nothing hides it. The last
+    stands before the first forward, or after the optimizer step where nothing hides it. A second
+    lane shows the gradients that replicas exchange beside the last backward and after it. The last
     event of all lanes ends with the batch.
     """
     done = placement_replay(placement)
-    degrees = f"{placement.pipeline}x{placement.data}x{placement.tensor}"
-    events = [name_event("process_name", _PROCESS, 0, f"{degrees} {placement.pipeline_schedule}")]
+    process = f"{placement.degrees_text} {placement.pipeline_schedule}"
+    events = [name_event("process_name", _PROCESS, 0, process)]
     for index, stage in enumerate(placement.stages):
         lane = index + 1
         label = f"stage {lane}: {stage.layers[0]} to {stage.layers[-1]}"
@@ -49,7 +50,34 @@ def timeline_events(placement: Placement) -> list[Event]:
             for kind, span_s, args in slices
             if span_s[1] > span_s[0]
         ]
+        events += _network_events(done, index, stage, lane + len(placement.stages))
     return events
+
+
+def _network_events(done: Replay, index: int, stage: Stage, lane: int) -> list[Event]:
+    """Show what the replicas of a stage exchange after the last backward and beside it.
+
+    The hidden part is drawn where it ends, as long as it takes; where gradients are sent in every
+    microbatch there is no such part.
+    """
+    (gradients,) = [each for each in stage.communication if each.kind == "gradient_synchronisation"]
+    once_s = stage.synchronisation_s
+    if gradients.hidden_s <= 0.0 or gradients.exposed_s > once_s:
+        return []
+    end_s = float(done.finish_s[index])
+    hidden_s = min(gradients.hidden_s, end_s)
+    spans = {
+        "hidden gradient synchronisation": (end_s - hidden_s, end_s),
+        "exposed gradient synchronisation": (end_s, end_s + once_s),
+    }
+    return [
+        name_event("thread_name", _PROCESS, lane, f"stage {index + 1}: network of the replicas"),
+        *(
+            slice_event(kind, kind, span_s, _PROCESS, lane, {})
+            for kind, span_s in spans.items()
+            if span_s[1] > span_s[0]
+        ),
+    ]
 
 
 def _microbatch_slices(done: Replay, index: int, stage: Stage) -> Iterator[_Slice]:

@@ -27,7 +27,7 @@ def placement_words(placement: Placement) -> str:
     pipeline, data, tensor = placement.pipeline, placement.data, placement.tensor
     return (
         f"{_count(pipeline, 'stage')} × {_count(data, 'replica')} × tensor-parallel {tensor} "
-        f"({pipeline}x{data}x{tensor})"
+        f"({placement.degrees_text})"
     )
 
 

@@ -1,1 +1,34 @@
-"""Many points: study specifications, storage, workers and samplers."""
+"""Search many points: studies in a database that can be stopped, resumed and shared.
+
+Takes a `spec.StudySpec` (from a TOML file or Python). Gives a `study.Study`: an Optuna study with
+exactly N complete trials, whose best design (`results.BestDesign`) is found by one order of designs
+and compared with baselines.
+
+The way of a study through the room:
+
+- `spec`: the study as a person writes it; `space`: the points that it searches.
+- `frozen`: the spec with every name resolved, its hash, and the captured model.
+- `study`: `study.create_study`, `study.load_study` and the study itself; `copying`: copies of it,
+  and studies started anew with another version of the cost model.
+- `running`: a run, from the baselines and tickets to its end; `processes`: worker processes and
+  signals; `worker`: one worker, which claims tickets, asks a sampler (`samplers`), evaluates and
+  tells.
+- `objective`: from a point to its metrics; `trials`: the metrics of a trial, written and read.
+- `baselines`: known accelerators, each at its best; `ordering`: the order of designs.
+- `results`: the best design and the state of a study, also as JSON.
+- `store`: everything that opens the database.
+
+Where a formula or rule stands:
+
+- order of designs (throughput in bins of 0.1 %, HBM, area, energy) -> `ordering.Rank.key`
+- value that the search maximises, also of an infeasible point -> `trials.Metrics.value`
+- area limit, and its lower bound in the paper -> `objective._area_excess`
+- inputs that decide an evaluation, hence its key in the cache -> `objective.evaluation_key`
+- hash of a study -> `frozen.ResolvedStudy.hash`
+- powers of two as exponents -> `space.distributions`
+- first trials (the baselines in the space) -> `running._baseline_params`
+- seed of a trial's sampler -> `samplers.sampler_for`; hill climbing -> `samplers.ClimbSampler`
+- number of trials that a study shall have -> `store.tickets.TicketOffice.target`
+- state of a study (running, stopping, stopped, done) -> `results._state`
+- lease expiry -> `store.tables.lease_is_over`; renewal -> `store.leases.LeaseKeeper`
+"""

@@ -1,4 +1,4 @@
-"""Known accelerators to compare with, each at its best, so that a ratio means something."""
+"""Known accelerators to compare with, each at its best over all training options."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from phaze_opt.evaluation import Evaluation
 from phaze_opt.search.frozen import Baseline, ResolvedStudy
-from phaze_opt.search.objective import Metrics, evaluation_key, metrics_of
+from phaze_opt.search.objective import evaluation_key
 from phaze_opt.search.ordering import best_of
 from phaze_opt.search.space import DesignPoint, point_of_accelerator, training_choices
 from phaze_opt.search.store.caches import find_evaluations
 from phaze_opt.search.store.storage import Storage
+from phaze_opt.search.trials import Metrics, metrics_of
 from phaze_opt.training import Training
 
 
@@ -24,7 +25,7 @@ class BaselineResult:
     point, metrics, evaluation
         ``None`` where the baseline fits under no training option.
     within_area
-        Whether it would be allowed in the study.
+        Whether its area is within the limit of the study.
     """
 
     name: str
@@ -55,14 +56,14 @@ def baseline_trainings(
 def evaluate_baselines(
     study: ResolvedStudy, evaluate: Callable[[Baseline, Training], None]
 ) -> None:
-    """Evaluate every baseline under every training option; ``evaluate`` keeps the results."""
+    """Evaluate every baseline under every training option with a function that stores results."""
     for baseline in study.baselines:
         for _, training in baseline_trainings(study, baseline).values():
             evaluate(baseline, training)
 
 
 def find_baselines(study: ResolvedStudy, storage: Storage) -> list[BaselineResult]:
-    """Return the baselines as far as they are evaluated, in the order of the spec."""
+    """Return the baselines that are evaluated already, in the order of the spec."""
     options = {baseline.name: baseline_trainings(study, baseline) for baseline in study.baselines}
     evaluations = find_evaluations(storage, [key for keys in options.values() for key in keys])
     return [

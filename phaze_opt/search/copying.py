@@ -10,7 +10,6 @@ from optuna.trial import TrialState
 from phaze_opt.search.baselines import baseline_trainings
 from phaze_opt.search.frozen import capture_model
 from phaze_opt.search.ordering import Rank
-from phaze_opt.search.results import check_study, read_trials
 from phaze_opt.search.space import DesignPoint, params_of
 from phaze_opt.search.spec import check_study_name
 from phaze_opt.search.store.caches import copy_evaluations
@@ -19,6 +18,7 @@ from phaze_opt.search.store.storage import Storage
 from phaze_opt.search.store.stored_study import StoredStudy, new_study
 from phaze_opt.search.store.studies import UID_KEY
 from phaze_opt.search.study import Study, create_study, study_of
+from phaze_opt.search.trials import check_study, read_trials
 from phaze_opt.workload.graph import Workload
 from phaze_opt.workload.zoo import names_a_shape
 

@@ -42,7 +42,7 @@ class ResolvedStudy:
     workload_hash
         Of the captured workload's JSON.
     cost_model_version
-        Of the program that created the study; another one may not continue it.
+        Of the program that created the study; a program with another version may not continue it.
     """
 
     spec: StudySpec

@@ -1,33 +1,22 @@
-"""From a point to what the search is told: area first, then the cost model, then one number.
-
-An infeasible point is told a negative value, the relative excess of what does not fit, beside its
-constraint: samplers then know in which direction the feasible points lie, and no viewer that looks
-at values alone takes an infeasible point for the best one.
-"""
+"""The objective: from a point to its metrics, by the area first and then by the cost model."""
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, replace
-from typing import Any
 
-from phaze_opt.codec import from_builtins, to_builtins
-from phaze_opt.errors import InputError
+from phaze_opt.codec import to_builtins
 from phaze_opt.evaluation import Evaluation, evaluate
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.search.frozen import ResolvedStudy, content_hash
-from phaze_opt.search.ordering import Rank
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.store.caches import EvaluationCache, ScheduleCache
+from phaze_opt.search.trials import SMALLEST_VIOLATION, Metrics, metrics_of
 from phaze_opt.training import Training
-from phaze_opt.units import GIB
 from phaze_opt.workload.graph import Workload
-
-_SMALLEST_VIOLATION = 1e-9
 
 Evaluator = Callable[
     [Workload, Accelerator, Cluster, Training, MutableMapping[str, Schedule]], Evaluation
@@ -44,63 +33,6 @@ def evaluate_point(
 ) -> Evaluation:
     """Evaluate a point with the cost model, at its best placement."""
     return evaluate(workload, accelerator, cluster, training, cache=cache)
-
-
-@dataclass(frozen=True)
-class Metrics:
-    """What a trial keeps about its point; the one user attribute of a trial.
-
-    Attributes
-    ----------
-    violation
-        Relative excess of what does not fit; 0 if feasible.
-    evaluation_key
-        Of the full evaluation in the database; ``None`` where the area ruled the point out first.
-    cached
-        Whether the evaluation was there already.
-    proven_schedules, schedules
-        How many of the layers' schedules are proven optimal.
-    evaluate_s
-        Time it took on this worker's clock.
-    needed_schedules, quickly_proven_schedules
-        See `phaze_opt.search.store.caches.ProofEffort`; none where the evaluation was there
-        already.
-    """
-
-    feasible: bool
-    reason: str | None
-    violation: float
-    throughput_samples_per_s: float
-    area_mm2: float
-    energy_j_per_batch: float | None
-    evaluation_key: str | None
-    cached: bool
-    proven_schedules: int
-    schedules: int
-    evaluate_s: float
-    needed_schedules: int = 0
-    quickly_proven_schedules: int = 0
-
-    def __post_init__(self) -> None:
-        numbers = (self.violation, self.throughput_samples_per_s, self.area_mm2, self.evaluate_s)
-        known = all(map(math.isfinite, numbers)) and self.value != 0
-        if not known or self.feasible != (self.value > 0):
-            raise InputError(f"{self} are not the metrics of a point.")
-
-    @property
-    def value(self) -> float:
-        """What the search maximises."""
-        return self.throughput_samples_per_s if self.feasible else -self.violation
-
-    def rank(self, point: DesignPoint) -> Rank:
-        """Return the place of a feasible design in the total order."""
-        return Rank(
-            throughput_samples_per_s=self.throughput_samples_per_s,
-            hbm_bytes=point.hbm_gib * GIB,
-            area_mm2=self.area_mm2,
-            energy_j=self.energy_j_per_batch,
-            configuration=point.configuration,
-        )
 
 
 @dataclass
@@ -120,17 +52,17 @@ class Objective:
     evaluator: Evaluator = evaluate_point
 
     def __call__(self, point: DesignPoint) -> Metrics:
-        """Check the area, then evaluate unless that was done before."""
+        """Check the area, then evaluate the point unless its evaluation is stored."""
         started_s = time.monotonic()
         accelerator = self.study.accelerator(point)
         area_mm2 = accelerator.area_under(self.study.spec.area.model)
-        too_much = area_violation(self.study, point, area_mm2)
+        too_much = _area_excess(self.study, point, area_mm2)
         if too_much is not None:
             violation, reason = too_much
             return Metrics(
                 feasible=False,
                 reason=reason,
-                violation=max(violation, _SMALLEST_VIOLATION),
+                violation=max(violation, SMALLEST_VIOLATION),
                 throughput_samples_per_s=0.0,
                 area_mm2=area_mm2,
                 energy_j_per_batch=None,
@@ -166,7 +98,7 @@ class Objective:
         return key, evaluation, cached
 
 
-def area_violation(
+def _area_excess(
     study: ResolvedStudy, point: DesignPoint, area_mm2: float
 ) -> tuple[float, str] | None:
     """Return relative excess and sentence where a chip is too large (or, if asked, too small)."""
@@ -187,7 +119,7 @@ def area_violation(
 
 
 def evaluation_key(study: ResolvedStudy, accelerator: Accelerator, training: Training) -> str:
-    """Hash everything that decides an evaluation."""
+    """Hash all inputs of an evaluation, the version of the cost model included."""
     return content_hash(
         {
             "workload": study.workload_hash,
@@ -197,44 +129,3 @@ def evaluation_key(study: ResolvedStudy, accelerator: Accelerator, training: Tra
             "cost_model_version": study.cost_model_version,
         }
     )
-
-
-def metrics_of(
-    evaluation: Evaluation, key: str, cached: bool, area_mm2: float, evaluate_s: float
-) -> Metrics:
-    """Take from an evaluation what the search and its reports need."""
-    proofs = [
-        proof.status == "optimal"
-        for layer in evaluation.layers
-        for proof in (layer.forward_schedule, layer.backward_schedule)
-    ]
-    feasible = evaluation.feasible
-    return Metrics(
-        feasible=feasible,
-        reason=evaluation.reason,
-        violation=0.0 if feasible else max(evaluation.violation, _SMALLEST_VIOLATION),
-        throughput_samples_per_s=evaluation.throughput_samples_per_s,
-        area_mm2=area_mm2,
-        energy_j_per_batch=evaluation.energy_j_per_batch if feasible else None,
-        evaluation_key=key,
-        cached=cached,
-        proven_schedules=sum(proofs),
-        schedules=len(proofs),
-        evaluate_s=evaluate_s,
-    )
-
-
-def metrics_from_plain(plain: object) -> Metrics | None:
-    """Read the user attribute of a trial; ``None`` where it is not one of ours."""
-    if not isinstance(plain, Mapping):
-        return None
-    try:
-        return from_builtins(dict(plain), Metrics, "metrics of a trial")
-    except InputError:
-        return None
-
-
-def metrics_to_plain(metrics: Metrics) -> dict[str, Any]:
-    """Write metrics as the user attribute of a trial."""
-    plain: dict[str, Any] = to_builtins(metrics)
-    return plain

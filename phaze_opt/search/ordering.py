@@ -1,8 +1,8 @@
-"""The total order of designs, the same in every table, plot and answer.
+"""The order of designs, which decides in every table, plot and answer.
 
-HBM size costs no area in the area model, so by throughput alone the largest memory always wins, by
-a margin nobody would pay for. Designs whose throughput differs by less than 0.1 % therefore count
-as equally fast, and the smaller memory, area and energy decide.
+Designs are ordered by throughput in logarithmic bins of 0.1 %, then by the smaller HBM, the smaller
+area, the lower energy, the exact throughput, and the configuration itself. Without the bins the
+largest HBM would always win by a tiny margin, because HBM costs no area in the area model.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ THROUGHPUT_BIN = 1e-3
 
 @dataclass(frozen=True)
 class Rank:
-    """What decides between two feasible designs.
+    """The properties that decide between two feasible designs.
 
     Attributes
     ----------
@@ -65,6 +65,6 @@ def throughput_bin(throughput_samples_per_s: float) -> int:
 
 
 def best_of(ranked: Iterable[tuple[Rank, Ranked]]) -> Ranked | None:
-    """Return what belongs to the best rank, or ``None`` where there is nothing."""
+    """Return the item with the best rank, or ``None`` where there are no items."""
     first = min(ranked, key=lambda pair: pair[0].key, default=None)
     return None if first is None else first[1]

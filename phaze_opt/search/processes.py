@@ -37,13 +37,13 @@ class StopNow(BaseException):
 
 
 class StopSignals:
-    """While entered, turns signals into a request that a loop looks at.
+    """While the context is entered, turns signals into a request that loops check.
 
     Parameters
     ----------
     ignore_interrupt
-        For worker processes: a terminal sends Ctrl-C to all processes, and only the first one
-        shall act on it (it passes it on as SIGTERM).
+        For worker processes: a terminal sends Ctrl-C to all processes, but only the first one
+        acts on it, and sends SIGTERM to the workers.
     raise_on_repeat
         Whether the second signal raises `StopNow`.
 
@@ -86,7 +86,7 @@ class StopSignals:
             signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        """Note the first signal; act on the second."""
+        """Record the first signal; raise at the second."""
         if self.received is None:
             self.received = number
             return
@@ -140,14 +140,14 @@ def run_processes(
         process.start()
         return process
 
-    # The URL may hold a password: the environment is private, the command line is not.
+    # The URL may hold a password: other users can read a command line, but not the environment.
     with _environment(URL_VARIABLE, storage.url.render_as_string(hide_password=False)):
         running = [start() for _ in range(workers)]
         replacements, failures, passed_on = 0, 0, 0
         while running:
             time.sleep(_POLL_S)
             with suppress(LostConnectionError):
-                # The workers themselves wait for a lost database, and say so if it stays away.
+                # The workers themselves wait for a lost database, and fail if it stays away.
                 on_poll()
             passed_on = _pass_on(stop, running, passed_on)
             for process in [each for each in running if not each.is_alive()]:
@@ -167,7 +167,7 @@ def run_processes(
 
 
 def worker_process(job: WorkerJob) -> None:
-    """Be a worker process; its exit code is 0, 1 after an error, 143 when stopped."""
+    """Run a worker process; its exit code is 0, 1 after an error, 143 after a signal."""
     with StopSignals(ignore_interrupt=True) as stop:
         try:
             job.work(job.name, job.total, job.lease_s, job.evaluator, stop)
@@ -184,7 +184,7 @@ def worker_process(job: WorkerJob) -> None:
 
 
 def _pass_on(stop: StopSignals, running: list[BaseProcess], passed_on: int) -> int:
-    """Send the workers one SIGTERM for the first signal and one for the second."""
+    """Send the workers one SIGTERM for the first signal and one for the second one."""
     wanted = int(stop.requested) + int(stop.repeated)
     for _ in range(passed_on, wanted):
         for process in running:
@@ -195,7 +195,7 @@ def _pass_on(stop: StopSignals, running: list[BaseProcess], passed_on: int) -> i
 
 @contextmanager
 def _environment(name: str, value: str) -> Iterator[None]:
-    """Set an environment variable for the processes started meanwhile."""
+    """Set an environment variable for the processes that start in this context."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:

@@ -1,57 +1,24 @@
-"""Results of a study: its trials, the best design, and the state of the search in numbers."""
+"""Results of a study: the best design, and the state of the search in numbers."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from phaze_opt.codec import to_builtins
-from phaze_opt.errors import InputError
 from phaze_opt.evaluation import Evaluation, evaluation_to_json_dict
 from phaze_opt.printing import PrintsAsTables
 from phaze_opt.search.baselines import BaselineResult, find_baselines
 from phaze_opt.search.frozen import ResolvedStudy
-from phaze_opt.search.objective import Metrics, metrics_from_plain
 from phaze_opt.search.ordering import best_of
-from phaze_opt.search.space import DesignPoint, point_of
+from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.store.caches import find_evaluations
-from phaze_opt.search.store.damage import damages
 from phaze_opt.search.store.stored_study import StoredStudy
 from phaze_opt.search.store.tickets import TicketCounts
+from phaze_opt.search.trials import Metrics, TrialRecord, read_trials
 
-if TYPE_CHECKING:
-    from optuna.trial import FrozenTrial
-
-TrialKind = Literal["feasible", "infeasible", "failed", "running", "waiting"]
 StudyState = Literal["new", "running", "stopping", "stopped", "done", "failed"]
-METRICS_KEY = "phaze"
-"""Attribute of a trial that holds its `Metrics`: a single one, as each costs a commit."""
-
-
-@dataclass(frozen=True, repr=False)
-class TrialRecord:
-    """One trial of a study.
-
-    Attributes
-    ----------
-    point, metrics
-        ``None`` where they are not known yet, or were written by another program.
-    started_s, ended_s
-        Seconds since 1970 on its worker's clock.
-    """
-
-    number: int
-    kind: TrialKind
-    point: DesignPoint | None
-    metrics: Metrics | None
-    started_s: float | None
-    ended_s: float | None
-
-    def __repr__(self) -> str:
-        value = "" if self.metrics is None else f", {_value_words(self.metrics)}"
-        return f"TrialRecord({self.number}, {self.kind}{value}, {self.point!r})"
 
 
 @dataclass(frozen=True, repr=False)
@@ -71,7 +38,7 @@ class BestDesign(PrintsAsTables, tables="phaze_opt.report.studies:best_tables"):
     baselines: tuple[BaselineResult, ...]
 
     def __repr__(self) -> str:
-        return f"BestDesign(trial {self.number}, {_value_words(self.metrics)}, {self.point!r})"
+        return f"BestDesign(trial {self.number}, {self.metrics}, {self.point!r})"
 
     def ratio(self, baseline: BaselineResult) -> float | None:
         """Throughput over a baseline's; ``None`` where the baseline fits nowhere."""
@@ -148,51 +115,6 @@ def run_command(name: str, total: int, resolved: ResolvedStudy) -> str:
     return f"phaze-opt study run {name}{option}"
 
 
-def read_trials(study: StoredStudy) -> list[TrialRecord]:
-    """Read all trials of a study by number.
-
-    Raises
-    ------
-    DamagedError
-        Naming the first trial that cannot be read.
-    """
-    records = []
-    for trial in study.optuna_trials():
-        with damages(f"Trial {trial.number} of the study {study.name!r}"):
-            records.append(read_trial(study.resolved, trial))
-    return records
-
-
-def check_study(study: StoredStudy) -> None:
-    """Read all rows that a run or a copy reads, before it changes anything.
-
-    Raises
-    ------
-    DamagedError
-        If rows of the study are not of the form that this program writes.
-    """
-    read_trials(study)
-    study.check()
-
-
-def read_trial(resolved: ResolvedStudy, trial: FrozenTrial) -> TrialRecord:
-    """Read one trial; attributes and parameters of another program are left out."""
-    metrics = metrics_from_plain(trial.user_attrs.get(METRICS_KEY))
-    try:
-        point = point_of(resolved.spec.space, trial.params)
-    except InputError:
-        point = None
-    started, ended = trial.datetime_start, trial.datetime_complete
-    return TrialRecord(
-        number=trial.number,
-        kind=_kind(trial, metrics),
-        point=point,
-        metrics=metrics,
-        started_s=None if started is None else started.timestamp(),
-        ended_s=None if ended is None else ended.timestamp(),
-    )
-
-
 def best_design(study: StoredStudy, trials: Sequence[TrialRecord]) -> BestDesign | None:
     """Choose the best feasible trial by the order of designs; of equal ones the first."""
     feasible = [
@@ -260,14 +182,6 @@ def _why_infeasible(metrics: Sequence[Metrics]) -> dict[str, int]:
     return why
 
 
-def trial_cost(resolved: ResolvedStudy, trial: FrozenTrial) -> tuple[Any, ...]:
-    """Order finished trials: feasible ones as designs, then infeasible ones by violation."""
-    record = read_trial(resolved, trial)
-    if record.kind == "feasible" and record.metrics is not None and record.point is not None:
-        return (0, *record.metrics.rank(record.point).key)
-    return (1, -(trial.values or [-math.inf])[0])
-
-
 def best_to_json_dict(name: str, best: BestDesign) -> dict[str, Any]:
     """Return the answer as ``study best --json`` prints it."""
     evaluation = best.evaluation
@@ -314,33 +228,6 @@ def summary_to_json_dict(summary: StudySummary) -> dict[str, Any]:
     }
 
 
-def trial_to_json_dict(trial: TrialRecord) -> dict[str, Any]:
-    """Return one trial as a flat row."""
-    duration_s = None
-    if trial.started_s is not None and trial.ended_s is not None:
-        duration_s = trial.ended_s - trial.started_s
-    point = {} if trial.point is None else to_builtins(trial.point)
-    metrics = {} if trial.metrics is None else to_builtins(trial.metrics)
-    return {
-        "number": trial.number,
-        "state": trial.kind,
-        "duration_s": duration_s,
-        **point,
-        **metrics,
-    }
-
-
-def _kind(trial: FrozenTrial, metrics: Metrics | None) -> TrialKind:
-    """Name the state of a trial as people ask for it."""
-    from optuna.trial import TrialState
-
-    if trial.state == TrialState.COMPLETE:
-        return "feasible" if metrics is not None and metrics.feasible else "infeasible"
-    if trial.state == TrialState.RUNNING:
-        return "running"
-    return "waiting" if trial.state == TrialState.WAITING else "failed"
-
-
 def _state(counts: TicketCounts, target: int, stopping: bool) -> StudyState:
     """Name the state of a study; single failed trials are counted, and are not a state.
 
@@ -353,13 +240,6 @@ def _state(counts: TicketCounts, target: int, stopping: bool) -> StudyState:
     if counts.done:
         return "done"
     return "failed" if counts.failed else "new"
-
-
-def _value_words(metrics: Metrics) -> str:
-    """Write what a point is worth: its throughput, or by how much it does not fit."""
-    if metrics.feasible:
-        return f"{metrics.throughput_samples_per_s:,.0f} samples/s"
-    return f"{metrics.violation:.1%} too much"
 
 
 def _share(part: int, whole: int) -> float | None:

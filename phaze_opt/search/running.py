@@ -13,7 +13,6 @@ from phaze_opt.search.baselines import evaluate_baselines, find_baselines
 from phaze_opt.search.frozen import Baseline
 from phaze_opt.search.objective import Evaluator, Objective
 from phaze_opt.search.processes import StopNow, StopSignals, WorkerJob, run_processes
-from phaze_opt.search.results import check_study
 from phaze_opt.search.space import contains, params_of
 from phaze_opt.search.store.caches import EvaluationCache, ScheduleCache
 from phaze_opt.search.store.failures import patiently
@@ -21,6 +20,7 @@ from phaze_opt.search.store.leases import LeaseKeeper, expire_dead_workers, new_
 from phaze_opt.search.store.storage import open_storage
 from phaze_opt.search.store.stored_study import StoredStudy, find_study
 from phaze_opt.search.store.tickets import TicketCounts
+from phaze_opt.search.trials import check_study
 from phaze_opt.search.worker import TrialCallback, Worker
 from phaze_opt.training import Training
 
@@ -138,13 +138,13 @@ def run_study(
 def worker_main(
     name: str, total: int, lease_s: float, evaluator: Evaluator, stop: StopSignals
 ) -> None:
-    """Open the storage named by the environment, and be one worker of a study."""
+    """Open the storage that the environment names, and work on a study as one worker."""
     study = patiently(lambda: find_study(name, open_storage()))
     _work_on(_Run(study, evaluator, total, lease_s, stop), lambda number, metrics: None)
 
 
 def _start_workers(run: _Run, workers: int, report: Callable[[], None]) -> None:
-    """Be the one worker, or start several processes and wait for their end."""
+    """Work in this process, or start several processes and wait for their end."""
     if workers == 1:
         _work_on(run, lambda number, metrics: report())
         return
@@ -153,7 +153,7 @@ def _start_workers(run: _Run, workers: int, report: Callable[[], None]) -> None:
 
 
 def _work_on(run: _Run, on_trial: TrialCallback) -> None:
-    """Be one worker of a study until it is done."""
+    """Work on a study as one worker until it is done."""
     worker = patiently(partial(_new_worker, run))
     with LeaseKeeper([worker.office, worker.objective.evaluations], worker.token, run.lease_s):
         worker.work(run.total, run.stop, on_trial)

@@ -17,9 +17,7 @@ from phaze_opt.search.objective import Evaluator, evaluate_point
 from phaze_opt.search.results import (
     BestDesign,
     StudySummary,
-    TrialRecord,
     best_design,
-    read_trials,
     summarise,
 )
 from phaze_opt.search.running import Progress, RunOutcome, ignore_progress, run_study
@@ -28,6 +26,7 @@ from phaze_opt.search.store.leases import DEFAULT_LEASE_S
 from phaze_opt.search.store.storage import Storage, open_storage
 from phaze_opt.search.store.stored_study import StoredStudy, find_study, new_study
 from phaze_opt.search.store.studies import delete_study, study_uids
+from phaze_opt.search.trials import TrialRecord, read_trials
 from phaze_opt.workload.graph import Workload
 
 METRIC = "throughput_samples_per_s"

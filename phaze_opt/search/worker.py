@@ -14,14 +14,14 @@ from optuna.trial import FrozenTrial, TrialState
 
 from phaze_opt.errors import InputError, NotFoundError, PhazeError
 from phaze_opt.search.frozen import ResolvedStudy
-from phaze_opt.search.objective import Metrics, Objective, metrics_to_plain
+from phaze_opt.search.objective import Objective
 from phaze_opt.search.processes import StopNow, StopSignals
-from phaze_opt.search.results import METRICS_KEY, trial_cost
 from phaze_opt.search.samplers import sampler_for
 from phaze_opt.search.space import Space, distributions, params_of, point_of
 from phaze_opt.search.store.failures import DatabaseError, database_errors, patiently
 from phaze_opt.search.store.storage import Storage
 from phaze_opt.search.store.tickets import MAX_ATTEMPTS, Ticket, TicketOffice
+from phaze_opt.search.trials import METRICS_KEY, Metrics, metrics_to_plain, trial_cost
 
 if TYPE_CHECKING:
     from optuna.study import Study
@@ -41,9 +41,9 @@ class Worker:
     Attributes
     ----------
     optuna_study, study_id
-        The trials, and Optuna's number of the study; the sampler is set anew for each trial.
+        Optuna's object and number of the study; the object gets a new sampler for each trial.
     token
-        Name under which tickets are held.
+        Name under which the worker holds tickets and evaluations.
     """
 
     storage: Storage
@@ -163,7 +163,7 @@ class Worker:
                 self._give_back(ticket, ticket.last_trial_number)
 
     def _give_back(self, ticket: Ticket, number: int | None) -> None:
-        """Open a ticket again, with the parameters of its trial where they are chosen already."""
+        """Open a ticket again, and keep the parameters that its trial has already."""
         trial = None if number is None else self._settle(number)
         if trial is not None and trial.state == TrialState.COMPLETE:
             self.office.finish(ticket)
@@ -188,7 +188,7 @@ class Worker:
             ) from None
 
     def _settle(self, number: int) -> FrozenTrial | None:
-        """Close the trial of a previous holder unless it is finished; return how it ended."""
+        """Close the trial of a previous holder unless it is finished; return it, if it exists."""
         try:
             self._close(number)
             return self._find(number)
@@ -205,7 +205,7 @@ class Worker:
             return
 
     def _close_orphans(self) -> None:
-        """Close running trials that no ticket names: their worker died before it wrote so."""
+        """Close running trials that no ticket names, because their worker died too early."""
         running = self.optuna_study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         if not running:
             return
@@ -225,7 +225,7 @@ class Worker:
         )
 
     def _is_point(self, params: Mapping[str, Any]) -> bool:
-        """Whether parameters are a point of the space: a database may hold anything."""
+        """Whether parameters from the database are a point of the space."""
         space = self.resolved.spec.space
         try:
             return params == params_of(space, point_of(space, params))

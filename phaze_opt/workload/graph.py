@@ -6,9 +6,11 @@ sizes are of ONE device at the stated tensor-parallel width, for ONE microbatch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Literal
+
+from phaze_opt.printing import PrintsAsTables
 
 SCHEMA_VERSION = 3
 """Version of the JSON form of `Workload`; a file of a newer version is refused."""
@@ -288,8 +290,8 @@ class WorkloadVariant:
         )
 
 
-@dataclass(frozen=True)
-class Workload:
+@dataclass(frozen=True, repr=False)
+class Workload(PrintsAsTables, tables="phaze_opt.report.tables:workload_tables"):
     """A captured model at several tensor-parallel widths and microbatches.
 
     Attributes
@@ -307,8 +309,19 @@ class Workload:
     model: str
     sequence: int
     parameters: int
-    variants: tuple[WorkloadVariant, ...] = field(repr=False)
+    variants: tuple[WorkloadVariant, ...]
     schema_version: int = SCHEMA_VERSION
+
+    def __repr__(self) -> str:
+        def listed(values: Iterable[int]) -> str:
+            return "/".join(map(str, sorted(set(values)))) or "none"
+
+        widths = listed(variant.tensor_parallel for variant in self.variants)
+        microbatches = listed(variant.microbatch for variant in self.variants)
+        return (
+            f"Workload({self.model!r}, {self.parameters:,} parameters, sequence {self.sequence}, "
+            f"tensor-parallel widths {widths}, microbatches {microbatches})"
+        )
 
     def variants_for(
         self, microbatch: int, sequence_parallel: bool = False

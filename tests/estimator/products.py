@@ -29,15 +29,15 @@ def estimate_rows(
 
 
 def latency_cycles(gemm: Gemm, accelerator: Accelerator) -> float:
-    """Cycles of a product on all cores: the longest of arrays, global buffer and HBM."""
+    """Cycles of a product on all cores in which its arrays work: the longest of the resources."""
     row = estimate_rows([gemm], accelerator)[0]
     hbm_bytes = compulsory_bytes(gemm) + row[Column.HBM_EXTRA_BYTES]
-    hbm_rate = accelerator.sustained_hbm_bytes_per_s / accelerator.sustained_clock_hz
+    hbm_rate = accelerator.sustained_hbm_bytes_per_s / accelerator.array_clock_hz
     return float(
         max(
             row[Column.ARRAY_CYCLES],
             (row[Column.GLB_READ_BYTES] + row[Column.GLB_WRITE_BYTES])
-            / accelerator.glb_bytes_per_cycle,
+            / (accelerator.glb_bytes_per_cycle / accelerator.calibration.array_efficiency),
             hbm_bytes / hbm_rate,
         )
     )

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,10 @@ def test_every_preset_is_valid_and_sourced() -> None:
         ("v100", 125),
         ("a100-80", 312),
         ("h100", 989.4),
+        ("h200", 989.4),
+        ("b200", 2250.2),
+        ("l40s", 362.1),
+        ("tpuv6e", 917.5),
         ("mi210", 181),
     ],
 )
@@ -36,6 +41,42 @@ def test_presets_have_their_stated_peak(name: str, peak_tflops: float) -> None:
     """Units times clock give the peak that the maker states, within rounding."""
     peak = accelerator_presets()[name].accelerator.peak_flops_per_s
     assert peak / 1e12 == pytest.approx(peak_tflops, rel=0.01)
+
+
+def test_only_measured_chips_have_rates_of_arrays_and_bursts() -> None:
+    """On every other chip the arrays work at the clock, and an isolated kernel has no burst."""
+    presets = accelerator_presets().values()
+    with_arrays = {p.name for p in presets if p.accelerator.calibration.array_efficiency < 1.0}
+    with_burst = {p.name for p in presets if p.accelerator.in_burst is not p.accelerator}
+    measured = {"a100-40", "a100-80", "h100", "h100-96-500w", "h200", "b200", "l40s"}
+    assert with_arrays == measured | {"tpuv6e"}
+    assert with_burst == {"h100", "h200", "b200", "l40s"}
+
+
+@pytest.mark.parametrize(
+    ("constants", "message"),
+    [
+        ({"array_efficiency": 0.0}, "array_efficiency is 0.0, but it must be above 0"),  # nothing
+        ({"array_efficiency": 1.01}, "at most 1"),  # more than every cycle
+        ({"array_efficiency": float("nan")}, "array_efficiency is nan"),  # not a number
+        ({"burst_clock_hz": 1.4e9}, "between the sustained clock"),  # below the sustained one
+        ({"burst_clock_hz": 1.9e9}, r"and the nominal one \(1.83e\+09\)"),  # above the nominal one
+        ({"burst_clock_hz": float("nan")}, "burst_clock_hz is nan"),  # not a number
+    ],
+)
+def test_impossible_rates_are_refused(constants: dict[str, float], message: str) -> None:
+    """Shares are shares, and a burst lies between the sustained and the nominal clock."""
+    chip = load_accelerator("h100")
+    with pytest.raises(InputError, match=message):
+        replace(chip, calibration=replace(chip.calibration, **constants))
+
+
+def test_no_measured_clock_stays_above_a_changed_nominal_one() -> None:
+    """A chip that is clocked down runs at most at that clock, and one clocked up as measured."""
+    slow, fast = (load_accelerator("h100", clock_ghz=ghz) for ghz in (1.5, 2.0))
+    assert (slow.sustained_clock_hz, slow.in_burst.sustained_clock_hz) == (1.47e9, 1.5e9)
+    assert load_accelerator("h100", clock_ghz=1.0).sustained_clock_hz == 1.0e9
+    assert fast.calibration == load_accelerator("h100").calibration
 
 
 def test_the_two_baselines_differ_only_in_lanes() -> None:

@@ -47,7 +47,9 @@ def text(explanation: Explanation) -> str:
 def test_sentences_hold_the_numbers_of_the_explanation() -> None:
     """Throughput, largest part, binding resource, best gain and memory are said in words."""
     explanation = explained((2, 2, 2), devices=8)
-    speed, time, layer, gain, memory = explanation_sentences(explanation)
+    speed, time, network, *more, layer, gain, memory = explanation_sentences(explanation)
+    assert "hidden beside compute" in network
+    assert ["--overlap all" in sentence for sentence in more] == [True]
     assert f"{explanation.evaluation.throughput_samples_per_s:,.1f} samples/s" in speed
     assert "(2x2x2)" in speed
     assert explanation.stage is not None and explanation.memory is not None

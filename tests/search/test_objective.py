@@ -10,10 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from phaze_opt.evaluation import Evaluation
-from phaze_opt.search.objective import Objective, metrics_from_plain, metrics_to_plain
+from phaze_opt.search.objective import Objective
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.spec import AreaSpec
 from phaze_opt.search.store.caches import EvaluationCache, ScheduleCache
+from phaze_opt.search.trials import metrics_from_plain, metrics_to_plain
 from tests.search.fakes import TOY, toy_evaluator, toy_study
 from tests.search.test_space import TIED, points
 

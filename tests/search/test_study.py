@@ -21,7 +21,6 @@ from phaze_opt.search.results import (
     StudySummary,
     best_to_json_dict,
     summary_to_json_dict,
-    trial_to_json_dict,
 )
 from phaze_opt.search.space import Space
 from phaze_opt.search.spec import SearchSpec, StudySpec
@@ -30,6 +29,7 @@ from phaze_opt.search.store.studies import study_uids
 from phaze_opt.search.store.tables import StudyRow, WorkloadRow
 from phaze_opt.search.store.tickets import TicketOffice
 from phaze_opt.search.study import Study, create_study, list_summaries, load_study
+from phaze_opt.search.trials import trial_to_json_dict
 from tests.search.fakes import (
     COUNT_VARIABLE,
     TOY,

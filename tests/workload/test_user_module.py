@@ -7,17 +7,17 @@ import pytest
 import torch
 
 from phaze_opt.errors import InputError
-from phaze_opt.workload.capture.user_module import capture_module
+from phaze_opt.workload.capture.user_module import capture
 from phaze_opt.workload.graph import Layer, OperatorGraph, Workload
 from phaze_opt.workload.workload_file import read_workload, write_workload
 from phaze_opt.workload.zoo import load_workload
-from tests.workload.user_modules import ROWS, WIDTH, WORDS, eager_blocks
+from tests.workload.user_modules import ROWS, WIDTH, WORDS, eager_blocks, language_model
 
 HERE = "tests.workload.user_modules"
 
 
 def _capture(name: str, *microbatch: int) -> Workload:
-    return capture_module(f"{HERE}:{name}", microbatch=microbatch or (2,), sequence=ROWS)
+    return capture(f"{HERE}:{name}", microbatch=microbatch or (2,), sequence=ROWS)
 
 
 def _names(workload: Workload) -> list[str]:
@@ -166,7 +166,7 @@ def test_the_working_directory_is_searched(tmp_path: Path, monkeypatch: pytest.M
         "    return torch.nn.Linear(3, 4), torch.zeros(microbatch, 3)\n"
     )
     monkeypatch.chdir(tmp_path)
-    assert capture_module("my_own_model:make").parameters == 16
+    assert capture("my_own_model:make").parameters == 16
 
 
 @pytest.mark.parametrize(
@@ -186,13 +186,48 @@ def test_the_working_directory_is_searched(tmp_path: Path, monkeypatch: pytest.M
 def test_bad_factories_are_refused(factory: str, words: str) -> None:
     """What cannot be captured is refused in one sentence."""
     with pytest.raises(InputError) as caught:
-        capture_module(factory)
+        capture(factory)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_function_is_a_factory_as_its_name_is() -> None:
+    """A factory in Python gives what its name gives, at one microbatch or several."""
+    by_name = capture(f"{HERE}:language_model", microbatch=(1, 2), sequence=ROWS)
+    assert capture(language_model, microbatch=[2, 1], sequence=ROWS) == by_name
+    single = capture(language_model, microbatch=2, sequence=ROWS)
+    assert single.variants == by_name.variants[1:]
+
+
+def test_a_module_is_captured_and_stays_as_it_is() -> None:
+    """A module with weights gives what its factory gives; nothing of it is changed or read."""
+    module, inputs = language_model(2)
+    module.eval()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    workload = capture(module, inputs, microbatch=2, sequence=ROWS)
+    assert workload.variants == capture(language_model, microbatch=2, sequence=ROWS).variants
+    assert workload.parameters == sum(one.numel() for one in module.parameters())
+    assert workload.model == "LanguageModel"
+    assert not module.training
+    after = module.state_dict()
+    assert after.keys() == before.keys()
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+
+
+def test_a_module_comes_with_its_inputs() -> None:
+    """A module without inputs, a factory with some, and several microbatches are refused."""
+    module, inputs = language_model(2)
+    for arguments, microbatch in (
+        ((module,), (2,)),
+        ((language_model, inputs), (2,)),
+        ((module, inputs), (1, 2)),
+    ):
+        with pytest.raises(InputError, match="with its inputs of one microbatch"):
+            capture(*arguments, microbatch=microbatch)
 
 
 def test_microbatch_must_be_positive() -> None:
     """No microbatch and an empty one are refused."""
     for microbatch in ((), (0,)):
         with pytest.raises(InputError, match="at least 1"):
-            capture_module(f"{HERE}:towers", microbatch=microbatch)
+            capture(f"{HERE}:towers", microbatch=microbatch)

@@ -1,1 +1,26 @@
-"""Everything that opens the database of a study."""
+"""Everything that opens the database of studies: no other room or module imports SQLAlchemy.
+
+Takes the URL of a database (SQLite, PostgreSQL). Gives a `storage.Storage`, with Optuna's storage
+for trials and transactions for the tables of this program (prefix ``phaze_``).
+
+- `storage`: opens a database, makes its tables or brings them up to date.
+- `tables`: the tables; the clock of the database.
+- `failures`: errors of a database as one sentence; retries while it is away.
+- `damage`: rows that this program did not write.
+- `studies`: names and UUIDs of all studies, orphaned rows, deletion.
+- `stored_study`: one study: its creation, frozen spec, workload, trials and tickets.
+- `tickets`: exactly N trials among many workers.
+- `leases`: names of workers, renewal and expiry of what they hold.
+- `caches`: evaluations and schedules, each computed once for all studies.
+
+Where a rule stands:
+
+- lease expiry -> `tables.lease_is_over` (on the clock `tables.database_now_s`); a lease is taken in
+  `tickets.TicketOffice.claim`, renewed by `leases.LeaseKeeper` four times within
+  `leases.DEFAULT_LEASE_S`, and ended at once by `leases.expire_dead_workers`
+- attempts until a ticket is given up -> `tickets.MAX_ATTEMPTS`
+- exactly one computation of a point -> `caches.EvaluationCache.get_or_compute`
+- write lock of SQLite at the start of a transaction -> `storage._begin_on_sqlite`
+- loss of a connection, and how long it is waited for -> `failures.patiently`
+- version of the tables, and columns that a version adds -> `storage._bring_up_to_date`
+"""

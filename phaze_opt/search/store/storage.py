@@ -54,7 +54,7 @@ _RACE_WORDS = ("already exists", "duplicate key", "UNIQUE", "locked", "concurren
 _READ_ONLY: Mapping[str, Any] = {"phaze_read_only": True}
 
 for _name in ("psycopg", "sqlalchemy"):
-    # Where nobody has set up logging, a broken connection must not write into the terminal.
+    # Unless the user sets up logging, messages about a lost connection must not be printed.
     logging.getLogger(_name).addHandler(logging.NullHandler())
 
 
@@ -86,7 +86,7 @@ class Storage:
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
-        """Open a transaction that only reads, and so waits for no lock."""
+        """Open a transaction that only reads, and therefore waits for no lock."""
         engine = self.engine.execution_options(**_READ_ONLY)
         with database_errors(self.shown), Session(engine) as session:
             yield session
@@ -99,7 +99,7 @@ class Storage:
 
 
 def write_shared(session: Session, row: Base) -> None:
-    """Write a row that another process may be writing, too: the same key has the same content."""
+    """Write a row that another process may write too: equal keys have equal content."""
     with suppress(IntegrityError), session.begin_nested():
         session.merge(row)
 
@@ -154,7 +154,7 @@ def open_storage(storage: str | None = None, *, create: bool = False) -> Storage
             with database_errors(shown):
                 return _open(url, shown)
         except DatabaseError as error:
-            # Two processes that make the same tables at once disturb each other only then.
+            # Two processes that make the same tables at once disturb each other only for a moment.
             raced = any(word in str(error) for word in _RACE_WORDS)
             if attempt == last_try or not raced:
                 raise
@@ -178,7 +178,7 @@ def _open_optuna(url: URL) -> RDBStorage:
     """Open Optuna's storage, which makes its own tables."""
     import optuna
 
-    # Its warnings quote statements; what a person shall know is said by this program.
+    # Its warnings quote SQL; this program reports failures in its own words.
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     logging.getLogger("alembic").setLevel(logging.WARNING)
     try:
@@ -199,7 +199,7 @@ def _open_optuna(url: URL) -> RDBStorage:
 
 
 def _engine_options(url: URL) -> dict[str, Any]:
-    """Return how SQLAlchemy shall connect."""
+    """Return the options with which SQLAlchemy connects."""
     if url.get_backend_name() == "sqlite":
         return {
             "connect_args": {"timeout": LOCK_TIMEOUT_S},
@@ -210,7 +210,7 @@ def _engine_options(url: URL) -> dict[str, Any]:
 
 
 def _set_up_sqlite(connection: Any, record: Any) -> None:
-    """Choose the safe mode on a new SQLite connection; transactions are begun by hand."""
+    """Set the safe mode on a new SQLite connection; `_begin_on_sqlite` begins transactions."""
     connection.isolation_level = None
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
@@ -240,7 +240,7 @@ def _parse(storage: str) -> URL:
             "and mysql (untested)."
         )
     if "@" in (url.host or ""):
-        # What follows an unescaped @ would be taken for the host, and printed.
+        # The text after an unescaped @ would be taken for the host, and printed.
         raise InputError("The password in the storage URL holds '@'; write it as %40.")
     if url.drivername == "sqlite" and not url.database:
         raise InputError("The storage names no file; write for example sqlite:///phaze.db.")

@@ -24,7 +24,7 @@ _ATTRIBUTES: Any = table(
 
 
 def study_uids(storage: Storage) -> dict[str, str | None]:
-    """Return the UUID of every study by name; ``None`` where this program has not made it.
+    """Return the UUID of every study by name; ``None`` if another program made it.
 
     Optuna's own listing decodes every attribute of every study, so that a single damaged one would
     hide them all.
@@ -54,8 +54,7 @@ def find_orphans(storage: Storage) -> dict[str, str]:
     """Return the UUID and name of studies whose trials were deleted elsewhere (the dashboard)."""
     with storage.reading() as session:
         rows = session.execute(select(StudyRow.uid, StudyRow.name).order_by(StudyRow.name)).all()
-    # Read after the rows: a study that is just being made has its trials before its row, and its
-    # UUID last.
+    # Read after the rows: a study that is being made gets its trials, then its row, then its UUID.
     uids = study_uids(storage)
     known, unnamed = set(uids.values()), {name for name, uid in uids.items() if uid is None}
     return {str(uid): str(name) for uid, name in rows if uid not in known and name not in unnamed}
@@ -70,7 +69,7 @@ def delete_orphans(storage: Storage) -> int:
 
 
 def delete_rows(storage: Storage, uid: str) -> None:
-    """Delete what belongs to one study alone."""
+    """Delete the rows that belong to one study only (evaluations are shared)."""
     with storage.writing() as session:
         session.execute(delete(TicketRow).where(TicketRow.study_uid == uid))
         session.execute(delete(StudyRow).where(StudyRow.uid == uid))

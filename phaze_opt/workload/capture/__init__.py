@@ -10,7 +10,7 @@ Modules
 ``transformer``          a named model: its layers as modules, `transformer.capture_transformer`
 ``tensor_parallel``      split linear layers and loss, with their collectives in both directions
 ``kernels``              fused kernels that ATen lacks: attention, rotary positions, norm, loss
-``user_module``          the user's own module: `user_module.capture_module`
+``user_module``          the user's own module: `user_module.capture`
 ``layer_cuts``           layers of a module found, marked in a trace, and cut out of it
 ``aot``                  the traced forward and backward graphs
 ``aten``, ``aten_kinds`` the work of one ATen operator: products, vector work, collective

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import sys
 from collections import Counter
@@ -27,17 +28,22 @@ from phaze_opt.workload.capture.tensor_parallel import DTYPE
 from phaze_opt.workload.graph import Layer, Workload, WorkloadVariant
 
 Factory = Callable[[int], Any]
+"""Makes a module and its inputs for a microbatch."""
 
 
-def capture_module(
-    factory: str, *, microbatch: Sequence[int] = (1,), sequence: int = 1
+def capture(
+    model: str | Factory | nn.Module,
+    inputs: Any = None,
+    *,
+    microbatch: int | Sequence[int] = 1,
+    sequence: int = 1,
 ) -> Workload:
-    """Capture the module that a factory makes, on one device.
+    """Capture a module, or the module that a factory makes, on one device.
 
-    The factory is called with the microbatch, on the meta device, and returns the module and its
+    A factory is called with the microbatch, on the meta device, and returns the module and its
     inputs: a tensor, a tuple of positional or a dict of keyword arguments. The first scalar among
     the module's results is the loss; without a scalar, every result gets a gradient. Parameters and
-    inputs are taken as bf16.
+    inputs are taken as bf16; neither weights nor values of the inputs are read.
 
     Members of a ``ModuleList`` are layers, and the code before and after them makes a first and a
     last layer; any other module is split at its top-level children. Branches are kept (see
@@ -45,29 +51,65 @@ def capture_module(
 
     Parameters
     ----------
-    factory
-        ``package.module:factory``; the working directory is searched too.
+    model
+        A factory, or its name ``package.module:factory`` (the working directory is searched too);
+        or a module, which stays as it is.
+    inputs
+        Inputs of a module, with one microbatch of samples.
     microbatch
-        Microbatches to capture, in samples.
+        Microbatches to capture, in samples; of a module the one that ``inputs`` holds.
     sequence
         Tokens per sample, for reports per token.
+
+    Returns
+    -------
+    Workload
+        At the tensor-parallel width 1, named after the factory or the class of the module.
 
     Raises
     ------
     InputError
         If the factory cannot be imported, fails, or returns a module that cannot be traced.
     """
-    if not microbatch or min(microbatch) < 1:
-        raise InputError(f"The microbatches are {list(microbatch)}, but each must be at least 1.")
+    sizes = [microbatch] if isinstance(microbatch, int) else sorted(set(microbatch))
+    if not sizes or min(sizes) < 1:
+        raise InputError(f"The microbatches are {sizes}, but each must be at least 1.")
+    if isinstance(model, nn.Module) == (inputs is None) or (inputs is not None and sizes[1:]):
+        raise InputError(
+            "A module is captured with its inputs of one microbatch; several microbatches need a "
+            "factory, which makes the module and the inputs of each."
+        )
     variants, parameters = [], 0
     with _working_directory_searched():
-        make = _import_factory(factory)
-        for samples in sorted(set(microbatch)):
-            module, inputs = _make(factory, make, samples)
+        name, make = _factory(model, inputs)
+        for samples in sizes:
+            module, given = _make(name, make, samples)
             parameters = sum(parameter.numel() for parameter in module.parameters())
-            with _one_sentence(f"The module of {factory} cannot be traced"):
-                variants.append(_capture(module, inputs, samples))
-    return Workload(factory, sequence, parameters, tuple(variants))
+            with _one_sentence(f"The module of {name} cannot be traced"):
+                variants.append(_capture(module, given, samples))
+    return Workload(name, sequence, parameters, tuple(variants))
+
+
+def _factory(model: str | Factory | nn.Module, inputs: Any) -> tuple[str, Factory]:
+    """Return the name of a model and what makes it for a microbatch."""
+    if isinstance(model, nn.Module):
+        name = type(model).__qualname__
+        with _one_sentence(f"The module {name} cannot be copied"):
+            copied = _without_weights(model)
+        return name, lambda samples: (copied, inputs)
+    if isinstance(model, str):
+        return model, _import_factory(model)
+    return f"{model.__module__}:{getattr(model, '__qualname__', type(model).__qualname__)}", model
+
+
+def _without_weights(module: nn.Module) -> nn.Module:
+    """Copy a module onto the meta device; tied weights stay tied."""
+    memo: dict[int, Any] = {
+        id(one): nn.Parameter(torch.empty_like(one, device="meta"), one.requires_grad)
+        for one in module.parameters()
+    }
+    memo |= {id(one): torch.empty_like(one, device="meta") for one in module.buffers()}
+    return copy.deepcopy(module, memo)
 
 
 @contextmanager
