@@ -4,7 +4,8 @@
 each, and leaves those that they do not. Every other module says which constants one kind of
 operator has, and what the model predicts for measured rows:
 
-- `collectives`: one level of a network.
+- `collectives`: one level of a network;
+- `attention`: the overlap of products and softmax in fused attention.
 
 This room stands left of all that knows of training runs: a constant comes from a table of operators
 or from a data sheet.

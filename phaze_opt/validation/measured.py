@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 from phaze_opt.codec import data_rows
-from phaze_opt.errors import PhazeError
+from phaze_opt.errors import InputError, PhazeError
 from phaze_opt.estimator.single import estimate_gemm, estimate_vector
 from phaze_opt.evaluation import Evaluation, evaluate
+from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.cluster import load_cluster
 from phaze_opt.scheduling.schedule_problem import Schedule
@@ -177,7 +178,7 @@ class _Runs:
         degrees = int(row["pipeline"]), int(row["data"]), int(row["tensor"])
         microbatches = tuple(int(size) for size in row["microbatches"].split())
         sequence_parallel = row["sequence_parallel"] == "true"
-        chip = load_accelerator(row["accelerator"])
+        chip = _with_kernel(load_accelerator(row["accelerator"]), row.get("attention_kernel", ""))
         cluster = load_cluster(row["cluster"], degrees[0] * degrees[1] * degrees[2])
         workload = load_workload(
             row["model"],
@@ -200,6 +201,22 @@ class _Runs:
             )
             run = evaluate(workload, chip, cluster, training, degrees, cache=self._schedules)
             yield run, training
+
+
+def _with_kernel(chip: Accelerator, kernel: str) -> Accelerator:
+    """Return the chip as the attention kernel of a run uses it.
+
+    Parameters
+    ----------
+    kernel
+        Empty for a kernel of the chip's own generation; ``synchronous`` for one of the generation
+        of the A100 (FlashAttention-2), in which products and softmax take turns.
+    """
+    if kernel not in ("", "synchronous"):
+        raise InputError(f"attention_kernel is {kernel!r}, but it must be empty or synchronous.")
+    if kernel == "":
+        return chip
+    return replace(chip, calibration=replace(chip.calibration, attention_overlap=0.0))
 
 
 def validate_memory() -> list[ValidationTable]:

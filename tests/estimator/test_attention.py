@@ -1,0 +1,274 @@
+"""Fused attention: whole tiles under a causal mask, exposed lanes, laws over chips and sizes."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phaze_opt.errors import InputError
+from phaze_opt.estimator.attention import attention_cores, visible_scores
+from phaze_opt.estimator.estimate import ModeEstimate, estimate_each, estimate_on_cores
+from phaze_opt.estimator.operator_table import operator_table
+from phaze_opt.estimator.single import SingleEstimate, attention_operator, estimate_attention
+from phaze_opt.hardware.accelerator import Accelerator, Calibration
+from phaze_opt.hardware.presets import accelerator_presets, load_accelerator
+from phaze_opt.network.cluster import Cluster, NetworkLevel
+from phaze_opt.workload.attention import AttentionShape
+from phaze_opt.workload.graph import Gemm, Operator, OperatorGraph, VectorWork
+from tests.strategies import accelerators
+
+H100 = load_accelerator("h100")
+SHAPE = AttentionShape(2, 4096, 4096, 32, 8, 128, causal=True)
+ALONE = Cluster("alone", (NetworkLevel(1.0, 0.0, "switch"),))
+
+shapes = st.builds(
+    lambda batch, queries, more_keys, groups, shared, size, causal: AttentionShape(
+        batch, queries, queries + more_keys, groups * shared, groups, size, causal
+    ),
+    st.integers(1, 4),
+    st.integers(1, 3000),
+    st.one_of(st.just(0), st.integers(1, 2000)),
+    st.integers(1, 4),
+    st.integers(1, 8),
+    st.sampled_from([32, 64, 80, 128, 256]),
+    st.booleans(),
+)
+"""Shapes whose last query sees every key, in grouped-query attention too."""
+
+
+def with_calibration(chip: Accelerator, **changes: float) -> Accelerator:
+    """Return a chip with other constants."""
+    return replace(chip, calibration=replace(chip.calibration, **changes))
+
+
+def run(chip: Accelerator = H100, *, backward: bool = False, **sizes: int) -> SingleEstimate:
+    """Estimate the shape with other sizes."""
+    return estimate_attention(replace(SHAPE, **sizes), chip, backward=backward)
+
+
+def mode_of(shape: AttentionShape, chip: Accelerator, *, backward: bool = False) -> ModeEstimate:
+    """Estimate one core on all cores of a chip."""
+    graph = OperatorGraph((attention_operator(shape, backward=backward),))
+    return estimate_on_cores(graph, chip, max(chip.num_tc, chip.num_vc))
+
+
+def tiled_share(shape: AttentionShape, chip: Accelerator) -> float:
+    """Return the scores of the computed tiles over all scores; lanes work on the former."""
+    table = operator_table(OperatorGraph((attention_operator(shape),)))
+    elements = attention_cores(table, [chip], [chip.num_tc]).elements[0, 0]
+    return float(elements) / shape.scores.elements
+
+
+@given(shapes, accelerators, st.booleans())
+def test_no_core_is_below_a_roofline(
+    shape: AttentionShape, chip: Accelerator, backward: bool
+) -> None:
+    """Visible multiply-accumulates, lane cycles and tensors bound from below."""
+    operator = attention_operator(shape, backward=backward)
+    estimate = estimate_attention(shape, chip, backward=backward)
+    visible = visible_scores(shape.scores) / shape.scores.elements
+    traffic_s = (operator.read_bytes + operator.write_bytes) / chip.sustained_hbm_bytes_per_s
+    assert estimate.latency_s >= visible * operator.flops / chip.peak_flops_per_s * (1 - 1e-12)
+    assert estimate.latency_s >= traffic_s * (1 - 1e-12)
+    assert estimate.latency_s >= float(mode_of(shape, chip, backward=backward).vc_s[0])
+    assert 0.0 < estimate.utilisation <= 1.0
+
+
+@given(
+    shapes,
+    accelerators,
+    st.sampled_from(["batch", "heads", "lengths", "head_dim"]),
+    st.integers(1, 500),
+    st.booleans(),
+)
+def test_more_work_takes_no_less_time(
+    shape: AttentionShape, chip: Accelerator, what: str, more: int, backward: bool
+) -> None:
+    """Arrays, lanes and HBM need at least as long for more samples, heads, positions, elements."""
+    larger = {
+        "batch": replace(shape, batch=shape.batch + more),
+        "heads": replace(shape, heads=2 * more * shape.heads, kv_heads=2 * more * shape.kv_heads),
+        "lengths": replace(shape, queries=shape.queries + more, keys=shape.keys + more),
+        "head_dim": replace(shape, head_dim=shape.head_dim + more),
+    }[what]
+    before, after = (mode_of(one, chip, backward=backward) for one in (shape, larger))
+    for name in ("tc_s", "vc_s", "hbm_s"):
+        assert getattr(after, name)[0] >= getattr(before, name)[0] * (1 - 1e-12), name
+
+
+@given(shapes, accelerators, st.booleans())
+def test_a_mask_never_costs_time(shape: AttentionShape, chip: Accelerator, backward: bool) -> None:
+    """Causal attention takes at most as long as the same without a mask."""
+    causal, full = (
+        estimate_attention(replace(shape, causal=causal), chip, backward=backward).latency_s
+        for causal in (True, False)
+    )
+    assert causal <= full * (1 + 1e-12)
+
+
+@given(
+    shapes,
+    accelerators,
+    st.sampled_from(["num_tc", "num_vc", "glb_bytes_per_cycle", "hbm_bytes_per_s", "clock_hz"]),
+    st.booleans(),
+)
+def test_more_of_anything_is_never_slower(
+    shape: AttentionShape, chip: Accelerator, field: str, backward: bool
+) -> None:
+    """Twice the cores, bandwidth or clock never cost time, whatever the number of blocks."""
+    more: Accelerator = replace(chip, **{field: 2 * getattr(chip, field)})
+    before, after = (mode_of(shape, one, backward=backward) for one in (chip, more))
+    assert after.latency_s[0] <= before.latency_s[0] * (1 + 1e-12)
+
+
+@given(shapes, accelerators, st.booleans())
+def test_with_everything_hidden_the_longest_resource_decides(
+    shape: AttentionShape, chip: Accelerator, backward: bool
+) -> None:
+    """An overlap of 1 is the rule of all other operators; the exposed share adds linearly."""
+    modes = [
+        mode_of(shape, with_calibration(chip, attention_overlap=overlap), backward=backward)
+        for overlap in (1.0, 0.5, 0.0)
+    ]
+    hidden, half, none = (float(mode.tc_s[0]) for mode in modes)
+    vc_s = float(modes[0].vc_s[0])
+    assert modes[0].exposed_lanes_s[0] == 0.0
+    assert half == pytest.approx(hidden + 0.5 * vc_s)
+    assert none == pytest.approx(hidden + vc_s)
+    one = modes[0]
+    longest_s = max(hidden, vc_s, float(one.glb_s[0]), float(one.hbm_s[0]))
+    assert one.latency_s[0] == longest_s + chip.calibration.operator_overhead_s
+
+
+@given(shapes, accelerators)
+def test_whole_tiles_cover_what_the_mask_leaves(shape: AttentionShape, chip: Accelerator) -> None:
+    """Tiles have at least the visible scores, and no more than all tiles of the matrix."""
+    visible = visible_scores(shape.scores) / shape.scores.elements
+    full = tiled_share(replace(shape, causal=False), chip)
+    assert visible * (1 - 1e-12) <= tiled_share(shape, chip) <= full
+    assert full >= 1.0
+
+
+def test_tiles_on_the_diagonal_are_whole() -> None:
+    """Of 16 × 8 tiles of 64 × 128 scores, two rows each see 1 to 8: 72 tiles."""
+    assert tiled_share(replace(SHAPE, queries=1024, keys=1024), H100) == 72 / 128
+
+
+def test_causal_takes_a_little_more_than_half() -> None:
+    """A causal mask saves nearly half of a long sequence, and less of a short one."""
+    for sequence, most in ((16384, 0.52), (1024, 0.75)):
+        sizes = {"queries": sequence, "keys": sequence}
+        causal, full = run(**sizes), run(**sizes, causal=False)
+        assert 0.5 < causal.latency_s / full.latency_s < most
+
+
+def test_faster_exponentials_take_less_lane_time() -> None:
+    """16 exponentials per cycle on 128 lanes are the table's 8 cycles; 32 save 4 of 12."""
+    serial = with_calibration(H100, attention_overlap=0.0)
+    shape = replace(SHAPE, queries=512, keys=512)
+    lanes_s = {}
+    for rate in (None, 16.0, 32.0):
+        calibration = replace(serial.calibration, exponentials_per_cycle=rate)
+        chip = replace(serial, calibration=calibration)
+        lanes_s[rate] = float(mode_of(shape, chip).exposed_lanes_s[0])
+    assert lanes_s[16.0] == lanes_s[None]
+    assert lanes_s[32.0] == pytest.approx(lanes_s[16.0] * 8 / 12)
+
+
+def test_shared_keys_are_read_once() -> None:
+    """Grouped queries share keys: less traffic, the same arithmetic."""
+    few, many = run(kv_heads=1), run(kv_heads=32)
+    assert few.hbm_bytes < many.hbm_bytes
+    assert few.energy_by_level_j["arithmetic"] == pytest.approx(
+        many.energy_by_level_j["arithmetic"]
+    )
+    head_bytes = 2 * SHAPE.batch * SHAPE.keys * SHAPE.head_dim
+    assert many.hbm_bytes - few.hbm_bytes == pytest.approx(2 * 31 * head_bytes)
+
+
+def test_the_backward_is_five_products() -> None:
+    """Its arrays take two and a half times as long as the forward's, but for one fill per block."""
+    hidden = with_calibration(H100, attention_overlap=1.0)
+    ratio = mode_of(SHAPE, hidden, backward=True).tc_s[0] / mode_of(SHAPE, hidden).tc_s[0]
+    assert 2.3 < ratio < 2.5
+
+
+def test_lanes_bind_where_the_arrays_mostly_wait() -> None:
+    """Tensor cores that wait for softmax most of their time are bound by the lanes."""
+    few_lanes = with_calibration(replace(H100, pe_vc=16), attention_overlap=0.1)
+    few_lanes = with_calibration(few_lanes, exponentials_per_cycle=2.0)
+    assert run(few_lanes).bound == "lanes"
+    assert run(with_calibration(H100, attention_overlap=1.0)).bound == "compute"
+
+
+def test_only_fused_attention_depends_on_the_overlap() -> None:
+    """Eager attention is the same bit for bit whatever the overlap; fused attention is not."""
+    scores, context = SHAPE.products
+    rows = SHAPE.scores.heads * SHAPE.queries
+    softmax = VectorWork("softmax", rows, SHAPE.keys)
+    eager = (
+        Operator("scores", gemms=(scores,), read_bytes=10**8, write_bytes=10**8),
+        Operator("softmax", vector=(softmax,), read_bytes=10**8, write_bytes=10**8),
+        Operator("context", gemms=(context,), read_bytes=10**8, write_bytes=10**8),
+        Operator("fused", gemms=(Gemm(512, 512, 512),), vector=(softmax,)),
+    )
+    fused = attention_operator(SHAPE)
+    graph = OperatorGraph((*eager, fused))
+    before, after = (
+        estimate_each([graph], with_calibration(H100, **changes), ALONE)[0].all_cores
+        for changes in (
+            {"attention_overlap": 0.0},
+            {"attention_overlap": 1.0, "exponentials_per_cycle": 64.0},
+        )
+    )
+    count = len(eager)
+    for one, other in zip(before.arrays(), after.arrays(), strict=True):
+        assert np.array_equal(one[:count], other[:count])
+    assert before.latency_s[count] > after.latency_s[count]
+    # Beside fused attention, too, an operator has the numbers that it has alone.
+    alone = estimate_each([OperatorGraph(eager)], H100, ALONE)[0].all_cores
+    for one, other in zip(alone.arrays(), before.arrays(), strict=True):
+        assert np.array_equal(one, other[:count])
+
+
+def test_a_chip_on_paper_hides_no_more_than_a_measured_one() -> None:
+    """The default overlap is at most that of the H100, and a TPU's is the default."""
+    default = Calibration().attention_overlap
+    assert default <= H100.calibration.attention_overlap < default + 0.1
+    for name, preset in accelerator_presets().items():
+        if name.startswith("tpu"):
+            assert preset.accelerator.calibration.attention_overlap == default
+            assert "calibration.attention_overlap" not in preset.provenance
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"kv_heads": 7}, "kv_heads is 7, but it must divide the 32 heads"),
+        ({"queries": 0}, "queries is 0"),
+        ({"head_dim": -1}, "head_dim is -1"),
+    ],
+)
+def test_sizes_that_no_core_has_are_refused(sizes: dict[str, int], message: str) -> None:
+    """The sentence names the size."""
+    with pytest.raises(InputError, match=message):
+        run(**sizes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attention_overlap": 1.5}, "attention_overlap is 1.5"),  # more than all
+        ({"attention_overlap": float("nan")}, "attention_overlap is nan"),
+        ({"exponentials_per_cycle": 0.0}, "exponentials_per_cycle is 0.0"),  # never done
+    ],
+)
+def test_calibrations_out_of_range_are_refused(changes: dict[str, float], message: str) -> None:
+    """A share is from 0 to 1, a rate is positive."""
+    with pytest.raises(InputError, match=message):
+        dataclasses.replace(Calibration(), **changes)
