@@ -19,7 +19,7 @@ from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.graph import SCHEMA_VERSION, WorkloadVariant
 from phaze_opt.workload.workload_file import write_whole
 
-CAPTURE_VERSION = 4
+CAPTURE_VERSION = 5
 """Raised when capture gives other numbers for the same model (a golden file holds that)."""
 
 _log = logging.getLogger(__name__)

@@ -20,6 +20,7 @@ from phaze_opt.hardware.presets import accelerator_presets, load_accelerator
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.workload.attention import AttentionShape
 from phaze_opt.workload.graph import Gemm, Operator, OperatorGraph, VectorWork
+from phaze_opt.workload.zoo import load_workload
 from tests.strategies import accelerators
 
 H100 = load_accelerator("h100")
@@ -244,6 +245,19 @@ def test_a_chip_on_paper_hides_no_more_than_a_measured_one() -> None:
         if name.startswith("tpu"):
             assert preset.accelerator.calibration.attention_overlap == default
             assert "calibration.attention_overlap" not in preset.provenance
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_capture_finds_the_same_core(direction: str) -> None:
+    """An estimate by sizes is of the operator that capture finds in a model of these sizes."""
+    model = "llama:layers=1,hidden=64,heads=4,kv_heads=2,ffn=64,sequence=32,vocab=50"
+    (variant,) = load_workload(model, tensor_parallel=(1,), microbatch=(3,)).variants
+    (block,) = [layer for layer in variant.layers if layer.name == "block"]
+    graph = getattr(block, direction)
+    (found,) = [one for one in graph.operators if one.attention is not None]
+    shape = AttentionShape(3, 32, 32, 4, 2, 16, causal=True)
+    made = attention_operator(shape, backward=direction == "backward")
+    assert found == replace(made, id=found.id, outliving_bytes=found.outliving_bytes)
 
 
 @pytest.mark.parametrize(

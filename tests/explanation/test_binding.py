@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 
 from phaze_opt.costed_point import Point, cost_point
 from phaze_opt.estimator.estimate import RESOURCES
+from phaze_opt.estimator.single import attention_operator
 from phaze_opt.explanation.binding import bind_pass, critical_path
 from phaze_opt.explanation.gains import LESS, MORE, changes, try_changes
 from phaze_opt.hardware.accelerator import Accelerator, Calibration
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.scheduling.schedule_problem import ScheduledOperator
 from phaze_opt.training import Training
+from phaze_opt.workload.attention import AttentionShape
 from phaze_opt.workload.graph import Collective, Gemm, Operator, VectorWork
 from tests.explanation.cases import CHIP, network, passes_of, point_of, tiny
 
@@ -69,6 +71,31 @@ def test_more_of_what_binds_saves_its_share_and_of_another_nothing(
             share = binding.share(OF_GAIN[trial.resource])
             assert saving == pytest.approx(predicted_saving(share, trial.factor), abs=1e-12)
         assert trial.factor in (MORE, LESS)
+
+
+@pytest.mark.parametrize(("pe_vc", "bound_by"), [(1024, "compute"), (32, "lanes")])
+def test_fused_attention_waits_for_arrays_and_for_lanes(pe_vc: int, bound_by: str) -> None:
+    """Its exposed lanes bind as lanes, the rest as compute; both predict what more of them saves.
+
+    With few lanes, tensor cores wait most of the time.
+    """
+    calibration = Calibration(operator_overhead_s=0.0, attention_overlap=0.25)
+    chip = replace(CHIP, pe_vc=pe_vc, l2_vc_bytes=0, calibration=calibration)
+    core = attention_operator(AttentionShape(1, 2048, 2048, 4, 4, 128, causal=True))
+    point = point_of([core], chip)
+    forward = passes_of(point).forward
+    binding = bind_pass(forward, chip)
+    exposed_s = float(forward.chosen.exposed_lanes_s[0])
+    assert binding.bound_s["lanes"] == pytest.approx(exposed_s)
+    assert binding.bound_s["compute"] == pytest.approx(binding.makespan_s - exposed_s)
+    assert binding.critical_path[0].bound_by == binding.bound_by == bound_by
+    assert set(forward.bound_by_s) == {bound_by}
+    assert binding.busy_s["compute"] == pytest.approx(binding.bound_s["compute"])
+    for trial in try_changes(changes(point), {}):
+        if trial.resource in ("compute", "lanes"):
+            after_s = trial.costed.costs[2].passes[0].forward.schedule.makespan_s
+            predicted = predicted_saving(binding.share(trial.resource), trial.factor)
+            assert 1.0 - after_s / binding.makespan_s == pytest.approx(predicted, rel=1e-3)
 
 
 def test_cores_that_wait_bind_as_schedule() -> None:

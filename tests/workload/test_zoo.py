@@ -18,6 +18,7 @@ from phaze_opt.workload.graph import BytesByRecompute, Workload
 from phaze_opt.workload.workload_file import write_workload
 
 TINY = "gpt:layers=2,hidden=16,heads=4,sequence=8,vocab=50"
+FUSED = "llama:layers=1,hidden=16,heads=4,kv_heads=2,ffn=24,sequence=8,vocab=50"
 
 
 def _load(model: str = TINY, **options: Any) -> Workload:
@@ -265,9 +266,61 @@ def test_a_file_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) -> Non
         assert old.forward == new.forward and old.stash_bytes == new.stash_bytes
 
 
+def _without_scores(model: str, file: Path) -> Workload:
+    """Write a model as a file of the second schema; return the model as it was."""
+    workload = _load(model)
+    write_workload(workload, file)
+    plain = json.loads(file.read_text())
+    plain["schema_version"] = 2
+    for layer in plain["variants"][0]["layers"]:
+        for graph in ("forward", "backward", "selective_recompute"):
+            for operator in layer[graph]["operators"]:
+                operator.pop("attention", None)
+    file.write_text(json.dumps(plain))
+    return workload
+
+
+def test_a_file_of_the_second_schema_with_eager_attention_is_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without fused attention there is nothing to add, and nothing to say."""
+    file = tmp_path / "old.json"
+    workload = _without_scores(TINY, file)
+    caplog.clear()
+    assert _load(str(file)).variants == workload.variants
+    assert not caplog.records
+
+
+def test_fused_attention_of_the_second_schema_is_counted_in_full(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The file does not say whether a mask was causal; a warning says that."""
+    file = tmp_path / "old.json"
+    workload = _without_scores(FUSED, file)
+    caplog.clear()
+    old = _load(str(file))
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert "does not say whether its attention is causal" in warning
+    found = 0
+    for before, after in zip(workload.variants[0].layers, old.variants[0].layers, strict=True):
+        for graph in ("forward", "backward", "selective_recompute"):
+            pairs = zip(
+                getattr(before, graph).operators, getattr(after, graph).operators, strict=True
+            )
+            for one, other in pairs:
+                if one.attention is None:
+                    assert one == other
+                else:
+                    assert one.attention.causal
+                    assert other == replace(one, attention=replace(one.attention, causal=False))
+                    found += 1
+    assert found == 2
+
+
 @pytest.mark.parametrize(
     "text",
     [
+        *('{"schema_version": 2}', '{"schema_version": 2, "variants": [{"layers": [3]}]}'),
         *("", "{", "[]", "{}", "null", '{"schema_version": "1"}', "[" * 9999),
         *('{"schema_version": 1}', '{"schema_version": 1, "variants": [{"layers": [3]}]}'),
     ],
