@@ -127,6 +127,56 @@ def vector(
 
 
 @app.command()
+@takes(EstimateOptions)
+def attention(
+    options: EstimateOptions,
+    batch: Annotated[int, typer.Option(help="Samples.")] = 1,
+    sequence: Annotated[int | None, typer.Option(help="Queries, and as many keys.")] = None,
+    heads: Annotated[int | None, typer.Option(help="Query heads.")] = None,
+    kv_heads: Annotated[
+        int | None, typer.Option(help="Key and value heads; as many as query heads by default.")
+    ] = None,
+    head_dim: Annotated[int, typer.Option(help="Elements of one head.")] = 128,
+    causal: Annotated[
+        bool, typer.Option(help="Whether a query sees only the keys up to its own position.")
+    ] = True,
+    backward: Annotated[
+        bool, typer.Option("--backward", help="The gradients instead of the forward.")
+    ] = False,
+) -> None:
+    """Estimate a fused attention core (bf16), or every row of a CSV.
+
+    The columns are batch,sequence,heads,kv_heads,head_dim[,causal]; causal is 0 or 1.
+
+    Example: phaze-opt estimate attention --accelerator h100 --sequence 8192 --heads 32 --kv-heads 8
+    """
+    from phaze_opt.estimator.single import estimate_attention
+    from phaze_opt.workload.attention import AttentionShape
+
+    chip = options.load_accelerator()
+
+    def one(shape: AttentionShape) -> SingleEstimate:
+        return estimate_attention(
+            shape, chip, options.cores, options.call_overhead_s, backward=backward
+        )
+
+    columns = ("batch", "sequence", "heads", "kv_heads", "head_dim")
+
+    def one_row(row: Mapping[str, str]) -> SingleEstimate:
+        samples, tokens, queries, keys, size = (_whole(row, column) for column in columns)
+        masked = _switch(row, "causal", causal)
+        return one(AttentionShape(samples, tokens, tokens, queries, keys, size, masked))
+
+    if options.csv_file is not None:
+        _run_csv(options.csv_file, columns, one_row)
+        return
+    if sequence is None or heads is None:
+        raise InputError("Give --sequence and --heads, or --csv FILE.")
+    groups = heads if kv_heads is None else kv_heads
+    _print(one(AttentionShape(batch, sequence, sequence, heads, groups, head_dim, causal)))
+
+
+@app.command()
 def collective(
     cluster: Annotated[str, typer.Option(help="Preset name or TOML file.")],
     kind: Annotated[CollectiveChoice | None, typer.Option(help="What the devices do.")] = None,
@@ -200,6 +250,14 @@ def _whole(row: Mapping[str, str | None], column: str, default: str | None = Non
         return int(text)
     except ValueError:
         raise InputError(f"{column} is {text!r}, but it must be a whole number.") from None
+
+
+def _switch(row: Mapping[str, str | None], column: str, default: bool) -> bool:
+    """Read one 0 or 1 of a row; where it is empty or missing, the default holds."""
+    text = (row.get(column) or "").strip()
+    if text not in ("", "0", "1"):
+        raise InputError(f"{column} is {text!r}, but it must be 0 or 1.")
+    return default if text == "" else text == "1"
 
 
 def _number(row: Mapping[str, str | None], column: str) -> float:

@@ -186,10 +186,12 @@ def _run(
 
 def _with_lane_rate(mode: ModeEstimate, rate: float) -> ModeEstimate:
     """Return the estimates with the lanes so many times as fast."""
-    others_s = np.maximum.reduce([mode.tc_s, mode.glb_s, mode.hbm_s, mode.link_s])
-    constant_s = mode.latency_s - np.maximum(others_s, mode.vc_s)
-    vc_s = mode.vc_s / rate
-    return replace(mode, vc_s=vc_s, latency_s=np.maximum(others_s, vc_s) + constant_s)
+    others_s = np.maximum.reduce([mode.glb_s, mode.hbm_s, mode.link_s])
+    constant_s = mode.latency_s - np.maximum.reduce([others_s, mode.tc_s, mode.vc_s])
+    vc_s, exposed_s = mode.vc_s / rate, mode.exposed_lanes_s / rate
+    tc_s = mode.tc_s - mode.exposed_lanes_s + exposed_s
+    latency_s = np.maximum.reduce([others_s, tc_s, vc_s]) + constant_s
+    return replace(mode, tc_s=tc_s, vc_s=vc_s, exposed_lanes_s=exposed_s, latency_s=latency_s)
 
 
 def core_type(operator: Operator) -> CoreType:

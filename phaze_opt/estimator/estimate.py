@@ -1,7 +1,8 @@
 """Seconds and joules of every operator of a graph, on one core and on all cores.
 
 An operator takes the largest of its tensor-core, vector-core, global-buffer, HBM and network times,
-which all overlap, plus the chip's constant per operator. `traffic` counts the bytes and the joules.
+which all overlap, plus the chip's constant per operator. The tensor cores of a fused attention core
+also wait for a part of its lanes' time, see `attention`. `traffic` counts the bytes and the joules.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.estimator.attention import attention_cores, exposed_lanes_s
 from phaze_opt.estimator.operator_table import OperatorTable, operator_table
 from phaze_opt.estimator.tensor_core import Column, gemm_table
 from phaze_opt.estimator.traffic import chip_column, energy_by_level_j, operator_traffic
@@ -27,6 +29,9 @@ RESOURCES = ("compute", "lanes", "glb", "hbm", "link", "overhead")
 constant per operator."""
 
 
+_NO_MASK = np.ones((1, 1))
+
+
 @dataclass(frozen=True, eq=False)
 class ModeEstimate:
     """All operators of a graph in one mode: on one core, or on all cores of their type.
@@ -39,7 +44,9 @@ class ModeEstimate:
         The longest of the five times below, plus the chip's constant per operator.
     tc_s, vc_s, glb_s, hbm_s, link_s
         Time that the tensor cores, the vector cores, the global buffer, the HBM and the network are
-        busy.
+        busy; ``tc_s`` includes ``exposed_lanes_s``.
+    exposed_lanes_s
+        Time that the tensor cores of a fused attention core wait for its lanes.
     energy_by_level_j
         Dynamic energy of one execution, with a last axis over `traffic.ENERGY_LEVELS`.
     """
@@ -50,6 +57,7 @@ class ModeEstimate:
     glb_s: FloatArray
     hbm_s: FloatArray
     link_s: FloatArray
+    exposed_lanes_s: FloatArray
     energy_by_level_j: FloatArray
 
     @property
@@ -64,10 +72,15 @@ class ModeEstimate:
         return np.asarray(np.maximum.reduce(busy))
 
     def binding_index(self) -> IntArray:
-        """Return what binds each operator, as indices into `RESOURCES`."""
+        """Return what binds each operator, as indices into `RESOURCES`.
+
+        Tensor cores that wait for lanes most of their time are bound by the lanes.
+        """
         busy = np.stack([self.tc_s, self.vc_s, self.glb_s, self.hbm_s, self.link_s])
         constant = self.latency_s - busy.max(axis=0)
-        return np.asarray(np.argmax(np.vstack([busy, constant]), axis=0))
+        resource = np.argmax(np.vstack([busy, constant]), axis=0)
+        waits = (resource == 0) & (2.0 * self.exposed_lanes_s > self.tc_s)
+        return np.where(waits, 1, resource)
 
     def rows(self, which: int | slice | tuple[int, slice]) -> ModeEstimate:
         """Return one row of every array, or some rows, or a part of one row."""
@@ -214,11 +227,17 @@ def estimate_mode(
     clock_hz = chip_column(accelerators, "sustained_clock_hz")
     products = gemm_table(table.gemms, accelerators, tensor_cores)
     tc_cycles = table.sum_products(products[:, :, Column.ARRAY_CYCLES])
-    tc_s = tc_cycles / chip_column(accelerators, "array_clock_hz")
+    elements, lane_cycles, shares = table.elements, table.lane_cycles, _NO_MASK
+    if table.attention_owner.size:
+        cores = attention_cores(table, accelerators, tensor_cores)
+        tc_cycles[:, table.attention_owner] = cores.array_cycles
+        elements, lane_cycles, shares = cores.elements, cores.lane_cycles, cores.shares
     lanes = np.array(vector_cores)[:, np.newaxis] * chip_column(accelerators, "pe_vc")
-    vc_cycles = vector_cycles(table.elements, table.lane_cycles, lanes)
+    vc_cycles = vector_cycles(elements, lane_cycles, lanes)
     vc_s = table.sum_vector_works(vc_cycles) / clock_hz
-    traffic = operator_traffic(table, accelerators, products)
+    exposed_s = exposed_lanes_s(table, accelerators, vc_s)
+    tc_s = tc_cycles / chip_column(accelerators, "array_clock_hz") + exposed_s
+    traffic = operator_traffic(table, accelerators, products, shares)
     glb_bytes = traffic.glb_read + traffic.glb_write
     glb_s = glb_bytes / (chip_column(accelerators, "glb_bytes_per_cycle") * clock_hz)
     hbm_bytes = traffic.hbm_read + traffic.hbm_write
@@ -233,5 +252,6 @@ def estimate_mode(
         glb_s=glb_s,
         hbm_s=hbm_s,
         link_s=link_s,
-        energy_by_level_j=energy_by_level_j(table, accelerators, traffic, sent_bytes),
+        exposed_lanes_s=exposed_s,
+        energy_by_level_j=energy_by_level_j(table, accelerators, traffic, shares, sent_bytes),
     )

@@ -88,7 +88,7 @@ def array_cycles(tiles: float, wave_cycles: float, cores: int) -> float:
 
 
 @inlined
-def _pass_cycles(
+def pass_cycles(
     rounds: float, across_1: int, across_2: int, through: int, x: int, y: int,
     l2_rate: float, held: float,
 ) -> float:  # fmt: skip
@@ -151,13 +151,13 @@ def _output_stationary(m: int, n: int, k: int, pool: TensorCorePool, tilings: Fl
             tile_n, tiles_n, rounds_n = edges_n[0, j], edges_n[1, j], float(edges_n[2, j])
             if not _fits(tile_m, tile_n, l2_bytes):
                 break
-            result_stays = _pass_cycles(
+            result_stays = pass_cycles(
                 rounds_m * rounds_n, tile_m, tile_n, k, x, y, l2_rate, float(ELEMENT_BYTES)
             )
-            second_stays = _pass_cycles(
+            second_stays = pass_cycles(
                 rounds_k * rounds_n, k, tile_n, tile_m, x, y, l2_rate, BOTH_WAYS
             )
-            first_stays = _pass_cycles(rounds_turned, k, tile_m, tile_n, x, y, l2_rate, BOTH_WAYS)
+            first_stays = pass_cycles(rounds_turned, k, tile_m, tile_n, x, y, l2_rate, BOTH_WAYS)
             tilings[Row.TILES, count] = float(tiles_m) * tiles_n
             tilings[Row.WAVE_CYCLES, count] = (
                 min(result_stays, second_stays, first_stays) + overhead
@@ -220,7 +220,7 @@ def _operand_stationary(
                 break
             for cut in range(cuts):
                 stream, parts = streams[0, cut], streams[1, cut]
-                cycles = _pass_cycles(
+                cycles = pass_cycles(
                     rounds_k * rounds_n, tile_k, tile_n, stream, x, y, l2_rate, BOTH_WAYS
                 )
                 read = float(ELEMENT_BYTES) * k * (float(n) * parts + float(m) * tiles_n)

@@ -63,6 +63,11 @@ def estimate_isolated(
     if chip is accelerator:
         return IsolatedEstimate(burst_s, burst)
     sustained_s = estimate_on_cores(graph, accelerator, cores).busy_s
+    return IsolatedEstimate(isolated_s(burst_s, sustained_s), burst)
+
+
+def isolated_s(burst_s: FloatArray, sustained_s: FloatArray) -> FloatArray:
+    """Time of operators that begin at the burst clock, from the times at either clock."""
     slowdown = np.divide(sustained_s, burst_s, out=np.ones_like(burst_s), where=burst_s > 0.0)
     limited_s = np.maximum(burst_s - BURST_S, 0.0)
-    return IsolatedEstimate(burst_s + limited_s * (slowdown - 1.0), burst)
+    return np.asarray(burst_s + limited_s * (slowdown - 1.0))

@@ -7,11 +7,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.arrays import BoolArray, FloatArray, IntArray
 from phaze_opt.estimator.gemm_traffic import ELEMENT_BYTES
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import LANE_VALUE_BYTES
-from phaze_opt.workload.graph import Operator, OperatorGraph
+from phaze_opt.workload.graph import Operator, OperatorGraph, VectorWork
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +41,16 @@ class OperatorTable:
         1 where the operator takes time.
     macs : (operators,)
         Multiply-accumulates.
+    attention_owner : (fused attention cores,)
+        Index of the operator.
+    attention_scores : (fused attention cores, 4)
+        Heads, queries, keys, and 1 where there is a causal mask.
+    attention_products : (products of fused attention cores, 2)
+        Index of the core, and the size of its heads in this product.
+    on_scores : (vector works,)
+        Whether the work is done on every score of a fused attention core.
+    exponential_cycles : (vector works,)
+        The part of ``lane_cycles`` that is an exponential, in fused attention cores.
     """
 
     gemms: IntArray
@@ -57,6 +67,11 @@ class OperatorTable:
     write_bytes: FloatArray
     has_work: FloatArray
     macs: FloatArray
+    attention_owner: IntArray
+    attention_scores: IntArray
+    attention_products: IntArray
+    on_scores: BoolArray
+    exponential_cycles: FloatArray
     operators: tuple[Operator, ...]
 
     def sum_products(self, values: FloatArray) -> FloatArray:
@@ -93,6 +108,7 @@ def operator_table(graph: OperatorGraph) -> OperatorTable:
     ]
     gemm_owner = np.array([i for i, _, _ in gemms], dtype=np.int64)
     vector_owner = np.array([i for i, _, _, _ in works], dtype=np.int64)
+    attention = [(i, op.attention) for i, op in enumerate(operators) if op.attention is not None]
     return OperatorTable(
         gemms=np.array([(g.m, g.n, g.k, g.batch) for _, g, _ in gemms], dtype=np.int64).reshape(
             -1, 4
@@ -121,8 +137,35 @@ def operator_table(graph: OperatorGraph) -> OperatorTable:
             [bool(op.gemms or op.vector or op.collective) for op in operators], dtype=np.float64
         ),
         macs=np.array([op.flops / 2 for op in operators], dtype=np.float64),
+        attention_owner=np.array([i for i, _ in attention], dtype=np.int64),
+        attention_scores=np.array(
+            [(s.heads, s.queries, s.keys, int(s.causal)) for _, s in attention], dtype=np.int64
+        ).reshape(-1, 4),
+        attention_products=np.array(
+            [
+                (core, gemm.flops // (2 * scores.elements))
+                for core, (i, scores) in enumerate(attention)
+                for gemm in operators[i].gemms
+            ],
+            dtype=np.int64,
+        ).reshape(-1, 2),
+        on_scores=np.array(
+            [_is_on_scores(operators[i], work) for i, work, _, _ in works], dtype=np.bool_
+        ),
+        exponential_cycles=np.array(
+            [
+                row.exponential_cycles if operators[i].attention is not None else 0.0
+                for i, _, row, _ in works
+            ],
+            dtype=np.float64,
+        ),
         operators=operators,
     )
+
+
+def _is_on_scores(operator: Operator, work: VectorWork) -> bool:
+    """Say whether vector work is done on every score of a fused attention core."""
+    return operator.attention is not None and work.elements == operator.attention.elements
 
 
 def _rounds(owner: IntArray) -> tuple[IntArray, ...]:

@@ -6,6 +6,7 @@ a stream is left out; the caller states the seconds that a framework adds per ca
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral
@@ -13,12 +14,14 @@ from numbers import Integral
 import numpy as np
 
 from phaze_opt.errors import InputError
+from phaze_opt.estimator.attention import visible_scores
 from phaze_opt.estimator.gemm_traffic import ELEMENT_BYTES
 from phaze_opt.estimator.isolated import estimate_isolated
 from phaze_opt.estimator.tensor_core import Tiling, gemm_plan
 from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.estimator.vector_core import vector_operator
-from phaze_opt.hardware.accelerator import Accelerator, check_chip
+from phaze_opt.hardware.accelerator import LANE_VALUE_BYTES, Accelerator, check_chip
+from phaze_opt.workload.attention import AttentionShape, backward_work, forward_work
 from phaze_opt.workload.graph import Gemm, Operator, OperatorGraph, VectorWork
 
 _ALIASES = {"layernorm": "layer_norm", "rmsnorm": "rms_norm", "logsoftmax": "log_softmax"}
@@ -37,7 +40,8 @@ class SingleEstimate:
     latency_s
         Time of one call, the overhead of the call included.
     bound
-        Resource that is busy longest: ``compute``, ``lanes``, ``glb`` or ``hbm``.
+        Resource that is busy longest: ``compute``, ``lanes``, ``glb`` or ``hbm``; ``lanes`` too
+        where the tensor cores wait for them most of their time.
     utilisation
         Time at the peak of the cores at their burst clock, divided by ``latency_s``, in [0, 1].
     energy_j, energy_by_level_j
@@ -140,6 +144,74 @@ def estimate_vector(
     return _single(operator, accelerator, used, elements * row.cycles / peak, call_overhead_s)
 
 
+def estimate_attention(
+    shape: AttentionShape,
+    accelerator: Accelerator,
+    cores: int | None = None,
+    call_overhead_s: float = 0.0,
+    *,
+    backward: bool = False,
+) -> SingleEstimate:
+    """Estimate one fused attention core.
+
+    The utilisation counts the scores that a mask leaves, without whole tiles.
+
+    Parameters
+    ----------
+    shape
+        Sizes of the core.
+    accelerator, cores, call_overhead_s
+        As for `estimate_gemm`; the core may use as many vector cores as tensor cores.
+    backward
+        Whether to estimate the gradients of query, key and value instead, with the scores computed
+        again.
+
+    Raises
+    ------
+    InputError
+        As `estimate_gemm`, or if the key heads do not divide the query heads.
+    """
+    operator = attention_operator(shape, backward=backward)
+    used = _check_cores(cores, accelerator.num_tc, "tensor")
+    peak = (
+        2.0 * used * accelerator.pe_x * accelerator.pe_y * accelerator.in_burst.sustained_clock_hz
+    )
+    useful = visible_scores(shape.scores) / shape.scores.elements
+    return _single(operator, accelerator, used, operator.flops * useful / peak, call_overhead_s)
+
+
+def attention_operator(shape: AttentionShape, *, backward: bool = False) -> Operator:
+    """Return a fused attention core as capture finds it, forward or backward.
+
+    Raises
+    ------
+    InputError
+        If a size is not a positive whole number, or the key heads do not divide the query heads.
+    """
+    sizes = dataclasses.asdict(shape)
+    sizes.pop("causal")
+    _check_sizes(sizes)
+    if shape.heads % shape.kv_heads:
+        raise InputError(
+            f"kv_heads is {shape.kv_heads}, but it must divide the {shape.heads} heads."
+        )
+    gemms, vector = backward_work(shape) if backward else forward_work(shape)
+    query = ELEMENT_BYTES * shape.batch * shape.queries * shape.heads * shape.head_dim
+    keys_values = 2 * ELEMENT_BYTES * shape.batch * shape.keys * shape.kv_heads * shape.head_dim
+    statistics = LANE_VALUE_BYTES * shape.scores.heads * shape.queries
+    # Forward: Q, K and V in; O and row statistics out. Backward: all of these and dO in; dQ, dK
+    # and dV out.
+    inputs, results = query + keys_values, query + statistics
+    return Operator(
+        id="attention",
+        gemms=gemms,
+        vector=vector,
+        attention=shape.scores,
+        read_bytes=inputs + results + query if backward else inputs,
+        write_bytes=inputs if backward else results,
+    )
+
+
 def _single(
     operator: Operator,
     accelerator: Accelerator,
@@ -173,6 +245,8 @@ def _single(
     }
     bound = max(busy_s, key=lambda resource: busy_s[resource])
     latency_s = float(isolated.latency_s[0]) + call_overhead_s
+    if bound == "compute" and 2.0 * float(mode.exposed_lanes_s[0]) > busy_s[bound]:
+        bound = "lanes"  # for which the tensor cores wait most of their time
     levels = zip(ENERGY_LEVELS, mode.energy_by_level_j[0].tolist(), strict=True)
     return SingleEstimate(
         latency_s=latency_s,

@@ -45,7 +45,10 @@ class Traffic:
 
 
 def operator_traffic(
-    table: OperatorTable, accelerators: Sequence[Accelerator], products: FloatArray
+    table: OperatorTable,
+    accelerators: Sequence[Accelerator],
+    products: FloatArray,
+    shares: FloatArray,
 ) -> Traffic:
     """Add repeated reads of tiles, blocks and long rows to the compulsory traffic.
 
@@ -57,6 +60,8 @@ def operator_traffic(
         Chips that they run on.
     products : (accelerators, products, len(Column))
         Estimates of the products, see `tensor_core.gemm_table`.
+    shares : (accelerators, operators) or (1, 1)
+        Share of the products of each operator that no attention mask hides.
     """
     m, n, k, batch = table.gemms.astype(np.float64).T
     operands, results = ELEMENT_BYTES * batch * (m * k + k * n), ELEMENT_BYTES * batch * m * n
@@ -66,9 +71,9 @@ def operator_traffic(
     overflows = table.row_bytes > chip_column(accelerators, "l2_vc_bytes")
     reads = table.read_bytes + table.sum_vector_works(table.reread_bytes * overflows)
     return Traffic(
-        l2_read=table.sum_products(products[:, :, Column.L2_BYTES]),
-        glb_read=reads + table.sum_products(glb_repeated),
-        glb_write=table.write_bytes + table.sum_products(glb_spilled),
+        l2_read=table.sum_products(products[:, :, Column.L2_BYTES]) * shares,
+        glb_read=reads + table.sum_products(glb_repeated) * shares,
+        glb_write=table.write_bytes + table.sum_products(glb_spilled) * shares,
         hbm_read=reads + table.sum_products(hbm_repeated),
         hbm_write=np.broadcast_to(table.write_bytes, reads.shape),
     )
@@ -78,6 +83,7 @@ def energy_by_level_j(
     table: OperatorTable,
     accelerators: Sequence[Accelerator],
     traffic: Traffic,
+    shares: FloatArray,
     sent_bytes: FloatArray,
 ) -> FloatArray:
     """Dynamic energy of every operator by level.
@@ -91,6 +97,9 @@ def energy_by_level_j(
         As for `operator_traffic`.
     traffic
         Bytes on the chip.
+    shares
+        As for `operator_traffic`. The few lane cycles of fused attention that are not spent on
+        scores are taken with the others.
     sent_bytes : (operators,)
         Bytes that a device sends over the network.
 
@@ -103,9 +112,10 @@ def energy_by_level_j(
     np.add.at(lane_cycles, table.vector_owner, table.elements * table.lane_cycles)
     glb_reads = traffic.glb_read + traffic.hbm_write
     glb_writes = traffic.glb_write + traffic.hbm_read
+    macs, lane_cycles = table.macs * shares, lane_cycles * shares
     levels = [
-        table.macs * joules.mac_j + lane_cycles * joules.lane_cycle_j,
-        table.macs * joules.mac_registers_j + lane_cycles * joules.lane_registers_j,
+        macs * joules.mac_j + lane_cycles * joules.lane_cycle_j,
+        macs * joules.mac_registers_j + lane_cycles * joules.lane_registers_j,
         (traffic.l2_read + traffic.glb_write) * joules.l2_tc_read_j_per_byte
         + traffic.glb_read * joules.l2_tc_write_j_per_byte,
         glb_reads * joules.glb_read_j_per_byte + glb_writes * joules.glb_write_j_per_byte,

@@ -25,11 +25,14 @@ class VectorOperator:
         The operations that take these cycles.
     reads
         Times that a row is read from memory where it does not fit the private buffer of the core.
+    exponential_cycles
+        The part of ``cycles`` that is an exponential, for which some chips have a unit.
     """
 
     cycles: float
     derivation: str
     reads: int = 1
+    exponential_cycles: float = 0.0
 
 
 @cache

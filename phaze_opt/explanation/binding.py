@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from phaze_opt.estimator.estimate import RESOURCES
+from phaze_opt.estimator.estimate import RESOURCES, ModeEstimate
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.layer_passes import LayerPass, core_type
 from phaze_opt.scheduling.schedule_problem import CoreType, ScheduledOperator
@@ -145,10 +145,11 @@ def bind_pass(
     for index in path:
         step, resource = _critical_operator(one, index)
         work_s = step.end_s - step.start_s - step.overhead_s
-        bound_s[resource] += work_s
         bound_s["overhead"] += step.overhead_s
-        if resource in _CORE_OF and not step.all_cores:
-            idle_s[resource] += work_s * idle.share(_CORE_OF[resource], index)
+        for part, part_s in _parts_s(one.mode(index), index, resource, work_s).items():
+            bound_s[part] += part_s
+            if part in _CORE_OF and not step.all_cores:
+                idle_s[part] += part_s * idle.share(_CORE_OF[part], index)
         steps.append(step)
     makespan_s = one.schedule.makespan_s
     saving = {
@@ -201,18 +202,30 @@ def _critical_operator(one: LayerPass, index: int) -> tuple[CriticalOperator, st
     mode = one.mode(index)
     busy_s = [float(getattr(mode, name)[index]) for name in _FIELDS]
     most_s = max(busy_s)
-    resource = _BUSY[busy_s.index(most_s)]
     overhead_s = max(0.0, float(mode.latency_s[index]) - most_s)
+    parts_s = _parts_s(mode, index, _BUSY[busy_s.index(most_s)], most_s)
+    parts_s["overhead"] = overhead_s
     step = CriticalOperator(
         id=operator.id,
         start_s=entry.start_s,
         end_s=entry.end_s,
         all_cores=entry.intra_operator,
-        bound_by="overhead" if overhead_s > most_s else resource,
+        bound_by=max(parts_s, key=lambda part: parts_s[part]),
         overhead_s=overhead_s,
         collective=operator.collective is not None,
     )
-    return step, resource
+    return step, _BUSY[busy_s.index(most_s)]
+
+
+def _parts_s(mode: ModeEstimate, index: int, resource: str, work_s: float) -> dict[str, float]:
+    """Split the seconds of an operator by what binds; only fused attention has two parts.
+
+    While its tensor cores wait for its lanes, the lanes bind.
+    """
+    exposed_s = float(mode.exposed_lanes_s[index])
+    if resource != "compute" or exposed_s == 0.0:
+        return {resource: work_s}
+    return {"compute": work_s - exposed_s, "lanes": exposed_s}
 
 
 def _busy_s(one: LayerPass, accelerator: Accelerator) -> dict[str, float]:
@@ -224,6 +237,8 @@ def _busy_s(one: LayerPass, accelerator: Accelerator) -> dict[str, float]:
         for resource, field in zip(_BUSY, _FIELDS, strict=True):
             cores = 1 if entry.intra_operator else counts.get(resource, 1)
             total[resource] += float(getattr(mode, field)[index]) / cores
+            if resource == "compute":
+                total[resource] -= float(mode.exposed_lanes_s[index]) / cores
     return total
 
 

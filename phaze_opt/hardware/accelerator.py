@@ -54,6 +54,20 @@ class Calibration:
     collective_core_share
         Share of the cores that communication takes while it runs beside compute; 0 where engines
         of their own move the data.
+    attention_overlap
+        Share of the lanes' time of a fused attention core that its products hide, from 0 (products
+        and softmax take turns) to 1. It is measured on forwards; that the backward has the same one
+        is an assumption. The default is that of the H100 with a kernel of its own generation, in
+        tenths: a chip with asynchronous copies and a good kernel. With 1, softmax would be free,
+        which no measured chip reaches, and a chip on paper would always win.
+    exponentials_per_cycle
+        Of one vector core, in a fused attention core; ``None`` where its lanes compute them as the
+        vector operator table says.
+
+    Raises
+    ------
+    InputError
+        If a share or a rate is out of its range.
     """
 
     sustained_clock_hz: float | None = None
@@ -64,12 +78,23 @@ class Calibration:
     operator_overhead_s: float = 1e-6
     tile_overhead_cycles: float | None = None
     collective_core_share: float = 0.0
+    attention_overlap: float = 0.4
+    exponentials_per_cycle: float | None = None
 
     def __post_init__(self) -> None:
         if not 0.0 < self.array_efficiency <= 1.0:
             raise InputError(
                 f"array_efficiency is {self.array_efficiency}, but it must be above 0 and at most "
                 "1."
+            )
+        if not 0.0 <= self.attention_overlap <= 1.0:
+            raise InputError(
+                f"attention_overlap is {self.attention_overlap}, but it must be from 0 to 1."
+            )
+        rate = self.exponentials_per_cycle
+        if rate is not None and not (math.isfinite(rate) and rate > 0.0):
+            raise InputError(
+                f"exponentials_per_cycle is {rate}, but it must be positive and finite."
             )
 
     def __repr__(self) -> str:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from phaze_opt.printing import PrintsAsTables
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Version of the JSON form of `Workload`; a file of a newer version is refused."""
 
 CollectiveKind = Literal["all_reduce", "reduce_scatter", "all_gather"]
@@ -115,6 +115,32 @@ class Collective:
 
 
 @dataclass(frozen=True)
+class AttentionScores:
+    """Matrices of scores of a fused attention core: ``heads`` of them, ``queries × keys``.
+
+    Attributes
+    ----------
+    heads
+        Query heads of all samples.
+    queries, keys
+        Rows and columns of one matrix.
+    causal
+        Whether a query sees only the keys up to its own position (the last query sees all). The
+        operator counts its products in full; the estimator leaves out the masked tiles.
+    """
+
+    heads: int
+    queries: int
+    keys: int
+    causal: bool
+
+    @property
+    def elements(self) -> int:
+        """Scores of all heads, masked ones included."""
+        return self.heads * self.queries * self.keys
+
+
+@dataclass(frozen=True)
 class Operator:
     """One scheduled unit of work.
 
@@ -132,6 +158,8 @@ class Operator:
     vector
         Vector work in order of execution; beside a GEMM it is the epilogue (in fused attention the
         softmax).
+    attention
+        Scores of a fused attention core, which never leave the chip; ``None`` for all others.
     read_bytes, write_bytes
         Compulsory HBM traffic: each distinct tensor is read once, each result is written once.
     outliving_bytes
@@ -146,6 +174,7 @@ class Operator:
     read_bytes: int = 0
     write_bytes: int = 0
     outliving_bytes: int = 0
+    attention: AttentionScores | None = None
 
     @property
     def flops(self) -> int:

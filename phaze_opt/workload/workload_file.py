@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from phaze_opt.workload.graph import (
 )
 
 _KINDS = frozenset(VECTOR_KINDS)
+_log = logging.getLogger(__name__)
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -87,8 +89,9 @@ def parse_workload(data: bytes, what: str) -> Workload:
 def _build(plain: dict[str, Any], what: str) -> Workload:
     """Build a workload from plain data of this schema or an older one, and check it."""
     version = plain.get("schema_version")
-    if version == 1:
-        plain = _with_working_sets(plain, what)
+    if version in (1, 2):
+        plain = _with_working_sets(plain, what) if version == 1 else plain
+        plain = _with_attention_scores(plain, what)
     elif version is None:
         raise InputError(
             f"The {what} is not a captured workload: it has no schema_version; "
@@ -120,7 +123,38 @@ def _with_working_sets(plain: dict[str, Any], what: str) -> dict[str, Any]:
                 layer["transient_bytes"] = layer["fused_transient_bytes"] = sizes
     except (AttributeError, KeyError, TypeError):
         raise InputError(f"The {what} is broken: a layer has no sizes.") from None
+    return plain
+
+
+def _with_attention_scores(plain: dict[str, Any], what: str) -> dict[str, Any]:
+    """Bring schema 2 up to date, which did not describe the scores of fused attention.
+
+    It did not say whether a mask was causal either; attention is counted in full, as it was then.
+    """
+    found = False
+    try:
+        for variant in plain["variants"]:
+            for layer in variant["layers"]:
+                for graph in ("forward", "backward", "selective_recompute"):
+                    for operator in layer[graph]["operators"]:
+                        if len(operator["gemms"]) > 1:
+                            operator["attention"], found = _unmasked_scores(operator), True
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        raise InputError(f"The {what} is broken: an operator has no sizes.") from None
+    if found:
+        _log.warning(
+            "The %s does not say whether its attention is causal: it is counted in full. "
+            "Capture the model again.",
+            what,
+        )
     return {**plain, "schema_version": SCHEMA_VERSION}
+
+
+def _unmasked_scores(operator: dict[str, Any]) -> dict[str, Any]:
+    """Return the scores of a fused attention core with as many queries as keys."""
+    first = operator["gemms"][0]
+    rows, keys = first["m"] * first["batch"], first["n"]
+    return {"heads": max(1, rows // keys), "queries": keys, "keys": keys, "causal": False}
 
 
 def select_variants(
@@ -214,6 +248,9 @@ def _operator_problem(operator: Operator) -> str | None:
         return "a size that is not allowed"
     if any(min(gemm.m, gemm.n, gemm.k, gemm.batch) < 1 for gemm in operator.gemms):
         return "a matrix product with a dimension below 1"
+    scores = operator.attention
+    if scores is not None and min(scores.heads, scores.queries, scores.keys) < 1:
+        return "attention scores with a dimension below 1"
     return None
 
 

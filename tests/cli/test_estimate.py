@@ -44,9 +44,34 @@ def test_a_file_gives_lines_in_its_order(phaze: Phaze, tmp_path: Path) -> None:
     assert second["latency_s"] < first["latency_s"]
 
 
+def test_fused_attention_is_estimated(phaze: Phaze, tmp_path: Path) -> None:
+    """Options and a CSV give the same line; an empty ``causal`` is what the option says."""
+    path = tmp_path / "attention.csv"
+    path.write_text(
+        "batch,sequence,heads,kv_heads,head_dim,causal\n2,2048,16,4,128,\n2,2048,16,4,128,0\n"
+    )
+    on_chip = ("estimate", "attention", "--accelerator", "h100", "--call-overhead-us", "20")
+    shape = ("--batch", "2", "--sequence", "2048", "--heads", "16", "--kv-heads", "4")
+    ran = phaze(*on_chip, "--csv", str(path))
+    causal, full = (json.loads(line) for line in ran.out.splitlines())
+    assert causal == phaze(*on_chip, *shape).json
+    assert causal.keys() >= KEYS
+    assert full == phaze(*on_chip, *shape, "--no-causal").json
+    backward = phaze(*on_chip, *shape, "--backward").json
+    assert causal["latency_s"] < full["latency_s"]
+    assert causal["latency_s"] < backward["latency_s"]
+
+
 @pytest.mark.parametrize(
     ("command", "text", "sentence"),
     [
+        ("attention", "batch,sequence\n1,2\n", "no column 'heads'"),  # a column is missing
+        (
+            "attention",
+            "batch,sequence,heads,kv_heads,head_dim,causal\n1,8,2,1,8,yes\n",
+            "causal is 'yes', but it must be 0 or 1",
+        ),
+        ("attention", "batch,sequence,heads,kv_heads,head_dim\n1,8,2,1,0\n", "head_dim is 0"),
         ("gemm", "m,n\n1,2\n", "no column 'k'"),  # a column is missing
         ("gemm", "m,n,k\n1,2,3\n4,5,x\n", "Line 3 of"),  # a broken number
         ("gemm", "m,n,k\n1,2,nan\n", "k is 'nan'"),  # not a number
@@ -72,12 +97,18 @@ def test_a_broken_file_gives_one_sentence_and_no_line(
 
 
 GEMM = ("gemm", "--m", "512", "--n", "512", "--k", "512")
+ATTENTION = ("attention", "--sequence", "512", "--heads", "2")
 VECTOR = ("vector", "--op", "softmax", "--shape", "512x512")
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        (("attention", "--sequence", "512"), "Give --sequence and --heads"),
+        (("attention", "--sequence", "0", "--heads", "2"), "queries is 0"),
+        ((*ATTENTION, "--kv-heads", "3"), "kv_heads is 3, but it must divide the 2 heads"),
+        ((*ATTENTION, "--cores", "9"), "1 to 8 tensor cores"),
+        ((*ATTENTION, "--call-overhead-us", "nan"), "must be finite"),
         (("gemm", "--m", "1", "--n", "1"), "Give --m, --n and --k"),
         (("gemm", "--m", "0", "--n", "1", "--k", "1"), "m is 0"),
         (("gemm", "--m", "1", "--n", "1", "--k", "-1"), "k is -1"),
@@ -106,7 +137,7 @@ def test_nonsense_is_refused(phaze: Phaze, arguments: tuple[str, ...], sentence:
     assert sentence in ran.sentence
 
 
-@pytest.mark.parametrize("operator", [GEMM, VECTOR])
+@pytest.mark.parametrize("operator", [GEMM, VECTOR, ATTENTION])
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, fx
 
 from phaze_opt.errors import InputError
+from phaze_opt.workload.attention import AttentionShape, backward_work, forward_work
 from phaze_opt.workload.capture.aten_kinds import (
     BY_ROW,
     ELEMENTWISE,
@@ -22,7 +23,13 @@ from phaze_opt.workload.capture.aten_kinds import (
     UNKNOWN_PRODUCTS,
     VIEWS,
 )
-from phaze_opt.workload.graph import Collective, CollectiveKind, Gemm, VectorWork
+from phaze_opt.workload.graph import (
+    AttentionScores,
+    Collective,
+    CollectiveKind,
+    Gemm,
+    VectorWork,
+)
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,7 @@ class Work:
     gemms: tuple[Gemm, ...] = ()
     vector: tuple[VectorWork, ...] = ()
     collective: Collective | None = None
+    attention: AttentionScores | None = None
     operands: tuple[fx.Node, ...] | None = None
     results: tuple[int, ...] | None = None
     part_bytes: int | None = None
@@ -192,49 +200,27 @@ def _convolution_backward(node: fx.Node) -> tuple[Work, ...]:
     return tuple(piece for piece, one in zip(pieces, used, strict=True) if one)
 
 
-def _attention_products(query: Tensor, key: Tensor) -> tuple[Gemm, Gemm]:
-    """Return the products ``scores = Q·Kᵀ`` and ``context = P·V`` of fused attention.
-
-    Query heads that share a key head are folded into the rows.
-    """
-    rows, batch, heads, size = query.shape
-    columns, _, shared, _ = key.shape
-    scores = Gemm(m=rows * heads // shared, n=columns, k=size, batch=batch * shared)
-    return scores, Gemm(m=scores.m, n=size, k=columns, batch=scores.batch)
+def _attention_shape(query: Tensor, key: Tensor, causal: object) -> AttentionShape:
+    """Return the sizes of fused attention of ``(sequence, batch, heads, head size)`` tensors."""
+    queries, batch, heads, head_dim = query.shape
+    keys, _, kv_heads, _ = key.shape
+    return AttentionShape(batch, queries, keys, heads, kv_heads, head_dim, bool(causal))
 
 
 def _flash_attention(node: fx.Node) -> tuple[Work, ...]:
-    """Two products around a softmax (and dropout) that stay on the chip."""
-    query, key, dropout = value_of(node.args[0]), value_of(node.args[1]), node.args[4]
-    scores, context = _attention_products(query, key)
-    rows, columns = scores.batch * scores.m, scores.n
-    vector = [VectorWork("softmax", rows, columns)]
-    if dropout:
-        vector.append(VectorWork("dropout", rows, columns))
-    return (Work(gemms=(scores, context), vector=tuple(vector)),)
+    """Return the forward of a fused attention core."""
+    query, key, _, _, dropout, causal = node.args
+    shape = _attention_shape(value_of(query), value_of(key), causal)
+    gemms, vector = forward_work(shape, dropout=bool(dropout))
+    return (Work(gemms=gemms, vector=vector, attention=shape.scores),)
 
 
 def _flash_attention_backward(node: fx.Node) -> tuple[Work, ...]:
-    """Five products: scores again, then the gradients of V, P, Q and K (Dao et al. 2022, alg. 4).
-
-    The probabilities come from the scores by one exponential with the saved row statistics; the
-    softmax's backward needs the row sums of gradient times output.
-    """
-    query, key, dropout = value_of(node.args[1]), value_of(node.args[2]), node.args[7]
-    scores, context = _attention_products(query, key)
-    value_gradient = Gemm(m=scores.n, n=scores.k, k=scores.m, batch=scores.batch)
-    gemms = (scores, value_gradient, scores, context, value_gradient)
-    rows, columns = scores.batch * scores.m, scores.n
-    vector = [
-        VectorWork("reduce", rows, scores.k),
-        VectorWork("exponential", rows, columns),
-        VectorWork("softmax_backward", rows, columns),
-    ]
-    if dropout:
-        # The forward's mask is drawn again, and the gradient of the probabilities is masked.
-        vector.insert(2, VectorWork("dropout", rows, columns))
-        vector.insert(3, VectorWork("dropout_backward", rows, columns))
-    return (Work(gemms=gemms, vector=tuple(vector)),)
+    """Return the backward of a fused attention core."""
+    _, query, key, *_, dropout, causal = node.args
+    shape = _attention_shape(value_of(query), value_of(key), causal)
+    gemms, vector = backward_work(shape, dropout=bool(dropout))
+    return (Work(gemms=gemms, vector=vector, attention=shape.scores),)
 
 
 def _collective(kind: CollectiveKind, whole: str) -> Callable[[fx.Node], tuple[Work, ...]]:

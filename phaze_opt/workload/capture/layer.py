@@ -217,6 +217,7 @@ def _graph(live: LiveGraph, nodes: Sequence[fx.Node], leaving: set[Base]) -> Ope
                     gemms=work.gemms,
                     vector=work.vector,
                     collective=work.collective,
+                    attention=work.attention,
                     read_bytes=sum(read.values()),
                     write_bytes=sum(written.values()),
                     outliving_bytes=sum(n for base, n in written.items() if base in leaving),

@@ -1,0 +1,202 @@
+"""Fused attention cores: products, softmax and a causal mask in one kernel.
+
+The kernel cuts every matrix of scores into tiles. A core takes a block of queries (one row of tiles
+of one head) and goes along the keys:
+
+* Tiles that a causal mask hides entirely are left out. Tiles on the diagonal, and tiles at the ends
+  of queries and keys, are computed whole, by the arrays and by the lanes.
+* A block pays the fill and epilogue of the arrays once: its running result stays in the core.
+* There are no waves: a core takes the next block when it is done. When none is left, the cores end
+  evenly spread over the time of one block, so that half of a (longest) block is lost; and the
+  kernel takes at least the longest block.
+* The lanes need the scores of one product for the operand of the next, so only a part of their
+  time is hidden: a kernel takes ``arrays + (1 - overlap) · lanes``, and at least the time of its
+  lanes, of the global buffer and of the HBM.
+
+The overlap and the rate of exponentials belong to the chip; they are measured on forwards. That the
+backward has the same overlap is an assumption.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.codec import data_table
+from phaze_opt.compiled import callee, compiled
+from phaze_opt.estimator.gemm_tilings import POOL, TensorCorePool, pass_cycles
+from phaze_opt.estimator.gemm_traffic import BOTH_WAYS, ELEMENT_BYTES, ceil_div
+from phaze_opt.estimator.operator_table import OperatorTable
+from phaze_opt.estimator.tensor_core import tensor_core_pool
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.workload.graph import AttentionScores
+
+_TILE_QUERIES, _TILE_KEYS = (
+    int(data_table("estimator", "tensor_core.toml")[f"score_tile_{side}"])
+    for side in ("queries", "keys")
+)
+
+
+@callee("int64(int64,int64,int64,int64,int64)")
+def _visible_tiles(queries: int, keys: int, causal: int, tile_queries: int, tile_keys: int) -> int:
+    """Count the tiles of one matrix of scores that its mask leaves."""
+    rows, columns = ceil_div(queries, tile_queries), ceil_div(keys, tile_keys)
+    if causal == 0:
+        return rows * columns
+    tiles = 0
+    for row in range(rows):
+        last_query = min((row + 1) * tile_queries, queries)
+        tiles += ceil_div(max(last_query + keys - queries, 1), tile_keys)
+    return tiles
+
+
+@callee("float64(int64,int64,int64,int64,int64,float64)")
+def _tile_cycles(queries: int, keys: int, head_dim: int, x: int, y: int, l2_rate: float) -> float:
+    """Cycles of the arrays for one product of one tile, with the operand held that takes fewest.
+
+    The product of the scores stands for the others, which have the same edges.
+    """
+    scores_stay = pass_cycles(
+        float(ceil_div(queries, x)) * ceil_div(keys, y),
+        queries, keys, head_dim, x, y, l2_rate, float(ELEMENT_BYTES),
+    )  # fmt: skip
+    keys_stay = pass_cycles(
+        float(ceil_div(head_dim, x)) * ceil_div(keys, y),
+        head_dim, keys, queries, x, y, l2_rate, BOTH_WAYS,
+    )  # fmt: skip
+    queries_stay = pass_cycles(
+        float(ceil_div(head_dim, x)) * ceil_div(queries, y),
+        head_dim, queries, keys, x, y, l2_rate, BOTH_WAYS,
+    )  # fmt: skip
+    return min(scores_stay, keys_stay, queries_stay)
+
+
+@compiled(f"void(int64[:,::1],int64[:,::1],{POOL},float64[:,::1])")
+def _fill_rows(
+    scores: IntArray, products: IntArray, pool: TensorCorePool, rows: FloatArray
+) -> None:
+    """Estimate every fused attention core on one pool of tensor cores; see `AttentionCores`.
+
+    Parameters
+    ----------
+    scores, products
+        As in `OperatorTable`.
+    pool
+        Hardware.
+    rows : (2, fused attention cores)
+        Filled with the cycles of the arrays, and the scores of the computed tiles over all scores:
+        above 1 where there is no mask and tiles reach beyond the ends.
+    """
+    cores, x, y, l2_rate, fill_cycles = pool[0], pool[1], pool[2], pool[4], pool[8]
+    edge = max(x, y)
+    tile_queries, tile_keys = max(_TILE_QUERIES, edge), max(_TILE_KEYS, edge)
+    tile_cycles = np.zeros(scores.shape[0])
+    for index in range(products.shape[0]):
+        owner, head_dim = products[index, 0], products[index, 1]
+        tile_cycles[owner] += _tile_cycles(tile_queries, tile_keys, head_dim, x, y, l2_rate)
+    for index in range(scores.shape[0]):
+        heads, queries, keys, causal = scores[index]
+        tiles = _visible_tiles(queries, keys, causal, tile_queries, tile_keys)
+        # The last queries see every key.
+        longest = ceil_div(keys, tile_keys) * tile_cycles[index] + fill_cycles
+        filled = ceil_div(queries, tile_queries) * fill_cycles
+        total = float(heads) * (tiles * tile_cycles[index] + filled)
+        idle = 0.5 * longest * (1.0 - 1.0 / cores)
+        rows[0, index] = max(total / cores + idle, longest)
+        rows[1, index] = float(tiles) * tile_queries * tile_keys / (float(queries) * keys)
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionCores:
+    """The fused attention cores of a graph on some accelerators.
+
+    Attributes
+    ----------
+    array_cycles : (accelerators, fused attention cores)
+        Cycles of the PE arrays.
+    elements : (accelerators, vector works)
+        Elements of all vector work; that on scores is done on whole tiles.
+    lane_cycles : (accelerators, vector works)
+        Lane cycles per element of all vector work, with each chip's own rate of exponentials.
+    shares : (accelerators, operators)
+        Share of each operator's work that no mask hides, as whole tiles; 1 of others.
+    """
+
+    array_cycles: FloatArray
+    elements: FloatArray
+    lane_cycles: FloatArray
+    shares: FloatArray
+
+
+def attention_cores(
+    table: OperatorTable, accelerators: Sequence[Accelerator], cores: Sequence[int]
+) -> AttentionCores:
+    """Estimate what differs in the fused attention cores of a graph.
+
+    Parameters
+    ----------
+    table
+        The graph.
+    accelerators
+        Accelerators with the same `TensorCorePool` are estimated once.
+    cores
+        Tensor cores of each accelerator that a kernel runs on.
+    """
+    rows = np.empty((len(accelerators), 2, len(table.attention_owner)))
+    first_with: dict[TensorCorePool, int] = {}
+    for index, (accelerator, used) in enumerate(zip(accelerators, cores, strict=True)):
+        pool = tensor_core_pool(accelerator, used)
+        first = first_with.setdefault(pool, index)
+        if first < index:
+            rows[index] = rows[first]
+        else:
+            _fill_rows(table.attention_scores, table.attention_products, pool, rows[index])
+    tiled = np.ones((len(accelerators), len(table.operators)))
+    tiled[:, table.attention_owner] = rows[:, 1]
+    return AttentionCores(
+        array_cycles=rows[:, 0],
+        elements=table.elements * np.where(table.on_scores, tiled[:, table.vector_owner], 1.0),
+        lane_cycles=_lane_cycles(table, accelerators),
+        shares=np.minimum(tiled, 1.0),
+    )
+
+
+def _lane_cycles(table: OperatorTable, accelerators: Sequence[Accelerator]) -> FloatArray:
+    """Replace the cycles of exponentials where a chip has its own rate."""
+    cycles = np.tile(table.lane_cycles, (len(accelerators), 1))
+    exponentials = np.flatnonzero(table.exponential_cycles)
+    simple = table.lane_cycles[exponentials] - table.exponential_cycles[exponentials]
+    for row, accelerator in zip(cycles, accelerators, strict=True):
+        rate = accelerator.calibration.exponentials_per_cycle
+        if rate is not None:
+            row[exponentials] = simple + accelerator.pe_vc / rate
+    return cycles
+
+
+def exposed_lanes_s(
+    table: OperatorTable, accelerators: Sequence[Accelerator], vc_s: FloatArray
+) -> FloatArray:
+    """Time that tensor cores wait for the lanes; 0 for operators that are not fused attention.
+
+    Parameters
+    ----------
+    vc_s : (accelerators, operators)
+        Time of the lanes.
+    """
+    exposed_s = np.zeros_like(vc_s)
+    owner = table.attention_owner
+    if owner.size:
+        overlap = np.array([[chip.calibration.attention_overlap] for chip in accelerators])
+        exposed_s[:, owner] = (1.0 - overlap) * vc_s[:, owner]
+    return exposed_s
+
+
+def visible_scores(scores: AttentionScores) -> float:
+    """Return the number of scores of all heads that the mask leaves, without whole tiles."""
+    if not scores.causal:
+        return float(scores.elements)
+    seen_keys = np.arange(1, scores.queries + 1) + (scores.keys - scores.queries)
+    return scores.heads * float(np.sum(np.maximum(seen_keys, 0)))
