@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
-from phaze_opt.calibration.bounded import Constant, FittedConstant, fit_constants, log_errors
+from phaze_opt.calibration.least_squares import Constant, Fit, Scale, fit
 from phaze_opt.errors import InputError, unknown_name
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.network.collective import COLLECTIVES, CollectiveName, collective_terms
@@ -48,50 +48,57 @@ class CollectiveRow:
                 raise InputError(f"{name} is {value}, but it must be positive.")
 
 
-CONSTANTS = (
-    Constant("launch_s", "s", 0.0, 50e-6, "a kernel launch and a barrier"),
-    Constant("latency_s", "s", 0.0, 10e-6, "a message between neighbours"),
-    Constant("efficiency", "", 0.3, 0.82, "headers and acknowledgements take 18 % of an NVLink"),
-    Constant("ramp_bytes", "B", 0.0, 64e6, "the buffers of all channels together", "root"),
-    Constant("own_part_cost", "", 0.0, 1.0, "handling a part costs no more than sending it"),
-    Constant("in_switch_efficiency", "", 0.3, 0.82, "the link carries the tensor at least once"),
-    Constant("in_switch_latency_s", "s", 0.0, 60e-6, "as for a launch"),
-)
-"""What rows may determine of a level of NVLinks.
-
-Of the rate of a link, NCCL's own table (its file topo.h) has 20.0 of 25 GB/s on the A100, 20.6 of
-25 on the H100 and 40.1 of 50 on the B200. For other links, give `fit_collectives` other bounds.
-"""
+NVLINK_EFFICIENCY = 0.82
+"""Headers and acknowledgements take 18 % of an NVLink: of the rate of a link, NCCL's own table (its
+file topo.h) has 20.0 of 25 GB/s on the A100, 20.6 of 25 on the H100 and 40.1 of 50 on the B200."""
 
 
-@dataclass(frozen=True)
-class CollectiveFit:
-    """Constants of a level, and how well they agree with the rows.
+def level_constants(
+    level: NetworkLevel, greatest_efficiency: float = NVLINK_EFFICIENCY
+) -> tuple[Constant, ...]:
+    """Return what collectives may determine of a level, with what physics allows.
 
-    Attributes
+    The constants of an in-switch reduction belong only to a level that has one.
+
+    Parameters
     ----------
     level
-        With the fitted constants.
-    constants
-        All of them, those that the rows do not determine too.
-    errors
-        Predicted over measured time, less one, row by row.
+        With the stated values.
+    greatest_efficiency
+        Share of the nominal bandwidth that payload can reach.
     """
 
-    level: NetworkLevel
-    constants: tuple[FittedConstant, ...]
-    errors: tuple[float, ...]
+    def constant(name: str, lower: float, upper: float, unit: str, scale: Scale) -> Constant:
+        return Constant(name, getattr(level, name), lower, upper, False, scale, unit)
 
-    @property
-    def undetermined(self) -> tuple[str, ...]:
-        """Names of the constants that the rows do not determine."""
-        return tuple(constant.name for constant in self.constants if constant.error is None)
+    constants = (
+        # A kernel launch and a barrier.
+        constant("launch_s", 0.0, 50e-6, "s", "linear"),
+        # A message between neighbours.
+        constant("latency_s", 0.0, 10e-6, "s", "linear"),
+        constant("efficiency", 0.3, greatest_efficiency, "", "linear"),
+        # The buffers of all channels together.
+        constant("ramp_bytes", 0.0, 64e6, "B", "root"),
+        # Handling a part costs no more than sending it.
+        constant("own_part_cost", 0.0, 1.0, "", "linear"),
+    )
+    if level.in_switch_efficiency == 0.0:
+        return constants
+    return (
+        *constants,
+        # The link carries the tensor at least once.
+        constant("in_switch_efficiency", 0.3, greatest_efficiency, "", "linear"),
+        # As for a launch.
+        constant("in_switch_latency_s", 0.0, 60e-6, "s", "linear"),
+    )
 
 
 def fit_collectives(
-    rows: Sequence[CollectiveRow], level: NetworkLevel, constants: Sequence[Constant] = CONSTANTS
-) -> CollectiveFit:
-    """Fit the constants of one level: least squares on the logarithm of the time.
+    rows: Sequence[CollectiveRow],
+    level: NetworkLevel,
+    greatest_efficiency: float = NVLINK_EFFICIENCY,
+) -> Fit:
+    """Fit the constants of one level.
 
     Parameters
     ----------
@@ -99,9 +106,9 @@ def fit_collectives(
         Measured collectives among devices that this level joins.
     level
         Nominal bandwidth, topology and algorithms, and the values of constants that the rows do
-        not determine. The constants of an in-switch reduction are fitted only where it has one.
-    constants
-        What to fit, with bounds.
+        not determine.
+    greatest_efficiency
+        See `level_constants`.
 
     Raises
     ------
@@ -111,16 +118,17 @@ def fit_collectives(
     most = max((row.devices for row in rows), default=0)
     if level.group_size is not None and most > level.group_size:
         raise InputError(f"A row has {most} devices, but the level joins {level.group_size}.")
+
+    def predict(values: Mapping[str, float]) -> FloatArray:
+        return predicted_s(rows, with_level_constants(level, values))
+
     measured_s = np.array([row.latency_s for row in rows], dtype=np.float64)
-    fitting = [one for one in constants if _belongs(one.name, level)]
-    start = {one.name: float(getattr(level, one.name)) for one in fitting}
+    return fit(level_constants(level, greatest_efficiency), predict, measured_s)
 
-    def residuals(values: Mapping[str, float]) -> FloatArray:
-        return log_errors(predicted_s(rows, _with_values(level, values)), measured_s)
 
-    fit = fit_constants(fitting, start, residuals)
-    errors = tuple(np.expm1(np.array(fit.residuals)).tolist())
-    return CollectiveFit(_with_values(level, fit.values), fit.constants, errors)
+def with_level_constants(level: NetworkLevel, values: Mapping[str, float]) -> NetworkLevel:
+    """Return the level with other constants."""
+    return replace(level, **cast(dict[str, Any], dict(values)))
 
 
 def predicted_s(rows: Sequence[CollectiveRow], level: NetworkLevel) -> FloatArray:
@@ -136,13 +144,3 @@ def predicted_s(rows: Sequence[CollectiveRow], level: NetworkLevel) -> FloatArra
         terms = collective_terms.__wrapped__(kind, devices, cluster)
         found[indices] = np.minimum.reduce([term.seconds(sizes) for term in terms])
     return found
-
-
-def _belongs(name: str, level: NetworkLevel) -> bool:
-    """Say whether a level like this has this constant."""
-    return level.in_switch_efficiency > 0.0 or not name.startswith("in_switch")
-
-
-def _with_values(level: NetworkLevel, values: Mapping[str, float]) -> NetworkLevel:
-    """Return the level with other constants."""
-    return replace(level, **cast(dict[str, Any], dict(values)))

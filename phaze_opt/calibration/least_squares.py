@@ -212,7 +212,8 @@ def fit(constants: Sequence[Constant], predict: Predict, measured_s: FloatArray)
             break
         # A constant that keeps its value now may have moved before.
         found = (
-            new if new.origin != "kept" else replace(new, origin=old.origin) for _, new, old in pairs
+            new if new.origin != "kept" else replace(new, origin=old.origin)
+            for _, new, old in pairs
         )
         result = Fit(tuple(found), again.errors)
     return result

@@ -45,7 +45,7 @@ def test_the_switch_of_an_h100_node_reduces_large_tensors() -> None:
     assert found.bus_bandwidth_bytes_per_s == pytest.approx(480e9, rel=0.05)
     assert estimate_collective("all_reduce", 1e5, 8, cluster).algorithm == "ring"
     gather = estimate_collective("all_gather", 4e9, 8, cluster)
-    assert gather.bus_bandwidth_bytes_per_s == pytest.approx(370e9, rel=0.08)
+    assert gather.bus_bandwidth_bytes_per_s == pytest.approx(370e9, rel=0.09)
 
 
 def test_one_device_has_no_bus_bandwidth() -> None:
