@@ -119,7 +119,7 @@ class AttentionCores:
         Cycles of the PE arrays.
     elements : (accelerators, vector works)
         Elements of all vector work; that on scores is done on whole tiles.
-    lane_cycles : (accelerators, vector works)
+    lane_cycles : (accelerators, vector works) or (vector works,)
         Lane cycles per element of all vector work, with each chip's own rate of exponentials.
     shares : (accelerators, operators)
         Share of each operator's work that no mask hides, as whole tiles; 1 of others.
@@ -154,44 +154,39 @@ def attention_cores(
             rows[index] = rows[first]
         else:
             _fill_rows(table.attention_scores, table.attention_products, pool, rows[index])
-    tiled = np.ones((len(accelerators), len(table.operators)))
-    tiled[:, table.attention_owner] = rows[:, 1]
-    return AttentionCores(
-        array_cycles=rows[:, 0],
-        elements=table.elements * np.where(table.on_scores, tiled[:, table.vector_owner], 1.0),
-        lane_cycles=_lane_cycles(table, accelerators),
-        shares=np.minimum(tiled, 1.0),
-    )
+    tiled = rows[:, 1]
+    elements = np.empty((len(accelerators), len(table.elements)))
+    elements[:] = table.elements
+    elements[:, table.score_works] *= tiled[:, table.score_works_core]
+    shares = np.ones((len(accelerators), len(table.operators)))
+    shares[:, table.attention_owner] = np.minimum(tiled, 1.0)
+    return AttentionCores(rows[:, 0], elements, _lane_cycles(table, accelerators), shares)
 
 
 def _lane_cycles(table: OperatorTable, accelerators: Sequence[Accelerator]) -> FloatArray:
     """Replace the cycles of exponentials where a chip has its own rate."""
-    cycles = np.tile(table.lane_cycles, (len(accelerators), 1))
-    exponentials = np.flatnonzero(table.exponential_cycles)
-    simple = table.lane_cycles[exponentials] - table.exponential_cycles[exponentials]
-    for row, accelerator in zip(cycles, accelerators, strict=True):
-        rate = accelerator.calibration.exponentials_per_cycle
+    rates = [accelerator.calibration.exponentials_per_cycle for accelerator in accelerators]
+    if not any(rates):
+        return table.lane_cycles
+    cycles = np.empty((len(accelerators), len(table.lane_cycles)))
+    cycles[:] = table.lane_cycles
+    own = table.exponential_cycles > 0.0
+    for row, accelerator, rate in zip(cycles, accelerators, rates, strict=True):
         if rate is not None:
-            row[exponentials] = simple + accelerator.pe_vc / rate
+            row[own] += accelerator.pe_vc / rate - table.exponential_cycles[own]
     return cycles
 
 
-def exposed_lanes_s(
-    table: OperatorTable, accelerators: Sequence[Accelerator], vc_s: FloatArray
-) -> FloatArray:
-    """Time that tensor cores wait for the lanes; 0 for operators that are not fused attention.
+def exposed_share(table: OperatorTable, accelerators: Sequence[Accelerator]) -> FloatArray:
+    """Share of the lanes' time for which the tensor cores wait.
 
-    Parameters
-    ----------
-    vc_s : (accelerators, operators)
-        Time of the lanes.
+    Returns
+    -------
+    share : (accelerators, operators)
+        0 for operators that are not fused attention.
     """
-    exposed_s = np.zeros_like(vc_s)
-    owner = table.attention_owner
-    if owner.size:
-        overlap = np.array([[chip.calibration.attention_overlap] for chip in accelerators])
-        exposed_s[:, owner] = (1.0 - overlap) * vc_s[:, owner]
-    return exposed_s
+    overlap = np.array([[chip.calibration.attention_overlap] for chip in accelerators])
+    return np.asarray((1.0 - overlap) * table.is_attention)
 
 
 def visible_scores(scores: AttentionScores) -> float:

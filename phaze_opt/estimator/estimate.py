@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.estimator.attention import attention_cores, exposed_lanes_s
+from phaze_opt.estimator.attention import attention_cores, exposed_share
 from phaze_opt.estimator.operator_table import OperatorTable, operator_table
 from phaze_opt.estimator.tensor_core import Column, gemm_table
 from phaze_opt.estimator.traffic import chip_column, energy_by_level_j, operator_traffic
@@ -27,9 +27,6 @@ from phaze_opt.workload.graph import OperatorGraph
 RESOURCES = ("compute", "lanes", "glb", "hbm", "link", "overhead")
 """What can bind an operator: PE arrays, vector lanes, global buffer, HBM, network, or the chip's
 constant per operator."""
-
-
-_NO_MASK = np.ones((1, 1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +85,7 @@ class ModeEstimate:
 
     def arrays(self) -> list[FloatArray]:
         """Return the arrays in the order of the fields."""
-        return [getattr(self, entry.name) for entry in fields(self)]
+        return list(vars(self).values())
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,16 +224,19 @@ def estimate_mode(
     clock_hz = chip_column(accelerators, "sustained_clock_hz")
     products = gemm_table(table.gemms, accelerators, tensor_cores)
     tc_cycles = table.sum_products(products[:, :, Column.ARRAY_CYCLES])
-    elements, lane_cycles, shares = table.elements, table.lane_cycles, _NO_MASK
-    if table.attention_owner.size:
+    elements, lane_cycles, shares = table.elements, table.lane_cycles, None
+    if table.attention_owner.size > 0:
         cores = attention_cores(table, accelerators, tensor_cores)
         tc_cycles[:, table.attention_owner] = cores.array_cycles
         elements, lane_cycles, shares = cores.elements, cores.lane_cycles, cores.shares
     lanes = np.array(vector_cores)[:, np.newaxis] * chip_column(accelerators, "pe_vc")
     vc_cycles = vector_cycles(elements, lane_cycles, lanes)
     vc_s = table.sum_vector_works(vc_cycles) / clock_hz
-    exposed_s = exposed_lanes_s(table, accelerators, vc_s)
-    tc_s = tc_cycles / chip_column(accelerators, "array_clock_hz") + exposed_s
+    tc_s = tc_cycles / chip_column(accelerators, "array_clock_hz")
+    exposed_s = np.zeros(tc_s.shape)
+    if table.attention_owner.size > 0:
+        exposed_s = exposed_share(table, accelerators) * vc_s
+        tc_s += exposed_s
     traffic = operator_traffic(table, accelerators, products, shares)
     glb_bytes = traffic.glb_read + traffic.glb_write
     glb_s = glb_bytes / (chip_column(accelerators, "glb_bytes_per_cycle") * clock_hz)
@@ -253,5 +253,5 @@ def estimate_mode(
         hbm_s=hbm_s,
         link_s=link_s,
         exposed_lanes_s=exposed_s,
-        energy_by_level_j=energy_by_level_j(table, accelerators, traffic, shares, sent_bytes),
+        energy_by_level_j=energy_by_level_j(table, accelerators, traffic, sent_bytes, shares),
     )

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from phaze_opt.arrays import BoolArray, FloatArray, IntArray
+from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.estimator.gemm_traffic import ELEMENT_BYTES
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import LANE_VALUE_BYTES
@@ -47,8 +47,10 @@ class OperatorTable:
         Heads, queries, keys, and 1 where there is a causal mask.
     attention_products : (products of fused attention cores, 2)
         Index of the core, and the size of its heads in this product.
-    on_scores : (vector works,)
-        Whether the work is done on every score of a fused attention core.
+    is_attention : (operators,)
+        1 where the operator is a fused attention core.
+    score_works, score_works_core : (vector works on scores,)
+        Index of the vector work that is done on every score of a core, and of that core.
     exponential_cycles : (vector works,)
         The part of ``lane_cycles`` that is an exponential, in fused attention cores.
     """
@@ -70,7 +72,9 @@ class OperatorTable:
     attention_owner: IntArray
     attention_scores: IntArray
     attention_products: IntArray
-    on_scores: BoolArray
+    is_attention: FloatArray
+    score_works: IntArray
+    score_works_core: IntArray
     exponential_cycles: FloatArray
     operators: tuple[Operator, ...]
 
@@ -109,6 +113,8 @@ def operator_table(graph: OperatorGraph) -> OperatorTable:
     gemm_owner = np.array([i for i, _, _ in gemms], dtype=np.int64)
     vector_owner = np.array([i for i, _, _, _ in works], dtype=np.int64)
     attention = [(i, op.attention) for i, op in enumerate(operators) if op.attention is not None]
+    on_scores = [_is_on_scores(operators[i], work) for i, work, _, _ in works]
+    score_works = np.flatnonzero(np.array(on_scores, dtype=np.bool_))
     return OperatorTable(
         gemms=np.array([(g.m, g.n, g.k, g.batch) for _, g, _ in gemms], dtype=np.int64).reshape(
             -1, 4
@@ -149,9 +155,9 @@ def operator_table(graph: OperatorGraph) -> OperatorTable:
             ],
             dtype=np.int64,
         ).reshape(-1, 2),
-        on_scores=np.array(
-            [_is_on_scores(operators[i], work) for i, work, _, _ in works], dtype=np.bool_
-        ),
+        is_attention=np.array([op.attention is not None for op in operators], dtype=np.float64),
+        score_works=score_works,
+        score_works_core=np.searchsorted([i for i, _ in attention], vector_owner[score_works]),
         exponential_cycles=np.array(
             [
                 row.exponential_cycles if operators[i].attention is not None else 0.0

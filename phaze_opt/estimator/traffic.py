@@ -48,7 +48,7 @@ def operator_traffic(
     table: OperatorTable,
     accelerators: Sequence[Accelerator],
     products: FloatArray,
-    shares: FloatArray,
+    shares: FloatArray | None = None,
 ) -> Traffic:
     """Add repeated reads of tiles, blocks and long rows to the compulsory traffic.
 
@@ -60,9 +60,15 @@ def operator_traffic(
         Chips that they run on.
     products : (accelerators, products, len(Column))
         Estimates of the products, see `tensor_core.gemm_table`.
-    shares : (accelerators, operators) or (1, 1)
-        Share of the products of each operator that no attention mask hides.
+    shares : (accelerators, operators)
+        Share of the products of each operator that no attention mask hides; ``None`` for all of
+        them.
     """
+
+    def sum_visible(values: FloatArray) -> FloatArray:
+        sums = table.sum_products(values)
+        return sums if shares is None else sums * shares
+
     m, n, k, batch = table.gemms.astype(np.float64).T
     operands, results = ELEMENT_BYTES * batch * (m * k + k * n), ELEMENT_BYTES * batch * m * n
     glb_repeated = products[:, :, Column.GLB_READ_BYTES] - operands
@@ -71,9 +77,9 @@ def operator_traffic(
     overflows = table.row_bytes > chip_column(accelerators, "l2_vc_bytes")
     reads = table.read_bytes + table.sum_vector_works(table.reread_bytes * overflows)
     return Traffic(
-        l2_read=table.sum_products(products[:, :, Column.L2_BYTES]) * shares,
-        glb_read=reads + table.sum_products(glb_repeated) * shares,
-        glb_write=table.write_bytes + table.sum_products(glb_spilled) * shares,
+        l2_read=sum_visible(products[:, :, Column.L2_BYTES]),
+        glb_read=reads + sum_visible(glb_repeated),
+        glb_write=table.write_bytes + sum_visible(glb_spilled),
         hbm_read=reads + table.sum_products(hbm_repeated),
         hbm_write=np.broadcast_to(table.write_bytes, reads.shape),
     )
@@ -83,8 +89,8 @@ def energy_by_level_j(
     table: OperatorTable,
     accelerators: Sequence[Accelerator],
     traffic: Traffic,
-    shares: FloatArray,
     sent_bytes: FloatArray,
+    shares: FloatArray | None = None,
 ) -> FloatArray:
     """Dynamic energy of every operator by level.
 
@@ -97,11 +103,11 @@ def energy_by_level_j(
         As for `operator_traffic`.
     traffic
         Bytes on the chip.
+    sent_bytes : (operators,)
+        Bytes that a device sends over the network.
     shares
         As for `operator_traffic`. The few lane cycles of fused attention that are not spent on
         scores are taken with the others.
-    sent_bytes : (operators,)
-        Bytes that a device sends over the network.
 
     Returns
     -------
@@ -112,7 +118,9 @@ def energy_by_level_j(
     np.add.at(lane_cycles, table.vector_owner, table.elements * table.lane_cycles)
     glb_reads = traffic.glb_read + traffic.hbm_write
     glb_writes = traffic.glb_write + traffic.hbm_read
-    macs, lane_cycles = table.macs * shares, lane_cycles * shares
+    macs = table.macs
+    if shares is not None:
+        macs, lane_cycles = macs * shares, lane_cycles * shares
     levels = [
         macs * joules.mac_j + lane_cycles * joules.lane_cycle_j,
         macs * joules.mac_registers_j + lane_cycles * joules.lane_registers_j,
