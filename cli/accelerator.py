@@ -17,6 +17,7 @@ from .output import (
 
 if TYPE_CHECKING:
     from phaze_opt.hardware.accelerator import Accelerator
+    from phaze_opt.hardware.presets import AcceleratorPreset
 
 app = typer.Typer(no_args_is_help=True, help="Look at accelerators.")
 
@@ -59,13 +60,13 @@ def show(name: NameArgument, changes: ChangesOption = None, as_json: JsonOption 
     Example: phaze-opt accelerator show tpuv4-phaze --set hbm_gib=80
     """
     from phaze_opt.codec import to_builtins
-    from phaze_opt.hardware.presets import accelerator_presets, load_accelerator
+    from phaze_opt.hardware.presets import find_accelerator, load_accelerator
     from phaze_opt.report.tables import accelerator_tables, derived_numbers
 
     chip = load_accelerator(name, **read_assignments(changes))
-    preset = accelerator_presets().get(name)
-    description = None if preset is None else preset.description
-    provenance = _provenance(name, chip)
+    preset = find_accelerator(name)
+    description = preset.description or None
+    provenance = _provenance(preset, chip)
     if as_json:
         plain = {"name": name, **to_builtins(chip), **derived_numbers(chip)}
         print_json({**plain, "description": description, "provenance": provenance})
@@ -95,15 +96,11 @@ def compare(first: NameArgument, second: NameArgument, as_json: JsonOption = Fal
     print_rows(rows, as_json)
 
 
-def _provenance(name: str, chip: Accelerator) -> dict[str, Any]:
+def _provenance(preset: AcceleratorPreset, chip: Accelerator) -> dict[str, Any]:
     """Return where the numbers of a preset come from, but for those that were changed."""
     from phaze_opt.codec import to_builtins
-    from phaze_opt.hardware.presets import accelerator_presets
     from phaze_opt.report.tables import accelerator_numbers
 
-    preset = accelerator_presets().get(name)
-    if preset is None:
-        return {}
     before, now = accelerator_numbers(preset.accelerator), accelerator_numbers(chip)
     stated: dict[str, Any] = to_builtins(preset.provenance)
     changed = {"source": "changed by --set", "confidence": ""}

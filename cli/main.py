@@ -13,6 +13,7 @@ from phaze_opt.errors import PhazeError
 from phaze_opt.printing import print_error
 
 from .accelerator import app as accelerator_app
+from .calibrate import calibrate
 from .cluster import app as cluster_app
 from .dashboard import dashboard
 from .estimate import app as estimate_app
@@ -41,6 +42,7 @@ app.command("explain")(explain)
 app.add_typer(estimate_app, name="estimate")
 app.command("schedule")(schedule)
 app.command("place")(place)
+app.command("calibrate")(calibrate)
 app.command("validate")(validate)
 app.add_typer(study_app, name="study")
 app.command("dashboard")(dashboard)

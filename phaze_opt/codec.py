@@ -14,17 +14,20 @@ from __future__ import annotations
 import csv
 import dataclasses
 import functools
+import json
 import tomllib
 import typing
 from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import msgspec
 from msgspec import inspect
 
 from phaze_opt.errors import InputError, NotFoundError, unknown_name
+from phaze_opt.printing import printable
 
 T = TypeVar("T")
 _LISTS = (inspect.ListType, inspect.VarTupleType)
@@ -101,6 +104,42 @@ def convert_fields(value: Any, what: str) -> None:
         except TypeError as error:
             raise InputError(f"The {place} is not valid: {error}.") from None
         object.__setattr__(value, name, from_builtins(plain, kind, place))
+
+
+def toml_lines(value: object) -> list[str]:
+    """Return a line of TOML for every field of a dataclass that is plain data.
+
+    A field without a value is left out, for which TOML has no word, and so are dataclasses inside,
+    which are tables of their own.
+    """
+    assert dataclasses.is_dataclass(value)
+    named = [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
+    return [
+        f"{name} = {toml_value(field)}"
+        for name, field in named
+        if isinstance(field, str | bool | int | float | tuple)
+        and not any(map(dataclasses.is_dataclass, field if isinstance(field, tuple) else ()))
+    ]
+
+
+def toml_value(value: object) -> str:
+    """Write plain data as TOML; a number reads back as it is, to the last bit."""
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(toml_value, value))}]"
+    if isinstance(value, str):
+        # What JSON escapes, TOML escapes alike.
+        return json.dumps(printable(value), ensure_ascii=False)
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file so that no reader sees a part of it; a failure leaves no file behind."""
+    part = path.with_name(f"{path.name}.{uuid4().hex}.part")
+    try:
+        part.write_bytes(data)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def read_file(path: Path, what: str) -> bytes:

@@ -14,6 +14,7 @@ from phaze_opt.calibration.least_squares import Constant, Fit, Scale, fit
 from phaze_opt.errors import InputError, unknown_name
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.network.collective import COLLECTIVES, CollectiveName, collective_terms
+from phaze_opt.network.estimate import bus_bandwidth_bytes_per_s
 
 
 @dataclass(frozen=True)
@@ -93,10 +94,28 @@ def level_constants(
     )
 
 
+def level_of_rows(rows: Sequence[CollectiveRow]) -> NetworkLevel:
+    """Return a switch with the largest bandwidth per device that shows in a row.
+
+    For a network that nobody describes: only the product of bandwidth and efficiency shows in
+    times, so that the bandwidth is the sustained one and the efficiency is 1.
+    """
+    shown = (
+        bus_bandwidth_bytes_per_s(row.kind, row.size_bytes, row.devices, row.latency_s)
+        for row in rows
+    )
+    return NetworkLevel(max(shown), 0.0, "switch", halving=False)
+
+
+def constants_of_unknown_level(level: NetworkLevel) -> tuple[Constant, ...]:
+    """Return what collectives may determine where nobody states the bandwidth: `level_of_rows`."""
+    shown = level.bandwidth_bytes_per_s
+    bandwidth = Constant("bandwidth_bytes_per_s", shown, shown / 2, 4 * shown, False, unit="B/s")
+    return tuple(bandwidth if one.name == "efficiency" else one for one in level_constants(level))
+
+
 def fit_collectives(
-    rows: Sequence[CollectiveRow],
-    level: NetworkLevel,
-    greatest_efficiency: float = NVLINK_EFFICIENCY,
+    rows: Sequence[CollectiveRow], level: NetworkLevel, constants: Sequence[Constant] | None = None
 ) -> Fit:
     """Fit the constants of one level.
 
@@ -107,8 +126,8 @@ def fit_collectives(
     level
         Nominal bandwidth, topology and algorithms, and the values of constants that the rows do
         not determine.
-    greatest_efficiency
-        See `level_constants`.
+    constants
+        What to fit; those of `level_constants` by default.
 
     Raises
     ------
@@ -123,7 +142,7 @@ def fit_collectives(
         return predicted_s(rows, with_level_constants(level, values))
 
     measured_s = np.array([row.latency_s for row in rows], dtype=np.float64)
-    return fit(level_constants(level, greatest_efficiency), predict, measured_s)
+    return fit(level_constants(level) if constants is None else constants, predict, measured_s)
 
 
 def with_level_constants(level: NetworkLevel, values: Mapping[str, float]) -> NetworkLevel:

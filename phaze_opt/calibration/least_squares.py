@@ -55,8 +55,10 @@ _AT_BOUND = 2e-3
 _NORMAL = 1.4826
 """Standard deviation over median absolute value of a normal distribution."""
 _NO_COST = 1e-9
-_LEAST_GAIN = 1e-5
+_LEAST_GAIN = 1e-6
 """Relative change of cost and coordinates at which a search stops."""
+_FAR = 3.0
+"""Standard errors from which a step is too far for the error to be read off it."""
 _HALVINGS = 8
 _MOST_ROUNDS = 5
 _SETTLED = 5e-3
@@ -96,18 +98,18 @@ class Constant:
     unit: str = ""
 
     def coordinate(self, value: float) -> float:
-        """Return what is searched for a value: its logarithm, or its share of the range."""
+        """Return what is searched: a logarithm above the lower bound, or a share of the range."""
         if self.scale == "logarithm":
-            return math.log(value)
+            return math.log(value / self.lower)
         share = max(value - self.lower, 0.0) / (self.upper - self.lower)
         return math.sqrt(share) if self.scale == "root" else share
 
     def value(self, coordinate: float) -> float:
         """Return the value at a coordinate: the inverse of `coordinate`."""
         if self.scale == "logarithm":
-            value = math.exp(coordinate)
+            value = self.lower * math.exp(coordinate)
         else:
-            share = coordinate * coordinate if self.scale == "root" else coordinate
+            share = max(coordinate, 0.0) ** 2 if self.scale == "root" else coordinate
             value = self.lower + share * (self.upper - self.lower)
         # Rounding must not take an end beyond what physics allows.
         return min(self.upper, max(self.lower, value))
@@ -169,6 +171,21 @@ class Fit:
     def moved(self) -> dict[str, float]:
         """The constants that do not keep their stated value, by name."""
         return {one.name: one.value for one in self.constants if one.origin != "kept"}
+
+    @property
+    def mean_absolute_error(self) -> float:
+        """Mean over the rows of the absolute relative error."""
+        return float(np.abs(self.errors).mean())
+
+    @property
+    def bias(self) -> float:
+        """Mean over the rows of the signed relative error."""
+        return float(self.errors.mean())
+
+    @property
+    def worst_error(self) -> float:
+        """The relative error that is largest in absolute value."""
+        return float(self.errors[np.abs(self.errors).argmax()])
 
 
 def fit(constants: Sequence[Constant], predict: Predict, measured_s: FloatArray) -> Fit:
@@ -371,7 +388,7 @@ def _in_units(constant: Constant, coordinate: float, error: float) -> float | No
     if error > _NOTHING_SEEN:
         return None
     if constant.scale == "logarithm":
-        return math.exp(coordinate) * error
+        return constant.lower * math.exp(coordinate) * error
     spread = (constant.upper - constant.lower) * error
     return spread * (2.0 * coordinate + error) if constant.scale == "root" else spread
 
@@ -400,14 +417,28 @@ class _Profile:
     def standard_error(self) -> float:
         """Return the standard error of the coordinate: the larger one of the two sides."""
         lower, upper = self._constant.ends
-        errors = []
-        for step in (-_PROBE, _PROBE):
-            probed = min(upper, max(lower, self._coordinate + step))
-            distance = abs(probed - self._coordinate)
-            # There is nothing to probe beyond a bound.
-            if distance > _AT_BOUND:
-                errors.append(distance / self.errors_to(self._constant.value(probed)))
-        return max(errors)
+        sides = (
+            max(lower, self._coordinate - _PROBE) - self._coordinate,
+            min(upper, self._coordinate + _PROBE) - self._coordinate,
+        )
+        # There is nothing to probe beyond a bound.
+        return max(self._error_towards(step) for step in sides if abs(step) > _AT_BOUND)
+
+    def _error_towards(self, step: float) -> float:
+        """Return the standard error from a step, or from a shorter one where that is too far.
+
+        A shorter step counts only if it costs something: beside a kink a constant is free.
+        """
+        away = self.errors_to(self._constant.value(self._coordinate + step))
+        error = abs(step) / away
+        if away > _FAR:
+            shorter = (2.0 * error, math.sqrt(2.0 * error * abs(step)))
+            for distance in shorter:
+                nearer = self._constant.value(self._coordinate + math.copysign(distance, step))
+                away = self.errors_to(nearer)
+                if away >= 1.0:
+                    return distance / away
+        return error
 
     def nearest(self, stated: float) -> float:
         """Return the coordinate nearest to the stated one that is within a standard error."""

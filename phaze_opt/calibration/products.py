@@ -26,8 +26,9 @@ from phaze_opt.calibration.least_squares import Constant, Fit, fit
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.gemm_traffic import ELEMENT_BYTES, SUM_BYTES
 from phaze_opt.estimator.isolated import estimate_isolated
+from phaze_opt.estimator.single import gemm_operator
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.workload.graph import Gemm, Operator, OperatorGraph
+from phaze_opt.workload.graph import Gemm, OperatorGraph
 
 LEAST_FLOPS = 10e9
 """Shorter products are mostly launch and library choices, which are no constants of the chip."""
@@ -118,17 +119,8 @@ def with_product_constants(chip: Accelerator, values: Mapping[str, float]) -> Ac
 
 def products_graph(gemms: Sequence[Gemm]) -> OperatorGraph:
     """Lay out products as a graph in which each operator is one of them."""
-    return OperatorGraph(
-        tuple(
-            Operator(
-                id=f"gemm {index}",
-                gemms=(gemm,),
-                read_bytes=ELEMENT_BYTES * gemm.batch * (gemm.m * gemm.k + gemm.k * gemm.n),
-                write_bytes=ELEMENT_BYTES * gemm.batch * gemm.m * gemm.n,
-            )
-            for index, gemm in enumerate(gemms)
-        )
-    )
+    operators = enumerate(map(gemm_operator, gemms))
+    return OperatorGraph(tuple(replace(one, id=f"gemm {index}") for index, one in operators))
 
 
 def products_s(products: OperatorGraph, chip: Accelerator) -> FloatArray:

@@ -88,14 +88,7 @@ def estimate_gemm(
         If a size is not a positive whole number, the chip has fewer cores, the overhead is negative
         or not finite, or the chip cannot be built.
     """
-    sizes = {"m": gemm.m, "n": gemm.n, "k": gemm.k, "batch": gemm.batch}
-    _check_sizes(sizes)
-    operator = Operator(
-        id="gemm",
-        gemms=(gemm,),
-        read_bytes=ELEMENT_BYTES * gemm.batch * (gemm.m * gemm.k + gemm.k * gemm.n),
-        write_bytes=ELEMENT_BYTES * gemm.batch * gemm.m * gemm.n,
-    )
+    operator = gemm_operator(gemm)
     used = _check_cores(cores, accelerator.num_tc, "tensor")
     burst = accelerator.in_burst
     peak = 2.0 * used * burst.pe_x * burst.pe_y * burst.sustained_clock_hz
@@ -128,20 +121,12 @@ def estimate_vector(
     InputError
         As `estimate_gemm`, or if the kind is unknown.
     """
-    kind = _ALIASES.get(kind, kind)
-    row = vector_operator(kind)
-    _check_sizes({"rows": rows, "columns": columns})
-    elements = rows * columns
-    operands = 2 if kind in _TWO_OPERANDS or kind.endswith("_backward") else 1
-    operator = Operator(
-        id=kind,
-        vector=(VectorWork(kind, rows, columns),),
-        read_bytes=ELEMENT_BYTES * operands * elements,
-        write_bytes=ELEMENT_BYTES * elements,
-    )
+    operator = elementwise_operator(kind, rows, columns)
+    (work,) = operator.vector
     used = _check_cores(cores, accelerator.num_vc, "vector")
     peak = used * accelerator.pe_vc * accelerator.in_burst.sustained_clock_hz
-    return _single(operator, accelerator, used, elements * row.cycles / peak, call_overhead_s)
+    ideal_s = rows * columns * vector_operator(work.kind).cycles / peak
+    return _single(operator, accelerator, used, ideal_s, call_overhead_s)
 
 
 def estimate_attention(
@@ -178,6 +163,44 @@ def estimate_attention(
     )
     useful = visible_scores(shape.scores) / shape.scores.elements
     return _single(operator, accelerator, used, operator.flops * useful / peak, call_overhead_s)
+
+
+def gemm_operator(gemm: Gemm) -> Operator:
+    """Return a matrix product of bf16 as an operator.
+
+    Raises
+    ------
+    InputError
+        If a size is not a positive whole number.
+    """
+    _check_sizes({"m": gemm.m, "n": gemm.n, "k": gemm.k, "batch": gemm.batch})
+    return Operator(
+        id="gemm",
+        gemms=(gemm,),
+        read_bytes=ELEMENT_BYTES * gemm.batch * (gemm.m * gemm.k + gemm.k * gemm.n),
+        write_bytes=ELEMENT_BYTES * gemm.batch * gemm.m * gemm.n,
+    )
+
+
+def elementwise_operator(kind: str, rows: int, columns: int) -> Operator:
+    """Return a vector operator over elements of bf16; the parameters are `estimate_vector`'s.
+
+    Raises
+    ------
+    InputError
+        If a size is not a positive whole number, or the kind is unknown.
+    """
+    kind = _ALIASES.get(kind, kind)
+    vector_operator(kind)
+    _check_sizes({"rows": rows, "columns": columns})
+    elements = rows * columns
+    operands = 2 if kind in _TWO_OPERANDS or kind.endswith("_backward") else 1
+    return Operator(
+        id=kind,
+        vector=(VectorWork(kind, rows, columns),),
+        read_bytes=ELEMENT_BYTES * operands * elements,
+        write_bytes=ELEMENT_BYTES * elements,
+    )
 
 
 def attention_operator(shape: AttentionShape, *, backward: bool = False) -> Operator:

@@ -22,6 +22,11 @@ _SCALED_KEYS = {
 }
 """Keys in convenient units: the field that each sets, and the factor to the field's unit."""
 
+_NAMES = frozenset(field.name for field in dataclasses.fields(Accelerator)) | {
+    f"calibration.{field.name}" for field in dataclasses.fields(Calibration)
+}
+"""Numbers of an accelerator; those of its calibration with the table's name."""
+
 FieldValue = str | float | bool | None
 """A changed field as `load_accelerator` takes it: a number, a switch, or either as text."""
 
@@ -41,7 +46,8 @@ class AcceleratorPreset:
     Attributes
     ----------
     name, description
-        Key in ``data/accelerators.toml``, and one line that says which chip it is.
+        Key in ``data/accelerators.toml``, or path of a file, and one line that says which chip it
+        is.
     accelerator
         The chip.
     provenance
@@ -83,13 +89,33 @@ def load_accelerator(name_or_path: str, /, **fields: FieldValue) -> Accelerator:
     NotFoundError
         If there is no such file.
     """
-    if name_or_path.endswith(".toml"):
-        path = Path(name_or_path)
-        entry = read_toml_file(path, "accelerator file")
-        accelerator = from_builtins(entry, Accelerator, f"accelerator file {path}")
-    else:
-        accelerator = look_up(accelerator_presets(), name_or_path, "accelerator").accelerator
-    return _with_fields(accelerator, fields)
+    return _with_fields(find_accelerator(name_or_path).accelerator, fields)
+
+
+def find_accelerator(name_or_path: str) -> AcceleratorPreset:
+    """Return a preset, or the accelerator of a TOML file, with the sources of its numbers.
+
+    Besides the fields of `Accelerator` a file may hold a ``description`` and a table ``provenance``
+    with ``source`` and ``confidence`` by field, as `phaze_opt.hardware.chip_file` writes them.
+
+    Raises
+    ------
+    InputError
+        If there is no such preset, or the file is not valid.
+    NotFoundError
+        If there is no such file.
+    """
+    if not name_or_path.endswith(".toml"):
+        return look_up(accelerator_presets(), name_or_path, "accelerator")
+    path = Path(name_or_path)
+    entry, what = read_toml_file(path, "accelerator file"), f"accelerator file {path}"
+    description = from_builtins(entry.pop("description", ""), str, f"description in the {what}")
+    sources = entry.pop("provenance", {})
+    provenance = from_builtins(sources, dict[str, Provenance], f"provenance in the {what}")
+    for name in provenance.keys() - _NAMES:
+        raise unknown_name(f"field in the provenance of the {what}:", name, _NAMES)
+    accelerator = from_builtins(entry, Accelerator, what)
+    return AcceleratorPreset(name_or_path, description, accelerator, provenance)
 
 
 def _with_fields(accelerator: Accelerator, fields: Mapping[str, FieldValue]) -> Accelerator:

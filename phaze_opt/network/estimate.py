@@ -58,7 +58,14 @@ def estimate_collective(
             raise InputError(f"{name} is {value}, but it must be finite and must not be negative.")
     cost = collective_cost(kind, size_bytes, devices, cluster)
     latency_s = cost.time_s + call_overhead_s
+    bandwidth = bus_bandwidth_bytes_per_s(kind, size_bytes, devices, latency_s)
+    return CollectiveEstimate(latency_s, cost.algorithm, bandwidth)
+
+
+def bus_bandwidth_bytes_per_s(
+    kind: CollectiveName, size_bytes: float, devices: int, latency_s: float
+) -> float:
+    """Return the bytes that each device sends in a ring, over the time of a collective."""
     passes = 2 if kind == "all_reduce" else 1
     ring_bytes = passes * (devices - 1) / devices * size_bytes
-    bandwidth = ring_bytes / latency_s if latency_s > 0.0 else 0.0
-    return CollectiveEstimate(latency_s, cost.algorithm, bandwidth)
+    return ring_bytes / latency_s if latency_s > 0.0 else 0.0

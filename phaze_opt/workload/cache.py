@@ -14,10 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from phaze_opt.codec import to_json
+from phaze_opt.codec import to_json, write_whole
 from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.graph import SCHEMA_VERSION, WorkloadVariant
-from phaze_opt.workload.workload_file import write_whole
 
 CAPTURE_VERSION = 5
 """Raised when capture gives other numbers for the same model (a golden file holds that)."""

@@ -6,9 +6,8 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
-from phaze_opt.codec import from_builtins, from_json, read_file, to_json
+from phaze_opt.codec import from_builtins, from_json, read_file, to_json, write_whole
 from phaze_opt.errors import InputError, PhazeError
 from phaze_opt.workload.graph import (
     SCHEMA_VERSION,
@@ -22,16 +21,6 @@ from phaze_opt.workload.graph import (
 
 _KINDS = frozenset(VECTOR_KINDS)
 _log = logging.getLogger(__name__)
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that no reader sees a part of it; a failure leaves no file behind."""
-    part = path.with_name(f"{path.name}.{uuid4().hex}.part")
-    try:
-        part.write_bytes(data)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def write_workload(workload: Workload, path: Path) -> None:

@@ -8,6 +8,7 @@ from phaze_opt.calibration.collectives import (
     NVLINK_EFFICIENCY,
     CollectiveRow,
     fit_collectives,
+    level_constants,
     predicted_s,
     with_level_constants,
 )
@@ -69,7 +70,8 @@ def test_rows_are_predicted_as_collectives_are() -> None:
 
 def found(rows: list[CollectiveRow], level: NetworkLevel, greatest: float = 0.82) -> NetworkLevel:
     """Return the level with what a fit gives."""
-    return with_level_constants(level, fit_collectives(rows, level, greatest).values)
+    result = fit_collectives(rows, level, level_constants(level, greatest))
+    return with_level_constants(level, result.values)
 
 
 def test_a_fit_returns_the_constants_that_made_the_rows() -> None:

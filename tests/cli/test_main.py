@@ -12,7 +12,7 @@ from phaze_opt.cli import main as main_module
 from tests.cli.conftest import Phaze
 
 ROOT = Path(__file__).parents[2]
-HEAVY = ("torch", "ortools", "optuna", "pandas", "numba", "sqlalchemy", "plotly")
+HEAVY = ("torch", "ortools", "optuna", "pandas", "numba", "scipy", "sqlalchemy", "plotly")
 
 COMMANDS = [
     ("evaluate",),
@@ -24,6 +24,7 @@ COMMANDS = [
     ("cluster", "show"),
     ("estimate", "gemm"),
     ("estimate", "vector"),
+    ("calibrate",),
     ("validate",),
     ("spec", "check"),
     *(("study", verb) for verb in ("create", "run", "show", "best", "ls", "trials", "delete")),

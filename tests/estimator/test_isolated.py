@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from phaze_opt.estimator.estimate import estimate_on_cores
 from phaze_opt.estimator.isolated import BURST_S, estimate_isolated
-from phaze_opt.estimator.single import estimate_gemm
+from phaze_opt.estimator.single import estimate_gemm, gemm_operator
 from phaze_opt.estimator.tensor_core import tensor_core_pool
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
@@ -17,9 +17,7 @@ from tests.strategies import accelerators, gemms
 
 def product(gemm: Gemm) -> OperatorGraph:
     """Return a graph of one product."""
-    read_bytes = 2 * gemm.batch * (gemm.m * gemm.k + gemm.k * gemm.n)
-    written_bytes = 2 * gemm.batch * gemm.m * gemm.n
-    return OperatorGraph((Operator("gemm", (gemm,), (), read_bytes, written_bytes),))
+    return OperatorGraph((gemm_operator(gemm),))
 
 
 def calibrated(chip: Accelerator, **constants: float) -> Accelerator:

@@ -1,0 +1,46 @@
+from dataclasses import replace
+
+import pytest
+
+from phaze_opt.calibration.vector import MeasuredVector, fit_vector, streaming_rows
+from phaze_opt.errors import InputError
+from phaze_opt.estimator.single import estimate_vector
+from phaze_opt.hardware.presets import load_accelerator
+
+CHIP = load_accelerator("a100-80")
+TRUE = replace(CHIP, calibration=replace(CHIP.calibration, hbm_efficiency=0.7))
+
+
+def made(rows: int, kind: str = "add") -> MeasuredVector:
+    """Return the row that the chip with the true efficiency would be measured at."""
+    return MeasuredVector(kind, rows, 8192, estimate_vector(kind, rows, 8192, TRUE).latency_s)
+
+
+def test_the_efficiency_of_the_hbm_is_found() -> None:
+    """From operators that stream."""
+    (found,) = fit_vector([made(size) for size in (8192, 16384, 32768)], CHIP).constants
+    assert (found.name, found.origin) == ("hbm_efficiency", "fitted")
+    assert found.value == pytest.approx(0.7, rel=0.01)
+
+
+def test_rows_that_the_global_buffer_keeps_are_left_out() -> None:
+    """Unless there are no others."""
+    small, large = made(64), made(8192)
+    assert streaming_rows([small, large], CHIP) == [large]
+    assert streaming_rows([small], CHIP) == [small]
+
+
+def test_operators_of_many_cycles_say_nothing() -> None:
+    """Where the lanes bind, the efficiency stays as it was stated."""
+    lanes = replace(CHIP, pe_vc=4)
+    slow = estimate_vector("softmax", 8192, 8192, lanes).latency_s
+    (found,) = fit_vector([MeasuredVector("softmax", 8192, 8192, slow)], lanes).constants
+    assert (found.value, found.origin, found.standard_error) == (0.89, "kept", None)
+
+
+def test_impossible_rows_are_refused() -> None:
+    """Unknown operators, and no row at all."""
+    with pytest.raises(InputError, match="Did you mean 'gelu'"):
+        MeasuredVector("gleu", 4, 4, 1e-6)
+    with pytest.raises(InputError, match="0 measured rows for 1 constants"):
+        fit_vector([], CHIP)
