@@ -195,7 +195,7 @@ def test_a_function_is_a_factory_as_its_name_is() -> None:
     """A factory in Python gives what its name gives, at one microbatch or several."""
     by_name = capture(f"{HERE}:language_model", microbatch=(1, 2), sequence=ROWS)
     assert capture(language_model, microbatch=[2, 1], sequence=ROWS) == by_name
-    single = capture(language_model, microbatch=2, sequence=ROWS)
+    single = capture(language_model, microbatch=(2,), sequence=ROWS)
     assert single.variants == by_name.variants[1:]
 
 
@@ -204,8 +204,8 @@ def test_a_module_is_captured_and_stays_as_it_is() -> None:
     module, inputs = language_model(2)
     module.eval()
     before = {name: value.clone() for name, value in module.state_dict().items()}
-    workload = capture(module, inputs, microbatch=2, sequence=ROWS)
-    assert workload.variants == capture(language_model, microbatch=2, sequence=ROWS).variants
+    workload = capture(module, inputs, microbatch=(2,), sequence=ROWS)
+    assert workload.variants == capture(language_model, microbatch=(2,), sequence=ROWS).variants
     assert workload.parameters == sum(one.numel() for one in module.parameters())
     assert workload.model == "LanguageModel"
     assert not module.training

@@ -35,7 +35,7 @@ def capture(
     model: str | Factory | nn.Module,
     inputs: Any = None,
     *,
-    microbatch: int | Sequence[int] = 1,
+    microbatch: Sequence[int] = (1,),
     sequence: int = 1,
 ) -> Workload:
     """Capture a module, or the module that a factory makes, on one device.
@@ -71,7 +71,7 @@ def capture(
     InputError
         If the factory cannot be imported, fails, or returns a module that cannot be traced.
     """
-    sizes = [microbatch] if isinstance(microbatch, int) else sorted(set(microbatch))
+    sizes = sorted(set(microbatch))
     if not sizes or min(sizes) < 1:
         raise InputError(f"The microbatches are {sizes}, but each must be at least 1.")
     if isinstance(model, nn.Module) == (inputs is None) or (inputs is not None and sizes[1:]):
