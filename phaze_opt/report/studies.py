@@ -61,7 +61,7 @@ def state_words(summary: StudySummary) -> str:
     if summary.state == "stopping":
         return "stopping after the running trials"
     if summary.state == "stopped":
-        return f"stopped; '{summary.run_command}' goes on"
+        return f"stopped; '{summary.next_command}' goes on"
     return summary.state
 
 
@@ -103,12 +103,13 @@ def best_tables(best: BestDesign) -> RenderableType:
     Raises
     ------
     PhazeError
-        If its stored evaluation is damaged or lost.
+        If its stored evaluation cannot be read.
     """
     if best.evaluation is None:
         raise PhazeError(
-            f"The stored evaluation of trial {best.number}, the best of the study, is damaged or "
-            "lost; 'phaze-opt study copy NAME NEW --current-version' starts anew from its points."
+            f"The stored evaluation of trial {best.number}, the best of the study, is damaged, lost "
+            "or of another cost-model version; 'phaze-opt study copy NAME NEW --current-version' "
+            "starts anew from its points."
         )
     title = f"trial {best.number}: {accelerator_words(best.point)}; {training_words(best.point)}"
     lines = [sentence(line) for line in ("", *ratio_words(best))]
@@ -190,7 +191,7 @@ def trials_table(trials: Iterable[TrialRecord]) -> Table:
             str(trial.number),
             _state_words(trial),
             "–" if speed is None else f"{speed:,.0f}",
-            "–" if metrics is None else f"{metrics.area_mm2:.4g}",
+            "–" if metrics is None else f"{metrics.area_mm2:,.1f}",
             *chip,
         )
     return table
