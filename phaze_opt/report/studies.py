@@ -107,9 +107,9 @@ def best_tables(best: BestDesign) -> RenderableType:
     """
     if best.evaluation is None:
         raise PhazeError(
-            f"The stored evaluation of trial {best.number}, the best of the study, is damaged, lost "
-            "or of another cost-model version; 'phaze-opt study copy NAME NEW --current-version' "
-            "starts anew from its points."
+            f"The stored evaluation of trial {best.number}, the best of the study, is damaged, "
+            "lost or of another cost-model version; 'phaze-opt study copy NAME NEW "
+            "--current-version' starts anew from its points."
         )
     title = f"trial {best.number}: {accelerator_words(best.point)}; {training_words(best.point)}"
     lines = [sentence(line) for line in ("", *ratio_words(best))]
@@ -135,6 +135,13 @@ def summary_table(summary: StudySummary) -> RenderableType:
         add_row(table, "best", "nothing feasible yet")
     else:
         _add_best(table, summary.best, summary.resolved.area_limit_mm2)
+    if summary.is_outdated:
+        add_row(
+            table,
+            "cost model",
+            f"version {summary.resolved.cost_model_version}, whose evaluations this program may "
+            f"not read; '{summary.next_command}' starts anew",
+        )
     add_row(table, "trials", trial_words(summary))
     for reason in summary.failures:
         add_row(table, "failed", reason)

@@ -97,6 +97,11 @@ class StudySummary(PrintsAsTables, tables="phaze_opt.report.studies:summary_tabl
         return f"StudySummary({self.name!r}, {self.state}, {complete} of {self.target} trials)"
 
     @property
+    def is_outdated(self) -> bool:
+        """Whether the study was made with another version of the cost model."""
+        return self.resolved.cost_model_version != current_version()
+
+    @property
     def next_command(self) -> str:
         """The command with which the study goes on until it has its target."""
         return next_command(self.name, self.target, self.resolved)
@@ -140,7 +145,7 @@ def summarise(study: StoredStudy) -> StudySummary:
     # Read before the trials, so that a study that is done has all its trials.
     counts, stopping = office.counts(), office.stop_requested()
     # A study that an older program ran has tickets, but no target.
-    target = office.target() or max(study.resolved.spec.search.trials, counts.done + counts.left)
+    target = office.target() or counts.done + counts.left or study.resolved.spec.search.trials
     trials = read_trials(study)
     complete = [trial for trial in trials if trial.kind in ("feasible", "infeasible")]
     metrics = [trial.metrics for trial in complete if trial.metrics is not None]

@@ -213,6 +213,7 @@ def test_another_cost_model_is_refused(sqlite_url: str, monkeypatch: pytest.Monk
     for module in (study_module, results_module):
         monkeypatch.setattr(module, "current_version", lambda: "from the future")
     assert "stopped; 'phaze-opt study copy toy NEW --current-version' goes on" in str(study)
+    assert f"version {mine}, whose evaluations" in str(study)
     with pytest.raises(ConflictError, match=rf"version {mine}.* has from the future"):
         study.run()
     assert len(study.trials()) == 2
