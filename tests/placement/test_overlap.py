@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.network.cluster import Cluster, NetworkLevel
-from phaze_opt.placement.overlap import backward_queue_s, forward_wait_s, left_after_s
+from phaze_opt.placement.overlap import backward_queue_s, forward_queue_s, left_after_s
 from phaze_opt.placement.placement_problem import LayerCost, Placement, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.training import OPTIMIZERS, Training
@@ -63,8 +63,8 @@ def test_queues_are_those_of_a_simulation(rows: list[tuple[float, float, float, 
     """Every run of layers waits, and leaves over, what an event simulation finds."""
     busy, gather, reduce_, link = (np.array(column) for column in zip(*rows, strict=True))
     blocked = busy * link
-    wait_s = forward_wait_s(gather, busy - blocked)
-    back_wait_s, left_s = backward_queue_s(gather, reduce_, busy - blocked)
+    wait_s, total_s = forward_queue_s(gather, busy - blocked)
+    back_wait_s, left_s, *totals_s = backward_queue_s(gather, reduce_, busy - blocked)
     nothing = [0.0] * len(rows)
     for i in range(len(rows)):
         for j in range(i + 1, len(rows) + 1):
@@ -75,6 +75,9 @@ def test_queues_are_those_of_a_simulation(rows: list[tuple[float, float, float, 
             end_s, over_s = simulate_pass(*back)
             assert back_wait_s[i, j] == pytest.approx(end_s - busy[run].sum(), abs=1e-9)
             assert left_s[i, j] == pytest.approx(over_s, abs=1e-9)
+            sums = [gather[run].sum(), gather[run].sum(), reduce_[run].sum()]
+            found = [total_s[i, j], *(table[i, j] for table in totals_s)]
+            assert found == pytest.approx(sums)
 
 
 @settings(max_examples=200, deadline=None)
@@ -84,11 +87,11 @@ def test_exposed_never_exceeds_the_total_nor_grows_with_bandwidth(
 ) -> None:
     """Waits and leftovers are at most all transfers, and no more on a faster network."""
     busy, gather, reduce_, _ = (np.array(column) for column in zip(*rows, strict=True))
-    wait_s, left_s = (table[0, -1] for table in backward_queue_s(gather, reduce_, busy))
+    wait_s, left_s, *_ = (table[0, -1] for table in backward_queue_s(gather, reduce_, busy))
     assert wait_s + left_s <= (gather.sum() + reduce_.sum()) * (1 + 1e-12) + 1e-12
-    assert forward_wait_s(gather, busy)[0, -1] <= gather.sum() * (1 + 1e-12)
+    assert forward_queue_s(gather, busy)[0][0, -1] <= gather.sum() * (1 + 1e-12)
     faster = backward_queue_s(gather / factor, reduce_ / factor, busy)
-    assert sum(table[0, -1] for table in faster) <= (wait_s + left_s) * (1 + 1e-9) + 1e-12
+    assert sum(table[0, -1] for table in faster[:2]) <= (wait_s + left_s) * (1 + 1e-9) + 1e-12
 
 
 @given(layers)
@@ -98,8 +101,8 @@ def test_endless_compute_hides_all_but_one_layer(
     """The first gather has nothing to hide behind, nor have the gradients that come last."""
     _, gather, reduce_, _ = (np.array(column) for column in zip(*rows, strict=True))
     endless = np.full(len(rows), 1e6)
-    assert forward_wait_s(gather, endless)[0, -1] == gather[0]
-    wait_s, left_s = backward_queue_s(gather, reduce_, endless)
+    assert forward_queue_s(gather, endless)[0][0, -1] == gather[0]
+    wait_s, left_s, _, _ = backward_queue_s(gather, reduce_, endless)
     assert wait_s[0, -1] == gather[-1]
     assert left_s[0, -1] == pytest.approx(reduce_[0], abs=1e-9)
 
