@@ -20,6 +20,7 @@ def test_presets_say_where_their_numbers_come_from() -> None:
     assert {"flat-4GiB", "tpuv4-ici-flat", "tpuv4-torus", "dgx-a100", "dgx-h100"} <= set(
         cluster_presets()
     )
+    assert "dgx-b200" in cluster_presets()
     for cluster in cluster_presets().values():
         assert cluster.source
         for level in cluster.levels:
