@@ -5,6 +5,7 @@
 - `collective`: the algorithms that a group can choose from, and the cheapest; `algorithms` has what
   each costs, `groups` which levels and links a group uses, `torus` how many messages share a link.
 - `message`: point to point, between stages of a pipeline.
+- `estimate`: one collective by itself, as one measures it.
 
 Where a formula stands:
 
@@ -13,4 +14,5 @@ Where a formula stands:
 - level by level, and in the switch -> `algorithms.hierarchical_term`
 - bytes over each level -> `sent_per_byte` of the same terms
 - time to start -> `cluster.launch_s`; ramp of medium sizes -> `cluster.NetworkLevel.ramp_s`
+- bus bandwidth -> `estimate.estimate_collective`
 """
