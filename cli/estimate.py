@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
@@ -18,29 +18,36 @@ from .output import ChangesOption, read_assignments, takes
 if TYPE_CHECKING:
     from phaze_opt.estimator.single import SingleEstimate
     from phaze_opt.hardware.accelerator import Accelerator
+    from phaze_opt.network.collective import CollectiveName
+    from phaze_opt.network.estimate import CollectiveEstimate
 
-app = typer.Typer(no_args_is_help=True, help="Time and energy of one operator.")
+app = typer.Typer(no_args_is_help=True, help="Time of one operator or collective.")
+
+OverheadOption = Annotated[
+    float, typer.Option("--call-overhead-us", help="What a framework adds per call, in µs.")
+]
+CsvOption = Annotated[
+    Path | None,
+    typer.Option("--csv", help="One operator per line; JSON lines in the same order come out."),
+]
+JsonLinesOption = Annotated[
+    bool, typer.Option("--json", help="JSON is what this command prints anyway.")
+]
+CollectiveChoice = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all"]
 
 
 @dataclass(frozen=True)
 class EstimateOptions:
-    """The options that all operators share."""
+    """The options that all operators of a chip share."""
 
     accelerator: Annotated[str, typer.Option(help="Preset name or TOML file.")]
     changes: ChangesOption = None
     cores: Annotated[
         int | None, typer.Option(help="Cores the operator may use; all by default.")
     ] = None
-    call_overhead_us: Annotated[
-        float, typer.Option("--call-overhead-us", help="What a framework adds per call, in µs.")
-    ] = 0.0
-    csv_file: Annotated[
-        Path | None,
-        typer.Option("--csv", help="One operator per line; JSON lines in the same order come out."),
-    ] = None
-    as_json: Annotated[
-        bool, typer.Option("--json", help="JSON is what this command prints anyway.")
-    ] = True
+    call_overhead_us: OverheadOption = 0.0
+    csv_file: CsvOption = None
+    as_json: JsonLinesOption = True
 
     def load_accelerator(self) -> Accelerator:
         """Read the accelerator with its changed fields."""
@@ -119,13 +126,54 @@ def vector(
     _print(one(op, int(parts[0]), int(parts[1])))
 
 
-def _print(estimate: SingleEstimate) -> None:
+@app.command()
+def collective(
+    cluster: Annotated[str, typer.Option(help="Preset name or TOML file.")],
+    kind: Annotated[CollectiveChoice | None, typer.Option(help="What the devices do.")] = None,
+    devices: Annotated[int | None, typer.Option(help="Neighbours that take part.")] = None,
+    size_bytes: Annotated[
+        float | None, typer.Option("--bytes", help="Of the whole tensor.")
+    ] = None,
+    call_overhead_us: OverheadOption = 0.0,
+    csv_file: CsvOption = None,
+    as_json: JsonLinesOption = True,
+) -> None:
+    """Estimate a collective, or every row of a CSV with columns kind,devices,bytes.
+
+    The bytes are those of the whole tensor: what each device holds after an all-gather, before a
+    reduce-scatter, before and after an all-reduce, and sends in total in an all-to-all.
+
+    Example: phaze-opt estimate collective --cluster dgx-h100 --kind all_reduce --devices 8
+    --bytes 1e9
+    """
+    from phaze_opt.network.cluster import load_cluster
+    from phaze_opt.network.estimate import estimate_collective
+
+    def one(kind: str, devices: int, size_bytes: float) -> CollectiveEstimate:
+        # A torus is cut to the slice that a job of this extent gets.
+        network = load_cluster(cluster, devices)
+        name = cast("CollectiveName", kind)
+        return estimate_collective(name, size_bytes, devices, network, call_overhead_us * 1e-6)
+
+    if csv_file is not None:
+        _run_csv(
+            csv_file,
+            ("kind", "devices", "bytes"),
+            lambda row: one(row["kind"], _whole(row, "devices"), _number(row, "bytes")),
+        )
+        return
+    if kind is None or devices is None or size_bytes is None:
+        raise InputError("Give --kind, --devices and --bytes, or --csv FILE.")
+    _print(one(kind, devices, size_bytes))
+
+
+def _print(estimate: Any) -> None:
     """Print one estimate as a line of JSON."""
     print(json.dumps(asdict(estimate), allow_nan=False))
 
 
 def _run_csv(
-    path: Path, columns: tuple[str, ...], one: Callable[[Mapping[str, str]], SingleEstimate]
+    path: Path, columns: tuple[str, ...], one: Callable[[Mapping[str, str]], object]
 ) -> None:
     """Estimate every row; nothing is printed unless all rows are valid."""
     from phaze_opt.codec import read_file
@@ -135,7 +183,7 @@ def _run_csv(
     missing = [name for name in columns if name not in (reader.fieldnames or [])]
     if missing:
         raise InputError(f"The CSV file {path} has no column {missing[0]!r}.")
-    lines: list[SingleEstimate] = []
+    lines: list[object] = []
     for number, row in enumerate(reader, start=2):
         try:
             lines.append(one(row))
@@ -152,3 +200,12 @@ def _whole(row: Mapping[str, str | None], column: str, default: str | None = Non
         return int(text)
     except ValueError:
         raise InputError(f"{column} is {text!r}, but it must be a whole number.") from None
+
+
+def _number(row: Mapping[str, str | None], column: str) -> float:
+    """Read one number of a row."""
+    text = row.get(column) or ""
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"{column} is {text!r}, but it must be a number.") from None

@@ -32,8 +32,9 @@ class Gain:
         ``compute`` (rate of the PE arrays), ``lanes`` (rate of the vector lanes), ``clock`` (of
         the chip: arrays, lanes, L2 and GLB), ``glb`` and ``hbm`` (bandwidth), ``hbm_size``,
         ``link_0``, ``link_1``, … (bandwidth of a network level, innermost first),
-        ``network_latency`` (of all levels), ``overhead`` (per operator); ``overlap_data`` and
-        ``overlap_all`` for more communication beside compute, see `phaze_opt.training.Training`.
+        ``network_latency`` (of all levels, with the launch), ``overhead`` (per operator);
+        ``overlap_data`` and ``overlap_all`` for more communication beside compute, see
+        `phaze_opt.training.Training`.
     factor
         What it was multiplied by; 1 for overlap.
     feasible
@@ -185,6 +186,14 @@ def _network_changes(point: Point) -> Iterator[tuple[str, float, Point]]:
     for index, level in enumerate(levels):
         wider = replace(level, bandwidth_bytes_per_s=level.bandwidth_bytes_per_s * MORE)
         yield f"link_{index}", MORE, with_levels([*levels[:index], wider, *levels[index + 1 :]])
-    if any(level.latency_s > 0.0 for level in levels):
-        quicker = [replace(level, latency_s=level.latency_s * LESS) for level in levels]
+    if any(level.latency_s > 0.0 or level.launch_s > 0.0 for level in levels):
+        quicker = [
+            replace(
+                level,
+                latency_s=level.latency_s * LESS,
+                launch_s=level.launch_s * LESS,
+                in_switch_latency_s=level.in_switch_latency_s * LESS,
+            )
+            for level in levels
+        ]
         yield "network_latency", LESS, with_levels(quicker)

@@ -1,1 +1,18 @@
-"""What a cluster looks like, and what every collective and message on it costs."""
+"""What a cluster looks like, and what every collective and message on it costs.
+
+- `cluster`: levels of links, presets and files.
+- `term`: what one way to communicate takes and sends, by the size.
+- `collective`: the algorithms that a group can choose from, and the cheapest; `algorithms` has what
+  each costs, `groups` which levels and links a group uses, `torus` how many messages share a link.
+- `message`: point to point, between stages of a pipeline.
+- `estimate`: one collective by itself, as one measures it.
+
+Where a formula stands:
+
+- time of any communication -> `term.Term.seconds`
+- ring, tree and pairwise exchange -> `algorithms.flat_terms`
+- level by level, and in the switch -> `algorithms.hierarchical_term`
+- bytes over each level -> `sent_per_byte` of the same terms
+- time to start -> `cluster.launch_s`; ramp of medium sizes -> `cluster.NetworkLevel.ramp_s`
+- bus bandwidth -> `estimate.estimate_collective`
+"""

@@ -24,7 +24,7 @@ class NetworkLevel:
     bandwidth_bytes_per_s
         Nominal, per device and direction, all its links of this level together.
     latency_s
-        Of one message.
+        Of one message, or of one step of a collective.
     group_size
         Units of the level below (devices at the innermost level) that this level joins; ``None``
         for as many as there are.
@@ -33,6 +33,24 @@ class NetworkLevel:
         known size is one ring.
     efficiency
         Sustained over nominal bandwidth.
+    launch_s
+        Once per collective or message, whatever its size and its number of steps.
+    ramp_bytes
+        Bytes through a link that take twice as long as at the sustained bandwidth. Libraries cut
+        transfers into pieces that grow with them, so ``v`` bytes take
+        ``(v + √(v · ramp_bytes)) / sustained``.
+    own_part_cost
+        Cost of a device's own n-th of the tensor, in parts that are sent. It crosses no link but
+        goes through the same copy loop: a ring of n handles n parts and sends n − 1. An all-reduce
+        has none.
+    halving
+        Whether libraries go by recursive halving and doubling, in log₂ n steps; else they only go
+        round rings, in n − 1 (NCCL inside a node).
+    in_switch_efficiency
+        Bytes per second of a tensor that the switch reduces and returns to every device, over the
+        nominal bandwidth; 0 for a switch that cannot (NVLink SHARP can).
+    in_switch_latency_s
+        Of an all-reduce in the switch, besides ``launch_s``.
     """
 
     bandwidth_bytes_per_s: float
@@ -41,6 +59,12 @@ class NetworkLevel:
     group_size: int | None = None
     axes: tuple[int, ...] = ()
     efficiency: float = 1.0
+    launch_s: float = 0.0
+    ramp_bytes: float = 0.0
+    own_part_cost: float = 0.0
+    halving: bool = True
+    in_switch_efficiency: float = 0.0
+    in_switch_latency_s: float = 0.0
 
     def __post_init__(self) -> None:
         if self.axes and (self.topology == "switch" or min(self.axes) < 1):
@@ -62,8 +86,19 @@ class NetworkLevel:
             raise InputError(
                 f"bandwidth_bytes_per_s is {self.bandwidth_bytes_per_s}, but it must be positive."
             )
-        if not (math.isfinite(self.latency_s) and self.latency_s >= 0):
-            raise InputError(f"latency_s is {self.latency_s}, but it must not be negative.")
+        for name in ("latency_s", "launch_s", "ramp_bytes", "in_switch_latency_s"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise InputError(f"{name} is {value}, but it must not be negative.")
+        for name in ("own_part_cost", "in_switch_efficiency"):
+            value = getattr(self, name)
+            if not 0 <= value <= 1:
+                raise InputError(f"{name} is {value}, but it must be in [0, 1].")
+        if self.in_switch_efficiency > 0 and self.topology != "switch":
+            raise InputError(
+                f"in_switch_efficiency is {self.in_switch_efficiency} on a {self.topology}, but "
+                "only a switch reduces."
+            )
 
     @property
     def sustained_bytes_per_s(self) -> float:
@@ -79,6 +114,11 @@ class NetworkLevel:
         if self.topology == "switch":
             return self.sustained_bytes_per_s
         return self.sustained_bytes_per_s / (2 * max(1, len(self.axes)))
+
+    @property
+    def ramp_s(self) -> float:
+        """Seconds of ``ramp_bytes``: what takes ``w`` at full rate is ``√(w · ramp_s)`` late."""
+        return self.ramp_bytes / self.link_bytes_per_s
 
 
 @dataclass(frozen=True, repr=False)
@@ -211,6 +251,14 @@ def outermost_level(group: int, cluster: Cluster, stride: int = 1) -> int:
         f"A group of {group} ranks {stride} apart needs {group * stride} devices, but the network "
         f"of {cluster.name!r} joins at most {reach}."
     )
+
+
+def launch_s(cluster: Cluster, index: int) -> float:
+    """Return the time to start any communication that reaches up to a level.
+
+    A device starts one program for all levels, at the cost of the slowest of them to start.
+    """
+    return max(level.launch_s for level in cluster.levels[: index + 1])
 
 
 def units_and_extents(cluster: Cluster, index: int) -> tuple[int, tuple[int, ...]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from phaze_opt.network.cluster import Cluster, outermost_level, units_and_extents
+import math
+
+from phaze_opt.network.cluster import Cluster, launch_s, outermost_level, units_and_extents
 from phaze_opt.network.collective import collective_terms
 from phaze_opt.network.term import Term, nothing_sent
 from phaze_opt.network.torus import shift_load
@@ -27,7 +29,9 @@ def message_over(cluster: Cluster, index: int, sharing: int = 1) -> Term:
     """
     level = cluster.levels[index]
     sent = tuple(float(i == index) for i in range(len(cluster.levels)))
-    return Term("message", level.latency_s, sharing / level.link_bytes_per_s, sent)
+    s_per_byte = sharing / level.link_bytes_per_s
+    latency_s = launch_s(cluster, index) + level.latency_s
+    return Term("message", latency_s, s_per_byte, sent, math.sqrt(s_per_byte * level.ramp_s))
 
 
 def message_term(cluster: Cluster, stride: int = 1, group: int = 2) -> Term:
@@ -108,6 +112,7 @@ def split_message_terms(whole: Term, group: int, cluster: Cluster) -> list[Term]
                 sent / group + gathered
                 for sent, gathered in zip(whole.sent_per_byte, gather.sent_per_byte, strict=True)
             ),
+            whole.s_per_sqrt_byte / math.sqrt(group) + gather.s_per_sqrt_byte,
         )
         for gather in collective_terms("all_gather", group, cluster)
     ]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import NamedTuple, TypeVar
+
+import numpy as np
 
 from phaze_opt.arrays import FloatArray
 from phaze_opt.network.cluster import Cluster
@@ -18,8 +21,8 @@ class Term(NamedTuple):
     ----------
     algorithm
         Its name; ``"none"`` for a single device.
-    latency_s, s_per_byte
-        The time is ``latency_s + size_bytes · s_per_byte``.
+    latency_s, s_per_byte, s_per_sqrt_byte
+        The time is ``latency_s + size_bytes · s_per_byte + √size_bytes · s_per_sqrt_byte``.
     sent_per_byte
         Bytes that a device sends over each level of the cluster, innermost first, per byte of the
         tensor: the average over the devices of the group. What a device of a torus passes on for
@@ -30,10 +33,19 @@ class Term(NamedTuple):
     latency_s: float
     s_per_byte: float
     sent_per_byte: tuple[float, ...]
+    s_per_sqrt_byte: float = 0.0
 
     def seconds(self, size_bytes: Sizes) -> Sizes:
-        """Return the time for whole (unsharded) tensors of these sizes."""
-        return self.latency_s + size_bytes * self.s_per_byte
+        """Return the time for whole (unsharded) tensors of these sizes.
+
+        A size has the same time in an array as alone, to the last bit.
+        """
+        line_s = self.latency_s + size_bytes * self.s_per_byte
+        if self.s_per_sqrt_byte == 0.0:
+            return line_s
+        if isinstance(size_bytes, np.ndarray):
+            return line_s + np.sqrt(size_bytes) * self.s_per_sqrt_byte
+        return line_s + math.sqrt(size_bytes) * self.s_per_sqrt_byte
 
     @property
     def all_sent_per_byte(self) -> float:

@@ -17,11 +17,14 @@ def test_clusters_are_listed_and_shown(phaze: Phaze) -> None:
 
 
 def test_a_collective_shows_time_and_volume(phaze: Phaze) -> None:
-    """64 devices in nodes of 8 move 7/8 of the tensor inside, twice, and of an eighth outside."""
-    command = ("cluster", "collective", "dgx-a100", "--group", "64", "--size-bytes", "1e9")
+    """64 devices in nodes of 8 move 7/8 of the tensor inside, twice, and of an eighth outside.
+
+    Of a large tensor: at 1 GB the ramp of the inner links still adds 3 %.
+    """
+    command = ("cluster", "collective", "dgx-a100", "--group", "64", "--size-bytes", "1e12")
     shown = phaze(*command, "--json").json
     assert shown["algorithm"] == "hierarchical"
-    assert [level["bytes_per_device"] for level in shown["levels"]] == [1.75e9, 0.21875e9]
+    assert [level["bytes_per_device"] for level in shown["levels"]] == [1.75e12, 0.21875e12]
     sent_s = sum(
         level["bytes_per_device"] / level["sustained_bytes_per_s"] for level in shown["levels"]
     )

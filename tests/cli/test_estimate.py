@@ -138,6 +138,81 @@ def test_a_private_buffer_that_holds_no_tile_is_refused(phaze: Phaze) -> None:
     assert "l2_tc_bytes is 64, too small for one tile of 128 × 128" in ran.sentence
 
 
+def test_one_collective_is_estimated(phaze: Phaze) -> None:
+    """The promised keys come out as one line of JSON; the overhead is in microseconds."""
+    asked = ("--cluster", "dgx-h100", "--kind", "all_gather", "--devices", "8", "--bytes", "1e9")
+    ran = phaze("estimate", "collective", *asked)
+    assert ran.code == 0
+    assert ran.json.keys() == {"latency_s", "algorithm", "bus_bandwidth_bytes_per_s"}
+    assert len(ran.out.splitlines()) == 1
+    assert phaze("estimate", "collective", *asked, "--json").out == ran.out
+    found = ran.json
+    assert found["bus_bandwidth_bytes_per_s"] == pytest.approx(7 / 8 * 1e9 / found["latency_s"])
+    called = phaze("estimate", "collective", *asked, "--call-overhead-us", "25").json
+    assert called["latency_s"] == pytest.approx(found["latency_s"] + 25e-6)
+
+
+def test_a_file_of_collectives_gives_lines_in_its_order(phaze: Phaze, tmp_path: Path) -> None:
+    """Every row gives its line, the same as alone; a torus has the slice of each row."""
+    path = tmp_path / "collectives.csv"
+    path.write_text("kind,devices,bytes\nall_reduce,64,1e9\nall_to_all,8,65536\n")
+    ran = phaze("estimate", "collective", "--cluster", "tpuv4-torus", "--csv", str(path))
+    first, second = (json.loads(line) for line in ran.out.splitlines())
+    alone = phaze(
+        "estimate", "collective", "--cluster", "tpuv4-torus",
+        "--kind", "all_reduce", "--devices", "64", "--bytes", "1e9",
+    )  # fmt: skip
+    assert first == alone.json
+    assert second["latency_s"] < first["latency_s"]
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("all_reduce,8", "Line 3 of"),  # a column is missing
+        ("broadcast,8,1e6", "'broadcast' is unknown"),
+        (",8,1e6", "is unknown"),
+        ("all_reduce,eight,1e6", "devices is 'eight', but it must be a whole number"),
+        ("all_reduce,0,1e6", "devices is 0"),
+        ("all_reduce,8,much", "bytes is 'much', but it must be a number"),
+        ("all_reduce,8,-1", "size_bytes is -1.0"),
+        ("all_reduce,8,inf", "size_bytes is inf"),
+        ("all_reduce,5000,1", "joins at most 4096"),
+    ],
+)
+def test_a_broken_file_of_collectives_gives_one_sentence(
+    phaze: Phaze, tmp_path: Path, line: str, sentence: str
+) -> None:
+    """Nothing is printed unless every row is valid."""
+    path = tmp_path / "collectives.csv"
+    path.write_text(f"kind,devices,bytes\nall_reduce,8,1e9\n{line}\n")
+    ran = phaze("estimate", "collective", "--cluster", "tpuv4-torus", "--csv", str(path))
+    assert (ran.code, ran.out) == (2, "")
+    assert sentence in ran.sentence
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--kind", "all_reduce", "--devices", "8"), "Give --kind, --devices and --bytes"),
+        (("--kind", "broadcast", "--devices", "8", "--bytes", "1"), "--kind"),
+        (("--kind", "all_reduce", "--devices", "0", "--bytes", "1"), "devices is 0"),
+        (("--kind", "all_reduce", "--devices", "8", "--bytes", "nan"), "size_bytes is nan"),
+        (
+            ("--kind", "all_reduce", "--devices", "8", "--bytes", "1", "--call-overhead-us", "-1"),
+            "must not be negative",
+        ),
+    ],
+)
+def test_impossible_collectives_are_refused(
+    phaze: Phaze, arguments: tuple[str, ...], sentence: str
+) -> None:
+    """A usage error is one sentence and exit code 2."""
+    ran = phaze("estimate", "collective", "--cluster", "dgx-h100", *arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert sentence in ran.sentence
+
+
 def test_measured_rows_are_shown(phaze: Phaze) -> None:
     """The summary and, on request, every row are printed."""
     tables = phaze("validate", "operators", "--json").json

@@ -1,5 +1,7 @@
 import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -18,6 +20,7 @@ def test_presets_say_where_their_numbers_come_from() -> None:
     assert {"flat-4GiB", "tpuv4-ici-flat", "tpuv4-torus", "dgx-a100", "dgx-h100"} <= set(
         cluster_presets()
     )
+    assert "dgx-b200" in cluster_presets()
     for cluster in cluster_presets().values():
         assert cluster.source
         for level in cluster.levels:
@@ -86,6 +89,32 @@ def test_impossible_levels_are_refused(
             axes,
             efficiency,
         )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("launch_s", -1e-6, "launch_s is -1e-06, but it must not be negative"),
+        ("launch_s", math.nan, "launch_s is nan"),
+        ("ramp_bytes", -1.0, r"ramp_bytes is -1\.0"),
+        ("ramp_bytes", math.inf, "ramp_bytes is inf"),
+        ("own_part_cost", 1.5, r"own_part_cost is 1\.5, but it must be in \[0, 1\]"),
+        ("in_switch_efficiency", -0.1, r"in_switch_efficiency is -0\.1"),
+        ("in_switch_efficiency", math.nan, "in_switch_efficiency is nan"),
+        ("in_switch_latency_s", -1.0, r"in_switch_latency_s is -1\.0"),
+    ],
+)
+def test_impossible_constants_are_refused(name: str, value: float, message: str) -> None:
+    """What is measured of a link is checked as what is stated of it."""
+    level = NetworkLevel(1.0, 0.0, "switch", 4)
+    with pytest.raises(InputError, match=message):
+        replace(level, **cast(dict[str, Any], {name: value}))
+
+
+def test_only_a_switch_reduces() -> None:
+    """A ring or torus has no reduction in a switch."""
+    with pytest.raises(InputError, match="only a switch reduces"):
+        NetworkLevel(1.0, 0.0, "ring", 4, in_switch_efficiency=0.5)
 
 
 def test_impossible_clusters_are_refused() -> None:

@@ -12,8 +12,8 @@ from phaze_opt.network.collective import (
     CollectiveName,
     collective_s,
     collective_terms,
-    members_per_level,
 )
+from phaze_opt.network.groups import members_per_level
 from phaze_opt.network.message import send_receive_s
 
 kinds = st.sampled_from(COLLECTIVES)

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from phaze_opt.network.cluster import Cluster, NetworkLevel
-from phaze_opt.network.collective import collective_terms, members_per_level
+from phaze_opt.network.collective import collective_terms
+from phaze_opt.network.groups import members_per_level
 from phaze_opt.network.message import messages_per_link, send_receive_s
 from phaze_opt.network.torus import is_grid, ring_load, shift_load
 
