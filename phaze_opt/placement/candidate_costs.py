@@ -265,11 +265,17 @@ class _Lines:
 
     latency_s: FloatArray
     s_per_byte: FloatArray
+    s_per_sqrt_byte: FloatArray
 
     def seconds(self, size_bytes: FloatArray) -> FloatArray:
         """Return the time of the cheapest algorithm, of shape ``(replicas, sizes)``."""
-        columns = zip(self.latency_s.T, self.s_per_byte.T, strict=True)
-        times_s = [a[:, np.newaxis] + b[:, np.newaxis] * size_bytes for a, b in columns]
+        root_bytes = np.sqrt(size_bytes)
+        times_s = [
+            a[:, np.newaxis] + b[:, np.newaxis] * size_bytes + c[:, np.newaxis] * root_bytes
+            for a, b, c in zip(
+                self.latency_s.T, self.s_per_byte.T, self.s_per_sqrt_byte.T, strict=True
+            )
+        ]
         return np.where(size_bytes > 0.0, np.minimum.reduce(times_s), 0.0)
 
 
@@ -280,8 +286,10 @@ def _lines_by_data(kind: CollectiveName, cluster: Cluster, stride: int, most_dat
     width = max(len(row) for row in terms)
     latency_s = np.full((most_data + 1, width), np.inf)
     s_per_byte = np.zeros((most_data + 1, width))
+    s_per_sqrt_byte = np.zeros((most_data + 1, width))
     for data, row in enumerate(terms):
         for column, term in enumerate(row):
             latency_s[data, column] = term.latency_s
             s_per_byte[data, column] = term.s_per_byte
-    return _Lines(latency_s, s_per_byte)
+            s_per_sqrt_byte[data, column] = term.s_per_sqrt_byte
+    return _Lines(latency_s, s_per_byte, s_per_sqrt_byte)
