@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phaze_opt.arrays import FloatArray
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.placement.overlap import backward_queue_s, forward_queue_s, left_after_s
@@ -49,6 +50,11 @@ def with_options(problem: PlacementProblem, options: dict[str, Any]) -> Placemen
     return replace(problem, layers=changed, training=training)
 
 
+def listed(run: slice, *columns: FloatArray) -> list[list[float]]:
+    """Return some layers of columns as lists."""
+    return [column[run].tolist() for column in columns]
+
+
 def attempt(problem: PlacementProblem, degrees: tuple[int, int, int] | None) -> Placement | None:
     """Place a problem, or return nothing where it does not fit."""
     try:
@@ -69,10 +75,10 @@ def test_queues_are_those_of_a_simulation(rows: list[tuple[float, float, float, 
     for i in range(len(rows)):
         for j in range(i + 1, len(rows) + 1):
             run = slice(i, j)
-            end_s, _ = simulate_pass(busy[run], blocked[run], gather[run], nothing)
+            end_s, _ = simulate_pass(*listed(run, busy, blocked, gather), nothing)
             assert wait_s[i, j] == pytest.approx(end_s - busy[run].sum(), abs=1e-9)
-            back = [column[run][::-1] for column in (busy, blocked, gather, reduce_)]
-            end_s, over_s = simulate_pass(*back)
+            back = slice(j - 1, i - 1 if i else None, -1)
+            end_s, over_s = simulate_pass(*listed(back, busy, blocked, gather, reduce_))
             assert back_wait_s[i, j] == pytest.approx(end_s - busy[run].sum(), abs=1e-9)
             assert left_s[i, j] == pytest.approx(over_s, abs=1e-9)
             sums = [gather[run].sum(), gather[run].sum(), reduce_[run].sum()]
@@ -267,7 +273,7 @@ def test_messages_are_split_over_the_tensor_group() -> None:
 @pytest.mark.parametrize("chunks", [2, 3])
 def test_interleaved_overlap_hides_more_and_costs_no_more(zero: int, chunks: int) -> None:
     """Under the interleaved schedule overlap is no slower either, and hides something."""
-    options = {"pipeline_schedule": "interleaved", "interleave": chunks}
+    options: dict[str, Any] = {"pipeline_schedule": "interleaved", "interleave": chunks}
     twice = {1: stack(zero).layers[1] + stack(zero).layers[1]}
     none, data = (
         solve_placement(replace(stack(zero, overlap=overlap, **options), layers=twice), (2, 4, 1))
