@@ -71,11 +71,11 @@ def test_queues_are_those_of_a_simulation(rows: list[tuple[float, float, float, 
     blocked = busy * link
     wait_s, total_s = forward_queue_s(gather, busy - blocked)
     back_wait_s, left_s, *totals_s = backward_queue_s(gather, reduce_, busy - blocked)
-    nothing = [0.0] * len(rows)
+    nothing = np.zeros(len(rows))
     for i in range(len(rows)):
         for j in range(i + 1, len(rows) + 1):
             run = slice(i, j)
-            end_s, _ = simulate_pass(*listed(run, busy, blocked, gather), nothing)
+            end_s, _ = simulate_pass(*listed(run, busy, blocked, gather, nothing))
             assert wait_s[i, j] == pytest.approx(end_s - busy[run].sum(), abs=1e-9)
             back = slice(j - 1, i - 1 if i else None, -1)
             end_s, over_s = simulate_pass(*listed(back, busy, blocked, gather, reduce_))
