@@ -147,7 +147,7 @@ class PointOptions:
 
     @property
     def load_workload(self) -> LoadWorkload:
-        """What loads the model under other options."""
+        """A function that loads the model under other options."""
         from phaze_opt.workload.zoo import model_loader
 
         return model_loader(self.model, self.sequence)

@@ -1,4 +1,4 @@
-"""What is said and shown about studies, on the terminal and in the dashboard alike."""
+"""Tables and sentences about studies, used on the terminal and in the dashboard alike."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def summary_table(summary: StudySummary) -> RenderableType:
 
 
 def _add_best(table: Table, best: BestDesign, limit_mm2: float) -> None:
-    """Add what is known about the best design of a study."""
+    """Add the best design of a study, as far as it can be read."""
     speed = best.metrics.throughput_samples_per_s
     add_row(table, "best", f"{speed:,.0f} samples/s (trial {best.number})")
     add_row(table, "accelerator", accelerator_words(best.point))
