@@ -71,6 +71,7 @@ class CandidateCosts:
         self._messages: dict[tuple[int, int], Term] = {}
         self._work: dict[_Key, StageWork] = {}
         self._tails: dict[_Key, FloatArray] = {}
+        self._least_tails: dict[tuple[int, bool], FloatArray] = {}
         self._tail_terms: dict[_Key, FloatArray] = {}
 
     @property
@@ -236,17 +237,25 @@ class CandidateCosts:
         tails_s : (most replicas + 1, layers)
             By the number of replicas, of a first stage of 1, 2, … layers.
         """
-        training, layers = self.problem.training, self.replicated(grid.tensor)
+        key = grid.tensor, grid.data_inside
+        if key not in self._least_tails:
+            self._least_tails[key] = self._least_tails_s(*key)
+        return self._least_tails[key]
+
+    def _least_tails_s(self, tensor: int, data_inside: bool) -> FloatArray:
+        """Compute the same for one width and rank order."""
+        training, layers = self.problem.training, self.replicated(tensor)
         parameters = layers.parameters[0, 1:]
         step_s = self.problem.step_s_per_parameter
-        most_data = int(grid.data.max())
+        most_data = self.problem.cluster.devices // tensor
+        most_data = min(most_data, training.global_batch // training.microbatch)
         replicas = np.maximum(np.arange(most_data + 1), 1)
         shards = replicas if training.zero >= 1 else np.ones_like(replicas)
         tails_s: FloatArray = parameters * (step_s / shards)[:, np.newaxis]
-        if not grid.data_inside or training.zero >= 2:
+        if not data_inside or training.zero >= 2:
             return tails_s
         kind = synchronisation_kind(training.zero)
-        lines = _lines_by_data(kind, self.problem.cluster, grid.tensor, most_data)
+        lines = _lines_by_data(kind, self.problem.cluster, tensor, most_data)
         sync_s = lines.seconds(parameters * float(self.optimizer.gradient_bytes))
         if training.overlap != "none":
             (_, own), *_ = layers.own_parameters
@@ -269,14 +278,17 @@ class _Lines:
 
     def seconds(self, size_bytes: FloatArray) -> FloatArray:
         """Return the time of the cheapest algorithm, of shape ``(replicas, sizes)``."""
+        least_s = np.full((len(self.latency_s), len(size_bytes)), np.inf)
         root_bytes = np.sqrt(size_bytes)
-        times_s = [
-            a[:, np.newaxis] + b[:, np.newaxis] * size_bytes + c[:, np.newaxis] * root_bytes
-            for a, b, c in zip(
-                self.latency_s.T, self.s_per_byte.T, self.s_per_sqrt_byte.T, strict=True
-            )
-        ]
-        return np.where(size_bytes > 0.0, np.minimum.reduce(times_s), 0.0)
+        columns = zip(self.latency_s.T, self.s_per_byte.T, self.s_per_sqrt_byte.T, strict=True)
+        for latency_s, s_per_byte, s_per_sqrt_byte in columns:
+            time_s = np.multiply.outer(s_per_byte, size_bytes)
+            if s_per_sqrt_byte.any():
+                time_s += np.multiply.outer(s_per_sqrt_byte, root_bytes)
+            time_s += latency_s[:, np.newaxis]
+            np.minimum(least_s, time_s, out=least_s)
+        least_s[:, size_bytes == 0.0] = 0.0
+        return least_s
 
 
 @lru_cache(maxsize=128)
