@@ -215,15 +215,15 @@ def test_a_module_is_captured_and_stays_as_it_is() -> None:
 
 
 def test_a_module_comes_with_its_inputs() -> None:
-    """A module without inputs, a factory with some, and several microbatches are refused."""
+    """A module without inputs or their one microbatch, and a factory with inputs, are refused."""
     module, inputs = language_model(2)
-    for arguments, microbatch in (
-        ((module,), (2,)),
-        ((language_model, inputs), (2,)),
-        ((module, inputs), (1, 2)),
-    ):
-        with pytest.raises(InputError, match="with its inputs of one microbatch"):
+    for arguments, microbatch in (((module,), (2,)), ((module, inputs), None)):
+        with pytest.raises(InputError, match="with its inputs and their one microbatch"):
             capture(*arguments, microbatch=microbatch)
+    with pytest.raises(InputError, match="several microbatches need a factory"):
+        capture(module, inputs, microbatch=(1, 2))
+    with pytest.raises(InputError, match="leave out inputs"):
+        capture(language_model, inputs)
 
 
 def test_microbatch_must_be_positive() -> None:
