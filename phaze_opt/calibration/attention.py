@@ -22,6 +22,7 @@ from phaze_opt.errors import InputError
 from phaze_opt.estimator.estimate import ModeEstimate, estimate_on_cores
 from phaze_opt.estimator.isolated import isolated_s
 from phaze_opt.estimator.single import attention_operator
+from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.workload.attention import AttentionShape
 from phaze_opt.workload.graph import OperatorGraph
@@ -56,7 +57,8 @@ def fit_attention(rows: Sequence[MeasuredAttention], chip: Accelerator) -> Fit:
     Returns
     -------
     fit
-        The overlap, the constants of the table, and the rate of exponentials as it was stated.
+        The overlap, the constants of the table, and the rate of exponentials as it was stated (of
+        the lanes, where the chip states none).
 
     Raises
     ------
@@ -123,7 +125,8 @@ def _overlap(chip: Accelerator) -> Constant:
 def _exponentials(chip: Accelerator) -> FittedConstant:
     """Return the rate of exponentials as one that rows do not determine."""
     rate = chip.calibration.exponentials_per_cycle
-    value = float("nan") if rate is None else rate
+    if rate is None:
+        rate = chip.pe_vc / vector_operator("exponential").exponential_cycles
     return FittedConstant(
-        "exponentials_per_cycle", "1/cycle", value, "kept", None, determined=False, at_bound=False
+        "exponentials_per_cycle", "1/cycle", rate, "kept", None, determined=False, at_bound=False
     )

@@ -87,8 +87,7 @@ def _fill_rows(
     pool
         Hardware.
     rows : (2, fused attention cores)
-        Filled with the cycles of the arrays, and the scores of the computed tiles over all scores:
-        above 1 where there is no mask and tiles reach beyond the ends.
+        Filled with the cycles of the arrays, and the scores of all computed tiles.
     """
     cores, x, y, l2_rate, fill_cycles = pool[0], pool[1], pool[2], pool[4], pool[8]
     edge = max(x, y)
@@ -106,7 +105,7 @@ def _fill_rows(
         total = float(heads) * (tiles * tile_cycles[index] + filled)
         idle = 0.5 * longest * (1.0 - 1.0 / cores)
         rows[0, index] = max(total / cores + idle, longest)
-        rows[1, index] = float(tiles) * tile_queries * tile_keys / (float(queries) * keys)
+        rows[1, index] = float(heads) * tiles * tile_queries * tile_keys
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,12 +153,12 @@ def attention_cores(
             rows[index] = rows[first]
         else:
             _fill_rows(table.attention_scores, table.attention_products, pool, rows[index])
-    tiled = rows[:, 1]
+    scores = table.attention_scores[:, :3].astype(np.float64).prod(axis=1)
     elements = np.empty((len(accelerators), len(table.elements)))
     elements[:] = table.elements
-    elements[:, table.score_works] *= tiled[:, table.score_works_core]
+    elements[:, table.score_works] = rows[:, 1, table.score_works_core]
     shares = np.ones((len(accelerators), len(table.operators)))
-    shares[:, table.attention_owner] = np.minimum(tiled, 1.0)
+    shares[:, table.attention_owner] = np.minimum(rows[:, 1] / scores, 1.0)
     return AttentionCores(rows[:, 0], elements, _lane_cycles(table, accelerators), shares)
 
 

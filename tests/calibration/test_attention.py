@@ -82,6 +82,8 @@ def test_the_rate_of_exponentials_is_not_determined() -> None:
     (rate,) = [one for one in constants if one.name == "exponentials_per_cycle"]
     assert (rate.value, rate.origin, rate.standard_error) == (16.0, "kept", None)
     assert not rate.determined
+    of_lanes = fit_attention(rows_of(TABLES["a100-80"]), load_accelerator("a100-80")).values
+    assert of_lanes["exponentials_per_cycle"] == 8.0  # 64 lanes, 8 cycles each
 
 
 def test_fewer_rows_than_constants_are_refused() -> None:

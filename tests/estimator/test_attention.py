@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,9 +48,9 @@ def with_calibration(chip: Accelerator, **changes: float) -> Accelerator:
     return replace(chip, calibration=replace(chip.calibration, **changes))
 
 
-def run(chip: Accelerator = H100, *, backward: bool = False, **sizes: int) -> SingleEstimate:
+def run(chip: Accelerator = H100, **sizes: Any) -> SingleEstimate:
     """Estimate the shape with other sizes."""
-    return estimate_attention(replace(SHAPE, **sizes), chip, backward=backward)
+    return estimate_attention(replace(SHAPE, **sizes), chip)
 
 
 def mode_of(shape: AttentionShape, chip: Accelerator, *, backward: bool = False) -> ModeEstimate:
@@ -163,7 +164,7 @@ def test_tiles_on_the_diagonal_are_whole() -> None:
 def test_causal_takes_a_little_more_than_half() -> None:
     """A causal mask saves nearly half of a long sequence, and less of a short one."""
     for sequence, most in ((16384, 0.52), (1024, 0.75)):
-        sizes = {"queries": sequence, "keys": sequence}
+        sizes: dict[str, Any] = {"queries": sequence, "keys": sequence}
         causal, full = run(**sizes), run(**sizes, causal=False)
         assert 0.5 < causal.latency_s / full.latency_s < most
 
@@ -268,7 +269,7 @@ def test_capture_finds_the_same_core(direction: str) -> None:
         ({"head_dim": -1}, "head_dim is -1"),
     ],
 )
-def test_sizes_that_no_core_has_are_refused(sizes: dict[str, int], message: str) -> None:
+def test_sizes_that_no_core_has_are_refused(sizes: dict[str, Any], message: str) -> None:
     """The sentence names the size."""
     with pytest.raises(InputError, match=message):
         run(**sizes)
