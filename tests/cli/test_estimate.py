@@ -1,4 +1,4 @@
-"""``phaze-opt estimate``, ``validate`` and ``accelerator compare``."""
+"""``phaze-opt estimate`` and ``accelerator compare``."""
 
 from __future__ import annotations
 
@@ -136,16 +136,6 @@ def test_a_private_buffer_that_holds_no_tile_is_refused(phaze: Phaze) -> None:
     ran = phaze("estimate", *GEMM, "--accelerator", "tpuv4-phaze", "--set", "l2_tc_bytes=64")
     assert (ran.code, ran.out) == (2, "")
     assert "l2_tc_bytes is 64, too small for one tile of 128 × 128" in ran.sentence
-
-
-def test_measured_rows_are_shown(phaze: Phaze) -> None:
-    """The summary and, on request, every row are printed."""
-    tables = phaze("validate", "operators", "--json").json
-    assert {("gemm", "a100-80"), ("softmax", "mi210")} <= {
-        (table["table"], table["accelerator"]) for table in tables
-    }
-    assert "gemm 8192×64×64" in phaze("validate", "operators", "--rows").out
-    assert "gemm 8192×64×64" not in phaze("validate", "operators").out
 
 
 def test_accelerators_are_compared(phaze: Phaze) -> None:
