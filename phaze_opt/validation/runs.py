@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, cast
 
@@ -25,6 +25,7 @@ from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.training import OptimizerName, Overlap, Recompute, Training
 from phaze_opt.units import format_bytes
 from phaze_opt.validation.measured import ValidationRow, ValidationTable
+from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.zoo import load_workload
 
 _MEASURED = ("measured_s", "measured_memory_bytes")
@@ -32,6 +33,8 @@ _NOT_OPTIONS = ("table", "case", "trust", "repeats", "source", *_MEASURED)
 """Columns that say something of the measurement, not of how the model ran."""
 _SEVERAL = {"microbatch": "microbatches", "interleave": "interleave"}
 """Options that a source may leave open, and the column that lists their values."""
+_FUSION: Mapping[str, FusionMode] = {"eager": "none"}
+"""How operators are fused where it is not what the chip does by default."""
 _ROOMY_BYTES = 2.0**50
 """Memory that holds every published run on one device."""
 
@@ -188,5 +191,6 @@ def _as_it_may_have_run(options: dict[str, str]) -> Iterator[tuple[CostedPoint, 
             interleave=interleave,
             overlap=cast(Overlap, options["overlap"]),
         )
-        costed = cost_point(Point(workload, chip, cluster, training, degrees), schedules)
+        fusion = _FUSION.get(options["execution"])
+        costed = cost_point(Point(workload, chip, cluster, training, degrees, fusion), schedules)
         yield costed, place_point(costed)

@@ -28,6 +28,7 @@ _CHOICES = {
     "positions": ("learned", "rotary"),
     "attention": ("eager", "flash"),
     "head": ("language_model", "masked_language_model"),
+    "kernels": ("fused", "framework"),
 }
 
 
@@ -79,6 +80,11 @@ class TransformerConfig:
         normalisation before the vocabulary, which has a bias).
     tied
         Whether the head uses the word embedding's weight.
+    kernels
+        Whether root-mean-square norms and rotary positions are ``fused`` kernels, or what a
+        ``framework`` runs for them where nothing is compiled: casts to fp32 and back around one
+        kernel per operator, and shared key and value heads copied for every query head (torchtitan
+        without compilation).
     """
 
     layers: int
@@ -104,6 +110,7 @@ class TransformerConfig:
     bias: bool = True
     head: Literal["language_model", "masked_language_model"] = "language_model"
     tied: bool = True
+    kernels: Literal["fused", "framework"] = "fused"
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "sequence", "vocabulary"):
@@ -228,7 +235,7 @@ _REQUIRED = {
 }
 _OPTIONAL = {
     "gpt": ("ffn", "attention", "dropout"),
-    "llama": ("kv_heads", "attention", "dropout"),
+    "llama": ("kv_heads", "attention", "dropout", "kernels"),
 }
 _FIELD_OF_KEY = {"vocab": "vocabulary", "ffn": "feed_forward"}
 
@@ -245,7 +252,8 @@ def parse_model_string(model: str) -> TransformerConfig:
     ----------
     model
         ``gpt:layers=..,hidden=..,heads=..,sequence=..,vocab=..`` with optional ``ffn``,
-        ``attention`` and ``dropout``; ``llama:`` with ``ffn`` and optional ``kv_heads``.
+        ``attention`` and ``dropout``; ``llama:`` with ``ffn`` and optional ``kv_heads`` and
+        ``kernels``.
 
     Raises
     ------
@@ -274,7 +282,7 @@ def parse_model_string(model: str) -> TransformerConfig:
 
 def _parse_value(key: str, text: str) -> object:
     """Return the value of a key: a word, a probability or a whole number."""
-    if key == "attention":
+    if key in ("attention", "kernels"):
         return text
     try:
         return float(text) if key == "dropout" else int(text)
