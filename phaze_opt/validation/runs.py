@@ -190,6 +190,7 @@ def _as_it_may_have_run(options: dict[str, str]) -> Iterator[tuple[CostedPoint, 
             pipeline_schedule="interleaved" if interleave > 1 else "1f1b",
             interleave=interleave,
             overlap=cast(Overlap, options["overlap"]),
+            gather_copies=options["gather_copies"] == "true",
         )
         fusion = _FUSION.get(options["execution"])
         costed = cost_point(Point(workload, chip, cluster, training, degrees, fusion), schedules)

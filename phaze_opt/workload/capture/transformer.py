@@ -24,7 +24,6 @@ from phaze_opt.workload.capture.tensor_parallel import (
 from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.graph import Layer, WorkloadVariant
 
-
 _NORM_EPSILON = 1e-5
 
 
