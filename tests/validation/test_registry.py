@@ -101,6 +101,8 @@ def test_options_of_training_runs_are_known_words() -> None:
         ("layers=48,hidden=6144,heads=24,sequence=2048,vocab=32000", 22e9),
         ("layers=32,hidden=4096,heads=32,kv_heads=8,ffn=14336", 8.03e9),
         ("layers=105,hidden=20480,heads=128,sequence=2048,vocab=51200", 529.6e9),
+        ("layers=32,hidden=4096,heads=64,head_dim=128,ffn=28672", 15.8e9),
+        ("layers=128,hidden=16384,heads=256,head_dim=128,ffn=114688", 997e9),
     ],
 )
 def test_shapes_have_the_parameters_of_the_models(shape: str, parameters: float) -> None:

@@ -7,8 +7,11 @@ from phaze_opt.validation.runs import validate_run_memory, validate_run_times
 
 @pytest.fixture(scope="module")
 def runs() -> dict[str, ValidationTable]:
-    """Return the tables of training runs by name."""
-    return {table.name: table for table in validate_run_times()}
+    """Return the tables of training runs by name, and by chip where a name has several."""
+    tables = validate_run_times()
+    return {f"{table.name} {table.accelerator}": table for table in tables} | {
+        table.name: table for table in tables
+    }
 
 
 def test_training_runs_follow_from_the_same_physics(runs: dict[str, ValidationTable]) -> None:
@@ -21,11 +24,22 @@ def test_training_runs_follow_from_the_same_physics(runs: dict[str, ValidationTa
 
 
 def test_runs_on_other_chips_follow_too(runs: dict[str, ValidationTable]) -> None:
-    """Compiled Llama on H100 within 12 % and a 22B GPT on TPU v4 within 16 %."""
+    """Llama on H100, eager and compiled, within 12 %; dense models on TPUs within 16 %."""
     rows = runs["torchtitan"].rows
     assert len(rows) == 6
-    assert all(abs(row.error) <= 0.12 for row in rows if "compiled" in row.case)
-    assert abs(runs["maxtext"].worst_error) <= 0.16
+    assert abs(runs["torchtitan"].worst_error) <= 0.12
+    for chip in ("tpuv4", "tpuv5e", "tpuv5p"):
+        assert abs(runs[f"maxtext {chip}"].worst_error) <= 0.16
+
+
+def test_eager_runs_take_longer_than_compiled_ones(runs: dict[str, ValidationTable]) -> None:
+    """What runs between the products explains the measured difference to a quarter."""
+    by_case = {row.case: row for row in runs["torchtitan"].rows}
+    for devices in (8, 128):
+        eager = by_case[f"8B on {devices}, eager"]
+        compiled = by_case[f"8B on {devices}, blocks compiled"]
+        measured = eager.measured - compiled.measured
+        assert eager.predicted - compiled.predicted == pytest.approx(measured, rel=0.25)
 
 
 def test_the_time_of_a_run_is_the_sum_of_its_parts(runs: dict[str, ValidationTable]) -> None:

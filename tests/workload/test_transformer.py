@@ -355,6 +355,14 @@ def test_a_framework_runs_norms_and_rotary_positions_kernel_by_kernel() -> None:
     assert count_parameters(config) == count_parameters(replace(config, kernels="fused"))
 
 
+def test_heads_may_be_wider_together_than_the_residual_stream() -> None:
+    """Projections have the heads' width on their inner side; the default is unchanged."""
+    shape = "llama:layers=1,hidden=128,heads=4,ffn=256,sequence=64,vocab=256"
+    assert load_workload(f"{shape},head_dim=32").variants == load_workload(shape).variants
+    wide = load_workload(f"{shape},head_dim=64", tensor_parallel=(2,)).variants[0].layers[1]
+    assert 2 * wide.parameters == 4 * 128 * 4 * 64 + 3 * 128 * 256 + 2 * 2 * 128
+
+
 def test_selective_recompute_runs_the_same_products_whatever_the_kernels() -> None:
     """What is kept depends on products and attention only."""
     shape = "llama:layers=1,hidden=128,heads=4,ffn=256,sequence=64,vocab=256"

@@ -77,7 +77,8 @@ class Attention(nn.Module):
         self.heads = config.heads // group.width
         self.kv_heads = config.key_value_heads // group.width
         kv = config.key_value_heads * config.head_size
-        outputs: tuple[int, ...] = (config.hidden, kv, kv)
+        context = config.heads * config.head_size
+        outputs: tuple[int, ...] = (context, kv, kv)
         if config.positions != "rotary":
             outputs = (sum(outputs),)
         else:
@@ -87,7 +88,7 @@ class Attention(nn.Module):
                 shape, dtype = (config.sequence, config.head_size // 2), torch.complex64
             self.register_buffer("table", torch.empty(shape, dtype=dtype, device="meta"))
         self.query_key_value = ColumnParallelLinear(config.hidden, outputs, config.bias, group)
-        self.projection = RowParallelLinear(config.hidden, config.hidden, config.bias, group)
+        self.projection = RowParallelLinear(context, config.hidden, config.bias, group)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the projected context."""
