@@ -2,92 +2,80 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from .output import JsonOption, print_json, print_rows, print_table
+from .output import JsonOption, print_json, print_table, say
 
 if TYPE_CHECKING:
-    from phaze_opt.validation.measured import ValidationTable
+    from phaze_opt.validation.registry import Validation
 
-TableChoice = Literal["operators", "training", "memory"]
+GroupChoice = Literal["operators", "attention", "collectives", "training", "memory"]
 
 
 def validate(
-    tables: Annotated[TableChoice | None, typer.Argument(help="All where left out.")] = None,
-    rows: Annotated[bool, typer.Option("--rows", help="Show every row, not only tables.")] = False,
+    group: Annotated[GroupChoice | None, typer.Argument(help="All where left out.")] = None,
+    rows: Annotated[
+        bool,
+        typer.Option(
+            "--rows", help="Show every row, what its time consists of, and rows left out."
+        ),
+    ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="HTML", help="Plot predicted against measured."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare the model with every built-in measured row: operators, training runs, memory.
+    """Compare the model with every built-in measured row.
 
-    Examples: phaze-opt validate; phaze-opt validate operators --rows
+    Examples: phaze-opt validate; phaze-opt validate training --rows
     """
-    from phaze_opt.validation.measured import validate_memory, validate_operators, validate_training
+    from phaze_opt.validation import registry
 
-    predict = {
-        "operators": validate_operators,
-        "training": validate_training,
-        "memory": validate_memory,
-    }
-    chosen = [tables] if tables else list(predict)
-    found = [table for name in chosen for table in predict[name]()]
+    found = [registry.validate(name) for name in ([group] if group else registry.GROUPS)]
+    if plot is not None:
+        from phaze_opt.report.validation import write_plot
+
+        write_plot([table for each in found for table in each.tables], plot)
+        say(f"Written to {plot}.")
     if as_json:
-        print_json([_plain(table) for table in found])
-        return
-    print_rows([_summary(table) for table in found], as_json)
-    for table in found if rows else ():
-        _print_lines(table)
+        print_json(_plain(found))
+    else:
+        _show(found, rows)
 
 
-def _plain(table: ValidationTable) -> dict[str, Any]:
-    """Return one table as plain data."""
-    return {
-        "table": table.name,
-        "accelerator": table.accelerator,
-        "call_overhead_s": table.call_overhead_s,
-        "mean_absolute_error": table.mean_absolute_error,
-        "worst_error": table.worst_error,
-        "source": table.source,
-        "unit": table.unit,
-        "rows": [
-            {
-                "case": row.case,
-                "measured": row.measured,
-                "predicted": row.predicted,
-                "error": row.error,
-            }
-            for row in table.rows
-        ],
-    }
+def _plain(found: Sequence[Validation]) -> list[dict[str, Any]]:
+    """Return all tables as plain data; rows left out stand with the first of their table."""
+    from phaze_opt.report.validation import unexpressed_to_builtins, validation_to_builtins
+
+    plain = []
+    for each in found:
+        plain += [validation_to_builtins(table) for table in each.tables]
+        for name in dict.fromkeys(row.table for row in each.unexpressed):
+            rows = [row for row in each.unexpressed if row.table == name]
+            left_out = unexpressed_to_builtins(name, rows)
+            own = next((table for table in plain if table["table"] == name), None)
+            if own is None:
+                plain.append(left_out)
+            else:
+                own["unexpressed"] = left_out["unexpressed"]
+    return plain
 
 
-def _summary(table: ValidationTable) -> dict[str, Any]:
-    """Return the line of one table."""
-    return {
-        "table": table.name,
-        "accelerator": table.accelerator,
-        "rows": len(table.rows),
-        "mean |error|": f"{table.mean_absolute_error:.1%}",
-        "worst": f"{table.worst_error:+.1%}",
-        "call overhead": f"{table.call_overhead_s * 1e6:.0f} µs" if table.call_overhead_s else "",
-    }
+def _show(found: Sequence[Validation], rows: bool) -> None:
+    """Print the tables for a person."""
+    from phaze_opt.report.validation import row_tables, summary_table, unexpressed_table
 
-
-def _print_lines(table: ValidationTable) -> None:
-    """Print one line per measured row of a table."""
-    from phaze_opt.report.layout import section
-    from phaze_opt.report.tables import rows_table
-    from phaze_opt.units import format_bytes, format_seconds
-
-    write = format_seconds if table.unit == "s" else format_bytes
-    lines = [
-        {
-            "case": row.case,
-            "measured": write(row.measured),
-            "predicted": write(row.predicted),
-            "error": f"{row.error:+.1%}",
-        }
-        for row in table.rows
-    ]
-    print_table(section(f"{table.name}, {table.accelerator}", rows_table(lines)))
+    tables = [table for each in found for table in each.tables]
+    left_out = [row for each in found for row in each.unexpressed]
+    print_table(summary_table(tables))
+    if rows:
+        print_table(row_tables(tables))
+        if left_out:
+            print_table(unexpressed_table(left_out))
+    elif left_out:
+        say(f"{len(left_out)} measured rows cannot be expressed; --rows says why.")

@@ -262,6 +262,7 @@ def _energy_by_level_j(
     update_bytes = (
         updated_share * training.step_bytes
         + (solved.microbatches - 1) * accumulated_share * optimizer.accumulation_bytes
+        + solved.microbatches * sum(training.copy_bytes)
     )
     energy_j["hbm"] += parameters * update_bytes * joules.hbm_j_per_byte
     sent_bytes = sum(each.sent_bytes for stage in solved.stages for each in stage.communication)

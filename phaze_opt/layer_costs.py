@@ -9,7 +9,6 @@ from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.layer_passes import Chip, LayerPasses, ScheduleCache, ScheduleProof, run_layers
 from phaze_opt.placement.placement_problem import LayerCost
 from phaze_opt.training import Training
-from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import Layer, WorkloadVariant
 
 
@@ -91,9 +90,7 @@ def cost_layers(
         for layer, count, own in zip(variant.layers, variant.counts, passes, strict=True)
     )
     chain = tuple(
-        _layer_cost(
-            name, variant.layers[index], layers[index], passes[index], training, chip.fusion
-        )
+        _layer_cost(name, variant.layers[index], layers[index], passes[index], training, chip)
         for name, index in variant.nodes
     )
     return WidthCost(variant, layers, passes, chain)
@@ -128,14 +125,20 @@ def _layer_cost(
     evaluated: LayerEvaluation,
     passes: LayerPasses,
     training: Training,
-    fusion: FusionMode,
+    chip: Chip,
 ) -> LayerCost:
     """Reduce one layer to what the placement needs."""
-    working_set = layer.fused_transient_bytes if fusion == "epilogue" else layer.transient_bytes
+    fused = chip.fusion == "epilogue"
+    working_set = layer.fused_transient_bytes if fused else layer.transient_bytes
+    # Copies around the communication of the replicas; nothing else of the layer runs beside them.
+    forward_copy_s, backward_copy_s = (
+        layer.parameters * size / chip.accelerator.sustained_hbm_bytes_per_s
+        for size in training.copy_bytes
+    )
     return LayerCost(
         name=name,
-        forward_s=evaluated.forward_s,
-        backward_s=evaluated.backward_s,
+        forward_s=evaluated.forward_s + forward_copy_s,
+        backward_s=evaluated.backward_s + backward_copy_s,
         recompute_s=evaluated.recompute_s,
         parameters=layer.parameters,
         tied_parameters=layer.tied_parameters,

@@ -65,6 +65,21 @@ OPTIMIZERS = {
 }
 
 
+WEIGHT_COPY_BYTES = 4
+"""Read and written per gathered bf16 weight to copy it out of the flat buffer of a layer.
+
+PyTorch's FSDP2 does so on the stream that computes, before the layer's forward and again before its
+backward (``foreach_all_gather_copy_out`` in ``torch/distributed/fsdp/_fully_shard/
+_fsdp_collectives.py``). What is copied into the buffer is a device's shard only, and not counted.
+"""
+GRADIENT_COPY_BYTES = 6
+"""Read in bf16 and written in fp32 per gradient to bring a layer's into the flat buffer.
+
+On the same stream after the layer's backward (``foreach_reduce_scatter_copy_in``, reduction in
+fp32). Gradients come back as shards, which is not counted.
+"""
+
+
 @dataclass(frozen=True, repr=False)
 class Training:
     """Options of a training run.
@@ -96,6 +111,10 @@ class Training:
         collectives next to a product, chunk by chunk).
     fused_optimizer
         Whether the optimizer step runs in one pass over its state.
+    gather_copies
+        Whether weights that ZeRO 3 gathers are copied out of the communication buffer, and
+        gradients into it, as PyTorch's FSDP does (see `WEIGHT_COPY_BYTES`); other frameworks
+        communicate in place.
     """
 
     global_batch: int
@@ -108,6 +127,7 @@ class Training:
     interleave: int = 1
     overlap: Overlap = "data"
     fused_optimizer: bool = True
+    gather_copies: bool = False
 
     def __repr__(self) -> str:
         return short_repr(self)
@@ -154,6 +174,13 @@ class Training:
             How many replicas there are: a number, or an array of numbers.
         """
         return -(-self.global_batch // (data * self.microbatch))
+
+    @property
+    def copy_bytes(self) -> tuple[int, int]:
+        """Bytes per local parameter that a forward and a backward copy around communication."""
+        if self.zero < 3 or not self.gather_copies:
+            return 0, 0
+        return WEIGHT_COPY_BYTES, WEIGHT_COPY_BYTES + GRADIENT_COPY_BYTES
 
     @property
     def step_bytes(self) -> int:

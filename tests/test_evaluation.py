@@ -279,3 +279,25 @@ def test_energy_adds_up(
     assert limited.violation == pytest.approx(1 / 0.9 - 1)
     assert "above the limit" in str(limited.reason)
     assert 0.0 < result.static_power_w_per_device < 100.0
+
+
+def test_copies_of_sharded_weights_take_their_bytes(schedules: dict[str, Schedule]) -> None:
+    """Every microbatch of ZeRO 3 moves 4 + 4 + 6 bytes per parameter more; other stages nothing."""
+    workload = load_workload("gpt:layers=4,hidden=512,heads=8,sequence=256,vocab=1024")
+    chip, cluster = load_accelerator("a100-80"), load_cluster("dgx-a100", 8)
+
+    def run(zero: int, gather_copies: bool) -> Evaluation:
+        training = Training(
+            16, 1, "none", "adam", zero=zero, overlap="none", gather_copies=gather_copies
+        )
+        return evaluate(workload, chip, cluster, training, (1, 8, 1), cache=schedules)
+
+    for zero in (0, 1, 2):
+        assert run(zero, True) == run(zero, False)
+    plain, copied = run(3, False), run(3, True)
+    assert plain.time_per_batch_s is not None and copied.time_per_batch_s is not None
+    held = sum(layer.count * layer.parameters for layer in plain.layers)
+    more_s = 2 * 14 * held / chip.sustained_hbm_bytes_per_s  # two microbatches on each device
+    found_s = copied.time_per_batch_s - plain.time_per_batch_s
+    assert found_s == pytest.approx(more_s, rel=1e-6)
+    assert copied.energy_by_level_j["hbm"] > plain.energy_by_level_j["hbm"]

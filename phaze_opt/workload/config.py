@@ -28,6 +28,7 @@ _CHOICES = {
     "positions": ("learned", "rotary"),
     "attention": ("eager", "flash"),
     "head": ("language_model", "masked_language_model"),
+    "kernels": ("fused", "framework"),
 }
 
 
@@ -38,14 +39,15 @@ class TransformerConfig:
     Attributes
     ----------
     layers, hidden, heads
-        Blocks, width of the residual stream, attention heads; a head has ``hidden / heads``
-        elements.
+        Blocks, width of the residual stream, attention heads.
     sequence
         Tokens per sample.
     vocabulary
         Rows of the word embedding.
     kv_heads
         Key and value heads (grouped-query attention); 0 means as many as ``heads``.
+    head_elements
+        Elements of one attention head; 0 means ``hidden / heads``.
     feed_forward
         Inner width of the feed-forward network; 0 means ``4 · hidden``.
     embedding_size
@@ -79,6 +81,11 @@ class TransformerConfig:
         normalisation before the vocabulary, which has a bias).
     tied
         Whether the head uses the word embedding's weight.
+    kernels
+        Whether root-mean-square norms and rotary positions are ``fused`` kernels, or what a
+        ``framework`` runs for them where nothing is compiled: casts to fp32 and back around one
+        kernel per operator, and shared key and value heads copied for every query head (torchtitan
+        without compilation).
     """
 
     layers: int
@@ -87,6 +94,7 @@ class TransformerConfig:
     sequence: int
     vocabulary: int
     kv_heads: int = 0
+    head_elements: int = 0
     feed_forward: int = 0
     embedding_size: int = 0
     position_rows: int = 0
@@ -104,11 +112,14 @@ class TransformerConfig:
     bias: bool = True
     head: Literal["language_model", "masked_language_model"] = "language_model"
     tied: bool = True
+    kernels: Literal["fused", "framework"] = "fused"
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "sequence", "vocabulary"):
             _refuse_outside(name, getattr(self, name), 1)
-        for name in ("kv_heads", "feed_forward", "embedding_size", "position_rows", "token_types"):
+        for name in ("kv_heads", "head_elements", "feed_forward", "embedding_size"):
+            _refuse_outside(name, getattr(self, name), 0)
+        for name in ("position_rows", "token_types"):
             _refuse_outside(name, getattr(self, name), 0)
         for name, allowed in _CHOICES.items():
             if getattr(self, name) not in allowed:
@@ -120,7 +131,7 @@ class TransformerConfig:
                 raise InputError(
                     f"{name} is {getattr(self, name)}, but it must be at least 0 and below 1."
                 )
-        if self.hidden % self.heads:
+        if not self.head_elements and self.hidden % self.heads:
             raise InputError(
                 f"hidden is {self.hidden}, but it must be a multiple of the {self.heads} heads."
             )
@@ -136,7 +147,7 @@ class TransformerConfig:
     @property
     def head_size(self) -> int:
         """Elements of one attention head."""
-        return self.hidden // self.heads
+        return self.head_elements or self.hidden // self.heads
 
     @property
     def key_value_heads(self) -> int:
@@ -228,9 +239,9 @@ _REQUIRED = {
 }
 _OPTIONAL = {
     "gpt": ("ffn", "attention", "dropout"),
-    "llama": ("kv_heads", "attention", "dropout"),
+    "llama": ("kv_heads", "head_dim", "attention", "dropout", "kernels"),
 }
-_FIELD_OF_KEY = {"vocab": "vocabulary", "ffn": "feed_forward"}
+_FIELD_OF_KEY = {"vocab": "vocabulary", "ffn": "feed_forward", "head_dim": "head_elements"}
 
 
 def is_model_string(model: str) -> bool:
@@ -245,7 +256,8 @@ def parse_model_string(model: str) -> TransformerConfig:
     ----------
     model
         ``gpt:layers=..,hidden=..,heads=..,sequence=..,vocab=..`` with optional ``ffn``,
-        ``attention`` and ``dropout``; ``llama:`` with ``ffn`` and optional ``kv_heads``.
+        ``attention`` and ``dropout``; ``llama:`` with ``ffn`` and optional
+        ``kv_heads``, ``head_dim`` and ``kernels``.
 
     Raises
     ------
@@ -274,7 +286,7 @@ def parse_model_string(model: str) -> TransformerConfig:
 
 def _parse_value(key: str, text: str) -> object:
     """Return the value of a key: a word, a probability or a whole number."""
-    if key == "attention":
+    if key in ("attention", "kernels"):
         return text
     try:
         return float(text) if key == "dropout" else int(text)

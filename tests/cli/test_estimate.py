@@ -1,4 +1,4 @@
-"""``phaze-opt estimate``, ``validate`` and ``accelerator compare``."""
+"""``phaze-opt estimate`` and ``accelerator compare``."""
 
 from __future__ import annotations
 

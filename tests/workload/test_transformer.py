@@ -15,7 +15,7 @@ from phaze_opt.workload.capture.transformer import (
     capture_transformer,
     count_parameters,
 )
-from phaze_opt.workload.config import TransformerConfig
+from phaze_opt.workload.config import LLAMA, TransformerConfig
 from phaze_opt.workload.graph import Layer, OperatorGraph, WorkloadVariant
 from phaze_opt.workload.summary import collective_bytes
 from phaze_opt.workload.zoo import load_workload, model_config
@@ -319,3 +319,62 @@ def test_counting_needs_no_capture(config: TransformerConfig) -> None:
     variant = _capture(config)
     held = sum(variant.layers[index].parameters for _, index in variant.nodes)
     assert count_parameters(config) == held - variant.layers[2].tied_parameters
+
+
+def test_a_framework_runs_norms_and_rotary_positions_kernel_by_kernel() -> None:
+    """Bytes per element are those of PyTorch's own operators, counted by hand.
+
+    A norm: cast (2 + 4), square (4 + 4), mean (4), scale (4 + 4), cast (4 + 2), weight (2 + 2); its
+    statistics are per row. Rotary positions: cast (2 + 4), complex product (4 + 4), cast (4 + 2).
+    Keys and values are copied for every query head; SwiGLU and residual sums are not fused.
+    """
+    config = TransformerConfig(
+        layers=1,
+        hidden=256,
+        heads=8,
+        kv_heads=2,
+        feed_forward=1024,
+        sequence=4096,
+        vocabulary=512,
+        **{**LLAMA, "kernels": "framework"},
+    )
+    _, block, _ = _capture(config, microbatch=1).layers
+    vector = [one for one in block.forward.operators if not one.gemms]
+    stream, keys, inner = 4096 * 256, 4096 * 64, 4096 * 1024
+    norm, rotary = 36 * stream, 20 * (stream + keys)
+    shared = 2 * (2 * keys + 2 * stream)
+    expected = 2 * norm + rotary + shared + 10 * inner + 2 * 6 * stream
+    moved = sum(one.read_bytes + one.write_bytes for one in vector)
+    assert moved == pytest.approx(expected, rel=0.02)  # statistics, weights and angles are extra
+    fused = _capture(replace(config, kernels="fused"), microbatch=1).layers[1]
+    least = sum(
+        one.read_bytes + one.write_bytes for one in fused.forward.operators if not one.gemms
+    )
+    assert least < 0.5 * moved
+    assert fused.parameters == block.parameters
+    assert count_parameters(config) == count_parameters(replace(config, kernels="fused"))
+
+
+def test_heads_may_be_wider_together_than_the_residual_stream() -> None:
+    """Projections have the heads' width on their inner side; the default is unchanged."""
+    shape = "llama:layers=1,hidden=128,heads=4,ffn=256,sequence=64,vocab=256"
+    assert load_workload(f"{shape},head_dim=32").variants == load_workload(shape).variants
+    wide = load_workload(f"{shape},head_dim=64", tensor_parallel=(2,)).variants[0].layers[1]
+    assert 2 * wide.parameters == 4 * 128 * 4 * 64 + 3 * 128 * 256 + 2 * 2 * 128
+
+
+def test_selective_recompute_runs_the_same_products_whatever_the_kernels() -> None:
+    """What is kept depends on products and attention only."""
+    shape = "llama:layers=1,hidden=128,heads=4,ffn=256,sequence=64,vocab=256"
+    for width in (1, 2):
+        fused, plain = (
+            load_workload(model, tensor_parallel=(width,)).variants[0].layers[1]
+            for model in (shape, f"{shape},kernels=framework")
+        )
+        assert fused.stash_bytes.selective == plain.stash_bytes.selective
+        assert fused.stash_bytes.none < plain.stash_bytes.none
+        products = [
+            [gemm for one in layer.selective_recompute.operators for gemm in one.gemms]
+            for layer in (fused, plain)
+        ]
+        assert products[0] == products[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 VIEWS = frozenset(
     f"aten::{name}"
     for name in (
+        "_conj",
         "_reshape_alias",
         "_unsafe_view",
         "alias",
@@ -29,7 +30,7 @@ VIEWS = frozenset(
         "view_as_complex",
     )
 )
-"""Operators that move no data: their result is another shape over the same memory."""
+"""Operators that move no data: their result is another view of the same memory."""
 
 _KINDS_BY_NAME = {
     "add": "add sub rsub neg",

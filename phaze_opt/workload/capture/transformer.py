@@ -24,6 +24,8 @@ from phaze_opt.workload.capture.tensor_parallel import (
 from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.graph import Layer, WorkloadVariant
 
+_NORM_EPSILON = 1e-5
+
 
 def _dropout(x: Tensor, probability: float) -> Tensor:
     """Drop elements; there is no operator where the probability is zero."""
@@ -33,19 +35,25 @@ def _dropout(x: Tensor, probability: float) -> Tensor:
 class RmsNorm(nn.Module):
     """Root-mean-square normalisation along the last dimension."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, *, fused: bool) -> None:
         super().__init__()
+        self.fused = fused
         self.weight = parameter(size)
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise and scale."""
-        return kernels.rms_norm(x, self.weight)[0]
+        if self.fused:
+            return kernels.rms_norm(x, self.weight)[0]
+        # As PyTorch's composite rms_norm: statistics and normalised values in fp32.
+        wide = x.float()
+        scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + _NORM_EPSILON)
+        return (wide * scale).type_as(x) * self.weight
 
 
 def _norm(config: TransformerConfig, size: int) -> nn.Module:
     """Return the normalisation of a transformer, along the last dimension."""
     if config.norm == "rms_norm":
-        return RmsNorm(size)
+        return RmsNorm(size, fused=config.kernels == "fused")
     return nn.LayerNorm(size, device="meta", dtype=DTYPE)
 
 
@@ -69,14 +77,18 @@ class Attention(nn.Module):
         self.heads = config.heads // group.width
         self.kv_heads = config.key_value_heads // group.width
         kv = config.key_value_heads * config.head_size
-        outputs: tuple[int, ...] = (config.hidden, kv, kv)
+        context = config.heads * config.head_size
+        outputs: tuple[int, ...] = (context, kv, kv)
         if config.positions != "rotary":
             outputs = (sum(outputs),)
         else:
-            table = torch.empty((config.sequence, config.head_size), device="meta")
-            self.register_buffer("table", table)
+            # Sine and cosine of every pair, as two numbers or as a complex one.
+            shape, dtype = (config.sequence, config.head_size), torch.float32
+            if config.kernels == "framework":
+                shape, dtype = (config.sequence, config.head_size // 2), torch.complex64
+            self.register_buffer("table", torch.empty(shape, dtype=dtype, device="meta"))
         self.query_key_value = ColumnParallelLinear(config.hidden, outputs, config.bias, group)
-        self.projection = RowParallelLinear(config.hidden, config.hidden, config.bias, group)
+        self.projection = RowParallelLinear(context, config.hidden, config.bias, group)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the projected context."""
@@ -94,6 +106,9 @@ class Attention(nn.Module):
         size, projected = self.config.head_size, self.query_key_value(x)
         if len(projected) == 3:
             query, key, value = (y.view(*y.shape[:2], -1, size) for y in projected)
+            if self.config.kernels == "framework":
+                query, key = (self._rotate(y) for y in (query, key))
+                return query, self._share(key), self._share(value)
             query, key = (kernels.rotary(y, self.table, False) for y in (query, key))
             return query, key, value
         (joint,) = projected
@@ -115,13 +130,23 @@ class Attention(nn.Module):
         context = torch.bmm(probabilities, value)
         return context.transpose(0, 1).reshape(rows, batch, self.heads, size)
 
+    def _rotate(self, x: Tensor) -> Tensor:
+        """Rotate pairs as complex numbers in fp32 (Llama's reference code)."""
+        pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+        turned = torch.view_as_real(pairs * self.table.view(x.shape[0], 1, 1, -1))
+        return turned.flatten(3).type_as(x)
+
+    def _share(self, x: Tensor) -> Tensor:
+        """Copy shared heads, ``(sequence, batch, heads, head size)``, for every query head."""
+        rows, batch, heads, size = x.shape
+        if heads == self.heads:
+            return x
+        shape = (rows, batch, heads, self.heads // heads, size)
+        return x.unsqueeze(3).expand(shape).reshape(rows, batch, self.heads, size)
+
     def _per_head(self, x: Tensor) -> Tensor:
         """Bring heads first, ``(batch · heads, sequence, head size)``; repeat shared heads."""
-        rows, batch, heads, size = x.shape
-        if heads < self.heads:
-            shape = (rows, batch, heads, self.heads // heads, size)
-            x = x.unsqueeze(3).expand(shape).reshape(rows, batch, self.heads, size)
-        return x.flatten(1, 2).transpose(0, 1)
+        return self._share(x).flatten(1, 2).transpose(0, 1)
 
 
 class FeedForward(nn.Module):

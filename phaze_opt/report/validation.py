@@ -1,0 +1,235 @@
+"""How predictions compare with what was measured: tables for a terminal, and a page of plots."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from phaze_opt.errors import InputError, PhazeError
+from phaze_opt.report.layout import add_row, broken, grid, section, sentence
+from phaze_opt.units import format_bytes, format_seconds
+from phaze_opt.validation.measured import UnexpressedRow, ValidationRow, ValidationTable
+
+_SHOWN_PARTS: Mapping[str, tuple[str, ...]] = {
+    "compute": ("forward", "backward", "recompute", "gradient_accumulation"),
+    "collectives": ("tensor_collectives", "gradient_synchronisation", "parameter_gather"),
+    "transfers": ("transfer",),
+    "bubble": ("bubble",),
+    "optimizer": ("optimizer",),
+}
+"""What a row's time consists of, from the kinds of `ValidationRow.parts_s`."""
+
+_CASE_WIDTH = 30
+_REASON_WIDTH = 34
+_BAND = 0.1
+_PLOT_COLUMNS = 3
+_PANEL_PIXELS = 340
+
+
+def summary_table(tables: Sequence[ValidationTable]) -> RenderableType:
+    """Show one line per table: its rows, its errors, and what belongs to its measurement."""
+    shown = grid("table", "on", ">rows", ">mean", ">bias", ">worst", ">per call")
+    for table in tables:
+        per_call = f"{table.call_overhead_s * 1e6:.0f} µs" if table.call_overhead_s else ""
+        add_row(
+            shown,
+            table.name,
+            table.accelerator,
+            _row_count(table),
+            f"{table.mean_absolute_error:.1%}",
+            f"{table.bias:+.1%}",
+            f"{table.worst_error:+.1%}",
+            per_call,
+        )
+    note = (
+        "Relative errors of the prediction: the mean of their absolute values, their mean with "
+        "sign (negative where predictions are too fast or too small), and the worst. A number of "
+        "rows in brackets counts those that measure a set-up of their own."
+    )
+    return Group(shown, Text(), sentence(note))
+
+
+def row_tables(tables: Sequence[ValidationTable]) -> RenderableType:
+    """Show every row of every table, and what the time of a training run consists of."""
+    return Group(
+        *(
+            section(f"{table.name} on {table.accelerator}", _rows(table), f"Source: {table.source}")
+            for table in tables
+        )
+    )
+
+
+def unexpressed_table(rows: Sequence[UnexpressedRow]) -> RenderableType:
+    """Show the measured rows that the model cannot express, and why."""
+    shown = grid("table", "row", "why it is left out")
+    for row in rows:
+        add_row(shown, row.table, broken(row.case, _CASE_WIDTH), broken(row.reason, _REASON_WIDTH))
+    return section(f"Measured, but not expressed: {len(rows)} rows", shown)
+
+
+def validation_to_builtins(table: ValidationTable) -> dict[str, Any]:
+    """Return one table as the plain data that ``validate --json`` prints."""
+    return {
+        "table": table.name,
+        "accelerator": table.accelerator,
+        "call_overhead_s": table.call_overhead_s,
+        "mean_absolute_error": table.mean_absolute_error,
+        "bias": table.bias,
+        "worst_error": table.worst_error,
+        "independent_rows": table.independent_rows,
+        "source": table.source,
+        "unit": table.unit,
+        "rows": [
+            {
+                "case": row.case,
+                "measured": row.measured,
+                "predicted": row.predicted,
+                "error": row.error,
+                "assumed": row.assumed,
+                "trust": row.trust,
+                "source": row.source or table.source,
+                "independent": row.independent,
+                "repeats": row.repeats or None,
+                "parts_s": dict(row.parts_s),
+            }
+            for row in table.rows
+        ],
+        "unexpressed": [],
+    }
+
+
+def unexpressed_to_builtins(name: str, rows: Sequence[UnexpressedRow]) -> dict[str, Any]:
+    """Return the rows of a publication that are not expressed, with the keys of a table."""
+    return {
+        "table": name,
+        "accelerator": None,
+        "call_overhead_s": None,
+        "mean_absolute_error": None,
+        "bias": None,
+        "worst_error": None,
+        "independent_rows": 0,
+        "source": None,
+        "unit": None,
+        "rows": [],
+        "unexpressed": [{"case": row.case, "reason": row.reason} for row in rows],
+    }
+
+
+def write_plot(tables: Sequence[ValidationTable], path: Path) -> None:
+    """Write a page with a panel per table, predicted against measured on logarithmic axes.
+
+    Each panel has the line of equality and a band of ±10 %. The page holds all that it shows and
+    loads nothing.
+
+    Raises
+    ------
+    InputError
+        If the file does not end in ``.html``, or there is nothing to plot.
+    PhazeError
+        If the file cannot be written.
+    """
+    if path.suffix != ".html":
+        raise InputError(f"The plot is {str(path)!r}, but it must end in .html.")
+    if not tables:
+        raise InputError("There is nothing to plot: the group has no measured table.")
+    from plotly.graph_objects import Figure, Scatter
+    from plotly.subplots import make_subplots
+
+    panel_rows = -(-len(tables) // _PLOT_COLUMNS)
+    figure: Figure = make_subplots(
+        rows=panel_rows,
+        cols=_PLOT_COLUMNS,
+        subplot_titles=[
+            f"{table.name} on {table.accelerator}<br>"
+            f"<sup>mean {table.mean_absolute_error:.1%}, bias {table.bias:+.1%}</sup>"
+            for table in tables
+        ],
+        vertical_spacing=0.4 / panel_rows / max(1.0, math.log2(panel_rows + 1)),
+    )
+    for index, table in enumerate(tables):
+        place = {"row": index // _PLOT_COLUMNS + 1, "col": index % _PLOT_COLUMNS + 1}
+        values = [value for row in table.rows for value in (row.measured, row.predicted)]
+        ends = [min(values) / 1.5, max(values) * 1.5]
+        for factor, dash in ((1.0, "solid"), (1.0 + _BAND, "dot"), (1.0 - _BAND, "dot")):
+            line = Scatter(
+                x=ends,
+                y=[factor * end for end in ends],
+                mode="lines",
+                line={"color": "grey", "width": 1, "dash": dash},
+                hoverinfo="skip",
+            )
+            figure.add_trace(line, **place)
+        points = Scatter(
+            x=[row.measured for row in table.rows],
+            y=[row.predicted for row in table.rows],
+            mode="markers",
+            marker={
+                "size": 6,
+                "color": "#1f77b4",
+                "symbol": ["circle" if row.independent else "circle-open" for row in table.rows],
+            },
+            text=[f"{row.case}: {row.error:+.1%}" for row in table.rows],
+            hovertemplate="%{text}<extra></extra>",
+        )
+        figure.add_trace(points, **place)
+        figure.update_xaxes(type="log", title=f"measured [{table.unit}]", **place)
+        figure.update_yaxes(type="log", title=f"predicted [{table.unit}]", **place)
+    figure.update_layout(
+        title="phaze-opt: predicted against measured (lines: equal, and ±10 %)",
+        showlegend=False,
+        height=_PANEL_PIXELS * panel_rows + 120,
+        template="plotly_white",
+    )
+    try:
+        figure.write_html(path, include_plotlyjs=True, include_mathjax=False)
+    except OSError as error:
+        raise PhazeError(f"The plot cannot be written to {path}: {error.strerror}.") from None
+
+
+def _row_count(table: ValidationTable) -> str:
+    """Count the rows; where some measure a set-up again, also the independent ones."""
+    count = len(table.rows)
+    return str(count) if table.independent_rows == count else f"{count} ({table.independent_rows})"
+
+
+def _rows(table: ValidationTable) -> Table:
+    """Show the rows of one table; percentages of the predicted time beside training runs."""
+    write = format_seconds if table.unit == "s" else format_bytes
+    parts = tuple(_SHOWN_PARTS) if any(row.parts_s for row in table.rows) else ()
+    headers = ("comp", "coll", "tran", "bubb", "opt") if parts else ()
+    shown = grid(
+        "case", ">measured", ">predicted", ">error", *(f">{name}" for name in headers), gap=1
+    )
+    for row in table.rows:
+        shares = [_share(row, part) for part in parts]
+        case = "; ".join(
+            words
+            for words in (
+                row.case,
+                f"assumed: {row.assumed}" if row.assumed else "",
+                f"repeats {row.repeats}" if row.repeats else "",
+                f"trust {row.trust}" if row.trust not in ("", "high") else "",
+            )
+            if words
+        )
+        add_row(
+            shown,
+            broken(case, _CASE_WIDTH),
+            write(row.measured),
+            write(row.predicted),
+            f"{row.error:+.1%}",
+            *shares,
+        )
+    return shown
+
+
+def _share(row: ValidationRow, part: str) -> str:
+    """Return a part's share of the predicted time."""
+    seconds = sum(row.parts_s.get(kind, 0.0) for kind in _SHOWN_PARTS[part])
+    return f"{seconds / row.predicted:.0%}"

@@ -1,0 +1,45 @@
+"""The groups of measured tables, and the functions that predict them.
+
+A module with tables of its own is plugged in by adding its function to the tuple of its group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from phaze_opt.validation.attention import validate_attention
+from phaze_opt.validation.collectives import validate_collectives
+from phaze_opt.validation.measured import UnexpressedRow, ValidationTable, unexpressed_rows
+from phaze_opt.validation.memory import validate_block_memory
+from phaze_opt.validation.operators import validate_single_operators
+from phaze_opt.validation.products import validate_products
+from phaze_opt.validation.runs import validate_run_memory, validate_run_times
+
+Group = Literal["operators", "attention", "collectives", "training", "memory"]
+GROUPS: tuple[Group, ...] = get_args(Group)
+
+PREDICTORS: Mapping[Group, tuple[Callable[[], list[ValidationTable]], ...]] = {
+    "operators": (validate_products, validate_single_operators),
+    "attention": (validate_attention,),
+    "collectives": (validate_collectives,),
+    "training": (validate_run_times,),
+    "memory": (validate_block_memory, validate_run_memory),
+}
+"""What predicts the tables of each group, in the order in which they are shown."""
+
+
+@dataclass(frozen=True)
+class Validation:
+    """One group: what could be predicted, and which rows could not."""
+
+    group: Group
+    tables: tuple[ValidationTable, ...]
+    unexpressed: tuple[UnexpressedRow, ...]
+
+
+def validate(group: Group) -> Validation:
+    """Predict every measured row of a group."""
+    tables = tuple(table for predict in PREDICTORS[group] for table in predict())
+    return Validation(group, tables, tuple(unexpressed_rows(group)))

@@ -1,0 +1,217 @@
+"""Predicted against measured training runs: time per batch, and memory of the fullest device.
+
+A run is evaluated as it was: the same model, degrees, batch, recompute and overlap. A source that
+does not state the microbatch or the chunks of an interleaved pipeline leaves several; the fastest
+that fit are taken, and the row says which. A run that fitted its devices but not the predicted
+memory is evaluated as if they held it; the row says that too.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, cast
+
+from phaze_opt.codec import data_rows
+from phaze_opt.costed_point import CostedPoint, Point, cost_point
+from phaze_opt.evaluation import Evaluation, place_point
+from phaze_opt.errors import InputError
+from phaze_opt.explanation.binding import bind_pass
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.layer_passes import LayerPasses
+from phaze_opt.network.cluster import load_cluster
+from phaze_opt.scheduling.schedule_problem import Schedule
+from phaze_opt.training import OptimizerName, Overlap, Recompute, Training
+from phaze_opt.units import format_bytes
+from phaze_opt.validation.measured import ValidationRow, ValidationTable
+from phaze_opt.workload.fusion import FusionMode
+from phaze_opt.workload.zoo import load_workload
+
+_MEASURED = ("measured_s", "measured_memory_bytes")
+_NOT_OPTIONS = ("table", "case", "trust", "repeats", "source", *_MEASURED)
+"""Columns that say something of the measurement, not of how the model ran."""
+_SEVERAL = {"microbatch": "microbatches", "interleave": "interleave"}
+"""Options that a source may leave open, and the column that lists their values."""
+_FUSION: Mapping[str, FusionMode] = {"eager": "none"}
+"""How operators are fused where it is not what the chip does by default."""
+_ROOMY_BYTES = 2.0**50
+"""Memory that holds every published run on one device."""
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A run as it was evaluated: its point, what came out, and which options were assumed."""
+
+    costed: CostedPoint
+    evaluation: Evaluation
+    assumed: str
+
+    @property
+    def time_s(self) -> float:
+        """Time per batch of a run that fits."""
+        assert self.evaluation.time_per_batch_s is not None
+        return self.evaluation.time_per_batch_s
+
+    @property
+    def memory_bytes(self) -> float:
+        """What the fullest device of a run that fits holds."""
+        assert self.evaluation.placement is not None
+        stages = self.evaluation.placement.stages
+        return float(max(stage.memory_bytes.total for stage in stages))
+
+    @property
+    def parts_s(self) -> dict[str, float]:
+        """Time per batch by kind, exposed tensor-parallel collectives apart from the compute."""
+        placement = self.evaluation.placement
+        assert placement is not None
+        cost = self.costed.costs[placement.tensor]
+        distinct = dict(cost.variant.nodes)
+        busiest = max(placement.stages, key=lambda stage: stage.load_s)
+        held = [distinct[name] for name in busiest.layers]
+        parts_s = dict(placement.time_breakdown_s)
+        parts_s["tensor_collectives"] = 0.0
+        for kind in ("forward", "backward", "recompute"):
+            once_s = [self._collectives_s(own, kind) for own in cost.passes]
+            collectives_s = placement.microbatches * sum(once_s[index] for index in held)
+            parts_s[kind] -= collectives_s
+            parts_s["tensor_collectives"] += collectives_s
+        return parts_s
+
+    def _collectives_s(self, passes: LayerPasses, kind: str) -> float:
+        """Exposed collectives of one pass of a layer."""
+        one = getattr(passes, kind)
+        return 0.0 if one is None else bind_pass(one, self.costed.point.accelerator).collectives_s
+
+
+def validate_run_times() -> list[ValidationTable]:
+    """Predict the time per batch of every measured training run.
+
+    Returns
+    -------
+    tables
+        One per publication and accelerator, in the order of the data.
+    """
+    return _tables("measured_s", "", "s", lambda run: run.time_s)
+
+
+def validate_run_memory() -> list[ValidationTable]:
+    """Predict what the fullest device holds in runs that publish it."""
+    return _tables("measured_memory_bytes", " memory", "B", lambda run: run.memory_bytes)
+
+
+def _tables(
+    column: str, suffix: str, unit: Literal["s", "B"], predicted: Callable[[_Run], float]
+) -> list[ValidationTable]:
+    """Evaluate the runs for which a column holds a measured value."""
+    grouped: dict[tuple[str, str], list[dict[str, str]]] = {}
+    for row in data_rows("validation", "training.csv"):
+        if row[column]:
+            grouped.setdefault((row["table"], row["accelerator"]), []).append(row)
+    tables = []
+    for (name, accelerator), members in grouped.items():
+        rows = []
+        for row in members:
+            run = _run({key: value for key, value in row.items() if key not in _NOT_OPTIONS})
+            rows.append(
+                ValidationRow(
+                    case=row["case"],
+                    measured=float(row[column]),
+                    predicted=predicted(run),
+                    assumed=run.assumed,
+                    trust=row["trust"],
+                    source=row["source"],
+                    repeats=row["repeats"],
+                    parts_s=run.parts_s if unit == "s" else {},
+                )
+            )
+        source = members[0]["source"]
+        tables.append(ValidationTable(name + suffix, accelerator, 0.0, source, tuple(rows), unit))
+    return tables
+
+
+def _run(options: dict[str, str]) -> _Run:
+    """Evaluate one measured run at the fastest of the options that its source leaves open."""
+    return _evaluated(tuple(options.items()))
+
+
+@functools.cache
+def _evaluated(items: tuple[tuple[str, str], ...]) -> _Run:
+    """Evaluate a run once, for its time and for its memory."""
+    options = dict(items)
+    tried = list(_as_it_may_have_run(options))
+    assumed = []
+    if not any(evaluation.feasible for _, evaluation in tried):
+        roomy = [_as_if_it_fitted(costed) for costed, _ in tried]
+        tried = [pair for pair, _ in roomy]
+        assumed.append(min(words for _, words in roomy))
+    fitting = [(costed, evaluation) for costed, evaluation in tried if evaluation.feasible]
+    costed, evaluation = min(fitting, key=lambda pair: pair[1].time_per_batch_s or 0.0)
+    assumed += [
+        f"{name} {getattr(costed.point.training, name)}"
+        for name, column in _SEVERAL.items()
+        if len(options[column].split()) > 1
+    ]
+    return _Run(costed, evaluation, ", ".join(assumed))
+
+
+def _as_if_it_fitted(costed: CostedPoint) -> tuple[tuple[CostedPoint, Evaluation], str]:
+    """Evaluate a run on devices that hold it, and say how much more that is than they have."""
+    problem = costed.problem
+    roomy = replace(costed, problem=replace(problem, hbm_usable_bytes=_ROOMY_BYTES))
+    run = _Run(roomy, place_point(roomy), "")
+    needed, held = format_bytes(run.memory_bytes), format_bytes(problem.hbm_usable_bytes)
+    return (roomy, run.evaluation), f"that {needed} fit the {held} of a device"
+
+
+def _as_it_may_have_run(options: dict[str, str]) -> Iterator[tuple[CostedPoint, Evaluation]]:
+    """Evaluate one measured run at every microbatch and interleaving that it may have had."""
+    degrees = int(options["pipeline"]), int(options["data"]), int(options["tensor"])
+    microbatches = tuple(int(size) for size in options["microbatches"].split())
+    sequence_parallel = options["sequence_parallel"] == "true"
+    chip = _with_kernel(load_accelerator(options["accelerator"]), options["attention_kernel"])
+    cluster = load_cluster(options["cluster"], degrees[0] * degrees[1] * degrees[2])
+    workload = load_workload(
+        options["model"],
+        tensor_parallel=(degrees[2],),
+        microbatch=microbatches,
+        sequence_parallel=sequence_parallel,
+    )
+    schedules: dict[str, Schedule] = {}
+    chunks = (int(count) for count in options["interleave"].split())
+    for interleave, microbatch in itertools.product(chunks, microbatches):
+        training = Training(
+            global_batch=int(options["global_batch"]),
+            microbatch=microbatch,
+            recompute=cast(Recompute, options["recompute"]),
+            optimizer=cast(OptimizerName, options["optimizer"]),
+            sequence_parallel=sequence_parallel,
+            zero=int(options["zero"]),
+            pipeline_schedule="interleaved" if interleave > 1 else "1f1b",
+            interleave=interleave,
+            overlap=cast(Overlap, options["overlap"]),
+            gather_copies=options["gather_copies"] == "true",
+        )
+        fusion = _FUSION.get(options["execution"])
+        costed = cost_point(Point(workload, chip, cluster, training, degrees, fusion), schedules)
+        yield costed, place_point(costed)
+
+
+def _with_kernel(chip: Accelerator, kernel: str) -> Accelerator:
+    """Return the chip as the attention kernel of a run uses it.
+
+    Parameters
+    ----------
+    chip
+        Calibrated for kernels of its own generation.
+    kernel
+        Empty for such a kernel; ``synchronous`` for one of the generation of the A100
+        (FlashAttention-2), in which products and softmax take turns.
+    """
+    if kernel not in ("", "synchronous"):
+        raise InputError(f"attention_kernel is {kernel!r}, but it must be empty or synchronous.")
+    if kernel == "":
+        return chip
+    return replace(chip, calibration=replace(chip.calibration, attention_overlap=0.0))

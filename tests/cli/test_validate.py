@@ -1,0 +1,60 @@
+"""``phaze-opt validate``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cli.conftest import Phaze
+
+KEYS = {
+    *("table", "accelerator", "call_overhead_s", "mean_absolute_error", "bias", "worst_error"),
+    *("independent_rows", "source", "unit", "rows", "unexpressed"),
+}
+ROW_KEYS = {
+    *("case", "measured", "predicted", "error", "assumed", "trust", "source", "independent"),
+    *("repeats", "parts_s"),
+}
+
+
+def test_measured_rows_are_shown(phaze: Phaze) -> None:
+    """The summary and, on request, every row are printed."""
+    tables = phaze("validate", "operators", "--json").json
+    assert {("gemm", "a100-80"), ("softmax", "mi210")} <= {
+        (table["table"], table["accelerator"]) for table in tables
+    }
+    assert "gemm 8192×64×64" in phaze("validate", "operators", "--rows").out
+    assert "gemm 8192×64×64" not in phaze("validate", "operators").out
+
+
+def test_the_keys_of_json_are_stable(phaze: Phaze) -> None:
+    """Every table and row has all keys, also a table of which nothing is expressed."""
+    tables = phaze("validate", "training", "--json").json
+    assert all(table.keys() == KEYS for table in tables)
+    assert all(row.keys() == ROW_KEYS for table in tables for row in table["rows"])
+    by_name = {table["table"]: table for table in tables}
+    assert len(by_name["megatron-bridge"]["unexpressed"]) == 127
+    assert by_name["megatron-bridge"]["mean_absolute_error"] is None
+    assert by_name["torchtitan"]["rows"] and by_name["torchtitan"]["unexpressed"]
+
+
+def test_rows_left_out_are_listed_with_the_reason(phaze: Phaze) -> None:
+    """On request each has a line; otherwise a note counts them."""
+    ran = phaze("validate", "training")
+    assert "cannot be expressed" in ran.err and "products in fp8" not in ran.out
+    assert "products in fp8" in phaze("validate", "training", "--rows").out
+
+
+def test_a_group_without_tables_is_empty(phaze: Phaze) -> None:
+    """It prints an empty list, and has nothing to plot."""
+    from phaze_opt.validation.registry import GROUPS, PREDICTORS
+
+    for group in (name for name in GROUPS if not PREDICTORS[name]):
+        assert phaze("validate", group, "--json").json == []
+        assert phaze("validate", group, "--plot", "plot.html").code == 2
+
+
+def test_a_plot_is_written(phaze: Phaze) -> None:
+    """The file is named on standard error."""
+    ran = phaze("validate", "operators", "--plot", "plot.html")
+    assert ran.code == 0 and "plot.html" in ran.err
+    assert Path("plot.html").stat().st_size > 100_000

@@ -1,0 +1,136 @@
+"""What is measured is all there: predicted or listed, with a source and a provenance."""
+
+from __future__ import annotations
+
+import csv
+import tomllib
+from collections import Counter
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from phaze_opt.training import OPTIMIZERS
+from phaze_opt.validation.measured import (
+    UnexpressedRow,
+    ValidationRow,
+    ValidationTable,
+    unexpressed_rows,
+)
+from phaze_opt.validation.registry import GROUPS, PREDICTORS, validate
+from phaze_opt.workload.zoo import load_workload
+
+DATA = Path(str(resources.files("phaze_opt"))) / "validation" / "data"
+TABLES = sorted(DATA.glob("*.csv"))
+PUBLISHED = {
+    "korthikanti": 4,
+    "narayanan": 5,
+    "torchtitan": 12,
+    "maxtext": 16,
+    "tpu-recipes": 5,
+    "misc": 14,
+    "megatron-bridge": 127,
+    "mlperf": 23,
+}
+"""Rows of the tables of training runs as they were collected."""
+
+
+def rows_of(name: str) -> list[dict[str, str]]:
+    """Read one data file."""
+    return list(csv.DictReader((DATA / name).read_text("utf-8").splitlines()))
+
+
+def test_every_group_has_a_tuple_of_functions() -> None:
+    """The registry is where other modules plug their tables in."""
+    assert set(PREDICTORS) == set(GROUPS)
+    assert {"operators", "attention", "collectives", "training", "memory"} == set(GROUPS)
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
+def test_every_data_file_says_who_measured_when_and_with_what(path: Path) -> None:
+    """A provenance file stands beside each, for the file or for each table in it."""
+    provenance = tomllib.loads(path.with_suffix(".toml").read_text("utf-8"))
+    tables = {row["table"] for row in rows_of(path.name) if "table" in row}
+    several = tables and tables <= provenance.keys()
+    for part in [provenance[name] for name in tables] if several else [provenance]:
+        for key in ("measured_by", "measured_when", "measured_with", "licence"):
+            assert part[key]
+
+
+def test_the_provenance_counts_the_rows_of_every_table() -> None:
+    """Neither a row that is expressed nor one that is not can be lost."""
+    for name in ("training.csv", "unexpressed.csv"):
+        provenance = tomllib.loads((DATA / name).with_suffix(".toml").read_text("utf-8"))
+        counted = Counter(row["table"] for row in rows_of(name))
+        assert {table: part["rows"] for table, part in provenance.items()} == counted
+
+
+def test_every_published_row_is_expressed_or_listed() -> None:
+    """Every collected row of training is predicted or has a reason."""
+    found = Counter(row["table"] for row in rows_of("training.csv"))
+    found += Counter(row["table"] for row in rows_of("unexpressed.csv"))
+    assert found == PUBLISHED
+
+
+def test_every_row_left_out_has_a_reason_and_a_name_of_its_own() -> None:
+    """Nothing is left out silently."""
+    rows = [row for group in GROUPS for row in unexpressed_rows(group)]
+    assert len(rows) == len(rows_of("unexpressed.csv"))
+    assert all(row.reason for row in rows)
+    assert len({(row.table, row.case) for row in rows}) == len(rows)
+
+
+def test_options_of_training_runs_are_known_words() -> None:
+    """Rows of 2021 and 2022 overlap nothing, and only asynchronous tensor parallelism has all."""
+    for row in rows_of("training.csv"):
+        assert row["execution"] in ("eager", "fused", "compiled")
+        assert row["optimizer"] in OPTIMIZERS
+        assert row["trust"].partition(":")[0] in ("high", "medium", "low")
+        assert row["source"]
+        old = row["table"] in ("korthikanti", "narayanan")
+        stated = "all" if "asynchronous" in row["case"] else "data"
+        assert row["overlap"] == ("none" if old else stated)
+    cases = {row["case"] for row in rows_of("training.csv")}
+    assert all(row["repeats"] in {"", *cases} for row in rows_of("training.csv"))
+
+
+@pytest.mark.parametrize(
+    ("shape", "parameters"),
+    [
+        ("layers=96,hidden=12288,heads=96,sequence=2048,vocab=50304", 175e9),
+        ("layers=48,hidden=6144,heads=24,sequence=2048,vocab=32000", 22e9),
+        ("layers=32,hidden=4096,heads=32,kv_heads=8,ffn=14336", 8.03e9),
+        ("layers=105,hidden=20480,heads=128,sequence=2048,vocab=51200", 529.6e9),
+        ("layers=32,hidden=4096,heads=64,head_dim=128,ffn=28672", 15.8e9),
+        ("layers=128,hidden=16384,heads=256,head_dim=128,ffn=114688", 997e9),
+    ],
+)
+def test_shapes_have_the_parameters_of_the_models(shape: str, parameters: float) -> None:
+    """Shapes agree with the known totals to 1 %."""
+    models = {row["model"] for row in rows_of("training.csv") if shape in row["model"]}
+    assert models
+    for model in models:
+        assert load_workload(model).parameters == pytest.approx(parameters, rel=0.01)
+
+
+def test_bias_has_a_sign_and_repeated_rows_are_not_independent() -> None:
+    """Errors of opposite sign cancel in the bias only."""
+    rows = (
+        ValidationRow("new", 1.0, 1.1),
+        ValidationRow("old", 1.0, 0.9, repeats="new"),
+    )
+    table = ValidationTable("made up", "a100-80", 0.0, "nowhere", rows)
+    assert table.bias == pytest.approx(0.0)
+    assert table.mean_absolute_error == pytest.approx(0.1)
+    assert (len(table.rows), table.independent_rows) == (2, 1)
+
+
+def test_a_group_holds_its_tables_and_what_is_left_out() -> None:
+    """Memory has two tables and leaves nothing out."""
+    memory = validate("memory")
+    assert [table.unit for table in memory.tables] == ["B", "B"]
+    assert memory.unexpressed == ()
+    left_out = unexpressed_rows("training")
+    assert (
+        UnexpressedRow("torchtitan", "8B fp8 on 128, sequence 8192", "products in fp8") in left_out
+    )
