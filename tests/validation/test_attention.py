@@ -7,7 +7,8 @@ import pytest
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.validation.attention import measured_attention, validate_attention
-from phaze_opt.validation.measured import ValidationTable, _with_kernel
+from phaze_opt.validation.measured import ValidationTable
+from phaze_opt.validation.runs import _with_kernel
 
 TABLES = {table.accelerator: table for table in validate_attention()}
 
