@@ -1,1 +1,22 @@
-"""The command line, installed as ``phaze_opt.cli``."""
+"""The command ``phaze-opt``, installed as the package ``phaze_opt.cli``.
+
+Takes the arguments of a terminal; gives results on stdout, notes on stderr and an exit code. There
+is one file per noun. Commands import the rooms that they use when they run, so that ``--help`` is
+quick.
+
+Modules
+-------
+``main``         the command, and errors as one sentence and an exit code
+``output``       options that commands share; JSON, tables and notes
+``point``        ``evaluate`` and ``explain``, with the options that name one point
+``estimate``     ``estimate gemm`` and ``estimate vector``
+``schedule``     ``schedule``
+``place``        ``place``
+``validate``     ``validate``
+``study``        ``study create``, ``run``, ``show``, …; ``progress`` shows a run
+``spec``         ``spec check``
+``dashboard``    ``dashboard``
+``accelerator``  ``accelerator ls``, ``show``, ``compare``
+``cluster``      ``cluster ls``, ``show``, ``collective``
+``workload``     ``workload ls``, ``show``, ``capture``
+"""

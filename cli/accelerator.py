@@ -32,24 +32,22 @@ def list_all(as_json: JsonOption = False) -> None:
     """
     from phaze_opt.hardware.presets import accelerator_presets
 
-    rows = []
-    for name, preset in accelerator_presets().items():
-        chip = preset.accelerator
-        tensor, vector = (
-            f"{chip.num_tc} TC {chip.pe_x}×{chip.pe_y}",
-            f"{chip.num_vc} VC {chip.pe_vc}",
-        )
-        cores = {"cores": f"{tensor}, {vector}"} if as_json else {"TC": tensor, "VC": vector}
-        rows.append(
-            {
-                "name": name,
-                **cores,
-                "peak_tflops": round(chip.peak_flops_per_s / 1e12, 1),
-                "glb_mib": round(chip.glb_bytes / 2**20, 2),
-                "hbm_gib": round(chip.hbm_bytes / 2**30, 2),
-                "hbm_gb_per_s": round(chip.hbm_bytes_per_s / 1e9, 1),
-            }
-        )
+    chips = {name: preset.accelerator for name, preset in accelerator_presets().items()}
+    if as_json:
+        print_json([_summary(name, chip) for name, chip in chips.items()])
+        return
+    rows = [
+        {
+            "name": name,
+            "tensor cores": f"{chip.num_tc} × {chip.pe_x}×{chip.pe_y}",
+            "vector cores": f"{chip.num_vc} × {chip.pe_vc}",
+            "TFLOP/s": round(chip.peak_flops_per_s / 1e12, 1),
+            "GLB MiB": chip.glb_bytes / 2**20,
+            "HBM GiB": chip.hbm_bytes / 2**30,
+            "HBM GB/s": chip.hbm_bytes_per_s / 1e9,
+        }
+        for name, chip in chips.items()
+    ]
     print_rows(rows, as_json)
 
 
@@ -94,6 +92,18 @@ def compare(first: NameArgument, second: NameArgument, as_json: JsonOption = Fal
         rows = [{**row, "ratio": _ratio_words(row["ratio"])} for row in rows]
         rows = rows or [{"difference": "none"}]
     print_rows(rows, as_json)
+
+
+def _summary(name: str, chip: Accelerator) -> dict[str, Any]:
+    """Return an accelerator as ``accelerator ls --json`` prints it."""
+    return {
+        "name": name,
+        "cores": f"{chip.num_tc} TC {chip.pe_x}×{chip.pe_y}, {chip.num_vc} VC {chip.pe_vc}",
+        "peak_tflops": round(chip.peak_flops_per_s / 1e12, 1),
+        "glb_mib": round(chip.glb_bytes / 2**20, 2),
+        "hbm_gib": round(chip.hbm_bytes / 2**30, 2),
+        "hbm_gb_per_s": round(chip.hbm_bytes_per_s / 1e9, 1),
+    }
 
 
 def _provenance(preset: AcceleratorPreset, chip: Accelerator) -> dict[str, Any]:

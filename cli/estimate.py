@@ -83,8 +83,8 @@ def gemm(
         return estimate_gemm(shape, chip, options.cores, options.call_overhead_s)
 
     def one_row(row: Mapping[str, str]) -> SingleEstimate:
-        sizes = [_whole(row, column) for column in ("m", "n", "k")]
-        return one(Gemm(*sizes, batch=_whole(row, "batch", "1")))
+        m, n, k = (_whole(row, column) for column in ("m", "n", "k"))
+        return one(Gemm(m, n, k, batch=_whole(row, "batch", "1")))
 
     if options.csv_file is not None:
         _run_csv(options.csv_file, ("m", "n", "k"), one_row)

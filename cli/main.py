@@ -86,7 +86,7 @@ def run_with(arguments: list[str], *, debug: bool = False) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _INTERRUPTED
     except BrokenPipeError:
-        # Whoever read the output has left; Python must not try to flush it again.
+        # The reader of the pipe has ended; Python must not try to flush the output again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except _UsageError as error:
@@ -101,7 +101,7 @@ def run_with(arguments: list[str], *, debug: bool = False) -> int:
 
 
 def _fail(error: BaseException, sentence: str, exit_code: int, debug: bool) -> int:
-    """Say what went wrong, in one line that no terminal takes for a command."""
+    """Print the error as one line, with its traceback if asked, and return its exit code."""
     if debug:
         traceback.print_exception(error)
     print_error(sentence)

@@ -1,4 +1,4 @@
-"""What every command shares: options, JSON on stdout, notes on stderr."""
+"""Parts that commands share: options, JSON and tables on stdout, notes on stderr."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def read_assignments(pairs: Sequence[str] | None) -> dict[str, str]:
 
 
 def print_json(value: object) -> None:
-    """Print strict JSON: NaN and Infinity are refused, and what a terminal obeys is escaped."""
+    """Print strict JSON: NaN and Infinity are refused, control characters are escaped."""
     text = json.dumps(value, allow_nan=False, indent=2, ensure_ascii=False)
     print(printable_json(text))
 

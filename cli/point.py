@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from phaze_opt.costed_point import Placing, Point
     from phaze_opt.evaluation import Evaluation
     from phaze_opt.training import Training
-    from phaze_opt.workload.graph import Workload
+    from phaze_opt.workload.zoo import LoadWorkload
 
 _DEGREES = re.compile(r"([1-9][0-9]*)x([1-9][0-9]*)x([1-9][0-9]*)")
 
@@ -145,19 +145,12 @@ class PointOptions:
             overlap=self.overlap,
         )
 
-    def load_workload(
-        self, *, microbatch: int, sequence_parallel: bool, tensor: int | None
-    ) -> Workload:
-        """Capture the model at one width or at all, or read it from the cache."""
-        from phaze_opt.workload.zoo import load_workload, widths
+    @property
+    def load_workload(self) -> LoadWorkload:
+        """A function that loads the model under other options."""
+        from phaze_opt.workload.zoo import model_loader
 
-        return load_workload(
-            self.model,
-            tensor_parallel=widths(self.model) if tensor is None else (tensor,),
-            microbatch=(microbatch,),
-            sequence_parallel=sequence_parallel,
-            sequence=self.sequence,
-        )
+        return model_loader(self.model, self.sequence)
 
 
 @takes(PointOptions)

@@ -63,7 +63,7 @@ def run(
         phaze-opt study run quickstart --trials 300 --workers 2
     """
     from phaze_opt.report.dashboard import save_note
-    from phaze_opt.search.results import run_command
+    from phaze_opt.search.results import next_command
 
     from .progress import run_progress
 
@@ -73,7 +73,7 @@ def run(
     save_note(study)
     print(outcome)
     if outcome.is_stopped:
-        say(f"Stopped; '{run_command(name, outcome.total, study.resolved)}' goes on from here.")
+        say(f"Stopped; '{next_command(name, outcome.total, study.resolved)}' goes on from here.")
     if outcome.exit_code is not None:
         raise typer.Exit(outcome.exit_code)
     if outcome.failures:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from .output import JsonOption, print_json, print_table
+from .output import JsonOption, print_json, print_rows, print_table
 
 if TYPE_CHECKING:
     from phaze_opt.validation.measured import ValidationTable
@@ -32,19 +32,12 @@ def validate(
     }
     chosen = [tables] if tables else list(predict)
     found = [table for name in chosen for table in predict[name]()]
-    _show(found, rows, as_json)
-
-
-def _show(tables: list[ValidationTable], rows: bool, as_json: bool) -> None:
-    """Print tables, as data or for a person."""
     if as_json:
-        print_json([_plain(table) for table in tables])
+        print_json([_plain(table) for table in found])
         return
-    from phaze_opt.report.tables import rows_table
-
-    print_table(rows_table([_summary(table) for table in tables]))
-    if rows:
-        print_table(rows_table([line for table in tables for line in _lines(table)]))
+    print_rows([_summary(table) for table in found], as_json)
+    for table in found if rows else ():
+        _print_lines(table)
 
 
 def _plain(table: ValidationTable) -> dict[str, Any]:
@@ -81,14 +74,15 @@ def _summary(table: ValidationTable) -> dict[str, Any]:
     }
 
 
-def _lines(table: ValidationTable) -> list[dict[str, Any]]:
-    """Return one line per measured row."""
+def _print_lines(table: ValidationTable) -> None:
+    """Print one line per measured row of a table."""
+    from phaze_opt.report.layout import section
+    from phaze_opt.report.tables import rows_table
     from phaze_opt.units import format_bytes, format_seconds
 
     write = format_seconds if table.unit == "s" else format_bytes
-    return [
+    lines = [
         {
-            "accelerator": table.accelerator,
             "case": row.case,
             "measured": write(row.measured),
             "predicted": write(row.predicted),
@@ -96,3 +90,4 @@ def _lines(table: ValidationTable) -> list[dict[str, Any]]:
         }
         for row in table.rows
     ]
+    print_table(section(f"{table.name}, {table.accelerator}", rows_table(lines)))

@@ -10,60 +10,78 @@ heavy.
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from phaze_opt.errors import (
+        ConflictError,
+        InfeasibleError,
+        InputError,
+        NotFoundError,
+        PhazeError,
+    )
     from phaze_opt.evaluation import Evaluation, evaluate
+    from phaze_opt.explanation.explain import explain
     from phaze_opt.hardware.accelerator import Accelerator
-    from phaze_opt.network.cluster import Cluster
-    from phaze_opt.search.study import Study
+    from phaze_opt.hardware.presets import load_accelerator
+    from phaze_opt.network.cluster import Cluster, load_cluster
+    from phaze_opt.placement.placement_problem import Placement
+    from phaze_opt.search.space import Space
+    from phaze_opt.search.spec import StudySpec
+    from phaze_opt.search.study import Study, create_study, load_study
     from phaze_opt.training import Training
+    from phaze_opt.workload.capture.user_module import capture
     from phaze_opt.workload.zoo import load_workload
 
-_HOMES = {
-    "Accelerator": "phaze_opt.hardware.accelerator",
-    "Cluster": "phaze_opt.network.cluster",
-    "Evaluation": "phaze_opt.evaluation",
-    "Study": "phaze_opt.search.study",
-    "Training": "phaze_opt.training",
-    "evaluate": "phaze_opt.evaluation",
-    "load_workload": "phaze_opt.workload.zoo",
+_NAMES_BY_MODULE = {
+    "errors": ("ConflictError", "InfeasibleError", "InputError", "NotFoundError", "PhazeError"),
+    "evaluation": ("Evaluation", "evaluate"),
+    "explanation.explain": ("explain",),
+    "hardware.accelerator": ("Accelerator",),
+    "hardware.presets": ("load_accelerator",),
+    "network.cluster": ("Cluster", "load_cluster"),
+    "placement.placement_problem": ("Placement",),
+    "search.space": ("Space",),
+    "search.spec": ("StudySpec",),
+    "search.study": ("Study", "create_study", "load_study"),
+    "training": ("Training",),
+    "workload.capture.user_module": ("capture",),
+    "workload.zoo": ("load_workload",),
 }
+_MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
 __all__ = [
     "Accelerator",
     "Cluster",
+    "ConflictError",
     "Evaluation",
+    "InfeasibleError",
+    "InputError",
+    "NotFoundError",
+    "PhazeError",
+    "Placement",
+    "Space",
     "Study",
+    "StudySpec",
     "Training",
+    "capture",
+    "create_study",
     "evaluate",
+    "explain",
+    "load_accelerator",
+    "load_cluster",
+    "load_study",
     "load_workload",
 ]
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name from its room on first use."""
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:
     """List the public names."""
     return __all__
-
-
-class _Package(ModuleType):
-    """Keeps ``phaze_opt.evaluation`` the function.
-
-    Importing the module of the same name would bind the module over it.
-    """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name in _HOMES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -1,6 +1,7 @@
 """Errors that a person can act on, each with the exit code of the command line.
 
-An error message is one sentence: what was wrong, with which value, and what is allowed or next.
+An error message is one sentence that names the mistake, the value, and the allowed values or the
+next step.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class NotFoundError(PhazeError):
 
 
 class ConflictError(PhazeError):
-    """Something that exists already, or whose version or hash differs; exit code 4."""
+    """A thing that exists already, or has another version or hash; exit code 4."""
 
     exit_code = 4
 
@@ -42,9 +43,9 @@ class InfeasibleError(PhazeError):
     Parameters
     ----------
     message
-        What does not fit, and by how much.
+        Names the limit that is exceeded, and by how much.
     violation
-        By how much, relative to what is allowed (0.25: a quarter too much).
+        Relative excess over that limit (0.25: a quarter above it).
     """
 
     exit_code = 5
@@ -60,7 +61,7 @@ def unknown_name(what: str, name: object, allowed: Iterable[str]) -> InputError:
     Parameters
     ----------
     what
-        The noun that was being looked up, for example ``"preset"``.
+        The kind of name, for example ``"preset"``.
     name
         The value that was given.
     allowed

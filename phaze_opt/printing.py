@@ -1,4 +1,4 @@
-"""What is printed: text that no terminal takes for a command, and results that print as tables.
+"""Printing: text without control characters, and results that print as tables.
 
 ``print(result)`` shows the tables that the command line shows. The room `phaze_opt.report` makes
 them; it stands to the right of the results and imports them. A result therefore imports nothing

@@ -132,11 +132,12 @@ def data_parallel_bytes(
 def test_zero_3_and_interleaving_send_more() -> None:
     """Weights are gathered for every pass, and chunks hand over more often."""
     joules = {}
-    for name, options in {
+    runs: dict[str, dict[str, Any]] = {
         "plain": {},
         "zero 3": {"zero": 3},
         "interleaved": {"pipeline_schedule": "interleaved", "interleave": 2},
-    }.items():
+    }
+    for name, options in runs.items():
         training = Training(64, 1, optimizer="adam", **options)
         one = point(training, (2, 8, 1), "flat-4GiB")
         result = evaluate(one.workload, one.accelerator, one.cluster, training, (2, 8, 1))

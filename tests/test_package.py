@@ -1,15 +1,25 @@
 """The package as it is installed: what a wheel holds, and what importing it loads."""
 
+import re
 import shutil
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+
 import phaze_opt
 
 ROOT = Path(__file__).parents[1]
 HEAVY = ("torch", "ortools", "optuna", "pandas", "numba", "numpy", "sqlalchemy")
+TINY = "gpt:layers=2,hidden=64,heads=2,sequence=32,vocab=128"
+PUBLIC_NAMES = {
+    *("load_workload", "capture", "load_accelerator", "load_cluster"),
+    *("Accelerator", "Cluster", "Training", "evaluate", "Evaluation", "Placement", "explain"),
+    *("StudySpec", "Space", "create_study", "load_study", "Study"),
+    *("PhazeError", "InputError", "NotFoundError", "ConflictError", "InfeasibleError"),
+}
 
 
 def installed_paths() -> set[str]:
@@ -38,22 +48,101 @@ def test_a_wheel_holds_exactly_the_tree(tmp_path: Path) -> None:
     assert shipped == installed_paths()
 
 
+def run_program(program: str) -> str:
+    """Run a program in a new interpreter and return what it prints."""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
 def test_importing_the_package_loads_nothing_heavy() -> None:
     """The public names are there, and wait until they are used."""
     program = (
         "import sys, phaze_opt; dir(phaze_opt);"
+        f"print([name for name in {HEAVY!r} if name in sys.modules],"
+        "[name for name in sys.modules if name.startswith('phaze_opt.')])"
+    )
+    assert run_program(program) == "[] []"
+
+
+def test_a_name_loads_its_own_room_only() -> None:
+    """An error needs nothing, an evaluation neither torch nor a database."""
+    program = (
+        "import sys, phaze_opt as po; po.InputError;"
+        f"print([name for name in {HEAVY!r} if name in sys.modules]);"
+        "po.evaluate, po.explain, po.load_workload, po.load_accelerator, po.load_cluster;"
         f"print([name for name in {HEAVY!r} if name in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[]"
+    assert run_program(program) == "[]\n['numba', 'numpy']"
 
 
-def test_every_public_name_exists() -> None:
-    """What ``__all__`` promises can be imported."""
+def test_the_public_names_are_these() -> None:
+    """The list is kept on purpose; each name can be imported, and is the object of that name."""
+    assert set(phaze_opt.__all__) == PUBLIC_NAMES
+    assert dir(phaze_opt) == phaze_opt.__all__ == sorted(phaze_opt.__all__)
     for name in phaze_opt.__all__:
-        assert getattr(phaze_opt, name) is not None
+        assert getattr(phaze_opt, name).__name__ == name
+    with pytest.raises(AttributeError, match="no attribute 'evaluat'"):
+        getattr(phaze_opt, "evaluat")  # noqa: B009 - the name is wrong on purpose
+
+
+def test_modules_keep_their_names() -> None:
+    """Importing a module gives the module, whatever public name was used before or after it."""
+    program = (
+        "import phaze_opt as po; po.evaluate; po.explain; po.capture;"
+        "import phaze_opt.evaluation as m, phaze_opt.explanation as e;"
+        "import phaze_opt.workload.capture as c;"
+        "print(type(m).__name__, type(e).__name__, type(c).__name__, po.evaluate is m.evaluate,"
+        "type(po.explain).__name__, type(po.capture).__name__, type(po).__name__)"
+    )
+    assert run_program(program) == "module module module True function function module"
+
+
+def test_objects_have_one_line_and_tables() -> None:
+    """The repr of every noun is one line; printing it shows tables."""
+    workload = phaze_opt.load_workload(TINY, microbatch=(2,))
+    chip = phaze_opt.load_accelerator("tpuv4-lanes", hbm_gib=80)
+    cluster = phaze_opt.load_cluster("dgx-a100", devices=4)
+    training = phaze_opt.Training(global_batch=16, microbatch=2)
+    result = phaze_opt.evaluate(workload, chip, cluster, training)
+    small = phaze_opt.load_accelerator("tpuv4-lanes", hbm_bytes=200_000)
+    infeasible = phaze_opt.evaluate(workload, small, cluster, training)
+    explanation = phaze_opt.explain(workload, chip, cluster, training)
+    assert repr(chip).endswith("glb_bytes=134217728, hbm_bytes=85899345920)")
+    assert eval(repr(chip), {"Accelerator": phaze_opt.Accelerator}) == chip
+    assert eval(repr(training), {"Training": phaze_opt.Training}) == training
+    assert f"{result.throughput_samples_per_s:,.1f} samples/s" in repr(result)
+    assert repr(infeasible) == f"Evaluation(infeasible: {infeasible.reason})"
+    assert repr(result) in repr(explanation)
+    assert explanation.evaluation == result
+    for noun, word in (
+        (workload, "parameters"),
+        (chip, "num_tc"),
+        (cluster, "sustained"),
+        (result, "samples/s"),
+        (infeasible, "infeasible"),
+        (result.placement, "of which stash"),
+        (explanation, "It trains "),
+    ):
+        assert "\n" not in repr(noun)
+        assert len(str(noun).splitlines()) > 3 and word in str(noun)
+
+
+def test_the_example_of_the_readme_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The Python example of README.md runs as it stands, with one import."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    (example,) = [block for block in blocks if "import phaze_opt" in block]
+    assert example.count("import ") == 1
+    assert len([line for line in example.splitlines() if line]) <= 17
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PHAZE_STORAGE", raising=False)
+    exec(compile(example, "README.md", "exec"), {})
+    shown = capsys.readouterr().out
+    for words in ("samples/s", "Time of a batch", "It trains ", "trial ", "× tpuv4-lanes"):
+        assert words in shown
+    assert (tmp_path / "phaze.db").exists()
 
 
 def test_an_accelerator_needs_only_its_shape() -> None:

@@ -9,6 +9,8 @@ of operator has, and what the model predicts for measured rows:
 - `attention`: the overlap of products and softmax in fused attention;
 - `collectives`: one level of a network.
 
+`calibrate` puts them together, and `measured_files` reads their rows.
+
 This room stands left of all that knows of training runs: a constant comes from a table of operators
 or from a data sheet.
 """

@@ -4,7 +4,8 @@ The room takes an operator graph, accelerators and a cluster, and gives a `Graph
 of every resource and joules of every level, per operator. All from first principles; no number
 belongs to a model or an operator by name except the counted lane cycles.
 
-* ``estimate``: all operators of a graph; ``single``: one operator for ``phaze-opt estimate``.
+* ``estimate``: all operators of a graph; ``single``: one operator for ``phaze-opt estimate``,
+  which starts at the burst clock (``isolated``).
 * ``operator_table``: a graph as arrays; ``traffic``: bytes and joules of its operators.
 * ``tensor_core``: the fastest plan of matrix products, chosen from ``gemm_tilings`` (every tiling
   of one product), ``gemm_groups`` (a batch in groups) and ``gemm_traffic`` (HBM and L2 bytes).

@@ -1,1 +1,11 @@
-"""Why a point is as fast as it is, and what would change that."""
+"""Why a point is as fast as it is, and what would change that.
+
+Takes what `phaze_opt.evaluation.evaluate` takes and gives an `explain.Explanation`.
+
+- `binding`: the critical path of a pass, and the resource that binds each step of it.
+- `stage`: where the time of the busiest stage goes, what communication is hidden, what fills the
+  memory of the fullest stage.
+- `gains`: what a tenth more of each resource brings, and more communication beside compute.
+- `steps`, `fixes`: what would make a point fit that does not, each change tried.
+- `explain`: all of these.
+"""

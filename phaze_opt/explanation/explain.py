@@ -10,7 +10,7 @@ from phaze_opt.codec import to_builtins
 from phaze_opt.costed_point import CostedPoint, Placing, Point, cost_point
 from phaze_opt.evaluation import Evaluation, evaluation_to_json_dict, place_point
 from phaze_opt.explanation.binding import PassBinding, bind_pass
-from phaze_opt.explanation.fixes import Fix, LoadWorkload, fixes
+from phaze_opt.explanation.fixes import Fix, fixes
 from phaze_opt.explanation.gains import Gain, changes, gains, more_overlap, try_changes
 from phaze_opt.explanation.stage import (
     LayerBinding,
@@ -29,7 +29,7 @@ from phaze_opt.training import Training
 from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import Workload
 from phaze_opt.workload.workload_file import select_variants
-from phaze_opt.workload.zoo import load_workload, names_a_shape, widths
+from phaze_opt.workload.zoo import LoadWorkload, model_loader, names_a_shape
 
 
 @dataclass(frozen=True, repr=False)
@@ -111,21 +111,15 @@ def explain(
 def _loader(workload: Workload) -> LoadWorkload:
     """Return what loads a model under other options, see `explain`."""
 
-    def load(*, microbatch: int, sequence_parallel: bool, tensor: int | None) -> Workload:
+    def select(*, microbatch: int, sequence_parallel: bool, tensor: int | None) -> Workload:
         captured = {variant.tensor_parallel for variant in workload.variants}
-        if not names_a_shape(workload.model):
-            of_width = sorted(captured) if tensor is None else (tensor,)
-            variants = select_variants(workload, of_width, (microbatch,), sequence_parallel)
-            return replace(workload, variants=variants)
-        return load_workload(
-            workload.model,
-            tensor_parallel=widths(workload.model) if tensor is None else (tensor,),
-            microbatch=(microbatch,),
-            sequence_parallel=sequence_parallel,
-            sequence=workload.sequence,
-        )
+        of_width = sorted(captured) if tensor is None else (tensor,)
+        variants = select_variants(workload, of_width, (microbatch,), sequence_parallel)
+        return replace(workload, variants=variants)
 
-    return load
+    if names_a_shape(workload.model):
+        return model_loader(workload.model, workload.sequence)
+    return select
 
 
 def explain_point(point: Point, load: LoadWorkload, schedules: ScheduleCache) -> Explanation:

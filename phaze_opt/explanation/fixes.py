@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from phaze_opt.costed_point import Point, cost_point
 from phaze_opt.errors import InputError
@@ -22,21 +21,9 @@ from phaze_opt.layer_passes import ScheduleCache
 from phaze_opt.placement.placement_problem import Misfit
 from phaze_opt.units import GIB
 from phaze_opt.workload.graph import Workload
+from phaze_opt.workload.zoo import LoadWorkload
 
 _MOST_HBM_GIB = 2**20
-
-
-class LoadWorkload(Protocol):
-    """Returns the model of a point as captured under other options."""
-
-    def __call__(self, *, microbatch: int, sequence_parallel: bool, tensor: int | None) -> Workload:
-        """Return it at one tensor-parallel width, or at all that divide it (``None``).
-
-        Raises
-        ------
-        InputError
-            If it cannot be captured so.
-        """
 
 
 @dataclass(frozen=True)

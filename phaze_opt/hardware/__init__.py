@@ -6,6 +6,7 @@ The room takes numbers, the name of a preset or a TOML file, and gives an `Accel
 * ``area``: two area models over one table of SRAM macros.
 * ``energy``: joules per arithmetic operation and per byte, watts of leakage.
 * ``presets``: accelerators by name, with the source of each number; changed fields.
+* ``chip_file``: an accelerator as a TOML file, with the source of each number.
 * ``data``: every constant with its unit and source.
 
 Where each formula is:

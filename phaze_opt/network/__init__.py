@@ -1,6 +1,6 @@
 """What a cluster looks like, and what every collective and message on it costs.
 
-- `cluster`: levels of links, presets and files.
+- `cluster`: levels of links, presets and files; `cluster_file` writes one.
 - `term`: what one way to communicate takes and sends, by the size.
 - `collective`: the algorithms that a group can choose from, and the cheapest; `algorithms` has what
   each costs, `groups` which levels and links a group uses, `torus` how many messages share a link.
@@ -14,5 +14,5 @@ Where a formula stands:
 - level by level, and in the switch -> `algorithms.hierarchical_term`
 - bytes over each level -> `sent_per_byte` of the same terms
 - time to start -> `cluster.launch_s`; ramp of medium sizes -> `cluster.NetworkLevel.ramp_s`
-- bus bandwidth -> `estimate.estimate_collective`
+- bus bandwidth -> `estimate.bus_bandwidth_bytes_per_s`
 """

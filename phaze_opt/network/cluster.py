@@ -192,20 +192,27 @@ def find_cluster(name: str) -> Cluster:
     return from_builtins({"name": path.stem, **table}, Cluster, f"cluster file {path}")
 
 
-def load_cluster(name: str, devices: int) -> Cluster:
-    """Return a cluster with so many devices.
+def load_cluster(name_or_path: str, devices: int) -> Cluster:
+    """Return a preset, or the cluster of a TOML file, with a number of devices.
 
-    Of a torus larger than that, a job gets the most cubic slice that is large enough, grown by
-    doubling the shortest axis (as slices of TPU pods are offered).
+    Of a larger torus, a job gets the most cubic slice that is large enough, grown by doubling the
+    shortest axis (as slices of TPU pods are offered).
 
     Parameters
     ----------
-    name
-        Preset or path of a TOML file, see `find_cluster`.
+    name_or_path
+        See `find_cluster`.
     devices
-        How many there are.
+        Number of devices that a training run may use.
+
+    Raises
+    ------
+    InputError
+        If there is no such preset, the file is not valid, or the network joins fewer devices.
+    NotFoundError
+        If there is no such file.
     """
-    cluster = find_cluster(name)
+    cluster = find_cluster(name_or_path)
     if cluster.levels[0].topology == "torus" and 1 <= devices < math.prod(cluster.levels[0].axes):
         axes = _slice(cluster.levels[0].axes, devices)
         first = replace(cluster.levels[0], axes=axes, group_size=math.prod(axes))

@@ -1,1 +1,25 @@
-"""How the layers are spread over the devices of a cluster."""
+"""Layers over the devices of a cluster: degrees of parallelism, stages, memory, time of a batch.
+
+Takes a `placement_problem.PlacementProblem` (layers with seconds and bytes at every tensor-parallel
+width, a cluster, training options, the memory of a device) and gives a
+`placement_problem.Placement`. `solve_placement.solve_placement` is the entrance.
+
+- `candidates`: all degrees that the cluster allows; `layout`: which layers each stage holds.
+- `costs`: seconds and bytes of every run of layers; `memory`: bytes on the devices of a stage.
+- `synchronisation`: what replicas exchange; `overlap`: the queues that run beside compute;
+  `candidate_costs` joins them for one candidate.
+- `chain`: best split of a chain by dynamic programming; `even`: even splits; `best`: bounds, splits
+  and replays of all candidates; `interleaved`: several chunks per stage; `expert`: known degrees.
+- `pipeline`: the event replay; `timing`: the time of a batch; `describe`: the answer in full.
+- `infeasible`: what does not fit, and by how much.
+
+Where a formula stands:
+
+- 1F1B time in closed form -> the docstring of `chain`, `chain.best_split`
+- 1F1B, GPipe and interleaved time, event by event -> `pipeline.finish_s`, `pipeline.replay`
+- microbatches in flight -> `pipeline.in_flight`, `pipeline.interleaved_in_flight`
+- memory of a stage, ZeRO shards -> `memory.stage_memory`, `memory.Shards`
+- volumes of ZeRO 0 to 3 -> the table in the docstring of `synchronisation`
+- exposed gradients and gathers -> `overlap.backward_queue_s`, `overlap.forward_queue_s`
+- bytes per parameter of optimizers -> `phaze_opt.training.OPTIMIZERS`
+"""

@@ -17,7 +17,7 @@ import numpy as np
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate, CandidateGrid
-from phaze_opt.placement.chain import TIE, best_split, least_loads
+from phaze_opt.placement.chain import TIE, best_split, least_times
 from phaze_opt.placement.even import all_even_starts, replay_bounds
 from phaze_opt.placement.layout import Layout
 from phaze_opt.placement.pipeline import held_by_place
@@ -72,12 +72,13 @@ def _fits(costs: CandidateCosts, layout: Layout) -> bool:
 
 
 def _count_splits(costs: CandidateCosts) -> int:
-    """Count the splits of all candidates."""
-    return sum(
-        math.comb(costs.layers - 1, stages - 1)
-        for grid in costs.grids
-        for stages in grid.pipeline.tolist()
-    )
+    """Count the splits of all candidates, as far as it matters."""
+    by_stages = [
+        min(math.comb(costs.layers - 1, stages - 1), _FEW_SPLITS + 1)
+        for stages in range(1, costs.layers + 1)
+    ]
+    table = np.array([0, *by_stages])
+    return sum(int(table[grid.pipeline].sum()) for grid in costs.grids)
 
 
 def _all_splits(costs: CandidateCosts) -> Iterator[tuple[Candidate, IntArray]]:
@@ -95,11 +96,8 @@ def _closed_form_answers(costs: CandidateCosts) -> list[tuple[Candidate, IntArra
     answers: list[tuple[float, Candidate, IntArray]] = []
     grids = costs.grids
     margin = np.inf if sum(len(grid.data) for grid in grids) <= _FEW_CANDIDATES else REPLAY_MARGIN
-    work_s = [_least_work_s(costs, grid) for grid in grids]
-    bounds_s = [
-        work + costs.least_tail_s(grid, _first_stage_parameters(costs, grid))
-        for work, grid in zip(work_s, grids, strict=True)
-    ]
+    least = [_least_times_s(costs, grid) for grid in grids]
+    work_s, bounds_s = [work for work, _ in least], [bound for _, bound in least]
     for index, entry in _by_bound(grids, bounds_s):
         if bounds_s[index][entry] > limit_s:
             break
@@ -153,31 +151,23 @@ def _by_bound(
             yield int(grid_index[position]), int(entry[position])
 
 
-def _least_work_s(costs: CandidateCosts, grid: CandidateGrid) -> FloatArray:
-    """Bound ``(m − 1) · max L + Σ L`` of every candidate of a grid from below."""
-    stages = costs.least_stages(grid)
+def _least_times_s(costs: CandidateCosts, grid: CandidateGrid) -> tuple[FloatArray, FloatArray]:
+    """Bound work and closed form of every candidate of a grid from below."""
+    stages, tails_s = costs.least_stages(grid), costs.least_tails_s(grid)
     most_stages, fewest = int(grid.pipeline.max()), int(grid.microbatches.min())
+
+    def bounds(held: IntArray) -> tuple[FloatArray, FloatArray]:
+        candidates = grid.pipeline, grid.microbatches, grid.data
+        return least_times(stages.load_s, stages.in_flight_limit, held, tails_s, *candidates)
+
     # With fewer microbatches than stages less is in flight: the fewest bound them all.
-    few = least_loads(
-        stages.load_s, stages.in_flight_limit, held_by_place(most_stages, fewest, costs.schedule)
-    )
-    enough = few
-    if costs.schedule == "1f1b":
-        held = held_by_place(most_stages, most_stages)
-        enough = least_loads(stages.load_s, stages.in_flight_limit, held)
+    few = bounds(held_by_place(most_stages, fewest, costs.schedule))
     many = grid.pipeline <= grid.microbatches
-    most_s = np.where(many, enough[0][grid.pipeline], few[0][grid.pipeline])
-    sum_s = np.where(many, enough[1][grid.pipeline], few[1][grid.pipeline])
-    fits = np.isfinite(most_s)
-    most_s[~fits] = 0.0
-    return np.asarray(np.where(fits, (grid.microbatches - 1) * most_s + sum_s, np.inf))
-
-
-def _first_stage_parameters(costs: CandidateCosts, grid: CandidateGrid) -> IntArray:
-    """Return the fewest parameters that the first stage of every candidate can hold."""
-    parameters = costs.least_stages(grid).parameters
-    fewest = np.where(grid.pipeline == 1, parameters[0, -1], parameters[0, 1])
-    return np.asarray(fewest, dtype=np.int64)
+    if costs.schedule == "gpipe" or fewest >= most_stages or not many.any():
+        return few
+    enough = bounds(held_by_place(most_stages, most_stages))
+    work_s, time_s = (np.where(many, a, b) for a, b in zip(enough, few, strict=True))
+    return work_s, time_s
 
 
 def _even_splits(costs: CandidateCosts) -> Iterator[tuple[float, Candidate, IntArray]]:
@@ -201,7 +191,8 @@ def _even_splits(costs: CandidateCosts) -> Iterator[tuple[float, Candidate, IntA
         )
         second = starts[grid.pipeline, np.minimum(1, count - 1)]
         first_end = np.where(grid.pipeline == 1, count, second)
-        bounds_s.append(least_s + costs.least_tail_s(grid, table.parameters[0, first_end]))
+        tail_s = costs.least_tails_s(grid)[grid.data, first_end - 1]
+        bounds_s.append(least_s + tail_s)
     for index, entry in _by_bound(grids, bounds_s):
         candidate = grids[index].candidate(entry)
         bound_s = float(bounds_s[index][entry])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -19,7 +18,11 @@ from phaze_opt.placement.costs import StageCosts, stage_costs
 from phaze_opt.placement.memory import Shards
 from phaze_opt.placement.pipeline import held_by_place
 from phaze_opt.placement.placement_problem import PlacementProblem
-from phaze_opt.placement.synchronisation import ReplicaGroup, synchronisation_kind
+from phaze_opt.placement.synchronisation import (
+    ReplicaGroup,
+    ReplicatedLayers,
+    synchronisation_kind,
+)
 from phaze_opt.training import OPTIMIZERS, PipelineScheduleName
 
 _Key = tuple[int, int, int, Term, bool]
@@ -63,10 +66,12 @@ class CandidateCosts:
             "gpipe" if training.pipeline_schedule == "gpipe" else "1f1b"
         )
         self._stages: dict[tuple[int, tuple[Term, ...], Shards, bool], StageCosts] = {}
+        self._replicated: dict[int, ReplicatedLayers] = {}
         self._groups: dict[tuple[int, int, int], ReplicaGroup] = {}
         self._messages: dict[tuple[int, int], Term] = {}
         self._work: dict[_Key, StageWork] = {}
         self._tails: dict[_Key, FloatArray] = {}
+        self._least_tails: dict[tuple[int, bool], FloatArray] = {}
         self._tail_terms: dict[_Key, FloatArray] = {}
 
     @property
@@ -111,7 +116,8 @@ class CandidateCosts:
         """Return the replicas of each stage."""
         key = candidate.tensor, candidate.data, candidate.data_stride
         if key not in self._groups:
-            self._groups[key] = ReplicaGroup(self.problem, *key)
+            replicated = self.replicated(candidate.tensor)
+            self._groups[key] = ReplicaGroup(replicated, candidate.data, candidate.data_stride)
         return self._groups[key]
 
     def stages(self, candidate: Candidate) -> StageCosts:
@@ -217,40 +223,85 @@ class CandidateCosts:
             alone,
         )
 
-    def least_tail_s(self, grid: CandidateGrid, parameters: IntArray) -> FloatArray:
-        """Bound the tail of first stages with so many parameters from below, for a whole grid."""
-        training = self.problem.training
+    def replicated(self, tensor: int) -> ReplicatedLayers:
+        """Return the layers of one width, as replicas exchange them."""
+        if tensor not in self._replicated:
+            self._replicated[tensor] = ReplicatedLayers(self.problem, tensor)
+        return self._replicated[tensor]
+
+    def least_tails_s(self, grid: CandidateGrid) -> FloatArray:
+        """Bound the tails of all possible first stages of a grid's candidates from below.
+
+        Returns
+        -------
+        tails_s : (most replicas + 1, layers)
+            By the number of replicas, of a first stage of 1, 2, … layers.
+        """
+        key = grid.tensor, grid.data_inside
+        if key not in self._least_tails:
+            self._least_tails[key] = self._least_tails_s(*key)
+        return self._least_tails[key]
+
+    def _least_tails_s(self, tensor: int, data_inside: bool) -> FloatArray:
+        """Compute the same for one width and rank order."""
+        training, layers = self.problem.training, self.replicated(tensor)
+        parameters = layers.parameters[0, 1:]
         step_s = self.problem.step_s_per_parameter
-        shards = grid.data if training.zero >= 1 else np.ones_like(grid.data)
-        tail_s: FloatArray = parameters * (step_s / shards)
-        if not grid.data_inside or training.zero >= 2:
-            return tail_s
+        most_data = self.problem.cluster.devices // tensor
+        most_data = min(most_data, training.global_batch // training.microbatch)
+        replicas = np.maximum(np.arange(most_data + 1), 1)
+        shards = replicas if training.zero >= 1 else np.ones_like(replicas)
+        tails_s: FloatArray = parameters * (step_s / shards)[:, np.newaxis]
+        if not data_inside or training.zero >= 2:
+            return tails_s
+        kind = synchronisation_kind(training.zero)
+        lines = _lines_by_data(kind, self.problem.cluster, tensor, most_data)
+        sync_s = lines.seconds(parameters * float(self.optimizer.gradient_bytes))
         if training.overlap != "none":
-            # The gradients of the first layer come last, and nothing can hide them.
-            first = self.problem.layers[grid.tensor][0].parameters
-            parameters = np.minimum(parameters, first)
-        kind, most_data = synchronisation_kind(training.zero), int(grid.data.max())
-        sync_s = np.zeros(len(grid.data))
-        for count in np.unique(parameters):
-            size_bytes = float(count * self.optimizer.gradient_bytes)
-            times_s = _times_by_data(kind, self.problem.cluster, grid.tensor, most_data, size_bytes)
-            here = parameters == count
-            sync_s[here] = times_s[grid.data[here]]
-        # A single replica synchronises nothing.
-        return np.asarray(tail_s + np.where(grid.data > 1, sync_s, 0.0))
+            (_, own), *_ = layers.own_parameters
+            each_s = lines.seconds(own * float(self.optimizer.gradient_bytes))
+            # At least as much is free as where the tensor-parallel group uses no level of theirs.
+            _, cover_s = layers.cover_s[False]
+            before_s = np.append(0.0, np.cumsum(cover_s)[:-1])
+            left_s = np.maximum.accumulate(np.cumsum(each_s, axis=1) - before_s, axis=1)
+            sync_s = np.minimum(sync_s, left_s)
+        return tails_s + sync_s
+
+
+@dataclass(frozen=True, eq=False)
+class _Lines:
+    """Times of a collective by the number of replicas; arrays are ``(replicas, algorithms)``."""
+
+    latency_s: FloatArray
+    s_per_byte: FloatArray
+    s_per_sqrt_byte: FloatArray
+
+    def seconds(self, size_bytes: FloatArray) -> FloatArray:
+        """Return the time of the cheapest algorithm, of shape ``(replicas, sizes)``."""
+        least_s = np.full((len(self.latency_s), len(size_bytes)), np.inf)
+        root_bytes = np.sqrt(size_bytes)
+        columns = zip(self.latency_s.T, self.s_per_byte.T, self.s_per_sqrt_byte.T, strict=True)
+        for latency_s, s_per_byte, s_per_sqrt_byte in columns:
+            time_s = np.multiply.outer(s_per_byte, size_bytes)
+            if s_per_sqrt_byte.any():
+                time_s += np.multiply.outer(s_per_sqrt_byte, root_bytes)
+            time_s += latency_s[:, np.newaxis]
+            np.minimum(least_s, time_s, out=least_s)
+        least_s[:, size_bytes == 0.0] = 0.0
+        return least_s
 
 
 @lru_cache(maxsize=128)
-def _times_by_data(
-    kind: CollectiveName, cluster: Cluster, stride: int, most_data: int, size_bytes: float
-) -> FloatArray:
-    """Return the time of a collective among neighbouring replicas by their number."""
-    if size_bytes == 0.0:
-        return np.zeros(most_data + 1)
-
-    def least_s(terms: Sequence[Term]) -> float:
-        return min(term.seconds(size_bytes) for term in terms)
-
-    degrees = range(1, most_data + 1)
-    times_s = [least_s(collective_terms(kind, data, cluster, stride)) for data in degrees]
-    return np.array([0.0, *times_s])
+def _lines_by_data(kind: CollectiveName, cluster: Cluster, stride: int, most_data: int) -> _Lines:
+    """Return the cost of every algorithm among 0, 1, 2, … neighbouring replicas."""
+    terms = [collective_terms(kind, max(1, data), cluster, stride) for data in range(most_data + 1)]
+    width = max(len(row) for row in terms)
+    latency_s = np.full((most_data + 1, width), np.inf)
+    s_per_byte = np.zeros((most_data + 1, width))
+    s_per_sqrt_byte = np.zeros((most_data + 1, width))
+    for data, row in enumerate(terms):
+        for column, term in enumerate(row):
+            latency_s[data, column] = term.latency_s
+            s_per_byte[data, column] = term.s_per_byte
+            s_per_sqrt_byte[data, column] = term.s_per_sqrt_byte
+    return _Lines(latency_s, s_per_byte, s_per_sqrt_byte)

@@ -26,11 +26,11 @@ TIE = 1e-12
 """Relative difference below which two times count as equal."""
 
 
-@compiled("Tuple((float64[::1], float64[::1]))(float64[:,::1], int64[:,::1], int64[::1])")
+@compiled("UniTuple(float64[:,::1], 2)(float64[:,::1], int64[:,::1], int64[::1])")
 def least_loads(
     load_s: FloatArray, in_flight_limit: IntArray, held: IntArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the least largest load and the least sum of loads for every number of stages.
+    """Bound the last stages of every number, from every layer on.
 
     Parameters
     ----------
@@ -41,8 +41,9 @@ def least_loads(
 
     Returns
     -------
-    tuple of (most stages + 1,)
-        Infinite where no split fits the memory.
+    most_s, sum_s : (most stages + 1, layers + 1)
+        The least largest load, and the least sum of loads, of so many stages that hold the layers
+        from one on; infinite where no split fits the memory.
     """
     layers, most_stages = load_s.shape[0], len(held) - 1
     most = np.full((most_stages + 1, layers + 1), np.inf)
@@ -57,7 +58,54 @@ def least_loads(
                 load = load_s[i, j]
                 most[place, i] = min(most[place, i], max(load, most[place - 1, j]))
                 least_sum[place, i] = min(least_sum[place, i], load + least_sum[place - 1, j])
-    return most[:, 0].copy(), least_sum[:, 0].copy()
+    return most, least_sum
+
+
+@compiled(
+    "UniTuple(float64[::1], 2)(float64[:,::1], int64[:,::1], int64[::1], float64[:,::1],"
+    " int64[::1], int64[::1], int64[::1])"
+)
+def least_times(
+    load_s: FloatArray,
+    in_flight_limit: IntArray,
+    held: IntArray,
+    tails_s: FloatArray,
+    pipeline: IntArray,
+    microbatches: IntArray,
+    data: IntArray,
+) -> tuple[FloatArray, FloatArray]:
+    """Bound the closed form of many candidates from below, by the layers of their first stage.
+
+    Parameters
+    ----------
+    load_s, in_flight_limit : (layers, layers + 1)
+        Of every stage.
+    held : (most stages + 1,)
+        As for `least_loads`.
+    tails_s : (most replicas + 1, layers)
+        Tails of a first stage of 1, 2, … layers, by the number of replicas.
+    pipeline, microbatches, data : (candidates,)
+        Their stages, microbatches and replicas.
+
+    Returns
+    -------
+    work_s, time_s : (candidates,)
+        Without and with the tail; infinite where the stages do not fit.
+    """
+    layers = load_s.shape[0]
+    most_s, sum_s = least_loads(load_s, in_flight_limit, held)
+    work_s = np.full(len(pipeline), np.inf)
+    time_s = np.full(len(pipeline), np.inf)
+    for index in range(len(pipeline)):
+        stages, rounds, replicas = pipeline[index], microbatches[index] - 1, data[index]
+        for j in range(1, layers + 1):
+            if in_flight_limit[0, j] < held[stages] or most_s[stages - 1, j] == np.inf:
+                continue
+            first_s = load_s[0, j]
+            work = rounds * max(first_s, most_s[stages - 1, j]) + first_s + sum_s[stages - 1, j]
+            work_s[index] = min(work_s[index], work)
+            time_s[index] = min(time_s[index], work + tails_s[replicas, j - 1])
+    return work_s, time_s
 
 
 @compiled("float64[::1](float64[:,::1], float64[:,::1], int64)")

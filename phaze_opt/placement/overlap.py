@@ -24,8 +24,8 @@ from phaze_opt.arrays import FloatArray
 from phaze_opt.compiled import compiled
 
 
-@compiled("float64[:,::1](float64[::1], float64[::1])")
-def forward_wait_s(gather_s: FloatArray, cover_s: FloatArray) -> FloatArray:
+@compiled("UniTuple(float64[:,::1], 2)(float64[::1], float64[::1])")
+def forward_queue_s(gather_s: FloatArray, cover_s: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return how long the forward of each run of layers waits for gathered weights.
 
     All gathers of the run are asked for at its start; the wait is the largest amount by which the
@@ -38,10 +38,12 @@ def forward_wait_s(gather_s: FloatArray, cover_s: FloatArray) -> FloatArray:
 
     Returns
     -------
-    wait_s : (layers, layers + 1)
+    wait_s, total_s : (layers, layers + 1)
+        The wait, and the seconds of all gathers.
     """
     layers = len(gather_s)
     wait_s = np.zeros((layers, layers + 1))
+    total_s = np.zeros((layers, layers + 1))
     for i in range(layers):
         served, covered, longest = 0.0, 0.0, 0.0
         for last in range(i, layers):
@@ -49,15 +51,16 @@ def forward_wait_s(gather_s: FloatArray, cover_s: FloatArray) -> FloatArray:
             longest = max(longest, served - covered)
             covered += cover_s[last]
             wait_s[i, last + 1] = longest
-    return wait_s
+            total_s[i, last + 1] = served
+    return wait_s, total_s
 
 
 @compiled(
-    "UniTuple(float64[:,::1], 2)(float64[::1], float64[::1], float64[::1])",
+    "UniTuple(float64[:,::1], 4)(float64[::1], float64[::1], float64[::1])",
 )
 def backward_queue_s(
     gather_s: FloatArray, reduce_s: FloatArray, cover_s: FloatArray
-) -> tuple[FloatArray, FloatArray]:
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """Return how long the backward of each run waits for weights, and what is left when it is done.
 
     Parameters
@@ -68,13 +71,15 @@ def backward_queue_s(
 
     Returns
     -------
-    wait_s, left_s : (layers, layers + 1)
+    wait_s, left_s, gathers_s, reductions_s : (layers, layers + 1)
         Seconds that the compute waits for gathers; seconds that the queue still takes after the
-        last layer.
+        last layer; seconds of all gathers, and of all transfers of gradients.
     """
     layers = len(gather_s)
     wait_s = np.zeros((layers, layers + 1))
     left_s = np.zeros((layers, layers + 1))
+    gathers_s = np.zeros((layers, layers + 1))
+    reductions_s = np.zeros((layers, layers + 1))
     for j in range(1, layers + 1):
         gathers, reductions, covered, longest, reduced = 0.0, 0.0, 0.0, 0.0, 0.0
         for first in range(j - 1, -1, -1):
@@ -87,7 +92,9 @@ def backward_queue_s(
             reduced = max(reduced, done) + reduce_s[first]
             wait_s[first, j] = longest
             left_s[first, j] = max(reduced, gathers + reductions) - done
-    return wait_s, left_s
+            gathers_s[first, j] = gathers
+            reductions_s[first, j] = reductions
+    return wait_s, left_s, gathers_s, reductions_s
 
 
 def left_after_s(service_s: FloatArray, until_end_s: FloatArray, free_share: float) -> float:

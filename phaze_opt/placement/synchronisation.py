@@ -28,8 +28,8 @@ import numpy as np
 from phaze_opt.arrays import FloatArray
 from phaze_opt.network.collective import CollectiveName, collective_terms
 from phaze_opt.network.term import Term, cheapest
-from phaze_opt.placement.costs import collective_table_s, parameters_of_runs, sums_of_runs
-from phaze_opt.placement.overlap import backward_queue_s, forward_wait_s
+from phaze_opt.placement.costs import collective_table_s, parameters_of_runs
+from phaze_opt.placement.overlap import backward_queue_s, forward_queue_s
 from phaze_opt.placement.placement_problem import LayerCost, PlacementProblem
 from phaze_opt.training import OPTIMIZERS
 
@@ -54,21 +54,68 @@ class Exchange:
 
 
 @dataclass(frozen=True)
+class ReplicatedLayers:
+    """The layers of one tensor-parallel width, as any number of replicas exchange them."""
+
+    problem: PlacementProblem
+    tensor: int
+
+    @cached_property
+    def layers(self) -> tuple[LayerCost, ...]:
+        """The layers themselves."""
+        return self.problem.layers[self.tensor]
+
+    @cached_property
+    def parameters(self) -> FloatArray:
+        """Parameters of every run of layers."""
+        return parameters_of_runs(self.layers)[0]
+
+    @cached_property
+    def own_parameters(self) -> tuple[tuple[slice, FloatArray], ...]:
+        """Parameters of each layer, tied ones with the first layer of a run that holds them.
+
+        Tied gradients are complete, and tied weights needed, when the first of their layers runs.
+        The slice is of the first layers of the runs that the counts, of shape ``(layers,)``, are
+        for.
+        """
+        return tuple(_own_parameters(self.layers))
+
+    @cached_property
+    def cover_s(self) -> dict[bool, tuple[FloatArray, FloatArray]]:
+        """Seconds of each layer's forward, and backward, in which the queue may run.
+
+        By whether the tensor-parallel group uses the same level.
+        """
+        forward_s = np.array([layer.forward_s for layer in self.layers])
+        backward_s = np.array([layer.backward_s + layer.recompute_s for layer in self.layers])
+        forward_link_s = np.array([layer.forward_link_s for layer in self.layers])
+        backward_link_s = np.array([la.backward_link_s + la.recompute_link_s for la in self.layers])
+        return {
+            False: (forward_s, backward_s),
+            True: (forward_s - forward_link_s, backward_s - backward_link_s),
+        }
+
+
+@dataclass(frozen=True)
 class ReplicaGroup:
     """Replicas of the stages at one tensor-parallel width.
 
     Attributes
     ----------
-    problem, tensor
+    replicated
         The layers.
     data, stride
         How many replicas, and the distance of their ranks.
     """
 
-    problem: PlacementProblem
-    tensor: int
+    replicated: ReplicatedLayers
     data: int
     stride: int
+
+    @property
+    def problem(self) -> PlacementProblem:
+        """What is placed."""
+        return self.replicated.problem
 
     @property
     def zero(self) -> int:
@@ -79,10 +126,6 @@ class ReplicaGroup:
     def overlaps(self) -> bool:
         """Whether communication runs beside the compute."""
         return self.problem.training.overlap != "none"
-
-    @cached_property
-    def _layers(self) -> tuple[LayerCost, ...]:
-        return self.problem.layers[self.tensor]
 
     @cached_property
     def gradient_terms(self) -> tuple[Term, ...]:
@@ -98,64 +141,46 @@ class ReplicaGroup:
         return collective_terms(kind, self.data, self.problem.cluster, self.stride)
 
     @cached_property
-    def _shares_level(self) -> bool:
+    def shares_level(self) -> bool:
         """Whether the tensor-parallel group sends over a level that the replicas use too."""
-        own = collective_terms("all_reduce", self.tensor, self.problem.cluster)
-        return bool(_levels(own) & _levels(self.gradient_terms))
+        own = collective_terms("all_reduce", self.replicated.tensor, self.problem.cluster)
+        return bool(levels_used(own) & levels_used(self.gradient_terms))
 
-    @cached_property
-    def forward_cover_s(self) -> FloatArray:
-        """Seconds of each layer's forward in which the queue may run."""
-        links = self._shares_level
-        return np.array([la.forward_s - links * la.forward_link_s for la in self._layers])
-
-    @cached_property
-    def backward_cover_s(self) -> FloatArray:
-        """The same of what each layer does for a backward: recompute, gradients."""
-        links = self._shares_level
-        return np.array(
-            [
-                la.backward_s + la.recompute_s - links * (la.backward_link_s + la.recompute_link_s)
-                for la in self._layers
-            ]
-        )
-
-    @cached_property
+    @property
     def free_share(self) -> float:
         """Share of all compute in which the queue may run."""
-        total_s = sum(la.forward_s + la.backward_s + la.recompute_s for la in self._layers)
-        free_s = float(self.forward_cover_s.sum() + self.backward_cover_s.sum())
-        return free_s / total_s if total_s > 0.0 else 1.0
+        busy_s, free_s = (
+            sum(float(each.sum()) for each in self.replicated.cover_s[shared])
+            for shared in (False, self.shares_level)
+        )
+        return free_s / busy_s if busy_s > 0.0 else 1.0
 
     def charged_s(self, exposed_s: FloatArray, total_s: FloatArray) -> FloatArray:
         """Add what hidden communication takes from the compute, by the cores that it occupies."""
         return exposed_s + self.problem.collective_core_share * (total_s - exposed_s)
 
     def own_gradients_s(self) -> Iterator[tuple[slice, FloatArray]]:
-        """Yield the seconds of each layer's gradients; see `_own_parameters`."""
+        """Yield the seconds of each layer's gradients; see `ReplicatedLayers.own_parameters`."""
         bytes_each = float(OPTIMIZERS[self.problem.training.optimizer].gradient_bytes)
-        for rows, own in _own_parameters(self._layers):
+        for rows, own in self.replicated.own_parameters:
             yield rows, collective_table_s(self.gradient_terms, own * bytes_each)
 
     def own_weights_s(self) -> Iterator[tuple[slice, FloatArray]]:
-        """Yield the seconds of each layer's weights; see `_own_parameters`."""
+        """Yield the seconds of each layer's weights; see `ReplicatedLayers.own_parameters`."""
         bytes_each = float(OPTIMIZERS[self.problem.training.optimizer].weight_bytes)
-        for rows, own in _own_parameters(self._layers):
+        for rows, own in self.replicated.own_parameters:
             yield rows, collective_table_s(self.weight_terms, own * bytes_each)
-
-    @cached_property
-    def _parameters(self) -> FloatArray:
-        return parameters_of_runs(self._layers)[0]
 
     @cached_property
     def forward_gather(self) -> Exchange:
         """Weights gathered for the forward: ZeRO 3 for every microbatch, else once per batch."""
-        count = len(self._layers)
+        count = len(self.replicated.layers)
+        cover_s, _ = self.replicated.cover_s[self.shares_level]
         exposed_s, total_s = np.zeros((count, count + 1)), np.zeros((count, count + 1))
         for rows, gather_s in self.own_weights_s():
-            total_s[rows] = sums_of_runs(gather_s)[rows]
-            wait_s = forward_wait_s(gather_s, self.forward_cover_s)
-            exposed_s[rows] = self.charged_s(wait_s[rows], total_s[rows])
+            wait_s, all_s = forward_queue_s(gather_s, cover_s)
+            total_s[rows] = all_s[rows]
+            exposed_s[rows] = self.charged_s(wait_s[rows], all_s[rows])
         if not self.overlaps:
             exposed_s = total_s
         return self._at_once(exposed_s, total_s, self.weight_terms, self._weight_bytes)
@@ -163,13 +188,14 @@ class ReplicaGroup:
     @cached_property
     def synchronisation(self) -> Exchange:
         """Gradients sent once per batch, beside the last backward (ZeRO 0 and 1)."""
-        count = len(self._layers)
+        count = len(self.replicated.layers)
+        _, cover_s = self.replicated.cover_s[self.shares_level]
         exposed_s, total_s = np.zeros((count, count + 1)), np.zeros((count, count + 1))
         no_gathers = np.zeros(count)
         for rows, reduce_s in self.own_gradients_s():
-            total_s[rows] = sums_of_runs(reduce_s)[rows]
-            _, left_s = backward_queue_s(no_gathers, reduce_s, self.backward_cover_s)
-            exposed_s[rows] = self.charged_s(left_s[rows], total_s[rows])
+            _, left_s, _, all_s = backward_queue_s(no_gathers, reduce_s, cover_s)
+            total_s[rows] = all_s[rows]
+            exposed_s[rows] = self.charged_s(left_s[rows], all_s[rows])
         if not self.overlaps:
             exposed_s = total_s
         return self._at_once(exposed_s, total_s, self.gradient_terms, self._gradient_bytes)
@@ -177,7 +203,8 @@ class ReplicaGroup:
     @cached_property
     def every_backward(self) -> tuple[Exchange, Exchange]:
         """Weights gathered (ZeRO 3) and gradients sent (ZeRO 2 and 3) in every backward."""
-        count = len(self._layers)
+        count = len(self.replicated.layers)
+        _, cover_s = self.replicated.cover_s[self.shares_level]
         gathers, reductions = (
             Exchange(np.zeros((count, count + 1)), np.zeros((count, count + 1))) for _ in range(2)
         )
@@ -185,11 +212,10 @@ class ReplicaGroup:
         both = zip(self.own_weights_s(), self.own_gradients_s(), strict=True)
         for (rows, weights_s), (_, reduce_s) in both:
             gather_s = weights_s if self.zero == 3 else np.zeros(count)
-            gathers.total_s[rows] = sums_of_runs(gather_s)[rows]
-            reductions.total_s[rows] = sums_of_runs(reduce_s)[rows]
-            wait_s, left_s = backward_queue_s(gather_s, reduce_s, self.backward_cover_s)
-            hidden_s = gathers.total_s[rows] + reductions.total_s[rows]
-            hidden_s = hidden_s - wait_s[rows] - left_s[rows]
+            queue = backward_queue_s(gather_s, reduce_s, cover_s)
+            wait_s, left_s, gathers_s, reductions_s = queue
+            gathers.total_s[rows], reductions.total_s[rows] = gathers_s[rows], reductions_s[rows]
+            hidden_s = (gathers_s + reductions_s - wait_s - left_s)[rows]
             gathers.exposed_s[rows] = wait_s[rows]
             reductions.exposed_s[rows] = left_s[rows] + share * hidden_s
         if self.overlaps:
@@ -202,12 +228,12 @@ class ReplicaGroup:
     @property
     def _gradient_bytes(self) -> FloatArray:
         optimizer = OPTIMIZERS[self.problem.training.optimizer]
-        return np.asarray(self._parameters * float(optimizer.gradient_bytes))
+        return np.asarray(self.replicated.parameters * float(optimizer.gradient_bytes))
 
     @property
     def _weight_bytes(self) -> FloatArray:
         optimizer = OPTIMIZERS[self.problem.training.optimizer]
-        return np.asarray(self._parameters * float(optimizer.weight_bytes))
+        return np.asarray(self.replicated.parameters * float(optimizer.weight_bytes))
 
     def _at_once(
         self,
@@ -228,7 +254,7 @@ class ReplicaGroup:
         return cheapest(terms, size_bytes).all_sent_per_byte * size_bytes
 
 
-def _levels(terms: Sequence[Term]) -> set[int]:
+def levels_used(terms: Sequence[Term]) -> set[int]:
     """Return the levels over which any of the algorithms sends."""
     return {index for term in terms for index, sent in enumerate(term.sent_per_byte) if sent > 0}
 
@@ -252,4 +278,5 @@ def _own_parameters(layers: Sequence[LayerCost]) -> Iterator[tuple[slice, FloatA
         own[holder] = parameters[holder]
         yield slice(begin, holder + 1), own
         begin = holder + 1
-    yield slice(begin, len(layers)), parameters - tied
+    if begin < len(layers):
+        yield slice(begin, len(layers)), parameters - tied

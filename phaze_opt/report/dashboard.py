@@ -43,7 +43,7 @@ _FORBIDDEN = "403 Forbidden"
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """Answers requests side by side, and does not wait for them at the end."""
+    """Answers several requests at once, and does not wait for open ones at the end."""
 
     daemon_threads = True
 
@@ -52,7 +52,7 @@ class _QuietHandler(WSGIRequestHandler):
     """Writes no line per request."""
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
+        """Write nothing."""
 
 
 def make_server(storage: Storage, host: str, port: int, *, read_only: bool = False) -> WSGIServer:
@@ -84,7 +84,7 @@ def make_server(storage: Storage, host: str, port: int, *, read_only: bool = Fal
 
 
 def guarded(application: WsgiApplication, host: str, *, read_only: bool) -> WsgiApplication:
-    """Refuse what the dashboard itself does not: changes, if asked, and foreign host names.
+    """Refuse foreign host names and, if asked, changes; the dashboard itself refuses neither.
 
     It has no login. A page of another site could make a browser talk to it under a name of its own
     (DNS rebinding); on a local address only local names are therefore answered.
@@ -103,7 +103,7 @@ def guarded(application: WsgiApplication, host: str, *, read_only: bool) -> Wsgi
 
 
 def _refuse(start_response: Callable[..., Any], reason: str) -> Iterable[bytes]:
-    """Answer that something is not allowed, in the form that the dashboard shows."""
+    """Answer that a request is not allowed, in the form that the dashboard shows."""
     start_response(_FORBIDDEN, [("Content-Type", "application/json")])
     return [f'{{"reason": "{reason}"}}'.encode()]
 

@@ -73,7 +73,7 @@ def explanation_tables(explanation: Explanation, title: str = "") -> RenderableT
 
 
 def _binding_table(layers: Iterable[LayerBinding]) -> RenderableType:
-    """Show what binds every pass of every layer."""
+    """Show the binding resource of every pass of every layer, with the shares of all."""
     shares = [f">{name}" for name in (*_SHARES.values(), "idle")]
     table = grid("layer", "pass", ">time", "bound by", *shares, gap=1)
     for layer, name, binding in _passes(layers):
@@ -104,7 +104,7 @@ def _passes(layers: Iterable[LayerBinding]) -> Iterator[tuple[str, str, PassBind
 
 
 def _saving_table(layers: Sequence[LayerBinding]) -> RenderableType:
-    """Show what a tenth more of each resource saves of every pass."""
+    """Show the share of every pass that a tenth more of each resource saves."""
     resources = [resource for resource in layers[0].forward.saving if resource != "hbm_size"]
     names = [_SAVINGS.get(resource, resource.replace("_", " ")) for resource in resources]
     table = grid("layer", "pass", *(f">{name}" for name in names), gap=1)
@@ -147,12 +147,12 @@ def _path_table(title: str, binding: PassBinding) -> RenderableType:
 
 
 def _stage_table(stage: StageTime, time_s: float) -> RenderableType:
-    """Show where the time of a batch goes."""
+    """Show the time of a batch by kind."""
     return section(f"Time of a batch on {stage_words(stage)}", time_table(stage.parts_s, time_s))
 
 
 def _communication_table(communication: Iterable[Communication]) -> RenderableType:
-    """Show what the busiest stage sends, and how much of the time is hidden."""
+    """Show the bytes that the busiest stage sends, and the hidden and the exposed time."""
     table = grid("communication", ">sent", ">on the network", ">hidden", ">exposed")
     for each in communication:
         if each.total_s > 0.0:
@@ -168,7 +168,7 @@ def _communication_table(communication: Iterable[Communication]) -> RenderableTy
 
 
 def _memory_table(memory: MemoryUse) -> RenderableType:
-    """Show what fills the memory of the fullest stage."""
+    """Show the memory of the fullest stage by kind."""
     table = grid("kind", ">size", ">of usable")
     sizes: dict[str, float] = {
         **memory.bytes_by_kind,
@@ -183,7 +183,7 @@ def _memory_table(memory: MemoryUse) -> RenderableType:
 
 
 def _gains_table(gains: Iterable[Gain]) -> RenderableType:
-    """Show what a tenth more of each resource brings."""
+    """Show the throughput that a tenth more of each resource brings."""
     table = grid("change", ">throughput", ">same placement", ">per batch", "placement", gap=1)
     for gain in gains:
         time_s = gain.time_per_batch_s
@@ -199,7 +199,7 @@ def _gains_table(gains: Iterable[Gain]) -> RenderableType:
 
 
 def _fixes_table(fixes: Sequence[Fix]) -> RenderableType:
-    """Show what was tried to make it fit, what fits first."""
+    """Show the changes that were tried; those that fit come first."""
     shown = _telling(fixes)[:_MOST_FIXES]
     table = grid("options", "", ">per batch", "placement", gap=1)
     for fix in shown:
@@ -217,7 +217,7 @@ def _fixes_table(fixes: Sequence[Fix]) -> RenderableType:
 
 
 def _verdict(fix: Fix) -> str:
-    """Say whether a change makes it fit, and what is in the way where it does not."""
+    """Say whether the run fits after a change, and by how much it does not."""
     if fix.feasible:
         return "fits"
     if fix.excess_bytes is not None:

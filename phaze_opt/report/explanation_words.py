@@ -1,4 +1,4 @@
-"""Sentences about an explanation: what it is, what binds it, and what to change."""
+"""Sentences of an explanation: speed, binding resources, memory, and changes that help."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _leftover_sentences(evaluation: Evaluation) -> list[str]:
 
 
 def _overlap_sentences(stage: StageTime, more: Sequence[Gain]) -> list[str]:
-    """Say how much communication is hidden, how much is not, and what would hide more."""
+    """Say how much communication is hidden and exposed, and which option would hide more."""
     total_s = sum(each.total_s for each in stage.communication)
     if total_s <= 0.0:
         return []
@@ -108,7 +108,7 @@ def _overlap_sentences(stage: StageTime, more: Sequence[Gain]) -> list[str]:
 
 
 def _shortage_sentences(evaluation: Evaluation) -> list[str]:
-    """Say what the placement that needs least memory is short of, where the reason does not."""
+    """Say what the placement that needs least memory lacks, if the reason omits it."""
     misfit = evaluation.misfit
     if misfit is None or format_bytes(misfit.memory.total) in str(evaluation.reason):
         return []
@@ -119,7 +119,7 @@ def _shortage_sentences(evaluation: Evaluation) -> list[str]:
 
 
 def _search_sentences(explanation: Explanation) -> list[str]:
-    """Say which degrees were searched in vain."""
+    """Say which degrees were searched without finding a placement that fits."""
     widths = explanation.searched_tensor
     if not widths or explanation.evaluation.misfit is None:
         return []
@@ -129,7 +129,7 @@ def _search_sentences(explanation: Explanation) -> list[str]:
 
 
 def _time_sentence(stage: StageTime, time_s: float) -> str:
-    """Say where the time goes."""
+    """Name the largest parts of the time."""
     parts = sorted(stage.parts_s.items(), key=lambda item: -item[1])
     large = [(kind, seconds) for kind, seconds in parts if seconds >= _LEAST_SHARE * time_s]
     words = _listed([f"{kind_words(kind)} {seconds / time_s:.0%}" for kind, seconds in large])
@@ -137,7 +137,7 @@ def _time_sentence(stage: StageTime, time_s: float) -> str:
 
 
 def _layer_sentence(layer: LayerBinding) -> str:
-    """Say what binds the layer that takes most time."""
+    """Name the resources that bind the layer with the most time."""
     clauses = []
     for name, binding in (("forward", layer.forward), ("backward", layer.backward)):
         if binding.makespan_s <= 0.0:
@@ -158,7 +158,7 @@ def _layer_sentence(layer: LayerBinding) -> str:
 
 
 def _gain_sentence(gains: Sequence[Gain]) -> str:
-    """Say what more of each resource brings."""
+    """Say how much throughput a tenth more of each resource brings."""
     some = [gain for gain in gains if gain.throughput_gain >= _LEAST_GAIN]
     if not some:
         return "A tenth more of any single resource brings next to nothing."
@@ -169,7 +169,7 @@ def _gain_sentence(gains: Sequence[Gain]) -> str:
 
 
 def _memory_sentence(memory: MemoryUse) -> str:
-    """Say how full the memory is, and of what."""
+    """Say how full the memory is, and name its largest kinds."""
     kinds = sorted(memory.bytes_by_kind.items(), key=lambda item: -item[1])
     words = _listed([f"{kind_words(kind)} {format_bytes(size)}" for kind, size in kinds[:2]])
     share = memory.total_bytes / memory.usable_bytes
@@ -180,7 +180,7 @@ def _memory_sentence(memory: MemoryUse) -> str:
 
 
 def _fix_sentences(fixes: Sequence[Fix]) -> list[str]:
-    """Say what makes it fit."""
+    """Name the fastest change with which the run fits, and the memory that would do."""
     fitting = [fix for fix in fixes if fix.feasible]
     runs = [fix for fix in fitting if "hbm_size" not in fix.kinds]
     sentences = ["No change of the training run that was tried makes it fit."]

@@ -32,7 +32,7 @@ def print_tables(shown: RenderableType) -> None:
 
 
 def to_text(shown: RenderableType) -> str:
-    """Return what would be printed as plain text, without a line end behind the last line."""
+    """Return the printed text without styles and without a line end after the last line."""
     stream = io.StringIO()
     width = None if sys.stdout.isatty() else _WIDE
     Console(file=stream, width=width, color_system=None, highlight=False).print(shown)

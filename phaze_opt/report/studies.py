@@ -1,4 +1,4 @@
-"""What is said and shown about studies, on the terminal and in the dashboard alike."""
+"""Tables and sentences about studies, used on the terminal and in the dashboard alike."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def state_words(summary: StudySummary) -> str:
     if summary.state == "stopping":
         return "stopping after the running trials"
     if summary.state == "stopped":
-        return f"stopped; '{summary.run_command}' goes on"
+        return f"stopped; '{summary.next_command}' goes on"
     return summary.state
 
 
@@ -103,12 +103,13 @@ def best_tables(best: BestDesign) -> RenderableType:
     Raises
     ------
     PhazeError
-        If its stored evaluation is damaged or lost.
+        If its stored evaluation cannot be read.
     """
     if best.evaluation is None:
         raise PhazeError(
-            f"The stored evaluation of trial {best.number}, the best of the study, is damaged or "
-            "lost; 'phaze-opt study copy NAME NEW --current-version' starts anew from its points."
+            f"The stored evaluation of trial {best.number}, the best of the study, is damaged, "
+            "lost or of another cost-model version; 'phaze-opt study copy NAME NEW "
+            "--current-version' starts anew from its points."
         )
     title = f"trial {best.number}: {accelerator_words(best.point)}; {training_words(best.point)}"
     lines = [sentence(line) for line in ("", *ratio_words(best))]
@@ -134,6 +135,13 @@ def summary_table(summary: StudySummary) -> RenderableType:
         add_row(table, "best", "nothing feasible yet")
     else:
         _add_best(table, summary.best, summary.resolved.area_limit_mm2)
+    if summary.is_outdated:
+        add_row(
+            table,
+            "cost model",
+            f"version {summary.resolved.cost_model_version}, whose evaluations this program may "
+            f"not read; '{summary.next_command}' starts anew",
+        )
     add_row(table, "trials", trial_words(summary))
     for reason in summary.failures:
         add_row(table, "failed", reason)
@@ -144,7 +152,7 @@ def summary_table(summary: StudySummary) -> RenderableType:
 
 
 def _add_best(table: Table, best: BestDesign, limit_mm2: float) -> None:
-    """Add what is known about the best design of a study."""
+    """Add the best design of a study, as far as it can be read."""
     speed = best.metrics.throughput_samples_per_s
     add_row(table, "best", f"{speed:,.0f} samples/s (trial {best.number})")
     add_row(table, "accelerator", accelerator_words(best.point))
@@ -190,7 +198,7 @@ def trials_table(trials: Iterable[TrialRecord]) -> Table:
             str(trial.number),
             _state_words(trial),
             "–" if speed is None else f"{speed:,.0f}",
-            "–" if metrics is None else f"{metrics.area_mm2:.4g}",
+            "–" if metrics is None else f"{metrics.area_mm2:,.1f}",
             *chip,
         )
     return table

@@ -132,7 +132,7 @@ def _stage_table(placement: Placement) -> Table:
 
 
 def time_table(parts_s: Mapping[str, float], time_s: float) -> Table:
-    """Show where the time of a batch goes, largest part first.
+    """Show the time of a batch by kind, the largest first.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ def pairs_table(title: str, values: Mapping[str, object]) -> RenderableType:
 
 
 def value_words(value: object) -> str:
-    """Write a plain value: numbers with six digits or all digits of a whole one, no value as –."""
+    """Write a plain value: six digits of a fraction, all of a whole number, a dash for no value."""
     if value is None or value == () or value == []:
         return "–"
     if isinstance(value, bool):
@@ -252,7 +252,7 @@ def accelerator_tables(
 
 
 def accelerator_numbers(accelerator: Accelerator) -> dict[str, Any]:
-    """Return every number of an accelerator by name, what follows from the fields included.
+    """Return every number of an accelerator by name, `derived_numbers` included.
 
     Fields of the calibration are named ``calibration.<field>``.
     """
@@ -266,7 +266,7 @@ def accelerator_numbers(accelerator: Accelerator) -> dict[str, Any]:
 
 
 def derived_numbers(accelerator: Accelerator) -> dict[str, float | None]:
-    """Return what follows from the fields; no area where a memory lies outside the area model."""
+    """Return peak and areas; an area is ``None`` where a memory lies outside the area model."""
     numbers: dict[str, float | None] = {"peak_flops_per_s": accelerator.peak_flops_per_s}
     try:
         numbers["area_mm2"] = accelerator.area_mm2

@@ -27,7 +27,7 @@ def write_timeline(path: Path, placement: Placement) -> None:
 
 
 def timeline_events(placement: Placement) -> list[Event]:
-    """Give the events of one batch on one replica; what takes no time has none.
+    """Return the events of one batch on one replica; spans without duration have none.
 
     A stage's lane shows the forward, recompute and backward of every microbatch as the event
     replay has them, with receives in the pass that waits for them; after its last backward the

@@ -67,6 +67,7 @@ def restart_study(study: Study, name: str, storage: Storage) -> Study:
     """
     points = [params_of(study.resolved.spec.space, point) for point in best_points(study)]
     started = create_study(study.resolved.spec, storage, name=name, workload=_workload_anew(study))
+    started.office().set_target(study.resolved.spec.search.trials)
     started.office().issue(len(points), points)
     started.evaluator = study.evaluator
     return started

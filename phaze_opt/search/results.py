@@ -10,7 +10,7 @@ from phaze_opt.codec import to_builtins
 from phaze_opt.evaluation import Evaluation, evaluation_to_json_dict
 from phaze_opt.printing import PrintsAsTables
 from phaze_opt.search.baselines import BaselineResult, find_baselines
-from phaze_opt.search.frozen import ResolvedStudy
+from phaze_opt.search.frozen import ResolvedStudy, current_version
 from phaze_opt.search.ordering import best_of
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.store.caches import find_evaluations
@@ -97,9 +97,14 @@ class StudySummary(PrintsAsTables, tables="phaze_opt.report.studies:summary_tabl
         return f"StudySummary({self.name!r}, {self.state}, {complete} of {self.target} trials)"
 
     @property
-    def run_command(self) -> str:
-        """The command that runs the study until it has its target."""
-        return run_command(self.name, self.target, self.resolved)
+    def is_outdated(self) -> bool:
+        """Whether the study was made with another version of the cost model."""
+        return self.resolved.cost_model_version != current_version()
+
+    @property
+    def next_command(self) -> str:
+        """The command with which the study goes on until it has its target."""
+        return next_command(self.name, self.target, self.resolved)
 
     @property
     def left_s(self) -> float | None:
@@ -109,8 +114,10 @@ class StudySummary(PrintsAsTables, tables="phaze_opt.report.studies:summary_tabl
         return self.left / self.rate_per_s
 
 
-def run_command(name: str, total: int, resolved: ResolvedStudy) -> str:
-    """Return the command that runs a study until it has ``total`` complete trials."""
+def next_command(name: str, total: int, resolved: ResolvedStudy) -> str:
+    """Return the command with which a study goes on until it has ``total`` complete trials."""
+    if resolved.cost_model_version != current_version():
+        return f"phaze-opt study copy {name} NEW --current-version"
     option = "" if total == resolved.spec.search.trials else f" --trials {total}"
     return f"phaze-opt study run {name}{option}"
 
@@ -137,7 +144,8 @@ def summarise(study: StoredStudy) -> StudySummary:
     office = study.office()
     # Read before the trials, so that a study that is done has all its trials.
     counts, stopping = office.counts(), office.stop_requested()
-    target = office.target() or study.resolved.spec.search.trials
+    # A study that an older program ran has tickets, but no target.
+    target = office.target() or counts.done + counts.left or study.resolved.spec.search.trials
     trials = read_trials(study)
     complete = [trial for trial in trials if trial.kind in ("feasible", "infeasible")]
     metrics = [trial.metrics for trial in complete if trial.metrics is not None]

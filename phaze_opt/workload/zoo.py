@@ -6,6 +6,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from phaze_opt.codec import data_table, from_builtins
 from phaze_opt.errors import InputError, unknown_name
@@ -65,6 +66,40 @@ def load_workload(
         parameters=cached[0].parameters,
         variants=tuple(one.variant for one in cached),
     )
+
+
+class LoadWorkload(Protocol):
+    """Loads one model under options that vary."""
+
+    def __call__(self, *, microbatch: int, sequence_parallel: bool, tensor: int | None) -> Workload:
+        """Load it at one tensor-parallel width, or at all widths that divide it (``None``).
+
+        Raises
+        ------
+        InputError
+            If it cannot be captured so.
+        """
+
+
+def model_loader(model: str, sequence: int | None = None) -> LoadWorkload:
+    """Return what loads a model under other options by its name or from its file.
+
+    Parameters
+    ----------
+    model, sequence
+        As `load_workload` takes them.
+    """
+
+    def load(*, microbatch: int, sequence_parallel: bool, tensor: int | None) -> Workload:
+        return load_workload(
+            model,
+            tensor_parallel=widths(model) if tensor is None else (tensor,),
+            microbatch=(microbatch,),
+            sequence_parallel=sequence_parallel,
+            sequence=sequence,
+        )
+
+    return load
 
 
 def model_names() -> tuple[str, ...]:

@@ -56,6 +56,23 @@ def test_every_help_has_an_example(phaze: Phaze, command: tuple[str, ...]) -> No
 
 
 @pytest.mark.parametrize(
+    "command",
+    [
+        *(("accelerator", "ls"), ("accelerator", "show", "tpuv4-phaze"), ("cluster", "ls")),
+        *(("accelerator", "compare", "a100-80", "mi210"), ("cluster", "show", "dgx-a100")),
+        *(("workload", "ls"), ("validate", "operators", "--rows")),
+        ("cluster", "collective", "dgx-a100", "--group", "64", "--size-bytes", "1e9"),
+    ],
+    ids=" ".join,
+)
+def test_tables_fit_80_columns(phaze: Phaze, command: tuple[str, ...]) -> None:
+    """Where nothing limits the width, no line is longer than 80 columns."""
+    lines = phaze(*command).out.splitlines()
+    assert len(lines) > 2
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
         # Usage.

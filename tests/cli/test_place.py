@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 import typer
-from typer.testing import CliRunner
-
 from phaze_opt.cli.cluster import app as cluster_app
 from phaze_opt.cli.place import place
+from typer.testing import CliRunner
+
 from phaze_opt.errors import InfeasibleError, InputError, NotFoundError
 from tests.partitioning.test_formats import dnn_partitioning
 

@@ -38,7 +38,7 @@ CHIP = Accelerator(
 def tiny(
     *, microbatch: int, sequence_parallel: bool = False, tensor: int | None = None
 ) -> Workload:
-    """Load a small transformer as `phaze_opt.explanation.fixes.LoadWorkload` says."""
+    """Load a small transformer as `phaze_opt.workload.zoo.LoadWorkload` says."""
     return _tiny(microbatch, sequence_parallel, WIDTHS if tensor is None else (tensor,))
 
 

@@ -10,12 +10,12 @@ import pytest
 from phaze_opt.costed_point import Point
 from phaze_opt.estimator.estimate import RESOURCES
 from phaze_opt.evaluation import evaluation_to_json_dict
-from phaze_opt.explanation.explain import explain_point, explanation_to_json_dict
+from phaze_opt.explanation.explain import explain, explain_point, explanation_to_json_dict
 from phaze_opt.explanation.gains import changes
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.cluster import load_cluster
 from phaze_opt.training import Training
-from tests.explanation.cases import evaluated, tiny
+from tests.explanation.cases import crowded, evaluated, tiny
 
 
 def some_point(accelerator: str = "tpuv4-lanes") -> Point:
@@ -92,3 +92,17 @@ def test_what_does_not_fit_is_explained_too() -> None:
 def test_the_same_point_is_explained_the_same_way() -> None:
     """Two explanations without a shared cache are equal in every bit."""
     assert explain_point(some_point(), tiny, {}) == explain_point(some_point(), tiny, {})
+
+
+def test_a_model_is_loaded_again_by_its_name_or_not_at_all() -> None:
+    """Where the name says the shape all options are tried, of another model what was captured."""
+    point = crowded(2_000_000, (1, 4, 1))
+    arguments = (point.accelerator, point.cluster, point.training, point.placement)
+    by_name = explain(point.workload, *arguments)
+    assert by_name == explain_point(point, tiny, {})
+    assert ("microbatch",) in {fix.kinds for fix in by_name.fixes}
+    own = replace(point.workload, model="package.module:make")
+    captured = explain(own, *arguments)
+    assert captured.evaluation == by_name.evaluation
+    tried = {fix.kinds for fix in captured.fixes}
+    assert ("recompute",) in tried and ("microbatch",) not in tried

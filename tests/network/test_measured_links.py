@@ -17,7 +17,12 @@ from phaze_opt.network.collective import (
     collective_s,
     collective_terms,
 )
-from phaze_opt.network.message import message_over, send_receive_s
+from phaze_opt.network.message import (
+    message_over,
+    message_term,
+    send_receive_s,
+    split_message_terms,
+)
 from phaze_opt.network.term import Term
 
 NODES = ("dgx-a100", "dgx-h100", "dgx-b200")
@@ -116,6 +121,19 @@ def test_a_collective_starts_once() -> None:
             assert one.latency_s == pytest.approx(launch_s + other.latency_s)
     assert send_receive_s(0.0, cluster, 1) == launch_s + cluster.levels[0].latency_s
     assert send_receive_s(0.0, cluster, 8) == launch_s + cluster.levels[1].latency_s
+
+
+@given(nodes(), sizes, st.sampled_from([2, 4, 8]))
+def test_a_split_message_is_a_smaller_one_and_a_gather(
+    cluster: Cluster, size: float, group: int
+) -> None:
+    """Launch, ramp and own part included, each of both counts once."""
+    whole = message_term(cluster, stride=8)
+    gathers = collective_terms("all_gather", group, cluster)
+    splits = split_message_terms(whole, group, cluster)
+    for split, gather in zip(splits, gathers, strict=True):
+        expected_s = whole.seconds(size / group) + gather.seconds(size)
+        assert split.seconds(size) == pytest.approx(expected_s)
 
 
 def test_the_ramp_doubles_the_time_of_its_own_bytes() -> None:

@@ -144,14 +144,3 @@ def closed_form(
         finishes.append(tail - before)
         before += backward
     return (microbatches - 1) * max(loads) + sum(loads) + max(finishes)
-
-
-def best_closed_form(problem: PlacementProblem) -> float | None:
-    """Return the least closed form over all degrees and splits, by trying them all."""
-    times = [
-        time
-        for degrees in all_degrees(problem)
-        for starts in all_splits(len(problem.layers[degrees[2]]), degrees[0])
-        if (time := closed_form(problem, degrees, starts)) is not None
-    ]
-    return min(times, default=None)

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phaze_opt.arrays import FloatArray
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.network.cluster import Cluster, NetworkLevel
-from phaze_opt.placement.overlap import backward_queue_s, forward_wait_s, left_after_s
+from phaze_opt.placement.overlap import backward_queue_s, forward_queue_s, left_after_s
 from phaze_opt.placement.placement_problem import LayerCost, Placement, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.training import OPTIMIZERS, Training
@@ -49,6 +50,11 @@ def with_options(problem: PlacementProblem, options: dict[str, Any]) -> Placemen
     return replace(problem, layers=changed, training=training)
 
 
+def listed(run: slice, *columns: FloatArray) -> list[list[float]]:
+    """Return some layers of columns as lists."""
+    return [column[run].tolist() for column in columns]
+
+
 def attempt(problem: PlacementProblem, degrees: tuple[int, int, int] | None) -> Placement | None:
     """Place a problem, or return nothing where it does not fit."""
     try:
@@ -63,18 +69,21 @@ def test_queues_are_those_of_a_simulation(rows: list[tuple[float, float, float, 
     """Every run of layers waits, and leaves over, what an event simulation finds."""
     busy, gather, reduce_, link = (np.array(column) for column in zip(*rows, strict=True))
     blocked = busy * link
-    wait_s = forward_wait_s(gather, busy - blocked)
-    back_wait_s, left_s = backward_queue_s(gather, reduce_, busy - blocked)
-    nothing = [0.0] * len(rows)
+    wait_s, total_s = forward_queue_s(gather, busy - blocked)
+    back_wait_s, left_s, *totals_s = backward_queue_s(gather, reduce_, busy - blocked)
+    nothing = np.zeros(len(rows))
     for i in range(len(rows)):
         for j in range(i + 1, len(rows) + 1):
             run = slice(i, j)
-            end_s, _ = simulate_pass(busy[run], blocked[run], gather[run], nothing)
+            end_s, _ = simulate_pass(*listed(run, busy, blocked, gather, nothing))
             assert wait_s[i, j] == pytest.approx(end_s - busy[run].sum(), abs=1e-9)
-            back = [column[run][::-1] for column in (busy, blocked, gather, reduce_)]
-            end_s, over_s = simulate_pass(*back)
+            back = slice(j - 1, i - 1 if i else None, -1)
+            end_s, over_s = simulate_pass(*listed(back, busy, blocked, gather, reduce_))
             assert back_wait_s[i, j] == pytest.approx(end_s - busy[run].sum(), abs=1e-9)
             assert left_s[i, j] == pytest.approx(over_s, abs=1e-9)
+            sums = [gather[run].sum(), gather[run].sum(), reduce_[run].sum()]
+            found = [total_s[i, j], *(table[i, j] for table in totals_s)]
+            assert found == pytest.approx(sums)
 
 
 @settings(max_examples=200, deadline=None)
@@ -84,11 +93,11 @@ def test_exposed_never_exceeds_the_total_nor_grows_with_bandwidth(
 ) -> None:
     """Waits and leftovers are at most all transfers, and no more on a faster network."""
     busy, gather, reduce_, _ = (np.array(column) for column in zip(*rows, strict=True))
-    wait_s, left_s = (table[0, -1] for table in backward_queue_s(gather, reduce_, busy))
+    wait_s, left_s, *_ = (table[0, -1] for table in backward_queue_s(gather, reduce_, busy))
     assert wait_s + left_s <= (gather.sum() + reduce_.sum()) * (1 + 1e-12) + 1e-12
-    assert forward_wait_s(gather, busy)[0, -1] <= gather.sum() * (1 + 1e-12)
+    assert forward_queue_s(gather, busy)[0][0, -1] <= gather.sum() * (1 + 1e-12)
     faster = backward_queue_s(gather / factor, reduce_ / factor, busy)
-    assert sum(table[0, -1] for table in faster) <= (wait_s + left_s) * (1 + 1e-9) + 1e-12
+    assert sum(table[0, -1] for table in faster[:2]) <= (wait_s + left_s) * (1 + 1e-9) + 1e-12
 
 
 @given(layers)
@@ -98,8 +107,8 @@ def test_endless_compute_hides_all_but_one_layer(
     """The first gather has nothing to hide behind, nor have the gradients that come last."""
     _, gather, reduce_, _ = (np.array(column) for column in zip(*rows, strict=True))
     endless = np.full(len(rows), 1e6)
-    assert forward_wait_s(gather, endless)[0, -1] == gather[0]
-    wait_s, left_s = backward_queue_s(gather, reduce_, endless)
+    assert forward_queue_s(gather, endless)[0][0, -1] == gather[0]
+    wait_s, left_s, _, _ = backward_queue_s(gather, reduce_, endless)
     assert wait_s[0, -1] == gather[-1]
     assert left_s[0, -1] == pytest.approx(reduce_[0], abs=1e-9)
 
@@ -264,7 +273,7 @@ def test_messages_are_split_over_the_tensor_group() -> None:
 @pytest.mark.parametrize("chunks", [2, 3])
 def test_interleaved_overlap_hides_more_and_costs_no_more(zero: int, chunks: int) -> None:
     """Under the interleaved schedule overlap is no slower either, and hides something."""
-    options = {"pipeline_schedule": "interleaved", "interleave": chunks}
+    options: dict[str, Any] = {"pipeline_schedule": "interleaved", "interleave": chunks}
     twice = {1: stack(zero).layers[1] + stack(zero).layers[1]}
     none, data = (
         solve_placement(replace(stack(zero, overlap=overlap, **options), layers=twice), (2, 4, 1))

@@ -70,7 +70,7 @@ def test_idle_devices_and_padding_are_said() -> None:
     explanation = explained((2, 2, 2))
     assert "It leaves 8 devices idle." in explanation_sentences(explanation)
     padded = replace(explanation, evaluation=replace(explanation.evaluation, padding_samples=3))
-    (sentence,) = [s for s in explanation_sentences(padded) if "3 samples" in s]
+    (sentence,) = [s for s in explanation_sentences(padded) if "3 samples per" in s]
     assert sentence.startswith("It trains 3 samples per batch beyond the global batch")
 
 

@@ -61,6 +61,7 @@ def test_starting_anew_begins_with_the_best(
     monkeypatch.setattr("phaze_opt.search.study.current_version", lambda: "next")
     anew = restart_study(study, "anew", study.storage)
     assert anew.resolved.cost_model_version == "next"
+    assert anew.summary().target == 20
     anew.run(4)
     assert [trial.point for trial in anew.trials()] == best_points(study)[:4]
 

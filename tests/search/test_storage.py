@@ -153,6 +153,7 @@ def test_older_tables_are_brought_up_to_date(sqlite_url: str) -> None:
     storage = open_storage(sqlite_url, create=True)
     with storage.engine.begin() as connection:
         connection.exec_driver_sql("ALTER TABLE phaze_ticket DROP COLUMN reason")
+        connection.exec_driver_sql("ALTER TABLE phaze_study DROP COLUMN target")
         connection.exec_driver_sql("UPDATE phaze_schema SET version = 0")
     storage.close()
     with open_storage(sqlite_url).reading() as session:

@@ -13,6 +13,7 @@ import optuna
 import pytest
 from sqlalchemy import update
 
+import phaze_opt.search.results as results_module
 import phaze_opt.search.study as study_module
 from phaze_opt.codec import to_json
 from phaze_opt.errors import ConflictError, InputError, NotFoundError
@@ -206,10 +207,16 @@ def test_another_cost_model_is_refused(sqlite_url: str, monkeypatch: pytest.Monk
     """Numbers of two versions of the cost model are not mixed."""
     study = toy_study(sqlite_url)
     mine = study.resolved.cost_model_version
-    monkeypatch.setattr(study_module, "current_version", lambda: "from the future")
+    study.run(2)
+    study.office().set_target(3)
+    study.office().issue(3)
+    for module in (study_module, results_module):
+        monkeypatch.setattr(module, "current_version", lambda: "from the future")
+    assert "stopped; 'phaze-opt study copy toy NEW --current-version' goes on" in str(study)
+    assert f"version {mine}, whose evaluations" in str(study)
     with pytest.raises(ConflictError, match=rf"version {mine}.* has from the future"):
         study.run()
-    assert study.trials() == []
+    assert len(study.trials()) == 2
 
 
 @pytest.mark.parametrize(("trials", "workers"), [(0, 1), (-1, 1), (1, 0)])
@@ -310,7 +317,7 @@ def test_a_stopping_study_is_not_running(sqlite_url: str) -> None:
     assert [(each.state, each.left_s) for each in during] == [("stopping", None)]
     after = study.summary()
     assert (after.state, after.left_s) == ("stopped", None)
-    assert after.run_command == "phaze-opt study run toy"
+    assert after.next_command == "phaze-opt study run toy"
 
 
 def test_stop_ends_a_run_and_a_new_run_goes_on(sqlite_url: str) -> None:

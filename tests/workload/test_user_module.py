@@ -195,7 +195,7 @@ def test_a_function_is_a_factory_as_its_name_is() -> None:
     """A factory in Python gives what its name gives, at one microbatch or several."""
     by_name = capture(f"{HERE}:language_model", microbatch=(1, 2), sequence=ROWS)
     assert capture(language_model, microbatch=[2, 1], sequence=ROWS) == by_name
-    single = capture(language_model, microbatch=2, sequence=ROWS)
+    single = capture(language_model, microbatch=(2,), sequence=ROWS)
     assert single.variants == by_name.variants[1:]
 
 
@@ -204,8 +204,8 @@ def test_a_module_is_captured_and_stays_as_it_is() -> None:
     module, inputs = language_model(2)
     module.eval()
     before = {name: value.clone() for name, value in module.state_dict().items()}
-    workload = capture(module, inputs, microbatch=2, sequence=ROWS)
-    assert workload.variants == capture(language_model, microbatch=2, sequence=ROWS).variants
+    workload = capture(module, inputs, microbatch=(2,), sequence=ROWS)
+    assert workload.variants == capture(language_model, microbatch=(2,), sequence=ROWS).variants
     assert workload.parameters == sum(one.numel() for one in module.parameters())
     assert workload.model == "LanguageModel"
     assert not module.training
@@ -215,15 +215,15 @@ def test_a_module_is_captured_and_stays_as_it_is() -> None:
 
 
 def test_a_module_comes_with_its_inputs() -> None:
-    """A module without inputs, a factory with some, and several microbatches are refused."""
+    """A module without inputs or their one microbatch, and a factory with inputs, are refused."""
     module, inputs = language_model(2)
-    for arguments, microbatch in (
-        ((module,), (2,)),
-        ((language_model, inputs), (2,)),
-        ((module, inputs), (1, 2)),
-    ):
-        with pytest.raises(InputError, match="with its inputs of one microbatch"):
+    for arguments, microbatch in (((module,), (2,)), ((module, inputs), None)):
+        with pytest.raises(InputError, match="with its inputs and their one microbatch"):
             capture(*arguments, microbatch=microbatch)
+    with pytest.raises(InputError, match="several microbatches need a factory"):
+        capture(module, inputs, microbatch=(1, 2))
+    with pytest.raises(InputError, match="leave out inputs"):
+        capture(language_model, inputs)
 
 
 def test_microbatch_must_be_positive() -> None:

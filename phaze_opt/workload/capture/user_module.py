@@ -35,7 +35,7 @@ def capture(
     model: str | Factory | nn.Module,
     inputs: Any = None,
     *,
-    microbatch: int | Sequence[int] = 1,
+    microbatch: Sequence[int] | None = None,
     sequence: int = 1,
 ) -> Workload:
     """Capture a module, or the module that a factory makes, on one device.
@@ -57,7 +57,7 @@ def capture(
     inputs
         Inputs of a module, with one microbatch of samples.
     microbatch
-        Microbatches to capture, in samples; of a module the one that ``inputs`` holds.
+        Microbatches to capture, in samples; 1 by default. A module needs the one of its inputs.
     sequence
         Tokens per sample, for reports per token.
 
@@ -71,14 +71,18 @@ def capture(
     InputError
         If the factory cannot be imported, fails, or returns a module that cannot be traced.
     """
-    sizes = [microbatch] if isinstance(microbatch, int) else sorted(set(microbatch))
+    sizes = [1] if microbatch is None else sorted(set(microbatch))
     if not sizes or min(sizes) < 1:
         raise InputError(f"The microbatches are {sizes}, but each must be at least 1.")
-    if isinstance(model, nn.Module) == (inputs is None) or (inputs is not None and sizes[1:]):
-        raise InputError(
-            "A module is captured with its inputs of one microbatch; several microbatches need a "
-            "factory, which makes the module and the inputs of each."
-        )
+    if isinstance(model, nn.Module):
+        if inputs is None or microbatch is None or len(sizes) > 1:
+            raise InputError(
+                "A module is captured with its inputs and their one microbatch, for example "
+                "microbatch=(4,); several microbatches need a factory, which makes the module and "
+                "the inputs of each."
+            )
+    elif inputs is not None:
+        raise InputError("A factory makes the inputs itself; leave out inputs.")
     variants, parameters = [], 0
     with _working_directory_searched():
         name, make = _factory(model, inputs)

@@ -1,0 +1,222 @@
+"""``phaze-opt evaluate`` and ``phaze-opt explain``."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Phaze, Ran
+
+OPTIONS = {
+    "model": "gpt:layers=2,hidden=64,heads=2,sequence=32,vocab=128",
+    "accelerator": "tpuv4-phaze",
+    "cluster": "tpuv4-ici-flat",
+    "devices": "4",
+    "global-batch": "16",
+    "microbatch": "2",
+}
+
+
+def run(phaze: Phaze, command: str, *more: str, **changes: str) -> Ran:
+    """Run a command on a small model."""
+    options = {**OPTIONS, **changes}
+    pairs = [part for key, value in options.items() for part in (f"--{key}", value)]
+    return phaze(command, *pairs, *more)
+
+
+def evaluate(phaze: Phaze, *more: str, **changes: str) -> Ran:
+    """Evaluate a small model."""
+    return run(phaze, "evaluate", *more, **changes)
+
+
+def test_json_has_the_promised_keys(phaze: Phaze) -> None:
+    """The JSON holds what scripts rely on, and its parts add up."""
+    record: dict[str, Any] = evaluate(phaze, "--json").json
+    assert record["feasible"] is True and record["reason"] is None
+    assert record["throughput_samples_per_s"] == pytest.approx(16 / record["time_per_batch_s"])
+    assert sum(record["time_breakdown_s"].values()) == pytest.approx(record["time_per_batch_s"])
+    assert 0 < record["mfu"] <= 1
+    placement = record["placement"]
+    assert placement.keys() >= {"pipeline", "data", "tensor", "microbatches", "stages"}
+    for stage in placement["stages"]:
+        memory = stage["memory_bytes"]
+        parts = ("parameters", "gradients", "optimizer", "stash", "transient")
+        assert sum(memory[part] for part in parts) == memory["total"]
+    for layer in record["layers"]:
+        assert layer["forward_schedule"].keys() >= {"status", "bound_s", "gap"}
+
+
+def test_table_says_the_same(phaze: Phaze) -> None:
+    """The table shows the numbers of the JSON."""
+    record = evaluate(phaze, "--json").json
+    table = evaluate(phaze).out
+    assert f"{record['throughput_samples_per_s']:,.1f} samples/s" in table
+    assert "bound by" in table and "block" in table
+
+
+def test_degrees_are_taken(phaze: Phaze) -> None:
+    """A given placement is used, and is never faster than the solved one."""
+    given = evaluate(phaze, "--placement", "2x2x1", "--json").json
+    assert [given["placement"][key] for key in ("pipeline", "data", "tensor")] == [2, 2, 1]
+    solved = evaluate(phaze, "--json").json
+    assert solved["time_per_batch_s"] <= given["time_per_batch_s"]
+
+
+def test_timeline_is_written(phaze: Phaze) -> None:
+    """The pipeline's timeline has a lane per stage and ends with the batch; none if infeasible."""
+    ran = evaluate(phaze, "--placement", "2x2x1", "--timeline", "t.json", "--json")
+    events = json.loads(Path("t.json").read_text("utf-8"))["traceEvents"]
+    lanes = [event["args"]["name"] for event in events if event["name"] == "thread_name"]
+    assert sum("network" not in lane for lane in lanes) == 2
+    end_us = max(event["ts"] + event["dur"] for event in events if event["ph"] == "X")
+    assert end_us == pytest.approx(1e6 * ran.json["time_per_batch_s"])
+    assert evaluate(phaze, "--set", "hbm_bytes=200000", "--timeline", "no.json").code == 5
+    assert not Path("no.json").exists()
+    assert evaluate(phaze, "--timeline", "no/such/folder.json").code == 2
+
+
+def test_infeasible_still_answers(phaze: Phaze) -> None:
+    """What does not fit exits with 5, with the same keys and the reason on stdout."""
+    ran = evaluate(phaze, "--set", "hbm_bytes=200000", "--json")
+    assert ran.code == 5
+    record = ran.json
+    assert record["feasible"] is False
+    assert record["throughput_samples_per_s"] == record["mfu"] == 0.0
+    assert record["time_per_batch_s"] is None and record["placement"] is None
+    assert record["reason"].endswith(".")
+    assert record.keys() == evaluate(phaze, "--json").json.keys()
+    table = evaluate(phaze, "--set", "hbm_bytes=200000")
+    assert table.code == 5 and "infeasible" in table.out
+
+
+@pytest.mark.parametrize("command", ["evaluate", "explain"])
+def test_too_much_power_is_said_in_watts(phaze: Phaze, command: str) -> None:
+    """Above a power limit the text names power and limit; the JSON keeps the power."""
+    power_w = run(phaze, command, "--json").json["power_w_per_device"]
+    limited = run(phaze, command, "--power-limit-w", "1.5")
+    assert limited.code == 5
+    words = " ".join(limited.out.split())
+    assert f"The average power of {power_w:.4g} W per device is above the limit of 1.5 W." in words
+    record = run(phaze, command, "--power-limit-w", "1.5", "--json").json
+    assert (record["feasible"], record["power_w_per_device"]) == (False, power_w)
+
+
+@pytest.mark.parametrize("command", ["evaluate", "explain"])
+def test_idle_devices_and_padding_are_said(phaze: Phaze, command: str) -> None:
+    """The text says which devices no stage runs on, and samples that were not asked for."""
+    changes = {"devices": "7", "global-batch": "17", "placement": "2x2x1"}
+    record = run(phaze, command, "--json", **changes).json
+    assert (record["unused_devices"], record["padding_samples"]) == (3, 3)
+    words = " ".join(run(phaze, command, **changes).out.split())
+    assert "3 samples per batch beyond the global batch" in words
+    assert {"evaluate": "4 used, 3 idle", "explain": "leaves 3 devices idle"}[command] in words
+
+
+def test_json_has_all_of_evaluate_and_the_reasons(phaze: Phaze) -> None:
+    """The record of ``evaluate`` is part of the record of ``explain``."""
+    record: dict[str, Any] = run(phaze, "explain", "--json").json
+    evaluation = run(phaze, "evaluate", "--json").json
+    for key in evaluation.keys() - {"layers"}:
+        assert record[key] == evaluation[key]
+    assert record.keys() - evaluation.keys() == {
+        "stage_time", "memory", "searched_tensor", "gains", "overlap_gains", "fixes",
+    }  # fmt: skip
+    assert sum(record["stage_time"]["parts_s"].values()) == pytest.approx(
+        record["time_per_batch_s"]
+    )
+    for layer in record["layers"]:
+        for name in ("forward", "backward"):
+            binding = layer[f"{name}_binding"]
+            assert sum(binding["bound_s"].values()) == pytest.approx(layer[f"{name}_s"])
+            assert binding["critical_path"][0]["start_s"] == 0.0
+        assert layer["recompute_binding"] is None
+    names = {gain["resource"] for gain in record["gains"]}
+    assert names >= {"compute", "lanes", "glb", "hbm", "hbm_size", "link_0", "overhead"}
+
+
+@pytest.mark.parametrize(
+    ("resource", "field", "before"),
+    [
+        ("hbm", "hbm_bytes_per_s", 1200e9),
+        ("glb", "glb_bytes_per_cycle", 4096),
+        ("clock", "clock_hz", 1.05e9),
+    ],
+)
+def test_a_gain_can_be_checked_with_evaluate(
+    phaze: Phaze, resource: str, field: str, before: float
+) -> None:
+    """Setting the field to a tenth more gives the time that was predicted."""
+    (gain,) = [
+        gain
+        for gain in run(phaze, "explain", "--json").json["gains"]
+        if gain["resource"] == resource
+    ]
+    changed = run(phaze, "evaluate", "--json", set=f"{field}={before * 1.1!r}").json
+    assert changed["time_per_batch_s"] == pytest.approx(gain["time_per_batch_s"], rel=1e-12)
+
+
+def test_what_fits_can_be_checked_with_evaluate(phaze: Phaze) -> None:
+    """The options of every fix, added to the line, give what it says."""
+    given = {"placement": "1x4x1", "set": "hbm_bytes=1000000", "optimizer": "adam"}
+    ran = run(phaze, "explain", "--json", **given)
+    assert ran.code == 5
+    assert ran.json["feasible"] is False and ran.json["gains"] == []
+    assert {fix["feasible"] for fix in ran.json["fixes"]} == {True, False}
+    for fix in ran.json["fixes"]:
+        words = [word for option in fix["options"] for word in shlex.split(option)]
+        tried = run(phaze, "evaluate", "--json", *words, **given)
+        assert tried.code == (0 if fix["feasible"] else 5)
+        assert tried.json["time_per_batch_s"] == fix["time_per_batch_s"]
+
+
+def test_words_come_before_tables(phaze: Phaze) -> None:
+    """A person reads sentences first, then tables, none wider than 80 columns."""
+    lines = run(phaze, "explain").out.splitlines()
+    assert lines[2].startswith("It trains ")
+    assert any(line.startswith("What binds each layer") for line in lines)
+    assert max(len(line.rstrip()) for line in lines) <= 80
+    infeasible = run(phaze, "explain", set="hbm_bytes=200000")
+    assert infeasible.code == 5
+    assert "It does not fit: " in infeasible.out
+    assert "What was tried to make it fit" in infeasible.out
+
+
+def test_both_commands_take_the_same_options(phaze: Phaze) -> None:
+    """Every option of ``evaluate`` but the timeline is one of ``explain``."""
+
+    def options(command: str) -> set[str]:
+        words = phaze(command, "--help").out.replace("│", " ").split()
+        return {word for word in words if word.startswith("--")}
+
+    assert options("evaluate") - {"--timeline"} <= options("explain")
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"model": "bert-huge"}, "Unknown model"),
+        ({"model": "gpt:layers=2"}, "hidden"),
+        ({"accelerator": "tpuv5"}, "Did you mean"),
+        ({"cluster": "ethernet"}, "Unknown cluster"),
+        ({"devices": "0"}, "devices is 0"),
+        ({"devices": "many"}, "--devices"),
+        ({"global-batch": "0"}, "global_batch is 0"),
+        ({"microbatch": "32"}, "global batch of 16"),
+        ({"microbatch": "0"}, "microbatch is 0"),
+        ({"recompute": "some"}, "selective"),
+        ({"optimizer": "lion"}, "adam"),
+        ({"placement": "2x2"}, "PPxDPxTP"),
+        ({"set": "pe_x=-3"}, "pe_x"),
+        ({"set": "glb_mib=nan"}, "glb"),
+    ],
+)
+def test_bad_values_are_named(phaze: Phaze, changes: dict[str, str], sentence: str) -> None:
+    """A value that is not allowed is named, with exit code 2 and nothing on stdout."""
+    for command in ("evaluate", "explain"):
+        ran = run(phaze, command, **changes)
+        assert (ran.code, ran.out) == (2, "")
+        assert sentence in ran.sentence
