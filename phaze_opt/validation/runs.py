@@ -16,8 +16,8 @@ from typing import Literal, cast
 
 from phaze_opt.codec import data_rows
 from phaze_opt.costed_point import CostedPoint, Point, cost_point
-from phaze_opt.evaluation import Evaluation, place_point
 from phaze_opt.errors import InputError
+from phaze_opt.evaluation import Evaluation, place_point
 from phaze_opt.explanation.binding import bind_pass
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
