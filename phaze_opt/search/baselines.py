@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from phaze_opt.evaluation import Evaluation
@@ -51,15 +50,6 @@ def baseline_trainings(
         point = point_of_accelerator(baseline.accelerator, microbatch, recompute)
         result[evaluation_key(study, baseline.accelerator, training)] = (point, training)
     return result
-
-
-def evaluate_baselines(
-    study: ResolvedStudy, evaluate: Callable[[Baseline, Training], None]
-) -> None:
-    """Evaluate every baseline under every training option with a function that stores results."""
-    for baseline in study.baselines:
-        for _, training in baseline_trainings(study, baseline).values():
-            evaluate(baseline, training)
 
 
 def find_baselines(study: ResolvedStudy, storage: Storage) -> list[BaselineResult]:

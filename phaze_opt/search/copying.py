@@ -77,8 +77,8 @@ def best_points(study: Study, number: int = BEST_POINTS) -> list[DesignPoint]:
     """Return the best different feasible points, the best first."""
     ranked: dict[DesignPoint, Rank] = {}
     for trial in study.trials():
-        if trial.kind == "feasible" and trial.metrics is not None and trial.point is not None:
-            ranked.setdefault(trial.point, trial.metrics.rank(trial.point))
+        if trial.point is not None and trial.rank is not None:
+            ranked.setdefault(trial.point, trial.rank)
     return sorted(ranked, key=lambda point: ranked[point].key)[:number]
 
 

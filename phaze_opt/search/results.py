@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -124,19 +125,13 @@ def next_command(name: str, total: int, resolved: ResolvedStudy) -> str:
 
 def best_design(study: StoredStudy, trials: Sequence[TrialRecord]) -> BestDesign | None:
     """Choose the best feasible trial by the order of designs; of equal ones the first."""
-    feasible = [
-        (trial.metrics.rank(trial.point), (trial.number, trial.point, trial.metrics))
-        for trial in trials
-        if trial.kind == "feasible" and trial.metrics is not None and trial.point is not None
-    ]
-    chosen = best_of(feasible)
-    if chosen is None:
+    best = best_of((rank, trial) for trial in trials if (rank := trial.rank) is not None)
+    if best is None or best.point is None or best.metrics is None:
         return None
-    number, point, metrics = chosen
-    key = metrics.evaluation_key or ""
+    key = best.metrics.evaluation_key or ""
     evaluation = find_evaluations(study.storage, [key]).get(key)
     baselines = tuple(find_baselines(study.resolved, study.storage))
-    return BestDesign(number, point, metrics, evaluation, baselines)
+    return BestDesign(best.number, best.point, best.metrics, evaluation, baselines)
 
 
 def summarise(study: StoredStudy) -> StudySummary:
@@ -175,19 +170,13 @@ def summarise(study: StoredStudy) -> StudySummary:
             sum(each.quickly_proven_schedules for each in asked),
             sum(each.needed_schedules for each in asked),
         ),
-        why_infeasible=_why_infeasible(metrics),
+        why_infeasible=Counter(
+            "area" if each.evaluation_key is None else "memory"
+            for each in metrics
+            if not each.feasible
+        ),
         failures=tuple(office.reasons()),
     )
-
-
-def _why_infeasible(metrics: Sequence[Metrics]) -> dict[str, int]:
-    """Count the points that each limit ruled out."""
-    why: dict[str, int] = {}
-    for each in metrics:
-        if not each.feasible:
-            limit = "area" if each.evaluation_key is None else "memory"
-            why[limit] = why.get(limit, 0) + 1
-    return why
 
 
 def best_to_json_dict(name: str, best: BestDesign) -> dict[str, Any]:

@@ -9,8 +9,7 @@ from functools import partial
 from typing import Any
 
 from phaze_opt.errors import InputError
-from phaze_opt.search.baselines import evaluate_baselines, find_baselines
-from phaze_opt.search.frozen import Baseline
+from phaze_opt.search.baselines import baseline_trainings, find_baselines
 from phaze_opt.search.objective import Evaluator, Objective
 from phaze_opt.search.processes import StopNow, StopSignals, WorkerJob, run_processes
 from phaze_opt.search.space import contains, params_of
@@ -22,7 +21,6 @@ from phaze_opt.search.store.stored_study import StoredStudy, find_study
 from phaze_opt.search.store.tickets import TicketCounts
 from phaze_opt.search.trials import check_study
 from phaze_opt.search.worker import TrialCallback, Worker
-from phaze_opt.training import Training
 
 
 @dataclass(frozen=True)
@@ -195,13 +193,11 @@ def _evaluate_baselines(run: _Run, token: str) -> None:
     if len(find_baselines(resolved, run.study.storage)) == len(resolved.baselines):
         return
     objective = run.objective(token)
-
-    def evaluate(baseline: Baseline, training: Training) -> None:
-        if not run.stop.requested:
-            objective.evaluate(baseline.accelerator, training)
-
     with LeaseKeeper([objective.evaluations], token, run.lease_s):
-        evaluate_baselines(resolved, evaluate)
+        for baseline in resolved.baselines:
+            for _, training in baseline_trainings(resolved, baseline).values():
+                if not run.stop.requested:
+                    objective.evaluate(baseline.accelerator, training)
 
 
 def _baseline_params(study: StoredStudy) -> list[dict[str, Any]]:

@@ -116,6 +116,13 @@ class TrialRecord:
     started_s: float | None
     ended_s: float | None
 
+    @property
+    def rank(self) -> Rank | None:
+        """Place in the order of designs; ``None`` unless the trial is feasible."""
+        if self.kind != "feasible" or self.metrics is None or self.point is None:
+            return None
+        return self.metrics.rank(self.point)
+
     def __repr__(self) -> str:
         value = "" if self.metrics is None else f", {self.metrics}"
         return f"TrialRecord({self.number}, {self.kind}{value}, {self.point!r})"
@@ -209,9 +216,9 @@ def read_trial(resolved: ResolvedStudy, trial: FrozenTrial) -> TrialRecord:
 
 def trial_cost(resolved: ResolvedStudy, trial: FrozenTrial) -> tuple[Any, ...]:
     """Order finished trials: feasible ones as designs, then infeasible ones by violation."""
-    record = read_trial(resolved, trial)
-    if record.kind == "feasible" and record.metrics is not None and record.point is not None:
-        return (0, *record.metrics.rank(record.point).key)
+    rank = read_trial(resolved, trial).rank
+    if rank is not None:
+        return (0, *rank.key)
     return (1, -(trial.values or [-math.inf])[0])
 
 
