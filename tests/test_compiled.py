@@ -28,8 +28,8 @@ has = compiled("boolean(i8[::1], i8, i8)", allocates=False)(has.py_func)
 assert has(np.array([4]), 0, 2) and not has(np.array([4]), 0, 1)
 """,
     "placement": """
-from phaze_opt.placement.overlap import forward_wait_s
-assert forward_wait_s(np.array([3.0]), np.array([1.0])).tolist() == [[0.0, 3.0]]
+from phaze_opt.placement.overlap import forward_queue_s
+assert forward_queue_s(np.array([3.0]), np.array([1.0]))[0].tolist() == [[0.0, 3.0]]
 """,
     "partitioning": """
 from phaze_opt.partitioning.dag_kernels import left_over

@@ -21,7 +21,7 @@ from phaze_opt.placement.chain import TIE, best_split, least_times
 from phaze_opt.placement.even import all_even_starts, replay_bounds
 from phaze_opt.placement.layout import Layout
 from phaze_opt.placement.pipeline import held_by_place
-from phaze_opt.placement.timing import replayed_s
+from phaze_opt.placement.timing import replayed_s, with_fastest_gathers
 
 REPLAY_MARGIN = 0.02
 """Splits whose closed form is this close to the best one are replayed too."""
@@ -38,13 +38,15 @@ _SORTED_FIRST = 64
 
 def best_placement(costs: CandidateCosts) -> Layout | None:
     """Return the layout with the least replayed time; ``None`` if none fits."""
-    known: list[tuple[float, Candidate, tuple[int, ...]]] = []
+    known: list[tuple[float, Candidate, tuple[int, ...], Layout]] = []
 
     def time(candidate: Candidate, starts: IntArray) -> float:
         layout = Layout.of_starts(candidate, starts, costs.layers)
-        time_s = replayed_s(costs, layout) if _fits(costs, layout) else np.inf
-        if np.isfinite(time_s):
-            known.append((time_s, candidate, tuple(starts.tolist())))
+        if not _fits(costs, layout):
+            return math.inf
+        layout = with_fastest_gathers(costs, layout)
+        time_s = replayed_s(costs, layout)
+        known.append((time_s, candidate, tuple(starts.tolist()), layout))
         return time_s
 
     if _count_splits(costs) <= _FEW_SPLITS:
@@ -61,8 +63,7 @@ def best_placement(costs: CandidateCosts) -> Layout | None:
         return None
     least_s = min(entry[0] for entry in known)
     close = [entry for entry in known if entry[0] <= least_s * (1.0 + TIE)]
-    _, candidate, chosen = min(close, key=lambda entry: (entry[1], entry[2]))
-    return Layout.of_starts(candidate, np.asarray(chosen, dtype=np.int64), costs.layers)
+    return min(close, key=lambda entry: (entry[1], entry[2]))[3]
 
 
 def _fits(costs: CandidateCosts, layout: Layout) -> bool:

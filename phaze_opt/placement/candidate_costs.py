@@ -179,11 +179,19 @@ class CandidateCosts:
         exchange_s = self.tied_exchange_s(candidate)
         return exchange_s if group.zero >= 2 else exchange_s + group.synchronisation.exposed_s
 
-    def final_gather_s(self, candidate: Candidate) -> FloatArray:
-        """Return the gathering of updated weights where it does not overlap with the next batch."""
+    def final_gather_s(self, candidate: Candidate, ahead: bool) -> FloatArray:
+        """Return the gathering of updated weights after the optimizer step (ZeRO 1 and 2).
+
+        Parameters
+        ----------
+        candidate
+            The degrees.
+        ahead
+            Whether they come in beside the next batch's first forward instead, where they may.
+        """
         group = self.group(candidate)
-        if group.zero in (1, 2) and not group.overlaps:
-            return group.forward_gather.exposed_s
+        if group.zero in (1, 2) and not (group.overlaps and ahead):
+            return group.gather_at_once_s
         return np.zeros_like(self.stages(candidate).forward_s)
 
     def optimizer_s(self, candidate: Candidate) -> FloatArray:
@@ -193,11 +201,11 @@ class CandidateCosts:
         return np.asarray(self.stages(candidate).parameters * (step_s / shards))
 
     def tail_s(self, candidate: Candidate) -> FloatArray:
-        """Return what every stage still does after its last backward."""
+        """Return what every stage still does after its last backward, weights gathered ahead."""
         key = self._key(candidate)
         if key not in self._tails:
             tail_s = self.synchronisation_s(candidate) + self.optimizer_s(candidate)
-            self._tails[key] = tail_s + self.final_gather_s(candidate)
+            self._tails[key] = tail_s + self.final_gather_s(candidate, ahead=True)
         return self._tails[key]
 
     def least_tail_term_s(self, candidate: Candidate) -> float:

@@ -18,7 +18,7 @@ from phaze_opt.placement.even import even_starts
 from phaze_opt.placement.infeasible import MisfitError, explain_excess
 from phaze_opt.placement.layout import Layout
 from phaze_opt.placement.placement_problem import Placement
-from phaze_opt.placement.timing import pipeline_work, replayed_s
+from phaze_opt.placement.timing import pipeline_work, replayed_s, with_fastest_gathers
 
 
 def solve_interleaved(costs: CandidateCosts) -> Placement:
@@ -41,9 +41,10 @@ def solve_interleaved(costs: CandidateCosts) -> Placement:
     for index in sorted(range(len(options)), key=lambda i: (bounds_s[i], options[i].candidate)):
         if bounds_s[index] > best_s:
             break
-        time_s = replayed_s(costs, options[index])
+        option = with_fastest_gathers(costs, options[index])
+        time_s = replayed_s(costs, option)
         if time_s < best_s:
-            best_s, best = time_s, options[index]
+            best_s, best = time_s, option
     if best is None:
         raise _none_fits(costs, misfits)
     return describe(costs, best)
@@ -81,7 +82,7 @@ def evaluate_interleaved(costs: CandidateCosts, candidate: Candidate) -> Placeme
     misfit = _misfit(costs, layout)
     if misfit is not None:
         raise misfit
-    return describe(costs, layout)
+    return describe(costs, with_fastest_gathers(costs, layout))
 
 
 def _possible(costs: CandidateCosts, candidate: Candidate) -> bool:

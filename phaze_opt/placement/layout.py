@@ -22,11 +22,15 @@ class Layout:
         The degrees.
     first, last : (chunks, stages)
         First and last + 1 layer of every chunk of every stage; one chunk unless interleaved.
+    gathers_ahead
+        Whether weights that are gathered once per batch come in beside the first forward, rather
+        than after the optimizer step, where stages that end early have time.
     """
 
     candidate: Candidate
     first: IntArray
     last: IntArray
+    gathers_ahead: bool = True
 
     @classmethod
     def of_starts(

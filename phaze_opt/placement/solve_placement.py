@@ -19,6 +19,7 @@ from phaze_opt.placement.infeasible import explain_excess, explain_infeasible
 from phaze_opt.placement.interleaved import evaluate_interleaved, solve_interleaved
 from phaze_opt.placement.layout import Layout
 from phaze_opt.placement.placement_problem import Placement, PlacementProblem
+from phaze_opt.placement.timing import with_fastest_gathers
 
 
 def solve_placement(
@@ -71,7 +72,8 @@ def place_again(problem: PlacementProblem, placement: Placement) -> Placement:
         return evaluate_interleaved(costs, candidate)
     sizes = [len(stage.layers) for stage in placement.stages]
     starts = np.cumsum([0, *sizes[:-1]], dtype=np.int64)
-    return describe(costs, Layout.of_starts(candidate, starts, costs.layers))
+    layout = Layout.of_starts(candidate, starts, costs.layers)
+    return describe(costs, with_fastest_gathers(costs, layout))
 
 
 def _check(problem: PlacementProblem) -> None:
@@ -128,7 +130,7 @@ def _given_order(
     starts = even_starts(layers, candidate.pipeline)
     layout = Layout.of_starts(candidate, starts, len(layers))
     _refuse_misfit(costs, layout)
-    return describe(costs, layout)
+    return describe(costs, with_fastest_gathers(costs, layout))
 
 
 def _refuse_misfit(costs: CandidateCosts, layout: Layout) -> None:

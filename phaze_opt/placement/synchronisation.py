@@ -235,6 +235,11 @@ class ReplicaGroup:
         optimizer = OPTIMIZERS[self.problem.training.optimizer]
         return np.asarray(self.replicated.parameters * float(optimizer.weight_bytes))
 
+    @cached_property
+    def gather_at_once_s(self) -> FloatArray:
+        """Seconds to gather the weights of every run of layers at once."""
+        return collective_table_s(self.weight_terms, self._weight_bytes)
+
     def _at_once(
         self,
         exposed_s: FloatArray,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -44,7 +44,7 @@ def pipeline_work(costs: CandidateCosts, layout: Layout) -> PipelineWork:
     """Return what every chunk of every stage does."""
     work = costs.work(layout.candidate)
     where = layout.first, layout.last
-    head_s = work.head_s[where]
+    head_s = work.head_s[where] if layout.gathers_ahead else np.zeros(layout.first.shape)
     if layout.chunks > 1 and head_s.any():
         # The weights of a chunk come in after those of the chunks before it.
         gather_s = costs.group(layout.candidate).forward_gather.total_s[where]
@@ -69,8 +69,19 @@ def replayed_s(costs: CandidateCosts, layout: Layout) -> float:
         return float((done.finish_s + np.array(tails_s)).max())
     microbatches = costs.microbatches(layout.candidate.data)
     finished_s = finish_s(pipeline_work(costs, layout), microbatches, costs.schedule)
-    tail_s = costs.tail_s(layout.candidate)[layout.first[0], layout.last[0]]
-    return float((finished_s + tail_s).max())
+    tail_s = costs.tail_s(layout.candidate)
+    if not layout.gathers_ahead:
+        tail_s = tail_s + costs.final_gather_s(layout.candidate, ahead=False)
+    return float((finished_s + tail_s[layout.first[0], layout.last[0]]).max())
+
+
+def with_fastest_gathers(costs: CandidateCosts, layout: Layout) -> Layout:
+    """Return the layout with weights gathered when it takes less, if it gathers any."""
+    group = costs.group(layout.candidate)
+    if group.zero not in (1, 2) or not group.overlaps:
+        return layout
+    behind = replace(layout, gathers_ahead=False)
+    return min((layout, behind), key=lambda option: replayed_s(costs, option))
 
 
 def stage_tails(costs: CandidateCosts, layout: Layout, done: Replay) -> list[StageTail]:
@@ -95,7 +106,7 @@ def stage_tails(costs: CandidateCosts, layout: Layout, done: Replay) -> list[Sta
         synchronisation_s,
         network_s,
         costs.optimizer_s(candidate),
-        costs.final_gather_s(candidate),
+        costs.final_gather_s(candidate, layout.gathers_ahead),
     )
     runs = [layout.runs(stage)[0] for stage in stages]
     return [StageTail(*(float(table[run]) for table in tables)) for run in runs]
@@ -121,7 +132,7 @@ def _interleaved_tail(costs: CandidateCosts, layout: Layout, done: Replay, stage
             charged_s = left_s + costs.problem.collective_core_share * (total_s - left_s)
             if charged_s < synchronisation_s:
                 synchronisation_s, network_s = charged_s, total_s
-    if group.zero in (1, 2) and not group.overlaps:
+    if group.zero in (1, 2) and not (group.overlaps and layout.gathers_ahead):
         whole = np.array([parameters * float(optimizer.weight_bytes)])
         gather_s = float(collective_table_s(group.weight_terms, whole)[0])
     tied = [layer.tied_parameters for layer in layers]

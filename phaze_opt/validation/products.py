@@ -58,10 +58,10 @@ def _gemm(row: dict[str, str]) -> Gemm:
 def _table_name(row: dict[str, str]) -> str:
     """Say in which table of its chip a row is; names sort in the order of the tables."""
     large = _gemm(row).flops >= LEAST_FLOPS
-    size = f"{'from' if large else 'below'} {LEAST_FLOPS / 1e9:g} GFLOP"
+    size = f"{'≥' if large else '<'}{LEAST_FLOPS / 1e9:g} GFLOP"
     if row["dtype"] == "fp8":
-        return f"products in fp8 {size}, {row['framework']}"
-    return f"products {size}"
+        return f"gemm fp8 {size}, {row['framework']}"
+    return f"gemm bf16 {size}"
 
 
 def _predict(row: dict[str, str], chip: Accelerator) -> ValidationRow:

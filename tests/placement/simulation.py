@@ -129,8 +129,8 @@ class Simulation:
             seen = seen or layer.tied_parameters > 0
         return counts
 
-    def stage(self, i: int, j: int) -> StageTimes:
-        """Time one stage from its layers."""
+    def stage(self, i: int, j: int, ahead: bool) -> StageTimes:
+        """Time one stage from its layers, weights gathered ahead of the batch or behind it."""
         held, zero = self.layers[i:j], self.training.zero if self.data > 1 else 0
         overlap = self.training.overlap != "none"
         own = self.own_parameters(held)
@@ -167,7 +167,7 @@ class Simulation:
             tail_s += min(left_s, whole_gradients) if overlap else whole_gradients
         if zero in (1, 2):
             start_s, _ = simulate_pass(forward, blocked_forward, weights, none)
-            if overlap:
+            if overlap and ahead:
                 head_s = min(start_s - sum(forward), whole_weights)
             else:
                 tail_s += min(whole_weights, sum(weights))
@@ -200,11 +200,15 @@ class Simulation:
         return True
 
     def time_s(self, starts: Sequence[int]) -> float:
-        """Return the time of a batch."""
+        """Return the time of a batch, weights gathered when it takes less."""
         ends = [*starts[1:], len(self.layers)]
-        stages = [self.stage(i, j) for i, j in zip(starts, ends, strict=True)]
-        finish_s = self.finish_s(stages)
-        return max(end + stage.tail_s for end, stage in zip(finish_s, stages, strict=True))
+        times_s = []
+        for ahead in (True, False):
+            stages = [self.stage(i, j, ahead) for i, j in zip(starts, ends, strict=True)]
+            finish_s = self.finish_s(stages)
+            after_s = [end + stage.tail_s for end, stage in zip(finish_s, stages, strict=True)]
+            times_s.append(max(after_s))
+        return min(times_s)
 
     def finish_s(self, stages: Sequence[StageTimes]) -> list[float]:
         """Run the work of every stage in its order, each as soon as what it needs is there."""

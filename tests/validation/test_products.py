@@ -4,7 +4,7 @@ from phaze_opt.codec import data_rows
 from phaze_opt.validation.measured import ValidationTable
 from phaze_opt.validation.products import validate_products
 
-LARGE = "products from 10 GFLOP"
+LARGE = "gemm bf16 ≥10 GFLOP"
 
 
 @pytest.fixture(scope="module")

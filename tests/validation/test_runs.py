@@ -18,18 +18,22 @@ def test_training_runs_follow_from_the_same_physics(runs: dict[str, ValidationTa
     """Korthikanti's runs within 6 % on average and 9 % at worst, Narayanan's within 11 %."""
     korthikanti, narayanan = runs["korthikanti"], runs["narayanan"]
     assert len(korthikanti.rows) == 4
-    assert korthikanti.mean_absolute_error <= 0.06
+    assert korthikanti.mean_absolute_error <= 0.04
     assert abs(korthikanti.worst_error) <= 0.09
-    assert narayanan.mean_absolute_error <= 0.11
+    assert narayanan.mean_absolute_error <= 0.08
 
 
 def test_runs_on_other_chips_follow_too(runs: dict[str, ValidationTable]) -> None:
-    """Llama on H100, eager and compiled, within 12 %; dense models on TPUs within 16 %."""
+    """Llama on H100, eager and compiled, within 10 %; dense models on TPUs within 18 %.
+
+    With asynchronous tensor parallelism within 14 %.
+    """
     rows = runs["torchtitan"].rows
     assert len(rows) == 6
-    assert abs(runs["torchtitan"].worst_error) <= 0.12
+    assert runs["torchtitan"].mean_absolute_error <= 0.1
+    assert all(abs(row.error) <= (0.14 if "asynchronous" in row.case else 0.1) for row in rows)
     for chip in ("tpuv4", "tpuv5e", "tpuv5p"):
-        assert abs(runs[f"maxtext {chip}"].worst_error) <= 0.16
+        assert abs(runs[f"maxtext {chip}"].worst_error) <= 0.18
 
 
 def test_eager_runs_take_longer_than_compiled_ones(runs: dict[str, ValidationTable]) -> None:
