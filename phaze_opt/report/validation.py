@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -15,6 +14,9 @@ from phaze_opt.errors import InputError, PhazeError
 from phaze_opt.report.layout import add_row, broken, grid, section, sentence
 from phaze_opt.units import format_bytes, format_seconds
 from phaze_opt.validation.measured import UnexpressedRow, ValidationRow, ValidationTable
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 _SHOWN_PARTS: Mapping[str, tuple[str, ...]] = {
     "compute": ("forward", "backward", "recompute", "gradient_accumulation"),
@@ -30,6 +32,7 @@ _REASON_WIDTH = 34
 _BAND = 0.1
 _PLOT_COLUMNS = 3
 _PANEL_PIXELS = 340
+_GAP_SHARE = 0.3
 
 
 def summary_table(tables: Sequence[ValidationTable]) -> RenderableType:
@@ -138,7 +141,6 @@ def write_plot(tables: Sequence[ValidationTable], path: Path) -> None:
         raise InputError(f"The plot is {str(path)!r}, but it must end in .html.")
     if not tables:
         raise InputError("There is nothing to plot: the group has no measured table.")
-    from plotly.graph_objects import Figure, Scatter
     from plotly.subplots import make_subplots
 
     panel_rows = -(-len(tables) // _PLOT_COLUMNS)
@@ -150,36 +152,12 @@ def write_plot(tables: Sequence[ValidationTable], path: Path) -> None:
             f"<sup>mean {table.mean_absolute_error:.1%}, bias {table.bias:+.1%}</sup>"
             for table in tables
         ],
-        vertical_spacing=0.4 / panel_rows / max(1.0, math.log2(panel_rows + 1)),
+        # Room for a panel's axis, and the title of the one below.
+        vertical_spacing=_GAP_SHARE / panel_rows,
     )
     for index, table in enumerate(tables):
-        place = {"row": index // _PLOT_COLUMNS + 1, "col": index % _PLOT_COLUMNS + 1}
-        values = [value for row in table.rows for value in (row.measured, row.predicted)]
-        ends = [min(values) / 1.5, max(values) * 1.5]
-        for factor, dash in ((1.0, "solid"), (1.0 + _BAND, "dot"), (1.0 - _BAND, "dot")):
-            line = Scatter(
-                x=ends,
-                y=[factor * end for end in ends],
-                mode="lines",
-                line={"color": "grey", "width": 1, "dash": dash},
-                hoverinfo="skip",
-            )
-            figure.add_trace(line, **place)
-        points = Scatter(
-            x=[row.measured for row in table.rows],
-            y=[row.predicted for row in table.rows],
-            mode="markers",
-            marker={
-                "size": 6,
-                "color": "#1f77b4",
-                "symbol": ["circle" if row.independent else "circle-open" for row in table.rows],
-            },
-            text=[f"{row.case}: {row.error:+.1%}" for row in table.rows],
-            hovertemplate="%{text}<extra></extra>",
-        )
-        figure.add_trace(points, **place)
-        figure.update_xaxes(type="log", title=f"measured [{table.unit}]", **place)
-        figure.update_yaxes(type="log", title=f"predicted [{table.unit}]", **place)
+        row, column = divmod(index, _PLOT_COLUMNS)
+        _add_panel(figure, table, {"row": row + 1, "col": column + 1})
     figure.update_layout(
         title="phaze-opt: predicted against measured (lines: equal, and ±10 %)",
         showlegend=False,
@@ -190,6 +168,38 @@ def write_plot(tables: Sequence[ValidationTable], path: Path) -> None:
         figure.write_html(path, include_plotlyjs=True, include_mathjax=False)
     except OSError as error:
         raise PhazeError(f"The plot cannot be written to {path}: {error.strerror}.") from None
+
+
+def _add_panel(figure: Figure, table: ValidationTable, place: Mapping[str, int]) -> None:
+    """Draw one table: the line of equality, the band and the rows."""
+    from plotly.graph_objects import Scatter
+
+    values = [value for row in table.rows for value in (row.measured, row.predicted)]
+    ends = [min(values) / 1.5, max(values) * 1.5]
+    for factor, dash in ((1.0, "solid"), (1.0 + _BAND, "dot"), (1.0 - _BAND, "dot")):
+        line = Scatter(
+            x=ends,
+            y=[factor * end for end in ends],
+            mode="lines",
+            line={"color": "grey", "width": 1, "dash": dash},
+            hoverinfo="skip",
+        )
+        figure.add_trace(line, **place)
+    points = Scatter(
+        x=[row.measured for row in table.rows],
+        y=[row.predicted for row in table.rows],
+        mode="markers",
+        marker={
+            "size": 6,
+            "color": "#1f77b4",
+            "symbol": ["circle" if row.independent else "circle-open" for row in table.rows],
+        },
+        text=[f"{row.case}: {row.error:+.1%}" for row in table.rows],
+        hovertemplate="%{text}<extra></extra>",
+    )
+    figure.add_trace(points, **place)
+    figure.update_xaxes(type="log", title=f"measured [{table.unit}]", **place)
+    figure.update_yaxes(type="log", title=f"predicted [{table.unit}]", **place)
 
 
 def _row_count(table: ValidationTable) -> str:
