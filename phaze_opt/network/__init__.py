@@ -12,6 +12,8 @@ Where a formula stands:
 - time of any communication -> `term.Term.seconds`
 - ring, tree and pairwise exchange -> `algorithms.flat_terms`
 - level by level, and in the switch -> `algorithms.hierarchical_term`
+- ring all-reduce on a torus -> in the order of ranks `algorithms.flat_terms` with
+  `torus.ring_load`, axis by axis `algorithms.hierarchical_term`
 - bytes over each level -> `sent_per_byte` of the same terms
 - time to start -> `cluster.launch_s`; ramp of medium sizes -> `cluster.NetworkLevel.ramp_s`
 - bus bandwidth -> `estimate.bus_bandwidth_bytes_per_s`
