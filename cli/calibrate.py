@@ -14,7 +14,7 @@ from .output import JsonOption, print_json, print_table, say
 
 if TYPE_CHECKING:
     from phaze_opt.calibration.calibrate import Calibrated, CalibratedTable
-    from phaze_opt.calibration.least_squares import FittedConstant
+    from phaze_opt.calibration.constants import FittedConstant
 
 
 def calibrate(

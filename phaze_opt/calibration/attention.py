@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
-from phaze_opt.calibration.least_squares import Constant, Fit, FittedConstant, fit
+from phaze_opt.calibration.constants import Constant, Fit, FittedConstant
+from phaze_opt.calibration.least_squares import fit
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.estimate import ModeEstimate, estimate_on_cores
 from phaze_opt.estimator.isolated import isolated_s

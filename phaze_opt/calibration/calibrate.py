@@ -15,7 +15,7 @@ from phaze_opt.calibration.collectives import (
     level_of_rows,
     with_level_constants,
 )
-from phaze_opt.calibration.least_squares import Constant, Fit, FittedConstant
+from phaze_opt.calibration.constants import Constant, Fit, FittedConstant
 from phaze_opt.calibration.products import (
     MeasuredProduct,
     fit_products,

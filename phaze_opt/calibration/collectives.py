@@ -10,7 +10,8 @@ from typing import Any, cast
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
-from phaze_opt.calibration.least_squares import Constant, Fit, Scale, fit
+from phaze_opt.calibration.constants import Constant, Fit, Scale
+from phaze_opt.calibration.least_squares import fit
 from phaze_opt.errors import InputError, unknown_name
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.network.collective import COLLECTIVES, CollectiveName, collective_terms

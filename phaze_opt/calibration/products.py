@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
-from phaze_opt.calibration.least_squares import Constant, Fit, fit
+from phaze_opt.calibration.constants import Constant, Fit
+from phaze_opt.calibration.least_squares import fit
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.gemm_traffic import ELEMENT_BYTES, SUM_BYTES
 from phaze_opt.estimator.isolated import estimate_isolated

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
-from phaze_opt.calibration.least_squares import Constant, Fit, fit
+from phaze_opt.calibration.constants import Constant, Fit
+from phaze_opt.calibration.least_squares import fit
 from phaze_opt.estimator.isolated import estimate_isolated
 from phaze_opt.estimator.single import elementwise_operator
 from phaze_opt.hardware.accelerator import Accelerator

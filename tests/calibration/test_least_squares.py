@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from phaze_opt.arrays import FloatArray
-from phaze_opt.calibration.least_squares import Constant, Scale, fit
+from phaze_opt.calibration.constants import Constant, Scale
+from phaze_opt.calibration.least_squares import fit
 from phaze_opt.errors import InputError
 
 SIZES = np.logspace(3, 9, 25)
