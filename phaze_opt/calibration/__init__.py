@@ -2,8 +2,8 @@
 
 `constants` holds what a fit starts from and what it found. `least_squares` fits a few constants
 within the bounds that physics sets, says how well the rows determine each, and leaves those that
-they do not. The other modules say which constants one kind of operator
-has, and what the model predicts for measured rows:
+they do not. The other modules say which constants one kind of operator has, and what the model
+predicts for measured rows:
 
 - `products`: arrays, clocks and global buffer of a chip, from matrix products;
 - `vector`: the HBM of a chip, from vector operators;
