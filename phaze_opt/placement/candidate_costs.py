@@ -66,6 +66,7 @@ class CandidateCosts:
             "gpipe" if training.pipeline_schedule == "gpipe" else "1f1b"
         )
         self._stages: dict[tuple[int, tuple[Term, ...], Shards, bool], StageCosts] = {}
+        self._stages_of: dict[Candidate, StageCosts] = {}
         self._replicated: dict[int, ReplicatedLayers] = {}
         self._groups: dict[tuple[int, int, int], ReplicaGroup] = {}
         self._messages: dict[tuple[int, int], Term] = {}
@@ -122,9 +123,13 @@ class CandidateCosts:
 
     def stages(self, candidate: Candidate) -> StageCosts:
         """Return the costs of all stages of a candidate, communication of replicas aside."""
-        accumulates = self.microbatches(candidate.data) > 1
-        shards = self.shards(candidate.data)
-        return self._table(candidate.tensor, self.message(candidate), shards, accumulates)
+        if candidate not in self._stages_of:
+            accumulates = self.microbatches(candidate.data) > 1
+            shards = self.shards(candidate.data)
+            self._stages_of[candidate] = self._table(
+                candidate.tensor, self.message(candidate), shards, accumulates
+            )
+        return self._stages_of[candidate]
 
     def least_stages(self, grid: CandidateGrid) -> StageCosts:
         """Return what stages cost at least: sharing out all that ZeRO can."""

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.network.term import Term, cheapest
 from phaze_opt.placement.memory import UNSHARDED, Shards
 from phaze_opt.placement.placement_problem import LayerCost, PlacementProblem
+from phaze_opt.placement.runs import maxima_of_runs, receives_of_runs, sums_of_runs
 from phaze_opt.training import OPTIMIZERS, Optimizer
 
 _UNLIMITED = 2**31
@@ -107,7 +108,7 @@ def stage_costs(
     layers = problem.layers[tensor]
     optimizer = OPTIMIZERS[problem.training.optimizer]
     parameters, shared = parameters_of_runs(layers)
-    stash = sums_of_runs([layer.stash_bytes for layer in layers])
+    stash = _sums([layer.stash_bytes for layer in layers])
     resident = _resident_bytes(layers, parameters, optimizer, shards)
     free = np.floor(problem.hbm_usable_bytes) - resident
     # A stage that stashes nothing may have any number in flight, even where nothing is free.
@@ -115,9 +116,9 @@ def stage_costs(
     limit = np.where(free < 0, -1, limit)
     activation, gradient, transfer_bytes = _receives(problem, layers, messages)
     return StageCosts(
-        forward_s=sums_of_runs([layer.forward_s for layer in layers]),
-        backward_s=sums_of_runs([layer.backward_s for layer in layers]),
-        recompute_s=sums_of_runs([layer.recompute_s for layer in layers]),
+        forward_s=_sums([layer.forward_s for layer in layers]),
+        backward_s=_sums([layer.backward_s for layer in layers]),
+        recompute_s=_sums([layer.recompute_s for layer in layers]),
         # Each replica adds up its own shard of the gradients.
         accumulation_s=parameters
         * (accumulates * problem.accumulation_s_per_parameter / shards.gradients),
@@ -152,37 +153,26 @@ def _resident_bytes(
             (optimizer.state_bytes, shards.optimizer),
         )
     )
-    working_set = _maxima_of_runs([layer.transient_bytes for layer in layers])
+    working_set = _maxima([layer.transient_bytes for layer in layers])
     if shards != UNSHARDED:
         whole = [shards.whole_layer_bytes(layer.parameters, optimizer) for layer in layers]
-        working_set = working_set + _maxima_of_runs(whole)
+        working_set = working_set + _maxima(whole)
     return np.asarray(state + working_set, dtype=np.float64)
 
 
-def sums_of_runs(values: ArrayLike) -> FloatArray:
-    """Sum runs of values; added up from each start, so equal runs have equal sums."""
-    row = np.asarray(values, dtype=np.float64)
-    count = len(row)
-    result = np.zeros((count, count + 1))
-    result[:, 1:] = np.cumsum(np.triu(np.broadcast_to(row, (count, count))), axis=1)
-    return result
+def _sums(values: Sequence[float]) -> FloatArray:
+    return sums_of_runs(np.array(values, dtype=np.float64))
 
 
-def _maxima_of_runs(values: ArrayLike) -> FloatArray:
-    """Take the largest of runs of values that are not negative."""
-    row = np.asarray(values, dtype=np.float64)
-    count = len(row)
-    result = np.zeros((count, count + 1))
-    upper = np.triu(np.broadcast_to(row, (count, count)))
-    result[:, 1:] = np.maximum.accumulate(upper, axis=1)
-    return result
+def _maxima(values: Sequence[float]) -> FloatArray:
+    return maxima_of_runs(np.array(values, dtype=np.float64))
 
 
 def parameters_of_runs(layers: Sequence[LayerCost]) -> tuple[FloatArray, FloatArray]:
     """Count the parameters of runs of layers, and those shared with layers outside."""
     tied = [layer.tied_parameters for layer in layers]
-    tied_sum, tied_max = sums_of_runs(tied), _maxima_of_runs(tied)
-    parameters = sums_of_runs([layer.parameters for layer in layers]) - tied_sum + tied_max
+    tied_sum, tied_max = _sums(tied), _maxima(tied)
+    parameters = _sums([layer.parameters for layer in layers]) - tied_sum + tied_max
     shared = np.where(tied_sum < sum(tied), tied_max, 0.0)
     return parameters, shared
 
@@ -193,25 +183,17 @@ def _receives(
     messages: Sequence[Term],
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return seconds of receiving activations and gradients, and bytes sent, of runs of layers."""
-    count = len(layers)
-    activation = np.zeros((count, count + 1))
-    gradient = np.zeros((count, count + 1))
-    transfer_bytes = np.zeros((count, count + 1))
     consumers: dict[int, list[int]] = {}
     for source, destination in problem.edges:
         consumers.setdefault(source, []).append(destination)
-    for source, destinations in consumers.items():
-        size_bytes = float(layers[source].output_bytes)
-        message = cheapest(messages, size_bytes)
-        message_s = message.seconds(size_bytes)
-        sent_bytes = message.all_sent_per_byte * size_bytes
-        # A stage that starts after the source receives it if it reaches the next consumer.
-        for start in range(source + 1, max(destinations) + 1):
-            nearest = min(d for d in destinations if d >= start)
-            activation[start, nearest + 1 :] += message_s
-            transfer_bytes[start, nearest + 1 :] += sent_bytes
-        # The gradient comes back unless all consumers are in the source's own stage.
-        back = np.s_[: source + 1, source + 1 : max(destinations) + 1]
-        gradient[back] += message_s
-        transfer_bytes[back] += sent_bytes
-    return activation, gradient, transfer_bytes
+    sizes_bytes = [float(layers[source].output_bytes) for source in consumers]
+    fastest = {size_bytes: cheapest(messages, size_bytes) for size_bytes in set(sizes_bytes)}
+    seconds = {size_bytes: term.seconds(size_bytes) for size_bytes, term in fastest.items()}
+    return receives_of_runs(
+        len(layers),
+        np.array(list(consumers), dtype=np.int64),
+        np.cumsum([0, *map(len, consumers.values())], dtype=np.int64),
+        np.array(list(chain.from_iterable(consumers.values())), dtype=np.int64),
+        np.array([seconds[size_bytes] for size_bytes in sizes_bytes]),
+        np.array([fastest[size].all_sent_per_byte * size for size in sizes_bytes]),
+    )

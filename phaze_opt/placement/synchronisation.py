@@ -81,6 +81,11 @@ class ReplicatedLayers:
         return tuple(_own_parameters(self.layers))
 
     @cached_property
+    def levels(self) -> frozenset[int]:
+        """Network levels over which the tensor-parallel group sends."""
+        return levels_used(collective_terms("all_reduce", self.tensor, self.problem.cluster))
+
+    @cached_property
     def cover_s(self) -> dict[bool, tuple[FloatArray, FloatArray]]:
         """Seconds of each layer's forward, and backward, in which the queue may run.
 
@@ -143,8 +148,8 @@ class ReplicaGroup:
     @cached_property
     def shares_level(self) -> bool:
         """Whether the tensor-parallel group sends over a level that the replicas use too."""
-        own = collective_terms("all_reduce", self.replicated.tensor, self.problem.cluster)
-        return bool(levels_used(own) & levels_used(self.gradient_terms))
+        own = self.replicated.levels
+        return bool(own) and not own.isdisjoint(levels_used(self.gradient_terms))
 
     @property
     def free_share(self) -> float:
@@ -259,9 +264,11 @@ class ReplicaGroup:
         return cheapest(terms, size_bytes).all_sent_per_byte * size_bytes
 
 
-def levels_used(terms: Sequence[Term]) -> set[int]:
+def levels_used(terms: Sequence[Term]) -> frozenset[int]:
     """Return the levels over which any of the algorithms sends."""
-    return {index for term in terms for index, sent in enumerate(term.sent_per_byte) if sent > 0}
+    return frozenset(
+        index for term in terms for index, sent in enumerate(term.sent_per_byte) if sent > 0
+    )
 
 
 def _own_parameters(layers: Sequence[LayerCost]) -> Iterator[tuple[slice, FloatArray]]:
