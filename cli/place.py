@@ -16,7 +16,8 @@ from phaze_opt.errors import InfeasibleError, InputError
 from .output import JsonOption, print_json
 
 if TYPE_CHECKING:
-    from phaze_opt.partitioning.formats import DnnProblem, PhazeProblem
+    from phaze_opt.partitioning.dnn_format import DnnProblem
+    from phaze_opt.partitioning.phaze_format import PhazeProblem
 
 FormatChoice = Literal["phaze", "dnn-partitioning"]
 CostChoice = Literal["true", "phaze"]
@@ -61,7 +62,8 @@ def place(
     Example: phaze-opt place model.json --format phaze --cost phaze --devices 1024
     """
     from phaze_opt.codec import read_file
-    from phaze_opt.partitioning.formats import read_dnn_partitioning, read_phaze
+    from phaze_opt.partitioning.dnn_format import read_dnn_partitioning
+    from phaze_opt.partitioning.phaze_format import read_phaze
 
     data = read_file(file, "placement file")
     what = f"placement file {file.name}"

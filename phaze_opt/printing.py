@@ -13,7 +13,10 @@ import importlib
 import json
 import sys
 from collections.abc import Container
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 def printable(text: str) -> str:
@@ -57,7 +60,7 @@ class PrintsAsTables:
         return text
 
 
-def short_repr(value: object, left_out: Container[str] = ()) -> str:
+def short_repr(value: DataclassInstance, left_out: Container[str] = ()) -> str:
     """Write a dataclass on one line, as the call that makes it: fields with their default left out.
 
     Parameters
@@ -68,7 +71,7 @@ def short_repr(value: object, left_out: Container[str] = ()) -> str:
         Further fields that are left out.
     """
     stated = []
-    for field in dataclasses.fields(value):  # type: ignore[arg-type]
+    for field in dataclasses.fields(value):
         default = field.default
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()

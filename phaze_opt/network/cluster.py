@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from phaze_opt.codec import data_table, from_builtins, read_toml_file
-from phaze_opt.errors import InputError, unknown_name
+from phaze_opt.errors import InputError, look_up
 from phaze_opt.printing import PrintsAsTables
 
 Topology = Literal["switch", "ring", "torus"]
@@ -182,11 +182,8 @@ def find_cluster(name: str) -> Cluster:
     NotFoundError
         If there is no such file.
     """
-    presets = cluster_presets()
-    if name in presets:
-        return presets[name]
     if not name.endswith(".toml"):
-        raise unknown_name("cluster", name, presets)
+        return look_up(cluster_presets(), name, "cluster")
     path = Path(name)
     table = read_toml_file(path, "cluster file")
     return from_builtins({"name": path.stem, **table}, Cluster, f"cluster file {path}")

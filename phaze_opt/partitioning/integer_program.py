@@ -23,7 +23,7 @@ from phaze_opt.partitioning.dag import (
     split_contiguous,
     why_infeasible,
 )
-from phaze_opt.partitioning.formats import DnnProblem
+from phaze_opt.partitioning.dnn_format import DnnProblem
 from phaze_opt.partitioning.latency import CPU, finishes, greedy, latency_of, longest_path
 from phaze_opt.partitioning.unit_graph import UnitGraph, build_unit_graph
 

@@ -24,7 +24,7 @@ from phaze_opt.arrays import FloatArray
 from phaze_opt.codec import data_table, from_builtins
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.partitioning.downsets import Downsets, TooManyDownsetsError, enumerate_downsets
-from phaze_opt.partitioning.formats import PhazeProblem
+from phaze_opt.partitioning.phaze_format import PhazeProblem
 from phaze_opt.partitioning.published_kernels import LayerArrays, best_degrees, split_table
 from phaze_opt.units import format_bytes
 

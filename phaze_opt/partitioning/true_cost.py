@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from phaze_opt.network.cluster import Cluster, NetworkLevel
-from phaze_opt.partitioning.formats import PhazeProblem
+from phaze_opt.partitioning.phaze_format import PhazeProblem
 from phaze_opt.placement.placement_problem import LayerCost, PlacementProblem
 from phaze_opt.training import OPTIMIZERS, OptimizerName, Training
 

@@ -15,7 +15,7 @@ from functools import cached_property
 
 import networkx as nx
 
-from phaze_opt.partitioning.formats import DnnNode, DnnProblem
+from phaze_opt.partitioning.dnn_format import DnnNode, DnnProblem
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from phaze_opt.network.term import Term, cheapest
 from phaze_opt.placement.costs import collective_table_s, parameters_of_runs
 from phaze_opt.placement.overlap import backward_queue_s, forward_queue_s
 from phaze_opt.placement.placement_problem import LayerCost, PlacementProblem
-from phaze_opt.training import OPTIMIZERS
+from phaze_opt.training import OPTIMIZERS, Optimizer
 
 
 def synchronisation_kind(zero: int) -> CollectiveName:
@@ -166,15 +166,17 @@ class ReplicaGroup:
 
     def own_gradients_s(self) -> Iterator[tuple[slice, FloatArray]]:
         """Yield the seconds of each layer's gradients; see `ReplicatedLayers.own_parameters`."""
-        bytes_each = float(OPTIMIZERS[self.problem.training.optimizer].gradient_bytes)
-        for rows, own in self.replicated.own_parameters:
-            yield rows, collective_table_s(self.gradient_terms, own * bytes_each)
+        return self._own_s(self.gradient_terms, self._optimizer.gradient_bytes)
 
     def own_weights_s(self) -> Iterator[tuple[slice, FloatArray]]:
         """Yield the seconds of each layer's weights; see `ReplicatedLayers.own_parameters`."""
-        bytes_each = float(OPTIMIZERS[self.problem.training.optimizer].weight_bytes)
+        return self._own_s(self.weight_terms, self._optimizer.weight_bytes)
+
+    def _own_s(
+        self, terms: Sequence[Term], bytes_each: float
+    ) -> Iterator[tuple[slice, FloatArray]]:
         for rows, own in self.replicated.own_parameters:
-            yield rows, collective_table_s(self.weight_terms, own * bytes_each)
+            yield rows, collective_table_s(terms, own * float(bytes_each))
 
     @cached_property
     def forward_gather(self) -> Exchange:
@@ -231,14 +233,16 @@ class ReplicaGroup:
         )
 
     @property
+    def _optimizer(self) -> Optimizer:
+        return OPTIMIZERS[self.problem.training.optimizer]
+
+    @property
     def _gradient_bytes(self) -> FloatArray:
-        optimizer = OPTIMIZERS[self.problem.training.optimizer]
-        return np.asarray(self.replicated.parameters * float(optimizer.gradient_bytes))
+        return np.asarray(self.replicated.parameters * float(self._optimizer.gradient_bytes))
 
     @property
     def _weight_bytes(self) -> FloatArray:
-        optimizer = OPTIMIZERS[self.problem.training.optimizer]
-        return np.asarray(self.replicated.parameters * float(optimizer.weight_bytes))
+        return np.asarray(self.replicated.parameters * float(self._optimizer.weight_bytes))
 
     @cached_property
     def gather_at_once_s(self) -> FloatArray:

@@ -10,7 +10,7 @@ import io
 import sys
 import textwrap
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -51,8 +51,8 @@ def grid(*columns: str, gap: int = 2) -> Table:
     """
     table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
     for name in columns:
-        justify = "right" if name.startswith(">") else "left"
-        table.add_column(name.removeprefix(">"), justify=justify, overflow="fold")  # type: ignore[arg-type]
+        justify: JustifyMethod = "right" if name.startswith(">") else "left"
+        table.add_column(name.removeprefix(">"), justify=justify, overflow="fold")
     return table
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from phaze_opt.network.cluster import load_cluster
 from phaze_opt.partitioning.dag import split_contiguous
-from phaze_opt.partitioning.formats import read_dnn_partitioning, read_phaze
+from phaze_opt.partitioning.dnn_format import read_dnn_partitioning
+from phaze_opt.partitioning.phaze_format import read_phaze
 from phaze_opt.partitioning.published import solve_published
 from phaze_opt.partitioning.unit_graph import build_unit_graph
 from phaze_opt.placement.placement_problem import LayerCost, PlacementProblem

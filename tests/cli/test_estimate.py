@@ -244,16 +244,6 @@ def test_impossible_collectives_are_refused(
     assert sentence in ran.sentence
 
 
-def test_measured_rows_are_shown(phaze: Phaze) -> None:
-    """The summary and, on request, every row are printed."""
-    tables = phaze("validate", "operators", "--json").json
-    assert {("gemm", "a100-80"), ("softmax", "mi210")} <= {
-        (table["table"], table["accelerator"]) for table in tables
-    }
-    assert "gemm 8192×64×64" in phaze("validate", "operators", "--rows").out
-    assert "gemm 8192×64×64" not in phaze("validate", "operators").out
-
-
 def test_accelerators_are_compared(phaze: Phaze) -> None:
     """Only what differs is shown, with its ratio."""
     rows = phaze("accelerator", "compare", "tpuv4-phaze", "tpuv4-lanes", "--json").json

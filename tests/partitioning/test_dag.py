@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.partitioning.dag import device_load, split_contiguous
-from phaze_opt.partitioning.formats import DnnNode, DnnProblem, read_dnn_partitioning
+from phaze_opt.partitioning.dnn_format import DnnNode, DnnProblem, read_dnn_partitioning
 from phaze_opt.partitioning.unit_graph import build_unit_graph
 
 DATA = Path(__file__).parent.parent / "data" / "placement" / "dnn-partitioning"

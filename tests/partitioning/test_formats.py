@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from phaze_opt.errors import InputError
-from phaze_opt.partitioning.formats import read_dnn_partitioning, read_phaze
+from phaze_opt.partitioning.dnn_format import read_dnn_partitioning
+from phaze_opt.partitioning.phaze_format import read_phaze
 
 DATA = Path(__file__).parent.parent / "data" / "placement"
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.partitioning.dag import split_contiguous
-from phaze_opt.partitioning.formats import DnnProblem, read_dnn_partitioning
+from phaze_opt.partitioning.dnn_format import DnnProblem, read_dnn_partitioning
 from phaze_opt.partitioning.integer_program import least_latency, split_any
 from phaze_opt.partitioning.latency import CPU, greedy, latency_of, longest_path
 from phaze_opt.partitioning.unit_graph import build_unit_graph

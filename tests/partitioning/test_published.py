@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze_opt.errors import InfeasibleError
-from phaze_opt.partitioning.formats import PhazeEdge, PhazeNode, PhazeProblem, read_phaze
+from phaze_opt.partitioning.phaze_format import PhazeEdge, PhazeNode, PhazeProblem, read_phaze
 from phaze_opt.partitioning.published import solve_published
 
 DATA = Path(__file__).parent.parent / "data" / "placement" / "phaze"
