@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 
 from phaze_opt.calibration.vector import MeasuredVector, fit_vector, streaming_rows
+from phaze_opt.codec import data_rows
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.single import estimate_vector
 from phaze_opt.hardware.presets import load_accelerator
@@ -21,6 +22,23 @@ def test_the_efficiency_of_the_hbm_is_found() -> None:
     (found,) = fit_vector([made(size) for size in (8192, 16384, 32768)], CHIP).constants
     assert (found.name, found.origin) == ("hbm_efficiency", "fitted")
     assert found.value == pytest.approx(0.7, rel=0.01)
+
+
+def test_the_rows_of_the_a100_agree_with_its_measured_copy() -> None:
+    """The stated efficiency, that of a copy, is within the error of what its table gives."""
+    rows = [
+        MeasuredVector(
+            row["op"],
+            int(row["rows"]),
+            int(row["columns"]),
+            float(row["measured_s"]) - float(row["call_overhead_us"]) * 1e-6,
+        )
+        for row in data_rows("validation", "vector.csv")
+        if row["accelerator"] == "a100-80"
+    ]
+    (found,) = fit_vector([row for row in rows if row.latency_s > 0.0], CHIP).constants
+    assert found.determined and found.standard_error is not None
+    assert abs(found.value - CHIP.calibration.hbm_efficiency) <= found.standard_error
 
 
 def test_rows_that_the_global_buffer_keeps_are_left_out() -> None:
