@@ -5,11 +5,15 @@ Their constant per call belongs to that measurement and is a column of the table
 
 from __future__ import annotations
 
+from itertools import chain
+
 from phaze_opt.codec import data_rows
 from phaze_opt.estimator.single import estimate_gemm, estimate_vector
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.validation.measured import ValidationRow, ValidationTable
 from phaze_opt.workload.graph import Gemm
+
+_FILES = ("gemm.csv", "gemm_tpuv6e.csv", "vector.csv")
 
 
 def validate_single_operators() -> list[ValidationTable]:
@@ -21,7 +25,7 @@ def validate_single_operators() -> list[ValidationTable]:
         One per operator kind and accelerator, in the order of the data.
     """
     grouped: dict[tuple[str, str], list[tuple[ValidationRow, float]]] = {}
-    for row in [*data_rows("validation", "gemm.csv"), *data_rows("validation", "vector.csv")]:
+    for row in chain.from_iterable(data_rows("validation", name) for name in _FILES):
         key = row.get("op", "gemm"), row["accelerator"]
         overhead_s = float(row["call_overhead_us"]) * 1e-6
         grouped.setdefault(key, []).append((_predict(row, overhead_s), overhead_s))

@@ -25,6 +25,13 @@ def test_mi210_products_follow_from_the_same_physics() -> None:
     assert sum(abs(row.error) for row in rows) / len(rows) <= 0.12
 
 
+def test_v6e_products_agree_with_the_ratio_of_the_v5e() -> None:
+    """Its rate is that of the v5e's one figure; measured products within a tenth, without bias."""
+    table = tables()["gemm", "tpuv6e"]
+    assert table.mean_absolute_error <= 0.1
+    assert abs(table.bias) <= 0.08
+
+
 def test_a100_vector_operators_are_within_a_tenth() -> None:
     """Each table's mean absolute error is at most 12 %."""
     for operator in ("softmax", "layernorm", "gelu"):
@@ -35,5 +42,5 @@ def test_every_row_has_a_source_and_its_own_call_constant() -> None:
     """A table has one constant per call, and says where it was measured."""
     for table in tables().values():
         assert table.source
-        assert 0.0 < table.call_overhead_s < 1e-4
+        assert 0.0 < table.call_overhead_s < 2e-4
         assert all(row.predicted > table.call_overhead_s for row in table.rows)

@@ -81,13 +81,13 @@ def test_every_row_left_out_has_a_reason_and_a_name_of_its_own() -> None:
 
 
 def test_options_of_training_runs_are_known_words() -> None:
-    """Rows of 2021 and 2022 overlap nothing, and only asynchronous tensor parallelism has all."""
+    """Megatron-LM's own data parallelism of 2021 and 2022 overlaps nothing; `all` is stated."""
     for row in rows_of("training.csv"):
         assert row["execution"] in ("eager", "fused", "compiled")
         assert row["optimizer"] in OPTIMIZERS
         assert row["trust"].partition(":")[0] in ("high", "medium", "low")
         assert row["source"]
-        old = row["table"] in ("korthikanti", "narayanan")
+        old = row["table"] in ("korthikanti", "narayanan") and row["case"] not in ("1.7B", "7.5B")
         stated = "all" if "asynchronous" in row["case"] else "data"
         assert row["overlap"] == ("none" if old else stated)
     cases = {row["case"] for row in rows_of("training.csv")}
