@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from phaze_opt.errors import InputError, PhazeError
+from phaze_opt.errors import InputError
 
-from .output import JsonOption, print_json, print_table, say
+from .output import JsonOption, print_json, print_table, say, write_file
 
 if TYPE_CHECKING:
     from phaze_opt.calibration.calibrate import Calibrated, CalibratedTable
@@ -54,7 +54,7 @@ def calibrate(
     from phaze_opt.calibration.calibrate import Measurements
     from phaze_opt.calibration.calibrate import calibrate as fit
     from phaze_opt.hardware.presets import find_accelerator
-    from phaze_opt.network.cluster import find_cluster
+    from phaze_opt.network.presets import find_cluster
 
     if output is not None and output.suffix != ".toml":
         raise InputError(f"--output is {str(output)!r}, but the file's name must end in .toml.")
@@ -92,7 +92,6 @@ def calibrate(
 
 def _write(result: Calibrated, output: Path) -> list[Path]:
     """Write the chip, and the network beside it; return the files."""
-    from phaze_opt.codec import write_whole
     from phaze_opt.hardware.chip_file import chip_file_text
     from phaze_opt.network.cluster_file import cluster_file_text
 
@@ -100,10 +99,7 @@ def _write(result: Calibrated, output: Path) -> list[Path]:
     if result.cluster is not None:
         files[output.with_suffix(".cluster.toml")] = cluster_file_text(result.cluster)
     for path, text in files.items():
-        try:
-            write_whole(path, text.encode())
-        except OSError as error:
-            raise PhazeError(f"The file {path} cannot be written: {error.strerror}.") from None
+        write_file(path, text)
     return list(files)
 
 

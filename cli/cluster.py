@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from .output import JsonOption, print_json, print_rows, print_table
+from .output import JsonOption, print_json, print_rows, print_table, write_new_file
 
 KindChoice = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all"]
 
-app = typer.Typer(no_args_is_help=True, help="Look at clusters.")
+app = typer.Typer(no_args_is_help=True, help="Look at clusters, and write one's own.")
+
+NameArgument = Annotated[
+    str, typer.Argument(help="Preset, or TOML or JSON file.", show_default=False)
+]
 
 
 @app.command("ls")
@@ -19,7 +24,7 @@ def list_all(as_json: JsonOption = False) -> None:
 
     Example: phaze-opt cluster ls
     """
-    from phaze_opt.network.cluster import cluster_presets
+    from phaze_opt.network.presets import cluster_presets
 
     rows = [
         {
@@ -39,16 +44,15 @@ def list_all(as_json: JsonOption = False) -> None:
 
 
 @app.command()
-def show(
-    name: Annotated[str, typer.Argument(help="Preset or TOML file.", show_default=False)],
-    as_json: JsonOption = False,
-) -> None:
-    """Show every level of a cluster and where the numbers come from.
+def show(name: NameArgument, as_json: JsonOption = False) -> None:
+    """Show every level of a cluster, which ranks it joins, and where the numbers come from.
+
+    The JSON, written as a file, is the same cluster.
 
     Example: phaze-opt cluster show dgx-a100
     """
     from phaze_opt.codec import to_builtins
-    from phaze_opt.network.cluster import find_cluster
+    from phaze_opt.network.presets import find_cluster
 
     cluster = find_cluster(name)
     if as_json:
@@ -64,8 +68,35 @@ def show(
 
 
 @app.command()
+def new(
+    name: Annotated[str, typer.Argument(help="What the cluster is called.")],
+    base: Annotated[
+        str, typer.Option("--from", help="Preset or file whose numbers it begins with.")
+    ] = "dgx-h100",
+    output: Annotated[
+        Path | None, typer.Option(help="The file; NAME.toml by default.", show_default=False)
+    ] = None,
+) -> None:
+    """Write a commented TOML file of a cluster, to be changed and given to any command.
+
+    Levels may state bandwidth_gb_per_s, latency_us, launch_us and ramp_mb instead of SI units. A
+    file with 'base = "dgx-h100"' states, level by level, only what differs.
+
+    Example: phaze-opt cluster new mine --from dgx-h100 --output mine.toml
+    """
+    from dataclasses import replace
+
+    from phaze_opt.network.cluster_file import cluster_file_text
+    from phaze_opt.network.presets import find_cluster
+
+    cluster = find_cluster(base)
+    source = f"{name}, from {base}: {cluster.source}" if cluster.source else f"{name}, from {base}"
+    write_new_file(output, name, cluster_file_text(replace(cluster, source=source)))
+
+
+@app.command()
 def collective(
-    name: Annotated[str, typer.Argument(help="Preset or TOML file.", show_default=False)],
+    name: NameArgument,
     group: Annotated[int, typer.Option(help="Devices that take part.")],
     size_bytes: Annotated[float, typer.Option(min=0, help="Of the whole tensor.")],
     kind: Annotated[KindChoice, typer.Option(help="What they do.")] = "all_reduce",
@@ -76,8 +107,8 @@ def collective(
 
     Example: phaze-opt cluster collective dgx-a100 --group 64 --size-bytes 1e9
     """
-    from phaze_opt.network.cluster import load_cluster
     from phaze_opt.network.collective import collective_cost
+    from phaze_opt.network.presets import load_cluster
 
     # A torus is cut to the slice that a job of this extent gets.
     cluster = load_cluster(name, max(1, group * stride))

@@ -196,8 +196,8 @@ def collective(
     Example: phaze-opt estimate collective --cluster dgx-h100 --kind all_reduce --devices 8
     --bytes 1e9
     """
-    from phaze_opt.network.cluster import load_cluster
     from phaze_opt.network.estimate import estimate_collective
+    from phaze_opt.network.presets import load_cluster
 
     def one(kind: str, devices: int, size_bytes: float) -> CollectiveEstimate:
         # A torus is cut to the slice that a job of this extent gets.

@@ -7,11 +7,12 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from phaze_opt.errors import InputError
+from phaze_opt.errors import ConflictError, InputError, PhazeError
 from phaze_opt.printing import printable, printable_json
 
 if TYPE_CHECKING:
@@ -30,7 +31,11 @@ StorageOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 ChangesOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a field of the accelerator."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a number of the accelerator: glb_mib=64, calibration.hbm_efficiency=0.9, …",
+    ),
 ]
 
 
@@ -100,6 +105,52 @@ def print_rows(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
     from phaze_opt.report.tables import rows_table
 
     print_table(rows_table(rows))
+
+
+def write_new_file(output: Path | None, name: str, text: str) -> None:
+    """Write a file that does not exist yet, and say where it is.
+
+    Parameters
+    ----------
+    output
+        The file; ``None`` for one in the working directory, named after ``name``.
+    name
+        Of what is written.
+    text
+        Its content.
+
+    Raises
+    ------
+    ConflictError
+        If there is such a file.
+    InputError
+        If its name does not end in .toml.
+    PhazeError
+        If it cannot be written.
+    """
+    path = Path(f"{name}.toml") if output is None else output
+    if path.suffix != ".toml":
+        raise InputError(f"The file is {str(path)!r}, but its name must end in .toml.")
+    if path.exists():
+        raise ConflictError(f"The file {path} exists already; choose another --output.")
+    write_file(path, text)
+    say(f"{path} holds {name}.")
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a file whole, in place of one that there may be.
+
+    Raises
+    ------
+    PhazeError
+        If it cannot be written.
+    """
+    from phaze_opt.codec import write_whole
+
+    try:
+        write_whole(path, text.encode())
+    except OSError as error:
+        raise PhazeError(f"The file {path} cannot be written: {error.strerror}.") from None
 
 
 def say(sentence: str) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from phaze_opt.errors import InfeasibleError, InputError
+from phaze_opt.units import GIB
 
 from .output import (
     ChangesOption,
@@ -17,12 +18,15 @@ from .output import (
     print_json,
     print_table,
     read_assignments,
+    say,
     takes,
 )
 
 if TYPE_CHECKING:
     from phaze_opt.costed_point import Placing, Point
     from phaze_opt.evaluation import Evaluation
+    from phaze_opt.explanation.fixes import Fix
+    from phaze_opt.hardware.chip_file import AcceleratorPreset
     from phaze_opt.training import Training
     from phaze_opt.workload.zoo import LoadWorkload
 
@@ -40,8 +44,8 @@ class PointOptions:
     """The options, as given."""
 
     model: Annotated[str, typer.Option(help="Zoo name, gpt:…, llama:…, hf:PATH, or a .json.")]
-    accelerator: Annotated[str, typer.Option(help="Preset name or TOML file.")]
-    cluster: Annotated[str, typer.Option(help="Network preset.")]
+    accelerator: Annotated[str, typer.Option(help="Preset, or TOML or JSON file.")]
+    cluster: Annotated[str, typer.Option(help="Network preset, or TOML or JSON file.")]
     devices: Annotated[int, typer.Option(help="How many accelerators.")]
     global_batch: Annotated[int, typer.Option(help="Samples per optimizer step.")]
     microbatch: Annotated[int, typer.Option(help="Samples per pipeline step.")]
@@ -92,11 +96,10 @@ class PointOptions:
     def point(self) -> Point:
         """Read the options, and capture the model at every width that the placement may use."""
         from phaze_opt.costed_point import Point
-        from phaze_opt.hardware.presets import load_accelerator
-        from phaze_opt.network.cluster import load_cluster
+        from phaze_opt.network.presets import load_cluster
 
         placement = self._read_placement()
-        accelerator = load_accelerator(self.accelerator, **read_assignments(self.changes))
+        accelerator = self.preset().accelerator
         cluster, training = load_cluster(self.cluster, self.devices), self._training()
         workload = self.load_workload(
             microbatch=self.microbatch,
@@ -106,6 +109,32 @@ class PointOptions:
         return Point(
             workload, accelerator, cluster, training, placement, self.fusion, self.power_limit_w
         )
+
+    def preset(self) -> AcceleratorPreset:
+        """Return the accelerator with its changes, and where its numbers come from."""
+        from phaze_opt.hardware.presets import configure_accelerator
+
+        return configure_accelerator(self.accelerator, read_assignments(self.changes))
+
+    def warn_of_assumptions(self, evaluation: Evaluation) -> None:
+        """Name on stderr what the accelerator's file leaves out and what decides the answer."""
+        from phaze_opt.explanation.assumptions import binding_assumptions
+        from phaze_opt.report.words import assumption_words
+
+        preset = self.preset()
+        for assumption in binding_assumptions(preset.assumed, evaluation):
+            say(assumption_words(assumption, preset.accelerator))
+
+    def beside(self, fix: Fix) -> Fix:
+        """Name the memory of a fix as the line names it, so that it replaces what stands there."""
+        if "hbm_bytes" not in read_assignments(self.changes):
+            return fix
+
+        def named(option: str) -> str:
+            gib = option.partition("--set hbm_gib=")[2]
+            return f"--set hbm_bytes={int(gib) * GIB}" if gib else option
+
+        return replace(fix, options=tuple(map(named, fix.options)))
 
     def _read_placement(self) -> Placing:
         """Read ``--placement``.
@@ -177,6 +206,7 @@ def evaluate(
         from phaze_opt.report.tables import evaluation_tables
 
         print_table(evaluation_tables(evaluation, options.title))
+    options.warn_of_assumptions(evaluation)
     if timeline is not None and evaluation.placement is not None:
         from phaze_opt.report.timeline import write_timeline
 
@@ -199,12 +229,14 @@ def explain(options: PointOptions, as_json: JsonOption = False) -> None:
     from phaze_opt.explanation.explain import explain_point, explanation_to_json_dict
 
     explanation = explain_point(options.point(), options.load_workload, {})
+    explanation = replace(explanation, fixes=tuple(map(options.beside, explanation.fixes)))
     if as_json:
         print_json(explanation_to_json_dict(explanation))
     else:
         from phaze_opt.report.explanation import explanation_tables
 
         print_table(explanation_tables(explanation, options.title))
+    options.warn_of_assumptions(explanation.evaluation)
     _exit_where_infeasible(explanation.evaluation)
 
 

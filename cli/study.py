@@ -10,7 +10,7 @@ import typer
 from phaze_opt.errors import InputError, NotFoundError, PhazeError
 from phaze_opt.printing import printable
 
-from .output import JsonOption, StorageOption, print_json, print_table, say
+from .output import JsonOption, StorageOption, print_json, print_table, say, write_file
 
 if TYPE_CHECKING:
     from phaze_opt.search.store.storage import Storage
@@ -113,10 +113,20 @@ def show(
 
 
 @app.command()
-def best(name: NameArgument, as_json: JsonOption = False, storage: StorageOption = None) -> None:
+def best(
+    name: NameArgument,
+    accelerator_toml: Annotated[
+        Path | None,
+        typer.Option(metavar="OUT", help="Also write its accelerator, a file for any command."),
+    ] = None,
+    as_json: JsonOption = False,
+    storage: StorageOption = None,
+) -> None:
     """Show the best design with its whole evaluation.
 
     Example: phaze-opt study best quickstart --json
+
+    Example: phaze-opt study best quickstart --accelerator-toml winner.toml
     """
     from phaze_opt.search.results import best_to_json_dict
 
@@ -128,10 +138,17 @@ def best(name: NameArgument, as_json: JsonOption = False, storage: StorageOption
         )
     if as_json:
         print_json(best_to_json_dict(name, found))
-        return
-    from phaze_opt.report.studies import best_tables
+    else:
+        from phaze_opt.report.studies import best_tables
 
-    print_table(best_tables(found))
+        print_table(best_tables(found))
+    if accelerator_toml is not None:
+        from phaze_opt.hardware.chip_file import AcceleratorPreset, chip_file_text
+
+        described = f"Best of the study {name}, trial {found.number}"
+        chip = AcceleratorPreset(name, described, found.accelerator, {})
+        write_file(accelerator_toml, chip_file_text(chip))
+        say(f"{accelerator_toml} holds the accelerator.")
 
 
 @app.command("ls")

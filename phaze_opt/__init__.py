@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from phaze_opt.explanation.explain import explain
     from phaze_opt.hardware.accelerator import Accelerator
     from phaze_opt.hardware.presets import load_accelerator
-    from phaze_opt.network.cluster import Cluster, load_cluster
+    from phaze_opt.network.cluster import Cluster
+    from phaze_opt.network.presets import load_cluster
     from phaze_opt.placement.placement_problem import Placement
     from phaze_opt.search.space import Space
     from phaze_opt.search.spec import StudySpec
@@ -39,7 +40,8 @@ _NAMES_BY_MODULE = {
     "explanation.explain": ("explain",),
     "hardware.accelerator": ("Accelerator",),
     "hardware.presets": ("load_accelerator",),
-    "network.cluster": ("Cluster", "load_cluster"),
+    "network.cluster": ("Cluster",),
+    "network.presets": ("load_cluster",),
     "placement.placement_problem": ("Placement",),
     "search.space": ("Space",),
     "search.spec": ("StudySpec",),

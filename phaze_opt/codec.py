@@ -183,6 +183,25 @@ def read_toml_file(path: Path, what: str) -> dict[str, Any]:
         raise InputError(f"The {what} {path} is not valid TOML: {error}.") from None
 
 
+FILE_SUFFIXES = (".toml", ".json")
+"""Endings of the files that `read_document` takes."""
+
+
+def read_document(path: Path, what: str) -> dict[str, Any]:
+    """Return a TOML file, or a JSON file with one object, as plain data.
+
+    Raises
+    ------
+    NotFoundError
+        If there is no such file.
+    InputError
+        If it cannot be read or is neither.
+    """
+    if path.suffix != ".json":
+        return read_toml_file(path, what)
+    return from_json(read_file(path, what), dict[str, Any], f"{what} {path}")
+
+
 def data_table(room: str, name: str) -> dict[str, Any]:
     """Return a TOML file that comes with the package as plain data.
 

@@ -47,7 +47,7 @@ class Evaluation(PrintsAsTables, tables="phaze_opt.report.tables:evaluation_tabl
     time_per_batch_s
         ``None`` if infeasible.
     area_mm2
-        Of one accelerator under ``phaze-22nm``.
+        Of one accelerator under ``phaze-22nm``; ``None`` where a buffer lies outside its table.
     mfu
         Model FLOPs (no recompute; attention in full) over nominal peak of ALL devices and time.
     placement
@@ -69,13 +69,20 @@ class Evaluation(PrintsAsTables, tables="phaze_opt.report.tables:evaluation_tabl
         Leakage, which is not part of the two above.
     misfit
         The stage that does not fit its memory; ``None`` if that is not the reason.
+    hfu
+        As ``mfu``, with the FLOPs that run again before the backward. This and the two below are
+        ``None`` if infeasible.
+    tflops_per_device
+        Model FLOPs per second of ALL devices, in TFLOP/s.
+    tokens_per_s_per_device
+        Of ALL devices; samples where a sample is no sequence.
     """
 
     feasible: bool
     reason: str | None
     throughput_samples_per_s: float
     time_per_batch_s: float | None
-    area_mm2: float
+    area_mm2: float | None
     mfu: float
     placement: Placement | None
     layers: tuple[LayerEvaluation, ...]
@@ -87,6 +94,9 @@ class Evaluation(PrintsAsTables, tables="phaze_opt.report.tables:evaluation_tabl
     violation: float = 0.0
     padding_samples: int = 0
     misfit: Misfit | None = None
+    hfu: float | None = None
+    tflops_per_device: float | None = None
+    tokens_per_s_per_device: float | None = None
 
     def __repr__(self) -> str:
         if self.placement is None or self.time_per_batch_s is None:
@@ -182,15 +192,14 @@ def place_point(costed: CostedPoint) -> Evaluation:
         solved = solve_placement(problem, costed.degrees)
     except InfeasibleError as error:
         return _infeasible(error, accelerator, costed.costs[max(costed.costs)])
-    cost = costed.costs[solved.tensor]
-    result = _feasible(solved, cost, accelerator, problem.cluster, problem.training)
+    result = _feasible(solved, costed)
     if power_limit_w is not None and result.power_w_per_device > power_limit_w:
         excess = InfeasibleError(
             f"The average power of {result.power_w_per_device:.4g} W per device is above the limit "
             f"of {power_limit_w:g} W.",
             violation=result.power_w_per_device / power_limit_w - 1.0,
         )
-        too_hot = _infeasible(excess, accelerator, cost)
+        too_hot = _infeasible(excess, accelerator, costed.costs[solved.tensor])
         return replace(too_hot, power_w_per_device=result.power_w_per_device)
     return result
 
@@ -211,18 +220,16 @@ def _infeasible(error: InfeasibleError, accelerator: Accelerator, cost: WidthCos
     )
 
 
-def _feasible(
-    solved: Placement,
-    cost: WidthCost,
-    accelerator: Accelerator,
-    cluster: Cluster,
-    training: Training,
-) -> Evaluation:
+def _feasible(solved: Placement, costed: CostedPoint) -> Evaluation:
     """Join the placement with what follows from it for the whole cluster."""
+    accelerator, cost = costed.point.accelerator, costed.costs[solved.tensor]
+    cluster, training = costed.problem.cluster, costed.problem.training
     time_s = solved.time_per_batch_s
     energy_by_level_j = _energy_by_level_j(solved, cost, accelerator, training)
     microbatches = training.global_batch / training.microbatch
     model_flops = 3.0 * cost.variant.forward_flops * solved.tensor * microbatches
+    again_flops = _recompute_flops(cost) * solved.tensor * microbatches
+    device_seconds = cluster.devices * time_s
     trained = solved.microbatches * solved.data * training.microbatch
     return Evaluation(
         feasible=True,
@@ -231,6 +238,11 @@ def _feasible(
         time_per_batch_s=time_s,
         area_mm2=accelerator.area_mm2,
         mfu=model_flops / (cluster.devices * accelerator.peak_flops_per_s * time_s),
+        hfu=(model_flops + again_flops) / (device_seconds * accelerator.peak_flops_per_s),
+        tflops_per_device=model_flops / device_seconds / 1e12,
+        tokens_per_s_per_device=costed.point.workload.sequence
+        * training.global_batch
+        / device_seconds,
         placement=solved,
         layers=cost.layers,
         time_breakdown_s=solved.time_breakdown_s,
@@ -239,6 +251,15 @@ def _feasible(
         energy_by_level_j=energy_by_level_j,
         power_w_per_device=sum(energy_by_level_j.values()) / time_s / solved.devices,
         static_power_w_per_device=static_power_w(accelerator),
+    )
+
+
+def _recompute_flops(cost: WidthCost) -> int:
+    """GEMM FLOPs that run again before the backward, of one microbatch on one device."""
+    return sum(
+        layer.count * own.recompute.graph.flops
+        for layer, own in zip(cost.layers, cost.passes, strict=True)
+        if own.recompute is not None
     )
 
 

@@ -6,8 +6,9 @@ import pytest
 from phaze_opt.errors import InputError
 from phaze_opt.evaluation import Evaluation, evaluate, evaluation_to_json_dict
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.network.cluster import Cluster, load_cluster
+from phaze_opt.hardware.presets import accelerator_presets, load_accelerator
+from phaze_opt.network.cluster import Cluster
+from phaze_opt.network.presets import load_cluster
 from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.training import OptimizerName, Recompute, Training
 from phaze_opt.units import GIB
@@ -37,6 +38,36 @@ def lanes() -> Accelerator:
 def schedules() -> dict[str, Schedule]:
     """Schedules that the tests of this module share."""
     return {}
+
+
+@pytest.mark.parametrize("model", ["bert-large", "llama3-8b"])
+def test_every_preset_answers(model: str) -> None:
+    """Chips without an area too, on a network that holds them."""
+    workload = load_workload(model)
+    training = Training(64, 1, "full", "adam", zero=3)
+    for name, preset in accelerator_presets().items():
+        result = evaluate(workload, preset.accelerator, load_cluster("dgx-h100", 64), training)
+        assert result.feasible, name
+        assert 0.0 < result.mfu < 1.0
+        assert (result.area_mm2 is None) == (name in ("mi300x", "trainium2"))
+
+
+def test_rates_per_device_follow_from_the_throughput(
+    bert: Workload, cluster: Cluster, lanes: Accelerator, schedules: dict[str, Schedule]
+) -> None:
+    """Tokens and FLOP/s count all devices; full recompute runs a third of the FLOPs again."""
+    plain, again = (
+        evaluate(bert, lanes, cluster, Training(256, 1, recompute), cache=schedules)
+        for recompute in ("none", "full")
+    )
+    for result in (plain, again):
+        assert result.tokens_per_s_per_device == pytest.approx(
+            result.throughput_samples_per_s * bert.sequence / cluster.devices
+        )
+        assert result.tflops_per_device == pytest.approx(result.mfu * lanes.peak_flops_per_s / 1e12)
+    assert plain.hfu == plain.mfu
+    assert again.hfu == pytest.approx(again.mfu * 4 / 3)
+    assert evaluation_to_json_dict(again)["hfu"] == again.hfu
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])

@@ -11,9 +11,10 @@ from phaze_opt.costed_point import Point, cost_point
 from phaze_opt.evaluation import evaluate
 from phaze_opt.hardware.energy import energy_constants
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.network.cluster import Cluster, load_cluster
+from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import CollectiveName, collective_cost
 from phaze_opt.network.message import send_receive_s
+from phaze_opt.network.presets import load_cluster
 from phaze_opt.placement.memory import local_parameters
 from phaze_opt.placement.placement_problem import LayerCost, Placement
 from phaze_opt.training import OPTIMIZERS, Training

@@ -7,5 +7,6 @@ Takes what `phaze_opt.evaluation.evaluate` takes and gives an `explain.Explanati
   memory of the fullest stage.
 - `gains`: what a tenth more of each resource brings, and more communication beside compute.
 - `steps`, `fixes`: what would make a point fit that does not, each change tried.
-- `explain`: all of these.
+- `assumptions`: numbers that a chip's file leaves out and that decide the answer.
+- `explain`: all but the last.
 """

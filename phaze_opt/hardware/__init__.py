@@ -1,12 +1,13 @@
 """Accelerators: their cores and memories, their area, and the energy of each event.
 
-The room takes numbers, the name of a preset or a TOML file, and gives an `Accelerator`.
+The room takes numbers, the name of a preset or a file, and gives an `Accelerator`.
 
 * ``accelerator``: the chip and its calibration, peak rates; refuses chips that cannot be built.
 * ``area``: two area models over one table of SRAM macros.
 * ``energy``: joules per arithmetic operation and per byte, watts of leakage.
-* ``presets``: accelerators by name, with the source of each number; changed fields.
-* ``chip_file``: an accelerator as a TOML file, with the source of each number.
+* ``fields``: every number by name and unit, as files, ``--set`` and ``show`` have them.
+* ``chip_file``: an accelerator as a file, with where each number comes from.
+* ``presets``: accelerators by name or from a file, with single numbers changed.
 * ``data``: every constant with its unit and source.
 
 Where each formula is:
@@ -15,6 +16,7 @@ Where each formula is:
 * area of a chip under each model: `area.area_of_arrays_mm2`
 * area and energy of an SRAM macro between tabulated sizes: `area.SramTable.interpolate`
 * default size of a private buffer: `accelerator.default_l2_bytes`
+* bandwidth of a global buffer that nobody states: `chip_file.glb_bytes_per_cycle_for`
 * peak FLOP/s, usable HBM, sustained HBM bandwidth: properties of `accelerator.Accelerator`
 * largest PE array and largest chip that can be built: `accelerator.check_chip`
 * joules per multiply-accumulate, lane cycle and byte: `energy.energy_per_event`

@@ -8,7 +8,13 @@ from functools import cache
 
 from phaze_opt.codec import data_table
 from phaze_opt.errors import InputError
-from phaze_opt.hardware.area import AREA_FIELDS, AreaModel, area_constants, area_of_arrays_mm2
+from phaze_opt.hardware.area import (
+    AREA_FIELDS,
+    AreaModel,
+    area_constants,
+    area_of_arrays_mm2,
+    sram_table,
+)
 from phaze_opt.printing import PrintsAsTables, short_repr
 from phaze_opt.units import GIB, KIB, MM2_PER_UM2
 
@@ -177,14 +183,34 @@ class Accelerator(PrintsAsTables, tables="phaze_opt.report.tables:accelerator_ta
         return short_repr(self, {name for name in rule if getattr(self, name) == rule[name]})
 
     @property
-    def area_mm2(self) -> float:
-        """Relative area budget under ``phaze-22nm`` (without network, PHY and control)."""
-        return self.area_under("phaze-22nm")
+    def area_mm2(self) -> float | None:
+        """Relative area budget under ``phaze-22nm`` (without network, PHY and control).
+
+        ``None`` for a chip with a buffer outside the table of SRAM macros.
+        """
+        return self.area_if_known("phaze-22nm")
+
+    def area_if_known(self, model: AreaModel) -> float | None:
+        """Return the area under an area model, ``None`` outside the table of SRAM macros."""
+        return self.area_under(model) if self._has_area else None
 
     def area_under(self, model: AreaModel) -> float:
-        """Return the area in mm² under an area model; see `area_of_arrays_mm2`."""
+        """Return the area in mm² under an area model; see `area_of_arrays_mm2`.
+
+        Raises
+        ------
+        InputError
+            If a buffer lies outside the table of SRAM macros.
+        """
         columns = {name: getattr(self, name) for name in AREA_FIELDS}
         return float(area_of_arrays_mm2(columns, model))
+
+    @property
+    def _has_area(self) -> bool:
+        """Whether all buffers lie within the table of SRAM macros."""
+        l2, glb = sram_table("L2"), sram_table("GLB")
+        buffers = (self.l2_tc_bytes, l2), (self.l2_vc_bytes, l2), (self.glb_bytes, glb)
+        return all(table.holds(size) for size, table in buffers)
 
     @property
     def sustained_clock_hz(self) -> float:
@@ -231,7 +257,8 @@ def check_chip(accelerator: Accelerator) -> None:
 
     The area of the processing elements of one tensor core, and of the lanes of one vector core, is
     limited by lithography; that of all cores together by the largest chip that is built. Each lane
-    needs room for one value in the private buffer. (Whether the private buffer of a tensor core
+    needs room for one value in the private buffer, and the global buffer feeds private ones, so it
+    is no smaller than one of them. (Whether the private buffer of a tensor core
     holds a tile depends on the product: `phaze_opt.estimator.tensor_core.gemm_table`.)
 
     Raises
@@ -264,6 +291,12 @@ def check_chip(accelerator: Accelerator) -> None:
                 f"{what}, {count} times, takes {count * area_mm2:.4g} mm², larger than the "
                 f"largest chip there is ({largest['chip_mm2']:.5g} mm²)."
             )
+    private_bytes = max(accelerator.l2_tc_bytes, accelerator.l2_vc_bytes)
+    if accelerator.glb_bytes < private_bytes:
+        raise InputError(
+            f"glb_bytes is {accelerator.glb_bytes}, smaller than the private buffer of one core "
+            f"({private_bytes} B)."
+        )
     least_bytes = LANE_VALUE_BYTES * accelerator.pe_vc
     if accelerator.l2_vc_bytes < least_bytes:
         raise InputError(

@@ -73,7 +73,14 @@ class SramTable:
     read_pj: FloatArray
     write_pj: FloatArray
 
-    def interpolate(self, size_bytes: npt.ArrayLike, column: FloatArray) -> FloatArray:
+    def holds(self, size_bytes: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+        """Tell which sizes lie within the table."""
+        size_kib = np.asarray(size_bytes, dtype=np.float64) / KIB
+        return np.asarray((size_kib >= self.size_kib[0]) & (size_kib <= self.size_kib[-1]))
+
+    def interpolate(
+        self, size_bytes: npt.ArrayLike, column: FloatArray, *, beyond: bool = False
+    ) -> FloatArray:
         """Interpolate a column between the tabulated sizes, linearly in both logarithms.
 
         Parameters
@@ -81,6 +88,9 @@ class SramTable:
         size_bytes : any shape
         column : (sizes,)
             One of the table's arrays after the first.
+        beyond
+            Whether sizes outside the table go on along the line of the nearest two; they are
+            refused else. Energy and leakage do so; areas are never guessed.
 
         Returns
         -------
@@ -93,16 +103,21 @@ class SramTable:
             If a size lies outside the table.
         """
         size_kib = np.asarray(size_bytes, dtype=np.float64) / KIB
-        outside = (size_kib < self.size_kib[0]) | (size_kib > self.size_kib[-1])
-        if np.any(outside):
-            value = float(np.extract(outside, size_kib)[0])
+        held = self.holds(size_bytes)
+        if not (beyond or np.all(held)):
+            value = float(np.extract(~held, size_kib)[0])
             raise InputError(
                 f"A {self.level} of {value:g} KiB lies outside the SRAM table, which holds "
                 f"{self.size_kib[0]:g} to {self.size_kib[-1]:g} KiB."
             )
-        exact = np.searchsorted(self.size_kib, size_kib)
-        between = np.exp(np.interp(np.log(size_kib), np.log(self.size_kib), np.log(column)))
-        return np.where(self.size_kib[exact] == size_kib, column[exact], between)
+        exact = np.minimum(np.searchsorted(self.size_kib, size_kib), len(self.size_kib) - 1)
+        x, y = np.log(self.size_kib), np.log(column)
+        logarithm = np.interp(np.log(size_kib), x, y)
+        if not np.all(held):
+            end = np.where(size_kib < self.size_kib[0], 0, len(x) - 2)
+            slope = (y[end + 1] - y[end]) / (x[end + 1] - x[end])
+            logarithm = np.where(held, logarithm, y[end] + slope * (np.log(size_kib) - x[end]))
+        return np.where(self.size_kib[exact] == size_kib, column[exact], np.exp(logarithm))
 
 
 @cache

@@ -11,7 +11,7 @@ import numpy as np
 from phaze_opt.arrays import FloatArray
 from phaze_opt.codec import data_table
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.hardware.area import SramTable, sram_table
+from phaze_opt.hardware.area import SramTable, area_constants, sram_table
 from phaze_opt.units import J_PER_PJ, MIB, MM2_PER_UM2
 
 _BYTES_PER_SRAM_ACCESS = 8
@@ -103,7 +103,7 @@ def _energy_per_event(l2_sizes: tuple[int, ...], glb_sizes: tuple[int, ...]) -> 
 
 def _per_byte_j(table: SramTable, column: FloatArray, sizes_bytes: Sequence[int]) -> FloatArray:
     """Return the energy per byte of macros of some sizes, as an array of shape (sizes, 1)."""
-    pj_per_access = table.interpolate(sizes_bytes, column)
+    pj_per_access = table.interpolate(sizes_bytes, column, beyond=True)
     return np.asarray(pj_per_access / _BYTES_PER_SRAM_ACCESS * J_PER_PJ)[:, np.newaxis]
 
 
@@ -118,11 +118,22 @@ def static_power_w(accelerator: Accelerator) -> float:
         + accelerator.num_tc * accelerator.l2_tc_bytes
         + accelerator.num_vc * accelerator.l2_vc_bytes
     )
-    logic_mm2 = max(0.0, accelerator.area_mm2 - _sram_area_mm2(accelerator))
+    logic_mm2 = _logic_mm2(accelerator)
     sram_mib = 8 * sram_bytes / MIB
     return (
         logic_mm2 * constants.logic_leakage_w_per_mm2 + sram_mib * constants.sram_leakage_w_per_mib
     )
+
+
+def _logic_mm2(accelerator: Accelerator) -> float:
+    """Return the area of processing elements and lanes, without the SRAM macros."""
+    area_mm2 = accelerator.area_mm2
+    if area_mm2 is not None:
+        return max(0.0, area_mm2 - _sram_area_mm2(accelerator))
+    constants = area_constants("phaze-22nm")
+    elements = accelerator.num_tc * accelerator.pe_x * accelerator.pe_y
+    lanes = accelerator.num_vc * accelerator.pe_vc
+    return MM2_PER_UM2 * (elements * constants.tensor_pe_um2 + lanes * constants.vector_lane_um2)
 
 
 def _sram_area_mm2(accelerator: Accelerator) -> float:

@@ -1,64 +1,30 @@
-"""Accelerators by name or from a TOML file, with single fields changed."""
+"""Accelerators by name or from a file, with single numbers changed."""
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from phaze_opt.codec import data_table, from_builtins, read_toml_file
+from phaze_opt.codec import FILE_SUFFIXES, data_table, from_builtins
 from phaze_opt.errors import InputError, look_up, unknown_name
-from phaze_opt.hardware.accelerator import Accelerator, Calibration, default_l2_bytes
-from phaze_opt.units import GIB, MIB
-
-_SCALED_KEYS = {
-    "glb_mib": ("glb_bytes", MIB),
-    "hbm_gib": ("hbm_bytes", GIB),
-    "clock_ghz": ("clock_hz", 1e9),
-}
-"""Keys in convenient units: the field that each sets, and the factor to the field's unit."""
-
-_NAMES = frozenset(field.name for field in dataclasses.fields(Accelerator)) | {
-    f"calibration.{field.name}" for field in dataclasses.fields(Calibration)
-}
-"""Numbers of an accelerator; those of its calibration with the table's name."""
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.chip_file import AcceleratorPreset, Provenance, read_chip_file
+from phaze_opt.hardware.fields import (
+    ALIASES,
+    FIELD_TYPES,
+    NAMES,
+    chip_values,
+    in_si,
+    with_values,
+)
 
 FieldValue = str | float | bool | None
-"""A changed field as `load_accelerator` takes it: a number, a switch, or either as text."""
+"""A changed number as `load_accelerator` takes it: a number, a switch, or either as text."""
 
-
-@dataclass(frozen=True)
-class Provenance:
-    """Source of one number of a preset, and the confidence in it."""
-
-    source: str
-    confidence: Literal["high", "medium", "low"]
-
-
-@dataclass(frozen=True)
-class AcceleratorPreset:
-    """A named accelerator with the source of each of its numbers.
-
-    Attributes
-    ----------
-    name, description
-        Key in ``data/accelerators.toml``, or path of a file, and one line that says which chip it
-        is.
-    accelerator
-        The chip.
-    provenance
-        Sources by field of `Accelerator`; fields of the calibration as ``"calibration.<field>"``. A
-        field without a source has its default, that of hypothetical chips.
-    """
-
-    name: str
-    description: str
-    accelerator: Accelerator
-    provenance: Mapping[str, Provenance]
+_CHANGED = "changed by --set"
 
 
 @cache
@@ -70,17 +36,20 @@ def accelerator_presets() -> dict[str, AcceleratorPreset]:
 
 
 def load_accelerator(name_or_path: str, /, **fields: FieldValue) -> Accelerator:
-    """Return a preset, or the accelerator of a TOML file, with some of its fields changed.
+    """Return a preset, or the accelerator of a file, with some of its numbers changed.
 
     Parameters
     ----------
     name_or_path
-        Name of a preset, or path of a file ending in ``.toml`` with the fields of `Accelerator`.
+        Name of a preset, or path of a TOML or JSON file; see
+        `phaze_opt.hardware.chip_file.read_chip_file`.
     **fields
-        Fields of `Accelerator` to change (the calibration aside), and ``glb_mib``, ``hbm_gib`` and
-        ``clock_ghz`` in their own units. Values are numbers, or numbers as text, as ``--set`` gives
-        them. A private buffer of the default size follows a changed PE array; no clock under load
-        stays above a changed nominal one.
+        Numbers to change, by the names of `phaze_opt.hardware.fields.NAMES`: fields of
+        `Accelerator`; in other units ``glb_mib``, ``hbm_gib``, ``hbm_gb_per_s``, ``clock_ghz``,
+        ``l2_tc_kib`` and ``l2_vc_kib``; ``peak_tflops``, from which the clock follows; those of
+        the calibration as ``calibration.<field>``. Values are numbers, or numbers as text, as
+        ``--set`` gives them. A private buffer of the default size follows a changed PE array; no
+        clock under load stays above a changed nominal one.
 
     Raises
     ------
@@ -89,14 +58,40 @@ def load_accelerator(name_or_path: str, /, **fields: FieldValue) -> Accelerator:
     NotFoundError
         If there is no such file.
     """
-    return _with_fields(find_accelerator(name_or_path).accelerator, fields)
+    return configure_accelerator(name_or_path, fields).accelerator
 
 
-def find_accelerator(name_or_path: str) -> AcceleratorPreset:
-    """Return a preset, or the accelerator of a TOML file, with the sources of its numbers.
+def configure_accelerator(name_or_path: str, fields: Mapping[str, FieldValue]) -> AcceleratorPreset:
+    """Return what `load_accelerator` does, with where each number comes from."""
+    preset = find_accelerator(name_or_path)
+    if not fields:
+        return preset
+    for name in fields:
+        if name not in NAMES:
+            raise unknown_name("accelerator field", name, NAMES)
+    stated = {name: _read_value(name, value) for name, value in fields.items()}
+    what = f"changes of {name_or_path}"
+    values = in_si(stated, what, chip_values(preset.accelerator))
+    chip = with_values(preset.accelerator, values, what)
+    before, now = chip_values(preset.accelerator), chip_values(chip)
+    changed = [name for name in FIELD_TYPES if before[name] != now[name]]
+    provenance = {
+        name: Provenance(_CHANGED, "") if name in changed else one
+        for name, one in preset.provenance.items()
+    }
+    origins = {name: _CHANGED if name in changed else one for name, one in preset.origins.items()}
+    return replace(preset, accelerator=chip, provenance=provenance, origins=origins)
 
-    Besides the fields of `Accelerator` a file may hold a ``description`` and a table ``provenance``
-    with ``source`` and ``confidence`` by field, as `phaze_opt.hardware.chip_file` writes them.
+
+def find_accelerator(name_or_path: str, above: tuple[Path, ...] = ()) -> AcceleratorPreset:
+    """Return a preset, or the accelerator of a file, with the sources of its numbers.
+
+    Parameters
+    ----------
+    name_or_path
+        See `load_accelerator`.
+    above
+        Files that are based on it.
 
     Raises
     ------
@@ -105,53 +100,9 @@ def find_accelerator(name_or_path: str) -> AcceleratorPreset:
     NotFoundError
         If there is no such file.
     """
-    if not name_or_path.endswith(".toml"):
+    if not name_or_path.endswith(FILE_SUFFIXES):
         return look_up(accelerator_presets(), name_or_path, "accelerator")
-    path = Path(name_or_path)
-    entry, what = read_toml_file(path, "accelerator file"), f"accelerator file {path}"
-    description = from_builtins(entry.pop("description", ""), str, f"description in the {what}")
-    sources = entry.pop("provenance", {})
-    provenance = from_builtins(sources, dict[str, Provenance], f"provenance in the {what}")
-    for name in provenance.keys() - _NAMES:
-        raise unknown_name(f"field in the provenance of the {what}:", name, _NAMES)
-    accelerator = from_builtins(entry, Accelerator, what)
-    return AcceleratorPreset(name_or_path, description, accelerator, provenance)
-
-
-def _with_fields(accelerator: Accelerator, fields: Mapping[str, FieldValue]) -> Accelerator:
-    """Change fields of an accelerator; see `load_accelerator`."""
-    types = {
-        field.name: str(field.type)
-        for field in dataclasses.fields(Accelerator)
-        if field.name != "calibration"
-    }
-    changes: dict[str, Any] = {}
-    for key, value in fields.items():
-        if key not in types and key not in _SCALED_KEYS:
-            raise unknown_name("accelerator field", key, [*types, *_SCALED_KEYS])
-        name, factor = _SCALED_KEYS.get(key, (key, 1))
-        changes[name] = _read_value(key, value, types[name], factor)
-    # A buffer that has the size of the rule keeps following it; one that was stated stays.
-    if accelerator.l2_tc_bytes == default_l2_bytes(accelerator.pe_x * accelerator.pe_y):
-        changes.setdefault("l2_tc_bytes", 0)
-    if accelerator.l2_vc_bytes == default_l2_bytes(accelerator.pe_vc):
-        changes.setdefault("l2_vc_bytes", 0)
-    if "clock_hz" in changes:
-        changes["calibration"] = _clocked(accelerator.calibration, changes["clock_hz"])
-    return dataclasses.replace(accelerator, **changes)
-
-
-def _clocked(calibration: Calibration, clock_hz: float) -> Calibration:
-    """Return a calibration without clocks above the nominal one."""
-
-    def limited(measured_hz: float | None) -> float | None:
-        return None if measured_hz is None else min(measured_hz, clock_hz)
-
-    return dataclasses.replace(
-        calibration,
-        sustained_clock_hz=limited(calibration.sustained_clock_hz),
-        burst_clock_hz=limited(calibration.burst_clock_hz),
-    )
+    return read_chip_file(Path(name_or_path), find_accelerator, above)
 
 
 def _preset(name: str, entry: Mapping[str, Any], sources: Mapping[str, str]) -> AcceleratorPreset:
@@ -172,26 +123,23 @@ def _preset(name: str, entry: Mapping[str, Any], sources: Mapping[str, str]) -> 
     return AcceleratorPreset(name, entry["description"], accelerator, provenance)
 
 
-def _read_value(
-    key: str, value: FieldValue, type_name: str, factor: float
-) -> bool | int | float | None:
-    """Read one changed value as the type of its field."""
+def _read_value(name: str, value: FieldValue) -> bool | int | float | None:
+    """Read one changed value as the type of its field; aliases are numbers."""
+    type_name = "float" if name in ALIASES else FIELD_TYPES.get(name, "float")
     if type_name == "bool":
         if str(value).lower() not in ("true", "false"):
-            raise InputError(f"{key} is {value!r}, but it must be true or false.")
+            raise InputError(f"{name} is {value!r}, but it must be true or false.")
         return str(value).lower() == "true"
-    if value is None and "None" in type_name:
+    if "None" in type_name and (value is None or value == "none"):
         return None
     if not isinstance(value, str | int | float) or isinstance(value, bool):
-        raise InputError(f"{key} is {value!r}, but it must be a number.")
+        raise InputError(f"{name} is {value!r}, but it must be a number.")
     try:
-        number = float(value) * factor
+        number = float(value)
     except ValueError:
-        raise InputError(f"{key} is {value!r}, but it must be a number.") from None
+        raise InputError(f"{name} is {value!r}, but it must be a number.") from None
     if type_name != "int":
         return number
-    if factor != 1 and math.isfinite(number):
-        number = float(round(number))
     if not number.is_integer():
-        raise InputError(f"{key} is {value!r}, but it must give a whole number.")
+        raise InputError(f"{name} is {value!r}, but it must give a whole number.")
     return int(number)

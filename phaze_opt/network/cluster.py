@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from functools import cache
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Literal
 
-from phaze_opt.codec import data_table, from_builtins, read_toml_file
-from phaze_opt.errors import InputError, look_up
+from phaze_opt.errors import InputError
 from phaze_opt.printing import PrintsAsTables
 
 Topology = Literal["switch", "ring", "torus"]
@@ -159,72 +156,6 @@ class Cluster(PrintsAsTables, tables="phaze_opt.report.tables:cluster_tables"):
     def reach(self) -> float:
         """Devices that all levels together can join; infinite if one has no size."""
         return math.prod(math.inf if v.group_size is None else v.group_size for v in self.levels)
-
-
-@cache
-def cluster_presets() -> dict[str, Cluster]:
-    """Return all clusters of ``data/clusters.toml`` by name."""
-    return {
-        name: from_builtins({"name": name, **entry}, Cluster, f"cluster {name!r}")
-        for name, entry in data_table("network", "clusters.toml").items()
-    }
-
-
-def find_cluster(name: str) -> Cluster:
-    """Return the preset of this name, or the cluster of a TOML file at this path.
-
-    A file holds what an entry of ``data/clusters.toml`` holds.
-
-    Raises
-    ------
-    InputError
-        If there is no such preset, or the file is not valid.
-    NotFoundError
-        If there is no such file.
-    """
-    if not name.endswith(".toml"):
-        return look_up(cluster_presets(), name, "cluster")
-    path = Path(name)
-    table = read_toml_file(path, "cluster file")
-    return from_builtins({"name": path.stem, **table}, Cluster, f"cluster file {path}")
-
-
-def load_cluster(name_or_path: str, devices: int) -> Cluster:
-    """Return a preset, or the cluster of a TOML file, with a number of devices.
-
-    Of a larger torus, a job gets the most cubic slice that is large enough, grown by doubling the
-    shortest axis (as slices of TPU pods are offered).
-
-    Parameters
-    ----------
-    name_or_path
-        See `find_cluster`.
-    devices
-        Number of devices that a training run may use.
-
-    Raises
-    ------
-    InputError
-        If there is no such preset, the file is not valid, or the network joins fewer devices.
-    NotFoundError
-        If there is no such file.
-    """
-    cluster = find_cluster(name_or_path)
-    if cluster.levels[0].topology == "torus" and 1 <= devices < math.prod(cluster.levels[0].axes):
-        axes = _slice(cluster.levels[0].axes, devices)
-        first = replace(cluster.levels[0], axes=axes, group_size=math.prod(axes))
-        return Cluster(cluster.name, (first, *cluster.levels[1:]), devices, cluster.source)
-    return replace(cluster, devices=devices)
-
-
-def _slice(pod: tuple[int, ...], devices: int) -> tuple[int, ...]:
-    """Return the extents of the slice of a pod that holds so many devices."""
-    axes = [1] * len(pod)
-    while math.prod(axes) < devices:
-        free = [axis for axis in range(len(pod)) if axes[axis] < pod[axis]]
-        shortest = min(free, key=lambda axis: (axes[axis], axis))
-        axes[shortest] = min(2 * axes[shortest], pod[shortest])
-    return tuple(axes)
 
 
 def outermost_level(group: int, cluster: Cluster, stride: int = 1) -> int:

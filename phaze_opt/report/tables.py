@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from phaze_opt.errors import InputError
 from phaze_opt.evaluation import Evaluation
 from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.chip_file import derived_numbers
+from phaze_opt.hardware.fields import PEAK_TFLOPS, chip_values, in_units
 from phaze_opt.layer_costs import LayerEvaluation
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.placement.placement_problem import Placement
 from phaze_opt.report.layout import add_row, grid, pairs, section, sentence, shortened
 from phaze_opt.report.words import (
+    area_words,
     binding_words,
     device_words,
     kind_words,
+    memory_words,
+    mfu_words,
     microbatch_words,
+    neighbour_words,
     padding_words,
     placement_words,
     power_words,
-    share_words,
+    rate_words,
 )
 from phaze_opt.units import format_bytes, format_seconds
 from phaze_opt.workload.graph import Workload
@@ -78,14 +82,16 @@ def _head_table(evaluation: Evaluation) -> Table:
     else:
         add_row(head, "throughput", f"{evaluation.throughput_samples_per_s:,.1f} samples/s")
         add_row(head, "time per batch", format_seconds(time_s))
-        add_row(head, "MFU", share_words(evaluation.mfu))
+        add_row(head, "per device", rate_words(evaluation))
+        add_row(head, "MFU", mfu_words(evaluation))
         add_row(head, "placement", placement_words(placement))
         add_row(head, "microbatches", microbatch_words(placement))
         add_row(head, "devices", device_words(placement, evaluation.unused_devices))
+        add_row(head, "memory", memory_words(placement))
         if evaluation.padding_samples:
             add_row(head, "padding", padding_words(evaluation.padding_samples))
         add_row(head, "power", power_words(evaluation))
-    add_row(head, "area", f"{evaluation.area_mm2:.4g} mm² (a relative budget, not a die size)")
+    add_row(head, "area", area_words(evaluation.area_mm2))
     add_row(head, "bound by", binding_words(evaluation))
     return head
 
@@ -176,6 +182,13 @@ def value_words(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
+def named_in_units(name: str, value: object) -> tuple[str, object]:
+    """Return a number of an accelerator as files and ``--set`` take it in a convenient unit."""
+    if name == "peak_flops_per_s" and isinstance(value, float):
+        return PEAK_TFLOPS, value / 1e12
+    return in_units(name, value) or (name, value)
+
+
 def _is_number(value: object) -> bool:
     """Tell numbers from words and switches."""
     return isinstance(value, int | float) and not isinstance(value, bool)
@@ -246,7 +259,8 @@ def accelerator_tables(
         origin = (provenance or {}).get(name, {})
         number = sources.setdefault(origin.get("source", ""), f"[{len(sources)}]")
         cells = (origin.get("confidence", ""), number)[: len(columns)]
-        add_row(table, name, value_words(value), *cells)
+        shown_name, shown = named_in_units(name, value)
+        add_row(table, shown_name, value_words(shown), *cells)
     notes = [sentence(f"{number} {source}") for source, number in sources.items() if source]
     return Group(sentence(title, style="bold"), table, *notes)
 
@@ -256,24 +270,7 @@ def accelerator_numbers(accelerator: Accelerator) -> dict[str, Any]:
 
     Fields of the calibration are named ``calibration.<field>``.
     """
-    own = {field.name: getattr(accelerator, field.name) for field in fields(accelerator)}
-    calibration = own.pop("calibration")
-    measured = {
-        f"calibration.{field.name}": getattr(calibration, field.name)
-        for field in fields(calibration)
-    }
-    return {**own, **measured, **derived_numbers(accelerator)}
-
-
-def derived_numbers(accelerator: Accelerator) -> dict[str, float | None]:
-    """Return peak and areas; an area is ``None`` where a memory lies outside the area model."""
-    numbers: dict[str, float | None] = {"peak_flops_per_s": accelerator.peak_flops_per_s}
-    try:
-        numbers["area_mm2"] = accelerator.area_mm2
-        numbers["area_chip_mm2"] = accelerator.area_under("chip")
-    except InputError:
-        numbers["area_mm2"] = numbers["area_chip_mm2"] = None
-    return numbers
+    return {**chip_values(accelerator), **derived_numbers(accelerator)}
 
 
 def cluster_tables(cluster: Cluster) -> RenderableType:
@@ -292,4 +289,6 @@ def cluster_tables(cluster: Cluster) -> RenderableType:
     for name, values in rows.items():
         add_row(table, name, *map(value_words, values))
     title = f"{cluster.name}; bandwidths per device and direction"
-    return Group(sentence(title, style="bold"), table, sentence(cluster.source))
+    neighbours = [sentence(words) for words in neighbour_words(cluster)]
+    source = [Text(), sentence(cluster.source)] if cluster.source else []
+    return Group(sentence(title, style="bold"), table, Text(), *neighbours, *source)

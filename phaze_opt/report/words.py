@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from phaze_opt.evaluation import Evaluation
+from phaze_opt.explanation.assumptions import BindingAssumption
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.fields import chip_values, in_units
+from phaze_opt.network.cluster import Cluster
 from phaze_opt.placement.placement_problem import Placement
+from phaze_opt.units import format_bytes
 
 RESOURCE_WORDS = {
     "compute": "tensor cores",
@@ -48,6 +55,81 @@ def padding_words(padding_samples: int) -> str:
         f"{_count(padding_samples, 'sample')} per batch beyond the global batch, which "
         "microbatch × replicas does not divide; throughput does not count "
         f"{'it' if padding_samples == 1 else 'them'}"
+    )
+
+
+def rate_words(evaluation: Evaluation) -> str:
+    """Say what each device of the cluster achieves."""
+    tokens, tflops = evaluation.tokens_per_s_per_device, evaluation.tflops_per_device
+    if tokens is None or tflops is None:
+        return "–"
+    return f"{tokens:,.4g} tokens/s, {tflops:,.4g} TFLOP/s"
+
+
+def mfu_words(evaluation: Evaluation) -> str:
+    """Say which share of the peak trains the model, and which works for it at all."""
+    words = share_words(evaluation.mfu)
+    if evaluation.hfu is None or evaluation.hfu == evaluation.mfu:
+        return words
+    return f"{words} (HFU, with recompute: {share_words(evaluation.hfu)})"
+
+
+def neighbour_words(cluster: Cluster) -> Iterator[str]:
+    """Say level by level which ranks are neighbours, with rank 0 as the example.
+
+    Ranks are numbered from the innermost level outwards.
+    """
+    unit = 1
+    for index, level in enumerate(cluster.levels):
+        what = "devices" if unit == 1 else f"groups of {unit:,}"
+        if level.group_size is None:
+            joins, last = f"all {what}", "…"
+        else:
+            joins = f"{level.group_size:,} {what}"
+            joins += f" = {unit * level.group_size:,} devices" if unit > 1 else ""
+            last = f"… {unit * (level.group_size - 1):,}" if level.group_size > 3 else ""
+        ranks = [f"{unit * step:,}" for step in range(1, min(3, level.group_size or 3))]
+        if level.topology == "switch":
+            near = f"on it, rank 0 reaches ranks {', '.join([*ranks, last]).rstrip(', ')} at once"
+        else:
+            steps = [unit]
+            for extent in level.axes[:-1]:
+                steps.append(steps[-1] * extent)
+            near = (
+                f"neighbours of rank 0 along its axes: ranks {', '.join(f'{s:,}' for s in steps)}"
+            )
+        yield f"Level {index} ({level.topology}) joins {joins}; {near}."
+        unit *= level.group_size or 1
+
+
+def memory_words(placement: Placement) -> str:
+    """Say what the fullest device holds."""
+    totals = [stage.memory_bytes.total for stage in placement.stages]
+    return f"{format_bytes(max(totals))} on the fullest device"
+
+
+def area_words(area_mm2: float | None) -> str:
+    """Say how large a chip is, or why nobody knows."""
+    if area_mm2 is None:
+        return "unknown: a buffer lies outside the table of SRAM macros"
+    return f"{area_mm2:.4g} mm² (a relative budget, not a die size)"
+
+
+def assumption_words(assumption: BindingAssumption, chip: Accelerator) -> str:
+    """Say that a number which nobody stated decides the answer, and what to write instead."""
+    field = assumption.field
+    value = chip_values(chip)[field]
+    stated_as, number = in_units(field, value) or (field, value)
+    if assumption.resource == "memory":
+        effect = "the run does not fit it"
+    else:
+        effect = (
+            f"{assumption.share:.0%} of the operators' time is bound by "
+            f"{RESOURCE_WORDS[assumption.resource]}"
+        )
+    return (
+        f"warning: the accelerator's file does not state {stated_as}, which is {number:g} "
+        f"({assumption.origin}), and {effect}."
     )
 
 

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from phaze_opt.codec import to_json
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.area import AreaModel
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.network.cluster import Cluster, load_cluster
+from phaze_opt.network.cluster import Cluster
+from phaze_opt.network.presets import load_cluster
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.spec import StudySpec
 from phaze_opt.training import Recompute, Training
@@ -91,19 +93,36 @@ def resolve(spec: StudySpec, workload: Workload, cost_model_version: str) -> Res
     Raises
     ------
     InputError
-        If a preset or cluster is unknown, or two baselines are the same.
+        If a preset or cluster is unknown, two baselines are the same, or one has no area.
     """
     if len(set(spec.baselines)) != len(spec.baselines):
         raise InputError(f"baselines is {list(spec.baselines)}, but it must list different ones.")
     return ResolvedStudy(
         spec=spec,
         base=load_accelerator(spec.space.base),
-        baselines=tuple(Baseline(name, load_accelerator(name)) for name in spec.baselines),
+        baselines=tuple(_baseline(name, spec.area.model) for name in spec.baselines),
         cluster=load_cluster(spec.cluster, spec.devices),
         area_limit_mm2=area_limit_mm2(spec),
         workload_hash=content_hash(workload),
         cost_model_version=cost_model_version,
     )
+
+
+def _baseline(name: str, model: AreaModel) -> Baseline:
+    """Return what a study is compared with, which must have an area, as every design has.
+
+    Raises
+    ------
+    InputError
+        If a buffer of it lies outside the table of SRAM macros.
+    """
+    chip = load_accelerator(name)
+    if chip.area_if_known(model) is None:
+        raise InputError(
+            f"The baseline {name!r} has no area, since a buffer of it lies outside the table of "
+            "SRAM macros; under an area limit only chips with an area are compared."
+        )
+    return Baseline(name, chip)
 
 
 def area_limit_mm2(spec: StudySpec) -> float:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from phaze_opt.codec import to_builtins
 from phaze_opt.evaluation import Evaluation, evaluation_to_json_dict
+from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.printing import PrintsAsTables
 from phaze_opt.search.baselines import BaselineResult, find_baselines
 from phaze_opt.search.frozen import ResolvedStudy, current_version
@@ -28,11 +29,14 @@ class BestDesign(PrintsAsTables, tables="phaze_opt.report.studies:best_tables"):
 
     Attributes
     ----------
+    accelerator
+        The chip of the design.
     evaluation
         ``None`` where the stored one is damaged or lost.
     """
 
     number: int
+    accelerator: Accelerator
     point: DesignPoint
     metrics: Metrics
     evaluation: Evaluation | None
@@ -131,7 +135,8 @@ def best_design(study: StoredStudy, trials: Sequence[TrialRecord]) -> BestDesign
     key = best.metrics.evaluation_key or ""
     evaluation = find_evaluations(study.storage, [key]).get(key)
     baselines = tuple(find_baselines(study.resolved, study.storage))
-    return BestDesign(best.number, best.point, best.metrics, evaluation, baselines)
+    chip = study.resolved.accelerator(best.point)
+    return BestDesign(best.number, chip, best.point, best.metrics, evaluation, baselines)
 
 
 def summarise(study: StoredStudy) -> StudySummary:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import cast
 
 from phaze_opt.codec import data_rows, data_table
-from phaze_opt.network.cluster import load_cluster
 from phaze_opt.network.collective import CollectiveName
 from phaze_opt.network.estimate import estimate_collective
+from phaze_opt.network.presets import load_cluster
 from phaze_opt.validation.measured import ValidationRow, ValidationTable
 
 LARGE_BYTES = 2**20

@@ -22,7 +22,7 @@ from phaze_opt.explanation.binding import bind_pass
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.layer_passes import LayerPasses
-from phaze_opt.network.cluster import load_cluster
+from phaze_opt.network.presets import load_cluster
 from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.training import OptimizerName, Overlap, Recompute, Training
 from phaze_opt.units import format_bytes

@@ -11,7 +11,7 @@ from phaze_opt.estimator.estimate import estimate_each, estimate_table
 from phaze_opt.estimator.tensor_core import gemm_table
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.network.cluster import load_cluster
+from phaze_opt.network.presets import load_cluster
 from phaze_opt.units import MIB
 from phaze_opt.workload.graph import OperatorGraph
 from phaze_opt.workload.zoo import load_workload
@@ -38,7 +38,7 @@ def tensor_core_pools() -> list[Accelerator]:
         for y in range(1, 9)
         for glb in range(1, 8)
     ]
-    return [chip for chip in chips if chip.area_mm2 <= AREA_LIMIT_MM2]
+    return [chip for chip in chips if chip.area_under("phaze-22nm") <= AREA_LIMIT_MM2]
 
 
 def vector_core_pools() -> list[Accelerator]:
@@ -51,7 +51,7 @@ def vector_core_pools() -> list[Accelerator]:
         for x in range(1, 9)
         for glb in range(1, 8)
     ]
-    return [chip for chip in chips if chip.area_mm2 <= AREA_LIMIT_MM2]
+    return [chip for chip in chips if chip.area_under("phaze-22nm") <= AREA_LIMIT_MM2]
 
 
 def tables_of_a_block(model: str, chips: list[Accelerator]) -> None:

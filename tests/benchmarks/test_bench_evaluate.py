@@ -7,7 +7,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from phaze_opt.evaluation import evaluate
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.network.cluster import load_cluster
+from phaze_opt.network.presets import load_cluster
 from phaze_opt.training import Training
 from phaze_opt.workload.zoo import load_workload
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from phaze_opt.network.cluster import load_cluster
+from phaze_opt.network.presets import load_cluster
 from phaze_opt.partitioning.dag import split_contiguous
 from phaze_opt.partitioning.dnn_format import read_dnn_partitioning
 from phaze_opt.partitioning.phaze_format import read_phaze

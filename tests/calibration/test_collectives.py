@@ -14,8 +14,9 @@ from phaze_opt.calibration.collectives import (
 )
 from phaze_opt.codec import data_rows
 from phaze_opt.errors import InputError
-from phaze_opt.network.cluster import Cluster, NetworkLevel, load_cluster
+from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.network.collective import COLLECTIVES, CollectiveName, collective_s
+from phaze_opt.network.presets import load_cluster
 
 NVLINK = NetworkLevel(
     450e9,

@@ -8,8 +8,8 @@ import pytest
 
 from phaze_opt.estimator.single import estimate_attention, estimate_gemm, estimate_vector
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.network.cluster import load_cluster
 from phaze_opt.network.estimate import estimate_collective
+from phaze_opt.network.presets import load_cluster
 from phaze_opt.workload.attention import AttentionShape
 from phaze_opt.workload.graph import Gemm
 from tests.cli.conftest import Phaze

@@ -49,6 +49,70 @@ def test_an_accelerator_shows_its_numbers(phaze: Phaze) -> None:
     assert "calibration.hbm_efficiency" in table and "Phaze" in table
 
 
+def test_an_accelerator_of_ones_own_goes_through_every_command(phaze: Phaze) -> None:
+    """Written from a preset, changed, checked, shown, and compared with the preset."""
+    ran = phaze("accelerator", "new", "mine", "--from", "mi300x", "--set", "hbm_gb_per_s=6000")
+    assert (ran.code, ran.out) == (0, "") and "mine.toml" in ran.err
+    again = phaze("accelerator", "new", "mine")
+    assert (again.code, "exists already" in again.sentence) == (4, True)
+    Path("based.toml").write_text('base = "mine.toml"\nglb_mib = 128\n')
+    shown = phaze("accelerator", "show", "based.toml", "--json").json
+    assert shown["hbm_bytes_per_s"] == 6e12
+    assert phaze("accelerator", "show", "mine.toml", "--json").json["area_mm2"] is None
+    checked = phaze("accelerator", "check", "based.toml", "--json").json
+    origins = {row["field"]: row["origin"] for row in checked["fields"]}
+    assert (origins["glb_bytes"], origins["num_tc"]) == ("stated", "stated")
+    assert "hbm_gb_per_s" in phaze("accelerator", "check", "based.toml").out
+    compared = phaze("accelerator", "compare", "mi300x", "based.toml", "--json").json
+    assert {"glb_bytes", "hbm_bytes_per_s"} <= {row["field"] for row in compared}
+    run = ("--model", TINY, "--devices", "4", "--global-batch", "8", "--cluster", "mi300x-node")
+    compared = phaze("accelerator", "compare", "mi300x", "based.toml", *run, "--json").json
+    ratios = {row["field"]: row["ratio"] for row in compared}
+    assert ratios["throughput, samples/s"] >= 1.0
+    assert "throughput" in phaze("accelerator", "compare", "mi300x", "based.toml", *run).out
+
+
+def test_what_show_prints_is_the_same_accelerator_as_a_file(phaze: Phaze) -> None:
+    """Changes included."""
+    shown = phaze("accelerator", "show", "h100", "--set", "peak_tflops=700", "--json")
+    Path("shown.json").write_text(shown.out)
+    again = phaze("accelerator", "show", "shown.json", "--json").json
+    ignored = ("name", "description", "provenance")
+    kept = {key: value for key, value in shown.json.items() if key not in ignored}
+    assert {key: again[key] for key in kept} == kept
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('base = "h100"\npeak_tflops = 1\nclock_ghz = 1\n', "both state the clock"),
+        ('base = "h100"\nhbm_gb = 1\n', "Did you mean 'hbm_gib'"),
+        ('base = "h100"\npe_x = 100000\n', "larger than a chip"),
+    ],
+)
+def test_a_broken_accelerator_file_is_refused(phaze: Phaze, text: str, sentence: str) -> None:
+    """With exit code 2 and a sentence."""
+    Path("bad.toml").write_text(text)
+    ran = phaze("accelerator", "check", "bad.toml")
+    assert (ran.code, ran.out) == (2, "")
+    assert sentence in ran.sentence
+
+
+def test_an_evaluation_warns_of_what_a_file_leaves_out(phaze: Phaze) -> None:
+    """On stderr only; a changed number is nobody's omission."""
+    Path("paper.toml").write_text(
+        "num_tc = 4\nnum_vc = 4\npe_x = 64\npe_y = 64\npe_vc = 64\nglb_mib = 32\n"
+    )
+    run = ("--model", TINY, "--accelerator", "paper.toml", "--cluster", "flat-4GiB", "--devices",
+           "1", "--global-batch", "4", "--microbatch", "4", "--json")  # fmt: skip
+    ran = phaze("evaluate", *run)
+    assert (ran.code, ran.json["feasible"]) == (0, True)
+    assert "does not state clock_ghz" in ran.err
+    changed = phaze("evaluate", *run, "--set", "clock_ghz=1")
+    assert "clock_ghz" not in changed.err
+    assert "does not state" in phaze("explain", *run).err
+
+
 def test_workloads_are_listed(phaze: Phaze) -> None:
     """The models of the package are shown with their shapes."""
     rows = phaze("workload", "ls", "--json").json

@@ -16,6 +16,29 @@ def test_clusters_are_listed_and_shown(phaze: Phaze) -> None:
     assert shown["source"] in " ".join(phaze("cluster", "show", "dgx-a100").out.split())
 
 
+def test_a_cluster_says_which_ranks_are_neighbours(phaze: Phaze) -> None:
+    """With rank 0 as the example."""
+    text = " ".join(phaze("cluster", "show", "dgx-h100").out.split())
+    assert "joins 8 devices; on it, rank 0 reaches ranks 1, 2, … 7" in text
+    assert "joins all groups of 8; on it, rank 0 reaches ranks 8, 16, …" in text
+    torus = " ".join(phaze("cluster", "show", "tpuv5p-torus").out.split())
+    assert "neighbours of rank 0 along its axes: ranks 1, 16, 320" in torus
+
+
+def test_a_cluster_of_ones_own_is_written_and_read(phaze: Phaze) -> None:
+    """From a preset; a file that is there is not touched."""
+    ran = phaze("cluster", "new", "mine", "--from", "nvl72", "--output", "net.toml")
+    assert (ran.code, ran.out) == (0, "")
+    shown = phaze("cluster", "show", "net.toml", "--json").json
+    preset = phaze("cluster", "show", "nvl72", "--json").json
+    assert shown["levels"] == preset["levels"]
+    assert phaze("cluster", "new", "other", "--output", "net.toml").code == 4
+    assert phaze("cluster", "new", "other", "--output", "net.txt").code == 2
+    ran = phaze("estimate", "collective", "--cluster", "net.toml", "--kind", "all_reduce",
+                "--devices", "72", "--bytes", "1e9", "--json")  # fmt: skip
+    assert ran.json["latency_s"] > 0.0
+
+
 def test_a_collective_shows_time_and_volume(phaze: Phaze) -> None:
     """64 devices in nodes of 8 move 7/8 of the tensor inside, twice, and of an eighth outside.
 

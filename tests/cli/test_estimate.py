@@ -147,7 +147,7 @@ def test_nonsense_is_refused(phaze: Phaze, arguments: tuple[str, ...], sentence:
         ("clock_hz=nan", "clock_hz is nan"),
         ("hbm_bytes_per_s=inf", "hbm_bytes_per_s is inf"),
         ("glb_bytes_per_cycle=0", "glb_bytes_per_cycle is 0"),
-        ("glb_bytes=512", "A GLB of 0.5 KiB lies outside the SRAM table"),  # holds no block
+        ("glb_bytes=512", "glb_bytes is 512, smaller than the private buffer"),  # holds no block
         ("pe_x=100000", "larger than a chip"),  # one array
         ("num_tc=100000000", "larger than the largest chip"),  # all arrays together
         ("l2_vc_bytes=8", "l2_vc_bytes is 8, too small"),  # holds no value per lane

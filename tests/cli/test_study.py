@@ -36,6 +36,12 @@ def test_from_file_to_answer(phaze: Phaze, small_study: Path) -> None:
     assert best["values"] == [best["evaluation"]["throughput_samples_per_s"]]
     assert [each["name"] for each in best["baselines"]] == ["tpuv4-phaze", "tpuv4-lanes"]
     assert all(each["ratio"] > 0 for each in best["baselines"])
+    phaze("study", "best", "small", "--accelerator-toml", "winner.toml")
+    winner = phaze("accelerator", "show", "winner.toml", "--json").json
+    assert {key: winner[key] for key in ("num_tc", "num_vc", "pe_x", "pe_y", "pe_vc")} == {
+        key: best["params"][key] for key in ("num_tc", "num_vc", "pe_x", "pe_y", "pe_vc")
+    }
+    assert winner["area_mm2"] == best["evaluation"]["area_mm2"]
     assert len(phaze("study", "trials", "small", "--json").json) == 6
     assert [each["study"] for each in phaze("study", "ls", "--json").json] == ["small"]
     table = phaze("study", "show", "small").out

@@ -9,7 +9,8 @@ from phaze_opt.errors import InputError
 from phaze_opt.estimator.estimate import RESOURCES, ModeEstimate, estimate_each
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.energy import energy_constants
-from phaze_opt.network.cluster import Cluster, NetworkLevel, load_cluster
+from phaze_opt.network.cluster import Cluster, NetworkLevel
+from phaze_opt.network.presets import load_cluster
 from phaze_opt.units import MIB
 from phaze_opt.workload.graph import Collective, Gemm, Operator, OperatorGraph, VectorWork
 from tests.estimator.products import estimate

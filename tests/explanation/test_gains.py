@@ -12,7 +12,7 @@ from phaze_opt.explanation.explain import explain_point
 from phaze_opt.explanation.gains import LESS, MORE, Gain, changes, gains, more_overlap, try_changes
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.network.cluster import load_cluster
+from phaze_opt.network.presets import load_cluster
 from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.training import Training
 from tests.explanation.cases import evaluated, tiny

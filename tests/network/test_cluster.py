@@ -6,13 +6,8 @@ from typing import Any, cast
 import pytest
 
 from phaze_opt.errors import InputError, NotFoundError
-from phaze_opt.network.cluster import (
-    Cluster,
-    NetworkLevel,
-    cluster_presets,
-    find_cluster,
-    load_cluster,
-)
+from phaze_opt.network.cluster import Cluster, NetworkLevel
+from phaze_opt.network.presets import cluster_presets, find_cluster, load_cluster
 
 
 def test_presets_say_where_their_numbers_come_from() -> None:

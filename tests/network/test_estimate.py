@@ -3,9 +3,10 @@ import math
 import pytest
 
 from phaze_opt.errors import InputError
-from phaze_opt.network.cluster import Cluster, NetworkLevel, load_cluster
+from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.network.collective import CollectiveName, collective_cost
 from phaze_opt.network.estimate import estimate_collective
+from phaze_opt.network.presets import load_cluster
 
 FLAT = Cluster("flat", (NetworkLevel(1e9, 0.0, "switch"),), 64)
 

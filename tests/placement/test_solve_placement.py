@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze_opt.errors import InfeasibleError, InputError
-from phaze_opt.network.cluster import Cluster, NetworkLevel, load_cluster
+from phaze_opt.network.cluster import Cluster, NetworkLevel
+from phaze_opt.network.presets import load_cluster
 from phaze_opt.placement.placement_problem import LayerCost, Placement, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.training import Training

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.evaluation import evaluate
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.network.cluster import load_cluster
+from phaze_opt.network.presets import load_cluster
 from phaze_opt.placement.describe import placement_replay
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement

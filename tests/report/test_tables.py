@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 from phaze_opt.evaluation import Evaluation, evaluate
 from phaze_opt.explanation.explain import explain
 from phaze_opt.hardware.presets import accelerator_presets, load_accelerator
-from phaze_opt.network.cluster import cluster_presets, load_cluster
+from phaze_opt.network.presets import cluster_presets, load_cluster
 from phaze_opt.report.dashboard import note_of
 from phaze_opt.report.explanation import explanation_tables
 from phaze_opt.report.layout import sentence

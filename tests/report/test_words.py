@@ -7,7 +7,7 @@ from dataclasses import replace
 from phaze_opt.evaluation import Evaluation
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.layer_costs import LayerEvaluation
-from phaze_opt.network.cluster import load_cluster
+from phaze_opt.network.presets import load_cluster
 from phaze_opt.report.studies import accelerator_words, training_words
 from phaze_opt.report.words import (
     binding_words,

@@ -102,6 +102,7 @@ def test_bad_numbers_are_named(tmp_path: Path, old: str, new: str, sentence: str
         ('"bert-large"', '"bert-larg"', "Did you mean 'bert-large'"),
         ('"tpuv4-ici-flat"', '"tpuv4-ici"', "Did you mean 'tpuv4-ici-flat'"),
         ("devices = 8", 'devices = 8\nbaselines = ["tpuv4-phase"]', "Did you mean 'tpuv4-phaze'"),
+        ("devices = 8", 'devices = 8\nbaselines = ["mi300x"]', "'mi300x' has no area"),
         ("devices = 8", "devices = 8\ntensor_parallel = [3]", "tensor_parallel holds 3"),
     ],
 )

@@ -1,0 +1,152 @@
+"""What files that people write have in common, whatever they describe.
+
+Numbers may stand in convenient units: ``glb_mib`` is a second name, an alias, of ``glb_bytes``.
+Options of the command line and what the commands print share these names. Conversion is exact: the
+decimal number that is written is scaled as a fraction and rounded once, so a number that was
+printed in the convenient unit reads back to the last bit.
+
+A file may also begin with a ``base``, whose numbers it changes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import TypeVar
+
+from phaze_opt.codec import FILE_SUFFIXES, from_builtins, toml_value
+from phaze_opt.errors import InputError
+
+T = TypeVar("T")
+_COMMENT_COLUMN = 36
+
+
+@dataclass(frozen=True)
+class Alias:
+    """A second name of a field.
+
+    Attributes
+    ----------
+    field
+        The field, in its SI unit.
+    factor
+        SI units in one of the alias's.
+    whole
+        Whether the field is a whole number, to which a converted number is rounded.
+    """
+
+    field: str
+    factor: Fraction
+    whole: bool = False
+
+    def to_field(self, value: float) -> float:
+        """Convert a finite number in the alias's unit to the field's."""
+        converted = Fraction(repr(value)) * self.factor
+        return round(converted) if self.whole else float(converted)
+
+    def from_field(self, value: float) -> float | None:
+        """Convert a field's number; ``None`` where it would not read back to the last bit."""
+        converted = float(Fraction(repr(value)) / self.factor)
+        return converted if self.to_field(converted) == value else None
+
+
+def without_aliases(
+    entry: Mapping[str, object], aliases: Mapping[str, Alias], what: str
+) -> dict[str, object]:
+    """Replace every alias by the field that it stands for.
+
+    Parameters
+    ----------
+    entry
+        Values by name; names that are no aliases are kept, known or not.
+    aliases
+        By name.
+    what
+        What states the values, for the error's sentence (``"accelerator file a.toml"``).
+
+    Raises
+    ------
+    InputError
+        If a field is stated twice, or the value of an alias is not a finite number.
+    """
+    fields: dict[str, object] = {}
+    stated: dict[str, str] = {}
+    for name, value in entry.items():
+        alias = aliases.get(name)
+        field = name if alias is None else alias.field
+        if field in stated:
+            raise InputError(
+                f"{stated[field]} and {name} state the same number in the {what}; give one of them."
+            )
+        stated[field] = name
+        fields[field] = value if alias is None else alias.to_field(finite(name, value, what))
+    return fields
+
+
+def finite(name: str, value: object, what: str) -> float:
+    """Return a number that a file states.
+
+    Raises
+    ------
+    InputError
+        If it is not a finite number; names it and the file.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InputError(f"{name} is {value!r} in the {what}, but it must be a finite number.")
+    return value
+
+
+Find = Callable[[str, tuple[Path, ...]], T]
+"""Finds something by its name or path; takes the files that are based on it too."""
+
+
+def find_base(base: object, path: Path, what: str, find: Find[T], above: tuple[Path, ...]) -> T:
+    """Find what a file is based on.
+
+    Parameters
+    ----------
+    base
+        Name of a preset, or path of another file from the folder of this one.
+    path
+        This file.
+    what
+        What it is, for the error's sentence.
+    find
+        Finds the base.
+    above
+        The files that are based on this one.
+
+    Raises
+    ------
+    InputError
+        If files are based on one another in a circle, and as ``find``.
+    """
+    name = from_builtins(base, str, f"base in the {what}")
+    if Path(name).suffix not in FILE_SUFFIXES:
+        return find(name, ())
+    based_on_it = (*above, path.resolve())
+    if (path.parent / name).resolve() in based_on_it:
+        raise InputError(f"The {what} is based on {name}, which is based on it again.")
+    return find(str(path.parent / name), based_on_it)
+
+
+def alias_of(field: str, value: object, aliases: Mapping[str, Alias]) -> tuple[str, float] | None:
+    """Return the alias of a field, and its value in that unit.
+
+    ``None`` if there is no alias, or none in which the number reads back to the last bit.
+    """
+    name = next((name for name, alias in aliases.items() if alias.field == field), None)
+    if name is None or isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    converted = aliases[name].from_field(value)
+    return None if converted is None else (name, converted)
+
+
+def commented_line(name: str, value: object, meaning: str) -> str:
+    """Write one number as TOML with what it means; commented out where there is no value."""
+    if value is None or value == ():
+        return f"{f'# {name} =':<{_COMMENT_COLUMN}}# {meaning}"
+    return f"{f'{name} = {toml_value(value)}':<{_COMMENT_COLUMN}}# {meaning}"

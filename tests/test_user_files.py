@@ -1,0 +1,83 @@
+"""Files that people write: names in other units, and bases."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phaze_opt.errors import InputError
+from phaze_opt.user_files import Alias, alias_of, commented_line, find_base, without_aliases
+
+ALIASES = {
+    "size_mib": Alias("size_bytes", Fraction(2**20), whole=True),
+    "rate_gb_per_s": Alias("rate_bytes_per_s", Fraction(10**9)),
+    "delay_us": Alias("delay_s", Fraction(1, 10**6)),
+}
+
+
+@given(st.sampled_from(list(ALIASES)), st.floats(1e-12, 1e18))
+def test_what_is_shown_in_a_unit_reads_back(name: str, value: float) -> None:
+    """To the last bit, or it is not shown in that unit."""
+    alias = ALIASES[name]
+    number = round(value) if alias.whole else value
+    shown = alias_of(alias.field, number, ALIASES)
+    if shown is not None:
+        assert without_aliases({shown[0]: shown[1]}, ALIASES, "test") == {alias.field: number}
+
+
+@given(st.decimals(1, 10**6, places=3))
+def test_a_decimal_number_is_scaled_without_an_error(number: object) -> None:
+    """A person's decimal number gives the float nearest to its exact multiple."""
+    text = str(number)
+    fields = without_aliases({"rate_gb_per_s": float(text)}, ALIASES, "test")
+    assert fields["rate_bytes_per_s"] == float(Fraction(text) * 10**9)
+    assert alias_of("rate_bytes_per_s", fields["rate_bytes_per_s"], ALIASES) is not None
+
+
+def test_names_that_are_no_aliases_are_kept() -> None:
+    """Switches, unknown names and fields pass; a switch has no unit."""
+    entry = {"on": True, "other": "text", "size_bytes": 3}
+    assert without_aliases(entry, ALIASES, "test") == entry
+    assert alias_of("size_bytes", True, ALIASES) is None
+    assert alias_of("other", 3, ALIASES) is None
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"size_mib": 1, "size_bytes": 2**20}, "size_mib and size_bytes state the same"),
+        ({"size_mib": "1"}, "size_mib is '1' in the test, but it must be a finite number"),
+        ({"size_mib": True}, "must be a finite number"),
+        ({"delay_us": float("nan")}, "delay_us is nan"),
+        ({"delay_us": float("inf")}, "delay_us is inf"),
+    ],
+)
+def test_doubled_and_wrong_units_are_refused(entry: dict[str, object], message: str) -> None:
+    """By name."""
+    with pytest.raises(InputError, match=message):
+        without_aliases(entry, ALIASES, "test")
+
+
+def test_a_line_without_a_value_is_a_comment() -> None:
+    """TOML has no word for nothing."""
+    assert commented_line("a", None, "what").startswith("# a =")
+    assert commented_line("a", 1.5, "what").startswith("a = 1.5 ")
+
+
+def test_a_base_is_a_name_or_a_path_from_the_file(tmp_path: Path) -> None:
+    """A path is that of the file's folder, and a circle is refused."""
+    path = tmp_path / "mine.toml"
+
+    def find(name: str, above: tuple[Path, ...]) -> str:
+        """Go on as far as the circle."""
+        return find_base("mine.toml", Path(name), "test", find, above) if above else name
+
+    assert find_base("h100", path, "test", find, ()) == "h100"
+    with pytest.raises(InputError, match=r"based on mine\.toml, which is based on it again"):
+        find_base("other.toml", path, "test", find, ())
+    with pytest.raises(InputError, match="which is based on it again"):
+        find_base("./mine.toml", path, "test", find, ())
