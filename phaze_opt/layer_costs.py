@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.layer_passes import Chip, LayerPasses, ScheduleCache, ScheduleProof, run_layers
@@ -89,10 +90,11 @@ def cost_layers(
         _evaluate_layer(layer, count, own, training)
         for layer, count, own in zip(variant.layers, variant.counts, passes, strict=True)
     )
-    chain = tuple(
-        _layer_cost(name, variant.layers[index], layers[index], passes[index], training, chip)
-        for name, index in variant.nodes
-    )
+    distinct = [
+        _layer_cost(layer, evaluated, own, training, chip)
+        for layer, evaluated, own in zip(variant.layers, layers, passes, strict=True)
+    ]
+    chain = tuple(distinct[index](name) for name, index in variant.nodes)
     return WidthCost(variant, layers, passes, chain)
 
 
@@ -120,14 +122,13 @@ def _evaluate_layer(
 
 
 def _layer_cost(
-    name: str,
     layer: Layer,
     evaluated: LayerEvaluation,
     passes: LayerPasses,
     training: Training,
     chip: Chip,
-) -> LayerCost:
-    """Reduce one layer to what the placement needs."""
+) -> Callable[[str], LayerCost]:
+    """Reduce one distinct layer to what the placement needs; every instance has its own name."""
     fused = chip.fusion == "epilogue"
     working_set = layer.fused_transient_bytes if fused else layer.transient_bytes
     # Copies around the communication of the replicas; nothing else of the layer runs beside them.
@@ -135,8 +136,8 @@ def _layer_cost(
         layer.parameters * size / chip.accelerator.sustained_hbm_bytes_per_s
         for size in training.copy_bytes
     )
-    return LayerCost(
-        name=name,
+    return partial(
+        LayerCost,
         forward_s=evaluated.forward_s + forward_copy_s,
         backward_s=evaluated.backward_s + backward_copy_s,
         recompute_s=evaluated.recompute_s,

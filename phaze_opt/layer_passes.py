@@ -89,8 +89,9 @@ class LayerPass:
     def bound_by_s(self) -> Mapping[str, float]:
         """Seconds of the operators by the resource that binds each."""
         resource = self.chosen.binding_index()
+        operators = np.bincount(resource, minlength=len(RESOURCES)).tolist()
         seconds = np.bincount(resource, self.chosen.latency_s, len(RESOURCES)).tolist()
-        return {RESOURCES[index]: seconds[index] for index in np.unique(resource).tolist()}
+        return {name: s for name, s, n in zip(RESOURCES, seconds, operators, strict=True) if n}
 
     @cached_property
     def energy_by_level_j(self) -> Mapping[str, float]:

@@ -7,8 +7,8 @@ width, a cluster, training options, the memory of a device) and gives a
 - `candidates`: all degrees that the cluster allows; `layout`: which layers each stage holds.
 - `costs`: seconds and bytes of every run of layers, with the loops of `runs`; `memory`: bytes on
   the devices of a stage.
-- `synchronisation`: what replicas exchange; `overlap`: the queues that run beside compute;
-  `candidate_costs` joins them for one candidate.
+- `synchronisation`: what replicas exchange; `overlap`: the queues that run beside compute, with
+  `exchanges` where that happens once per batch; `candidate_costs` joins them for one candidate.
 - `chain`: best split of a chain by dynamic programming; `even`: even splits; `best`: bounds, splits
   and replays of all candidates; `interleaved`: several chunks per stage; `expert`: known degrees.
 - `pipeline`: the event replay; `timing`: the time of a batch; `describe`: the answer in full.

@@ -169,14 +169,14 @@ class CandidateCosts:
 
     def tied_exchange_s(self, candidate: Candidate) -> FloatArray:
         """Return the time in which stages that share tied weights exchange their gradients."""
-        shared_bytes: FloatArray = self.stages(candidate).shared_parameters * np.float64(
-            self.optimizer.gradient_bytes
-        )
-        if candidate.pipeline == 1:
-            return np.zeros_like(shared_bytes)
-        # An all-reduce between two stages: one message each way per half of the gradients.
-        exchange_s = 2.0 * self.message(candidate).seconds(shared_bytes / 2.0)
-        return np.where(shared_bytes > 0, exchange_s, 0.0)
+        shared = self.stages(candidate).shared_parameters
+        exchange_s = np.zeros(shared.shape)
+        if candidate.pipeline > 1:
+            # An all-reduce between two stages: one message each way per half of the gradients.
+            held = shared > 0
+            half_bytes = shared[held] * np.float64(self.optimizer.gradient_bytes) / 2.0
+            exchange_s[held] = 2.0 * self.message(candidate).seconds(half_bytes)
+        return exchange_s
 
     def synchronisation_s(self, candidate: Candidate) -> FloatArray:
         """Return the exposed synchronisation of every stage's gradients after its last backward."""

@@ -93,7 +93,7 @@ def candidate_grids(problem: PlacementProblem) -> Iterator[CandidateGrid]:
             span = pipeline * tensor * (data if data_inside else 1)
             # Levels twice, and one more where gradients are accumulated.
             kind = 2 * np.searchsorted(reach, span) + (microbatches > 1)
-            for each in np.unique(kind):
+            for each in np.flatnonzero(np.bincount(kind)):
                 here = kind == each
                 yield CandidateGrid(
                     tensor,

@@ -25,10 +25,11 @@ from functools import cached_property
 
 import numpy as np
 
-from phaze_opt.arrays import FloatArray
+from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.network.collective import CollectiveName, collective_terms
 from phaze_opt.network.term import Term, cheapest
 from phaze_opt.placement.costs import collective_table_s, parameters_of_runs
+from phaze_opt.placement.exchanges import exchanges_per_batch, lines_of
 from phaze_opt.placement.overlap import backward_queue_s, forward_queue_s
 from phaze_opt.placement.placement_problem import LayerCost, PlacementProblem
 from phaze_opt.training import OPTIMIZERS, Optimizer
@@ -79,6 +80,22 @@ class ReplicatedLayers:
         for.
         """
         return tuple(_own_parameters(self.layers))
+
+    @cached_property
+    def own_gradient_bytes(self) -> tuple[IntArray, FloatArray]:
+        """Return where the slices of `own_parameters` end, and the gradients of each layer."""
+        ends = np.array([rows.stop for rows, _ in self.own_parameters], dtype=np.int64)
+        own = np.array([own for _, own in self.own_parameters])
+        return ends, own * self._gradient_bytes_each
+
+    @cached_property
+    def gradient_bytes(self) -> FloatArray:
+        """Gradients of every run of layers."""
+        return np.asarray(self.parameters * self._gradient_bytes_each)
+
+    @property
+    def _gradient_bytes_each(self) -> float:
+        return float(OPTIMIZERS[self.problem.training.optimizer].gradient_bytes)
 
     @cached_property
     def levels(self) -> frozenset[int]:
@@ -195,17 +212,19 @@ class ReplicaGroup:
     @cached_property
     def synchronisation(self) -> Exchange:
         """Gradients sent once per batch, beside the last backward (ZeRO 0 and 1)."""
-        count = len(self.replicated.layers)
         _, cover_s = self.replicated.cover_s[self.shares_level]
-        exposed_s, total_s = np.zeros((count, count + 1)), np.zeros((count, count + 1))
-        no_gathers = np.zeros(count)
-        for rows, reduce_s in self.own_gradients_s():
-            _, left_s, _, all_s = backward_queue_s(no_gathers, reduce_s, cover_s)
-            total_s[rows] = all_s[rows]
-            exposed_s[rows] = self.charged_s(left_s[rows], all_s[rows])
-        if not self.overlaps:
-            exposed_s = total_s
-        return self._at_once(exposed_s, total_s, self.gradient_terms, self._gradient_bytes)
+        ends, own_bytes = self.replicated.own_gradient_bytes
+        return Exchange(
+            *exchanges_per_batch(
+                lines_of(self.gradient_terms),
+                ends,
+                own_bytes,
+                cover_s,
+                self.replicated.gradient_bytes,
+                self.problem.collective_core_share,
+                self.overlaps,
+            )
+        )
 
     @cached_property
     def every_backward(self) -> tuple[Exchange, Exchange]:
@@ -235,10 +254,6 @@ class ReplicaGroup:
     @property
     def _optimizer(self) -> Optimizer:
         return OPTIMIZERS[self.problem.training.optimizer]
-
-    @property
-    def _gradient_bytes(self) -> FloatArray:
-        return np.asarray(self.replicated.parameters * float(self._optimizer.gradient_bytes))
 
     @property
     def _weight_bytes(self) -> FloatArray:

@@ -1,0 +1,106 @@
+"""Loops over all runs of layers that exchange something once per batch.
+
+As in `phaze_opt.placement.runs`, results have the shape ``(layers, layers + 1)``: ``[i, j]`` is of
+the layers ``i … j − 1``, and 0 where there are none. Every number is what the arrays of
+`phaze_opt.placement.costs.collective_table_s` and `phaze_opt.placement.overlap` give, to the last
+bit; several hundred candidates ask for them, and one loop each is several times as fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.compiled import callee, compiled
+from phaze_opt.network.term import Term
+
+
+def lines_of(terms: Sequence[Term]) -> FloatArray:
+    """Return latency, seconds per byte and per root of bytes of some algorithms, a row each."""
+    return np.array(
+        [(term.latency_s, term.s_per_byte, term.s_per_sqrt_byte) for term in terms],
+        dtype=np.float64,
+    ).reshape(-1, 3)
+
+
+@callee("float64(float64[:,::1], float64)")
+def _least_s(lines: FloatArray, size_bytes: float) -> float:
+    """Time of the cheapest algorithm; nothing to send takes no time."""
+    if size_bytes <= 0.0 or lines.shape[0] == 0:
+        return 0.0
+    least_s = np.inf
+    for k in range(lines.shape[0]):
+        time_s = lines[k, 0] + size_bytes * lines[k, 1]
+        if lines[k, 2] != 0.0:
+            time_s = time_s + np.sqrt(size_bytes) * lines[k, 2]
+        least_s = min(least_s, time_s)
+    return least_s
+
+
+@compiled(
+    "UniTuple(float64[:,::1], 2)(float64[:,::1], int64[::1], float64[:,::1], float64[::1],"
+    " float64[:,::1], float64, boolean)"
+)
+def exchanges_per_batch(
+    lines: FloatArray,
+    ends: IntArray,
+    own_bytes: FloatArray,
+    cover_s: FloatArray,
+    whole_bytes: FloatArray,
+    core_share: float,
+    overlaps: bool,
+) -> tuple[FloatArray, FloatArray]:
+    """Exchange the gradients of all runs of layers once per batch.
+
+    Layer by layer beside the backward, as `phaze_opt.placement.overlap.backward_queue_s` without
+    gathers, or one after the other; or the whole run at once, where that takes no longer.
+
+    Parameters
+    ----------
+    lines : (algorithms, 3)
+        See `lines_of`.
+    ends : (parts,)
+        First layer after each part of the first layers of runs.
+    own_bytes : (parts, layers)
+        What each layer sends in a run that begins in the part.
+    cover_s : (layers,)
+        Seconds of each layer's backward in which the queue may run.
+    whole_bytes : (layers, layers + 1)
+        Of whole runs.
+    core_share
+        What hidden communication takes from the compute, per second.
+    overlaps
+        Whether anything runs beside the compute.
+
+    Returns
+    -------
+    exposed_s, total_s
+    """
+    layers = len(cover_s)
+    exposed_s = np.zeros((layers, layers + 1))
+    total_s = np.zeros((layers, layers + 1))
+    sent_s = np.zeros(layers)
+    begin = 0
+    for part in range(len(ends)):
+        for layer in range(layers):
+            sent_s[layer] = _least_s(lines, own_bytes[part, layer])
+        for j in range(begin + 1, layers + 1):
+            covered, reduced, reductions = 0.0, 0.0, 0.0
+            for first in range(j - 1, begin - 1, -1):
+                reductions += sent_s[first]
+                covered += cover_s[first]
+                reduced = max(reduced, covered) + sent_s[first]
+                if first < ends[part]:
+                    left_s = max(reduced, reductions) - covered
+                    hidden_s = reductions - left_s
+                    all_s, alone_s = reductions, left_s + core_share * hidden_s
+                    if not overlaps:
+                        alone_s = all_s
+                    whole_s = _least_s(lines, whole_bytes[first, j])
+                    if whole_s <= alone_s:
+                        all_s = alone_s = whole_s
+                    exposed_s[first, j], total_s[first, j] = alone_s, all_s
+        begin = ends[part]
+    return exposed_s, total_s
