@@ -9,9 +9,10 @@ reductions).
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from phaze_opt.workload.graph import ELEMENTWISE_KINDS, Operator, OperatorGraph
+from phaze_opt.workload.graph import ELEMENTWISE_KINDS, Operator, OperatorGraph, SharedTensor
 
 FusionMode = Literal["none", "elementwise", "epilogue"]
 
@@ -80,6 +81,8 @@ class _Groups:
 
     def __init__(self, graph: OperatorGraph) -> None:
         self.operators = dict(enumerate(graph.operators))
+        self._tensors = graph.tensors
+        self._place_of = list(range(len(graph.operators)))
         self._reads: dict[int, dict[int, int]] = {index: {} for index in self.operators}
         self._readers: dict[int, set[int]] = {index: set() for index in self.operators}
         for source, destination, size in graph.edges:
@@ -101,6 +104,7 @@ class _Groups:
     def merge(self, source: int, destination: int) -> None:
         """Merge a producer into its only reader; their tensor stays on the chip."""
         first, second = self.operators.pop(source), self.operators[destination]
+        self._place_of[source] = destination
         on_chip = self._reads[destination].pop(source)
         for before, size in self._reads.pop(source).items():
             reads = self._reads[destination]
@@ -120,9 +124,35 @@ class _Groups:
     def graph(self) -> OperatorGraph:
         """Return the merged operators, each at the place of its last part."""
         position = {index: place for place, index in enumerate(sorted(self.operators))}
+        tensors = (shared for one in self._tensors if (shared := self._merged(one, position)))
         edges = (
             (position[source], position[destination], size)
             for destination in position
             for source, size in sorted(self._reads[destination].items())
         )
-        return OperatorGraph(tuple(self.operators[index] for index in position), tuple(edges))
+        return OperatorGraph(
+            tuple(self.operators[index] for index in position), tuple(edges), tuple(tensors)
+        )
+
+    def _merged(self, tensor: SharedTensor, position: Mapping[int, int]) -> SharedTensor | None:
+        """Return a tensor between merged operators; ``None`` where only one of them uses it."""
+        writers = self._by_merged(tensor.writers, position)
+        readers = self._by_merged(tensor.readers, position)
+        # Within one operator it stays on the chip; an operator reads what it makes by no memory.
+        readers = {index: size for index, size in readers.items() if index not in writers}
+        if not readers or (not writers and len(readers) < 2):
+            return None
+        return SharedTensor(
+            tensor.size_bytes, tuple(writers.items()), tuple(readers.items()), tensor.outlives
+        )
+
+    def _by_merged(
+        self, users: Iterable[tuple[int, int]], position: Mapping[int, int]
+    ) -> dict[int, int]:
+        """Add up what the parts of each merged operator read or write."""
+        sizes: dict[int, int] = {}
+        for index, size in users:
+            while self._place_of[index] != index:
+                index = self._place_of[index]
+            sizes[position[index]] = sizes.get(position[index], 0) + size
+        return dict(sorted(sizes.items()))

@@ -12,7 +12,7 @@ from typing import Literal
 
 from phaze_opt.printing import PrintsAsTables
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Version of the JSON form of `Workload`; a file of a newer version is refused."""
 
 CollectiveKind = Literal["all_reduce", "reduce_scatter", "all_gather"]
@@ -183,15 +183,45 @@ class Operator:
 
 
 @dataclass(frozen=True)
+class SharedTensor:
+    """Memory that operators of a graph hand over or read several times: it may stay on the chip.
+
+    Attributes
+    ----------
+    size_bytes
+        All of it.
+    writers, readers
+        ``(operator, bytes)`` with indices into the operators of the graph. Without a writer it
+        comes into the graph from outside.
+    outlives
+        Whether it leaves the graph (boundary output, stash or gradient).
+    """
+
+    size_bytes: int
+    writers: tuple[tuple[int, int], ...]
+    readers: tuple[tuple[int, int], ...]
+    outlives: bool = False
+
+
+@dataclass(frozen=True)
 class OperatorGraph:
     """Operators in topological order and the tensors between them.
 
-    ``edges`` holds ``(source, destination, bytes)`` with indices into ``operators``, source before
-    destination, at most one edge per pair.
+    Attributes
+    ----------
+    operators
+        In topological order.
+    edges
+        ``(source, destination, bytes)`` with indices into ``operators``, source before
+        destination, at most one edge per pair.
+    tensors
+        What operators hand over, and what several of them read from outside; empty in a file that
+        an older program wrote.
     """
 
     operators: tuple[Operator, ...] = ()
     edges: tuple[tuple[int, int, int], ...] = ()
+    tensors: tuple[SharedTensor, ...] = ()
 
     @property
     def flops(self) -> int:

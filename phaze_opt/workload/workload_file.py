@@ -81,6 +81,8 @@ def _build(plain: dict[str, Any], what: str) -> Workload:
     if version in (1, 2):
         plain = _with_working_sets(plain, what) if version == 1 else plain
         plain = _with_attention_scores(plain, what)
+    elif version == 3:  # it did not say which operators use the same memory
+        plain = {**plain, "schema_version": SCHEMA_VERSION}
     elif version is None:
         raise InputError(
             f"The {what} is not a captured workload: it has no schema_version; "
@@ -221,7 +223,23 @@ def _graph_problem(graph: OperatorGraph) -> str | None:
         problem = _operator_problem(operator)
         if problem is not None:
             return f"operator {operator.id!r} has {problem}"
-    return _edge_problem(graph.edges, len(graph.operators), "operators")
+    problem = _edge_problem(graph.edges, len(graph.operators), "operators")
+    return problem or _tensor_problem(graph)
+
+
+def _tensor_problem(graph: OperatorGraph) -> str | None:
+    """Return what is wrong with the tensors of a graph."""
+    edges = {(source, destination) for source, destination, _ in graph.edges}
+    for tensor in graph.tensors:
+        users = (*tensor.writers, *tensor.readers)
+        if tensor.size_bytes < 0 or any(size < 0 for _, size in users):
+            return "a tensor has a negative size"
+        if any(not 0 <= index < len(graph.operators) for index, _ in users):
+            return "a tensor belongs to an operator that does not exist"
+        pairs = ((w, r) for w, _ in tensor.writers for r, _ in tensor.readers)
+        if any(pair not in edges for pair in pairs):
+            return "a tensor is read without an edge from its writer"
+    return None
 
 
 def _operator_problem(operator: Operator) -> str | None:

@@ -24,7 +24,13 @@ from phaze_opt.workload.capture.aten import Work, name_of, results_of, size_byte
 from phaze_opt.workload.capture.selective_recompute import RecomputePlan, selective_recompute
 from phaze_opt.workload.capture.tensors import Base, LiveGraph
 from phaze_opt.workload.capture.working_set import Step, fuse_steps, peak_bytes, step_of
-from phaze_opt.workload.graph import BytesByRecompute, Layer, Operator, OperatorGraph
+from phaze_opt.workload.graph import (
+    BytesByRecompute,
+    Layer,
+    Operator,
+    OperatorGraph,
+    SharedTensor,
+)
 
 _LOOKUPS = ("embedding", "gather")
 
@@ -195,6 +201,7 @@ def _graph(live: LiveGraph, nodes: Sequence[fx.Node], leaving: set[Base]) -> Ope
     names: Counter[str] = Counter()
     operators: list[Operator] = []
     writers: dict[Base, list[tuple[int, int]]] = {}
+    readers: dict[Base, list[tuple[int, int]]] = {}
     edges: list[tuple[int, int, int]] = []
     for node in nodes:
         name = name_of(node).rpartition("::")[2].strip("_")
@@ -211,6 +218,8 @@ def _graph(live: LiveGraph, nodes: Sequence[fx.Node], leaving: set[Base]) -> Ope
             written = _written_bytes(live, node, work)
             for base, size in written.items():
                 writers.setdefault(base, []).append((index, size))
+            for base, size in read.items():
+                readers.setdefault(base, []).append((index, size))
             operators.append(
                 Operator(
                     id=identifier + work.suffix,
@@ -223,7 +232,12 @@ def _graph(live: LiveGraph, nodes: Sequence[fx.Node], leaving: set[Base]) -> Ope
                     outliving_bytes=sum(n for base, n in written.items() if base in leaving),
                 )
             )
-    return OperatorGraph(tuple(operators), tuple(edges))
+    tensors = (
+        SharedTensor(base.size_bytes, tuple(writers.get(base, ())), tuple(users), base in leaving)
+        for base, users in readers.items()
+        if base in writers or len(users) > 1
+    )
+    return OperatorGraph(tuple(operators), tuple(edges), tuple(tensors))
 
 
 def _written_bytes(live: LiveGraph, node: fx.Node, work: Work) -> dict[Base, int]:
