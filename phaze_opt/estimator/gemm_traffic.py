@@ -6,6 +6,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.codec import data_table
 from phaze_opt.compiled import callee, compiled, inlined
 
@@ -23,6 +24,8 @@ _REGISTERS_PER_PE = int(_ASSUMED["registers_per_pe"])
 """Values of the held operand in each processing element."""
 _RESIDENT_SHARE = float(_ASSUMED["resident_glb_share"])
 """Share of the global buffer for the resident block."""
+_RARELY = 1e-4
+"""Weight of an operand that is on the chip, against one that comes from the HBM."""
 
 
 class Dataflow(IntEnum):
@@ -39,14 +42,57 @@ def ceil_div(numerator: int, denominator: int) -> int:
     return (numerator + denominator - 1) // denominator
 
 
-@compiled("float64(int64,int64,int64,float64)")
-def hbm_traffic_bytes(m: int, n: int, k: int, glb_bytes: float) -> float:
-    """Least HBM traffic of one product blocked through the global buffer.
+@callee("UniTuple(int64,2)(int64,int64,int64,float64,float64,float64)")
+def _least_reads(
+    m: int, n: int, k: int, glb_bytes: float, first: float, second: float
+) -> tuple[int, int]:
+    """Count how often each operand is read where their weighted sum is least.
 
     The resident block takes its share of the buffer. It is a panel of whole rows of the first
     operand while the second operand streams by, or the reverse, or a block of the result in fp32
     while slices of both operands stream by. An operand that streams is read once for every
     resident block.
+
+    Parameters
+    ----------
+    m, n, k
+        The product.
+    glb_bytes
+        Global buffer that the product may use.
+    first, second
+        Weight of reading each operand once.
+    """
+    resident = glb_bytes * _RESIDENT_SHARE
+    panel = int(resident // (ELEMENT_BYTES * k))
+    if panel >= m or panel >= n:
+        return 1, 1
+    best, reads = np.inf, (1, 1)
+    if panel >= 1:
+        passes = ceil_div(m, panel)
+        best, reads = first + second * passes, (1, passes)
+        passes = ceil_div(n, panel)
+        if second + first * passes < best:
+            best, reads = second + first * passes, (passes, 1)
+    block = int(resident // SUM_BYTES)
+    part = 1
+    for _ in range(HALVINGS):
+        rows = min(ceil_div(m, part), block)
+        columns = min(max(block // rows, 1), n)
+        passes = ceil_div(n, columns), ceil_div(m, rows)
+        if first * passes[0] + second * passes[1] < best:
+            best, reads = first * passes[0] + second * passes[1], passes
+        columns = min(ceil_div(n, part), block)
+        rows = min(max(block // columns, 1), m)
+        passes = ceil_div(n, columns), ceil_div(m, rows)
+        if first * passes[0] + second * passes[1] < best:
+            best, reads = first * passes[0] + second * passes[1], passes
+        part *= 2
+    return reads
+
+
+@compiled("float64(int64,int64,int64,float64)")
+def hbm_traffic_bytes(m: int, n: int, k: int, glb_bytes: float) -> float:
+    """Least HBM traffic of one product blocked through the global buffer; see `_least_reads`.
 
     Parameters
     ----------
@@ -60,30 +106,39 @@ def hbm_traffic_bytes(m: int, n: int, k: int, glb_bytes: float) -> float:
     hbm_bytes
         Both operands, as often as they are read, and the result once.
     """
-    resident = glb_bytes * _RESIDENT_SHARE
     first, second, result = (
         float(ELEMENT_BYTES) * m * k,
         float(ELEMENT_BYTES) * k * n,
         float(ELEMENT_BYTES) * m * n,
     )
-    best = np.inf
-    panel = int(resident // (ELEMENT_BYTES * k))
-    if panel >= m or panel >= n:
-        return first + second + result
-    if panel >= 1:
-        best = first + second * ceil_div(m, panel)
-        best = min(best, second + first * ceil_div(n, panel))
-    block = int(resident // SUM_BYTES)
-    part = 1
-    for _ in range(HALVINGS):
-        rows = min(ceil_div(m, part), block)
-        columns = min(max(block // rows, 1), n)
-        best = min(best, first * ceil_div(n, columns) + second * ceil_div(m, rows))
-        columns = min(ceil_div(n, part), block)
-        rows = min(max(block // columns, 1), m)
-        best = min(best, first * ceil_div(n, columns) + second * ceil_div(m, rows))
-        part *= 2
-    return best + result
+    reads = _least_reads(m, n, k, glb_bytes, first, second)
+    return first * reads[0] + second * reads[1] + result
+
+
+@compiled("void(int64[:,::1],float64[::1],float64[:,:,::1])")
+def fill_reads(gemms: IntArray, glb_bytes: FloatArray, reads: FloatArray) -> None:
+    """Count how often products read their operands where one of them, or none, is resident.
+
+    Parameters
+    ----------
+    gemms : (products, 4)
+        m, n, k, batch.
+    glb_bytes : (sizes,)
+        Global buffers that a product may use.
+    reads : (products, sizes * 3, 2)
+        Filled in: reads of the first and of the second operand; for each size those with the least
+        traffic, with the fewest reads of the first operand, and with the fewest of the second.
+    """
+    for product in range(gemms.shape[0]):
+        m, n, k = gemms[product, 0], gemms[product, 1], gemms[product, 2]
+        first, second = float(ELEMENT_BYTES) * m * k, float(ELEMENT_BYTES) * k * n
+        for size in range(len(glb_bytes)):
+            for kind in range(3):
+                weight_1 = first * _RARELY if kind == 2 else first
+                weight_2 = second * _RARELY if kind == 1 else second
+                found = _least_reads(m, n, k, glb_bytes[size], weight_1, weight_2)
+                reads[product, 3 * size + kind, 0] = found[0]
+                reads[product, 3 * size + kind, 1] = found[1]
 
 
 @callee("float64(int64,int64,int64,int64,int64,float64)")
