@@ -11,8 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 from phaze_opt.scheduling.schedule_problem import IntraOperatorRule
+
+Time = TypeVar("Time", int, float)
 
 SINGLE, INTRA = 0, 1
 """The two modes: on one core, and on all cores of the type."""
@@ -196,38 +199,37 @@ def proving_bound(makespan: int) -> int:
     return makespan - (makespan >> 30)
 
 
-def starts_in_seconds(
-    start: Sequence[int], end: Sequence[int], duration_s: Sequence[float], origin_s: float
-) -> list[float]:
-    """Start operators as early as the order of a plan allows, with durations in seconds.
+def starts_in_order(
+    start: Sequence[int], end: Sequence[int], duration: Sequence[Time], origin: Time
+) -> list[Time]:
+    """Start operators as early as the order of a plan allows, with other durations.
 
     Every operator waits for all operators that ended in the plan before it started. So operators
     that overlap in the result overlapped in the plan, and the resources that they share suffice.
-    The durations in seconds differ from those of the plan by rounding only, and so does the
-    makespan.
+    Where the durations differ from those of the plan by rounding only, so does the makespan.
 
     Parameters
     ----------
     start, end
         Of every operator in the plan, in time units.
-    duration_s
-        Of every operator in the result.
-    origin_s
+    duration
+        Of every operator in the result, in seconds or other time units.
+    origin
         Start of the result.
 
     Returns
     -------
-    Start of every operator in seconds.
+    Start of every operator in the result.
     """
     by_start = sorted(range(len(start)), key=lambda index: (start[index], end[index]))
     by_end = sorted(range(len(start)), key=lambda index: (end[index], start[index]))
-    start_s = [origin_s] * len(start)
-    latest_end_s = origin_s
+    starts = [origin] * len(start)
+    latest_end = origin
     passed = 0
     for index in by_start:
         while end[by_end[passed]] <= start[index]:
             before = by_end[passed]
-            latest_end_s = max(latest_end_s, start_s[before] + duration_s[before])
+            latest_end = max(latest_end, starts[before] + duration[before])
             passed += 1
-        start_s[index] = latest_end_s
-    return start_s
+        starts[index] = latest_end
+    return starts

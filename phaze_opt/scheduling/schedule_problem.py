@@ -4,6 +4,10 @@ The rules (Phaze, ICML 2024, section 4): every operator occupies one core of its
 intra-operator parallel on all cores of its type; in the second mode, under ``exclusive``, no other
 operator runs. HBM, global buffer and network bandwidth are shared resources: the shares that
 concurrent operators take must not exceed 1.
+
+A problem may also say which tensors can stay on the chip (`residency`). Its schedules are those
+without residency, and those of the joint problem, in which operators run one at a time on all cores
+and what they take depends on the resident tensors.
 """
 
 from __future__ import annotations
@@ -11,17 +15,22 @@ from __future__ import annotations
 import math
 import typing
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from phaze_opt.errors import InputError, unknown_name
+
+if TYPE_CHECKING:
+    from phaze_opt.scheduling.residency import Residency
 
 CoreType = Literal["TC", "VC", "TC+VC", "none"]
 IntraOperatorRule = Literal["exclusive", "per-type"]
 ScheduleStatus = Literal["optimal", "feasible"]
-ScheduleMethod = Literal["bound", "list", "branch-and-bound"]
+ScheduleMethod = Literal["bound", "list", "branch-and-bound", "dynamic-program", "cp-sat"]
+SolveMethod = Literal["auto", "branch-and-bound", "cp-sat"]
 
 CORE_TYPES: tuple[CoreType, ...] = typing.get_args(CoreType)
 INTRA_OPERATOR_RULES: tuple[IntraOperatorRule, ...] = typing.get_args(IntraOperatorRule)
+SOLVE_METHODS: tuple[SolveMethod, ...] = typing.get_args(SolveMethod)
 
 _LATENCIES = ("latency_s", "intra_op_latency_s")
 _FRACTIONS = (
@@ -88,6 +97,8 @@ class ScheduleProblem:
         (``exclusive``), or only those that need a core of its type (``per-type``).
     serial
         One operator at a time, each on all cores of its type, as on a GPU's stream.
+    residency
+        The joint problem over the same operators and edges; None if no tensor can stay.
     """
 
     name: str
@@ -97,6 +108,7 @@ class ScheduleProblem:
     edges: tuple[tuple[int, int], ...]
     intra_operator: IntraOperatorRule = "exclusive"
     serial: bool = False
+    residency: Residency | None = None
 
 
 @dataclass(frozen=True)
@@ -107,6 +119,35 @@ class ScheduledOperator:
     start_s: float
     end_s: float
     intra_operator: bool
+
+
+@dataclass(frozen=True)
+class ResidentTensor:
+    """From when to when a tensor stays in the global buffer.
+
+    ``tensor`` is its place in the `residency.TensorGraph` of the problem.
+    """
+
+    tensor: int
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class ResidencySchedule:
+    """What a schedule of the joint problem chooses besides the order.
+
+    Attributes
+    ----------
+    levels, hbm_bytes
+        Level of every operator, and the bytes that it moves from and to HBM.
+    tensors
+        The resident tensors; all others go through HBM.
+    """
+
+    levels: tuple[int, ...]
+    hbm_bytes: tuple[float, ...]
+    tensors: tuple[ResidentTensor, ...]
 
 
 @dataclass(frozen=True)
@@ -126,9 +167,13 @@ class Schedule:
     method
         The strongest method that a part of the problem needed: ``"bound"`` where the operators can
         only run one after another, ``"list"`` where a list schedule met a lower bound, else
-        ``"branch-and-bound"``.
+        ``"branch-and-bound"`` or ``"cp-sat"``. A schedule of the joint problem has the method
+        ``"dynamic-program"``, or ``"cp-sat"`` if that took part.
     solve_s
         Wall-clock time of the solver, without the time to load its compiled code.
+    residency
+        None if the schedule is one without residency; then every operator is as in the problem's
+        two modes.
     """
 
     operators: tuple[ScheduledOperator, ...]
@@ -137,6 +182,7 @@ class Schedule:
     bound_s: float
     method: ScheduleMethod
     solve_s: float
+    residency: ResidencySchedule | None = None
 
     @property
     def gap(self) -> float:
@@ -158,7 +204,7 @@ def check_problem(problem: ScheduleProblem) -> tuple[int, ...]:
     InputError
         For an unknown rule or core type, a latency or fraction outside its range, an operator that
         no core can run, latencies without a finite sum, two operators of one id, an edge to an
-        unknown operator, or a cycle.
+        unknown operator, a cycle, or a joint problem that `residency.check_residency` refuses.
     """
     if problem.intra_operator not in INTRA_OPERATOR_RULES:
         raise unknown_name("intra-operator rule", problem.intra_operator, INTRA_OPERATOR_RULES)
@@ -178,7 +224,22 @@ def check_problem(problem: ScheduleProblem) -> tuple[int, ...]:
                 f"With {operator.id!r}, the latencies of the operators add up to more seconds "
                 "than a floating-point number can hold."
             )
-    return topological_order(problem)
+    order = topological_order(problem)
+    if problem.residency is not None:
+        _check_joint_problem(problem, problem.residency)
+    return order
+
+
+def _check_joint_problem(problem: ScheduleProblem, residency: Residency) -> None:
+    """Check that the joint problem is valid, and about the same operators and edges."""
+    from phaze_opt.scheduling.residency import check_residency
+
+    check_residency(residency, [operator.id for operator in problem.operators])
+    own = residency.graph.edges
+    if own is not problem.edges and set(own) != set(problem.edges):
+        raise InputError(
+            f"The tensors of {problem.name!r} come with other edges than its operators."
+        )
 
 
 def _check_operator(operator: ScheduleOperator, problem: ScheduleProblem) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, replace
 
+from phaze_opt.errors import unknown_name
 from phaze_opt.scheduling.bounds import drop_hopeless_modes, root_bounds
 from phaze_opt.scheduling.canonical import Attributes, canonical_form, form_key
 from phaze_opt.scheduling.instance import (
@@ -14,7 +15,7 @@ from phaze_opt.scheduling.instance import (
     Instance,
     Plan,
     proving_bound,
-    starts_in_seconds,
+    starts_in_order,
 )
 from phaze_opt.scheduling.list_scheduler import best_list_schedule
 from phaze_opt.scheduling.reduction import (
@@ -25,10 +26,12 @@ from phaze_opt.scheduling.reduction import (
 )
 from phaze_opt.scheduling.schedule_problem import (
     CORE_TYPES,
+    SOLVE_METHODS,
     Schedule,
     ScheduledOperator,
     ScheduleMethod,
     ScheduleProblem,
+    SolveMethod,
     check_problem,
 )
 
@@ -38,7 +41,7 @@ SOLVER_VERSION = 1
 DEFAULT_EFFORT = 2_000_000
 """Largest number of states that the exact search expands in each part: about two seconds."""
 
-_METHODS: tuple[ScheduleMethod, ...] = ("bound", "list", "branch-and-bound")
+_METHODS: tuple[ScheduleMethod, ...] = ("bound", "list", "branch-and-bound", "cp-sat")
 
 
 @dataclass
@@ -59,12 +62,15 @@ def solve_schedule(
     cache: MutableMapping[str, Schedule] | None = None,
     *,
     bandwidth: bool = True,
+    residency: bool = True,
+    method: SolveMethod = "branch-and-bound",
     effort: int = DEFAULT_EFFORT,
 ) -> Schedule:
     """Find the shortest schedule, or a short one with a bound on its distance from the shortest.
 
-    The result depends on the content of the problem only: not on ids, the order of operators or
-    edges, the clock or the load of the machine.
+    Without residency, the result depends on the content of the problem only: not on ids, the order
+    of operators or edges, the clock or the load of the machine. With residency it may also depend
+    on the order of operators and tensors, near which the search begins.
 
     Parameters
     ----------
@@ -75,23 +81,53 @@ def solve_schedule(
         their place in the canonical order, so that problems of equal content share it.
     bandwidth
         Whether HBM, global buffer and link bandwidth are resources.
+    residency
+        Whether tensors may stay on the chip, if the problem has any: the shorter of the schedules
+        with and without residency, and the bound that holds for both.
+    method
+        Exact search for what bounds and list schedules leave open: the branch and bound, CP-SAT, or
+        CP-SAT after the branch and bound where that leaves a gap (``"auto"``, which is never worse
+        than either). With residency, ``"branch-and-bound"`` means the fast method alone, and the
+        others CP-SAT after it where it leaves a gap.
     effort
         About how many partial schedules the exact search may expand in each part of the problem;
-        a million take about a second.
+        a million take about a second. CP-SAT spends about as long.
 
     Raises
     ------
     InputError
-        If the problem is not valid; see `check_problem`.
+        If the problem is not valid (see `check_problem`) or the method is unknown.
     """
-    began = time.perf_counter()
+    if method not in SOLVE_METHODS:
+        raise unknown_name("method", method, SOLVE_METHODS)
     order = check_problem(problem)
+    without = _solve_without_residency(problem, order, cache, bandwidth, method, effort)
+    if problem.residency is None or not residency:
+        return without
+    from phaze_opt.scheduling.solve_jointly import solve_jointly
+
+    return solve_jointly(problem, problem.residency, without, method, effort, cache)
+
+
+def _solve_without_residency(
+    problem: ScheduleProblem,
+    order: Sequence[int],
+    cache: MutableMapping[str, Schedule] | None,
+    bandwidth: bool,
+    method: SolveMethod,
+    effort: int,
+) -> Schedule:
+    """Find a short schedule in which every tensor goes through HBM, in the cache or anew."""
+    began = time.perf_counter()
     canonical, attributes, edges = canonical_form(problem, order, bandwidth)
-    key = form_key(problem, attributes, edges, (SOLVER_VERSION, int(bandwidth), effort))
+    settings: tuple[int, ...] = (SOLVER_VERSION, int(bandwidth), effort)
+    if method != "branch-and-bound":
+        settings = (*settings, SOLVE_METHODS.index(method))
+    key = form_key(problem, attributes, edges, settings)
     found = cache.get(key) if cache is not None else None
     # A stored schedule may be damaged: it comes from a database that others can write to.
     if found is None or len(found.operators) != len(problem.operators):
-        draft = _schedule_parts(problem, attributes, edges, effort)
+        draft = _schedule_parts(problem, attributes, edges, method, effort)
         # The solver's time leaves out loading the compiled search, or compiling it.
         began += draft.loading_s
         found = _to_schedule(draft, time.perf_counter() - began)
@@ -108,6 +144,7 @@ def _schedule_parts(
     problem: ScheduleProblem,
     attributes: Sequence[Attributes],
     edges: Sequence[tuple[int, int]],
+    method: SolveMethod,
     effort: int,
 ) -> _Draft:
     """Schedule the canonical form part by part."""
@@ -129,8 +166,8 @@ def _schedule_parts(
             continue
         cores = (problem.num_tc, problem.num_vc)
         instance = build_instance(part, attributes, ancestors, cores, problem.intra_operator)
-        plan, bound, method = _solve_instance(instance, effort, draft)
-        draft.method = max(draft.method, _METHODS.index(method))
+        plan, bound, needed = _solve_instance(instance, method, effort, draft)
+        draft.method = max(draft.method, _METHODS.index(needed))
         _append_part(part, attributes, instance, plan, bound, draft)
     for source, target in edges:
         # Edges are sorted by source, and sources come before targets: one pass is enough.
@@ -150,7 +187,7 @@ def _append_operator(index: int, entry: Attributes, mode: int, draft: _Draft) ->
 
 
 def _solve_instance(
-    instance: Instance, effort: int, draft: _Draft
+    instance: Instance, method: SolveMethod, effort: int, draft: _Draft
 ) -> tuple[Plan, int, ScheduleMethod]:
     """Give a plan, a lower bound in time units, and the method that ended the search."""
     bounds = root_bounds(instance)
@@ -164,13 +201,27 @@ def _solve_instance(
         instance, bounds = fewer, root_bounds(fewer)
         if proving_bound(plan.makespan) <= bounds.makespan:
             return plan, proving_bound(plan.makespan), "list"
-    # Numba is imported only where bounds and list schedules leave something open.
-    began = time.perf_counter()
-    from phaze_opt.scheduling.branch_and_bound import improve
+    found, bound = plan, bounds.makespan
+    needed: ScheduleMethod = "list"
+    # Numba and the solver are imported only where bounds and list schedules leave something open.
+    if method != "cp-sat":
+        began = time.perf_counter()
+        from phaze_opt.scheduling.branch_and_bound import improve
 
-    draft.loading_s += time.perf_counter() - began
-    plan, bound = improve(instance, bounds, plan, effort)
-    return plan, bound, "branch-and-bound"
+        draft.loading_s += time.perf_counter() - began
+        found, bound = improve(instance, bounds, plan, effort)
+        needed = "branch-and-bound"
+    if method != "branch-and-bound" and bound < proving_bound(found.makespan):
+        began = time.perf_counter()
+        from phaze_opt.scheduling.cp_sat_modes import improve_with_cp_sat
+
+        draft.loading_s += time.perf_counter() - began
+        # The hint is the list schedule even after the branch and bound: CP-SAT then does what it
+        # would do alone, so that the better of both is never worse than either.
+        other, other_bound = improve_with_cp_sat(instance, bounds, plan, effort)
+        found = min(found, other, key=lambda one: one.makespan)
+        bound, needed = max(bound, other_bound), "cp-sat"
+    return found, bound, needed
 
 
 def _append_part(
@@ -185,7 +236,7 @@ def _append_part(
     origin_s = draft.makespan_s
     end = [start + instance.duration[i][plan.mode[i]] for i, start in enumerate(plan.start)]
     duration_s = [attributes[index][1 + plan.mode[i]] for i, index in enumerate(part)]
-    start_s = starts_in_seconds(plan.start, end, duration_s, origin_s)
+    start_s = starts_in_order(plan.start, end, duration_s, origin_s)
     for i, index in enumerate(part):
         draft.start_s[index] = start_s[i]
         draft.end_s[index] = start_s[i] + duration_s[i]

@@ -5,7 +5,7 @@ from phaze_opt.scheduling.instance import (
     PackedDemand,
     last_of,
     proving_bound,
-    starts_in_seconds,
+    starts_in_order,
 )
 
 amounts = st.lists(st.integers(0, 10**9), min_size=3, max_size=3)
@@ -46,7 +46,7 @@ def test_replay_keeps_the_order(blocks: list[tuple[int, int, float]]) -> None:
     start = [block[0] for block in blocks]
     end = [block[0] + block[1] for block in blocks]
     duration_s = [block[2] for block in blocks]
-    start_s = starts_in_seconds(start, end, duration_s, 7.0)
+    start_s = starts_in_order(start, end, duration_s, 7.0)
     for later, begin_s in enumerate(start_s):
         ends_s = [start_s[i] + duration_s[i] for i in range(len(blocks)) if end[i] <= start[later]]
         assert begin_s == max([7.0, *ends_s])

@@ -1,0 +1,160 @@
+"""Order and modes of one instance as a CP-SAT model: the scheduling problem without residency.
+
+Every operator has a start, a Boolean for its mode where it has two, and for each mode an optional
+interval of fixed size; the demands of the intervals on a resource form a cumulative constraint. The
+list schedule is the hint and gives the horizon, and heads and tails limit the starts.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from phaze_opt.scheduling.bounds import Bounds
+from phaze_opt.scheduling.cp_sat import Solved, minimise, new_model
+from phaze_opt.scheduling.instance import INTRA, SINGLE, Instance, Plan, starts_in_order
+
+_TIME_BITS = 30
+"""Integer time units in the horizon, as a power of two, where the resources allow that many."""
+
+_PRODUCT_BITS = 60
+"""The sum over operators of duration × demand stays below this power of two."""
+
+
+class _Model:
+    """The variables of one instance, whose durations are coarser and rounded down."""
+
+    def __init__(self, instance: Instance, bounds: Bounds, known: Plan) -> None:
+        self.instance, self.known = instance, known
+        self.model = new_model()
+        demand, capacity = _smallest_units(instance)
+        bits = _PRODUCT_BITS - max([one.bit_length() for one in capacity], default=0)
+        bits = min(_TIME_BITS, bits - instance.size.bit_length())
+        # At least 1, so that operators keep their order.
+        self.units = max(1, known.makespan >> bits)
+        self.duration = [[max(1, one // self.units) for one in pair] for pair in instance.duration]
+        chosen = [pair[mode] for pair, mode in zip(self.duration, known.mode, strict=True)]
+        end = [
+            start + pair[mode]
+            for start, pair, mode in zip(known.start, instance.duration, known.mode, strict=True)
+        ]
+        self.known_start = starts_in_order(known.start, end, chosen, 0)
+        self.horizon = max(map(sum, zip(self.known_start, chosen, strict=True)))
+        self.hint: list[tuple[Any, int]] = []
+        self.start: list[Any] = []
+        self.on_all: list[Any] = []
+        self.ends: list[Any] = []
+        intervals = self._add_operators()
+        for resource, amount in enumerate(capacity):
+            used = [
+                (interval, demand[i][mode][resource])
+                for (i, mode), interval in intervals.items()
+                if demand[i][mode][resource] > 0
+            ]
+            if used:
+                self.model.add_cumulative(*zip(*used, strict=True), amount)
+        self.makespan = self.model.new_int_var(
+            min(self.horizon, max(0, bounds.makespan // self.units - instance.size)),
+            self.horizon,
+            "makespan",
+        )
+        self.hint.append((self.makespan, self.horizon))
+        for end_variable in self.ends:
+            self.model.add(self.makespan >= end_variable)
+
+    def _add_operators(self) -> dict[tuple[int, int], Any]:
+        """Add starts, modes and precedences, and return the interval of every mode."""
+        instance, model = self.instance, self.model
+        least = [
+            min(pair[mode] for mode in kept)
+            for pair, kept in zip(self.duration, instance.modes, strict=True)
+        ]
+        head, tail = [0] * instance.size, list(least)
+        for i in range(instance.size):
+            head[i] = max([head[j] + least[j] for j in instance.predecessors[i]], default=0)
+        for i in range(instance.size - 1, -1, -1):
+            tail[i] += max([tail[j] for j in instance.successors[i]], default=0)
+        intervals = {}
+        for i, modes in enumerate(instance.modes):
+            start = model.new_int_var(head[i], max(head[i], self.horizon - tail[i]), f"start{i}")
+            self.hint.append((start, self.known_start[i]))
+            single, on_all = self.duration[i]
+            if len(modes) == 1:
+                mode = modes[0]
+                length = self.duration[i][mode]
+                intervals[i, mode] = model.new_fixed_size_interval_var(start, length, f"run{i}")
+                chosen: Any = mode
+            else:
+                chosen = model.new_bool_var(f"on_all{i}")
+                self.hint.append((chosen, self.known.mode[i]))
+                for mode, present in ((SINGLE, ~chosen), (INTRA, chosen)):
+                    intervals[i, mode] = model.new_optional_fixed_size_interval_var(
+                        start, self.duration[i][mode], present, f"run{i}_{mode}"
+                    )
+            self.start.append(start)
+            self.on_all.append(chosen)
+            self.ends.append(start + single + (on_all - single) * chosen)
+            for before in instance.predecessors[i]:
+                model.add(start >= self.ends[before])
+        return intervals
+
+    def solve(self, effort: int) -> tuple[Plan, int]:
+        """Return the best plan, never longer than the known one, and a lower bound."""
+        solved = minimise(self.model, self.makespan, self.hint, effort, linearization_level=0)
+        # Durations were rounded down, so the bound holds for the true ones, but for the operators
+        # that had to be lengthened to one unit.
+        longer = sum(min(pair) < self.units for pair in self.instance.duration)
+        bound = min((solved.bound - longer) * self.units, self.known.makespan)
+        if solved.values is None:
+            return self.known, 0
+        found = self._read(solved)
+        return min(found, self.known, key=lambda plan: plan.makespan), bound
+
+    def _read(self, solved: Solved) -> Plan:
+        """Read the plan, with the durations of the instance in the solver's order."""
+        mode = [one if isinstance(one, int) else solved.value(one) for one in self.on_all]
+        start = [solved.value(one) for one in self.start]
+        coarse = [pair[one] for pair, one in zip(self.duration, mode, strict=True)]
+        end = list(map(sum, zip(start, coarse, strict=True)))
+        length = [pair[one] for pair, one in zip(self.instance.duration, mode, strict=True)]
+        fine = starts_in_order(start, end, length, 0)
+        return Plan(tuple(fine), tuple(mode), max(map(sum, zip(fine, length, strict=True))))
+
+
+def improve_with_cp_sat(
+    instance: Instance, bounds: Bounds, known: Plan, effort: int
+) -> tuple[Plan, int]:
+    """Search for the shortest plan with CP-SAT.
+
+    Parameters
+    ----------
+    instance
+        The operators to schedule.
+    bounds
+        Lower bounds of the instance.
+    known
+        A valid plan, which is the solver's hint.
+    effort
+        Deterministic time to spend; a million stand for about a second.
+
+    Returns
+    -------
+    The best plan known, and a lower bound on the makespan in time units.
+    """
+    plan, bound = _Model(instance, bounds, known).solve(effort)
+    return plan, max(bound, bounds.makespan)
+
+
+def _smallest_units(
+    instance: Instance,
+) -> tuple[list[list[tuple[int, ...]]], tuple[int, ...]]:
+    """Divide demands and capacity of each resource by their greatest common divisor."""
+    scale = [
+        math.gcd(amount, *[pair[mode][r] for pair in instance.demand for mode in (SINGLE, INTRA)])
+        for r, amount in enumerate(instance.capacity)
+    ]
+    demand = [
+        [tuple(a // s for a, s in zip(amounts, scale, strict=True)) for amounts in pair]
+        for pair in instance.demand
+    ]
+    return demand, tuple(a // s for a, s in zip(instance.capacity, scale, strict=True))

@@ -1,0 +1,166 @@
+"""Schedules with residency: the fast method, CP-SAT where it leaves a gap, and the choice."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+import time
+from collections.abc import MutableMapping
+from dataclasses import replace
+
+import numpy as np
+
+from phaze_opt.scheduling.residency import EvaluatedPlan, Residency, spans_s
+from phaze_opt.scheduling.residency_search import search_frames
+from phaze_opt.scheduling.schedule_problem import (
+    ResidencySchedule,
+    ResidentTensor,
+    Schedule,
+    ScheduledOperator,
+    ScheduleMethod,
+    ScheduleProblem,
+    SolveMethod,
+)
+
+JOINT_VERSION = 1
+"""Part of every key in a cache. Raise it when the joint problem gets another schedule."""
+
+_ROUNDING = 1e-6
+"""Relative distance from its bound at which a makespan counts as optimal: CP-SAT has integers."""
+
+
+def solve_jointly(
+    problem: ScheduleProblem,
+    residency: Residency,
+    without: Schedule,
+    method: SolveMethod,
+    effort: int,
+    cache: MutableMapping[str, Schedule] | None,
+) -> Schedule:
+    """Give the shorter of a schedule without residency and one with it, and a bound on both kinds.
+
+    Parameters
+    ----------
+    problem, residency
+        The problem, valid, and its part on residency.
+    without
+        A schedule without residency.
+    method, effort, cache
+        As for `solve_schedule`. Only what CP-SAT found is worth a place in the cache.
+    """
+    began = time.perf_counter()
+    key = _key(residency, effort) if method != "branch-and-bound" else ""
+    joint = cache.get(key) if cache is not None and key else None
+    if joint is None or len(joint.operators) != len(problem.operators):
+        joint = _solve(problem, residency, without.makespan_s, method, effort)
+        if cache is not None and joint is not None and joint.method == "cp-sat":
+            cache[key] = joint
+    solve_s = without.solve_s + time.perf_counter() - began
+    if joint is None:
+        return replace(without, solve_s=solve_s)
+    own = zip(problem.operators, joint.operators, strict=True)
+    joint = replace(
+        joint,
+        operators=tuple(
+            [
+                replace(entry, id=operator.id, intra_operator=operator.core != "none")
+                for operator, entry in own
+            ]
+        ),
+    )
+    chosen = joint if _is_better(joint, without, residency) else without
+    bound_s = min(joint.bound_s, without.bound_s, chosen.makespan_s)
+    proven = bound_s >= chosen.makespan_s * (1.0 - 1e-9)
+    return replace(
+        chosen,
+        status="optimal" if proven else "feasible",
+        bound_s=chosen.makespan_s if proven else bound_s,
+        solve_s=solve_s,
+    )
+
+
+def _is_better(joint: Schedule, without: Schedule, residency: Residency) -> bool:
+    """Whether the joint schedule is shorter, or as short with fewer bytes from and to HBM."""
+    if joint.makespan_s != without.makespan_s:
+        return joint.makespan_s < without.makespan_s
+    assert joint.residency is not None
+    return sum(joint.residency.hbm_bytes) < float(residency.hbm_bytes[:, 0].sum())
+
+
+def _solve(
+    problem: ScheduleProblem,
+    residency: Residency,
+    enough_s: float,
+    method: SolveMethod,
+    effort: int,
+) -> Schedule | None:
+    """Solve the joint problem, or return None if the working bytes of an operator never fit.
+
+    CP-SAT is not asked where every joint schedule takes longer than ``enough_s``.
+    """
+    fast = search_frames(residency)
+    if fast.best is None:
+        return None
+    best, bound_s = fast.best, fast.bound_s
+    used: ScheduleMethod = "dynamic-program"
+    if method != "branch-and-bound" and not _is_proven(best, bound_s) and bound_s < enough_s:
+        from phaze_opt.scheduling.cp_sat_residency import improve_jointly
+
+        best, proven_s = improve_jointly(residency, best, effort)
+        bound_s, used = max(bound_s, proven_s), "cp-sat"
+    if _is_proven(best, bound_s):
+        bound_s = best.makespan_s
+    return _to_schedule(problem, residency, best, min(bound_s, best.makespan_s), used)
+
+
+def _is_proven(best: EvaluatedPlan, bound_s: float) -> bool:
+    """Whether no plan is shorter, but for rounding."""
+    return bound_s >= best.makespan_s * (1.0 - _ROUNDING)
+
+
+def _to_schedule(
+    problem: ScheduleProblem,
+    residency: Residency,
+    best: EvaluatedPlan,
+    bound_s: float,
+    method: ScheduleMethod,
+) -> Schedule:
+    """Write a plan as a schedule."""
+    entries = zip(problem.operators, best.start_s, best.end_s, strict=True)
+    return Schedule(
+        operators=tuple(
+            [
+                ScheduledOperator(str(i), start_s, end_s, operator.core != "none")
+                for i, (operator, start_s, end_s) in enumerate(entries)
+            ]
+        ),
+        makespan_s=best.makespan_s,
+        status="optimal" if math.isclose(bound_s, best.makespan_s, rel_tol=1e-9) else "feasible",
+        bound_s=bound_s,
+        method=method,
+        solve_s=0.0,
+        residency=ResidencySchedule(
+            best.plan.levels,
+            best.hbm_bytes,
+            tuple([ResidentTensor(*span) for span in spans_s(residency.graph, best)]),
+        ),
+    )
+
+
+def _key(residency: Residency, effort: int) -> str:
+    """Hash the joint problem as it is written, with the settings of the solver."""
+    graph = residency.graph
+    head = (JOINT_VERSION, effort, residency.glb_bytes, graph.operators, residency.levels)
+    digest = hashlib.blake2b(struct.pack("<5q", *head), digest_size=20)
+    digest.update(repr((residency.hbm_bytes_per_s, sorted(set(graph.edges)))).encode())
+    digest.update(repr(graph.tensors).encode())
+    for values in (
+        residency.working_bytes,
+        residency.hbm_bytes,
+        residency.other_s,
+        residency.overhead_s,
+        residency.saved_bytes,
+    ):
+        digest.update(np.ascontiguousarray(values).tobytes())
+    return digest.hexdigest()
