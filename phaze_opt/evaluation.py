@@ -145,6 +145,7 @@ def evaluate(
     cache: ScheduleCache | None = None,
     power_limit_w: float | None = None,
     lane_rate: float = 1.0,
+    residency: bool = True,
 ) -> Evaluation:
     """Estimate, schedule and place one training run.
 
@@ -166,6 +167,8 @@ def evaluate(
         Average dynamic power of a device above which the point is infeasible.
     lane_rate
         Rate of the vector lanes relative to the accelerator's; see `phaze_opt.layer_passes.Chip`.
+    residency
+        Whether tensors may stay in the global buffer between operators.
 
     Returns
     -------
@@ -179,7 +182,15 @@ def evaluate(
         has no expert placement, or no such chip can be built.
     """
     point = Point(
-        workload, accelerator, cluster, training, placement, fusion, power_limit_w, lane_rate
+        workload,
+        accelerator,
+        cluster,
+        training,
+        placement,
+        fusion,
+        power_limit_w,
+        lane_rate,
+        residency,
     )
     return place_point(cost_point(point, cache))
 

@@ -13,6 +13,8 @@ from phaze_opt.chunked_collectives import chunk_collectives
 from phaze_opt.estimator.estimate import RESOURCES, GraphEstimate, ModeEstimate, estimate_each
 from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.energy import energy_per_event
+from phaze_opt.layer_residency import residency_of
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.scheduling.schedule_problem import (
     CoreType,
@@ -58,12 +60,15 @@ class Chip:
     lane_rate
         Rate of the vector lanes relative to the accelerator's, whose lanes are whole numbers and
         share the chip's clock; other than 1 only in what-if questions.
+    residency
+        Whether tensors may stay in the global buffer between operators.
     """
 
     accelerator: Accelerator
     cluster: Cluster
     fusion: FusionMode
     lane_rate: float = 1.0
+    residency: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,10 +78,14 @@ class LayerPass:
     graph: OperatorGraph
     estimates: GraphEstimate
     schedule: Schedule
+    accelerator: Accelerator
 
     @cached_property
     def chosen(self) -> ModeEstimate:
-        """Every operator in the mode that the schedule chose."""
+        """Every operator in the mode that the schedule chose, with what then flows from the HBM."""
+        if self.schedule.residency is not None:
+            flow_bytes = np.array(self.schedule.residency.hbm_bytes)
+            return with_hbm_bytes(self.estimates.all_cores, flow_bytes, self.accelerator)
         everywhere = np.array([one.intra_operator for one in self.schedule.operators], dtype=bool)
         pairs = zip(
             self.estimates.all_cores.arrays(), self.estimates.one_core.arrays(), strict=True
@@ -103,11 +112,6 @@ class LayerPass:
     def link_s(self) -> float:
         """Seconds for which the tensor-parallel group uses the network, hidden or not."""
         return float(self.estimates.all_cores.link_s.sum())
-
-    def mode(self, index: int) -> ModeEstimate:
-        """Return the estimates in the mode that the schedule chose for one operator."""
-        chosen = self.schedule.operators[index].intra_operator
-        return self.estimates.all_cores if chosen else self.estimates.one_core
 
     @property
     def proof(self) -> ScheduleProof:
@@ -182,7 +186,39 @@ def _run(
     core_share = chip.accelerator.calibration.collective_core_share
     estimates = chunk_collectives(graph, estimates, chunked, core_share)
     problem = build_problem(name, graph, estimates, chip.accelerator)
-    return LayerPass(graph, estimates, solve_schedule(problem, cache))
+    # What hides beside a product no longer runs one operator at a time.
+    if chip.residency and chunked == 1:
+        residency = residency_of(graph, estimates.all_cores, chip.accelerator)
+        problem = replace(problem, residency=residency)
+    schedule = solve_schedule(problem, cache)
+    return LayerPass(graph, estimates, schedule, chip.accelerator)
+
+
+def with_hbm_bytes(
+    mode: ModeEstimate, hbm_bytes: FloatArray, accelerator: Accelerator
+) -> ModeEstimate:
+    """Return the estimates with other HBM traffic, and the energy that follows.
+
+    Bytes that do not flow are neither moved by the HBM nor written to the global buffer by it.
+
+    Parameters
+    ----------
+    mode
+        All operators in one mode.
+    hbm_bytes : (operators,)
+        What each moves from and to the HBM.
+    accelerator
+        The chip.
+    """
+    hbm_s = hbm_bytes / accelerator.sustained_hbm_bytes_per_s
+    constant_s = mode.latency_s - mode.busy_s
+    busy_s = np.maximum.reduce([mode.tc_s, mode.vc_s, mode.glb_s, hbm_s, mode.link_s])
+    joules = energy_per_event([accelerator])
+    kept_bytes = (mode.hbm_s - hbm_s) * accelerator.sustained_hbm_bytes_per_s
+    energy_j = mode.energy_by_level_j.copy()
+    energy_j[:, ENERGY_LEVELS.index("hbm")] -= kept_bytes * joules.hbm_j_per_byte
+    energy_j[:, ENERGY_LEVELS.index("glb")] -= kept_bytes * joules.glb_write_j_per_byte[0, 0]
+    return replace(mode, latency_s=busy_s + constant_s, hbm_s=hbm_s, energy_by_level_j=energy_j)
 
 
 def _with_lane_rate(mode: ModeEstimate, rate: float) -> ModeEstimate:

@@ -22,7 +22,7 @@ HALVINGS = 13
 _ASSUMED = data_table("estimator", "tensor_core.toml")
 _REGISTERS_PER_PE = int(_ASSUMED["registers_per_pe"])
 """Values of the held operand in each processing element."""
-_RESIDENT_SHARE = float(_ASSUMED["resident_glb_share"])
+RESIDENT_SHARE = float(_ASSUMED["resident_glb_share"])
 """Share of the global buffer for the resident block."""
 _RARELY = 1e-4
 """Weight of an operand that is on the chip, against one that comes from the HBM."""
@@ -62,7 +62,7 @@ def _least_reads(
     first, second
         Weight of reading each operand once.
     """
-    resident = glb_bytes * _RESIDENT_SHARE
+    resident = glb_bytes * RESIDENT_SHARE
     panel = int(resident // (ELEMENT_BYTES * k))
     if panel >= m or panel >= n:
         return 1, 1
@@ -78,14 +78,14 @@ def _least_reads(
     for _ in range(HALVINGS):
         rows = min(ceil_div(m, part), block)
         columns = min(max(block // rows, 1), n)
-        passes = ceil_div(n, columns), ceil_div(m, rows)
-        if first * passes[0] + second * passes[1] < best:
-            best, reads = first * passes[0] + second * passes[1], passes
+        times_1, times_2 = ceil_div(n, columns), ceil_div(m, rows)
+        if first * times_1 + second * times_2 < best:
+            best, reads = first * times_1 + second * times_2, (times_1, times_2)
         columns = min(ceil_div(n, part), block)
         rows = min(max(block // columns, 1), m)
-        passes = ceil_div(n, columns), ceil_div(m, rows)
-        if first * passes[0] + second * passes[1] < best:
-            best, reads = first * passes[0] + second * passes[1], passes
+        times_1, times_2 = ceil_div(n, columns), ceil_div(m, rows)
+        if first * times_1 + second * times_2 < best:
+            best, reads = first * times_1 + second * times_2, (times_1, times_2)
         part *= 2
     return reads
 

@@ -146,7 +146,7 @@ def bind_pass(
         step, resource = _critical_operator(one, index)
         work_s = step.end_s - step.start_s - step.overhead_s
         bound_s["overhead"] += step.overhead_s
-        for part, part_s in _parts_s(one.mode(index), index, resource, work_s).items():
+        for part, part_s in _parts_s(one.chosen, index, resource, work_s).items():
             bound_s[part] += part_s
             if part in _CORE_OF and not step.all_cores:
                 idle_s[part] += part_s * idle.share(_CORE_OF[part], index)
@@ -199,7 +199,7 @@ def critical_path(
 def _critical_operator(one: LayerPass, index: int) -> tuple[CriticalOperator, str]:
     """Describe one operator, and name the resource that needs longest for it."""
     operator, entry = one.graph.operators[index], one.schedule.operators[index]
-    mode = one.mode(index)
+    mode = one.chosen
     busy_s = [float(getattr(mode, name)[index]) for name in _FIELDS]
     most_s = max(busy_s)
     overhead_s = max(0.0, float(mode.latency_s[index]) - most_s)
@@ -233,7 +233,7 @@ def _busy_s(one: LayerPass, accelerator: Accelerator) -> dict[str, float]:
     total = dict.fromkeys(_BUSY, 0.0)
     counts = {"compute": accelerator.num_tc, "lanes": accelerator.num_vc}
     for index, entry in enumerate(one.schedule.operators):
-        mode = one.mode(index)
+        mode = one.chosen
         for resource, field in zip(_BUSY, _FIELDS, strict=True):
             cores = 1 if entry.intra_operator else counts.get(resource, 1)
             total[resource] += float(getattr(mode, field)[index]) / cores

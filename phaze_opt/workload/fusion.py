@@ -9,10 +9,16 @@ reductions).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Literal
 
-from phaze_opt.workload.graph import ELEMENTWISE_KINDS, Operator, OperatorGraph, SharedTensor
+from phaze_opt.workload.graph import (
+    ELEMENTWISE_KINDS,
+    Operator,
+    OperatorGraph,
+    SharedTensor,
+    TensorRead,
+)
 
 FusionMode = Literal["none", "elementwise", "epilogue"]
 
@@ -136,23 +142,30 @@ class _Groups:
 
     def _merged(self, tensor: SharedTensor, position: Mapping[int, int]) -> SharedTensor | None:
         """Return a tensor between merged operators; ``None`` where only one of them uses it."""
-        writers = self._by_merged(tensor.writers, position)
-        readers = self._by_merged(tensor.readers, position)
+        writers: dict[int, int] = {}
+        for index, size in tensor.writers:
+            place = self._place(index, position)
+            writers[place] = writers.get(place, 0) + size
+        readers: dict[int, TensorRead] = {}
+        for read in tensor.readers:
+            place = self._place(read.operator, position)
+            before = readers.get(place, TensorRead(place, 0))
+            readers[place] = TensorRead(
+                place,
+                before.bytes + read.bytes,
+                before.first_operand or read.first_operand,
+                before.second_operand or read.second_operand,
+            )
         # Within one operator it stays on the chip; an operator reads what it makes by no memory.
-        readers = {index: size for index, size in readers.items() if index not in writers}
-        if not readers or (not writers and len(readers) < 2):
+        kept = tuple(readers[place] for place in sorted(readers.keys() - writers.keys()))
+        if not kept or (not writers and len(kept) < 2):
             return None
         return SharedTensor(
-            tensor.size_bytes, tuple(writers.items()), tuple(readers.items()), tensor.outlives
+            tensor.size_bytes, tuple(sorted(writers.items())), kept, tensor.outlives
         )
 
-    def _by_merged(
-        self, users: Iterable[tuple[int, int]], position: Mapping[int, int]
-    ) -> dict[int, int]:
-        """Add up what the parts of each merged operator read or write."""
-        sizes: dict[int, int] = {}
-        for index, size in users:
-            while self._place_of[index] != index:
-                index = self._place_of[index]
-            sizes[position[index]] = sizes.get(position[index], 0) + size
-        return dict(sorted(sizes.items()))
+    def _place(self, index: int, position: Mapping[int, int]) -> int:
+        """Return the place of the merged operator that an operator of the graph is part of."""
+        while self._place_of[index] != index:
+            index = self._place_of[index]
+        return position[index]

@@ -183,6 +183,26 @@ class Operator:
 
 
 @dataclass(frozen=True)
+class TensorRead:
+    """An operator that reads a tensor.
+
+    Attributes
+    ----------
+    operator
+        Index into the operators of the graph.
+    bytes
+        Each distinct element counts once for every part of a fused operator.
+    first_operand, second_operand
+        Whether it is an operand of the operator's product, which may read it again and again.
+    """
+
+    operator: int
+    bytes: int
+    first_operand: bool = False
+    second_operand: bool = False
+
+
+@dataclass(frozen=True)
 class SharedTensor:
     """Memory that operators of a graph hand over or read several times: it may stay on the chip.
 
@@ -190,16 +210,18 @@ class SharedTensor:
     ----------
     size_bytes
         All of it.
-    writers, readers
+    writers
         ``(operator, bytes)`` with indices into the operators of the graph. Without a writer it
         comes into the graph from outside.
+    readers
+        Operators that read it.
     outlives
         Whether it leaves the graph (boundary output, stash or gradient).
     """
 
     size_bytes: int
     writers: tuple[tuple[int, int], ...]
-    readers: tuple[tuple[int, int], ...]
+    readers: tuple[TensorRead, ...]
     outlives: bool = False
 
 

@@ -231,12 +231,12 @@ def _tensor_problem(graph: OperatorGraph) -> str | None:
     """Return what is wrong with the tensors of a graph."""
     edges = {(source, destination) for source, destination, _ in graph.edges}
     for tensor in graph.tensors:
-        users = (*tensor.writers, *tensor.readers)
+        users = [*tensor.writers, *((one.operator, one.bytes) for one in tensor.readers)]
         if tensor.size_bytes < 0 or any(size < 0 for _, size in users):
             return "a tensor has a negative size"
         if any(not 0 <= index < len(graph.operators) for index, _ in users):
             return "a tensor belongs to an operator that does not exist"
-        pairs = ((w, r) for w, _ in tensor.writers for r, _ in tensor.readers)
+        pairs = ((w, r.operator) for w, _ in tensor.writers for r in tensor.readers)
         if any(pair not in edges for pair in pairs):
             return "a tensor is read without an edge from its writer"
     return None

@@ -47,6 +47,8 @@ class Work:
         writes whole results.
     suffix
         Tells the pieces of a node apart in operator names.
+    factors
+        Nodes whose results are the first and the second operand of the product, where it has two.
     """
 
     gemms: tuple[Gemm, ...] = ()
@@ -57,6 +59,7 @@ class Work:
     results: tuple[int, ...] | None = None
     part_bytes: int | None = None
     suffix: str = ""
+    factors: tuple[fx.Node, ...] = ()
 
 
 def name_of(node: fx.Node) -> str:
@@ -155,7 +158,9 @@ def _matrix_product(first: int) -> Callable[[fx.Node], tuple[Work, ...]]:
         batch = left.shape[0] if left.dim() == 3 else 1
         rows = left.shape[-2] if left.dim() > 1 else 1
         columns = right.shape[-1] if right.dim() > 1 else 1
-        return (Work(gemms=(Gemm(m=rows, n=columns, k=left.shape[-1], batch=batch),)),)
+        gemm = Gemm(m=rows, n=columns, k=left.shape[-1], batch=batch)
+        factors = cast(tuple[fx.Node, ...], tuple(node.args[first : first + 2]))
+        return (Work(gemms=(gemm,), factors=factors),)
 
     return handle
 

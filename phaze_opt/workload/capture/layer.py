@@ -30,6 +30,7 @@ from phaze_opt.workload.graph import (
     Operator,
     OperatorGraph,
     SharedTensor,
+    TensorRead,
 )
 
 _LOOKUPS = ("embedding", "gather")
@@ -201,7 +202,7 @@ def _graph(live: LiveGraph, nodes: Sequence[fx.Node], leaving: set[Base]) -> Ope
     names: Counter[str] = Counter()
     operators: list[Operator] = []
     writers: dict[Base, list[tuple[int, int]]] = {}
-    readers: dict[Base, list[tuple[int, int]]] = {}
+    readers: dict[Base, list[TensorRead]] = {}
     edges: list[tuple[int, int, int]] = []
     for node in nodes:
         name = name_of(node).rpartition("::")[2].strip("_")
@@ -218,8 +219,10 @@ def _graph(live: LiveGraph, nodes: Sequence[fx.Node], leaving: set[Base]) -> Ope
             written = _written_bytes(live, node, work)
             for base, size in written.items():
                 writers.setdefault(base, []).append((index, size))
+            factors = [live.base(factor) for factor in work.factors]
             for base, size in read.items():
-                readers.setdefault(base, []).append((index, size))
+                found = TensorRead(index, size, base in factors[:1], base in factors[1:])
+                readers.setdefault(base, []).append(found)
             operators.append(
                 Operator(
                     id=identifier + work.suffix,
