@@ -83,6 +83,16 @@ class PointOptions:
     sequence_parallel: Annotated[
         bool, typer.Option("--sequence-parallel", help="Split the sequence over tensor groups.")
     ] = False
+    residency: Annotated[
+        bool,
+        typer.Option(
+            "--residency/--no-residency",
+            help="Tensors may stay in a managed global buffer between operators.",
+        ),
+    ] = True
+    proof: Annotated[
+        bool, typer.Option("--proof", help="Solve open schedules further, with CP-SAT.")
+    ] = False
 
     @property
     def title(self) -> str:
@@ -107,7 +117,14 @@ class PointOptions:
             tensor=placement[2] if isinstance(placement, tuple) else None,
         )
         return Point(
-            workload, accelerator, cluster, training, placement, self.fusion, self.power_limit_w
+            workload,
+            accelerator,
+            cluster,
+            training,
+            placement,
+            self.fusion,
+            self.power_limit_w,
+            prove=self.proof,
         )
 
     def preset(self) -> AcceleratorPreset:
@@ -172,6 +189,7 @@ class PointOptions:
             pipeline_schedule=self.pipeline_schedule or by_default,
             interleave=self.interleave,
             overlap=self.overlap,
+            residency=self.residency,
         )
 
     @property

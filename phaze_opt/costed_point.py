@@ -40,7 +40,7 @@ class Point:
     fusion: FusionMode | None = None
     power_limit_w: float | None = None
     lane_rate: float = 1.0
-    residency: bool = True
+    prove: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def cost_point(point: Point, cache: ScheduleCache | None = None) -> CostedPoint:
     # Without fused epilogues the optimizer's passes over its state are not fused either.
     fused_optimizer = point.training.fused_optimizer and fusion == "epilogue"
     training = replace(point.training, fused_optimizer=fused_optimizer)
-    chip = Chip(accelerator, cluster, fusion, point.lane_rate, point.residency)
+    chip = Chip(accelerator, cluster, fusion, point.lane_rate, point.prove)
     schedules = {} if cache is None else cache
     costs = {
         variant.tensor_parallel: cost_layers(variant, chip, training, schedules)

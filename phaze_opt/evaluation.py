@@ -30,7 +30,7 @@ from phaze_opt.units import format_seconds
 from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import Workload
 
-COST_MODEL_VERSION = "5"
+COST_MODEL_VERSION = "6"
 """Changes whenever any number that `evaluate` returns does; a golden file holds that."""
 
 
@@ -145,7 +145,7 @@ def evaluate(
     cache: ScheduleCache | None = None,
     power_limit_w: float | None = None,
     lane_rate: float = 1.0,
-    residency: bool = True,
+    prove: bool = False,
 ) -> Evaluation:
     """Estimate, schedule and place one training run.
 
@@ -167,8 +167,8 @@ def evaluate(
         Average dynamic power of a device above which the point is infeasible.
     lane_rate
         Rate of the vector lanes relative to the accelerator's; see `phaze_opt.layer_passes.Chip`.
-    residency
-        Whether tensors may stay in the global buffer between operators.
+    prove
+        Whether schedules that the fast methods leave open are solved further; see the same.
 
     Returns
     -------
@@ -190,7 +190,7 @@ def evaluate(
         fusion,
         power_limit_w,
         lane_rate,
-        residency,
+        prove,
     )
     return place_point(cost_point(point, cache))
 

@@ -23,6 +23,7 @@ from phaze_opt.scheduling.schedule_problem import (
     ScheduleOperator,
     ScheduleProblem,
     ScheduleStatus,
+    SolveMethod,
 )
 from phaze_opt.scheduling.solve_schedule import solve_schedule
 from phaze_opt.training import Training
@@ -60,15 +61,15 @@ class Chip:
     lane_rate
         Rate of the vector lanes relative to the accelerator's, whose lanes are whole numbers and
         share the chip's clock; other than 1 only in what-if questions.
-    residency
-        Whether tensors may stay in the global buffer between operators.
+    prove
+        Whether schedules that the fast methods leave open are solved further, with CP-SAT.
     """
 
     accelerator: Accelerator
     cluster: Cluster
     fusion: FusionMode
     lane_rate: float = 1.0
-    residency: bool = True
+    prove: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,10 +150,14 @@ def run_layers(
 
     # Chunks of collectives run beside products only where that is asked for.
     chunked = variant.tensor_parallel if training.overlap == "all" else 1
+    # What hides beside a product does not run one operator at a time, as the joint problem has it.
+    residency = training.residency and chunked == 1
 
     def run(layer: Layer) -> LayerPasses:
         passes = {
-            direction: _run(f"{layer.name} {direction}", *next(estimates), chip, chunked, cache)
+            direction: _run(
+                f"{layer.name} {direction}", *next(estimates), chip, chunked, residency, cache
+            )
             for direction in _graphs(layer, training)
         }
         again = passes["forward"] if training.recompute == "full" else passes.get("recompute")
@@ -175,6 +180,7 @@ def _run(
     estimates: GraphEstimate,
     chip: Chip,
     chunked: int,
+    residency: bool,
     cache: ScheduleCache,
 ) -> LayerPass:
     """Schedule one graph; collectives of ``chunked`` devices run beside products."""
@@ -186,11 +192,11 @@ def _run(
     core_share = chip.accelerator.calibration.collective_core_share
     estimates = chunk_collectives(graph, estimates, chunked, core_share)
     problem = build_problem(name, graph, estimates, chip.accelerator)
-    # What hides beside a product no longer runs one operator at a time.
-    if chip.residency and chunked == 1:
-        residency = residency_of(graph, estimates.all_cores, chip.accelerator)
-        problem = replace(problem, residency=residency)
-    schedule = solve_schedule(problem, cache)
+    if residency:
+        joint = residency_of(graph, estimates.all_cores, chip.accelerator)
+        problem = replace(problem, residency=joint)
+    method: SolveMethod = "auto" if chip.prove else "branch-and-bound"
+    schedule = solve_schedule(problem, cache, method=method)
     return LayerPass(graph, estimates, schedule, chip.accelerator)
 
 

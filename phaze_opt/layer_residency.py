@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from phaze_opt.estimator.estimate import ModeEstimate
-from phaze_opt.estimator.working_sets import LEVELS, Access, kept_tensors, working_sets
+from phaze_opt.estimator.working_sets import kept_tensors, saved_bytes, working_sets
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.scheduling.residency import Residency, Tensor, TensorGraph
 from phaze_opt.workload.graph import OperatorGraph
@@ -32,16 +32,6 @@ def tensor_graph(graph: OperatorGraph) -> TensorGraph:
     )
     edges = tuple((source, destination) for source, destination, _ in graph.edges)
     return TensorGraph(len(graph.operators), edges, tensors)
-
-
-@lru_cache(maxsize=512)
-def _accesses(graph: OperatorGraph) -> tuple[Access, ...]:
-    """Return who makes and reads the tensors, in the order of `TensorGraph.accesses`."""
-    return tuple(
-        access
-        for kept in kept_tensors(graph)
-        for access in ((kept.writer,) if kept.writer is not None else ()) + kept.readers
-    )
 
 
 def residency_of(
@@ -75,9 +65,7 @@ def residency_of(
         hbm_bytes_per_s=rate,
         working_bytes=sets.working_bytes,
         hbm_bytes=all_cores.hbm_s[:, np.newaxis] * rate + sets.extra_bytes,
-        other_s=np.repeat(other_s[:, np.newaxis], LEVELS, axis=1),
+        other_s=np.repeat(other_s[:, np.newaxis], sets.extra_bytes.shape[1], axis=1),
         overhead_s=all_cores.latency_s - all_cores.busy_s,
-        saved_bytes=np.array(
-            [access.saved_bytes(sets.operand_reads) for access in _accesses(graph)]
-        ),
+        saved_bytes=saved_bytes(graph, sets),
     )

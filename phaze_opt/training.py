@@ -115,6 +115,8 @@ class Training:
         Whether weights that ZeRO 3 gathers are copied out of the communication buffer, and
         gradients into it, as PyTorch's FSDP does (see `WEIGHT_COPY_BYTES`); other frameworks
         communicate in place.
+    residency
+        Whether tensors may stay in a managed global buffer from one operator to the next.
     """
 
     global_batch: int
@@ -128,6 +130,7 @@ class Training:
     overlap: Overlap = "data"
     fused_optimizer: bool = True
     gather_copies: bool = False
+    residency: bool = True
 
     def __repr__(self) -> str:
         return short_repr(self)

@@ -1,13 +1,15 @@
 """Evaluations whose numbers may change only together with ``COST_MODEL_VERSION``.
 
 They cover tensor-parallel widths 1 to 8, ZeRO 0 to 3, sequence parallelism, every recompute,
-pipeline schedule and optimizer, GPU and TPU kinds of chips, and flat, two-level and torus networks.
+pipeline schedule and optimizer, with and without residency, GPU and TPU kinds of chips, and flat,
+two-level and torus networks.
 ``python -m tests.golden`` writes the file anew; it refuses if numbers have changed and the version
 has not.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -63,9 +65,11 @@ def cases() -> list[dict[str, Any]]:
     ever new combinations.
     """
     found = []
-    for index in range(_COUNT):
+    for index, residency in itertools.product(range(_COUNT), (False, True)):
         chip, changes = _CHIPS[index % len(_CHIPS)]
         model = "bert-large" if index % 12 == 0 else (_GPT, _LLAMA)[index // 9 % 2]
+        if residency and not load_accelerator(chip).concurrent_operators:
+            continue  # a cache decides by itself
         found.append(
             {
                 "accelerator": chip,
@@ -77,6 +81,7 @@ def cases() -> list[dict[str, Any]]:
                     "global_batch": 256,
                     "microbatch": (1, 2)[index % 2],
                     **_TRAININGS[index % len(_TRAININGS)],
+                    "residency": residency,
                 },
                 "placement": _PLACEMENTS[(index + index // 8) % len(_PLACEMENTS)],
             }

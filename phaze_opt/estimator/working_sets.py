@@ -18,25 +18,28 @@ from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.estimator.gemm_traffic import ELEMENT_BYTES, RESIDENT_SHARE, fill_reads
 from phaze_opt.estimator.operator_table import operator_table
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.workload.graph import OperatorGraph, TensorRead
+from phaze_opt.units import MIB
+from phaze_opt.workload.graph import Operator, OperatorGraph, TensorRead
 
-_PARTS = np.array([1.0, 0.25, 0.0625])
-"""Parts of the global buffer that a product may use."""
-LEVELS = 3 * len(_PARTS)
-"""Levels of an operator; those that do not block anything have equal ones."""
+_LEAST_BYTES = float(MIB)
+"""Smallest part of the global buffer that a product may use, but for a smaller buffer."""
+_KINDS = 3
+"""Ways to block a product in one part of the buffer, see `fill_reads`."""
 
 
 @dataclass(frozen=True, eq=False)
 class WorkingSets:
     """The levels of all operators of a graph on one accelerator, on all cores.
 
+    Level 0 is the one of `estimate`. An operator with fewer levels than another repeats level 0.
+
     Attributes
     ----------
-    working_bytes : (operators, LEVELS)
+    working_bytes : (operators, levels)
         Global buffer that the operator uses while it runs, beside tensors that stay.
-    operand_reads : (operators, LEVELS, 2)
+    operand_reads : (operators, levels, 2)
         How often the operands of its product are read; 1 for operators that block nothing.
-    extra_bytes : (operators, LEVELS)
+    extra_bytes : (operators, levels)
         HBM traffic beyond that of level 0, where nothing stays.
     """
 
@@ -48,32 +51,67 @@ class WorkingSets:
 def working_sets(graph: OperatorGraph, accelerator: Accelerator) -> WorkingSets:
     """Return what every operator needs in the global buffer, at every level."""
     table = operator_table(graph)
-    count, glb_bytes = len(table.operators), float(accelerator.glb_bytes)
-    staged = np.array([_staged_bytes(graph, index, accelerator) for index in range(count)])
-    working = np.repeat(staged[:, np.newaxis], LEVELS, axis=1)
-    reads = np.ones((count, LEVELS, 2))
-    extra = np.zeros((count, LEVELS))
     blocked = np.flatnonzero(table.gemm_blocked)
-    if blocked.size > 0:
-        gemms, owner = table.gemms[blocked], table.gemm_owner[blocked]
-        found = np.empty((len(blocked), LEVELS, 2))
-        sizes = glb_bytes * _PARTS
-        fill_reads(gemms, sizes, found)
-        m, n, k, batch = gemms.astype(np.float64).T
-        operands = ELEMENT_BYTES * np.stack([m * k, k * n], axis=-1)[:, np.newaxis]
-        traffic = batch[:, np.newaxis] * (found * operands).sum(axis=-1)
-        # A whole operand may be smaller than the part of the buffer that is kept for it.
-        whole = ELEMENT_BYTES * k * np.minimum(m, n) / RESIDENT_SHARE
-        used = np.minimum(np.repeat(sizes, 3)[np.newaxis], whole[:, np.newaxis])
-        working[owner] = np.ceil(used)
-        reads[owner] = found
-        extra[owner] = traffic - traffic[:, :1]
-    return WorkingSets(working.astype(np.int64), reads, extra)
+    products = _product_levels(table.gemms[blocked].tobytes(), float(accelerator.glb_bytes))
+    levels = max([1, *(len(product.working_bytes) for product in products)])
+    staged = np.array([_staged_bytes(operator, accelerator) for operator in graph.operators])
+    working = np.repeat(staged[:, np.newaxis], levels, axis=1)
+    reads = np.ones((len(staged), levels, 2))
+    extra = np.zeros((len(staged), levels))
+    for owner, product in zip(table.gemm_owner[blocked].tolist(), products, strict=True):
+        own = len(product.working_bytes)
+        for values, found in (
+            (working, product.working_bytes),
+            (reads, product.operand_reads),
+            (extra, product.extra_bytes),
+        ):
+            values[owner, :own] = found
+            values[owner, own:] = found[0]
+    return WorkingSets(np.ceil(working).astype(np.int64), reads, extra)
 
 
-def _staged_bytes(graph: OperatorGraph, index: int, accelerator: Accelerator) -> float:
+@lru_cache(maxsize=512)
+def _product_levels(gemms: bytes, glb_bytes: float) -> tuple[WorkingSets, ...]:
+    """Return the levels of some products, each by itself, cached.
+
+    They are those of the whole buffer and of every power of two below it, so that a larger buffer
+    has the levels of a smaller one. A level that needs no less room and reads no operand more
+    rarely than another is left out.
+
+    Parameters
+    ----------
+    gemms
+        m, n, k, batch of each product, as the bytes of an array of whole numbers.
+    glb_bytes
+        The whole buffer.
+    """
+    products = np.frombuffer(gemms, dtype=np.int64).reshape(-1, 4).copy()
+    below = int(np.ceil(np.log2(max(glb_bytes / _LEAST_BYTES, 1.0))))
+    sizes = np.array([glb_bytes, *(_LEAST_BYTES * 2.0**power for power in reversed(range(below)))])
+    found = np.empty((len(products), _KINDS * len(sizes), 2))
+    fill_reads(products, sizes, found)
+    return tuple(
+        _levels_of(product, np.repeat(sizes, _KINDS), reads)
+        for product, reads in zip(products.astype(np.float64), found, strict=True)
+    )
+
+
+def _levels_of(product: FloatArray, sizes: FloatArray, reads: FloatArray) -> WorkingSets:
+    """Return the levels of one product, without those that another makes needless."""
+    m, n, k, batch = product
+    # A whole operand may be smaller than the part of the buffer that is kept for it.
+    used = np.minimum(sizes, ELEMENT_BYTES * k * min(m, n) / RESIDENT_SHARE)
+    traffic = batch * (reads * (ELEMENT_BYTES * np.array([m * k, k * n]))).sum(axis=-1)
+    needs = np.column_stack([used, reads])
+    kept = [0]
+    for level in sorted(range(1, len(needs)), key=lambda level: (tuple(needs[level]), level)):
+        if not any((needs[other] <= needs[level]).all() for other in kept):
+            kept.append(level)
+    return WorkingSets(used[kept], reads[kept], traffic[kept] - traffic[0])
+
+
+def _staged_bytes(operator: Operator, accelerator: Accelerator) -> float:
     """Return what an operator that streams needs: one more of the private buffers of its cores."""
-    operator = graph.operators[index]
     moved = operator.read_bytes + operator.write_bytes
     cores = accelerator.num_tc * accelerator.l2_tc_bytes * bool(operator.gemms)
     cores += accelerator.num_vc * accelerator.l2_vc_bytes * bool(operator.vector)
@@ -98,11 +136,6 @@ class Access:
     operator: int
     bytes: float
     operand_bytes: tuple[float, float] = (0.0, 0.0)
-
-    def saved_bytes(self, operand_reads: FloatArray) -> FloatArray:
-        """Return the HBM bytes that residency saves at every level, of shape (LEVELS,)."""
-        repeated = (operand_reads[self.operator] - 1.0) @ np.array(self.operand_bytes)
-        return np.asarray(self.bytes + repeated)
 
 
 @dataclass(frozen=True)
@@ -149,6 +182,45 @@ def kept_tensors(graph: OperatorGraph) -> tuple[KeptTensor, ...]:
             readers = tuple(_access(graph, read, 1.0) for read in own)
             kept.append(KeptTensor(tensor.size_bytes, None, readers, outlives=True))
     return tuple(kept)
+
+
+@dataclass(frozen=True, eq=False)
+class _Accesses:
+    """All accesses of the kept tensors of a graph: first the writer of each, then its readers."""
+
+    operator: IntArray
+    bytes: FloatArray
+    operand_bytes: FloatArray
+
+
+@lru_cache(maxsize=512)
+def _accesses(graph: OperatorGraph) -> _Accesses:
+    """Return the accesses of `kept_tensors` as arrays, cached."""
+    found = [
+        access
+        for kept in kept_tensors(graph)
+        for access in ((kept.writer,) if kept.writer is not None else ()) + kept.readers
+    ]
+    return _Accesses(
+        np.array([access.operator for access in found], dtype=np.int64),
+        np.array([access.bytes for access in found], dtype=np.float64),
+        np.array([access.operand_bytes for access in found], dtype=np.float64).reshape(-1, 2),
+    )
+
+
+def saved_bytes(graph: OperatorGraph, sets: WorkingSets) -> FloatArray:
+    """Return the HBM bytes that each access saves where its tensor stays, at every level.
+
+    Returns
+    -------
+    saved_bytes : (accesses, levels)
+        First of the writer of a tensor, then of its readers, tensor by tensor as `kept_tensors`
+        lists them.
+    """
+    accesses = _accesses(graph)
+    again = sets.operand_reads[accesses.operator] - 1.0
+    repeated = (again * accesses.operand_bytes[:, np.newaxis]).sum(axis=-1)
+    return np.asarray(accesses.bytes[:, np.newaxis] + repeated)
 
 
 def _access(graph: OperatorGraph, read: TensorRead, share: float) -> Access:

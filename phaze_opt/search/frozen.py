@@ -75,6 +75,7 @@ class ResolvedStudy:
             recompute=recompute,
             optimizer=self.spec.optimizer,
             sequence_parallel=self.spec.sequence_parallel,
+            residency=self.spec.residency,
         )
 
     def accelerator(self, point: DesignPoint) -> Accelerator:

@@ -95,6 +95,8 @@ class StudySpec:
         Network preset and how many accelerators.
     global_batch
         Samples per optimizer step on all devices.
+    residency
+        Whether tensors may stay in the global buffer between operators.
     baselines
         Presets or TOML files to compare with, each at its best over microbatch, recompute and
         placement, with its own HBM.
@@ -111,6 +113,7 @@ class StudySpec:
     sequence: int | None = None
     tensor_parallel: tuple[int, ...] = (1,)
     sequence_parallel: bool = False
+    residency: bool = True
     baselines: tuple[str, ...] = ("tpuv4-phaze", "tpuv4-lanes")
     space: Space = field(default_factory=Space)
     area: AreaSpec = field(default_factory=AreaSpec)
