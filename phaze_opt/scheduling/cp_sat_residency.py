@@ -8,6 +8,9 @@ is at or after it. For every operator, the bytes of the tensors present and the 
 level must fit the global buffer. Its duration is at least the other time of its level, and at least
 the HBM time of its level less what the resident tensors save.
 
+The solver runs without probing in its presolve: with it, ortools 9.15.6755 proved a bound above the
+optimum for 3 of 2,000 small problems, and for none without it.
+
 This is the cumulative resource of bytes in time, written for one operator at a time: with serial
 operators nothing depends on start times, and the sums have strong linear relaxations.
 """
@@ -208,7 +211,7 @@ class _Model:
     def solve(self, effort: int) -> tuple[EvaluatedPlan, float]:
         """Return the best plan and a lower bound in seconds."""
         overhead_s = float(self.residency.overhead_s.sum())
-        solved = minimise(self.model, sum(self.duration), self.hint, effort, interleave_search=1)
+        solved = minimise(self.model, sum(self.duration), self.hint, effort, interleave_search=1, cp_model_probing_level=0)
         bound_s = solved.bound * self.unit_s + overhead_s
         best = self.known
         if solved.values is not None:
