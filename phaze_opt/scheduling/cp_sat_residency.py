@@ -211,7 +211,15 @@ class _Model:
     def solve(self, effort: int) -> tuple[EvaluatedPlan, float]:
         """Return the best plan and a lower bound in seconds."""
         overhead_s = float(self.residency.overhead_s.sum())
-        solved = minimise(self.model, sum(self.duration), self.hint, effort, interleave_search=1, cp_model_probing_level=0)
+        solved = minimise(
+            self.model,
+            sum(self.duration),
+            self.hint,
+            effort,
+            # One worker alternates reproducibly between searches that prove and that improve.
+            interleave_search=True,
+            cp_model_probing_level=0,
+        )
         bound_s = solved.bound * self.unit_s + overhead_s
         best = self.known
         if solved.values is not None:
