@@ -21,6 +21,21 @@ def schedule(
             help="Count HBM, global buffer and link bandwidth as resources.",
         ),
     ] = True,
+    residency: Annotated[
+        bool,
+        typer.Option(
+            "--residency/--no-residency",
+            help="Let the tensors of the problem stay in the global buffer.",
+        ),
+    ] = True,
+    method: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|branch-and-bound|cp-sat",
+            help="Exact search: the branch and bound, and CP-SAT where it leaves a gap (auto), or "
+            "one of the two alone. With residency, branch-and-bound means the fast method.",
+        ),
+    ] = "auto",
     intra_operator: Annotated[
         str,
         typer.Option(
@@ -40,13 +55,23 @@ def schedule(
     Prints one line of JSON per problem, in the order of the file, with --json or without.
 
     Example: phaze-opt schedule layer.json --trace layer.trace.json
+
+    A problem with "tensors" says what can stay in the global buffer; its line also has "method",
+    "hbm_bytes" and "resident". Example of such a FILE:
+
+    {"name": "two", "num_tc": 4, "num_vc": 4, "glb_bytes": 8000000, "hbm_bytes_per_s": 1e12,
+    "operators": [{"id": "a", "core": "TC", "latency_s": 4e-5, "intra_op_latency_s": 1e-5,
+    "hbm_bytes": 1e7, "other_s": 4e-6, "working_bytes": 2000000}, {"id": "b", "core": "VC",
+    "latency_s": 4e-5, "intra_op_latency_s": 8e-6, "hbm_bytes": 8e6, "other_s": 1e-6}],
+    "edges": [["a", "b"]], "tensors": [{"from": "a", "to": ["b"], "bytes": 4000000}]}
     """
     from phaze_opt.codec import to_json
     from phaze_opt.errors import unknown_name
     from phaze_opt.scheduling.perfetto import write_trace
-    from phaze_opt.scheduling.problem_file import read_problems, to_result
+    from phaze_opt.scheduling.problem_file import read_problems, result_row
     from phaze_opt.scheduling.schedule_problem import (
         INTRA_OPERATOR_RULES,
+        SOLVE_METHODS,
         Schedule,
         ScheduleProblem,
     )
@@ -55,11 +80,16 @@ def schedule(
     rule = next((name for name in INTRA_OPERATOR_RULES if name == intra_operator), None)
     if rule is None:
         raise unknown_name("intra-operator rule", intra_operator, INTRA_OPERATOR_RULES)
+    search = next((name for name in SOLVE_METHODS if name == method), None)
+    if search is None:
+        raise unknown_name("method", method, SOLVE_METHODS)
     cache: dict[str, Schedule] = {}
     solved: list[tuple[ScheduleProblem, Schedule]] = []
     for problem in read_problems(file, rule):
-        found = solve_schedule(problem, cache, bandwidth=bandwidth)
-        typer.echo(to_json(to_result(problem, found)).decode())
+        found = solve_schedule(
+            problem, cache, bandwidth=bandwidth, residency=residency, method=search
+        )
+        typer.echo(to_json(result_row(problem, found)).decode())
         if trace is not None:
             solved.append((problem, found))
     if trace is not None:

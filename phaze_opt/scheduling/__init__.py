@@ -1,8 +1,9 @@
 """Order the operators of one layer pass on the cores of one chip, in the shortest time.
 
 Takes a `schedule_problem.ScheduleProblem`: operators with their latency on one core and on all
-cores, the share of each bandwidth that they take, and which precedes which. Gives a
-`schedule_problem.Schedule`: start and mode of every operator, makespan, and the proof (a lower
+cores, the share of each bandwidth that they take, and which precedes which; and, if tensors may
+stay on the chip, a `residency.Residency`. Gives a `schedule_problem.Schedule`: start and mode of
+every operator, what stays in the global buffer from when to when, makespan, and the proof (a lower
 bound and the gap to it). The room imports no other room.
 
 The way of a problem through the room:
@@ -15,7 +16,14 @@ The way of a problem through the room:
 - `bounds`: lower bounds on the makespan.
 - `list_scheduler`: priority list schedules.
 - `branch_and_bound`: the exact search; `search_kernel` and `search_states` are its compiled loops.
-- `problem_file`: problems and results as JSON; `perfetto`: timelines.
+- `cp_sat_modes`: CP-SAT for what the exact search leaves open; `cp_sat`: how the solver is called.
+- `solve_jointly`: schedules with residency, which call the modules below, and the choice.
+- `residency`: the joint problem of order, levels and residency, and the evaluation of a plan.
+- `residency_orders`, `residency_frames`: what the fast method searches, the same for every chip.
+- `residency_search`: the fast method and its bound; `residency_kernel` is its compiled loop.
+- `cp_sat_residency`: CP-SAT for the joint problem.
+- `problem_file`: problems and results as JSON; `problem_rows` are its rows, `residency_file` its
+  part on residency; `perfetto`: timelines.
 
 Where a formula or rule stands:
 
@@ -28,6 +36,9 @@ Where a formula or rule stands:
 - list schedule -> `list_scheduler.list_schedule`
 - states that the exact search drops -> docstring of `search_kernel`
 - dominance between two states -> `search_states._dominates`
+- what an operator takes with some tensors resident -> `residency.evaluate_plan`
+- lower bound of the joint problem -> `residency_kernel.least_seconds`
+- why more global buffer is never slower -> `residency_frames`
 - gap -> `schedule_problem.Schedule.gap`
 - utilisation of cores and bandwidths -> `problem_file.utilisation`
 - key of a schedule in a cache -> `canonical.form_key`

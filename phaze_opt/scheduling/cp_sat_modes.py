@@ -14,10 +14,15 @@ from phaze_opt.scheduling.bounds import Bounds
 from phaze_opt.scheduling.cp_sat import Solved, minimise, new_model
 from phaze_opt.scheduling.instance import INTRA, SINGLE, Instance, Plan, starts_in_order
 
-_TIME_BITS = 30
-"""Integer time units in the horizon, as a power of two, where the resources allow that many."""
+_TIME_BITS = 18
+"""Integer time units in the horizon, as a power of two, where the resources allow that many. The
+solver's bounds creep unit by unit where starts conflict, so more units take much longer; these lose
+at most 4e-6 of the makespan per operator, in the bound and in the choice between plans."""
 
-_PRODUCT_BITS = 60
+_EFFORT_PER_CONFLICT = 100
+"""Such creeping costs conflicts but hardly any deterministic time, so conflicts are limited too."""
+
+_PRODUCT_BITS = 58
 """The sum over operators of duration × demand stays below this power of two."""
 
 
@@ -100,7 +105,14 @@ class _Model:
 
     def solve(self, effort: int) -> tuple[Plan, int]:
         """Return the best plan, never longer than the known one, and a lower bound."""
-        solved = minimise(self.model, self.makespan, self.hint, effort, linearization_level=0)
+        solved = minimise(
+            self.model,
+            self.makespan,
+            self.hint,
+            effort,
+            linearization_level=1,
+            max_number_of_conflicts=max(1, effort // _EFFORT_PER_CONFLICT),
+        )
         # Durations were rounded down, so the bound holds for the true ones, but for the operators
         # that had to be lengthened to one unit.
         longer = sum(min(pair) < self.units for pair in self.instance.duration)

@@ -8,6 +8,9 @@ is at or after it. For every operator, the bytes of the tensors present and the 
 level must fit the global buffer. Its duration is at least the other time of its level, and at least
 the HBM time of its level less what the resident tensors save.
 
+The solver runs without probing in its presolve: with it, and one search instead of several that
+alternate, ortools 9.15.6755 proved a bound above the optimum for 3 of 2,000 small problems.
+
 This is the cumulative resource of bytes in time, written for one operator at a time: with serial
 operators nothing depends on start times, and the sums have strong linear relaxations.
 """
@@ -180,6 +183,7 @@ class _Model:
         other = [int(one / self.unit_s) for one in residency.other_s[operator].tolist()]
         flow = [int(one / per_unit) for one in residency.hbm_bytes[operator].tolist()]
         flow_terms = [units * level for units, level in zip(flow, chosen, strict=True)]
+        most = max(flow)
         first, numbers = graph.accesses_by_operator
         for number in numbers[first[operator] : first[operator + 1]].tolist():
             i = int(graph.access_tensor[number])
@@ -200,7 +204,8 @@ class _Model:
             if (i, operator) in self.loads:
                 load = int(graph.tensors[i].bytes / per_unit)
                 flow_terms.append(load * self.loads[i, operator])
-        duration = model.new_int_var(0, max(*other, *flow), f"duration{operator}")
+                most += load
+        duration = model.new_int_var(0, max(*other, most), f"duration{operator}")
         model.add(duration >= sum(units * one for units, one in zip(other, chosen, strict=True)))
         model.add(duration >= sum(flow_terms))
         return duration
@@ -208,7 +213,15 @@ class _Model:
     def solve(self, effort: int) -> tuple[EvaluatedPlan, float]:
         """Return the best plan and a lower bound in seconds."""
         overhead_s = float(self.residency.overhead_s.sum())
-        solved = minimise(self.model, sum(self.duration), self.hint, effort, interleave_search=1)
+        solved = minimise(
+            self.model,
+            sum(self.duration),
+            self.hint,
+            effort,
+            # One worker alternates reproducibly between searches that prove and that improve.
+            interleave_search=True,
+            cp_model_probing_level=0,
+        )
         bound_s = solved.bound * self.unit_s + overhead_s
         best = self.known
         if solved.values is not None:

@@ -1,4 +1,31 @@
-"""Scheduling problems and results as JSON: what ``phaze-opt schedule`` reads and prints."""
+"""Scheduling problems and results as JSON: what ``phaze-opt schedule`` reads and prints.
+
+A problem has ``num_tc``, ``num_vc``, ``operators`` and ``edges``. One with residency also has
+``tensors``, ``glb_bytes`` and ``hbm_bytes_per_s``::
+
+    {"name": "two", "num_tc": 4, "num_vc": 4, "glb_bytes": 8000000, "hbm_bytes_per_s": 1e12,
+     "operators": [
+       {"id": "a", "core": "TC", "latency_s": 4e-5, "intra_op_latency_s": 1e-5,
+        "hbm_bytes": 1e7, "other_s": 4e-6, "working_bytes": 2000000},
+       {"id": "b", "core": "VC", "latency_s": 4e-5, "intra_op_latency_s": 8e-6,
+        "hbm_bytes": 8e6, "other_s": 1e-6}],
+     "edges": [["a", "b"]],
+     "tensors": [{"from": "a", "to": ["b"], "bytes": 4000000, "outlives": false}]}
+
+``from`` is left out for an input of the pass. What an operator may state for residency:
+
+- ``hbm_bytes`` (default 0): bytes from and to HBM with nothing resident;
+- ``working_bytes`` (default 0): bytes in the global buffer while it runs;
+- ``overhead_s`` (default 0): part of the latency that is overlapped with nothing;
+- ``other_s``: time for everything but HBM, on all cores. Without it, an operator that takes longer
+  on all cores than its HBM bytes is not bound by HBM, and residency does not shorten it; any other
+  is bound by HBM alone. Either way its latencies are at least the time of its HBM bytes;
+- ``levels``: further ways of blocking it, each with ``working_bytes``, ``hbm_bytes``, ``other_s``.
+
+A tensor may state ``saved_bytes``: for its producer, if it has one, and for every reader, a list of
+the HBM bytes that the operator saves at each of its levels if the tensor is resident. By default an
+operator saves the tensor's size, or as much of it as its ``hbm_bytes`` allow.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +35,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
-from phaze_opt.codec import from_builtins, read_file
+from phaze_opt.codec import from_builtins, read_file, to_builtins
 from phaze_opt.errors import InputError
+from phaze_opt.scheduling.problem_rows import OperatorRow, ProblemRow
 from phaze_opt.scheduling.schedule_problem import (
     CoreType,
     IntraOperatorRule,
@@ -24,33 +52,6 @@ from phaze_opt.scheduling.schedule_problem import (
 
 _DIGITS = 9
 """Sums of shares are rounded to billionths, so that 0.7 + 0.2 + 0.1 is 1."""
-
-
-@dataclass(frozen=True)
-class _OperatorRow:
-    """One operator in a file; shares on all cores default to those on one core."""
-
-    id: str
-    core: str
-    latency_s: float
-    intra_op_latency_s: float
-    hbm_fraction: float = 0.0
-    glb_fraction: float = 0.0
-    link_fraction: float = 0.0
-    intra_op_hbm_fraction: float | None = None
-    intra_op_glb_fraction: float | None = None
-
-
-@dataclass(frozen=True)
-class _ProblemRow:
-    """One problem in a file; edges hold operator ids. A file may also state the known optimum."""
-
-    num_tc: int
-    num_vc: int
-    operators: tuple[_OperatorRow, ...]
-    edges: tuple[tuple[str, str], ...]
-    name: str = ""
-    optimal_makespan_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def read_problems(
             plain, position = decoder.raw_decode(text, position)
         except (json.JSONDecodeError, RecursionError) as error:
             raise InputError(f"The {place} is not valid JSON: {error}.") from None
-        row = from_builtins(plain, _ProblemRow, place)
+        row = from_builtins(_without_keywords(plain), ProblemRow, place)
         try:
             problems.append(_to_problem(row, intra_operator))
         except InputError as error:
@@ -131,6 +132,18 @@ def read_problems(
     return problems
 
 
+def _without_keywords(plain: object) -> object:
+    """Rename the keys ``from`` and ``to`` of tensors, which are no names of fields in Python."""
+    if not isinstance(plain, dict) or not isinstance(plain.get("tensors"), list):
+        return plain
+    names = {"from": "producer", "to": "readers"}
+    tensors = [
+        {names.get(key, key): value for key, value in row.items()} if isinstance(row, dict) else row
+        for row in plain["tensors"]
+    ]
+    return {**plain, "tensors": tensors}
+
+
 def _skip_space(text: str, position: int) -> int:
     """Give the position of the next character that is not white space."""
     while position < len(text) and text[position].isspace():
@@ -138,7 +151,7 @@ def _skip_space(text: str, position: int) -> int:
     return position
 
 
-def _to_problem(row: _ProblemRow, intra_operator: IntraOperatorRule) -> ScheduleProblem:
+def _to_problem(row: ProblemRow, intra_operator: IntraOperatorRule) -> ScheduleProblem:
     """Turn operator ids into indices, and check the problem: first operators, then edges."""
     problem = ScheduleProblem(
         name=row.name,
@@ -156,11 +169,16 @@ def _to_problem(row: _ProblemRow, intra_operator: IntraOperatorRule) -> Schedule
                 raise InputError(f"There is the edge {list(edge)}, but no operator {end!r}.")
     edges = tuple((place[before], place[after]) for before, after in row.edges)
     problem = replace(problem, edges=edges)
+    if row.tensors:
+        from phaze_opt.scheduling.residency_file import add_residency
+
+        problem = add_residency(problem, row)
+        check_problem(problem)
     topological_order(problem)
     return problem
 
 
-def _to_operator(row: _OperatorRow) -> ScheduleOperator:
+def _to_operator(row: OperatorRow) -> ScheduleOperator:
     """Fill in the shares that the file leaves out; `check_problem` refuses unknown core types."""
     hbm, glb = row.intra_op_hbm_fraction, row.intra_op_glb_fraction
     return ScheduleOperator(
@@ -189,14 +207,62 @@ def to_result(problem: ScheduleProblem, schedule: Schedule) -> ScheduleResult:
     )
 
 
+def result_row(problem: ScheduleProblem, schedule: Schedule) -> dict[str, object]:
+    """Give the line that the command prints for a problem and its schedule.
+
+    It says which method found the schedule where the problem has tensors or CP-SAT took part, and
+    with tensors what stays on the chip, from when to when, and the bytes from and to HBM.
+    """
+    row: dict[str, object] = to_builtins(to_result(problem, schedule))
+    if schedule.method == "cp-sat" or problem.residency is not None:
+        row["method"] = schedule.method
+    if problem.residency is not None:
+        from phaze_opt.scheduling.residency_file import flow_bytes, resident_rows
+
+        row["hbm_bytes"] = sum(flow_bytes(problem.residency, schedule))
+        row["resident"] = resident_rows(problem, schedule)
+    return row
+
+
+def to_row(problem: ScheduleProblem) -> dict[str, object]:
+    """Write a problem as a file holds it; `read_problems` reads it back."""
+    ids = [operator.id for operator in problem.operators]
+    row: dict[str, object] = {
+        "name": problem.name,
+        "num_tc": problem.num_tc,
+        "num_vc": problem.num_vc,
+        "operators": to_builtins(problem.operators),
+        "edges": [[ids[before], ids[after]] for before, after in problem.edges],
+    }
+    if problem.residency is not None:
+        from phaze_opt.scheduling.residency_file import residency_rows
+
+        row |= residency_rows(problem, problem.residency)
+    return row
+
+
 def utilisation(problem: ScheduleProblem, schedule: Schedule) -> Utilisation:
     """Compute the average and peak use of cores and bandwidths by a schedule of a problem."""
     uses: list[tuple[float, float, tuple[float, ...]]] = [
         (entry.start_s, entry.end_s, tuple(_shares(problem, operator, entry)))
-        for operator, entry in zip(problem.operators, schedule.operators, strict=True)
+        for operator, entry in zip(_operators(problem, schedule), schedule.operators, strict=True)
         if entry.end_s > entry.start_s
     ]
     return Utilisation(*[_resource_use(uses, column, schedule.makespan_s) for column in range(5)])
+
+
+def _operators(problem: ScheduleProblem, schedule: Schedule) -> list[ScheduleOperator]:
+    """List the operators; with residency, with the share of HBM that their bytes then take."""
+    if schedule.residency is None or problem.residency is None:
+        return list(problem.operators)
+    shares = [
+        flow / problem.residency.hbm_bytes_per_s / max(entry.end_s - entry.start_s, 1e-300)
+        for flow, entry in zip(schedule.residency.hbm_bytes, schedule.operators, strict=True)
+    ]
+    return [
+        replace(operator, hbm_fraction=share, intra_op_hbm_fraction=share)
+        for operator, share in zip(problem.operators, shares, strict=True)
+    ]
 
 
 def _shares(

@@ -220,7 +220,7 @@ def _solve_instance(
         # would do alone, so that the better of both is never worse than either.
         other, other_bound = improve_with_cp_sat(instance, bounds, plan, effort)
         found = min(found, other, key=lambda one: one.makespan)
-        bound, needed = max(bound, other_bound), "cp-sat"
+        bound, needed = min(max(bound, other_bound), found.makespan), "cp-sat"
     return found, bound, needed
 
 

@@ -41,7 +41,7 @@ def random_residency(rng: random.Random, operators: int = 7, tensors: int = 8) -
     for number, (tensor, operator) in enumerate(graph.accesses):
         again = operator != drawn[tensor].producer
         for level in range(levels):
-            passes = rng.choice([1, 1, 2, 3]) if again else 1
+            passes = rng.choice([0.5, 1, 1, 2, 3]) if again else 1
             saved[number, level] = drawn[tensor].bytes * passes
     hbm = np.array([[rng.choice([0.0, 1.0, 4.0]) for _ in range(levels)] for _ in range(count)])
     np.add.at(hbm, graph.access_operator, saved)

@@ -24,16 +24,6 @@ def test_equal_to_exhaustive_search(first: int) -> None:
         assert optimum_s * (1 - 1e-6) <= bound_s <= optimum_s * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("seed", [883, 908, 1196])
-def test_bounds_that_probing_gets_wrong(seed: int) -> None:
-    """With probing, one version of the solver proves bounds above the optimum of these."""
-    residency = random_residency(random.Random(seed))
-    fast = search_frames(residency).best
-    assert fast is not None
-    _, bound_s = improve_jointly(residency, fast, EFFORT)
-    assert bound_s == pytest.approx(shortest_joint_s(residency), rel=1e-6)
-
-
 @pytest.mark.parametrize("mib", [16, 64])
 def test_layers_are_proven(mib: int) -> None:
     """Graphs of 23 operators, three wide, are solved to proven optimality."""
