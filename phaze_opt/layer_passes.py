@@ -134,10 +134,50 @@ class LayerPasses:
         return tuple(one for one in passes if one is not None)
 
 
+@dataclass(frozen=True, eq=False)
+class _PassProblem:
+    """One graph of a layer as it will run, and the schedule that it needs."""
+
+    direction: str
+    graph: OperatorGraph
+    estimates: GraphEstimate
+    problem: ScheduleProblem
+
+
 def run_layers(
     variant: WorkloadVariant, chip: Chip, training: Training, cache: ScheduleCache
 ) -> tuple[LayerPasses, ...]:
     """Estimate all passes of all layers at once, and schedule each."""
+    method: SolveMethod = "auto" if chip.prove else "branch-and-bound"
+
+    def run(of_layer: list[_PassProblem]) -> LayerPasses:
+        passes = {
+            one.direction: LayerPass(
+                one.graph,
+                one.estimates,
+                solve_schedule(one.problem, cache, method=method),
+                chip.accelerator,
+            )
+            for one in of_layer
+        }
+        again = passes["forward"] if training.recompute == "full" else passes.get("recompute")
+        return LayerPasses(passes["forward"], passes["backward"], again)
+
+    return tuple(map(run, _pass_problems(variant, chip, training)))
+
+
+def schedule_problems(
+    variant: WorkloadVariant, chip: Chip, training: Training
+) -> list[ScheduleProblem]:
+    """Return the problem of every pass of every distinct layer, named after both."""
+    layers = _pass_problems(variant, chip, training)
+    return [one.problem for of_layer in layers for one in of_layer]
+
+
+def _pass_problems(
+    variant: WorkloadVariant, chip: Chip, training: Training
+) -> list[list[_PassProblem]]:
+    """Estimate all passes of all layers at once, and state what is to be scheduled."""
     graphs = [graph for layer in variant.layers for graph in _graphs(layer, training).values()]
     fused = [_fuse_once(graph, chip.fusion) for graph in graphs]
     estimates = iter(
@@ -147,23 +187,17 @@ def run_layers(
             strict=True,
         )
     )
-
     # Chunks of collectives run beside products only where that is asked for.
     chunked = variant.tensor_parallel if training.overlap == "all" else 1
     # What hides beside a product does not run one operator at a time, as the joint problem has it.
     residency = training.residency and chunked == 1
-
-    def run(layer: Layer) -> LayerPasses:
-        passes = {
-            direction: _run(
-                f"{layer.name} {direction}", *next(estimates), chip, chunked, residency, cache
-            )
+    return [
+        [
+            _pass_problem(layer.name, direction, *next(estimates), chip, chunked, residency)
             for direction in _graphs(layer, training)
-        }
-        again = passes["forward"] if training.recompute == "full" else passes.get("recompute")
-        return LayerPasses(passes["forward"], passes["backward"], again)
-
-    return tuple(run(layer) for layer in variant.layers)
+        ]
+        for layer in variant.layers
+    ]
 
 
 def _graphs(layer: Layer, training: Training) -> dict[str, OperatorGraph]:
@@ -174,16 +208,16 @@ def _graphs(layer: Layer, training: Training) -> dict[str, OperatorGraph]:
     return graphs
 
 
-def _run(
-    name: str,
+def _pass_problem(
+    layer: str,
+    direction: str,
     graph: OperatorGraph,
     estimates: GraphEstimate,
     chip: Chip,
     chunked: int,
     residency: bool,
-    cache: ScheduleCache,
-) -> LayerPass:
-    """Schedule one graph; collectives of ``chunked`` devices run beside products."""
+) -> _PassProblem:
+    """State what is to be scheduled; collectives of ``chunked`` devices run beside products."""
     if chip.lane_rate != 1.0:
         estimates = GraphEstimate(
             _with_lane_rate(estimates.one_core, chip.lane_rate),
@@ -191,13 +225,11 @@ def _run(
         )
     core_share = chip.accelerator.calibration.collective_core_share
     estimates = chunk_collectives(graph, estimates, chunked, core_share)
-    problem = build_problem(name, graph, estimates, chip.accelerator)
+    problem = build_problem(f"{layer} {direction}", graph, estimates, chip.accelerator)
     if residency:
         joint = residency_of(graph, estimates.all_cores, chip.accelerator)
         problem = replace(problem, residency=joint)
-    method: SolveMethod = "auto" if chip.prove else "branch-and-bound"
-    schedule = solve_schedule(problem, cache, method=method)
-    return LayerPass(graph, estimates, schedule, chip.accelerator)
+    return _PassProblem(direction, graph, estimates, problem)
 
 
 def with_hbm_bytes(

@@ -1,0 +1,150 @@
+"""What stays on the chip while a pass of a layer runs."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+import pytest
+
+from phaze_opt.evaluation import Evaluation, evaluate
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.layer_passes import Chip, schedule_problems
+from phaze_opt.network.presets import load_cluster
+from phaze_opt.scheduling.residency import check_residency
+from phaze_opt.scheduling.schedule_problem import Schedule
+from phaze_opt.scheduling.solve_schedule import solve_schedule
+from phaze_opt.training import Training
+from phaze_opt.workload.graph import Workload
+from phaze_opt.workload.zoo import load_workload
+from tests.scheduling.residency_rules import broken_joint_rules
+
+MODELS = ("bert-large", "gpt2-xl", "llama2-7b")
+WINNER = {"num_tc": 4, "pe_x": 256, "pe_y": 256, "num_vc": 16, "pe_vc": 256}
+CHIPS = (
+    load_accelerator("tpuv4-phaze"),
+    load_accelerator("tpuv4-lanes", glb_mib=32),
+    load_accelerator("tpuv4-lanes", glb_mib=16, **WINNER),
+    load_accelerator("tpuv5e"),
+)
+
+
+@functools.cache
+def workload(model: str) -> Workload:
+    """Return a model at both microbatches."""
+    return load_workload(model, tensor_parallel=(1,), microbatch=(1, 4))
+
+
+def run(model: str, chip: Accelerator, microbatch: int, residency: bool) -> Evaluation:
+    """Evaluate a device by itself."""
+    training = Training(64, microbatch, residency=residency)
+    roomy = replace(chip, hbm_bytes=2**42)
+    return evaluate(workload(model), roomy, load_cluster("tpuv4-ici-flat", 1), training)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("microbatch", [1, 4])
+def test_residency_never_makes_a_pass_slower_and_saves_energy(model: str, microbatch: int) -> None:
+    """Nothing has to stay; bytes that do not flow are not paid."""
+    for chip in CHIPS:
+        without, with_it = (run(model, chip, microbatch, on) for on in (False, True))
+        assert with_it.throughput_samples_per_s >= without.throughput_samples_per_s
+        for one, other in zip(with_it.layers, without.layers, strict=True):
+            assert one.forward_s <= other.forward_s
+            assert one.backward_s <= other.backward_s
+        assert with_it.energy_by_level_j["hbm"] <= without.energy_by_level_j["hbm"] * (1 + 1e-12)
+        for level in ("arithmetic", "registers", "l2", "network"):
+            assert with_it.energy_by_level_j[level] == without.energy_by_level_j[level]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_larger_buffer_is_never_slower_and_worth_something(model: str) -> None:
+    """On the winner of a search without residency, to which it was worth nothing."""
+    rates = {}
+    for on in (False, True):
+        rates[on] = [
+            run(
+                model, load_accelerator("tpuv4-lanes", glb_mib=size, **WINNER), 1, on
+            ).throughput_samples_per_s
+            for size in (8, 16, 32, 64, 128)
+        ]
+    assert rates[True] == sorted(rates[True])
+    assert rates[True][-1] > 1.02 * rates[True][0]
+    assert rates[True][-1] > 1.02 * rates[False][-1]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_schedule_keeps_the_rules(model: str) -> None:
+    """Room in the buffer, order, bytes and durations, as an independent checker counts them."""
+    stays = 0
+    for chip in CHIPS:
+        for variant in workload(model).variants:
+            place = Chip(chip, load_cluster("tpuv4-ici-flat", 1), "epilogue")
+            for problem in schedule_problems(variant, place, Training(64, variant.microbatch)):
+                assert problem.residency is not None or len(problem.operators) < 3
+                if problem.residency is None:
+                    continue
+                check_residency(problem.residency, [one.id for one in problem.operators])
+                schedule = solve_schedule(problem)
+                assert schedule.bound_s <= schedule.makespan_s
+                if schedule.residency is not None:
+                    assert broken_joint_rules(problem, schedule) == []
+                    stays += len(schedule.residency.tensors)
+    assert stays > 20
+
+
+def test_today_s_blocking_is_level_0() -> None:
+    """With nothing resident an operator takes what it takes on all cores."""
+    chip, network = CHIPS[2], load_cluster("tpuv4-ici-flat", 1)
+    for variant in workload("bert-large").variants:
+        place = Chip(chip, network, "epilogue")
+        for problem in schedule_problems(variant, place, Training(64, variant.microbatch)):
+            joint = problem.residency
+            if joint is None:
+                continue
+            for index, operator in enumerate(problem.operators):
+                flow_s = joint.hbm_bytes[index, 0] / joint.hbm_bytes_per_s
+                busy_s = max(joint.other_s[index, 0], flow_s) + joint.overhead_s[index]
+                expected_s = operator.intra_op_latency_s
+                if operator.core == "none":
+                    expected_s = operator.latency_s
+                assert busy_s == pytest.approx(expected_s, rel=1e-12)
+            assert (joint.working_bytes <= chip.glb_bytes).all()
+
+
+def test_a_cache_decides_by_itself() -> None:
+    """On a GPU nothing is kept by plan, and numbers do not change."""
+    chip = load_accelerator("h100")
+    variant = workload("bert-large").variants[0]
+    place = Chip(chip, load_cluster("dgx-h100", 1), "elementwise")
+    problems = schedule_problems(variant, place, Training(64, 1))
+    assert all(problem.residency is None for problem in problems)
+    assert run("bert-large", chip, 1, True).layers == run("bert-large", chip, 1, False).layers
+
+
+def test_chunked_collectives_run_without_residency() -> None:
+    """They run beside products, and not one operator at a time."""
+    model = load_workload("bert-large", tensor_parallel=(2,), microbatch=(1,))
+    place = Chip(CHIPS[0], load_cluster("tpuv4-ici-flat", 2), "epilogue")
+    for overlap in ("data", "all"):
+        training = Training(64, 1, overlap=overlap)
+        problems = schedule_problems(model.variants[0], place, training)
+        assert any(problem.residency is not None for problem in problems) == (overlap == "data")
+
+
+def test_a_proof_is_asked_for() -> None:
+    """With ``prove`` what the fast method leaves open is solved further, and never gets worse."""
+    chip = load_accelerator("tpuv4-lanes", glb_mib=16, **WINNER)
+    training, network = Training(64, 4), load_cluster("tpuv4-ici-flat", 1)
+    cache: dict[str, Schedule] = {}
+    fast = evaluate(workload("bert-large"), chip, network, training, cache=cache)
+    proven = evaluate(workload("bert-large"), chip, network, training, cache=cache, prove=True)
+    for one, other in zip(proven.layers, fast.layers, strict=True):
+        for now, then in (
+            (one.forward_schedule, other.forward_schedule),
+            (one.backward_schedule, other.backward_schedule),
+        ):
+            assert now.gap <= then.gap
+            assert now.status == "optimal"
+    assert proven.throughput_samples_per_s >= fast.throughput_samples_per_s
