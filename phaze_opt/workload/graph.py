@@ -7,7 +7,8 @@ sizes are of ONE device at the stated tensor-parallel width, for ONE microbatch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Literal
 
 from phaze_opt.printing import PrintsAsTables
@@ -176,6 +177,14 @@ class Operator:
     outliving_bytes: int = 0
     attention: AttentionScores | None = None
 
+    def __hash__(self) -> int:
+        return self._content_hash
+
+    @cached_property
+    def _content_hash(self) -> int:
+        """Hash of all fields, computed once: tables of operators are looked up by them."""
+        return hash(tuple(getattr(self, field.name) for field in fields(self)))
+
     @property
     def flops(self) -> int:
         """Floating-point operations of the GEMMs (vector work is not counted, as usual for MFU)."""
@@ -244,6 +253,14 @@ class OperatorGraph:
     operators: tuple[Operator, ...] = ()
     edges: tuple[tuple[int, int, int], ...] = ()
     tensors: tuple[SharedTensor, ...] = ()
+
+    def __hash__(self) -> int:
+        return self._content_hash
+
+    @cached_property
+    def _content_hash(self) -> int:
+        """Hash of all fields, computed once: everything about a graph is looked up by it."""
+        return hash((self.operators, self.edges, self.tensors))
 
     @property
     def flops(self) -> int:
