@@ -41,11 +41,16 @@ _ROUNDING_SLACK = 1e-9
 
 @dataclass(frozen=True)
 class ScheduleProof:
-    """What is known about a schedule: proven or not, the bound, and the relative gap."""
+    """What is known about a schedule: proven or not, the bound, the relative gap, and by what.
+
+    The method is a `phaze_opt.scheduling.schedule_problem.ScheduleMethod`; empty in an evaluation
+    that an older program stored.
+    """
 
     status: ScheduleStatus
     bound_s: float
     gap: float
+    method: str = ""
 
 
 @dataclass(frozen=True)
@@ -117,7 +122,8 @@ class LayerPass:
     @property
     def proof(self) -> ScheduleProof:
         """What is known about the makespan."""
-        return ScheduleProof(self.schedule.status, self.schedule.bound_s, self.schedule.gap)
+        found = self.schedule
+        return ScheduleProof(found.status, found.bound_s, found.gap, found.method)
 
 
 @dataclass(frozen=True, eq=False)

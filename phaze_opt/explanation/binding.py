@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from phaze_opt.estimator.estimate import RESOURCES, ModeEstimate
+from phaze_opt.estimator.working_sets import kept_tensors
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.layer_passes import LayerPass, core_type
 from phaze_opt.scheduling.schedule_problem import CoreType, ScheduledOperator
@@ -67,6 +68,29 @@ class CriticalOperator:
 
 
 @dataclass(frozen=True)
+class Stay:
+    """A tensor that stays in the global buffer.
+
+    Attributes
+    ----------
+    operator
+        That makes it, or the first that reads it where it comes into the pass.
+    is_input
+        Whether it comes into the pass.
+    size_bytes
+        Of the tensor.
+    start_s, end_s
+        From when to when.
+    """
+
+    operator: str
+    is_input: bool
+    size_bytes: int
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
 class PassBinding:
     """What binds one pass of a layer, per device and microbatch.
 
@@ -90,6 +114,10 @@ class PassBinding:
         scheduled anew; keys are those of `phaze_opt.explanation.gains.Gain`. It may be negative: an
         operator that becomes shorter takes a larger, rigid share of the other bandwidths, and may
         then no longer run beside another one.
+    stays
+        Tensors that stay in the global buffer, by their start.
+    hbm_bytes, hbm_bytes_without
+        What the HBM moves in the pass, and what it would move if nothing stayed.
     """
 
     makespan_s: float
@@ -99,6 +127,9 @@ class PassBinding:
     busy_s: Mapping[str, float]
     critical_path: tuple[CriticalOperator, ...]
     saving: Mapping[str, float]
+    stays: tuple[Stay, ...] = ()
+    hbm_bytes: float = 0.0
+    hbm_bytes_without: float = 0.0
 
     @property
     def schedule_s(self) -> float:
@@ -164,7 +195,30 @@ def bind_pass(
         busy_s=_busy_s(one, accelerator),
         critical_path=tuple(steps),
         saving=saving,
+        stays=_stays(one),
+        hbm_bytes=float(one.chosen.hbm_s.sum()) * accelerator.sustained_hbm_bytes_per_s,
+        hbm_bytes_without=float(one.estimates.all_cores.hbm_s.sum())
+        * accelerator.sustained_hbm_bytes_per_s,
     )
+
+
+def _stays(one: LayerPass) -> tuple[Stay, ...]:
+    """Name the tensors that stay in the global buffer."""
+    if one.schedule.residency is None:
+        return ()
+    tensors = kept_tensors(one.graph)
+    found = []
+    for stay in one.schedule.residency.tensors:
+        tensor = tensors[stay.tensor]
+        first = min(
+            (reader.operator for reader in tensor.readers),
+            key=lambda index: one.schedule.operators[index].start_s,
+        )
+        index = first if tensor.writer is None else tensor.writer.operator
+        name = one.graph.operators[index].id
+        is_input = tensor.writer is None
+        found.append(Stay(name, is_input, tensor.size_bytes, stay.start_s, stay.end_s))
+    return tuple(sorted(found, key=lambda stay: (stay.start_s, stay.end_s)))
 
 
 def critical_path(

@@ -143,7 +143,29 @@ def _path_table(title: str, binding: PassBinding) -> RenderableType:
             _SHARES[step.bound_by],
             shortened(step.id, _LONGEST_ID),
         )
-    return section(f"Critical path of {title}, {format_seconds(binding.makespan_s)}", table)
+    heading = f"Critical path of {title}, {format_seconds(binding.makespan_s)}"
+    path = section(heading, table)
+    return Group(path, _stay_table(title, binding)) if binding.stays else path
+
+
+def _stay_table(title: str, binding: PassBinding) -> RenderableType:
+    """Show what stays in the global buffer, and what the HBM need not move."""
+    table = grid(">from", ">to", ">size", "tensor", gap=1)
+    for stay in binding.stays:
+        kind = "input of" if stay.is_input else "result of"
+        add_row(
+            table,
+            format_seconds(stay.start_s),
+            format_seconds(stay.end_s),
+            format_bytes(stay.size_bytes),
+            f"{kind} {shortened(stay.operator, _LONGEST_ID)}",
+        )
+    moved, without = format_bytes(binding.hbm_bytes), format_bytes(binding.hbm_bytes_without)
+    note = sentence(
+        f"The HBM moves {moved} instead of {without}. What one layer hands to the next is written "
+        "and read again: it counts at both ends."
+    )
+    return Group(section(f"What stays in the global buffer during {title}", table), note)
 
 
 def _stage_table(stage: StageTime, time_s: float) -> RenderableType:
