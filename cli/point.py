@@ -39,7 +39,12 @@ ScheduleChoice = Literal["1f1b", "gpipe", "interleaved"]
 class PointOptions:
     """The options, as given."""
 
-    model: Annotated[str, typer.Option(help="Zoo name, gpt:…, llama:…, hf:PATH, or a .json.")]
+    model: Annotated[
+        str,
+        typer.Option(
+            help="Zoo name, gpt:…, llama:…, hf:PATH, or a configuration or capture (.json)."
+        ),
+    ]
     accelerator: Annotated[str, typer.Option(help="Preset name or TOML file.")]
     cluster: Annotated[str, typer.Option(help="Network preset.")]
     devices: Annotated[int, typer.Option(help="How many accelerators.")]

@@ -23,7 +23,8 @@ app = typer.Typer(no_args_is_help=True, help="Look at models.")
 ModelArgument = Annotated[
     str,
     typer.Argument(
-        help="Zoo name, gpt:…, llama:…, hf:PATH, or a captured .json.", show_default=False
+        help="Zoo name, gpt:…, llama:…, hf:PATH, or a configuration or capture (.json).",
+        show_default=False,
     ),
 ]
 SequenceOption = Annotated[

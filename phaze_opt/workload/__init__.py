@@ -7,8 +7,10 @@ tensor-parallel width and microbatch. Only ``capture/`` imports torch.
 Modules
 -------
 ``zoo``            a model by name: `zoo.load_workload`, `zoo.model_names`, `zoo.widths`
-``config``         the shape of a transformer, and ``gpt:...``, ``llama:...`` strings
-``huggingface``    the shape from a Hugging Face ``config.json``
+``config``         the shape of a transformer
+``model_string``   the shape from ``gpt:...`` and ``llama:...``
+``huggingface``    the shape from a Hugging Face ``config.json``, by the table of every
+                   ``model_type`` in ``huggingface_families``
 ``graph``          the data: `graph.Operator`, `graph.OperatorGraph`, `graph.Layer`,
                    `graph.Workload`
 ``fusion``         operators merged as frameworks and compilers do

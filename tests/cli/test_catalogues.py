@@ -66,28 +66,21 @@ def test_a_workload_is_captured_into_a_file(phaze: Phaze) -> None:
     assert "block" in phaze("workload", "show", "tiny.json").out
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("workload", "show", "config.json"),
-        (
-            *("evaluate", "--model", "config.json", "--accelerator", "tpuv4-lanes"),
-            *("--cluster", "flat-4GiB", "--devices", "4", "--global-batch", "16"),
-            *("--microbatch", "2"),
-        ),
-    ],
-)
-def test_a_hugging_face_configuration_needs_its_prefix(
-    phaze: Phaze, command: tuple[str, ...]
-) -> None:
-    """A configuration given as if it were a captured file is told apart, with what to write."""
+def test_a_hugging_face_configuration_is_told_by_its_content(phaze: Phaze) -> None:
+    """A configuration is a model, with and without its prefix; what is neither says what is."""
     Path("config.json").write_text('{"model_type": "gpt2", "n_layer": 2}')
-    ran = phaze(*command)
-    assert ran.code == 2
-    assert "Hugging Face configuration" in ran.sentence
-    assert "hf:config.json" in ran.sentence
-    assert "schema" not in ran.sentence
-    assert phaze("workload", "show", "hf:config.json").code == 0
+    shown = phaze("workload", "show", "config.json", "--json").json
+    prefixed = phaze("workload", "show", "hf:config.json", "--json").json
+    assert (shown.pop("model"), prefixed.pop("model")) == ("config.json", "hf:config.json")
+    assert shown == prefixed
+    Path("config.json").write_text('{"model_type": "mamba"}')
+    refused = phaze("workload", "show", "config.json")
+    assert refused.code == 2
+    assert "capture it: `phaze-opt workload capture" in refused.sentence
+    Path("other.json").write_text("{}")
+    refused = phaze("workload", "show", "other.json")
+    assert refused.code == 2
+    assert "neither a captured workload nor a Hugging Face configuration" in refused.sentence
 
 
 def test_a_users_module_is_captured_and_evaluated(phaze: Phaze) -> None:

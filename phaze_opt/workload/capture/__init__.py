@@ -7,7 +7,8 @@ traffic, stash and transient memory.
 
 Modules
 -------
-``transformer``          a named model: its layers as modules, `transformer.capture_transformer`
+``transformer``          a named model: its distinct layers, `transformer.capture_transformer`
+``blocks``, ``ends``     a transformer's modules: blocks; embeddings and heads
 ``tensor_parallel``      split linear layers and loss, with their collectives in both directions
 ``kernels``              fused kernels that ATen lacks: attention, rotary positions, norm, loss
 ``user_module``          the user's own module: `user_module.capture`

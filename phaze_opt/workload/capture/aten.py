@@ -200,26 +200,32 @@ def _convolution_backward(node: fx.Node) -> tuple[Work, ...]:
     return tuple(piece for piece, one in zip(pieces, used, strict=True) if one)
 
 
-def _attention_shape(query: Tensor, key: Tensor, causal: object) -> AttentionShape:
-    """Return the sizes of fused attention of ``(sequence, batch, heads, head size)`` tensors."""
+def _attention_shape(query: Tensor, key: Tensor, causal: bool, window: int) -> AttentionShape:
+    """Return the sizes of fused attention of ``(sequence, batch, heads, head size)`` tensors.
+
+    A window counts for every query: those before its first full one, which see fewer keys, are
+    counted as the others.
+    """
     queries, batch, heads, head_dim = query.shape
     keys, _, kv_heads, _ = key.shape
-    return AttentionShape(batch, queries, keys, heads, kv_heads, head_dim, bool(causal))
+    if window:
+        keys, causal = window, False
+    return AttentionShape(batch, queries, keys, heads, kv_heads, head_dim, causal)
 
 
 def _flash_attention(node: fx.Node) -> tuple[Work, ...]:
     """Return the forward of a fused attention core."""
-    query, key, _, _, dropout, causal = node.args
-    shape = _attention_shape(value_of(query), value_of(key), causal)
-    gemms, vector = forward_work(shape, dropout=bool(dropout))
+    query, key, _, _, dropout, causal, window, softcap = node.args
+    shape = _attention_shape(value_of(query), value_of(key), bool(causal), cast(int, window))
+    gemms, vector = forward_work(shape, dropout=bool(dropout), softcap=bool(softcap))
     return (Work(gemms=gemms, vector=vector, attention=shape.scores),)
 
 
 def _flash_attention_backward(node: fx.Node) -> tuple[Work, ...]:
     """Return the backward of a fused attention core."""
-    _, query, key, *_, dropout, causal = node.args
-    shape = _attention_shape(value_of(query), value_of(key), causal)
-    gemms, vector = backward_work(shape, dropout=bool(dropout))
+    _, query, key, *_, dropout, causal, window, softcap = node.args
+    shape = _attention_shape(value_of(query), value_of(key), bool(causal), cast(int, window))
+    gemms, vector = backward_work(shape, dropout=bool(dropout), softcap=bool(softcap))
     return (Work(gemms=gemms, vector=vector, attention=shape.scores),)
 
 

@@ -268,7 +268,7 @@ def _fused_attention() -> Iterator[None]:
                 enable_gqa=enable_gqa,
             )
         q, k, v = (tensor.permute(2, 0, 1, 3) for tensor in (query, key, value))
-        context, _ = kernels.flash_attention(q, k, v, attn_mask, dropout_p, is_causal)
+        context, _ = kernels.flash_attention(q, k, v, attn_mask, dropout_p, is_causal, 0, False)
         return context.permute(1, 2, 0, 3)
 
     functional.scaled_dot_product_attention = fused
