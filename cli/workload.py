@@ -134,7 +134,9 @@ def capture(
     """Capture a model into a file that machines without torch can read.
 
     With package.module:factory this RUNS THAT CODE, and no other command ever does. The factory is
-    called with the microbatch and returns a torch module and its inputs.
+    called with the microbatch and returns a torch module and its inputs. For other tensor-parallel
+    widths than 1 it returns a plan too, for example {"blocks.*.up": "colwise", "blocks.*.down":
+    "rowwise", "head": "loss_parallel"}.
 
     Example: phaze-opt workload capture my_model:make --microbatch 1 --microbatch 4 --output my.json
     """
@@ -168,10 +170,15 @@ def _capture_user_module(
     """Run the user's factory and capture what it makes."""
     from phaze_opt.workload.capture.user_module import capture as capture_module
 
-    if tensor_parallel not in (None, [1]) or sequence_parallel:
+    if sequence_parallel:
         raise InputError(
-            "A user's own module is captured at the tensor-parallel width 1 only, because how to "
-            "split it is not known; leave out --tensor-parallel and --sequence-parallel."
+            "A user's own module is captured with the whole sequence on every device, because how "
+            "to split that is not known; leave out --sequence-parallel."
         )
     say(f"running {factory}")
-    return capture_module(factory, microbatch=microbatch or (1,), sequence=sequence or 1)
+    return capture_module(
+        factory,
+        microbatch=microbatch or (1,),
+        sequence=sequence or 1,
+        tensor_parallel=tensor_parallel or (1,),
+    )

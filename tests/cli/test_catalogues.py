@@ -98,12 +98,61 @@ def test_a_users_module_is_captured_and_evaluated(phaze: Phaze) -> None:
     assert evaluated.json["feasible"]
 
 
+PLANNED_MODEL = """
+import torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(64, 256), nn.Linear(256, 64)
+
+    def forward(self, x):
+        return x + self.down(self.up(x).relu())
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x.square().mean()
+
+def make(microbatch):
+    plan = {"blocks.*.up": "colwise", "blocks.*.down": "rowwise"}
+    return Model(), torch.zeros(microbatch, 32, 64), plan
+"""
+
+
+def test_a_planned_module_is_captured_at_several_widths(phaze: Phaze) -> None:
+    """A module with a plan is evaluated at every width that it was captured at."""
+    Path("planned_model.py").write_text(PLANNED_MODEL)
+    widths = ("--tensor-parallel", "1", "--tensor-parallel", "4")
+    ran = phaze("workload", "capture", "planned_model:make", *widths, "--output", "planned.json")
+    assert ran.code == 0, ran.err
+    assert "2 variants" in ran.err
+    shown = phaze("workload", "show", "planned.json", "--tensor-parallel", "4", "--json").json
+    held = sum(layer["count"] * layer["parameters"] for layer in shown["layers"])
+    assert held == 3 * ((64 * 256 + 256 + 256 * 64) // 4 + 64)
+    assert shown["parameters"] == 3 * (64 * 256 + 256 + 256 * 64 + 64)
+    for placement in ("1x4x1", "1x1x4", "solve"):
+        evaluated = phaze(
+            "evaluate", "--model", "planned.json", "--accelerator", "tpuv4-lanes", "--cluster",
+            "flat-4GiB", "--devices", "4", "--global-batch", "16", "--microbatch", "1",
+            "--placement", placement, "--json",
+        )  # fmt: skip
+        assert evaluated.json["feasible"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (("no_such_module:make",), "cannot be imported"),
         (("os:no_such_function",), "no function 'no_such_function'"),
-        (("my_model:make", "--tensor-parallel", "2"), "width 1 only"),
+        (("my_model:make", "--tensor-parallel", "2"), "return a plan beside the inputs"),
+        (("my_model:make", "--sequence-parallel"), "leave out --sequence-parallel"),
     ],
 )
 def test_a_broken_factory_gives_one_sentence(

@@ -32,6 +32,19 @@ from phaze_opt.workload.graph import (
 )
 
 
+class UnknownProductError(InputError):
+    """An operator multiplies matrices of sizes that capture does not know.
+
+    Parameters
+    ----------
+    operator
+        Its qualified name.
+    """
+
+    def __init__(self, operator: str) -> None:
+        super().__init__(f"The operator {operator} has products that capture cannot size.")
+
+
 @dataclass(frozen=True)
 class Work:
     """The work of a node, or of one piece of it that is scheduled by itself.
@@ -94,15 +107,16 @@ def work_of(node: fx.Node) -> tuple[Work, ...]:
 
     Raises
     ------
-    InputError
+    UnknownProductError
         If the node multiplies matrices and has no handler that knows their sizes.
     """
-    namespace, _, name = name_of(node).partition("::")
-    special = _SPECIAL.get(f"{namespace}::{name}")
+    qualified = name_of(node)
+    special = _SPECIAL.get(qualified)
     if special is not None:
         return special(node)
-    if any(word in name for word in UNKNOWN_PRODUCTS):
-        raise InputError(f"The operator {namespace}::{name} has products that capture cannot size.")
+    if is_unknown_product(qualified):
+        raise UnknownProductError(qualified)
+    name = qualified.partition("::")[2]
     tensors = [tensor for tensor in results_of(node) if isinstance(tensor, Tensor)]
     operands = tuple(n for n in node.all_input_nodes if n is not _shape_only_operand(node, name))
     kind = ELEMENTWISE.get(name, "elementwise")
@@ -111,6 +125,12 @@ def work_of(node: fx.Node) -> tuple[Work, ...]:
         tensors += [value_of(operand) for operand in node.all_input_nodes]
     largest = max(tensors, key=lambda tensor: tensor.numel())
     return (Work(vector=(_rows(kind, largest),), operands=operands),)
+
+
+def is_unknown_product(qualified: str) -> bool:
+    """Say whether an operator multiplies matrices and has no handler, by its qualified name."""
+    name = qualified.partition("::")[2]
+    return qualified not in _SPECIAL and any(word in name for word in UNKNOWN_PRODUCTS)
 
 
 def _shape_only_operand(node: fx.Node, name: str) -> object:
@@ -276,6 +296,7 @@ _SPECIAL: dict[str, Callable[[fx.Node], tuple[Work, ...]]] = {
     "phaze::all_reduce": _collective("all_reduce", "operand"),
     "phaze::reduce_scatter": _collective("reduce_scatter", "operand"),
     "phaze::all_gather": _collective("all_gather", "result"),
+    "phaze::all_gather_columns": _collective("all_gather", "result"),
     "phaze::cross_entropy_backward": _of_operand("cross_entropy_backward", 1),
     **{f"aten::{name}": _reduce for name in _REDUCTIONS},
 }
