@@ -15,7 +15,7 @@ Modules
                    `graph.Workload`
 ``fusion``         operators merged as frameworks and compilers do
 ``workload_file``  a workload as a JSON file, written, read and checked
-``cache``          captured variants on disk
+``cache``          captured variants on disk and in the package
 ``summary``        totals of a workload, layer by layer
 ``draw``           operator graphs as HTML and Graphviz
 ``capture``        from torch to graphs (its index has the formulas of stash and memory)

@@ -13,6 +13,7 @@ Modules
 ``kernels``              fused kernels that ATen lacks: attention, rotary positions, norm, loss
 ``user_module``          the user's own module: `user_module.capture`
 ``module_trace``         one microbatch of a whole module, traced and cut
+``repeated_layers``      a deep module's equal layers, traced once
 ``parallel_plan``        a user's module split over a tensor-parallel group by a plan
 ``failures``             why a module cannot be captured, at which line of the user
 ``layer_cuts``           layers of a module found, marked in a trace, and cut out of it

@@ -297,6 +297,8 @@ _SPECIAL: dict[str, Callable[[fx.Node], tuple[Work, ...]]] = {
     "phaze::reduce_scatter": _collective("reduce_scatter", "operand"),
     "phaze::all_gather": _collective("all_gather", "result"),
     "phaze::all_gather_columns": _collective("all_gather", "result"),
+    "phaze::closed_layer": lambda node: (Work(),),
+    "phaze::closed_layer_backward": lambda node: (Work(),),
     "phaze::cross_entropy_backward": _of_operand("cross_entropy_backward", 1),
     **{f"aten::{name}": _reduce for name in _REDUCTIONS},
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,6 +22,7 @@ from phaze_opt.workload.capture.failures import unknown_products_located
 from phaze_opt.workload.capture.layer import Part, TracedModel
 from phaze_opt.workload.capture.layer_cuts import Segments, cut_into_layers, find_layers
 from phaze_opt.workload.capture.parallel_plan import SplitModule
+from phaze_opt.workload.capture.repeated_layers import FEWEST_CALLS, Repeats, find_kinds
 from phaze_opt.workload.capture.tensor_parallel import DTYPE
 from phaze_opt.workload.graph import Layer, WorkloadVariant
 
@@ -45,7 +46,7 @@ class ModuleCapture:
 def capture_module(
     module: nn.Module, inputs: Any, samples: int, split: SplitModule | None = None
 ) -> ModuleCapture:
-    """Trace a whole module once and capture its layers at one microbatch.
+    """Trace a whole module and capture its layers at one microbatch.
 
     Parameters
     ----------
@@ -56,39 +57,147 @@ def capture_module(
     split
         What made the module one device's share; ``None`` where it is whole.
     """
-    segments = Segments()
-    has_loss = False
-    held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    values, structure = pytree.tree_flatten(inputs)
-    places = [place for place, value in enumerate(values) if isinstance(value, Tensor)]
+    tracer = _ModuleTracer(module, inputs, split)
+    cut = _cut_deep(tracer) or tracer.cut()
+    width = split.group.width if split else 1
+    return ModuleCapture(_variant(cut, samples, width), tracer.has_loss)
 
-    def run(tensors: dict[str, Tensor], arguments: tuple[Tensor, ...]) -> Any:
-        nonlocal has_loss
-        filled = list(values)
-        for place, argument in zip(places, arguments, strict=True):
+
+@dataclass(frozen=True)
+class _Cut:
+    """A traced module, cut into layers.
+
+    Attributes
+    ----------
+    names
+        Of the parts, in order of execution.
+    layers
+        Of the parts, without a name.
+    edges
+        Activations between parts.
+    segments
+        Numbers of the segments that the parts were cut from.
+    """
+
+    names: tuple[str, ...]
+    layers: tuple[Layer, ...]
+    edges: tuple[tuple[int, int, int], ...]
+    segments: tuple[int, ...]
+
+
+class _ModuleTracer:
+    """Traces a module, with all calls of layers open or some of them closed."""
+
+    def __init__(self, module: nn.Module, inputs: Any, split: SplitModule | None) -> None:
+        self.has_loss = False
+        self.layers = find_layers(module)
+        self._module, self._split = module, split
+        self._segments = Segments()
+        self._values, self._structure = pytree.tree_flatten(inputs)
+        self._places = [i for i, one in enumerate(self._values) if isinstance(one, Tensor)]
+        parameters = dict(module.named_parameters())
+        names = {id(parameter): name for name, parameter in parameters.items()}
+        self._sizes = {name: parameter.numel() for name, parameter in parameters.items()}
+        self._held = {
+            name: frozenset(names[id(parameter)] for parameter in layer.parameters())
+            for name, layer in self.layers.items()
+        }
+        aliases = Counter(id(one) for _, one in module.named_parameters(remove_duplicate=False))
+        self._shared = {name for name, one in parameters.items() if aliases[id(one)] > 1}
+        held = {**parameters, **dict(module.named_buffers())}
+        self._mode = FakeTensorMode()
+        self._tensors = {name: _fake(self._mode, tensor) for name, tensor in held.items()}
+        self._arguments = [_fake(self._mode, self._values[place]) for place in self._places]
+
+    def cut(self, repeats: Repeats | None = None) -> _Cut:
+        """Trace once and cut the trace into layers.
+
+        Parameters
+        ----------
+        repeats
+            What closes calls of layers; ``None`` where all are traced.
+        """
+
+        def run(tensors: dict[str, Tensor], arguments: tuple[Tensor, ...]) -> Any:
+            return self._run(tensors, arguments, repeats)
+
+        def run_once() -> None:
+            with self._mode:
+                run(self._tensors, tuple(self._arguments))
+
+        tensors = self._tensors
+        if repeats:
+            run_once()  # finds the calls that will be closed
+            tensors = self._read_by(repeats.traced)
+        model = TracedModel(trace_function(run, tensors, self._arguments))
+        parts = cut_into_layers(model, self._segments.names)
+        with unknown_products_located(run_once):
+            layers = _layers(model, parts, self._sizes, self._closed_segments(repeats))
+        return _Cut(
+            names=tuple(parts),
+            layers=layers,
+            edges=_edges(model, list(parts.values())),
+            segments=tuple(part.segment for part in parts.values()),
+        )
+
+    def _read_by(self, traced: Collection[str]) -> dict[str, Tensor]:
+        """Return the tensors of some layers, and those that are of no layer or of several."""
+        inside: set[str] = set()
+        for name, layer in self.layers.items():
+            if name not in traced:
+                inside |= self._held[name] | {f"{name}.{key}" for key, _ in layer.named_buffers()}
+        inside -= self._shared.union(*(self._held[name] for name in traced))
+        return {name: one for name, one in self._tensors.items() if name not in inside}
+
+    def _closed_segments(self, repeats: Repeats | None) -> dict[int, frozenset[str]]:
+        """Return the parameters of closed calls by the number of their segment."""
+        calls = repeats.closed if repeats else {}
+        return {2 * place + 1: self._held[layer] for place, layer in calls.items()}
+
+    def _run(
+        self, tensors: dict[str, Tensor], arguments: tuple[Tensor, ...], repeats: Repeats | None
+    ) -> Any:
+        """Run the module's forward."""
+        filled = list(self._values)
+        for place, argument in zip(self._places, arguments, strict=True):
             filled[place] = argument
-        given = pytree.tree_unflatten(filled, structure)
-        positional, keywords = _arguments(given)
+        positional, keywords = _arguments(pytree.tree_unflatten(filled, self._structure))
         with (
-            segments.marking(find_layers(module)),
+            self._segments.marking(self.layers),
+            repeats.closing(self.layers) if repeats else nullcontext(),
             _whole_kernels(),
-            split.running() if split else nullcontext(),
+            self._split.running() if self._split else nullcontext(),
         ):
-            result = torch.func.functional_call(module, tensors, positional, keywords)
+            result = torch.func.functional_call(self._module, tensors, positional, keywords)
         trained = _trained_results(result)
-        has_loss = len(trained) == 1 and trained[0].numel() == 1
+        self.has_loss = len(trained) == 1 and trained[0].numel() == 1
         return trained
 
-    mode = FakeTensorMode()
-    tensors = {name: _fake(mode, tensor) for name, tensor in held.items()}
-    arguments = [_fake(mode, values[place]) for place in places]
-    model = TracedModel(trace_function(run, tensors, arguments))
-    sizes = {name: p.numel() for name, p in module.named_parameters()}
-    parts = cut_into_layers(model, segments.names)
-    with unknown_products_located(lambda: run(tensors, tuple(arguments))):
-        layers = _variant(model, parts, sizes, samples)
-    width = split.group.width if split else 1
-    return ModuleCapture(replace(layers, tensor_parallel=width), has_loss)
+
+def _cut_deep(tracer: _ModuleTracer) -> _Cut | None:
+    """Return a deep module cut into layers, most of them never traced; None where all must be."""
+    if len(tracer.layers) < FEWEST_CALLS:
+        return None
+    repeats = Repeats()
+    try:
+        closed = tracer.cut(repeats)
+        kinds = find_kinds(closed.layers, closed.edges)
+        if not repeats.closed or 2 * len(kinds.opened) > len(closed.layers):
+            return None
+        calls = {closed.segments[part] // 2 for part in kinds.opened if closed.segments[part] % 2}
+        opened = tracer.cut(Repeats(calls))
+    except Exception:
+        return None  # the whole trace says what is wrong
+    if (opened.names, opened.edges) != (closed.names, closed.edges):
+        return None
+    examples = tuple(opened.layers[example] for example in kinds.example)
+    for before, after in zip(closed.layers, examples, strict=True):
+        if (before.parameters, before.tied_parameters) != (
+            after.parameters,
+            after.tied_parameters,
+        ):
+            return None
+    return replace(opened, layers=examples)
 
 
 def _arguments(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -184,36 +293,56 @@ def _fused_norm(
     return normed
 
 
-def _variant(
-    model: TracedModel, parts: Mapping[str, Part], sizes: Mapping[str, int], samples: int
-) -> WorkloadVariant:
-    """Return the distinct layers of the parts, and the place of each part in the model."""
-    layers: list[Layer] = []
-    nodes: list[tuple[str, int]] = []
-    index_of: dict[Layer, int] = {}
-    holdings = {
-        name: _parameters(model, part.forward) & sizes.keys() for name, part in parts.items()
-    }
-    holders = Counter(one for held in holdings.values() for one in held)
-    for name, part in parts.items():
-        held = holdings[name]
-        layer = model.layer(
+def _layers(
+    model: TracedModel,
+    parts: Mapping[str, Part],
+    sizes: Mapping[str, int],
+    closed: Mapping[int, frozenset[str]],
+) -> tuple[Layer, ...]:
+    """Return the layer of every part, without a name.
+
+    Parameters
+    ----------
+    model, parts
+        The traced module and what it was cut into.
+    sizes
+        Elements of every parameter.
+    closed
+        Parameters of the closed calls, which their operators do not read, by segment.
+    """
+    holdings = [
+        (_parameters(model, part.forward) & sizes.keys()) | closed.get(part.segment, frozenset())
+        for part in parts.values()
+    ]
+    holders = Counter(one for held in holdings for one in held)
+    return tuple(
+        model.layer(
             "",
             part,
             parameters=sum(sizes[one] for one in held),
             tied_parameters=sum(sizes[one] for one in held if holders[one] > 1),
         )
+        for part, held in zip(parts.values(), holdings, strict=True)
+    )
+
+
+def _variant(cut: _Cut, samples: int, width: int) -> WorkloadVariant:
+    """Return the distinct layers of the parts, and the place of each part in the model."""
+    layers: list[Layer] = []
+    nodes: list[tuple[str, int]] = []
+    index_of: dict[Layer, int] = {}
+    for name, layer in zip(cut.names, cut.layers, strict=True):
         if layer not in index_of:
             index_of[layer] = len(layers)
             layers.append(replace(layer, name=name))
         nodes.append((name, index_of[layer]))
     return WorkloadVariant(
-        tensor_parallel=1,
+        tensor_parallel=width,
         microbatch=samples,
         sequence_parallel=False,
         layers=tuple(layers),
         nodes=tuple(nodes),
-        edges=_edges(model, list(parts.values())),
+        edges=cut.edges,
     )
 
 

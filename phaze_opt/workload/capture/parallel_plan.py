@@ -84,6 +84,7 @@ class SplitModule:
         self._shares: dict[int, _Share] = {}
         for name, (layer, style) in _planned_layers(module, plan).items():
             self._split(name, layer, style)
+            layer.split_style = style  # type: ignore[assignment]
         self._refuse_half_split(module)
 
     @contextmanager
