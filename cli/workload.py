@@ -78,6 +78,15 @@ def show(
 ) -> None:
     """Show a captured model layer by layer, per device and microbatch.
 
+    With --json: model, sequence (tokens per sample), parameters (of the whole model, tied weights
+    once), tensor_parallel, microbatch, sequence_parallel, and layers, one entry for each distinct
+    layer of one device. A layer has name; count (occurrences in the model); parameters (on the
+    device) and tied_parameters (those that another layer holds too); forward_flops and
+    backward_flops (of matrix products, without recompute); stash_bytes and transient_bytes (each
+    with none, selective and full, by recompute); output_bytes; forward_operators and
+    backward_operators (counts by kind); and collective_bytes (whole tensors of both passes by kind
+    of collective). These keys stay.
+
     Example: phaze-opt workload show bert-large --tensor-parallel 2 --graph block.html
     """
     from phaze_opt.codec import to_builtins

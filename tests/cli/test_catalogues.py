@@ -56,6 +56,29 @@ def test_workloads_are_listed(phaze: Phaze) -> None:
     assert "gpt2-xl" in phaze("workload", "ls").out
 
 
+def test_a_shown_workload_has_the_documented_keys(phaze: Phaze) -> None:
+    """The help names every key, and the totals are those of the whole model."""
+    shown = phaze("workload", "show", "bert-large", "--tensor-parallel", "2", "--json").json
+    sizes = {"none", "selective", "full"}
+    assert shown.keys() == {
+        *("model", "sequence", "parameters", "tensor_parallel", "microbatch"),
+        *("sequence_parallel", "layers"),
+    }
+    for layer in shown["layers"]:
+        assert layer.keys() == {
+            *("name", "count", "parameters", "tied_parameters", "forward_flops"),
+            *("backward_flops", "stash_bytes", "transient_bytes", "output_bytes"),
+            *("forward_operators", "backward_operators", "collective_bytes"),
+        }
+        assert layer["stash_bytes"].keys() == layer["transient_bytes"].keys() == sizes
+    text = " ".join(phaze("workload", "show", "--help").out.split())
+    assert all(key in text for key in {*shown, *shown["layers"][0], *sizes})
+    whole = phaze("workload", "show", "bert-large", "--json").json
+    held = [layer["count"] * layer["parameters"] for layer in whole["layers"]]
+    tied = max(layer["tied_parameters"] for layer in whole["layers"])
+    assert whole["parameters"] == shown["parameters"] == sum(held) - tied
+
+
 def test_a_workload_is_captured_into_a_file(phaze: Phaze) -> None:
     """A captured file stands for the model everywhere."""
     assert phaze("workload", "capture", TINY, "--output", "tiny.json").code == 0
