@@ -9,8 +9,8 @@ Modules
 ``zoo``            a model by name: `zoo.load_workload`, `zoo.model_names`, `zoo.widths`
 ``config``         the shape of a transformer
 ``model_string``   the shape from ``gpt:...`` and ``llama:...``
-``huggingface``    the shape from a Hugging Face ``config.json``, by the table of every
-                   ``model_type`` in ``huggingface_families``
+``huggingface``    the shape from a Hugging Face ``config.json``; ``huggingface_families`` has a row
+                   for every ``model_type``, ``huggingface_fields`` what hangs on several keys
 ``graph``          the data: `graph.Operator`, `graph.OperatorGraph`, `graph.Layer`,
                    `graph.Workload`
 ``fusion``         operators merged as frameworks and compilers do

@@ -10,20 +10,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from phaze_opt.codec import from_builtins, from_json, read_file
 from phaze_opt.errors import InputError, PhazeError, unknown_name
 from phaze_opt.workload.config import TransformerConfig
-from phaze_opt.workload.huggingface_families import (
-    CAPTURE_IT,
-    FAMILIES,
-    Family,
-    Plain,
-    as_json,
-    refusal,
-)
+from phaze_opt.workload.huggingface_families import FAMILIES, Family
+from phaze_opt.workload.huggingface_fields import CAPTURE_IT, Plain, as_json, refusal
 
 _ONLY: Plain = {
     "add_cross_attention": False,
@@ -41,13 +38,21 @@ _WITH_TEXT = {"gemma3": "gemma3_text"}
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class _Kind:
+    """The keys that tell a configuration from a captured workload; all others are skipped."""
+
+    model_type: object = None
+    schema_version: object = None
+
+
 def is_huggingface_config(path: Path) -> bool:
     """Say whether a file is a configuration, by its content; a broken or missing one is not."""
     try:
-        content = from_json(read_file(path, "model file"), dict[str, Any], f"model file {path}")
-    except PhazeError:
+        kind = msgspec.json.decode(read_file(path, "model file"), type=_Kind)
+    except (PhazeError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
-    return "model_type" in content and "schema_version" not in content
+    return kind.model_type is not None and kind.schema_version is None
 
 
 def read_huggingface_config(path: Path) -> TransformerConfig:

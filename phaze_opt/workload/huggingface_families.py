@@ -1,25 +1,18 @@
 """How the configurations of each Hugging Face ``model_type`` are read: a row of a table for each.
 
 A configuration leaves out the keys that have the default values of its class, so the defaults of
-the classes (transformers 4.57) stand here. Fields of `TransformerConfig` that no single key states
-(a window for every layer, biases that hang on two keys) are computed by the functions below.
+the classes (transformers 4.57) stand here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from phaze_opt.codec import to_json
-from phaze_opt.errors import InputError
+from phaze_opt.workload import huggingface_fields as fields
 from phaze_opt.workload.config import LLAMA
-
-Plain = Mapping[str, Any]
-"""A configuration as it stands in its file."""
-
-CAPTURE_IT = "capture it: `phaze-opt workload capture MODULE:FACTORY --output FILE.json`"
-"""The way that is left to a model whose configuration cannot be read."""
+from phaze_opt.workload.huggingface_fields import Plain
 
 _GELU = dict.fromkeys(("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu")
 _GELU_OR_RELU = {**_GELU, "relu": "relu"}
@@ -60,229 +53,6 @@ class Family:
     fixed: Plain = field(default_factory=dict)
     synonyms: Mapping[str, str] = field(default_factory=dict)
     computed: Callable[[Plain], dict[str, Any]] = lambda plain: {}
-
-
-def refusal(key: str, value: object, allowed: str) -> InputError:
-    """Build the error for a key whose value cannot be read, with the way that remains."""
-    return InputError(
-        f"{key} is {as_json(value)} in the Hugging Face configuration, but only {allowed} can be "
-        f"read; {CAPTURE_IT}."
-    )
-
-
-def as_json(value: object) -> str:
-    """Return a value as the configuration has it."""
-    return to_json(value).decode()
-
-
-def flag(plain: Plain, key: str, default: bool) -> bool:
-    """Return a key that is true or false; null stands for its default.
-
-    Raises
-    ------
-    InputError
-        If it is neither.
-    """
-    value = plain.get(key)
-    if value is None:
-        return default
-    if not isinstance(value, bool):
-        raise refusal(key, value, "true or false")
-    return value
-
-
-def whole_number(plain: Plain, key: str, default: int) -> int:
-    """Return a key that other fields are computed from; null stands for its default.
-
-    Raises
-    ------
-    InputError
-        If it is not a whole number, or is negative.
-    """
-    value = plain.get(key)
-    if value is None:
-        return default
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise refusal(key, value, "a whole number that is not negative")
-    return value
-
-
-def _layer_windows(plain: Plain, layers: int, window: int, slides: Sequence[bool]) -> Any:
-    """Return the window of every block; ``layer_types`` goes before what the class would choose."""
-    types = plain.get("layer_types")
-    if types is not None:
-        known = ("full_attention", "sliding_attention")
-        if not isinstance(types, list) or len(types) != layers or not set(types) <= set(known):
-            raise refusal("layer_types", types, f"{' or '.join(known)} for each of {layers} layers")
-        slides = [one == "sliding_attention" for one in types]
-    if not window or not any(slides):
-        return ()
-    return tuple(window if one else 0 for one in slides)
-
-
-def _window(plain: Plain, default: int) -> int:
-    """Return the width of a window; null means none, in place of the default."""
-    return whole_number(plain, "sliding_window", 0 if "sliding_window" in plain else default)
-
-
-def _every_layer_slides(default: int) -> Callable[[Plain], dict[str, Any]]:
-    """Return what computes one window for all layers, where null means none."""
-
-    def compute(plain: Plain) -> dict[str, Any]:
-        layers = whole_number(plain, "num_hidden_layers", 32)
-        return {"windows": _layer_windows({}, layers, _window(plain, default), [True] * layers)}
-
-    return compute
-
-
-def _phi3(plain: Plain) -> dict[str, Any]:
-    """Compute windows, the rotated part of a head and the place of dropout."""
-    hidden = whole_number(plain, "hidden_size", 3072)
-    heads = whole_number(plain, "num_attention_heads", 32)
-    return {
-        **_every_layer_slides(0)(plain),
-        **_embedding_dropout(plain, ("embd_pdrop", 0.0), ("resid_pdrop", 0.0)),
-        "rotary_elements": _rotary_elements(plain, hidden, heads, 1.0),
-    }
-
-
-def _qwen2(plain: Plain) -> dict[str, Any]:
-    """Compute the windows of the later layers."""
-    layers = whole_number(plain, "num_hidden_layers", 32)
-    first = whole_number(plain, "max_window_layers", 28)
-    window = _window(plain, 4096) if flag(plain, "use_sliding_window", False) else 0
-    return {"windows": _layer_windows(plain, layers, window, [i >= first for i in range(layers)])}
-
-
-def _qwen3(plain: Plain) -> dict[str, Any]:
-    """Compute the windows of the later layers, and the biases."""
-    return _qwen2(plain) | _attention_bias(plain)
-
-
-def _gemma(pattern: int) -> Callable[[Plain], dict[str, Any]]:
-    """Return what computes the windows of Gemma 2 and 3: every ``pattern``-th layer has none."""
-
-    def compute(plain: Plain) -> dict[str, Any]:
-        layers = whole_number(plain, "num_hidden_layers", 26)
-        window = _window(plain, 4096)
-        every = whole_number(plain, "sliding_window_pattern", pattern) or 1
-        slides = [(i + 1) % every != 0 for i in range(layers)]
-        return {
-            "windows": _layer_windows(plain, layers, window, slides),
-            **_attention_bias(plain),
-        }
-
-    return compute
-
-
-def _attention_bias(plain: Plain) -> dict[str, Any]:
-    """Compute the biases of the attention, where the other layers have none."""
-    bias = flag(plain, "attention_bias", False) or None
-    return {"query_key_value_bias": bias, "projection_bias": bias}
-
-
-def _llama(plain: Plain) -> dict[str, Any]:
-    """Compute the biases, which attention and feed-forward network have apart."""
-    attention = flag(plain, "attention_bias", False)
-    feed_forward = flag(plain, "mlp_bias", False)
-    if attention == feed_forward:
-        return {"bias": attention}
-    biases = {"query_key_value_bias": attention, "projection_bias": attention}
-    return {"bias": feed_forward, **biases}
-
-
-def _embedding_dropout(
-    plain: Plain, embedding: tuple[str, float], stream: tuple[str, float]
-) -> dict[str, Any]:
-    """Compute whether dropout follows the embedding; it may not be the only place."""
-    key, default = embedding
-    probability = plain.get(key, default)
-    if probability and not plain.get(*stream):
-        raise refusal(key, probability, f"0.0 where {stream[0]} is 0.0")
-    return {"embedding_dropout": bool(probability) or not plain.get(*stream)}
-
-
-def _gpt2(plain: Plain) -> dict[str, Any]:
-    """Compute the place of dropout."""
-    return _embedding_dropout(plain, ("embd_pdrop", 0.1), ("resid_pdrop", 0.1))
-
-
-def _opt(plain: Plain) -> dict[str, Any]:
-    """Compute the place of norms, and the position table, whose rows are offset by two."""
-    pre = flag(plain, "do_layer_norm_before", True)
-    return {
-        "norm_position": "pre" if pre else "post",
-        "final_norm": pre and not flag(plain, "_remove_final_layer_norm", False),
-        "position_rows": whole_number(plain, "max_position_embeddings", 2048) + 2,
-    }
-
-
-def _roberta(plain: Plain) -> dict[str, Any]:
-    """Compute the tokens: the first rows of the position table stand for padding."""
-    rows = whole_number(plain, "max_position_embeddings", 512)
-    return {
-        "sequence": rows - whole_number(plain, "pad_token_id", 1) - 1,
-        "position_rows": rows,
-    }
-
-
-def _rotary_elements(plain: Plain, hidden: int, heads: int, default: float) -> int:
-    """Return how many elements of a head are rotated; 0 for all."""
-    rope = plain.get("rope_parameters")
-    inside = rope if isinstance(rope, Mapping) else {}
-    key = "rotary_pct" if "rotary_pct" in plain else "partial_rotary_factor"
-    share = plain.get(key, inside.get("partial_rotary_factor", default))
-    if not isinstance(share, int | float) or not 0 < share <= 1:
-        raise refusal(key, share, "a number above 0 and up to 1")
-    size = hidden // max(1, heads)
-    return int(size * share) if share < 1 else 0
-
-
-def _gpt_neox(plain: Plain) -> dict[str, Any]:
-    """Compute the rotated part of a head, the biases and the order of the sub-layers."""
-    hidden = whole_number(plain, "hidden_size", 6144)
-    heads = whole_number(plain, "num_attention_heads", 64)
-    bias = None if flag(plain, "attention_bias", True) else False
-    return {
-        "rotary_elements": _rotary_elements(plain, hidden, heads, 0.25),
-        "query_key_value_bias": bias,
-        "projection_bias": bias,
-        "residual": "parallel" if flag(plain, "use_parallel_residual", True) else "sequential",
-    }
-
-
-def _falcon(plain: Plain) -> dict[str, Any]:
-    """Compute the key heads and the order of the sub-layers, which newer Falcons state apart."""
-    newer = flag(plain, "new_decoder_architecture", False)
-    kv_heads = whole_number(plain, "num_kv_heads", 0) if newer else 0
-    if not newer and flag(plain, "multi_query", True):
-        kv_heads = 1
-    residual = "sequential"
-    if newer:
-        norms = whole_number(plain, "num_ln_in_parallel_attn", 2)
-        residual = "parallel" if norms == 2 else "parallel_shared_norm"
-    elif flag(plain, "parallel_attn", True):
-        residual = "parallel_shared_norm"
-    return {"kv_heads": kv_heads, "residual": residual}
-
-
-def _vit(plain: Plain) -> dict[str, Any]:
-    """Compute the tokens of an image, and the classes from their labels."""
-    edge, patch = whole_number(plain, "image_size", 224), whole_number(plain, "patch_size", 16)
-    labels = plain.get("id2label")
-    count = len(labels) if isinstance(labels, Mapping) and labels else 2
-    bias = None if flag(plain, "qkv_bias", True) else False
-    return {
-        "sequence": (edge // max(1, patch)) ** 2 + 1,
-        "vocabulary": whole_number(plain, "num_labels", count),
-        "query_key_value_bias": bias,
-    }
-
-
-def _t5(plain: Plain) -> dict[str, Any]:
-    """Compute the blocks of the decoder, which are as many as the encoder's where not stated."""
-    encoder = whole_number(plain, "num_layers", 6)
-    return {"layers": whole_number(plain, "num_decoder_layers", encoder)}
 
 
 _NO_WINDOW: Plain = {"sliding_window": None}
@@ -377,7 +147,7 @@ FAMILIES: Mapping[str, Family] = {
             "reorder_and_upcast_attn": False,
         },
         synonyms=_GPT2_NAMES,
-        computed=_gpt2,
+        computed=fields.gpt2,
     ),
     "llama": Family(
         keys=_LLAMA_KEYS,
@@ -386,7 +156,7 @@ FAMILIES: Mapping[str, Family] = {
         architectures=("LlamaForCausalLM", "LlamaModel"),
         only={**_NO_WINDOW, "partial_rotary_factor": 1.0},
         fixed=LLAMA,
-        computed=_llama,
+        computed=fields.llama,
     ),
     "mistral": Family(
         keys=_LLAMA_KEYS
@@ -400,7 +170,7 @@ FAMILIES: Mapping[str, Family] = {
         architectures=("MistralForCausalLM", "MistralModel"),
         only={"layer_types": None},
         fixed=LLAMA,
-        computed=_every_layer_slides(4096),
+        computed=fields.every_layer_slides(4096),
     ),
     "qwen2": Family(
         keys=_QWEN_KEYS,
@@ -408,7 +178,7 @@ FAMILIES: Mapping[str, Family] = {
         activations=_GATED,
         architectures=("Qwen2ForCausalLM", "Qwen2Model"),
         fixed={**LLAMA, "query_key_value_bias": True},
-        computed=_qwen2,
+        computed=fields.qwen2,
     ),
     "qwen3": Family(
         keys=_QWEN_KEYS | {"head_elements": ("head_dim", 128)},
@@ -416,7 +186,7 @@ FAMILIES: Mapping[str, Family] = {
         activations=_GATED,
         architectures=("Qwen3ForCausalLM", "Qwen3Model"),
         fixed={**LLAMA, "query_key_norm": True},
-        computed=_qwen3,
+        computed=fields.qwen3,
     ),
     "phi3": Family(
         keys=_LLAMA_KEYS
@@ -432,7 +202,7 @@ FAMILIES: Mapping[str, Family] = {
         architectures=("Phi3ForCausalLM", "Phi3Model"),
         only={"layer_types": None},
         fixed=LLAMA,
-        computed=_phi3,
+        computed=fields.phi3,
     ),
     "gemma": Family(
         keys=_GEMMA_KEYS,
@@ -442,7 +212,7 @@ FAMILIES: Mapping[str, Family] = {
         only={**_NO_WINDOW, **_ONE_WAY},
         fixed={**LLAMA, "embedding_scale": True},
         synonyms=_GEMMA_NAMES,
-        computed=_attention_bias,
+        computed=fields.attention_bias,
     ),
     "gemma2": Family(
         keys=_GEMMA2_KEYS,
@@ -452,7 +222,7 @@ FAMILIES: Mapping[str, Family] = {
         only=_ONE_WAY,
         fixed={**LLAMA, "embedding_scale": True, "norm_position": "both"},
         synonyms=_GEMMA_NAMES,
-        computed=_gemma(2),
+        computed=fields.gemma(2),
     ),
     "gemma3_text": Family(
         keys=_GEMMA2_KEYS
@@ -473,7 +243,7 @@ FAMILIES: Mapping[str, Family] = {
             "query_key_norm": True,
         },
         synonyms={**_GEMMA_NAMES, "_sliding_window_pattern": "sliding_window_pattern"},
-        computed=_gemma(6),
+        computed=fields.gemma(6),
     ),
     "opt": Family(
         keys={
@@ -496,7 +266,7 @@ FAMILIES: Mapping[str, Family] = {
         only={**_NO_WINDOW, "layerdrop": 0.0, "layer_norm_elementwise_affine": True},
         fixed={"embedding_dropout": False},
         synonyms={"d_model": "hidden_size"},
-        computed=_opt,
+        computed=fields.opt,
     ),
     "gpt_neox": Family(
         keys={
@@ -515,7 +285,7 @@ FAMILIES: Mapping[str, Family] = {
         architectures=("GPTNeoXForCausalLM", "GPTNeoXModel"),
         only=_NO_WINDOW,
         fixed={"positions": "rotary", "attention": "flash"},
-        computed=_gpt_neox,
+        computed=fields.gpt_neox,
     ),
     "falcon": Family(
         keys={
@@ -540,7 +310,7 @@ FAMILIES: Mapping[str, Family] = {
             "n_embed": "hidden_size",
             "n_head_kv": "num_kv_heads",
         },
-        computed=_falcon,
+        computed=fields.falcon,
     ),
     "bert": Family(
         keys=_BERT_TEXT_KEYS | {"vocabulary": ("vocab_size", 30522)},
@@ -557,7 +327,7 @@ FAMILIES: Mapping[str, Family] = {
         architectures=("RobertaForMaskedLM", "RobertaForCausalLM", "RobertaModel"),
         only={**_NO_WINDOW, "position_embedding_type": "absolute"},
         fixed=_BERT_FIXED,
-        computed=_roberta,
+        computed=fields.roberta,
     ),
     "vit": Family(
         keys=_BERT_KEYS
@@ -573,7 +343,7 @@ FAMILIES: Mapping[str, Family] = {
         architectures=("ViTForImageClassification",),
         only=_NO_WINDOW,
         fixed={"causal": False, "tied": False, "head": "classifier"},
-        computed=_vit,
+        computed=fields.vit,
     ),
     "t5": Family(
         keys={
@@ -604,7 +374,7 @@ FAMILIES: Mapping[str, Family] = {
             "hidden_size": "d_model",
             "num_attention_heads": "num_heads",
         },
-        computed=_t5,
+        computed=fields.t5,
     ),
 }
 """By ``model_type``; ``gemma3`` holds a ``gemma3_text`` (`phaze_opt.workload.huggingface`).

@@ -127,6 +127,8 @@ def test_broken_configurations_are_refused(
         ("falcon", "hidden_dropout", 0.1),
         ("roberta", "position_embedding_type", "relative_key"),
         ("vit", "architectures", ["ViTForMaskedImageModeling"]),
+        ("vit", "patch_size", 0),
+        ("vit", "image_size", [224, 224]),
         ("t5", "feed_forward_proj", "gated-tanh"),
         ("t5", "architectures", ["T5EncoderModel"]),
         ("gemma3", "text_config", "gemma"),

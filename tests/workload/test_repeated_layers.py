@@ -79,6 +79,13 @@ def alternating() -> Any:
     return Deep(layers, _chain), _inputs()
 
 
+def alike_outside() -> Any:
+    """Make layers of two kinds that have as many parameters, and inputs and results alike."""
+    kinds = (nn.Tanh, nn.GELU)
+    layers = (nn.Sequential(nn.Linear(WIDTH, WIDTH), kinds[i % 2]()) for i in range(2 * DEPTH))
+    return Deep(layers, _chain), _inputs()
+
+
 def one_is_different() -> Any:
     """Make a chain whose code does more beside one layer in the middle."""
 
@@ -151,7 +158,7 @@ def passing() -> Any:
     "make",
     [
         *(residual, language, skips, alternating, one_is_different, numbered, shared),
-        *(normalised, passing),
+        *(normalised, passing, alike_outside),
     ],
 )
 def test_a_deep_module_is_captured_as_if_all_was_traced(

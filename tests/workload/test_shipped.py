@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from phaze_opt.workload.cache import read_variant
-from tests.workload.shipped import PATH, capture_key, file_name, shipped_configs, shipped_keys
+from phaze_opt.workload.cache import file_name, read_variant
+from tests.workload.shipped import PATH, capture_key, shipped_configs, shipped_keys
 
 HINT = "python -m tests.workload.shipped"
 CONFIGS = shipped_configs()

@@ -181,7 +181,10 @@ def _cut_deep(tracer: _ModuleTracer) -> _Cut | None:
     repeats = Repeats()
     try:
         closed = tracer.cut(repeats)
-        kinds = find_kinds(closed.layers, closed.edges)
+        # Layers that look alike closed may work differently.
+        alike = [repeats.alike[n // 2] if n % 2 else None for n in closed.segments]
+        works = list(zip(closed.layers, alike, strict=True))
+        kinds = find_kinds(works, closed.edges)
         if not repeats.closed or 2 * len(kinds.opened) > len(closed.layers):
             return None
         calls = {closed.segments[part] // 2 for part in kinds.opened if closed.segments[part] % 2}

@@ -2,12 +2,11 @@
 
 The trace of a deep model takes time with every layer, though most of its layers are alike. So a
 module is traced twice with most of its calls *closed*: a closed call is one operator, with the
-inputs and results of the layer and nothing inside. The first trace has every call
-closed whose layer, inputs and options have been seen before, and shows which parts of the model
-have the same surroundings. The second has one call of each kind open, with its neighbours, and
-those give the kinds their operators. Where an open call then exchanges other tensors with other
-parts than it did closed (a layer that hands an input through, or does not read one), nothing is
-closed.
+inputs and results of the layer and nothing inside. The first trace has every call closed whose
+layer, inputs and options have been seen before, and shows which parts of the model have the same
+surroundings. The second has one call of each kind open, with its neighbours, and those give the
+kinds their operators. Where an open call then exchanges other tensors with other parts than it did
+closed (a layer that hands an input through, or does not read one), nothing is closed.
 """
 
 from __future__ import annotations
@@ -38,10 +37,6 @@ class _Meta:
     stride: tuple[int, ...]
     dtype: torch.dtype
     differentiable: bool
-
-    def empty(self) -> Tensor:
-        """Return a tensor that looks so."""
-        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype)
 
 
 @dataclass(frozen=True)
@@ -111,6 +106,8 @@ class Repeats:
         all calls of layers.
     traced
         Names of the layers of which a call was traced.
+    alike
+        By the place of a call: a number that calls with the same layer, inputs and options share.
     """
 
     def __init__(self, opened: Collection[int] | None = None) -> None:
@@ -123,14 +120,17 @@ class Repeats:
         """
         self.closed: dict[int, str] = {}
         self.traced: set[str] = set()
+        self.alike: dict[int, int] = {}
         self._opened = opened
         self._seen: dict[Any, _Seen | None] = {}
+        self._numbers: dict[Any, int] = {}
         self._calls = self._depth = 0
 
     @contextmanager
     def closing(self, layers: Mapping[str, nn.Module]) -> Iterator[None]:
         """Close calls while a module runs."""
-        self.closed, self.traced, self._seen, self._calls = {}, set(), {}, 0
+        self.closed, self.traced, self.alike = {}, set(), {}
+        self._seen, self._numbers, self._calls = {}, {}, 0
         _results_of.clear()
         modules = {layer: name for name, layer in layers.items()}
         originals = [layer.forward for layer in modules]
@@ -157,6 +157,7 @@ class Repeats:
             place, self._calls = self._calls, self._calls + 1
             given, structure = pytree.tree_flatten((arguments, keywords))
             key = (signature, structure, _inputs_signature(given))
+            self.alike[place] = self._numbers.setdefault(key, len(self._numbers))
             seen = self._seen.get(key)
             inputs = [one for one in given if isinstance(one, Tensor)]
             closes = self._opened is None or place not in self._opened
