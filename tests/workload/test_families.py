@@ -124,11 +124,9 @@ def test_parameters_are_those_of_the_layers(config: TransformerConfig) -> None:
     assert total == count_parameters(config)
 
 
-@pytest.mark.parametrize("family", ["gemma2", "gpt_neox", "falcon", "vit", "t5"])
+@pytest.mark.parametrize("family", ["gemma2", "falcon", "t5"])
 def test_the_sequence_may_be_split(config: TransformerConfig) -> None:
     """With sequence parallelism the same products run, and the residual stream is a share."""
-    if config.patch_size:
-        config = replace(config, image_size=12, channels=1, sequence=10)  # nine patches and one
     whole, shard = _capture(config, 2), _capture(config, 2, split=True)
     for name, block in _blocks(whole).items():
         other = _blocks(shard)[name]

@@ -86,8 +86,7 @@ def _layers(variant: WorkloadVariant) -> dict[str, Layer]:
     return {name: variant.layers[index] for name, index in variant.nodes}
 
 
-@pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize("width", [2, 8])
+@pytest.mark.parametrize(("fused", "width"), [(True, 8), (False, 2)])
 def test_shards_add_up(fused: bool, width: int) -> None:
     """Shards hold the model once and what is replicated once each, and split every product."""
     workload: Workload = _capture(fused=fused, width=width)

@@ -13,8 +13,7 @@ from phaze_opt.workload.capture.module_trace import capture_module
 from phaze_opt.workload.capture.parallel_plan import SplitModule
 from phaze_opt.workload.capture.repeated_layers import Repeats, find_kinds
 from phaze_opt.workload.capture.user_module import capture
-from tests.workload import test_parallel_plan as planned
-from tests.workload.user_modules import ROWS, WIDTH, Attention, LanguageModel
+from tests.workload.user_modules import ROWS, WIDTH
 
 DEPTH = 12
 
@@ -53,11 +52,6 @@ def residual() -> Any:
     return Deep((nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH)), forward), _inputs()
 
 
-def language() -> Any:
-    """Make a language model with tied ends."""
-    return LanguageModel(DEPTH), torch.zeros(2, ROWS, dtype=torch.int64)
-
-
 def skips() -> Any:
     """Make layers whose results are read far away, as in a U-Net."""
 
@@ -71,12 +65,6 @@ def skips() -> Any:
         return x
 
     return Deep((nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH)), forward), _inputs()
-
-
-def alternating() -> Any:
-    """Make layers of two kinds in turn."""
-    layers = (Attention() if i % 2 else nn.Linear(WIDTH, WIDTH) for i in range(2 * DEPTH))
-    return Deep(layers, _chain), _inputs()
 
 
 def alike_outside() -> Any:
@@ -142,6 +130,18 @@ class Passing(nn.Module):
         return self.inner(x) + bias, bias
 
 
+class FeedForward(nn.Module):
+    """A layer that a plan can split."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Any:
+        """Return the network's result."""
+        return self.down(torch.relu(self.up(x)))
+
+
 def passing() -> Any:
     """Make layers that hand an input on from one to the next."""
 
@@ -157,7 +157,7 @@ def passing() -> Any:
 @pytest.mark.parametrize(
     "make",
     [
-        *(residual, language, skips, alternating, one_is_different, numbered, shared),
+        *(residual, skips, one_is_different, numbered, shared),
         *(normalised, passing, alike_outside),
     ],
 )
@@ -176,9 +176,9 @@ def test_a_split_module_is_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def share() -> Any:
         with torch.device("meta"):
-            module, tokens = planned.Model(), torch.zeros(2, ROWS, dtype=torch.int64)
-            module.blocks.extend(planned.Block(True, False) for _ in range(DEPTH - 2))
-        return capture_module(module, tokens, 2, SplitModule(module, planned.PLAN, 4))
+            module = Deep((FeedForward() for _ in range(DEPTH)), _chain)
+            split = SplitModule(module, {"layers.*.up": "colwise", "layers.*.down": "rowwise"}, 4)
+            return capture_module(module, _inputs(), 2, split)
 
     fast = share()
     monkeypatch.setattr(module_trace, "FEWEST_CALLS", 10**9)

@@ -113,12 +113,12 @@ def capture(
         for samples in sizes:
             whole = _make(name, make, samples)
             parameters = sum(parameter.numel() for parameter in whole.module.parameters())
+            shares = [_share(name, _make(name, make, samples), w) for w in widths if w > 1]
             captured[1, samples] = _capture_whole(name, whole, samples)
-            for width in widths:
-                if width > 1:
-                    share = _capture_share(name, _make(name, make, samples), samples, width)
-                    refuse_wrong_split(captured[1, samples].variant, share.variant)
-                    captured[width, samples] = share
+            for made, split in shares:
+                share = _capture_share(name, made, samples, split)
+                refuse_wrong_split(captured[1, samples].variant, share.variant)
+                captured[split.group.width, samples] = share
     if not captured[1, sizes[0]].has_loss:
         _log.warning(
             "The module of %s returns no scalar, so it has no loss: all its results get a "
@@ -135,15 +135,20 @@ def _capture_whole(name: str, made: _Made, samples: int) -> ModuleCapture:
         return capture_module(made.module, made.inputs, samples)
 
 
-def _capture_share(name: str, made: _Made, samples: int, width: int) -> ModuleCapture:
-    """Capture one device's share of a module."""
+def _share(name: str, made: _Made, width: int) -> tuple[_Made, SplitModule]:
+    """Make a module one device's share."""
     if made.plan is None:
         raise InputError(
             f"How to split the module of {name} over {width} devices is not known: let the factory "
             'return a plan beside the inputs, for example {"blocks.*.up": "colwise", '
             '"blocks.*.down": "rowwise"}, or capture it at the tensor-parallel width 1.'
         )
-    split = SplitModule(made.module, made.plan, width)
+    return made, SplitModule(made.module, made.plan, width)
+
+
+def _capture_share(name: str, made: _Made, samples: int, split: SplitModule) -> ModuleCapture:
+    """Capture one device's share of a module."""
+    width = split.group.width
     problem = f"The module of {name} cannot be traced at tensor-parallel width {width}"
     with one_sentence(problem, _SPLIT_HINT.format(width)):
         return capture_module(made.module, made.inputs, samples, split)
