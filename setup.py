@@ -8,5 +8,5 @@ setup(
         *(f"phaze_opt.{name}" for name in find_packages(include=["cli", "cli.*"])),
     ],
     package_dir={"phaze_opt": "phaze_opt", "phaze_opt.cli": "cli"},
-    package_data={"": ["data/**/*.toml", "data/**/*.csv", "py.typed"]},
+    package_data={"": ["data/**/*.toml", "data/**/*.csv", "data/**/*.zip", "py.typed"]},
 )

@@ -43,7 +43,12 @@ ScheduleChoice = Literal["1f1b", "gpipe", "interleaved"]
 class PointOptions:
     """The options, as given."""
 
-    model: Annotated[str, typer.Option(help="Zoo name, gpt:…, llama:…, hf:PATH, or a .json.")]
+    model: Annotated[
+        str,
+        typer.Option(
+            help="Zoo name, gpt:…, llama:…, hf:PATH, or a configuration or capture (.json)."
+        ),
+    ]
     accelerator: Annotated[str, typer.Option(help="Preset, or TOML or JSON file.")]
     cluster: Annotated[str, typer.Option(help="Network preset, or TOML or JSON file.")]
     devices: Annotated[int, typer.Option(help="How many accelerators.")]

@@ -23,7 +23,8 @@ app = typer.Typer(no_args_is_help=True, help="Look at models.")
 ModelArgument = Annotated[
     str,
     typer.Argument(
-        help="Zoo name, gpt:…, llama:…, hf:PATH, or a captured .json.", show_default=False
+        help="Zoo name, gpt:…, llama:…, hf:PATH, or a configuration or capture (.json).",
+        show_default=False,
     ),
 ]
 SequenceOption = Annotated[
@@ -76,6 +77,15 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show a captured model layer by layer, per device and microbatch.
+
+    With --json: model, sequence (tokens per sample), parameters (of the whole model, tied weights
+    once), tensor_parallel, microbatch, sequence_parallel, and layers, one entry for each distinct
+    layer of one device. A layer has name; count (occurrences in the model); parameters (on the
+    device) and tied_parameters (those that another layer holds too); forward_flops and
+    backward_flops (of matrix products, without recompute); stash_bytes and transient_bytes (each
+    with none, selective and full, by recompute); output_bytes; forward_operators and
+    backward_operators (counts by kind); and collective_bytes (whole tensors of both passes by kind
+    of collective). These keys stay.
 
     Example: phaze-opt workload show bert-large --tensor-parallel 2 --graph block.html
     """
@@ -133,7 +143,9 @@ def capture(
     """Capture a model into a file that machines without torch can read.
 
     With package.module:factory this RUNS THAT CODE, and no other command ever does. The factory is
-    called with the microbatch and returns a torch module and its inputs.
+    called with the microbatch and returns a torch module and its inputs. For other tensor-parallel
+    widths than 1 it returns a plan too, for example {"blocks.*.up": "colwise", "blocks.*.down":
+    "rowwise", "head": "loss_parallel"}.
 
     Example: phaze-opt workload capture my_model:make --microbatch 1 --microbatch 4 --output my.json
     """
@@ -167,10 +179,15 @@ def _capture_user_module(
     """Run the user's factory and capture what it makes."""
     from phaze_opt.workload.capture.user_module import capture as capture_module
 
-    if tensor_parallel not in (None, [1]) or sequence_parallel:
+    if sequence_parallel:
         raise InputError(
-            "A user's own module is captured at the tensor-parallel width 1 only, because how to "
-            "split it is not known; leave out --tensor-parallel and --sequence-parallel."
+            "A user's own module is captured with the whole sequence on every device, because how "
+            "to split that is not known; leave out --sequence-parallel."
         )
     say(f"running {factory}")
-    return capture_module(factory, microbatch=microbatch or (1,), sequence=sequence or 1)
+    return capture_module(
+        factory,
+        microbatch=microbatch or (1,),
+        sequence=sequence or 1,
+        tensor_parallel=tensor_parallel or (1,),
+    )

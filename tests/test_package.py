@@ -27,7 +27,7 @@ def installed_paths() -> set[str]:
     paths = set()
     for folder, prefix in (("phaze_opt", "phaze_opt"), ("cli", "phaze_opt/cli")):
         for path in (ROOT / folder).rglob("*"):
-            if path.is_file() and path.suffix in (".py", ".toml", ".csv", ".typed"):
+            if path.is_file() and path.suffix in (".py", ".toml", ".csv", ".zip", ".typed"):
                 paths.add(f"{prefix}/{path.relative_to(ROOT / folder).as_posix()}")
     return paths
 

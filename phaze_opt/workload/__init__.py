@@ -7,13 +7,15 @@ tensor-parallel width and microbatch. Only ``capture/`` imports torch.
 Modules
 -------
 ``zoo``            a model by name: `zoo.load_workload`, `zoo.model_names`, `zoo.widths`
-``config``         the shape of a transformer, and ``gpt:...``, ``llama:...`` strings
-``huggingface``    the shape from a Hugging Face ``config.json``
+``config``         the shape of a transformer
+``model_string``   the shape from ``gpt:...`` and ``llama:...``
+``huggingface``    the shape from a Hugging Face ``config.json``; ``huggingface_families`` has a row
+                   for every ``model_type``, ``huggingface_fields`` what hangs on several keys
 ``graph``          the data: `graph.Operator`, `graph.OperatorGraph`, `graph.Layer`,
                    `graph.Workload`
 ``fusion``         operators merged as frameworks and compilers do
 ``workload_file``  a workload as a JSON file, written, read and checked
-``cache``          captured variants on disk
+``cache``          captured variants on disk and in the package
 ``summary``        totals of a workload, layer by layer
 ``draw``           operator graphs as HTML and Graphviz
 ``capture``        from torch to graphs (its index has the formulas of stash and memory)

@@ -54,18 +54,20 @@ class AttentionShape:
 
 
 def forward_work(
-    shape: AttentionShape, *, dropout: bool = False
+    shape: AttentionShape, *, dropout: bool = False, softcap: bool = False
 ) -> tuple[tuple[Gemm, ...], tuple[VectorWork, ...]]:
-    """Return two products around a softmax (and dropout) that stay on the chip."""
+    """Return two products around a softmax (and soft cap and dropout) that stay on the chip."""
     rows, columns = shape.scores.heads * shape.queries, shape.keys
     vector = [VectorWork("softmax", rows, columns)]
+    if softcap:
+        vector.insert(0, VectorWork("tanh", rows, columns))
     if dropout:
         vector.append(VectorWork("dropout", rows, columns))
     return shape.products, tuple(vector)
 
 
 def backward_work(
-    shape: AttentionShape, *, dropout: bool = False
+    shape: AttentionShape, *, dropout: bool = False, softcap: bool = False
 ) -> tuple[tuple[Gemm, ...], tuple[VectorWork, ...]]:
     """Return five products: scores, gradients of V, P, Q and K (Dao et al. 2022, algorithm 4).
 
@@ -84,4 +86,8 @@ def backward_work(
         # The forward's mask is drawn again, and the gradient of the probabilities is masked.
         vector.insert(2, VectorWork("dropout", rows, columns))
         vector.insert(3, VectorWork("dropout_backward", rows, columns))
+    if softcap:
+        # The scores are bounded again, and their gradient goes through the bound.
+        vector.insert(1, VectorWork("tanh", rows, columns))
+        vector.append(VectorWork("tanh_backward", rows, columns))
     return (scores, value_gradient, scores, context, value_gradient), tuple(vector)

@@ -1,15 +1,21 @@
 """Captured variants on disk, so that a second run needs no torch.
 
 There is one JSON file per variant, named by the hash of its key. A file that is broken, or whose
-content has another key, is captured again; a folder that cannot be written costs only time.
+content has another key, is captured again; a folder that cannot be written costs only time. The
+package comes with an archive of such files, for the named models and some published configurations
+at small microbatches (``python -m tests.workload.shipped`` writes it).
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import io
 import logging
 import os
+import zipfile
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 
 import msgspec
@@ -56,12 +62,12 @@ def cache_folder() -> Path:
 
 
 def read_variant(key: CaptureKey) -> CachedVariant | None:
-    """Return the cached variant, or None if there is no sound one."""
+    """Return the variant from the cache or the package, or None if there is no sound one."""
     path = _path(key)
     try:
         cached = msgspec.json.decode(path.read_bytes(), type=CachedVariant)
     except FileNotFoundError:
-        return None
+        return _shipped_variant(key)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         _log.warning("Capturing again: the cached workload %s is unreadable (%s).", path, error)
         return None
@@ -78,7 +84,29 @@ def write_variant(cached: CachedVariant) -> None:
         _log.warning("The captured workload is not kept: %s (%s).", path, error.strerror)
 
 
+def _shipped_variant(key: CaptureKey) -> CachedVariant | None:
+    """Return the variant that the package comes with, or None."""
+    archive = _shipped_archive()
+    try:
+        content = archive.read(file_name(key))
+    except KeyError:
+        return None
+    cached = msgspec.json.decode(content, type=CachedVariant)
+    return cached if cached.key == key else None
+
+
+@functools.cache
+def _shipped_archive() -> zipfile.ZipFile:
+    """Open the archive of the package."""
+    content = resources.files("phaze_opt.workload").joinpath("data", "captures.zip").read_bytes()
+    return zipfile.ZipFile(io.BytesIO(content))
+
+
+def file_name(key: CaptureKey) -> str:
+    """Return the name of the file that holds a key's variant."""
+    return f"{hashlib.sha256(to_json(key)).hexdigest()[:40]}.json"
+
+
 def _path(key: CaptureKey) -> Path:
     """Return the file of a key."""
-    digest = hashlib.sha256(to_json(key)).hexdigest()
-    return cache_folder() / "workloads" / f"{digest[:40]}.json"
+    return cache_folder() / "workloads" / file_name(key)

@@ -1,7 +1,4 @@
-"""The shape of a transformer as one frozen dataclass, and its form as a string.
-
-``gpt:layers=24,hidden=1024,...`` and ``llama:...`` are such strings. Nothing here needs torch.
-"""
+"""The shape of a transformer as one frozen dataclass. Nothing here needs torch."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from phaze_opt.errors import InputError, unknown_name
+from phaze_opt.errors import InputError
 
 TENSOR_WIDTHS = (1, 2, 4, 8)
 """Tensor-parallel widths that are considered: up to the devices of one server (Megatron-LM)."""
@@ -23,27 +20,28 @@ _MOST_LAYERS = 10_000
 
 _CHOICES = {
     "norm": ("layer_norm", "rms_norm"),
-    "norm_position": ("pre", "post"),
-    "activation": ("gelu", "relu", "swiglu"),
-    "positions": ("learned", "rotary"),
+    "norm_position": ("pre", "post", "both"),
+    "residual": ("sequential", "parallel", "parallel_shared_norm"),
+    "activation": ("gelu", "relu", "swiglu", "geglu"),
+    "positions": ("learned", "rotary", "relative"),
     "attention": ("eager", "flash"),
-    "head": ("language_model", "masked_language_model"),
+    "head": ("language_model", "masked_language_model", "classifier"),
     "kernels": ("fused", "framework"),
 }
 
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """A transformer of the BERT, GPT, OPT or Llama family.
+    """A transformer: an encoder, a decoder, an encoder of images, or an encoder and a decoder.
 
     Attributes
     ----------
     layers, hidden, heads
         Blocks, width of the residual stream, attention heads.
     sequence
-        Tokens per sample.
+        Tokens per sample; with an encoder, those of each of its two sequences.
     vocabulary
-        Rows of the word embedding.
+        Rows of the word embedding, or classes of a classifier.
     kv_heads
         Key and value heads (grouped-query attention); 0 means as many as ``heads``.
     head_elements
@@ -54,31 +52,55 @@ class TransformerConfig:
         Width of the word embedding where it differs from ``hidden`` (OPT-350m projects it up before
         the first block and down after the last); 0 means ``hidden``.
     position_rows
-        Rows of the learned position table; the table has at least ``sequence`` rows. Rotary
-        positions have no table.
+        Rows of the learned position table; the table has at least ``sequence`` rows. Rotary and
+        relative positions have no such table.
+    rotary_elements
+        Elements of a head that rotary positions rotate; 0 means all.
+    relative_buckets
+        Rows of T5's table of relative positions, whose entries are added to the scores.
     token_types
         Rows of BERT's segment table; 0 for none.
     norm, norm_position
-        Kind of normalisation; its place is before each sub-layer, or after the residual sum (BERT,
-        OPT-350m).
+        Kind of normalisation; its place is before each sub-layer, after the residual sum (BERT,
+        OPT-350m), or before and after each sub-layer (Gemma 2).
+    residual
+        Whether the feed-forward network follows the attention, or both read the same residual
+        stream (GPT-NeoX), perhaps through one norm (Falcon 7B).
     embedding_norm, final_norm
         Whether a normalisation follows the embedding (BERT), and whether one follows the last
         block.
     activation
-        Activation of the feed-forward network; ``swiglu`` has three matrices, the others two.
+        Activation of the feed-forward network; ``swiglu`` and ``geglu`` have three matrices, the
+        others two.
     causal
         Whether a token attends only to earlier tokens. The products are still computed in full.
     attention
         ``eager`` writes the scores to memory; ``flash`` is one operator that keeps them on chip.
+    windows
+        By block: the latest tokens that a query attends to, 0 for all of them; empty where every
+        block attends to all. Fused attention counts the window for every query; through scores in
+        memory all products are computed, as under a causal mask.
+    query_key_norm
+        Whether every query and key head is normalised (Qwen 3, Gemma 3).
+    attention_softcap, logit_softcap
+        Limits that a hyperbolic tangent sets to scores and logits (Gemma 2); 0 for none.
     dropout
         Probability of dropout after the embedding and after both sub-layers.
+    embedding_dropout
+        Whether that dropout follows the embedding too.
+    inner_dropout
+        Probability of dropout inside the feed-forward network (T5).
     attention_dropout
         Probability of dropout on attention probabilities.
     bias
         Whether linear layers of a block have a bias.
+    query_key_value_bias, projection_bias
+        Whether those of the attention have one, where it differs from ``bias``.
+    embedding_scale
+        Whether the embedding is multiplied by a constant (Gemma).
     head
-        Language model (GPT, Llama) or BERT's masked language model (a dense layer, GELU and
-        normalisation before the vocabulary, which has a bias).
+        Language model (GPT, Llama), BERT's masked language model (a dense layer, GELU and
+        normalisation before the vocabulary, which has a bias), or a classifier of the first token.
     tied
         Whether the head uses the word embedding's weight.
     kernels
@@ -86,6 +108,12 @@ class TransformerConfig:
         ``framework`` runs for them where nothing is compiled: casts to fp32 and back around one
         kernel per operator, and shared key and value heads copied for every query head (torchtitan
         without compilation).
+    encoder_layers
+        Blocks of an encoder, whose result every one of the ``layers`` decoder blocks attends to
+        (T5); 0 for none.
+    image_size, patch_size, channels
+        Edges of a square image and of its patches, and its channels (Dosovitskiy et al. 2021); 0
+        where the input is text. A sample is its patches and a first token for the class.
     """
 
     layers: int
@@ -100,33 +128,51 @@ class TransformerConfig:
     position_rows: int = 0
     token_types: int = 0
     norm: Literal["layer_norm", "rms_norm"] = "layer_norm"
-    norm_position: Literal["pre", "post"] = "pre"
+    norm_position: Literal["pre", "post", "both"] = "pre"
     embedding_norm: bool = False
     final_norm: bool = True
-    activation: Literal["gelu", "relu", "swiglu"] = "gelu"
-    positions: Literal["learned", "rotary"] = "learned"
+    activation: Literal["gelu", "relu", "swiglu", "geglu"] = "gelu"
+    positions: Literal["learned", "rotary", "relative"] = "learned"
     causal: bool = True
     attention: Literal["eager", "flash"] = "eager"
     dropout: float = 0.1
     attention_dropout: float = 0.1
     bias: bool = True
-    head: Literal["language_model", "masked_language_model"] = "language_model"
+    head: Literal["language_model", "masked_language_model", "classifier"] = "language_model"
     tied: bool = True
     kernels: Literal["fused", "framework"] = "fused"
+    windows: tuple[int, ...] = ()
+    residual: Literal["sequential", "parallel", "parallel_shared_norm"] = "sequential"
+    rotary_elements: int = 0
+    relative_buckets: int = 0
+    query_key_norm: bool = False
+    attention_softcap: float = 0.0
+    logit_softcap: float = 0.0
+    embedding_dropout: bool = True
+    inner_dropout: float = 0.0
+    query_key_value_bias: bool | None = None
+    projection_bias: bool | None = None
+    embedding_scale: bool = False
+    encoder_layers: int = 0
+    image_size: int = 0
+    patch_size: int = 0
+    channels: int = 0
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "sequence", "vocabulary"):
             _refuse_outside(name, getattr(self, name), 1)
         for name in ("kv_heads", "head_elements", "feed_forward", "embedding_size"):
             _refuse_outside(name, getattr(self, name), 0)
-        for name in ("position_rows", "token_types"):
+        for name in ("position_rows", "token_types", "rotary_elements", "relative_buckets"):
+            _refuse_outside(name, getattr(self, name), 0)
+        for name in ("encoder_layers", "image_size", "patch_size", "channels"):
             _refuse_outside(name, getattr(self, name), 0)
         for name, allowed in _CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise InputError(
                     f"{name} is {getattr(self, name)!r}, but it must be {' or '.join(allowed)}."
                 )
-        for name in ("dropout", "attention_dropout"):
+        for name in ("dropout", "attention_dropout", "inner_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(
                     f"{name} is {getattr(self, name)}, but it must be at least 0 and below 1."
@@ -135,19 +181,59 @@ class TransformerConfig:
             raise InputError(
                 f"hidden is {self.hidden}, but it must be a multiple of the {self.heads} heads."
             )
-        if self.positions == "rotary" and self.head_size % 2:
+        if self.positions == "rotary" and self.rotary_size % 2:
             raise InputError(
-                f"A head has {self.head_size} elements, but rotary positions need an even number."
+                f"A head has {self.rotary_size} elements, but rotary positions need an even number."
             )
         if self.heads % self.key_value_heads:
             raise InputError(
                 f"kv_heads is {self.kv_heads}, but it must divide the {self.heads} heads."
+            )
+        self._check_structure()
+
+    def _check_structure(self) -> None:
+        """Refuse fields that contradict each other."""
+        if self.windows and (len(self.windows) != self.layers or min(self.windows) < 0):
+            raise InputError(
+                f"windows is {list(self.windows)}, but it must have a number of tokens for each of "
+                f"the {self.layers} layers."
+            )
+        if self.rotary_elements > self.head_size:
+            raise InputError(
+                f"rotary_elements is {self.rotary_elements}, but a head has {self.head_size}."
+            )
+        if self.attention_softcap < 0 or self.logit_softcap < 0:
+            raise InputError("attention_softcap and logit_softcap must be at least 0.")
+        if self.positions == "relative" and (self.attention != "eager" or not self.encoder_layers):
+            raise InputError("Relative positions need eager attention and an encoder.")
+        if self.encoder_layers and self.positions != "relative":
+            raise InputError("An encoder and a decoder need relative positions.")
+        if self.patch_size and self.sequence != self.image_tokens:
+            raise InputError(
+                f"sequence is {self.sequence}, but an image of {self.image_size} in patches of "
+                f"{self.patch_size} has {self.image_tokens} tokens."
             )
 
     @property
     def head_size(self) -> int:
         """Elements of one attention head."""
         return self.head_elements or self.hidden // self.heads
+
+    @property
+    def rotary_size(self) -> int:
+        """Elements of a head that rotary positions rotate."""
+        return self.rotary_elements or self.head_size
+
+    @property
+    def image_tokens(self) -> int:
+        """Patches of an image, and one token for its class."""
+        return (self.image_size // self.patch_size) ** 2 + 1
+
+    @property
+    def block_windows(self) -> tuple[int, ...]:
+        """By block: the latest tokens that a query attends to; 0 where these are all."""
+        windows = self.windows or (0,) * self.layers
+        return tuple(tokens if tokens < self.sequence else 0 for tokens in windows)
 
     @property
     def key_value_heads(self) -> int:
@@ -229,67 +315,3 @@ LLAMA: dict[str, Any] = {
     "attention_dropout": 0.0,
 }
 """Fields of every Llama model (Touvron et al. 2023)."""
-
-_FAMILIES: dict[str, dict[str, Any]] = {"gpt": {}, "llama": LLAMA}
-"""Fields of each family that differ from the defaults of `TransformerConfig`, which are GPT-2's."""
-
-_REQUIRED = {
-    "gpt": ("layers", "hidden", "heads", "sequence", "vocab"),
-    "llama": ("layers", "hidden", "heads", "ffn", "sequence", "vocab"),
-}
-_OPTIONAL = {
-    "gpt": ("ffn", "attention", "dropout"),
-    "llama": ("kv_heads", "head_dim", "attention", "dropout", "kernels"),
-}
-_FIELD_OF_KEY = {"vocab": "vocabulary", "ffn": "feed_forward", "head_dim": "head_elements"}
-
-
-def is_model_string(model: str) -> bool:
-    """Say whether a model is named by a family and sizes."""
-    return model.partition(":")[0] in _FAMILIES and ":" in model
-
-
-def parse_model_string(model: str) -> TransformerConfig:
-    """Return the shape that a model string describes.
-
-    Parameters
-    ----------
-    model
-        ``gpt:layers=..,hidden=..,heads=..,sequence=..,vocab=..`` with optional ``ffn``,
-        ``attention`` and ``dropout``; ``llama:`` with ``ffn`` and optional
-        ``kv_heads``, ``head_dim`` and ``kernels``.
-
-    Raises
-    ------
-    InputError
-        If a key is unknown, missing or given twice, or a value is not allowed.
-    """
-    family, _, rest = model.partition(":")
-    allowed = _REQUIRED[family] + _OPTIONAL[family]
-    fields: dict[str, Any] = dict(_FAMILIES[family])
-    given: set[str] = set()
-    for item in rest.split(","):
-        key, equals, text = (part.strip() for part in item.partition("="))
-        if key not in allowed:
-            raise unknown_name(f"key of a {family}: model", key, allowed)
-        if not equals or key in given:
-            raise InputError(f"The model string needs {key}=VALUE once, but has {item.strip()!r}.")
-        given.add(key)
-        fields[_FIELD_OF_KEY.get(key, key)] = _parse_value(key, text)
-    missing = [key for key in _REQUIRED[family] if key not in given]
-    if missing:
-        raise InputError(f"The model {model!r} lacks {', '.join(missing)}.")
-    if "dropout" in given:
-        fields["attention_dropout"] = fields["dropout"]
-    return TransformerConfig(**fields)
-
-
-def _parse_value(key: str, text: str) -> object:
-    """Return the value of a key: a word, a probability or a whole number."""
-    if key in ("attention", "kernels"):
-        return text
-    try:
-        return float(text) if key == "dropout" else int(text)
-    except ValueError:
-        kind = "a number" if key == "dropout" else "a whole number"
-        raise InputError(f"{key} is {text!r}, but it must be {kind}.") from None

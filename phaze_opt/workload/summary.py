@@ -15,10 +15,19 @@ class LayerSummary:
 
     Attributes
     ----------
+    name
+        Of the layer; a module's layer is named after its first occurrence.
     count
         Occurrences of the layer in the model.
+    parameters
+        Of one occurrence.
+    tied_parameters
+        Those among them that another layer holds too.
     forward_flops, backward_flops
-        Floating-point operations of matrix products.
+        Floating-point operations of matrix products, without recompute.
+    stash_bytes, transient_bytes
+        Activations kept for the backward, and the most that is alive beside them while a pass runs,
+        under each recompute.
     output_bytes
         Activation passed to the next layer; the gradient that comes back has this size too.
     forward_operators, backward_operators
@@ -44,7 +53,21 @@ class LayerSummary:
 
 @dataclass(frozen=True)
 class WorkloadSummary:
-    """One captured variant; ``parameters`` is of the whole model, all else of one device."""
+    """One captured variant, as ``workload show --json`` prints it; its keys stay.
+
+    Attributes
+    ----------
+    model
+        The string that names it.
+    sequence
+        Tokens per sample.
+    parameters
+        Of the whole model, whatever the width; tied weights count once.
+    tensor_parallel, microbatch, sequence_parallel
+        What the variant was captured at.
+    layers
+        The distinct layers, of one device.
+    """
 
     model: str
     sequence: int

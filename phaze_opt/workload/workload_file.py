@@ -48,13 +48,7 @@ def read_workload(path: Path) -> Workload:
         If it is not a workload, is of a newer schema version, or contradicts itself.
     """
     what = f"workload file {path}"
-    plain = from_json(read_file(path, "workload file"), dict[str, Any], what)
-    if "model_type" in plain and "schema_version" not in plain:
-        raise InputError(
-            f"{path} is a Hugging Face configuration, not a captured workload; "
-            f"to use it, write hf:{path} as the model."
-        )
-    return _build(plain, what)
+    return parse_workload(read_file(path, "workload file"), what)
 
 
 def parse_workload(data: bytes, what: str) -> Workload:
@@ -72,11 +66,7 @@ def parse_workload(data: bytes, what: str) -> Workload:
     InputError
         If it is not a workload, is of a newer schema version, or contradicts itself.
     """
-    return _build(from_json(data, dict[str, Any], what), what)
-
-
-def _build(plain: dict[str, Any], what: str) -> Workload:
-    """Build a workload from plain data of this schema or an older one, and check it."""
+    plain = from_json(data, dict[str, Any], what)
     version = plain.get("schema_version")
     if version in (1, 2):
         plain = _with_working_sets(plain, what) if version == 1 else plain
@@ -85,8 +75,9 @@ def _build(plain: dict[str, Any], what: str) -> Workload:
         plain = {**plain, "schema_version": SCHEMA_VERSION}
     elif version is None:
         raise InputError(
-            f"The {what} is not a captured workload: it has no schema_version; "
-            "`phaze-opt workload capture MODEL --output FILE.json` writes one."
+            f"The {what} is neither a captured workload nor a Hugging Face configuration: it has "
+            "neither schema_version nor model_type; `phaze-opt workload capture MODEL --output "
+            "FILE.json` writes a captured workload."
         )
     elif version != SCHEMA_VERSION:
         raise InputError(

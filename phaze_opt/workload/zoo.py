@@ -11,12 +11,13 @@ from typing import Protocol
 from phaze_opt.codec import data_table, from_builtins
 from phaze_opt.errors import InputError, unknown_name
 from phaze_opt.workload.cache import CachedVariant, CaptureKey, read_variant, write_variant
-from phaze_opt.workload.config import TransformerConfig, is_model_string, parse_model_string
+from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.graph import Workload
-from phaze_opt.workload.huggingface import read_huggingface_config
+from phaze_opt.workload.huggingface import is_huggingface_config, read_huggingface_config
+from phaze_opt.workload.model_string import is_model_string, parse_model_string
 from phaze_opt.workload.workload_file import read_workload, select_variants
 
-_HUGGING_FACE = "hf:"
+_HUGGING_FACE, _FILE = "hf:", ".json"
 _LARGEST_MICROBATCH = 2**16
 
 
@@ -33,8 +34,9 @@ def load_workload(
     Parameters
     ----------
     model
-        A name of `model_names`; ``gpt:`` or ``llama:`` with sizes; ``hf:`` with the path of a
-        Hugging Face ``config.json``; or the path of a captured workload, ending in ``.json``.
+        A name of `model_names`; ``gpt:`` or ``llama:`` with sizes; the path, ending in ``.json``,
+        of a captured workload or of a Hugging Face configuration, which are told apart by their
+        content; or ``hf:`` with the path of a configuration or of its folder.
     tensor_parallel, microbatch
         Widths and microbatches (samples) to capture, in every combination.
     sequence_parallel
@@ -50,7 +52,7 @@ def load_workload(
     NotFoundError
         If there is no such file.
     """
-    if _is_file(model):
+    if _is_captured(model):
         return _from_file(model, tensor_parallel, microbatch, sequence_parallel, sequence)
     config = model_config(model, sequence)
     _refuse_impossible(config, model, tensor_parallel, microbatch, sequence_parallel)
@@ -124,15 +126,20 @@ def model_config(model: str, sequence: int | None = None) -> TransformerConfig:
     """
     if is_model_string(model):
         config = parse_model_string(model)
-    elif model.startswith(_HUGGING_FACE):
+    elif model.startswith(_HUGGING_FACE) or model.endswith(_FILE):
         config = read_huggingface_config(Path(model.removeprefix(_HUGGING_FACE)))
     elif model in _models():
         config = _models()[model]
     else:
         allowed = (*_models(), "gpt:...", "llama:...", "hf:PATH", "FILE.json")
         raise unknown_name("model", model, allowed)
-    if sequence is None:
+    if sequence in (None, config.sequence):
         return config
+    if config.patch_size:
+        raise InputError(
+            f"{model} has the {config.sequence} tokens of its images; they cannot be changed to "
+            f"{sequence}."
+        )
     return replace(config, sequence=sequence, position_rows=config.position_table_rows)
 
 
@@ -141,14 +148,15 @@ def widths(model: str) -> tuple[int, ...]:
 
     For a captured file these are the widths that it holds.
     """
-    if _is_file(model):
+    if _is_captured(model):
         return tuple(sorted({one.tensor_parallel for one in read_workload(Path(model)).variants}))
     return model_config(model).widths()
 
 
-def _is_file(model: str) -> bool:
+def _is_captured(model: str) -> bool:
     """Say whether a model is the path of a captured workload."""
-    return model.endswith(".json") and not model.startswith(_HUGGING_FACE)
+    is_path = model.endswith(_FILE) and not model.startswith(_HUGGING_FACE)
+    return is_path and not is_huggingface_config(Path(model))
 
 
 def _from_file(

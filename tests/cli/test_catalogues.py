@@ -120,6 +120,29 @@ def test_workloads_are_listed(phaze: Phaze) -> None:
     assert "gpt2-xl" in phaze("workload", "ls").out
 
 
+def test_a_shown_workload_has_the_documented_keys(phaze: Phaze) -> None:
+    """The help names every key, and the totals are those of the whole model."""
+    shown = phaze("workload", "show", "bert-large", "--tensor-parallel", "2", "--json").json
+    sizes = {"none", "selective", "full"}
+    assert shown.keys() == {
+        *("model", "sequence", "parameters", "tensor_parallel", "microbatch"),
+        *("sequence_parallel", "layers"),
+    }
+    for layer in shown["layers"]:
+        assert layer.keys() == {
+            *("name", "count", "parameters", "tied_parameters", "forward_flops"),
+            *("backward_flops", "stash_bytes", "transient_bytes", "output_bytes"),
+            *("forward_operators", "backward_operators", "collective_bytes"),
+        }
+        assert layer["stash_bytes"].keys() == layer["transient_bytes"].keys() == sizes
+    text = " ".join(phaze("workload", "show", "--help").out.split())
+    assert all(key in text for key in {*shown, *shown["layers"][0], *sizes})
+    whole = phaze("workload", "show", "bert-large", "--json").json
+    held = [layer["count"] * layer["parameters"] for layer in whole["layers"]]
+    tied = max(layer["tied_parameters"] for layer in whole["layers"])
+    assert whole["parameters"] == shown["parameters"] == sum(held) - tied
+
+
 def test_a_workload_is_captured_into_a_file(phaze: Phaze) -> None:
     """A captured file stands for the model everywhere."""
     assert phaze("workload", "capture", TINY, "--output", "tiny.json").code == 0
@@ -130,28 +153,21 @@ def test_a_workload_is_captured_into_a_file(phaze: Phaze) -> None:
     assert "block" in phaze("workload", "show", "tiny.json").out
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("workload", "show", "config.json"),
-        (
-            *("evaluate", "--model", "config.json", "--accelerator", "tpuv4-lanes"),
-            *("--cluster", "flat-4GiB", "--devices", "4", "--global-batch", "16"),
-            *("--microbatch", "2"),
-        ),
-    ],
-)
-def test_a_hugging_face_configuration_needs_its_prefix(
-    phaze: Phaze, command: tuple[str, ...]
-) -> None:
-    """A configuration given as if it were a captured file is told apart, with what to write."""
+def test_a_hugging_face_configuration_is_told_by_its_content(phaze: Phaze) -> None:
+    """A configuration is a model, with and without its prefix; what is neither says what is."""
     Path("config.json").write_text('{"model_type": "gpt2", "n_layer": 2}')
-    ran = phaze(*command)
-    assert ran.code == 2
-    assert "Hugging Face configuration" in ran.sentence
-    assert "hf:config.json" in ran.sentence
-    assert "schema" not in ran.sentence
-    assert phaze("workload", "show", "hf:config.json").code == 0
+    shown = phaze("workload", "show", "config.json", "--json").json
+    prefixed = phaze("workload", "show", "hf:config.json", "--json").json
+    assert (shown.pop("model"), prefixed.pop("model")) == ("config.json", "hf:config.json")
+    assert shown == prefixed
+    Path("config.json").write_text('{"model_type": "mamba"}')
+    refused = phaze("workload", "show", "config.json")
+    assert refused.code == 2
+    assert "capture it: `phaze-opt workload capture" in refused.sentence
+    Path("other.json").write_text("{}")
+    refused = phaze("workload", "show", "other.json")
+    assert refused.code == 2
+    assert "neither a captured workload nor a Hugging Face configuration" in refused.sentence
 
 
 def test_a_users_module_is_captured_and_evaluated(phaze: Phaze) -> None:
@@ -169,12 +185,61 @@ def test_a_users_module_is_captured_and_evaluated(phaze: Phaze) -> None:
     assert evaluated.json["feasible"]
 
 
+PLANNED_MODEL = """
+import torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(64, 256), nn.Linear(256, 64)
+
+    def forward(self, x):
+        return x + self.down(self.up(x).relu())
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x.square().mean()
+
+def make(microbatch):
+    plan = {"blocks.*.up": "colwise", "blocks.*.down": "rowwise"}
+    return Model(), torch.zeros(microbatch, 32, 64), plan
+"""
+
+
+def test_a_planned_module_is_captured_at_several_widths(phaze: Phaze) -> None:
+    """A module with a plan is evaluated at every width that it was captured at."""
+    Path("planned_model.py").write_text(PLANNED_MODEL)
+    widths = ("--tensor-parallel", "1", "--tensor-parallel", "4")
+    ran = phaze("workload", "capture", "planned_model:make", *widths, "--output", "planned.json")
+    assert ran.code == 0, ran.err
+    assert "2 variants" in ran.err
+    shown = phaze("workload", "show", "planned.json", "--tensor-parallel", "4", "--json").json
+    held = sum(layer["count"] * layer["parameters"] for layer in shown["layers"])
+    assert held == 3 * ((64 * 256 + 256 + 256 * 64) // 4 + 64)
+    assert shown["parameters"] == 3 * (64 * 256 + 256 + 256 * 64 + 64)
+    for placement in ("1x4x1", "1x1x4", "solve"):
+        evaluated = phaze(
+            "evaluate", "--model", "planned.json", "--accelerator", "tpuv4-lanes", "--cluster",
+            "flat-4GiB", "--devices", "4", "--global-batch", "16", "--microbatch", "1",
+            "--placement", placement, "--json",
+        )  # fmt: skip
+        assert evaluated.json["feasible"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (("no_such_module:make",), "cannot be imported"),
         (("os:no_such_function",), "no function 'no_such_function'"),
-        (("my_model:make", "--tensor-parallel", "2"), "width 1 only"),
+        (("my_model:make", "--tensor-parallel", "2"), "return a plan beside the inputs"),
+        (("my_model:make", "--sequence-parallel"), "leave out --sequence-parallel"),
     ],
 )
 def test_a_broken_factory_gives_one_sentence(

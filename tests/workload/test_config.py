@@ -3,7 +3,8 @@
 import pytest
 
 from phaze_opt.errors import InputError
-from phaze_opt.workload.config import LLAMA, TransformerConfig, parse_model_string
+from phaze_opt.workload.config import LLAMA, TransformerConfig
+from phaze_opt.workload.model_string import parse_model_string
 from phaze_opt.workload.zoo import model_config
 
 GPT_SIZES = "layers=2,hidden=64,heads=4,sequence=32,vocab=100"

@@ -8,7 +8,14 @@ import msgspec
 import pytest
 
 from phaze_opt.errors import InputError, NotFoundError
-from phaze_opt.workload.zoo import load_workload, model_config
+from phaze_opt.workload.capture.transformer import count_parameters
+from phaze_opt.workload.workload_file import write_workload
+from phaze_opt.workload.zoo import load_workload, model_config, widths
+
+CONFIGS: dict[str, Any] = json.loads(
+    (Path(__file__).parent.parent / "data" / "huggingface_configs.json").read_text("utf-8")
+)
+"""Published configurations by name, each with the number of parameters of the release."""
 
 
 def _write(folder: Path, **fields: Any) -> str:
@@ -68,6 +75,7 @@ def test_defaults_are_those_of_the_classes(tmp_path: Path) -> None:
     ("fields", "words"),
     [
         ({"model_type": "mamba"}, "Unknown model_type 'mamba'"),
+        ({"model_type": "mamba"}, "capture it: `phaze-opt workload capture"),
         ({"model_type": ["gpt2"]}, "Unknown model_type"),
         ({}, "has no model_type"),
         ({"model_type": "gpt2", "n_layer": "12"}, "not valid"),
@@ -99,15 +107,31 @@ def test_broken_configurations_are_refused(
         ("gpt2", "scale_attn_weights", False),
         ("gpt2", "scale_attn_by_inverse_layer_idx", True),
         ("gpt2", "reorder_and_upcast_attn", True),  # scores in fp32
-        ("gpt2", "embd_pdrop", 0.0),  # no mask after the embedding only
+        ("gpt2", "resid_pdrop", 0.0),  # a mask after the embedding only
         ("gpt2", "architectures", ["GPT2DoubleHeadsModel"]),
-        ("llama", "hidden_act", "gelu"),
-        ("llama", "attention_bias", True),
-        ("llama", "mlp_bias", True),
-        ("llama", "head_dim", 256),  # heads wider than their share of the hidden size
+        ("llama", "hidden_act", "relu"),  # gated by it
+        ("llama", "attention_bias", "yes"),
         ("llama", "sliding_window", 4096),
         ("llama", "partial_rotary_factor", 0.5),
         ("llama", "architectures", ["LlamaForSequenceClassification"]),
+        ("mistral", "sliding_window", -1),
+        ("mistral", "layer_types", ["full_attention"]),
+        ("qwen2", "layer_types", ["full_attention"]),  # for one layer of 32
+        ("gemma2", "layer_types", ["chunked_attention"] * 26),
+        ("gemma", "use_bidirectional_attention", True),
+        ("phi3", "embd_pdrop", 0.1),  # and not in the blocks
+        ("phi3", "partial_rotary_factor", 2),
+        ("opt", "layerdrop", 0.1),  # blocks left out at random
+        ("opt", "layer_norm_elementwise_affine", False),
+        ("falcon", "alibi", True),  # a bias of the scores
+        ("falcon", "hidden_dropout", 0.1),
+        ("roberta", "position_embedding_type", "relative_key"),
+        ("vit", "architectures", ["ViTForMaskedImageModeling"]),
+        ("vit", "patch_size", 0),
+        ("vit", "image_size", [224, 224]),
+        ("t5", "feed_forward_proj", "gated-tanh"),
+        ("t5", "architectures", ["T5EncoderModel"]),
+        ("gemma3", "text_config", "gemma"),
     ],
 )
 def test_other_mathematics_are_refused(
@@ -117,8 +141,9 @@ def test_other_mathematics_are_refused(
     with pytest.raises(InputError) as caught:
         model_config(_write(tmp_path, model_type=model_type, **{key: value}))
     sentence = str(caught.value)
-    assert sentence.startswith(f"{key} is {msgspec.json.encode(value).decode()}")
-    assert "phaze-opt workload capture" in sentence
+    named = "embd_pdrop is 0.1" if key == "resid_pdrop" else None
+    assert sentence.startswith(named or f"{key} is {msgspec.json.encode(value).decode()}")
+    assert "capture it: `phaze-opt workload capture" in sentence
 
 
 @pytest.mark.parametrize(
@@ -153,6 +178,22 @@ def test_plain_values_change_nothing(
         ("gpt2", "hidden_size", 96, "hidden"),
         ("llama", "tie_word_embeddings", True, "tied"),
         ("llama", "num_key_value_heads", 8, "kv_heads"),
+        ("llama", "head_dim", 256, "head_elements"),
+        ("llama", "attention_bias", True, "projection_bias"),
+        ("llama", "mlp_bias", True, "bias"),
+        ("gpt2", "embd_pdrop", 0.0, "embedding_dropout"),
+        ("mistral", "num_key_value_heads", 4, "kv_heads"),
+        ("qwen3", "attention_bias", True, "query_key_value_bias"),
+        ("gemma2", "final_logit_softcapping", 20.0, "logit_softcap"),
+        ("gemma2", "attn_logit_softcapping", 40.0, "attention_softcap"),
+        ("opt", "activation_dropout", 0.2, "inner_dropout"),
+        ("opt", "word_embed_proj_dim", 512, "embedding_size"),
+        ("gpt_neox", "attention_bias", False, "projection_bias"),
+        ("falcon", "n_layer", 3, "layers"),
+        ("vit", "num_labels", 1000, "vocabulary"),
+        ("vit", "qkv_bias", False, "query_key_value_bias"),
+        ("t5", "num_decoder_layers", 4, "layers"),
+        ("t5", "tie_word_embeddings", False, "tied"),
     ],
 )
 def test_keys_are_honoured(
@@ -161,6 +202,105 @@ def test_keys_are_honoured(
     """A key that `TransformerConfig` can express is read."""
     config = model_config(_write(tmp_path, model_type=model_type, **{key: value}))
     assert getattr(config, field) == value
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "value"),
+    [
+        # Two keys together, or one that stands for several fields.
+        ({"model_type": "llama", "hidden_act": "gelu"}, "activation", "geglu"),
+        ({"model_type": "mistral", "num_hidden_layers": 2}, "windows", (4096, 4096)),
+        ({"model_type": "mistral", "sliding_window": None}, "windows", ()),
+        ({"model_type": "mistral", "num_key_value_heads": None}, "kv_heads", 0),
+        ({"model_type": "qwen2", "sliding_window": 64}, "windows", ()),  # not used
+        (
+            {
+                "model_type": "qwen2",
+                "num_hidden_layers": 3,
+                "max_window_layers": 2,
+                "sliding_window": 64,
+                "use_sliding_window": True,
+            },
+            "windows",
+            (0, 0, 64),
+        ),
+        ({"model_type": "gemma2", "num_hidden_layers": 3}, "windows", (4096, 0, 4096)),
+        ({"model_type": "gemma2", "final_logit_softcapping": None}, "logit_softcap", 0),
+        (
+            {"model_type": "gemma3_text", "num_hidden_layers": 7, "sliding_window": 512},
+            "windows",
+            (512, 512, 512, 512, 512, 0, 512),
+        ),
+        (
+            {
+                "model_type": "gemma3_text",
+                "num_hidden_layers": 2,
+                "layer_types": ["full_attention", "sliding_attention"],
+            },
+            "windows",
+            (0, 4096),
+        ),
+        ({"model_type": "gemma3", "text_config": {"head_dim": 128}}, "head_elements", 128),
+        ({"model_type": "phi3", "partial_rotary_factor": 0.75}, "rotary_elements", 72),
+        ({"model_type": "gpt_neox"}, "rotary_elements", 24),
+        (
+            {"model_type": "gpt_neox", "rope_parameters": {"partial_rotary_factor": 0.5}},
+            "rotary_elements",
+            48,
+        ),
+        ({"model_type": "gpt_neox", "use_parallel_residual": False}, "residual", "sequential"),
+        ({"model_type": "falcon", "parallel_attn": False}, "residual", "sequential"),
+        ({"model_type": "falcon"}, "kv_heads", 1),
+        ({"model_type": "falcon", "multi_query": False}, "kv_heads", 0),
+        ({"model_type": "opt", "do_layer_norm_before": False}, "norm_position", "post"),
+        ({"model_type": "roberta", "max_position_embeddings": 514}, "sequence", 512),
+        ({"model_type": "vit", "image_size": 384}, "sequence", 577),
+        ({"model_type": "vit", "id2label": {"0": "a", "1": "b", "2": "c"}}, "vocabulary", 3),
+        ({"model_type": "t5", "feed_forward_proj": "gated-gelu"}, "activation", "geglu"),
+    ],
+)
+def test_several_keys_make_a_field(
+    tmp_path: Path, fields: dict[str, Any], field: str, value: object
+) -> None:
+    """Fields that no single key states are what the configuration class makes of its keys."""
+    assert getattr(model_config(_write(tmp_path, **fields)), field) == value
+
+
+def test_only_the_language_model_is_read_of_images_and_text(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A warning says what is left out."""
+    config = model_config(_write(tmp_path, model_type="gemma3", text_config={}))
+    assert config == model_config(_write(tmp_path, model_type="gemma3_text"))
+    assert "only its language model is read" in caplog.text
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_published_configurations_have_their_parameters(tmp_path: Path, name: str) -> None:
+    """The total is that of the released weights, exactly."""
+    model = _write(tmp_path, **CONFIGS[name]["config"])
+    assert count_parameters(model_config(model)) == CONFIGS[name]["parameters"]
+
+
+def test_a_configuration_is_told_from_a_captured_workload(tmp_path: Path) -> None:
+    """A path that ends in .json may be either; the content decides, and the prefix is optional."""
+    prefixed = _write(tmp_path, **CONFIGS["mistral-7b"]["config"])
+    path = prefixed.removeprefix("hf:")
+    assert model_config(path) == model_config(prefixed)
+    assert widths(path) == (1, 2, 4, 8)
+    workload = load_workload(path, sequence=64)
+    assert workload.variants == load_workload(prefixed, sequence=64).variants
+    captured = tmp_path / "captured.json"
+    write_workload(workload, captured)
+    assert load_workload(str(captured)).variants == workload.variants
+
+
+def test_an_image_has_its_tokens(tmp_path: Path) -> None:
+    """The sequence of a vision transformer is that of its patches."""
+    model = _write(tmp_path, model_type="vit", num_hidden_layers=1)
+    assert load_workload(model).sequence == 197
+    with pytest.raises(InputError, match="197 tokens of its images"):
+        load_workload(model, sequence=64)
 
 
 def test_configuration_must_exist_and_be_json(tmp_path: Path) -> None:

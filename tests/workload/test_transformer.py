@@ -9,12 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phaze_opt.workload.capture.blocks import Block
 from phaze_opt.workload.capture.tensor_parallel import Group
-from phaze_opt.workload.capture.transformer import (
-    Block,
-    capture_transformer,
-    count_parameters,
-)
+from phaze_opt.workload.capture.transformer import capture_transformer, count_parameters
 from phaze_opt.workload.config import LLAMA, TransformerConfig
 from phaze_opt.workload.graph import Layer, OperatorGraph, WorkloadVariant
 from phaze_opt.workload.summary import collective_bytes

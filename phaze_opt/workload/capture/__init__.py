@@ -7,10 +7,15 @@ traffic, stash and transient memory.
 
 Modules
 -------
-``transformer``          a named model: its layers as modules, `transformer.capture_transformer`
+``transformer``          a named model: its distinct layers, `transformer.capture_transformer`
+``blocks``, ``ends``     a transformer's modules: blocks; embeddings and heads
 ``tensor_parallel``      split linear layers and loss, with their collectives in both directions
 ``kernels``              fused kernels that ATen lacks: attention, rotary positions, norm, loss
 ``user_module``          the user's own module: `user_module.capture`
+``module_trace``         one microbatch of a whole module, traced and cut
+``repeated_layers``      a deep module's equal layers, traced once
+``parallel_plan``        a user's module split over a tensor-parallel group by a plan
+``failures``             why a module cannot be captured, at which line of the user
 ``layer_cuts``           layers of a module found, marked in a trace, and cut out of it
 ``aot``                  the traced forward and backward graphs
 ``aten``, ``aten_kinds`` the work of one ATen operator: products, vector work, collective

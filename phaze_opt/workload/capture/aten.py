@@ -32,6 +32,19 @@ from phaze_opt.workload.graph import (
 )
 
 
+class UnknownProductError(InputError):
+    """An operator multiplies matrices of sizes that capture does not know.
+
+    Parameters
+    ----------
+    operator
+        Its qualified name.
+    """
+
+    def __init__(self, operator: str) -> None:
+        super().__init__(f"The operator {operator} has products that capture cannot size.")
+
+
 @dataclass(frozen=True)
 class Work:
     """The work of a node, or of one piece of it that is scheduled by itself.
@@ -97,15 +110,16 @@ def work_of(node: fx.Node) -> tuple[Work, ...]:
 
     Raises
     ------
-    InputError
+    UnknownProductError
         If the node multiplies matrices and has no handler that knows their sizes.
     """
-    namespace, _, name = name_of(node).partition("::")
-    special = _SPECIAL.get(f"{namespace}::{name}")
+    qualified = name_of(node)
+    special = _SPECIAL.get(qualified)
     if special is not None:
         return special(node)
-    if any(word in name for word in UNKNOWN_PRODUCTS):
-        raise InputError(f"The operator {namespace}::{name} has products that capture cannot size.")
+    if is_unknown_product(qualified):
+        raise UnknownProductError(qualified)
+    name = qualified.partition("::")[2]
     tensors = [tensor for tensor in results_of(node) if isinstance(tensor, Tensor)]
     operands = tuple(n for n in node.all_input_nodes if n is not _shape_only_operand(node, name))
     kind = ELEMENTWISE.get(name, "elementwise")
@@ -114,6 +128,12 @@ def work_of(node: fx.Node) -> tuple[Work, ...]:
         tensors += [value_of(operand) for operand in node.all_input_nodes]
     largest = max(tensors, key=lambda tensor: tensor.numel())
     return (Work(vector=(_rows(kind, largest),), operands=operands),)
+
+
+def is_unknown_product(qualified: str) -> bool:
+    """Say whether an operator multiplies matrices and has no handler, by its qualified name."""
+    name = qualified.partition("::")[2]
+    return qualified not in _SPECIAL and any(word in name for word in UNKNOWN_PRODUCTS)
 
 
 def _shape_only_operand(node: fx.Node, name: str) -> object:
@@ -205,26 +225,32 @@ def _convolution_backward(node: fx.Node) -> tuple[Work, ...]:
     return tuple(piece for piece, one in zip(pieces, used, strict=True) if one)
 
 
-def _attention_shape(query: Tensor, key: Tensor, causal: object) -> AttentionShape:
-    """Return the sizes of fused attention of ``(sequence, batch, heads, head size)`` tensors."""
+def _attention_shape(query: Tensor, key: Tensor, causal: bool, window: int) -> AttentionShape:
+    """Return the sizes of fused attention of ``(sequence, batch, heads, head size)`` tensors.
+
+    A window counts for every query: those before its first full one, which see fewer keys, are
+    counted as the others.
+    """
     queries, batch, heads, head_dim = query.shape
     keys, _, kv_heads, _ = key.shape
-    return AttentionShape(batch, queries, keys, heads, kv_heads, head_dim, bool(causal))
+    if window:
+        keys, causal = window, False
+    return AttentionShape(batch, queries, keys, heads, kv_heads, head_dim, causal)
 
 
 def _flash_attention(node: fx.Node) -> tuple[Work, ...]:
     """Return the forward of a fused attention core."""
-    query, key, _, _, dropout, causal = node.args
-    shape = _attention_shape(value_of(query), value_of(key), causal)
-    gemms, vector = forward_work(shape, dropout=bool(dropout))
+    query, key, _, _, dropout, causal, window, softcap = node.args
+    shape = _attention_shape(value_of(query), value_of(key), bool(causal), cast(int, window))
+    gemms, vector = forward_work(shape, dropout=bool(dropout), softcap=bool(softcap))
     return (Work(gemms=gemms, vector=vector, attention=shape.scores),)
 
 
 def _flash_attention_backward(node: fx.Node) -> tuple[Work, ...]:
     """Return the backward of a fused attention core."""
-    _, query, key, *_, dropout, causal = node.args
-    shape = _attention_shape(value_of(query), value_of(key), causal)
-    gemms, vector = backward_work(shape, dropout=bool(dropout))
+    _, query, key, *_, dropout, causal, window, softcap = node.args
+    shape = _attention_shape(value_of(query), value_of(key), bool(causal), cast(int, window))
+    gemms, vector = backward_work(shape, dropout=bool(dropout), softcap=bool(softcap))
     return (Work(gemms=gemms, vector=vector, attention=shape.scores),)
 
 
@@ -275,6 +301,9 @@ _SPECIAL: dict[str, Callable[[fx.Node], tuple[Work, ...]]] = {
     "phaze::all_reduce": _collective("all_reduce", "operand"),
     "phaze::reduce_scatter": _collective("reduce_scatter", "operand"),
     "phaze::all_gather": _collective("all_gather", "result"),
+    "phaze::all_gather_columns": _collective("all_gather", "result"),
+    "phaze::closed_layer": lambda node: (Work(),),
+    "phaze::closed_layer_backward": lambda node: (Work(),),
     "phaze::cross_entropy_backward": _of_operand("cross_entropy_backward", 1),
     **{f"aten::{name}": _reduce for name in _REDUCTIONS},
 }

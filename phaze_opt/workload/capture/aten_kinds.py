@@ -98,6 +98,7 @@ UNKNOWN_PRODUCTS = (
     "_mm",
     "bmm",
     "rnn",
+    "trilinear",
 )
 """Parts of names of operators that multiply matrices; without a handler they are refused."""
 

@@ -83,11 +83,19 @@ differentiate(masked_softmax, masked_softmax_backward, lambda inputs, y: (y, inp
 
 @shape_only
 def flash_attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    causal: bool,
+    window: int,
+    softcap: bool,
 ) -> tuple[Tensor, Tensor]:
     """Return attention whose scores never leave the chip (Dao et al. 2022), and row statistics.
 
-    Tensors are ``(sequence, batch, heads, head size)``; keys and values may have fewer heads.
+    Tensors are ``(sequence, batch, heads, head size)``; keys and values may have fewer heads. A
+    query attends to the latest ``window`` keys (0: to all); a ``softcap`` bounds the scores.
     """
     rows, batch, heads, _ = q.shape
     return torch.empty_like(q), q.new_empty((batch, heads, rows), dtype=_STATISTICS_DTYPE)
@@ -104,6 +112,8 @@ def flash_attention_backward(
     mask: Tensor | None,
     dropout: float,
     causal: bool,
+    window: int,
+    softcap: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return gradients of query, key and value.
 

@@ -38,10 +38,14 @@ _LOOKUPS = ("embedding", "gather")
 
 @dataclass(frozen=True)
 class Part:
-    """The working nodes of one layer, in order of execution."""
+    """The working nodes of one layer, in order of execution.
+
+    ``segment`` is the number of the segment that it was cut from (`layer_cuts`).
+    """
 
     forward: Sequence[fx.Node]
     backward: Sequence[fx.Node]
+    segment: int = 0
 
 
 def capture_layer(

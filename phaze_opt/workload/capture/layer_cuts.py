@@ -186,7 +186,7 @@ def cut_into_layers(model: TracedModel, names: Mapping[int, str]) -> dict[str, P
         for node in nodes:
             parts.setdefault(owners[node], []).append(node)
     titles = _titles(sorted(forward), names)
-    return {titles[n]: Part(forward[n], backward.get(n, [])) for n in sorted(forward)}
+    return {titles[n]: Part(forward[n], backward.get(n, []), n) for n in sorted(forward)}
 
 
 def _forward_owners(model: TracedModel) -> Owners:

@@ -50,8 +50,20 @@ def all_gather(x: Tensor, width: int) -> Tensor:
     return x.new_empty((x.shape[0] * width, *x.shape[1:]))
 
 
+@shape_only
+def all_gather_columns(x: Tensor, width: int) -> Tensor:
+    """Collect all columns (of the last dimension) from the shares of the devices."""
+    return x.new_empty((*x.shape[:-1], x.shape[-1] * width))
+
+
+def _own_columns(gradient: Tensor, width: int) -> Tensor:
+    """Return the share of a device, which holds the whole gradient."""
+    return gradient.narrow(-1, 0, gradient.shape[-1] // width)
+
+
 differentiate(all_reduce, lambda gradient: gradient.view_as(gradient), lambda inputs, _: ())
 differentiate(reduce_scatter, all_gather, lambda inputs, _: inputs[1:])
+differentiate(all_gather_columns, _own_columns, lambda inputs, _: inputs[1:])
 
 
 def apply(function: Any, *arguments: Any) -> Any:
@@ -71,6 +83,12 @@ class _CopyToGroup(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Any:
         """Sum the partial gradients of the devices."""
         return all_reduce(gradient)
+
+
+def copy_to_group(x: Tensor) -> Tensor:
+    """Return a tensor that every device holds, whose gradient is summed over the group."""
+    copied: Tensor = apply(_CopyToGroup, x)
+    return copied
 
 
 class _GatheredLinear(torch.autograd.Function):
@@ -136,7 +154,7 @@ class ColumnParallelLinear(nn.Module):
         if self.group.splits_sequence:
             return tuple(apply(_GatheredLinear, x, self.group.width, *weights, *biases))
         if self.group.width > 1:
-            x = apply(_CopyToGroup, x)
+            x = copy_to_group(x)
         pairs = zip(weights, biases, strict=True)
         return tuple(functional.linear(x, weight, bias) for weight, bias in pairs)
 

@@ -4,31 +4,41 @@ from __future__ import annotations
 
 import copy
 import importlib
+import logging
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.nn import functional
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils import _pytree as pytree
+from torch import Tensor, nn
 
 from phaze_opt.errors import InputError
-from phaze_opt.workload.capture import kernels
-from phaze_opt.workload.capture.aot import trace_function
-from phaze_opt.workload.capture.layer import Part, TracedModel
-from phaze_opt.workload.capture.layer_cuts import Segments, cut_into_layers, find_layers
-from phaze_opt.workload.capture.tensor_parallel import DTYPE
-from phaze_opt.workload.graph import Layer, Workload, WorkloadVariant
+from phaze_opt.workload.capture.failures import one_sentence
+from phaze_opt.workload.capture.module_trace import ModuleCapture, capture_module
+from phaze_opt.workload.capture.parallel_plan import Plan, SplitModule, refuse_wrong_split
+from phaze_opt.workload.graph import Workload
 
 Factory = Callable[[int], Any]
-"""Makes a module and its inputs for a microbatch."""
+"""Makes a module and its inputs for a microbatch, and perhaps a plan that splits it."""
+
+_SPLIT_HINT = (
+    "; on one device of {} a module has a share of its heads and columns: a view names the size of "
+    "a head and writes -1 for their number, and a rowwise layer reads what a colwise layer gave"
+)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What a factory made: a module on the meta device, its inputs, and how to split it."""
+
+    module: nn.Module
+    inputs: Any
+    plan: Plan | None
 
 
 def capture(
@@ -37,13 +47,16 @@ def capture(
     *,
     microbatch: Sequence[int] | None = None,
     sequence: int = 1,
+    tensor_parallel: Sequence[int] | None = None,
+    plan: Plan | None = None,
 ) -> Workload:
-    """Capture a module, or the module that a factory makes, on one device.
+    """Capture a module, or the module that a factory makes.
 
     A factory is called with the microbatch, on the meta device, and returns the module and its
     inputs: a tensor, a tuple of positional or a dict of keyword arguments. The first scalar among
-    the module's results is the loss; without a scalar, every result gets a gradient. Parameters and
-    inputs are taken as bf16; neither weights nor values of the inputs are read.
+    the module's results is the loss; without a scalar, every result gets a gradient, and a warning
+    says so. Parameters and inputs are taken as bf16; neither weights nor values of the inputs are
+    read.
 
     Members of a ``ModuleList`` are layers, and the code before and after them makes a first and a
     last layer; any other module is split at its top-level children. Branches are kept (see
@@ -60,20 +73,29 @@ def capture(
         Microbatches to capture, in samples; 1 by default. A module needs the one of its inputs.
     sequence
         Tokens per sample, for reports per token.
+    tensor_parallel
+        Widths to capture; 1 by default. Others need a plan.
+    plan
+        How to split a module: a style by name of a layer, for example
+        ``{"blocks.*.attention.joint": "colwise", "blocks.*.attention.out": "rowwise"}``
+        (`phaze_opt.workload.capture.parallel_plan`). A factory returns it beside the inputs.
 
     Returns
     -------
     Workload
-        At the tensor-parallel width 1, named after the factory or the class of the module.
+        Named after the factory or the class of the module.
 
     Raises
     ------
     InputError
-        If the factory cannot be imported, fails, or returns a module that cannot be traced.
+        If the factory cannot be imported, fails, or returns a module that cannot be traced; or if
+        the plan does not fit the module or a width.
     """
     sizes = [1] if microbatch is None else sorted(set(microbatch))
-    if not sizes or min(sizes) < 1:
-        raise InputError(f"The microbatches are {sizes}, but each must be at least 1.")
+    widths = [1] if tensor_parallel is None else sorted(set(tensor_parallel))
+    for what, numbers in (("microbatches", sizes), ("tensor-parallel widths", widths)):
+        if not numbers or min(numbers) < 1:
+            raise InputError(f"The {what} are {numbers}, but each must be at least 1.")
     if isinstance(model, nn.Module):
         if inputs is None or microbatch is None or len(sizes) > 1:
             raise InputError(
@@ -81,26 +103,70 @@ def capture(
                 "microbatch=(4,); several microbatches need a factory, which makes the module and "
                 "the inputs of each."
             )
-    elif inputs is not None:
-        raise InputError("A factory makes the inputs itself; leave out inputs.")
-    variants, parameters = [], 0
+    elif inputs is not None or plan is not None:
+        raise InputError(
+            "A factory makes the inputs and the plan itself; leave out inputs and plan."
+        )
+    captured: dict[tuple[int, int], ModuleCapture] = {}
     with _working_directory_searched():
-        name, make = _factory(model, inputs)
+        name, make = _factory(model, inputs, plan)
         for samples in sizes:
-            module, given = _make(name, make, samples)
-            parameters = sum(parameter.numel() for parameter in module.parameters())
-            with _one_sentence(f"The module of {name} cannot be traced"):
-                variants.append(_capture(module, given, samples))
+            whole = _make(name, make, samples)
+            parameters = sum(parameter.numel() for parameter in whole.module.parameters())
+            shares = [_share(name, _make(name, make, samples), w) for w in widths if w > 1]
+            captured[1, samples] = _capture_whole(name, whole, samples)
+            for made, split in shares:
+                share = _capture_share(name, made, samples, split)
+                refuse_wrong_split(captured[1, samples].variant, share.variant)
+                captured[split.group.width, samples] = share
+    if not captured[1, sizes[0]].has_loss:
+        _log.warning(
+            "The module of %s returns no scalar, so it has no loss: all its results get a "
+            "gradient; return the loss to capture its work too.",
+            name,
+        )
+    variants = (captured[width, samples].variant for width in widths for samples in sizes)
     return Workload(name, sequence, parameters, tuple(variants))
 
 
-def _factory(model: str | Factory | nn.Module, inputs: Any) -> tuple[str, Factory]:
+def _capture_whole(name: str, made: _Made, samples: int) -> ModuleCapture:
+    """Capture a module on one device."""
+    with one_sentence(f"The module of {name} cannot be traced"):
+        return capture_module(made.module, made.inputs, samples)
+
+
+def _share(name: str, made: _Made, width: int) -> tuple[_Made, SplitModule]:
+    """Make a module one device's share."""
+    if made.plan is None:
+        raise InputError(
+            f"How to split the module of {name} over {width} devices is not known: let the factory "
+            'return a plan beside the inputs, for example {"blocks.*.up": "colwise", '
+            '"blocks.*.down": "rowwise"}, or capture it at the tensor-parallel width 1.'
+        )
+    return made, SplitModule(made.module, made.plan, width)
+
+
+def _capture_share(name: str, made: _Made, samples: int, split: SplitModule) -> ModuleCapture:
+    """Capture one device's share of a module."""
+    width = split.group.width
+    problem = f"The module of {name} cannot be traced at tensor-parallel width {width}"
+    with one_sentence(problem, _SPLIT_HINT.format(width)):
+        return capture_module(made.module, made.inputs, samples, split)
+
+
+def _factory(
+    model: str | Factory | nn.Module, inputs: Any, plan: Plan | None
+) -> tuple[str, Factory]:
     """Return the name of a model and what makes it for a microbatch."""
     if isinstance(model, nn.Module):
         name = type(model).__qualname__
-        with _one_sentence(f"The module {name} cannot be copied"):
-            copied = _without_weights(model)
-        return name, lambda samples: (copied, inputs)
+        given = model
+
+        def copied(samples: int) -> Any:
+            made = _without_weights(given), inputs
+            return made if plan is None else (*made, plan)
+
+        return name, copied
     if isinstance(model, str):
         return model, _import_factory(model)
     return f"{model.__module__}:{getattr(model, '__qualname__', type(model).__qualname__)}", model
@@ -127,29 +193,12 @@ def _working_directory_searched() -> Iterator[None]:
         sys.path.remove(here)
 
 
-@contextmanager
-def _one_sentence(problem: str) -> Iterator[None]:
-    """Turn any exception of the user's code into one sentence."""
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError(f"{problem}: {_first_line(error)}.") from error
-
-
-def _first_line(error: Exception) -> str:
-    """Return an exception's type and the first line of its message."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0].rstrip('.') if lines else 'no message'}"
-
-
 def _import_factory(factory: str) -> Factory:
     """Import the factory that a string names."""
     module_name, colon, name = factory.partition(":")
     if not (module_name and colon and name):
         raise InputError(f"The factory is {factory!r}, but it must be package.module:factory.")
-    with _one_sentence(f"{module_name} cannot be imported"):
+    with one_sentence(f"{module_name} cannot be imported"):
         module = importlib.import_module(module_name)
     make = getattr(module, name, None)
     if not callable(make):
@@ -157,20 +206,27 @@ def _import_factory(factory: str) -> Factory:
     return cast(Factory, make)
 
 
-def _make(factory: str, make: Factory, samples: int) -> tuple[nn.Module, Any]:
+def _make(factory: str, make: Factory, samples: int) -> _Made:
     """Call the factory on the meta device."""
-    with _one_sentence(f"The factory {factory} failed"), torch.device("meta"):
+    with one_sentence(f"The factory {factory} failed"), torch.device("meta"):
         made = make(samples)
-    if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module)):
-        raise InputError(f"The factory {factory} must return a module and its inputs.")
-    module, inputs = made
+    if not (isinstance(made, tuple) and len(made) in (2, 3) and isinstance(made[0], nn.Module)):
+        raise InputError(
+            f"The factory {factory} must return a module and its inputs, and may return a plan."
+        )
+    module, inputs, plan = made if len(made) == 3 else (*made, None)
     if not isinstance(inputs, tuple | list | dict | Tensor):
         raise InputError(
             f"The factory {factory} must return inputs as a tensor, a tuple or a dict, "
             f"but it returned a {type(inputs).__name__}."
         )
+    if plan is not None and not isinstance(plan, dict):
+        raise InputError(
+            f"The factory {factory} must return a plan as a dict, "
+            f"but it returned a {type(plan).__name__}."
+        )
     _hold_plain_tensors(module)
-    return module.train(), inputs
+    return _Made(module.train(), inputs, plan)
 
 
 def _hold_plain_tensors(module: nn.Module) -> None:
@@ -180,153 +236,3 @@ def _hold_plain_tensors(module: nn.Module) -> None:
             if isinstance(value, Tensor):
                 delattr(one, name)
                 one.register_buffer(name, value, persistent=False)
-
-
-def _capture(module: nn.Module, inputs: Any, samples: int) -> WorkloadVariant:
-    """Trace the whole module once and capture its layers at one microbatch."""
-    segments = Segments()
-    held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    values, structure = pytree.tree_flatten(inputs)
-    places = [place for place, value in enumerate(values) if isinstance(value, Tensor)]
-
-    def run(tensors: dict[str, Tensor], arguments: tuple[Tensor, ...]) -> Any:
-        filled = list(values)
-        for place, argument in zip(places, arguments, strict=True):
-            filled[place] = argument
-        given = pytree.tree_unflatten(filled, structure)
-        positional, keywords = _arguments(given)
-        with segments.marking(find_layers(module)), _fused_attention():
-            result = torch.func.functional_call(module, tensors, positional, keywords)
-        return _trained_results(result)
-
-    mode = FakeTensorMode()
-    traced = trace_function(
-        run,
-        {name: _fake(mode, tensor) for name, tensor in held.items()},
-        [_fake(mode, values[place]) for place in places],
-    )
-    model = TracedModel(traced)
-    sizes = {name: p.numel() for name, p in module.named_parameters()}
-    return _variant(model, cut_into_layers(model, segments.names), sizes, samples)
-
-
-def _arguments(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return inputs as positional and keyword arguments."""
-    if isinstance(given, dict):
-        return (), given
-    return (given,) if isinstance(given, Tensor) else tuple(given), {}
-
-
-def _fake(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
-    """Return a bf16 tensor without memory that claims to be on a CPU.
-
-    On the meta device some losses have no gradient.
-    """
-    dtype = DTYPE if tensor.is_floating_point() else tensor.dtype
-    with mode:
-        return torch.empty_strided(
-            tensor.shape, tensor.stride(), dtype=dtype, requires_grad=tensor.requires_grad
-        )
-
-
-def _trained_results(result: Any) -> list[Tensor]:
-    """Return the loss, or all results that depend on a parameter."""
-    tensors = [one for one in pytree.tree_leaves(result) if isinstance(one, Tensor)]
-    trained = [one for one in tensors if one.requires_grad]
-    losses = [one for one in trained if one.numel() == 1]
-    return losses[:1] or trained
-
-
-@contextmanager
-def _fused_attention() -> Iterator[None]:
-    """Trace ``scaled_dot_product_attention`` as one fused kernel on every device.
-
-    A mask that is learned gets its gradient from scores in memory, so it is not fused.
-    """
-    original = functional.scaled_dot_product_attention
-
-    def fused(
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> Tensor:
-        learned = attn_mask is not None and attn_mask.requires_grad
-        if learned or query.dim() != 4 or value.shape[-1] != query.shape[-1]:
-            return original(
-                query,
-                key,
-                value,
-                attn_mask,
-                dropout_p,
-                is_causal,
-                scale=scale,
-                enable_gqa=enable_gqa,
-            )
-        q, k, v = (tensor.permute(2, 0, 1, 3) for tensor in (query, key, value))
-        context, _ = kernels.flash_attention(q, k, v, attn_mask, dropout_p, is_causal)
-        return context.permute(1, 2, 0, 3)
-
-    functional.scaled_dot_product_attention = fused
-    try:
-        with sdpa_kernel(SDPBackend.MATH):
-            yield
-    finally:
-        functional.scaled_dot_product_attention = original
-
-
-def _variant(
-    model: TracedModel, parts: Mapping[str, Part], sizes: Mapping[str, int], samples: int
-) -> WorkloadVariant:
-    """Return the distinct layers of the parts, and the place of each part in the model."""
-    layers: list[Layer] = []
-    nodes: list[tuple[str, int]] = []
-    index_of: dict[Layer, int] = {}
-    holdings = {
-        name: _parameters(model, part.forward) & sizes.keys() for name, part in parts.items()
-    }
-    holders = Counter(one for held in holdings.values() for one in held)
-    for name, part in parts.items():
-        held = holdings[name]
-        layer = model.layer(
-            "",
-            part,
-            parameters=sum(sizes[one] for one in held),
-            tied_parameters=sum(sizes[one] for one in held if holders[one] > 1),
-        )
-        if layer not in index_of:
-            index_of[layer] = len(layers)
-            layers.append(replace(layer, name=name))
-        nodes.append((name, index_of[layer]))
-    return WorkloadVariant(
-        tensor_parallel=1,
-        microbatch=samples,
-        sequence_parallel=False,
-        layers=tuple(layers),
-        nodes=tuple(nodes),
-        edges=_edges(model, list(parts.values())),
-    )
-
-
-def _parameters(model: TracedModel, nodes: Sequence[fx.Node]) -> set[str]:
-    """Return the names of the parameters and buffers that some nodes read."""
-    held = model.traced.held
-    bases = (base for node in nodes for base in model.forward.operands(node))
-    return {held[base.node] for base in bases if base.node in held}
-
-
-def _edges(model: TracedModel, parts: Sequence[Part]) -> tuple[tuple[int, int, int], ...]:
-    """Return the activations that parts hand to later ones."""
-    outputs = [model.outputs(part) for part in parts]
-    edges = []
-    for destination, part in enumerate(parts):
-        needed = model.inputs(part)
-        for source in range(destination):
-            size = sum(base.size_bytes for base in outputs[source] & needed)
-            if size:
-                edges.append((source, destination, size))
-    return tuple(sorted(edges))

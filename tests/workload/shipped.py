@@ -1,0 +1,71 @@
+"""The captures that come with the package, so that a first run needs no torch.
+
+``python -m tests.workload.shipped`` writes the archive anew, byte for byte the same where nothing
+has changed. It holds the named models and published configurations, with and without sequence
+parallelism, at the microbatches that are tried first.
+"""
+
+import json
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import phaze_opt.workload
+from phaze_opt.codec import to_json
+from phaze_opt.workload.cache import CachedVariant, CaptureKey, file_name
+from phaze_opt.workload.capture.transformer import capture_transformer, count_parameters
+from phaze_opt.workload.config import TransformerConfig
+from phaze_opt.workload.huggingface import read_huggingface_config
+from phaze_opt.workload.zoo import model_config, model_names
+
+PATH = Path(phaze_opt.workload.__file__).parent / "data" / "captures.zip"
+CONFIGS = Path(__file__).parent.parent / "data" / "huggingface_configs.json"
+MICROBATCHES = (1, 2, 4, 8)
+_SAME_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+def shipped_configs() -> dict[str, TransformerConfig]:
+    """Return the shapes in the archive by name."""
+    configs = {name: model_config(name) for name in model_names()}
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "config.json"
+        for name, row in json.loads(CONFIGS.read_text("utf-8")).items():
+            path.write_text(json.dumps(row["config"]), "utf-8")
+            configs[name] = read_huggingface_config(path)
+    return configs
+
+
+def shipped_keys(config: TransformerConfig) -> Iterator[CaptureKey]:
+    """Yield the keys of one shape."""
+    for microbatch in MICROBATCHES:
+        for width in config.widths():
+            yield CaptureKey(config, width, microbatch, False)
+            if width > 1 and config.sequence % width == 0:
+                yield CaptureKey(config, width, microbatch, True)
+
+
+def capture_key(key: CaptureKey) -> CachedVariant:
+    """Capture a key now."""
+    variant = capture_transformer(
+        key.config,
+        tensor_parallel=key.tensor_parallel,
+        microbatch=key.microbatch,
+        sequence_parallel=key.sequence_parallel,
+    )
+    return CachedVariant(key, count_parameters(key.config), variant)
+
+
+def main() -> None:
+    """Write the archive."""
+    with zipfile.ZipFile(PATH, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name, config in shipped_configs().items():
+            print(name)
+            for key in shipped_keys(config):
+                entry = zipfile.ZipInfo(file_name(key), _SAME_TIME)
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                archive.writestr(entry, to_json(capture_key(key)), compresslevel=9)
+
+
+if __name__ == "__main__":
+    main()
