@@ -35,6 +35,7 @@ _DEGREES = re.compile(r"([1-9][0-9]*)x([1-9][0-9]*)x([1-9][0-9]*)")
 RecomputeChoice = Literal["none", "selective", "full"]
 OptimizerChoice = Literal["sgd", "adam"]
 OverlapChoice = Literal["none", "data", "all"]
+AttentionChoice = Literal["eager", "flash"]
 FusionChoice = Literal["none", "elementwise", "epilogue"]
 ScheduleChoice = Literal["1f1b", "gpipe", "interleaved"]
 
@@ -88,6 +89,10 @@ class PointOptions:
     sequence_parallel: Annotated[
         bool, typer.Option("--sequence-parallel", help="Split the sequence over tensor groups.")
     ] = False
+    attention: Annotated[
+        AttentionChoice | None,
+        typer.Option(help="Of the model, if not its own.", show_default=False),
+    ] = None
     residency: Annotated[
         bool,
         typer.Option(
@@ -202,7 +207,7 @@ class PointOptions:
         """A function that loads the model under other options."""
         from phaze_opt.workload.zoo import model_loader
 
-        return model_loader(self.model, self.sequence)
+        return model_loader(self.model, self.sequence, self.attention)
 
 
 @takes(PointOptions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +11,16 @@ import typer
 
 from phaze_opt.errors import InputError
 
-from .output import JsonOption, print_json, print_rows, print_table, say
+from .output import (
+    ChangesOption,
+    JsonOption,
+    print_json,
+    print_rows,
+    print_table,
+    read_assignments,
+    say,
+    write_file,
+)
 
 if TYPE_CHECKING:
     from phaze_opt.workload.graph import Workload
@@ -74,6 +84,21 @@ def show(
         str | None, typer.Option(help="The layer to draw; the most frequent by default.")
     ] = None,
     backward: Annotated[bool, typer.Option("--backward", help="Draw the backward.")] = False,
+    schedule_problem: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="OUT",
+            help="Write the passes of all layers as problems for 'phaze-opt schedule'.",
+            show_default=False,
+        ),
+    ] = None,
+    accelerator: Annotated[
+        str, typer.Option(help="Preset or file: the chip of the problems.")
+    ] = "tpuv4-lanes",
+    changes: ChangesOption = None,
+    cluster: Annotated[
+        str, typer.Option(help="Preset or file: the network of the problems.")
+    ] = "tpuv4-ici-flat",
     as_json: JsonOption = False,
 ) -> None:
     """Show a captured model layer by layer, per device and microbatch.
@@ -88,6 +113,9 @@ def show(
     of collective). These keys stay.
 
     Example: phaze-opt workload show bert-large --tensor-parallel 2 --graph block.html
+
+    Example: phaze-opt workload show bert-large --schedule-problem p.jsonl && phaze-opt schedule
+    p.jsonl
     """
     from phaze_opt.codec import to_builtins
     from phaze_opt.workload.summary import summarise
@@ -102,6 +130,8 @@ def show(
     )
     if graph is not None:
         _draw(workload, layer, backward, graph)
+    if schedule_problem is not None:
+        _write_problems(workload, accelerator, changes, cluster, schedule_problem)
     summary = summarise(workload)
     if as_json:
         print_json(to_builtins(summary))
@@ -109,6 +139,26 @@ def show(
     from phaze_opt.report.tables import summary_tables
 
     print_table(summary_tables(summary))
+
+
+def _write_problems(
+    workload: Workload, accelerator: str, changes: list[str] | None, cluster: str, path: Path
+) -> None:
+    """Write the passes of all layers as problems of the scheduler, a line each."""
+    from phaze_opt.hardware.presets import load_accelerator
+    from phaze_opt.layer_passes import Chip, default_fusion, schedule_problems
+    from phaze_opt.network.presets import load_cluster
+    from phaze_opt.scheduling.problem_file import to_row
+    from phaze_opt.training import Training
+
+    (variant,) = workload.variants
+    chip = load_accelerator(accelerator, **read_assignments(changes))
+    network = load_cluster(cluster, variant.tensor_parallel)
+    place = Chip(chip, network, default_fusion(chip))
+    problems = schedule_problems(variant, place, Training(variant.microbatch, variant.microbatch))
+    lines = [json.dumps(to_row(problem), ensure_ascii=False) for problem in problems]
+    write_file(path, "\n".join(lines) + "\n")
+    say(f"{path} holds {len(lines)} problems; 'phaze-opt schedule {path}' solves them.")
 
 
 def _draw(workload: Workload, name: str | None, backward: bool, path: Path) -> None:

@@ -10,7 +10,7 @@ from phaze_opt.errors import InputError
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import Accelerator, check_chip
 from phaze_opt.layer_costs import WidthCost, cost_layers
-from phaze_opt.layer_passes import Chip, ScheduleCache
+from phaze_opt.layer_passes import Chip, ScheduleCache, default_fusion
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.placement.expert import expert_degrees
 from phaze_opt.placement.placement_problem import PlacementProblem
@@ -83,9 +83,7 @@ def cost_point(point: Point, cache: ScheduleCache | None = None) -> CostedPoint:
     accelerator, cluster = point.accelerator, point.cluster
     check_chip(accelerator)
     degrees = _degrees(point.placement, point.workload, cluster)
-    fusion = point.fusion
-    if fusion is None:
-        fusion = "epilogue" if accelerator.concurrent_operators else "elementwise"
+    fusion = point.fusion or default_fusion(accelerator)
     # Without fused epilogues the optimizer's passes over its state are not fused either.
     fused_optimizer = point.training.fused_optimizer and fusion == "epilogue"
     training = replace(point.training, fused_optimizer=fused_optimizer)

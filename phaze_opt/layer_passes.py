@@ -53,6 +53,11 @@ class ScheduleProof:
     method: str = ""
 
 
+def default_fusion(accelerator: Accelerator) -> FusionMode:
+    """Return how operators are fused where nobody says: as an eager framework on a GPU's stream."""
+    return "epilogue" if accelerator.concurrent_operators else "elementwise"
+
+
 @dataclass(frozen=True)
 class Chip:
     """What the layers run on.

@@ -18,6 +18,9 @@ _LARGEST_SIZE = 2**24
 _MOST_LAYERS = 10_000
 """A larger number is a typing error, and tensors would have more than 2**63 elements."""
 
+AttentionKind = Literal["eager", "flash"]
+"""How attention is computed: scores in memory, or one fused core."""
+
 _CHOICES = {
     "norm": ("layer_norm", "rms_norm"),
     "norm_position": ("pre", "post", "both"),
@@ -134,7 +137,7 @@ class TransformerConfig:
     activation: Literal["gelu", "relu", "swiglu", "geglu"] = "gelu"
     positions: Literal["learned", "rotary", "relative"] = "learned"
     causal: bool = True
-    attention: Literal["eager", "flash"] = "eager"
+    attention: AttentionKind = "eager"
     dropout: float = 0.1
     attention_dropout: float = 0.1
     bias: bool = True

@@ -11,7 +11,7 @@ from typing import Protocol
 from phaze_opt.codec import data_table, from_builtins
 from phaze_opt.errors import InputError, unknown_name
 from phaze_opt.workload.cache import CachedVariant, CaptureKey, read_variant, write_variant
-from phaze_opt.workload.config import TransformerConfig
+from phaze_opt.workload.config import AttentionKind, TransformerConfig
 from phaze_opt.workload.graph import Workload
 from phaze_opt.workload.huggingface import is_huggingface_config, read_huggingface_config
 from phaze_opt.workload.model_string import is_model_string, parse_model_string
@@ -28,6 +28,7 @@ def load_workload(
     microbatch: Sequence[int] = (1,),
     sequence_parallel: bool = False,
     sequence: int | None = None,
+    attention: AttentionKind | None = None,
 ) -> Workload:
     """Return a model captured at some widths and microbatches, from the cache where possible.
 
@@ -44,6 +45,9 @@ def load_workload(
     sequence
         Tokens per sample, instead of the model's own. A learned position table keeps its rows, or
         grows to the sequence.
+    attention
+        ``eager`` (scores in memory) or ``flash`` (one fused core), instead of the model's own;
+        the workload's name says so.
 
     Raises
     ------
@@ -53,8 +57,17 @@ def load_workload(
         If there is no such file.
     """
     if _is_captured(model):
+        if attention is not None:
+            raise InputError(
+                f"{model} is captured with its own attention; it cannot be changed to {attention}."
+            )
         return _from_file(model, tensor_parallel, microbatch, sequence_parallel, sequence)
     config = model_config(model, sequence)
+    if attention not in (None, config.attention):
+        config = replace(config, attention=attention)
+        name = f"{model}, {attention} attention"
+    else:
+        name = model
     _refuse_impossible(config, model, tensor_parallel, microbatch, sequence_parallel)
     keys = [
         CaptureKey(config, width, samples, sequence_parallel and width > 1)
@@ -63,7 +76,7 @@ def load_workload(
     ]
     cached = [read_variant(key) or _capture(key) for key in keys]
     return Workload(
-        model=model,
+        model=name,
         sequence=config.sequence,
         parameters=cached[0].parameters,
         variants=tuple(one.variant for one in cached),
@@ -83,12 +96,14 @@ class LoadWorkload(Protocol):
         """
 
 
-def model_loader(model: str, sequence: int | None = None) -> LoadWorkload:
+def model_loader(
+    model: str, sequence: int | None = None, attention: AttentionKind | None = None
+) -> LoadWorkload:
     """Return what loads a model under other options by its name or from its file.
 
     Parameters
     ----------
-    model, sequence
+    model, sequence, attention
         As `load_workload` takes them.
     """
 
@@ -99,6 +114,7 @@ def model_loader(model: str, sequence: int | None = None) -> LoadWorkload:
             microbatch=(microbatch,),
             sequence_parallel=sequence_parallel,
             sequence=sequence,
+            attention=attention,
         )
 
     return load

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -250,6 +251,51 @@ def test_a_broken_factory_gives_one_sentence(
     assert ran.code == 2
     assert sentence in ran.sentence
     assert not Path("my.json").exists()
+
+
+def test_the_passes_of_a_layer_are_written_as_problems(phaze: Phaze) -> None:
+    """With what may stay on the chip; the scheduler solves the file as it is."""
+    chip = ("--accelerator", "tpuv4-lanes", "--set", "glb_mib=16")
+    ran = phaze("workload", "show", TINY, "--schedule-problem", "p.jsonl", *chip)
+    assert ran.code == 0 and "6 problems" in ran.err
+    solved = phaze("schedule", "p.jsonl")
+    lines = [json.loads(line) for line in solved.out.splitlines()]
+    assert [line["name"] for line in lines][2:4] == ["block forward", "block backward"]
+    assert all(line["status"] == "optimal" for line in lines)
+    assert any(line.get("resident") for line in lines)
+    run = ("--model", TINY, "--cluster", "tpuv4-ici-flat", "--devices", "1", "--global-batch", "1",
+           "--microbatch", "1", "--accelerator", "tpuv4-lanes", "--set", "glb_mib=16")  # fmt: skip
+    block = phaze("evaluate", *run, "--proof", "--json").json["layers"][1]
+    assert lines[2]["makespan_s"] == pytest.approx(block["forward_s"], rel=1e-9)
+    assert lines[3]["makespan_s"] == pytest.approx(block["backward_s"], rel=1e-9)
+    assert block["forward_schedule"]["method"]
+
+
+def test_the_attention_of_a_model_is_changed(phaze: Phaze) -> None:
+    """To one fused core and back; a captured file keeps its own."""
+    run = ("evaluate", "--cluster", "flat-4GiB", "--devices", "1", "--global-batch", "2",
+           "--microbatch", "2", "--accelerator", "tpuv4-lanes", "--json")  # fmt: skip
+    eager = phaze(*run, "--model", TINY)
+    flash = phaze(*run, "--model", TINY, "--attention", "flash")
+    named = phaze(*run, "--model", f"{TINY},attention=flash")
+    assert flash.json["layers"] == named.json["layers"] != eager.json["layers"]
+    assert phaze(*run, "--model", TINY, "--attention", "eager").json == eager.json
+    phaze("workload", "capture", TINY, "--output", "tiny.json")
+    refused = phaze(*run, "--model", "tiny.json", "--attention", "flash")
+    assert (refused.code, "its own attention" in refused.sentence) == (2, True)
+
+
+def test_residency_is_switched_off(phaze: Phaze) -> None:
+    """And is never slower than without."""
+    run = ("--model", "bert-large", "--cluster", "flat-4GiB", "--devices", "1", "--global-batch",
+           "4", "--microbatch", "4", "--accelerator", "tpuv4-lanes")  # fmt: skip
+    with_it, without = (
+        phaze("evaluate", *run, "--json", *off).json for off in ((), ("--no-residency",))
+    )
+    assert with_it["time_per_batch_s"] < without["time_per_batch_s"]
+    text = phaze("explain", *run).out
+    assert "What stays in the global buffer" in text and "counts at both ends" in text
+    assert "What stays" not in phaze("explain", *run, "--no-residency").out
 
 
 def test_a_layer_is_drawn(phaze: Phaze) -> None:

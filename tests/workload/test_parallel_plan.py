@@ -10,7 +10,7 @@ from torch.nn import functional
 from phaze_opt.errors import InputError
 from phaze_opt.evaluation import evaluate
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.network.cluster import load_cluster
+from phaze_opt.network.presets import load_cluster
 from phaze_opt.training import Training
 from phaze_opt.workload.capture.user_module import capture
 from phaze_opt.workload.graph import Layer, Workload, WorkloadVariant

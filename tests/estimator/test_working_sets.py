@@ -1,0 +1,101 @@
+"""What operators need in the global buffer, and what may stay in it."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phaze_opt.estimator.estimate import estimate_on_cores
+from phaze_opt.estimator.gemm_traffic import ELEMENT_BYTES, hbm_traffic_bytes
+from phaze_opt.estimator.single import gemm_operator
+from phaze_opt.estimator.working_sets import kept_tensors, saved_bytes, working_sets
+from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.units import MIB
+from phaze_opt.workload.graph import (
+    Collective,
+    Gemm,
+    Operator,
+    OperatorGraph,
+    SharedTensor,
+    TensorRead,
+)
+
+sizes = st.integers(1, 8192)
+gemms = st.builds(Gemm, sizes, sizes, sizes, st.sampled_from([1, 7]))
+
+
+@given(gemms, st.sampled_from([2, 8, 12, 32, 128]))
+def test_the_levels_of_a_product(gemm: Gemm, glb_mib: int) -> None:
+    """Level 0 is that of the estimate; every level fits, and less room never means less traffic."""
+    chip = load_accelerator("tpuv4-lanes", glb_mib=glb_mib)
+    graph = OperatorGraph((gemm_operator(gemm),))
+    sets = working_sets(graph, chip)
+    operands = ELEMENT_BYTES * np.array([gemm.m * gemm.k, gemm.k * gemm.n], dtype=np.float64)
+    traffic = gemm.batch * (sets.operand_reads[0] * operands).sum(axis=-1)
+    result = ELEMENT_BYTES * gemm.m * gemm.n * gemm.batch
+    least = hbm_traffic_bytes(gemm.m, gemm.n, gemm.k, float(chip.glb_bytes)) * gemm.batch
+    assert np.isclose(traffic[0] + result, least, rtol=1e-12)
+    assert np.allclose(traffic - traffic[0], sets.extra_bytes[0], rtol=1e-9, atol=1.0)
+    assert (sets.extra_bytes >= -1e-6 * traffic[0]).all()
+    assert (sets.operand_reads >= 1.0).all()
+    assert (sets.working_bytes <= chip.glb_bytes).all()
+    hbm_s = estimate_on_cores(graph, chip, chip.num_tc).hbm_s[0]
+    assert np.isclose(hbm_s * chip.sustained_hbm_bytes_per_s, traffic[0] + result, rtol=1e-9)
+
+
+@given(gemms, st.sampled_from([2, 8, 32]))
+def test_a_larger_buffer_has_the_levels_of_a_smaller_one(gemm: Gemm, glb_mib: int) -> None:
+    """Or one that needs no more room and reads neither operand more often."""
+    graph = OperatorGraph((gemm_operator(gemm),))
+    small, large = (
+        working_sets(graph, load_accelerator("tpuv4-lanes", glb_mib=size))
+        for size in (glb_mib, 2 * glb_mib)
+    )
+    for room, reads in zip(small.working_bytes[0], small.operand_reads[0], strict=True):
+        fits = large.working_bytes[0] <= room
+        assert (fits & (large.operand_reads[0] <= reads).all(axis=-1)).any()
+
+
+def test_who_saves_what_where_a_tensor_stays() -> None:
+    """A product saves its repeated reads of an operand; a collective is left out."""
+    product = gemm_operator(Gemm(4096, 4096, 4096))
+    size = 2 * 4096 * 4096
+    vector = Operator("v", read_bytes=size, write_bytes=size)
+    network = Operator(
+        "n", collective=Collective("all_reduce", size), read_bytes=size, write_bytes=size
+    )
+    graph = OperatorGraph(
+        (vector, product, network),
+        ((0, 1, size), (0, 2, size)),
+        (
+            SharedTensor(
+                size, ((0, size),), (TensorRead(1, size, first_operand=True), TensorRead(2, size))
+            ),
+            SharedTensor(size, ((2, size),), (TensorRead(1, size),)),
+            SharedTensor(size, (), (TensorRead(0, size), TensorRead(1, size, second_operand=True))),
+            SharedTensor(size, (), (TensorRead(0, size), TensorRead(2, size))),
+        ),
+    )  # fmt: skip
+    chip = load_accelerator("tpuv4-lanes", glb_mib=8)
+    kept = kept_tensors(graph)
+    assert [tensor.outlives for tensor in kept] == [True, True]
+    assert [[read.operator for read in tensor.readers] for tensor in kept] == [[1], [0, 1]]
+    sets = working_sets(graph, chip)
+    saved = saved_bytes(graph, sets)
+    assert saved.shape == (4, sets.extra_bytes.shape[1])
+    assert (saved[0] == size).all() and (saved[2] == size).all()
+    assert (saved[1] == size * sets.operand_reads[1, :, 0]).all()
+    assert (saved[3] == size * sets.operand_reads[1, :, 1]).all()
+    assert chip.glb_bytes == 8 * MIB and saved.max() > size
+
+
+def test_what_several_operators_write_together_is_kept_in_parts() -> None:
+    """Each part from its own writer on; readers save their share of each."""
+    parts = tuple(Operator(f"w{index}", write_bytes=10) for index in range(3))
+    reader = Operator("r", read_bytes=30)
+    edges = tuple((index, 3, 10) for index in range(3))
+    tensor = SharedTensor(30, ((0, 10), (1, 10), (2, 10)), (TensorRead(3, 30),))
+    kept = kept_tensors(OperatorGraph((*parts, reader), edges, (tensor,)))
+    assert [one.size_bytes for one in kept] == [10, 10, 10]
+    assert [one.readers[0].bytes for one in kept] == [10.0, 10.0, 10.0]
