@@ -72,6 +72,11 @@ def run(
         outcome = study.run(trials, workers=workers, on_progress=show)
     save_note(study)
     print(outcome)
+    if not outcome.is_stopped and (best := study.best()) is not None:
+        from phaze_opt.report.words import pass_proof_words
+        from phaze_opt.search.results import prove_best
+
+        say(f"passes of the best design: {pass_proof_words(prove_best(study, best))}")
     if outcome.is_stopped:
         say(f"Stopped; '{next_command(name, outcome.total, study.resolved)}' goes on from here.")
     if outcome.exit_code is not None:

@@ -210,7 +210,7 @@ def test_json_has_the_promised_keys(
         "name", "count", "forward_s", "backward_s", "parameters", "stash_bytes",
         "forward_schedule", "backward_schedule",
     } <= layer.keys()  # fmt: skip
-    assert layer["forward_schedule"].keys() == {"status", "bound_s", "gap"}
+    assert layer["forward_schedule"].keys() == {"status", "bound_s", "gap", "method"}
 
 
 def test_the_same_inputs_give_the_same_bits(

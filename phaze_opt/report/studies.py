@@ -14,6 +14,7 @@ from phaze_opt.report.words import (
     binding_words,
     microbatch_words,
     padding_words,
+    pass_proof_words,
     placement_words,
     share_words,
 )
@@ -171,6 +172,7 @@ def _add_best(table: Table, best: BestDesign, limit_mm2: float) -> None:
     if evaluation is not None:
         add_row(table, "bound by", binding_words(evaluation))
         add_row(table, "MFU", share_words(evaluation.mfu))
+        add_row(table, "its passes", pass_proof_words(evaluation))
 
 
 def trials_table(trials: Iterable[TrialRecord]) -> Table:

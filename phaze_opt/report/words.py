@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from phaze_opt.evaluation import Evaluation
@@ -100,6 +101,21 @@ def neighbour_words(cluster: Cluster) -> Iterator[str]:
             )
         yield f"Level {index} ({level.topology}) joins {joins}; {near}."
         unit *= level.group_size or 1
+
+
+def pass_proof_words(evaluation: Evaluation) -> str:
+    """Say how many passes of the distinct layers are scheduled best, and what proved it."""
+    proofs = [
+        proof
+        for layer in evaluation.layers
+        for proof in (layer.forward_schedule, layer.backward_schedule)
+    ]
+    proven = Counter(proof.method for proof in proofs if proof.status == "optimal")
+    methods = ", ".join(f"{count} by {method}" for method, count in proven.most_common() if method)
+    words = f"{sum(proven.values())} of {len(proofs)} proven"
+    words += f" ({methods})" if methods else ""
+    gap = max(proof.gap for proof in proofs)
+    return f"{words}, gap at most {gap:.1%}; 'evaluate --proof' closes it" if gap > 1e-6 else words
 
 
 def memory_words(placement: Placement) -> str:

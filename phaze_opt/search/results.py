@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from phaze_opt.codec import to_builtins
-from phaze_opt.evaluation import Evaluation, evaluation_to_json_dict
+from phaze_opt.evaluation import Evaluation, evaluate, evaluation_to_json_dict
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.printing import PrintsAsTables
 from phaze_opt.search.baselines import BaselineResult, find_baselines
@@ -137,6 +137,21 @@ def best_design(study: StoredStudy, trials: Sequence[TrialRecord]) -> BestDesign
     baselines = tuple(find_baselines(study.resolved, study.storage))
     chip = study.resolved.accelerator(best.point)
     return BestDesign(best.number, chip, best.point, best.metrics, evaluation, baselines)
+
+
+def prove_best(study: StoredStudy, best: BestDesign) -> Evaluation:
+    """Evaluate the best design with all its passes solved as far as the stated effort goes.
+
+    The evaluation that the study stores keeps the schedules of the search.
+    """
+    resolved = study.resolved
+    return evaluate(
+        study.workload(),
+        best.accelerator,
+        resolved.cluster,
+        resolved.training(best.point.microbatch, best.point.recompute),
+        prove=True,
+    )
 
 
 def summarise(study: StoredStudy) -> StudySummary:
