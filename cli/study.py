@@ -72,11 +72,6 @@ def run(
         outcome = study.run(trials, workers=workers, on_progress=show)
     save_note(study)
     print(outcome)
-    if not outcome.is_stopped and (best := study.best()) is not None:
-        from phaze_opt.report.words import pass_proof_words
-        from phaze_opt.search.results import prove_best
-
-        say(f"passes of the best design: {pass_proof_words(prove_best(study, best))}")
     if outcome.is_stopped:
         say(f"Stopped; '{next_command(name, outcome.total, study.resolved)}' goes on from here.")
     if outcome.exit_code is not None:
@@ -124,10 +119,15 @@ def best(
         Path | None,
         typer.Option(metavar="OUT", help="Also write its accelerator, a file for any command."),
     ] = None,
+    proof: Annotated[
+        bool, typer.Option("--proof", help="Also solve its open schedules further, with CP-SAT.")
+    ] = False,
     as_json: JsonOption = False,
     storage: StorageOption = None,
 ) -> None:
     """Show the best design with its whole evaluation.
+
+    The evaluation is the one of the search; --proof says on stderr what is then proven of it.
 
     Example: phaze-opt study best quickstart --json
 
@@ -147,6 +147,13 @@ def best(
         from phaze_opt.report.studies import best_tables
 
         print_table(best_tables(found))
+    if proof:
+        from phaze_opt.report.words import pass_proof_words
+        from phaze_opt.search.results import prove_best
+
+        proven = prove_best(study, found)
+        speed = f"{proven.throughput_samples_per_s:,.0f} samples/s"
+        say(f"with proof {speed}; passes: {pass_proof_words(proven)}")
     if accelerator_toml is not None:
         from phaze_opt.hardware.chip_file import AcceleratorPreset, chip_file_text
 

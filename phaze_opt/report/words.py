@@ -115,7 +115,7 @@ def pass_proof_words(evaluation: Evaluation) -> str:
     words = f"{sum(proven.values())} of {len(proofs)} proven"
     words += f" ({methods})" if methods else ""
     gap = max(proof.gap for proof in proofs)
-    return f"{words}, gap at most {gap:.1%}; 'evaluate --proof' closes it" if gap > 1e-6 else words
+    return f"{words}, gap at most {gap:.1%}; --proof solves further" if gap > 1e-6 else words
 
 
 def memory_words(placement: Placement) -> str:

@@ -36,7 +36,8 @@ def test_from_file_to_answer(phaze: Phaze, small_study: Path) -> None:
     assert best["values"] == [best["evaluation"]["throughput_samples_per_s"]]
     assert [each["name"] for each in best["baselines"]] == ["tpuv4-phaze", "tpuv4-lanes"]
     assert all(each["ratio"] > 0 for each in best["baselines"])
-    phaze("study", "best", "small", "--accelerator-toml", "winner.toml")
+    proven = phaze("study", "best", "small", "--accelerator-toml", "winner.toml", "--proof")
+    assert "with proof" in proven.err and "proven" in proven.err
     winner = phaze("accelerator", "show", "winner.toml", "--json").json
     assert {key: winner[key] for key in ("num_tc", "num_vc", "pe_x", "pe_y", "pe_vc")} == {
         key: best["params"][key] for key in ("num_tc", "num_vc", "pe_x", "pe_y", "pe_vc")

@@ -35,7 +35,7 @@ def test_layers(seed: int) -> None:
     assert broken_rules(problem, schedule) == []
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(1))
 def test_auto_is_never_worse_than_either(seed: int) -> None:
     """On wide graphs that stay open, both methods together have the better plan and bound."""
     problem = layer_like(seed, 100, 8)

@@ -126,7 +126,7 @@ def test_same_schedule_in_every_process() -> None:
     script = (
         "from tests.scheduling.residency_problems import as_problem, layer_residency\n"
         "from phaze_opt.scheduling.solve_schedule import solve_schedule\n"
-        "p = as_problem(layer_residency(3, 40, 5, 2**25))\n"
+        "p = as_problem(layer_residency(3, 12, 5, 2**25))\n"
         "s = solve_schedule(p)\n"
         "print(s.operators, s.residency, s.bound_s)\n"
     )
