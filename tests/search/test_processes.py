@@ -85,7 +85,7 @@ def test_killed_where_it_hurts(any_url: str, drive: Drive, where: str) -> None:
 
 def test_many_kills_among_three_workers(any_url: str, drive: Drive) -> None:
     """Workers that are killed again and again leave exactly the trials asked for."""
-    total, kills = 80, 15
+    total, kills = 60, 9
     study = toy_study(any_url, search=SearchSpec(sampler="random", trials=total, seed=2))
     arguments = ("--total", str(total), "--evaluator", "slow_evaluator", "--lease", "2")
     workers = [drive(any_url, *arguments) for _ in range(3)]
