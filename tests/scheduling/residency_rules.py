@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import groupby, permutations, product
+
 from phaze_opt.scheduling.residency import Residency
 from phaze_opt.scheduling.schedule_problem import Schedule, ScheduleProblem
 
@@ -12,13 +15,38 @@ OPTIMALITY_TOLERANCE = 1e-6
 
 
 def broken_joint_rules(problem: ScheduleProblem, schedule: Schedule) -> list[str]:
-    """List every rule that a schedule with residency breaks, one sentence each."""
+    """List every rule that a schedule with residency breaks, one sentence each.
+
+    Operators without duration that start together may run in any order, and the schedule does
+    not say which: it is valid if one of these orders is.
+    """
+    if [one.id for one in schedule.operators] != [one.id for one in problem.operators]:
+        return ["The schedule has other operators than the problem."]
+    fewest: list[str] | None = None
+    for order in _orders(schedule):
+        broken = _broken_in_order(problem, schedule, order)
+        if fewest is None or len(broken) < len(fewest):
+            fewest = broken
+        if not fewest:
+            break
+    assert fewest is not None
+    return fewest
+
+
+def _orders(schedule: Schedule) -> Iterator[list[int]]:
+    """List the orders of the operators that have the schedule's times."""
+    times = [(one.start_s, one.end_s) for one in schedule.operators]
+    by_time = sorted(range(len(times)), key=times.__getitem__)
+    groups = [permutations(group) for _, group in groupby(by_time, key=times.__getitem__)]
+    for parts in product(*groups):
+        yield [i for part in parts for i in part]
+
+
+def _broken_in_order(problem: ScheduleProblem, schedule: Schedule, order: list[int]) -> list[str]:
+    """List every rule that the schedule breaks if its operators run in this order."""
     residency, plan = problem.residency, schedule.residency
     assert residency is not None and plan is not None
     slack_s = TOLERANCE * schedule.makespan_s
-    if [one.id for one in schedule.operators] != [one.id for one in problem.operators]:
-        return ["The schedule has other operators than the problem."]
-    order = _order(problem, schedule)
     broken = []
     now_s = 0.0
     for i in order:
@@ -39,21 +67,6 @@ def broken_joint_rules(problem: ScheduleProblem, schedule: Schedule) -> list[str
     if schedule.status == "optimal" and schedule.gap > OPTIMALITY_TOLERANCE:
         broken.append(f"The schedule calls itself optimal with a gap of {schedule.gap}.")
     return broken
-
-
-def _order(problem: ScheduleProblem, schedule: Schedule) -> list[int]:
-    """List the operators by start; those without duration as the precedences want."""
-    after: dict[int, set[int]] = {i: set() for i in range(len(problem.operators))}
-    for source, target in problem.edges:
-        after[target].add(source)
-    left = set(after)
-    order: list[int] = []
-    while left:
-        ready = [i for i in left if not after[i] & left] or sorted(left)
-        one = min(ready, key=lambda i: (schedule.operators[i].start_s, schedule.operators[i].end_s))
-        left.remove(one)
-        order.append(one)
-    return order
 
 
 def _check_stays(
