@@ -85,7 +85,10 @@ class AcceleratorPreset:
 
 
 def derived_numbers(chip: Accelerator) -> dict[str, float | None]:
-    """Return peak and areas; an area is ``None`` where a memory lies outside the area model."""
+    """Return the peak in FLOP/s and both areas in mm², by the names of `IMPLIED`.
+
+    An area is ``None`` where a memory lies outside the area model.
+    """
     numbers = chip.peak_flops_per_s, chip.area_mm2, chip.area_if_known("chip")
     return dict(zip(IMPLIED, numbers, strict=True))
 

@@ -45,7 +45,7 @@ def find_cluster(name: str, above: tuple[Path, ...] = ()) -> Cluster:
 
 
 def load_cluster(name_or_path: str, devices: int) -> Cluster:
-    """Return a preset, or the cluster of a TOML file, with a number of devices.
+    """Return a preset, or the cluster of a file, with a number of devices.
 
     Of a larger torus, a job gets the most cubic slice that is large enough, grown by doubling the
     shortest axis (as slices of TPU pods are offered).

@@ -14,7 +14,7 @@ from phaze_opt.compiled import compiled
 
 @compiled("float64[:,::1](float64[::1])")
 def sums_of_runs(values: FloatArray) -> FloatArray:
-    """Sum all runs of values."""
+    """Sum all runs of n values; entry [i, j] of n × (n + 1) is that of values i to j - 1."""
     count = len(values)
     result = np.zeros((count, count + 1))
     for i in range(count):
@@ -25,7 +25,7 @@ def sums_of_runs(values: FloatArray) -> FloatArray:
 
 @compiled("float64[:,::1](float64[::1])")
 def maxima_of_runs(values: FloatArray) -> FloatArray:
-    """Take the largest of all runs of values that are not negative."""
+    """Take the largest of all runs, as `sums_of_runs`, of values that are not negative."""
     count = len(values)
     result = np.zeros((count, count + 1))
     for i in range(count):

@@ -97,12 +97,7 @@ def capture(
         if not numbers or min(numbers) < 1:
             raise InputError(f"The {what} are {numbers}, but each must be at least 1.")
     if isinstance(model, nn.Module):
-        if inputs is None or microbatch is None or len(sizes) > 1:
-            raise InputError(
-                "A module is captured with its inputs and their one microbatch, for example "
-                "microbatch=(4,); several microbatches need a factory, which makes the module and "
-                "the inputs of each."
-            )
+        _check_module_request(inputs, microbatch)
     elif inputs is not None or plan is not None:
         raise InputError(
             "A factory makes the inputs and the plan itself; leave out inputs and plan."
@@ -127,6 +122,16 @@ def capture(
         )
     variants = (captured[width, samples].variant for width in widths for samples in sizes)
     return Workload(name, sequence, parameters, tuple(variants))
+
+
+def _check_module_request(inputs: Any, microbatch: Sequence[int] | None) -> None:
+    """Refuse a module without inputs, or with other than their one microbatch."""
+    if inputs is None or microbatch is None or len(set(microbatch)) > 1:
+        raise InputError(
+            "A module is captured with its inputs and their one microbatch, for example "
+            "microbatch=(4,); several microbatches need a factory, which makes the module and "
+            "the inputs of each."
+        )
 
 
 def _capture_whole(name: str, made: _Made, samples: int) -> ModuleCapture:
