@@ -54,11 +54,15 @@ def run_progress() -> Iterator[Callable[[Progress], None]]:
             done = progress.counts.done
             before.append(done)
             rate = (done - before[0]) / max(time.monotonic() - started_s, 1e-9)
-            words = "nothing feasible yet"
+            words = ""
             if progress.best_value is not None:
-                words = f"best {progress.best_value:,.0f} samples/s"
+                best = progress.best_value
+                words = f"best {best:,.0f}" if best >= 1000 else f"best {best:.4g}"
+                words += f" {progress.unit}"
             if rate > 0:
-                words += f", {rate:.2g} trials/s, {(progress.total - done) / rate:.0f} s left"
+                left_s = (progress.total - done) / rate
+                rates = f"{rate:.2g} trials/s, {left_s:.0f} s left"
+                words = f"{words}, {rates}" if words else rates
             bar.update(task, total=progress.total, completed=done, words=words)
 
         yield show

@@ -36,12 +36,17 @@ def create(
 
     Example: phaze-opt study create studies/quickstart.toml --exist-ok
     """
+    from phaze_opt.search.baselines import outside_space
     from phaze_opt.search.spec import read_spec
     from phaze_opt.search.study import create_study
 
     checked = read_spec(spec)
     study = create_study(checked, _open(storage, create=True), name=name, exist_ok=exist_ok)
     print(f"study {study.name} ({study.resolved.hash[:12]})")
+    for baseline in study.resolved.baselines:
+        reason = outside_space(study.resolved, baseline)
+        if reason is not None:
+            say(f"No trial can find the baseline {baseline.name}: {reason}.")
 
 
 @app.command()
@@ -151,9 +156,9 @@ def best(
         from phaze_opt.report.words import pass_proof_words
         from phaze_opt.search.results import prove_best
 
-        proven = prove_best(study, found)
-        speed = f"{proven.throughput_samples_per_s:,.0f} samples/s"
-        say(f"with proof {speed}; passes: {pass_proof_words(proven)}")
+        for proven in prove_best(study, found):
+            speed = f"{proven.throughput_samples_per_s:,.0f} samples/s"
+            say(f"with proof {speed}; passes: {pass_proof_words(proven)}")
     if accelerator_toml is not None:
         from phaze_opt.hardware.chip_file import AcceleratorPreset, chip_file_text
 
@@ -188,20 +193,68 @@ def list_all(as_json: JsonOption = False, storage: StorageOption = None) -> None
 
 
 @app.command()
-def trials(name: NameArgument, as_json: JsonOption = False, storage: StorageOption = None) -> None:
-    """List all trials of a study.
+def trials(
+    name: NameArgument,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Only trials with =, !=, <, <=, > or >= of a key."),
+    ] = None,
+    sort: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY", help="The smallest first; -KEY for the largest.", show_default=False
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="At most this many.", show_default=False)
+    ] = None,
+    as_json: JsonOption = False,
+    storage: StorageOption = None,
+) -> None:
+    """List trials of a study; the keys are those of --json.
 
-    Example: phaze-opt study trials quickstart
+    For example:
+
+        phaze-opt study trials quickstart --sort=-value --limit 10
+
+        phaze-opt study trials quickstart --where state=feasible --where "num_tc>=8" --json
     """
+    from phaze_opt.search.trial_choice import choose_trials
     from phaze_opt.search.trials import trial_to_json_dict
 
-    records = _study(name, storage).trials()
+    study = _study(name, storage)
+    records = choose_trials(study.trials(), where=where or (), sort=sort, limit=limit)
     if as_json:
         print_json([trial_to_json_dict(record) for record in records])
         return
     from phaze_opt.report.studies import trials_table
 
-    print_table(trials_table(records))
+    print_table(trials_table(study.resolved.spec, records))
+
+
+@app.command()
+def diff(
+    first: NameArgument,
+    second: NameArgument,
+    as_json: JsonOption = False,
+    storage: StorageOption = None,
+) -> None:
+    """Show what differs between two studies: in their specs, and in what they found.
+
+    Example: phaze-opt study diff quickstart mine
+    """
+    from phaze_opt.codec import to_builtins
+    from phaze_opt.search.difference import compare_studies
+    from phaze_opt.search.study import load_study
+
+    opened = _open(storage)
+    found = compare_studies(load_study(first, opened), load_study(second, opened))
+    if as_json:
+        print_json(to_builtins(found))
+        return
+    from phaze_opt.report.studies import difference_tables
+
+    print_table(difference_tables(found))
 
 
 @app.command()

@@ -20,7 +20,7 @@ import typing
 from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -36,14 +36,25 @@ _described: Callable[[Any], inspect.Type] = functools.cache(inspect.type_info)
 """Describes a type, once."""
 
 
+class PlainForm(Protocol):
+    """A class that is no dataclass, and reads and writes its own plain data."""
+
+    @classmethod
+    def from_plain(cls, plain: object) -> Any:
+        """Build a value from dicts, lists and scalars; `InputError` where they are not allowed."""
+
+    def to_plain(self) -> Any:
+        """Write the value as dicts, lists and scalars."""
+
+
 def to_json(value: object) -> bytes:
     """Encode a dataclass (or plain data) as strict JSON; equal dataclasses give equal bytes."""
-    return msgspec.json.encode(value)
+    return msgspec.json.encode(value, enc_hook=_to_plain)
 
 
 def to_builtins(value: object) -> Any:
     """Turn a dataclass into plain dicts and lists."""
-    return msgspec.to_builtins(value)
+    return msgspec.to_builtins(value, enc_hook=_to_plain)
 
 
 def from_json(data: bytes | str, kind: type[T], what: str) -> T:
@@ -74,7 +85,7 @@ def from_builtins(plain: object, kind: type[T], what: str) -> T:
     """Build a dataclass from plain data as `from_json` does."""
     try:
         complete = _checked(plain, _described(kind), what, f"value in the {what}:")
-        return msgspec.convert(complete, kind, strict=True)
+        return msgspec.convert(complete, kind, strict=True, dec_hook=_from_plain)
     except (msgspec.ValidationError, RecursionError) as error:
         raise InputError(f"The {what} is not valid: {str(error).rstrip('.')}.") from None
 
@@ -223,6 +234,18 @@ def data_rows(room: str, name: str) -> list[dict[str, str]]:
 def _data_text(room: str, name: str) -> str:
     """Return the text of a data file of the package."""
     return resources.files(f"phaze_opt.{room}").joinpath("data", name).read_text("utf-8")
+
+
+def _to_plain(value: Any) -> Any:
+    """Write a value that msgspec does not know."""
+    if isinstance(value, type) or not hasattr(value, "to_plain"):
+        raise TypeError(f"{value!r} is no plain data")
+    return value.to_plain()
+
+
+def _from_plain(kind: Any, plain: object) -> Any:
+    """Read a value of a type that msgspec does not know."""
+    return plain if isinstance(plain, kind) else kind.from_plain(plain)
 
 
 @functools.cache

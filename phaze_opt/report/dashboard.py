@@ -18,10 +18,12 @@ from phaze_opt.printing import printable
 from phaze_opt.report.studies import (
     accelerator_words,
     effort_words,
+    objective_words,
     proof_words,
     ratio_words,
     training_words,
     trial_words,
+    value_words,
 )
 from phaze_opt.report.words import (
     binding_words,
@@ -31,6 +33,7 @@ from phaze_opt.report.words import (
     time_words,
 )
 from phaze_opt.search.results import BestDesign, StudySummary
+from phaze_opt.search.spec import StudySpec
 from phaze_opt.search.store.failures import database_errors, patiently
 from phaze_opt.search.store.storage import Storage
 from phaze_opt.search.study import Study
@@ -130,7 +133,7 @@ def note_of(summary: StudySummary) -> str:
         answer = _answer_lines(summary.best, limit_mm2)
     lines = [
         f"# {plain(summary.name)}",
-        f"Which accelerator trains **{plain(spec.model)}** fastest on {spec.devices} devices "
+        f"{_question(spec)} on {spec.devices} devices "
         f"({plain(spec.cluster)}, global batch {spec.global_batch}, {spec.optimizer}) within "
         f"{limit_mm2:.4g} mm²?",
         "",
@@ -144,16 +147,26 @@ def note_of(summary: StudySummary) -> str:
     return "\n".join(lines)
 
 
+def _question(spec: StudySpec) -> str:
+    """Begin the question that a study asks."""
+    if spec.objectives == ("throughput",) and len(spec.runs) == 1:
+        return f"Which accelerator trains **{plain(spec.models)}** fastest"
+    return (
+        f"Which accelerator has the {plain(objective_words(spec))}, training "
+        f"**{plain(spec.models)}**"
+    )
+
+
 def _answer_lines(best: BestDesign, limit_mm2: float) -> list[str]:
     """Write the best design of a study, one line per fact."""
     lines = [
-        f"**{best.metrics.throughput_samples_per_s:,.0f} samples/s** (trial {best.number}): "
-        f"{accelerator_words(best.point)}; {training_words(best.point)}.",
+        f"**{plain(value_words(best.spec, best.metrics.values))}** (trial {best.number}): "
+        f"{plain(accelerator_words(best.params))}; {plain(training_words(best.params))}.",
         "",
         *(f"- {plain(line)}" for line in ratio_words(best)),
-        f"- area used: {best.metrics.area_mm2 / limit_mm2:.1%}",
+        f"- area used: {(best.metrics.area_mm2 or 0.0) / limit_mm2:.1%}",
     ]
-    evaluation = best.evaluation
+    evaluation = best.evaluation if len(best.evaluations) == 1 else None
     if evaluation is None or evaluation.placement is None:
         return lines
     placement = evaluation.placement

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -18,27 +18,85 @@ from phaze_opt.report.words import (
     placement_words,
     share_words,
 )
+from phaze_opt.search.axes import Scalar, axis_words
+from phaze_opt.search.axis_names import AxisKind, kind_of
+from phaze_opt.search.difference import StudyDifference
+from phaze_opt.search.objectives import ObjectiveKind
 from phaze_opt.search.results import BestDesign, StudySummary
-from phaze_opt.search.space import DesignPoint
+from phaze_opt.search.spec import StudySpec
+from phaze_opt.search.spec_check import SpecCheck
 from phaze_opt.search.study import Study
-from phaze_opt.search.trials import TrialRecord
+from phaze_opt.search.trials import RunMetrics, TrialRecord
 from phaze_opt.units import format_seconds
 
 _LONGEST_NAME = 20
+_LONGEST_CELL = 24
+
+_CHIP_ORDER = {
+    "TC": ("num_tc", "pe_x", "pe_y"),
+    "VC": ("num_vc", "pe_vc"),
+    "GLB": ("glb_mib",),
+    "HBM": ("hbm_gib",),
+    "batch": ("microbatch",),
+}
+"""Columns of the table of trials, the sizes of GLB and HBM in MiB and GiB."""
 
 
-def accelerator_words(point: DesignPoint) -> str:
-    """Describe the chip of a point."""
-    return (
-        f"{point.num_tc} TC of {point.pe_x}×{point.pe_y}, "
-        f"{point.num_vc} VC of {point.pe_vc} lanes, "
-        f"GLB {point.glb_mib} MiB, HBM {point.hbm_gib} GiB"
+_CHIP = ("num_tc", "num_vc", "pe_x", "pe_y", "pe_vc", "glb_mib", "hbm_gib")
+_TRAINING = ("microbatch", "recompute")
+
+
+def accelerator_words(params: Mapping[str, Scalar]) -> str:
+    """Describe the chip of a design by its parameters; see `BestDesign.params`."""
+    words = (
+        f"{params['num_tc']} TC of {params['pe_x']}×{params['pe_y']}, "
+        f"{params['num_vc']} VC of {params['pe_vc']} lanes, "
+        f"GLB {params['glb_mib']} MiB, HBM {params['hbm_gib']} GiB"
+    )
+    return words + _others(params, ("chip",), _CHIP)
+
+
+def training_words(params: Mapping[str, Scalar]) -> str:
+    """Describe the training options of a design, and what is searched of its network."""
+    words = ", ".join(f"{name} {params[name]}" for name in _TRAINING if name in params)
+    return words + _others(params, ("training", "network"), _TRAINING)
+
+
+def _others(params: Mapping[str, Scalar], kinds: Container[AxisKind], named: Container[str]) -> str:
+    """List the other parameters of some kinds."""
+    return "".join(
+        f", {name} {value}"
+        for name, value in params.items()
+        if name not in named and kind_of(name) in kinds
     )
 
 
-def training_words(point: DesignPoint) -> str:
-    """Describe the training options of a point."""
-    return f"microbatch {point.microbatch}, recompute {point.recompute}"
+def value_words(spec: StudySpec, values: Sequence[float]) -> str:
+    """Write the values of a design with their units."""
+    return "; ".join(
+        _value_words(spec, kind, value)
+        for kind, value in zip(spec.objective_kinds, values, strict=True)
+    )
+
+
+def _value_words(spec: StudySpec, kind: ObjectiveKind, value: float) -> str:
+    """Write one value."""
+    if len(spec.runs) > 1 and kind.name != "area":
+        return f"{value:.4f} × the {kind.name.replace('_', ' ')} of {spec.reference}"
+    number = f"{value:,.0f}" if kind.name == "throughput" else f"{value:,.6g}"
+    return f"{number} {kind.unit}"
+
+
+def objective_words(spec: StudySpec) -> str:
+    """Say what a study searches for."""
+    directions = [
+        f"{'most' if kind.maximise else 'least'} {kind.name.replace('_', ' ')}"
+        for kind in spec.objective_kinds
+    ]
+    words = " and ".join(directions)
+    if len(spec.runs) == 1:
+        return words
+    return f"{words}, {spec.aggregate.replace('-', ' ')} relative to {spec.reference}"
 
 
 def ratio_words(best: BestDesign) -> list[str]:
@@ -46,15 +104,21 @@ def ratio_words(best: BestDesign) -> list[str]:
     lines = []
     for baseline in best.baselines:
         ratio = best.ratio(baseline)
-        if baseline.point is None or ratio is None:
+        run = baseline.runs[0]
+        if baseline.values is None or run is None or ratio is None:
             lines.append(f"{baseline.name} fits under no training option")
             continue
         beyond = "" if baseline.within_area else ", itself above the area limit"
+        at = f" at {training_words(run.params)}" if len(baseline.runs) == 1 else ""
         lines.append(
-            f"{ratio:.3f} × {baseline.name} ({baseline.throughput_samples_per_s:,.0f} samples/s at "
-            f"{training_words(baseline.point)}{beyond})"
+            f"{ratio:.3f} × {baseline.name} ({value_words(best.spec, baseline.values)}{at}{beyond})"
         )
     return lines
+
+
+def outside_words(summary: StudySummary) -> list[str]:
+    """Say which baselines no trial can find, and why, one line each."""
+    return [f"{name}: {reason}" for name, reason in summary.outside.items()]
 
 
 def state_words(summary: StudySummary) -> str:
@@ -106,15 +170,38 @@ def best_tables(best: BestDesign) -> RenderableType:
     PhazeError
         If its stored evaluation cannot be read.
     """
-    if best.evaluation is None:
+    known = [evaluation for evaluation in best.evaluations if evaluation is not None]
+    if len(known) < len(best.evaluations):
         raise PhazeError(
             f"The stored evaluation of trial {best.number}, the best of the study, is damaged, "
             "lost or of another cost-model version; 'phaze-opt study copy NAME NEW "
             "--current-version' starts anew from its points."
         )
-    title = f"trial {best.number}: {accelerator_words(best.point)}; {training_words(best.point)}"
+    params = best.params
+    title = f"trial {best.number}: {accelerator_words(params)}; {training_words(params)}"
     lines = [sentence(line) for line in ("", *ratio_words(best))]
-    return Group(evaluation_tables(best.evaluation, title), *lines)
+    if len(known) == 1:
+        return Group(evaluation_tables(known[0], title), *lines, *_front_tables(best))
+    runs = zip(best.metrics.runs, known, strict=True)
+    tables = [
+        evaluation_tables(evaluation, " ".join([metrics.workload, *_chosen_words(metrics)]))
+        for metrics, evaluation in runs
+    ]
+    head = sentence(f"{title}: {value_words(best.spec, best.metrics.values)}", style="bold")
+    return Group(head, *tables, *lines, *_front_tables(best))
+
+
+def _chosen_words(metrics: RunMetrics) -> list[str]:
+    """List what the evaluation of a workload chose."""
+    return [f"{name} {value}" for name, value in metrics.chosen.items()]
+
+
+def _front_tables(best: BestDesign) -> list[RenderableType]:
+    """List the designs of the front, where there is one."""
+    if not best.front:
+        return []
+    table = trials_table(best.spec, best.front)
+    return [sentence(""), sentence("front", style="bold"), table]
 
 
 def study_tables(study: Study) -> RenderableType:
@@ -129,9 +216,11 @@ def summary_table(summary: StudySummary) -> RenderableType:
     add_row(
         table,
         "question",
-        f"{spec.model} on {spec.devices:,} devices, {spec.cluster}, global batch "
+        f"{spec.models} on {spec.devices:,} devices, {spec.cluster}, global batch "
         f"{spec.global_batch}, {spec.optimizer}",
     )
+    if spec.objectives != ("throughput",) or len(spec.runs) > 1:
+        add_row(table, "searched for", objective_words(spec))
     if summary.best is None:
         add_row(table, "best", "nothing feasible yet")
     else:
@@ -149,16 +238,23 @@ def summary_table(summary: StudySummary) -> RenderableType:
     add_row(table, "time taken", effort_words(summary))
     add_row(table, "cached", f"{share_words(summary.cached_share)} of the evaluations")
     add_row(table, "proven", proof_words(summary))
+    for line in outside_words(summary):
+        add_row(table, "outside", f"{line}; no trial can find it")
     return Group(sentence(f"{summary.name}: {state_words(summary)}", style="bold"), table)
 
 
 def _add_best(table: Table, best: BestDesign, limit_mm2: float) -> None:
     """Add the best design of a study, as far as it can be read."""
-    speed = best.metrics.throughput_samples_per_s
-    add_row(table, "best", f"{speed:,.0f} samples/s (trial {best.number})")
-    add_row(table, "accelerator", accelerator_words(best.point))
-    add_row(table, "training", training_words(best.point))
-    evaluation = best.evaluation
+    values = value_words(best.spec, best.metrics.values)
+    add_row(table, "best", f"{values} (trial {best.number})")
+    if best.front:
+        add_row(table, "front", f"{len(best.front)} designs; 'study best' lists them")
+    add_row(table, "accelerator", accelerator_words(best.params))
+    add_row(table, "training", training_words(best.params))
+    evaluation = best.evaluation if len(best.evaluations) == 1 else None
+    for metrics in best.metrics.runs if len(best.metrics.runs) > 1 else ():
+        speed = f"{metrics.throughput_samples_per_s:,.4g} samples/s"
+        add_row(table, metrics.workload, " ".join([speed, *_chosen_words(metrics)]))
     if evaluation is not None and evaluation.placement is not None:
         add_row(table, "placement", placement_words(evaluation.placement))
         add_row(table, "microbatches", microbatch_words(evaluation.placement))
@@ -166,7 +262,7 @@ def _add_best(table: Table, best: BestDesign, limit_mm2: float) -> None:
             add_row(table, "padding", padding_words(evaluation.padding_samples))
     for line in ratio_words(best):
         add_row(table, "against", line)
-    area_mm2 = best.metrics.area_mm2
+    area_mm2 = best.metrics.area_mm2 or 0.0
     share = area_mm2 / limit_mm2
     add_row(table, "area used", f"{share:.1%} ({area_mm2:.4g} of {limit_mm2:.4g} mm²)")
     if evaluation is not None:
@@ -175,34 +271,37 @@ def _add_best(table: Table, best: BestDesign, limit_mm2: float) -> None:
         add_row(table, "its passes", pass_proof_words(evaluation))
 
 
-def trials_table(trials: Iterable[TrialRecord]) -> Table:
-    """List trials, one line each; the sizes of GLB and HBM in MiB and GiB."""
-    table = grid(
-        *(">trial", "state", ">samples/s", ">mm²", ">TC", ">VC", ">GLB", ">HBM", ">batch"),
-        "recompute",
-        gap=1,
-    )
+def trials_table(spec: StudySpec, trials: Iterable[TrialRecord]) -> Table:
+    """List trials, one line each: the values, the area, and what is searched."""
+    several = len(spec.runs) > 1
+    kinds = spec.objective_kinds
+    headers = [f">{'relative' if several and kind.name != 'area' else kind.unit}" for kind in kinds]
+    area = [] if "area" in spec.objectives else [">mm²"]
+    names = [name for name, axis in spec.space.searched.items() if len(axis.values) > 1]
+    columns = [column for column, joined in _CHIP_ORDER.items() if set(joined) & set(names)]
+    joined = {name for each in _CHIP_ORDER.values() for name in each}
+    others = [name for name in names if name not in joined]
+    cores = [f">{name}" for name in (*columns, *others)]
+    table = grid(">trial", "state", *headers, *area, *cores, gap=1)
     for trial in trials:
         metrics, point = trial.metrics, trial.point
-        speed = metrics.throughput_samples_per_s if metrics and metrics.feasible else None
-        chip = ["–"] * 6
-        if point is not None:
-            chip = [
-                f"{point.num_tc}×{point.pe_x}×{point.pe_y}",
-                f"{point.num_vc}×{point.pe_vc}",
-                str(point.glb_mib),
-                str(point.hbm_gib),
-                str(point.microbatch),
-                point.recompute,
+        values = ["–"] * len(headers)
+        if metrics is not None and metrics.feasible:
+            values = [
+                f"{value:,.0f}" if value >= 1000 else f"{value:.4g}" for value in metrics.values
             ]
-        add_row(
-            table,
-            str(trial.number),
-            _state_words(trial),
-            "–" if speed is None else f"{speed:,.0f}",
-            "–" if metrics is None else f"{metrics.area_mm2:,.1f}",
-            *chip,
-        )
+        cells = ["–"] * (len(columns) + len(others))
+        if point is not None:
+            known = point.by_name
+            cells = [
+                "×".join(str(known[name]) for name in _CHIP_ORDER[column] if name in known)
+                for column in columns
+            ]
+            cells += [str(known[name]) for name in others]
+        if area:
+            known_mm2 = None if metrics is None else metrics.area_mm2
+            values.append("–" if known_mm2 is None else f"{known_mm2:,.1f}")
+        add_row(table, str(trial.number), _state_words(trial), *values, *cells)
     return table
 
 
@@ -215,11 +314,11 @@ def _state_words(trial: TrialRecord) -> str:
 
 def studies_table(summaries: Sequence[StudySummary]) -> Table:
     """List studies, one line each."""
-    table = grid("study", "state", "trials", ">best samples/s", "model", ">devices")
+    table = grid("study", "state", "trials", ">best", "model", ">devices")
     for summary in summaries:
         best = summary.best
-        speed = "–" if best is None else f"{best.metrics.throughput_samples_per_s:,.0f}"
         spec = summary.resolved.spec
+        speed = "–" if best is None else value_words(spec, best.metrics.values)
         counts = f"{summary.trials['complete']:,} of {summary.target:,}"
         add_row(
             table,
@@ -227,7 +326,60 @@ def studies_table(summaries: Sequence[StudySummary]) -> Table:
             summary.state,
             counts,
             speed,
-            shortened(spec.model, _LONGEST_NAME),
+            shortened(spec.models, _LONGEST_NAME),
             str(spec.devices),
         )
     return table
+
+
+def spec_table(checked: SpecCheck) -> RenderableType:
+    """Show a valid spec, and what a run of it will meet."""
+    resolved, spec = checked.resolved, checked.resolved.spec
+    table = pairs()
+    add_row(table, "workloads" if len(spec.runs) > 1 else "model", spec.models)
+    add_row(table, "devices", f"{spec.devices:,} ({spec.cluster})")
+    add_row(table, "searched for", objective_words(spec))
+    for name, axis in spec.space.axes.items():
+        add_row(table, name, axis_words(axis))
+    add_row(table, "points", f"{checked.points:,}")
+    limit = f"{resolved.area_limit_mm2:.6g} mm² ({spec.area.model})"
+    add_row(table, "area limit", limit)
+    add_row(table, "feasible", _feasible_words(checked))
+    if checked.seconds_per_point is not None:
+        add_row(table, "a point takes", format_seconds(checked.seconds_per_point))
+    add_row(table, "search", f"{spec.search.trials:,} trials, {spec.search.sampler}")
+    for baseline in resolved.baselines:
+        reason = checked.outside.get(baseline.name)
+        words = "in the space" if reason is None else f"outside: {reason}"
+        add_row(table, baseline.name, words)
+    return Group(sentence(f"{spec.name}: valid", style="bold"), table)
+
+
+def _feasible_words(checked: SpecCheck) -> str:
+    """Say which share of the points is feasible, and how that is known."""
+    words = f"{checked.within_area:,} of {checked.sampled:,} points are chips within the area"
+    if checked.evaluated == 0:
+        return words
+    words += f", {checked.feasible} of {checked.evaluated} of these fit"
+    return f"{share_words(checked.feasible_share)}: {words}"
+
+
+def difference_tables(found: StudyDifference) -> RenderableType:
+    """Show what differs between two studies."""
+    parts: list[RenderableType] = []
+    for what, differences in (("specs", found.spec), ("best designs", found.best)):
+        if not differences:
+            parts.append(sentence(f"The {what} do not differ."))
+            continue
+        table = grid(what, *found.names)
+        for one in differences:
+            add_row(table, one.key, _cell_words(one.first), _cell_words(one.second))
+        parts.append(table)
+    return Group(*parts)
+
+
+def _cell_words(value: object) -> str:
+    """Write a value of a spec or a design."""
+    if value is None:
+        return "–"
+    return f"{value:.6g}" if isinstance(value, float) else shortened(str(value), _LONGEST_CELL)

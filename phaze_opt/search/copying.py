@@ -7,8 +7,8 @@ from datetime import datetime
 
 from optuna.trial import TrialState
 
-from phaze_opt.search.baselines import baseline_trainings
-from phaze_opt.search.frozen import capture_model
+from phaze_opt.search.baselines import baseline_inputs
+from phaze_opt.search.frozen import capture_models
 from phaze_opt.search.ordering import Rank
 from phaze_opt.search.space import DesignPoint, params_of
 from phaze_opt.search.spec import check_study_name
@@ -47,7 +47,7 @@ def copy_study(study: Study, name: str, storage: Storage) -> Study:
     check_study(study)
     with (
         damages(f"The study {study.name!r}"),
-        new_study(storage, name, study.resolved, study.workload()) as copy,
+        new_study(storage, name, study.resolved, study.workloads()) as copy,
     ):
         _copy_tickets(study, copy)
         _copy_evaluations(study, copy)
@@ -66,7 +66,7 @@ def restart_study(study: Study, name: str, storage: Storage) -> Study:
         If the name is taken.
     """
     points = [params_of(study.resolved.spec.space, point) for point in best_points(study)]
-    started = create_study(study.resolved.spec, storage, name=name, workload=_workload_anew(study))
+    started = create_study(study.resolved.spec, storage, name=name, workload=_workloads_anew(study))
     started.office().set_target(study.resolved.spec.search.trials)
     started.office().issue(len(points), points)
     started.evaluator = study.evaluator
@@ -82,13 +82,13 @@ def best_points(study: Study, number: int = BEST_POINTS) -> list[DesignPoint]:
     return sorted(ranked, key=lambda point: ranked[point].key)[:number]
 
 
-def _workload_anew(study: Study) -> Workload:
-    """Capture the model with this program; keep a workload from a file, and one without torch."""
+def _workloads_anew(study: Study) -> tuple[Workload, ...]:
+    """Capture the models with this program; keep workloads from files, and all without torch."""
     spec = study.resolved.spec
-    if names_a_shape(spec.model):
+    if all(names_a_shape(run.model) for run in spec.runs):
         with suppress(ImportError):
-            return capture_model(spec)
-    return study.workload()
+            return capture_models(spec)
+    return study.workloads()
 
 
 def _copy_tickets(study: StoredStudy, copy: StoredStudy) -> None:
@@ -103,12 +103,13 @@ def _copy_evaluations(study: StoredStudy, copy: StoredStudy) -> None:
     keys = {
         key
         for baseline in study.resolved.baselines
-        for key in baseline_trainings(study.resolved, baseline)
+        for key in baseline_inputs(study.resolved, baseline)
     }
     keys |= {
-        trial.metrics.evaluation_key
+        run.evaluation_key
         for trial in read_trials(study)
-        if trial.metrics is not None and trial.metrics.evaluation_key is not None
+        if trial.metrics is not None
+        for run in trial.metrics.runs
     }
     copy_evaluations(study.storage, keys, copy.storage)
 

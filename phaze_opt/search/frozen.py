@@ -1,26 +1,35 @@
 """Freezes a spec: every name is resolved to numbers, so that any machine can run the study.
 
 A worker elsewhere needs only the storage and the study's name, because presets, clusters and the
-captured workload are data in the database. Two studies are equal if their hashes are.
+captured workloads are data in the database. Two studies are equal if their hashes are.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 from phaze_opt.codec import to_json
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.hardware.area import AreaModel
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.presets import load_cluster
+from phaze_opt.search.axes import Scalar
+from phaze_opt.search.axis_names import CHIP_ALIASES, kind_of, refuse_free_axes
+from phaze_opt.search.designs import Design, chip_of, cluster_of
 from phaze_opt.search.space import DesignPoint
-from phaze_opt.search.spec import StudySpec
-from phaze_opt.training import Recompute, Training
+from phaze_opt.search.spec import StudySpec, WorkloadSpec
+from phaze_opt.workload.config import AttentionKind
 from phaze_opt.workload.graph import Workload
+
+MOST_CLUSTERS = 1_000
+"""Combinations of network and number of devices that a space may have."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +41,29 @@ class Baseline:
 
 
 @dataclass(frozen=True)
+class ClusterChoice:
+    """A network that the space names, with a number of devices.
+
+    Attributes
+    ----------
+    name
+        As the space names it: of a file, its path.
+    """
+
+    name: str
+    devices: int
+    cluster: Cluster
+
+
+@dataclass(frozen=True)
+class CaptureChoice:
+    """A model that is captured: a workload with one kind of attention (``None`` for its own)."""
+
+    run: int
+    attention: AttentionKind | None
+
+
+@dataclass(frozen=True)
 class ResolvedStudy:
     """A study in which every name is looked up.
 
@@ -39,10 +71,12 @@ class ResolvedStudy:
     ----------
     base
         Gives every number of an accelerator that is not searched.
+    cluster, clusters
+        The network of the spec, which the baselines have; and those that the space names.
     area_limit_mm2
         Under the area model of the spec.
-    workload_hash
-        Of the captured workload's JSON.
+    workload_hashes
+        Of the JSON of the captured workloads, in the order of `captures`.
     cost_model_version
         Of the program that created the study; a program with another version may not continue it.
     """
@@ -52,8 +86,9 @@ class ResolvedStudy:
     baselines: tuple[Baseline, ...]
     cluster: Cluster
     area_limit_mm2: float
-    workload_hash: str
+    workload_hashes: tuple[str, ...]
     cost_model_version: str
+    clusters: tuple[ClusterChoice, ...] = ()
 
     @property
     def hash(self) -> str:
@@ -61,26 +96,42 @@ class ResolvedStudy:
         anonymous = dataclasses.replace(self, spec=dataclasses.replace(self.spec, name="study"))
         return content_hash(anonymous)
 
-    def training(self, microbatch: int, recompute: Recompute) -> Training:
-        """Return the training options of one point.
+    def design(self, point: DesignPoint) -> Design:
+        """Return what a point stands for.
 
         Raises
         ------
         InputError
-            If the microbatch is above the global batch.
+            If there is no such chip or network.
         """
-        return Training(
-            global_batch=self.spec.global_batch,
-            microbatch=microbatch,
-            recompute=recompute,
-            optimizer=self.spec.optimizer,
-            sequence_parallel=self.spec.sequence_parallel,
-            residency=self.spec.residency,
+        values = point.by_name
+        network = str(values.get("cluster", self.spec.cluster))
+        devices = values.get("devices", self.spec.devices)
+        cluster = self._clusters.get((network, devices), self.cluster)
+        options = {name: value for name, value in values.items() if kind_of(name) == "training"}
+        return Design(
+            chip_of(self.base, values),
+            cluster_of(cluster, values),
+            network,
+            {**self.spec.training_values, **options},
         )
 
-    def accelerator(self, point: DesignPoint) -> Accelerator:
-        """Return the accelerator of one point."""
-        return point.accelerator(self.base)
+    def baseline_design(self, baseline: Baseline, options: Mapping[str, Scalar]) -> Design:
+        """Return a baseline under some options of the training run."""
+        everything = {**self.spec.training_values, **options}
+        return Design(baseline.accelerator, self.cluster, self.spec.cluster, everything)
+
+    def hbm_bytes(self, point: DesignPoint) -> int:
+        """Return the size of the HBM of a point's chip, without building the chip."""
+        values = point.by_name
+        if "hbm_gib" in values:
+            return int(CHIP_ALIASES["hbm_gib"].to_field(float(values["hbm_gib"])))
+        return int(values.get("hbm_bytes", self.base.hbm_bytes))
+
+    @cached_property
+    def _clusters(self) -> dict[tuple[Scalar, Scalar], Cluster]:
+        """The networks that the space names."""
+        return {(one.name, one.devices): one.cluster for one in self.clusters}
 
 
 def content_hash(value: object) -> str:
@@ -88,28 +139,99 @@ def content_hash(value: object) -> str:
     return hashlib.sha256(to_json(value)).hexdigest()
 
 
-def resolve(spec: StudySpec, workload: Workload, cost_model_version: str) -> ResolvedStudy:
-    """Look up all presets and the cluster that a spec names.
+def freeze(
+    spec: StudySpec, workloads: Sequence[Workload] | None = None
+) -> tuple[ResolvedStudy, tuple[Workload, ...]]:
+    """Look up all names of a spec, and capture its models.
+
+    Parameters
+    ----------
+    spec
+        The study.
+    workloads
+        Instead of capturing, in the order of `captures`.
+
+    Returns
+    -------
+    resolved, workloads
 
     Raises
     ------
     InputError
-        If a preset or cluster is unknown, two baselines are the same, or one has no area.
+        If a name is unknown, a model cannot be captured so, two baselines are the same, one has no
+        area, or an axis costs nothing under the area model.
     """
+    if workloads is None:
+        # What is quick to find wrong comes before the captures.
+        resolved = check_names(spec)
+        workloads = capture_models(spec)
+    else:
+        resolved = _resolve(spec)
+    if len(workloads) != len(captures(spec)):
+        raise InputError(
+            f"{len(workloads)} workloads are given, but the study has {len(captures(spec))}."
+        )
+    hashes = tuple(map(content_hash, workloads))
+    return dataclasses.replace(resolved, workload_hashes=hashes), tuple(workloads)
+
+
+def _resolve(spec: StudySpec) -> ResolvedStudy:
+    """Look up all presets and clusters that a spec names."""
     if len(set(spec.baselines)) != len(spec.baselines):
         raise InputError(f"baselines is {list(spec.baselines)}, but it must list different ones.")
+    has_power_limit = spec.constraints.max_power_w is not None
+    refuse_free_axes(spec.space.varying_fields, spec.area.model, has_power_limit=has_power_limit)
+    base = load_accelerator(spec.space.base)
+    cluster = load_cluster(spec.cluster, spec.devices)
+    clusters = _clusters(spec)
+    network = {
+        name: spec.space.values_of(name)[0]
+        for name in spec.space.axes
+        if name.startswith("network.")
+    }
+    for one in (cluster, *(choice.cluster for choice in clusters)):
+        cluster_of(one, network)
     return ResolvedStudy(
         spec=spec,
-        base=load_accelerator(spec.space.base),
-        baselines=tuple(_baseline(name, spec.area.model) for name in spec.baselines),
-        cluster=load_cluster(spec.cluster, spec.devices),
-        area_limit_mm2=area_limit_mm2(spec),
-        workload_hash=content_hash(workload),
-        cost_model_version=cost_model_version,
+        base=base,
+        baselines=tuple(_baseline(name, spec) for name in spec.baselines),
+        cluster=cluster,
+        area_limit_mm2=_area_limit_mm2(spec, base),
+        workload_hashes=(),
+        cost_model_version=current_version(),
+        clusters=clusters,
     )
 
 
-def _baseline(name: str, model: AreaModel) -> Baseline:
+def captures(spec: StudySpec) -> tuple[CaptureChoice, ...]:
+    """Return what a study captures: every workload with every attention that it may have."""
+    # The space holds nothing but words of `AttentionKind` there.
+    named: tuple[Any, ...] = spec.space.values_of("attention")
+    return tuple(
+        CaptureChoice(index, attention)
+        for index, run in enumerate(spec.runs)
+        for attention in named or (run.attention or spec.attention,)
+    )
+
+
+def _clusters(spec: StudySpec) -> tuple[ClusterChoice, ...]:
+    """Load every network of the space with every number of devices."""
+    if not {"cluster", "devices"} & spec.space.axes.keys():
+        return ()
+    names = spec.space.values_of("cluster") or (spec.cluster,)
+    counts = spec.space.values_of("devices") or (spec.devices,)
+    if len(names) * len(counts) > MOST_CLUSTERS:
+        raise InputError(
+            f"The space has {len(names) * len(counts):,} combinations of cluster and devices, but "
+            f"at most {MOST_CLUSTERS:,} are allowed."
+        )
+    return tuple(
+        ClusterChoice(str(name), int(count), load_cluster(str(name), int(count)))
+        for name, count in itertools.product(names, counts)
+    )
+
+
+def _baseline(name: str, spec: StudySpec) -> Baseline:
     """Return what a study is compared with, which must have an area, as every design has.
 
     Raises
@@ -118,7 +240,7 @@ def _baseline(name: str, model: AreaModel) -> Baseline:
         If a buffer of it lies outside the table of SRAM macros.
     """
     chip = load_accelerator(name)
-    if chip.area_if_known(model) is None:
+    if chip.area_if_known(spec.area.model) is None:
         raise InputError(
             f"The baseline {name!r} has no area, since a buffer of it lies outside the table of "
             "SRAM macros; under an area limit only chips with an area are compared."
@@ -126,15 +248,23 @@ def _baseline(name: str, model: AreaModel) -> Baseline:
     return Baseline(name, chip)
 
 
-def area_limit_mm2(spec: StudySpec) -> float:
+def _area_limit_mm2(spec: StudySpec, base: Accelerator) -> float:
     """Return the largest area that a study allows."""
     if spec.area.max_mm2 is not None:
         return spec.area.max_mm2
-    return load_accelerator(spec.area.max_of).area_under(spec.area.model)
+    name = spec.space.base if spec.area.max_of is None else spec.area.max_of
+    chip = base if spec.area.max_of is None else load_accelerator(name)
+    limit_mm2 = chip.area_if_known(spec.area.model)
+    if limit_mm2 is None:
+        raise InputError(
+            f"The area limit is that of {name!r}, which has no area, since a buffer of it lies "
+            "outside the table of SRAM macros; write max_mm2 or max_of under [area]."
+        )
+    return limit_mm2
 
 
 def check_names(spec: StudySpec) -> ResolvedStudy:
-    """Look up every name of a spec, the model's too, without capturing the model.
+    """Look up every name of a spec, models and their widths too, without capturing anything.
 
     Raises
     ------
@@ -143,28 +273,59 @@ def check_names(spec: StudySpec) -> ResolvedStudy:
     """
     from phaze_opt.workload.zoo import widths
 
-    allowed = widths(spec.model)
-    for width in spec.tensor_parallel:
-        if width not in allowed:
-            raise InputError(
-                f"tensor_parallel holds {width}, but {spec.model} can be split over "
-                f"{', '.join(map(str, allowed))} devices."
-            )
-    shape_only = Workload(model=spec.model, sequence=1, parameters=0, variants=())
-    return resolve(spec, shape_only, current_version())
+    resolved = _resolve(spec)
+    for run in spec.runs:
+        allowed = widths(run.model)
+        for width in tensor_parallel(spec, run):
+            if width not in allowed:
+                raise InputError(
+                    f"tensor_parallel holds {width}, but {run.model} can be split over "
+                    f"{', '.join(map(str, allowed))} devices."
+                )
+    return resolved
 
 
-def capture_model(spec: StudySpec) -> Workload:
-    """Capture the model at every microbatch and width that the study may use."""
+def tensor_parallel(spec: StudySpec, run: WorkloadSpec) -> tuple[int, ...]:
+    """Return the tensor-parallel widths that the placement of a workload may choose."""
+    from phaze_opt.workload.zoo import widths
+
+    stated = run.tensor_parallel or spec.tensor_parallel
+    return widths(run.model) if stated == "all" else stated
+
+
+def capture_models(spec: StudySpec) -> tuple[Workload, ...]:
+    """Capture the models at every microbatch and width that the study may use.
+
+    Raises
+    ------
+    InputError
+        If a model is unknown or cannot be captured so.
+    """
+    return tuple(_capture(spec, choice) for choice in captures(spec))
+
+
+def _capture(spec: StudySpec, choice: CaptureChoice) -> Workload:
+    """Capture one workload, with and without sequence parallelism where that is an axis."""
     from phaze_opt.workload.zoo import load_workload
 
-    return load_workload(
-        spec.model,
-        tensor_parallel=spec.tensor_parallel,
-        microbatch=spec.space.microbatches,
-        sequence_parallel=spec.sequence_parallel,
-        sequence=spec.sequence,
-    )
+    run, space = spec.runs[choice.run], spec.space
+    microbatches = space.values_of("microbatch") or (spec.microbatch,)
+    split = space.values_of("sequence_parallel") or (spec.sequence_parallel,)
+    options: dict[str, Any] = {
+        "tensor_parallel": tensor_parallel(spec, run),
+        "microbatch": tuple(map(int, microbatches)),
+        "sequence": run.sequence or spec.sequence,
+        "attention": choice.attention,
+    }
+    parts = [load_workload(run.model, sequence_parallel=bool(one), **options) for one in split]
+    different = {
+        (one.tensor_parallel, one.microbatch, one.sequence_parallel): one
+        for part in parts
+        for one in part.variants
+    }
+    if len(parts) == 1:
+        return parts[0]
+    return dataclasses.replace(parts[0], variants=tuple(different.values()))
 
 
 def current_version() -> str:

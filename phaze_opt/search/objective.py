@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 
 from phaze_opt.codec import to_builtins
+from phaze_opt.errors import InputError
 from phaze_opt.evaluation import Evaluation, evaluate
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.scheduling.schedule_problem import Schedule
-from phaze_opt.search.frozen import ResolvedStudy, content_hash
+from phaze_opt.search.axes import Scalar
+from phaze_opt.search.constraints import (
+    NOT_BUILDABLE,
+    SMALLEST_VIOLATION,
+    Violation,
+    chip_violation,
+    run_violation,
+    with_memory_margin,
+    worst,
+)
+from phaze_opt.search.designs import Design, training_of
+from phaze_opt.search.frozen import ResolvedStudy, captures, content_hash
+from phaze_opt.search.objectives import Measured, aggregated
+from phaze_opt.search.ordering import Rank, best_of
 from phaze_opt.search.space import DesignPoint
+from phaze_opt.search.spec import StudySpec
 from phaze_opt.search.store.caches import EvaluationCache, ScheduleCache
-from phaze_opt.search.trials import SMALLEST_VIOLATION, Metrics, metrics_of
+from phaze_opt.search.trials import Metrics, RunMetrics
 from phaze_opt.training import Training
 from phaze_opt.workload.graph import Workload
 
@@ -35,97 +50,275 @@ def evaluate_point(
     return evaluate(workload, accelerator, cluster, training, cache=cache)
 
 
+@dataclass(frozen=True)
+class RunInputs:
+    """Everything that decides the evaluation of one workload on a design.
+
+    Attributes
+    ----------
+    capture
+        Index into the study's captured workloads.
+    chosen
+        Values of the options that are solved.
+    """
+
+    capture: int
+    accelerator: Accelerator
+    cluster: Cluster
+    training: Training
+    chosen: Mapping[str, Scalar]
+
+
+@dataclass(frozen=True)
+class EvaluatedRun:
+    """One workload on a design, evaluated.
+
+    Attributes
+    ----------
+    cached
+        Whether the evaluation was stored before.
+    violation
+        The limit that it does not keep; ``None`` where it is feasible.
+    """
+
+    inputs: RunInputs
+    key: str
+    evaluation: Evaluation
+    cached: bool
+    violation: Violation | None
+
+
 @dataclass
 class Objective:
     """Evaluates points of one study.
 
     Attributes
     ----------
+    workloads
+        Captured, in the order of `phaze_opt.search.frozen.captures`.
     evaluations, schedules
         Where results are looked up and kept.
+    reference
+        Every workload on the baseline that the values of several are relative to; empty where there
+        is one workload.
     """
 
     study: ResolvedStudy
-    workload: Workload
+    workloads: Sequence[Workload]
     evaluations: EvaluationCache
     schedules: ScheduleCache
     evaluator: Evaluator = evaluate_point
+    reference: Sequence[Measured] = ()
 
     def __call__(self, point: DesignPoint) -> Metrics:
-        """Check the area, then evaluate the point unless its evaluation is stored."""
+        """Check chip and area, then evaluate the point unless its evaluation is stored."""
         started_s = time.monotonic()
-        accelerator = self.study.accelerator(point)
-        area_mm2 = accelerator.area_under(self.study.spec.area.model)
-        too_much = _area_excess(self.study, point, area_mm2)
-        if too_much is not None:
-            violation, reason = too_much
-            return Metrics(
-                feasible=False,
-                reason=reason,
-                violation=max(violation, SMALLEST_VIOLATION),
-                throughput_samples_per_s=0.0,
-                area_mm2=area_mm2,
-                energy_j_per_batch=None,
-                evaluation_key=None,
-                cached=False,
-                proven_schedules=0,
-                schedules=0,
-                evaluate_s=time.monotonic() - started_s,
-            )
-        training = self.study.training(point.microbatch, point.recompute)
+        area_mm2: float | None = None
+        runs: list[EvaluatedRun] = []
         self.schedules.take_effort()
-        key, evaluation, cached = self.evaluate(accelerator, training)
-        metrics = metrics_of(evaluation, key, cached, area_mm2, time.monotonic() - started_s)
+        try:
+            design = self.study.design(point)
+            violation = chip_violation(self.study, design.accelerator)
+            area_mm2 = design.accelerator.area_if_known(self.study.spec.area.model)
+            if violation is None:
+                runs = [self.best_run(index, design) for index in range(len(self.study.spec.runs))]
+                violation = worst(run.violation for run in runs if run.violation is not None)
+        except InputError as error:
+            # No such chip, network or combination of options: a point of the space, but no design.
+            violation = Violation(NOT_BUILDABLE, str(error))
         effort = self.schedules.take_effort()
+        metrics = self._metrics(runs, violation, area_mm2)
         return replace(
-            metrics, needed_schedules=effort.needed, quickly_proven_schedules=effort.quick
+            metrics,
+            evaluate_s=time.monotonic() - started_s,
+            needed_schedules=effort.needed,
+            quickly_proven_schedules=effort.quick,
         )
 
-    def evaluate(
-        self, accelerator: Accelerator, training: Training
-    ) -> tuple[str, Evaluation, bool]:
-        """Return an evaluation with its key, and whether it was stored already."""
-        key = evaluation_key(self.study, accelerator, training)
+    def best_run(self, run: int, design: Design) -> EvaluatedRun:
+        """Evaluate one workload on a design, at the best of the options that are solved.
+
+        Raises
+        ------
+        InputError
+            If every combination of the options excludes itself.
+        """
+        inputs = run_inputs(self.study, run, design)
+        runs = [self.evaluate(one) for one in inputs]
+        area_mm2 = design.accelerator.area_if_known(self.study.spec.area.model) or 0.0
+        return best_of_runs(self.study, runs, area_mm2)
+
+    def evaluate(self, inputs: RunInputs) -> EvaluatedRun:
+        """Evaluate one workload, unless its evaluation is stored."""
+        key = evaluation_key(self.study, inputs)
 
         def compute() -> Evaluation:
             return self.evaluator(
-                self.workload, accelerator, self.study.cluster, training, self.schedules
+                self.workloads[inputs.capture],
+                inputs.accelerator,
+                inputs.cluster,
+                inputs.training,
+                self.schedules,
             )
 
         evaluation, cached = self.evaluations.get_or_compute(key, compute)
         if not cached:
             self.schedules.flush()
-        return key, evaluation, cached
+        violation = run_violation(self.study.spec.constraints, evaluation)
+        return EvaluatedRun(inputs, key, evaluation, cached, violation)
 
-
-def _area_excess(
-    study: ResolvedStudy, point: DesignPoint, area_mm2: float
-) -> tuple[float, str] | None:
-    """Return relative excess and sentence where a chip is too large (or, if asked, too small)."""
-    limit_mm2 = study.area_limit_mm2
-    if area_mm2 > limit_mm2:
-        return (
-            area_mm2 / limit_mm2 - 1.0,
-            f"The area of {area_mm2:.6g} mm² is above the limit of {limit_mm2:.6g} mm².",
+    def _metrics(
+        self, runs: Sequence[EvaluatedRun], violation: Violation | None, area_mm2: float | None
+    ) -> Metrics:
+        """Take from the evaluations the numbers that the search and its reports need."""
+        kinds = self.study.spec.objective_kinds
+        if violation is None:
+            measured = [measured_run(run, area_mm2 or 0.0) for run in runs]
+            values = objective_values(self.study.spec, measured, self.reference)
+            told = tuple(kind.told(value, 0.0) for kind, value in zip(kinds, values, strict=True))
+        else:
+            excess = max(violation.excess, SMALLEST_VIOLATION)
+            violation = replace(violation, excess=excess)
+            told = tuple(kind.told(0.0, excess) for kind in kinds)
+        proofs = [
+            proof.status == "optimal"
+            for run in runs
+            for layer in run.evaluation.layers
+            for proof in (layer.forward_schedule, layer.backward_schedule)
+        ]
+        names = [one.name for one in self.study.spec.runs]
+        return Metrics(
+            feasible=violation is None,
+            reason=None if violation is None else violation.reason,
+            violation=0.0 if violation is None else violation.excess,
+            values=told,
+            area_mm2=area_mm2,
+            runs=tuple(run_metrics(name, run) for name, run in zip(names, runs, strict=False)),
+            cached=bool(runs) and all(run.cached for run in runs),
+            proven_schedules=sum(proofs),
+            schedules=len(proofs),
+            evaluate_s=0.0,
         )
-    least_mm2 = study.spec.area.min_share * limit_mm2
-    # The paper exempts chips with a single core of either kind from its lower bound.
-    if area_mm2 < least_mm2 and point.num_tc > 1 and point.num_vc > 1:
-        return (
-            least_mm2 / area_mm2 - 1.0,
-            f"The area of {area_mm2:.6g} mm² is below the least of {least_mm2:.6g} mm².",
-        )
-    return None
 
 
-def evaluation_key(study: ResolvedStudy, accelerator: Accelerator, training: Training) -> str:
+def run_inputs(study: ResolvedStudy, run: int, design: Design) -> list[RunInputs]:
+    """Return what decides the evaluations of a workload: one for all that is solved together.
+
+    Raises
+    ------
+    InputError
+        If every combination of the options excludes itself.
+    """
+    spec = study.spec
+    chip = with_memory_margin(design.accelerator, spec.constraints)
+    found: list[RunInputs] = []
+    refused: InputError | None = None
+    for chosen in spec.space.solved_options():
+        options = {**design.options, **chosen}
+        try:
+            training = training_of(options, spec.runs[run].global_batch)
+        except InputError as error:
+            refused = error
+            continue
+        capture = _capture_of(spec, run, options)
+        found.append(RunInputs(capture, chip, design.cluster, training, chosen))
+    if refused is not None and not found:
+        raise refused
+    return found
+
+
+def _capture_of(spec: StudySpec, run: int, options: Mapping[str, Scalar | None]) -> int:
+    """Return the index of the captured workload that has the attention of some options."""
+    choices = captures(spec)
+    attention = options["attention"] if spec.space.values_of("attention") else None
+    for index, choice in enumerate(choices):
+        if choice.run == run and attention in (None, choice.attention):
+            return index
+    raise InputError(f"attention is {attention!r}, which the study has not captured.")
+
+
+def best_of_runs(
+    study: ResolvedStudy, runs: Sequence[EvaluatedRun], area_mm2: float
+) -> EvaluatedRun:
+    """Return the best of a workload's runs by the first objective and the order of designs.
+
+    Of infeasible ones that with the smallest violation.
+    """
+    kind = study.spec.objective_kinds[0]
+    feasible = []
+    for place, run in enumerate(runs):
+        if run.violation is None:
+            measured = measured_run(run, area_mm2)
+            rank = Rank(
+                value=kind.of(measured),
+                hbm_bytes=run.inputs.accelerator.hbm_bytes,
+                area_mm2=area_mm2,
+                energy_j=run.evaluation.energy_j_per_batch,
+                configuration=(place,),
+                maximise=kind.maximise,
+            )
+            feasible.append((rank, run))
+    best = best_of(feasible)
+    if best is not None:
+        return best
+    return min(runs, key=lambda run: 0.0 if run.violation is None else run.violation.excess)
+
+
+def measured_run(run: EvaluatedRun, area_mm2: float) -> Measured:
+    """Return what the objectives need to know of a feasible run."""
+    evaluation, inputs = run.evaluation, run.inputs
+    throughput, tokens = evaluation.throughput_samples_per_s, evaluation.tokens_per_s_per_device
+    return Measured(
+        throughput_samples_per_s=throughput,
+        tokens_per_s=throughput if tokens is None else tokens * inputs.cluster.devices,
+        energy_j_per_sample=evaluation.energy_j_per_batch / inputs.training.global_batch,
+        power_w_per_device=evaluation.power_w_per_device,
+        area_mm2=area_mm2,
+        devices=inputs.cluster.devices,
+    )
+
+
+def objective_values(
+    spec: StudySpec, measured: Sequence[Measured], reference: Sequence[Measured]
+) -> tuple[float, ...]:
+    """Return the value of every objective: of one workload its own, of several the aggregate.
+
+    Parameters
+    ----------
+    spec
+        The study.
+    measured, reference
+        Every workload on a design, and on the reference.
+    """
+    if len(spec.runs) == 1:
+        return tuple(kind.of(measured[0]) for kind in spec.objective_kinds)
+    weights = [run.weight for run in spec.runs]
+    return tuple(
+        aggregated(kind, spec.aggregate, measured, reference, weights)
+        for kind in spec.objective_kinds
+    )
+
+
+def run_metrics(name: str, run: EvaluatedRun) -> RunMetrics:
+    """Return the numbers of a run that its trial keeps."""
+    feasible = run.evaluation.feasible
+    return RunMetrics(
+        workload=name,
+        throughput_samples_per_s=run.evaluation.throughput_samples_per_s,
+        energy_j_per_batch=run.evaluation.energy_j_per_batch if feasible else None,
+        evaluation_key=run.key,
+        chosen=run.inputs.chosen,
+    )
+
+
+def evaluation_key(study: ResolvedStudy, inputs: RunInputs) -> str:
     """Hash all inputs of an evaluation, the version of the cost model included."""
     return content_hash(
         {
-            "workload": study.workload_hash,
-            "accelerator": to_builtins(accelerator),
-            "cluster": to_builtins(study.cluster),
-            "training": to_builtins(training),
+            "workload": study.workload_hashes[inputs.capture],
+            "accelerator": to_builtins(inputs.accelerator),
+            "cluster": to_builtins(inputs.cluster),
+            "training": to_builtins(inputs.training),
             "cost_model_version": study.cost_model_version,
         }
     )

@@ -1,8 +1,9 @@
 """The order of designs, which decides in every table, plot and answer.
 
-Designs are ordered by throughput in logarithmic bins of 0.1 %, then by the smaller HBM, the smaller
-area, the lower energy, the exact throughput, and the configuration itself. Without the bins the
-largest HBM would always win by a tiny margin, because HBM costs no area in the area model.
+Designs are ordered by their value (throughput, or the first objective of the study) in logarithmic
+bins of 0.1 %, then by the smaller HBM, the smaller area, the lower energy, the exact value, and the
+configuration itself. Without the bins the largest HBM would always win by a tiny margin, because
+HBM costs no area in the area model.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Any, TypeVar
 
 from phaze_opt.errors import InputError
 
-THROUGHPUT_BIN = 1e-3
-"""Relative width of a bin of equal throughput."""
+VALUE_BIN = 1e-3
+"""Relative width of a bin of equal values."""
 
 
 @dataclass(frozen=True)
@@ -24,34 +25,40 @@ class Rank:
 
     Attributes
     ----------
+    value
+        Positive; of the first objective.
+    maximise
+        Whether the larger value is the better one.
     energy_j
-        Per batch; ``None`` where it was not computed, which counts as zero.
+        Per batch, of all workloads together; ``None`` where it was not computed, which counts as
+        zero.
     configuration
         The design itself, so that no two different designs are equal.
     """
 
-    throughput_samples_per_s: float
+    value: float
     hbm_bytes: int
     area_mm2: float
     energy_j: float | None
     configuration: tuple[Any, ...]
+    maximise: bool = True
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.throughput_samples_per_s) and self.throughput_samples_per_s > 0):
+        if not (math.isfinite(self.value) and self.value > 0):
             raise InputError(
-                f"The throughput is {self.throughput_samples_per_s}, but a design that is ranked "
-                "must be feasible."
+                f"The value is {self.value}, but a design that is ranked must be feasible."
             )
 
     @property
     def key(self) -> tuple[Any, ...]:
         """Sort key; the best design has the smallest."""
+        sign = -1 if self.maximise else 1
         return (
-            -throughput_bin(self.throughput_samples_per_s),
+            sign * value_bin(self.value),
             self.hbm_bytes,
             self.area_mm2,
             self.energy_j or 0.0,
-            -self.throughput_samples_per_s,
+            sign * self.value,
             self.configuration,
         )
 
@@ -59,9 +66,9 @@ class Rank:
 Ranked = TypeVar("Ranked")
 
 
-def throughput_bin(throughput_samples_per_s: float) -> int:
-    """Return the logarithmic bin, of `THROUGHPUT_BIN` relative width, that holds a throughput."""
-    return math.floor(math.log(throughput_samples_per_s) / math.log1p(THROUGHPUT_BIN))
+def value_bin(value: float) -> int:
+    """Return the logarithmic bin, of `VALUE_BIN` relative width, that holds a value."""
+    return math.floor(math.log(value) / math.log1p(VALUE_BIN))
 
 
 def best_of(ranked: Iterable[tuple[Rank, Ranked]]) -> Ranked | None:

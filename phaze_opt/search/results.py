@@ -11,10 +11,15 @@ from phaze_opt.codec import to_builtins
 from phaze_opt.evaluation import Evaluation, evaluate, evaluation_to_json_dict
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.printing import PrintsAsTables
-from phaze_opt.search.baselines import BaselineResult, find_baselines
+from phaze_opt.search.axes import Scalar
+from phaze_opt.search.baselines import BaselineResult, find_baselines, outside_space
+from phaze_opt.search.designs import Design, params_of_design
 from phaze_opt.search.frozen import ResolvedStudy, current_version
+from phaze_opt.search.objective import run_inputs
 from phaze_opt.search.ordering import best_of
+from phaze_opt.search.pareto import front
 from phaze_opt.search.space import DesignPoint
+from phaze_opt.search.spec import StudySpec
 from phaze_opt.search.store.caches import find_evaluations
 from phaze_opt.search.store.stored_study import StoredStudy
 from phaze_opt.search.store.tickets import TicketCounts
@@ -27,29 +32,56 @@ StudyState = Literal["new", "running", "stopping", "stopped", "done", "failed"]
 class BestDesign(PrintsAsTables, tables="phaze_opt.report.studies:best_tables"):
     """The best design of a study; prints as the tables of ``phaze-opt study best``.
 
+    Among several objectives it is the best one by the first of them.
+
     Attributes
     ----------
-    accelerator
-        The chip of the design.
-    evaluation
-        ``None`` where the stored one is damaged or lost.
+    spec
+        Of the study.
+    design
+        Chip, network and options of the training runs.
+    evaluations
+        By workload; ``None`` where the stored one is damaged or lost.
+    front
+        The trials that no other one dominates, where there are several objectives.
     """
 
     number: int
-    accelerator: Accelerator
+    spec: StudySpec
+    design: Design
     point: DesignPoint
     metrics: Metrics
-    evaluation: Evaluation | None
+    evaluations: tuple[Evaluation | None, ...]
     baselines: tuple[BaselineResult, ...]
+    front: tuple[TrialRecord, ...] = ()
 
     def __repr__(self) -> str:
         return f"BestDesign(trial {self.number}, {self.metrics}, {self.point!r})"
 
+    @property
+    def accelerator(self) -> Accelerator:
+        """The chip."""
+        return self.design.accelerator
+
+    @property
+    def evaluation(self) -> Evaluation | None:
+        """Of the first workload."""
+        return self.evaluations[0]
+
+    @property
+    def params(self) -> dict[str, Scalar]:
+        """What names the design: cores, memories, main options and the values of its point.
+
+        What every evaluation solved is among them where there is one workload.
+        """
+        chosen = self.metrics.runs[0].chosen if len(self.metrics.runs) == 1 else {}
+        params = params_of_design(self.design, {**self.point.by_name, **chosen})
+        unknown = self.spec.space.solved.keys() - chosen.keys()
+        return {name: value for name, value in params.items() if name not in unknown}
+
     def ratio(self, baseline: BaselineResult) -> float | None:
-        """Throughput over a baseline's; ``None`` where the baseline fits nowhere."""
-        if baseline.throughput_samples_per_s == 0.0:
-            return None
-        return self.metrics.throughput_samples_per_s / baseline.throughput_samples_per_s
+        """Value of the first objective over a baseline's; ``None`` where the baseline has none."""
+        return None if baseline.values is None else self.metrics.value / baseline.values[0]
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,6 +112,9 @@ class StudySummary(PrintsAsTables, tables="phaze_opt.report.studies:summary_tabl
         Number of points that each limit ruled out.
     failures
         Why tickets failed for good, each reason once.
+    outside
+        By the name of a baseline that no trial can find: which of its values the space does not
+        have.
     """
 
     name: str
@@ -96,6 +131,7 @@ class StudySummary(PrintsAsTables, tables="phaze_opt.report.studies:summary_tabl
     quickly_proven_schedule_share: float | None
     why_infeasible: Mapping[str, int]
     failures: tuple[str, ...]
+    outside: Mapping[str, str]
 
     def __repr__(self) -> str:
         complete = self.trials["complete"]
@@ -132,26 +168,46 @@ def best_design(study: StoredStudy, trials: Sequence[TrialRecord]) -> BestDesign
     best = best_of((rank, trial) for trial in trials if (rank := trial.rank) is not None)
     if best is None or best.point is None or best.metrics is None:
         return None
-    key = best.metrics.evaluation_key or ""
-    evaluation = find_evaluations(study.storage, [key]).get(key)
-    baselines = tuple(find_baselines(study.resolved, study.storage))
-    chip = study.resolved.accelerator(best.point)
-    return BestDesign(best.number, chip, best.point, best.metrics, evaluation, baselines)
+    resolved = study.resolved
+    keys = [run.evaluation_key for run in best.metrics.runs]
+    evaluations = find_evaluations(study.storage, keys)
+    return BestDesign(
+        best.number,
+        resolved.spec,
+        resolved.design(best.point),
+        best.point,
+        best.metrics,
+        tuple(evaluations.get(key) for key in keys),
+        tuple(find_baselines(resolved, study.storage)),
+        tuple(front(resolved.spec, trials)) if len(resolved.spec.objectives) > 1 else (),
+    )
 
 
-def prove_best(study: StoredStudy, best: BestDesign) -> Evaluation:
+def prove_best(study: StoredStudy, best: BestDesign) -> list[Evaluation]:
     """Evaluate the best design with all its passes solved as far as the stated effort goes.
 
-    The evaluation that the study stores keeps the schedules of the search.
+    The evaluations that the study stores keep the schedules of the search.
+
+    Returns
+    -------
+    evaluations
+        By workload.
     """
-    resolved = study.resolved
-    return evaluate(
-        study.workload(),
-        best.accelerator,
-        resolved.cluster,
-        resolved.training(best.point.microbatch, best.point.recompute),
-        prove=True,
-    )
+    workloads = study.workloads()
+    proven = []
+    for run, metrics in enumerate(best.metrics.runs):
+        options = run_inputs(study.resolved, run, best.design)
+        inputs = next(one for one in options if one.chosen == metrics.chosen)
+        proven.append(
+            evaluate(
+                workloads[inputs.capture],
+                inputs.accelerator,
+                inputs.cluster,
+                inputs.training,
+                prove=True,
+            )
+        )
+    return proven
 
 
 def summarise(study: StoredStudy) -> StudySummary:
@@ -195,30 +251,63 @@ def summarise(study: StoredStudy) -> StudySummary:
             for each in metrics
             if not each.feasible
         ),
+        outside={
+            baseline.name: reason
+            for baseline in study.resolved.baselines
+            if (reason := outside_space(study.resolved, baseline)) is not None
+        },
         failures=tuple(office.reasons()),
     )
 
 
 def best_to_json_dict(name: str, best: BestDesign) -> dict[str, Any]:
     """Return the answer as ``study best --json`` prints it."""
-    evaluation = best.evaluation
-    return {
+    evaluations = [
+        None if one is None else evaluation_to_json_dict(one) for one in best.evaluations
+    ]
+    plain: dict[str, Any] = {
         "study": name,
         "number": best.number,
-        "params": to_builtins(best.point),
-        "values": [best.metrics.throughput_samples_per_s],
-        "evaluation": None if evaluation is None else evaluation_to_json_dict(evaluation),
-        "baselines": [
-            {
-                "name": baseline.name,
-                "values": [baseline.throughput_samples_per_s],
-                "ratio": best.ratio(baseline),
-                "area_mm2": baseline.area_mm2,
-                "params": None if baseline.point is None else to_builtins(baseline.point),
-            }
-            for baseline in best.baselines
-        ],
+        "params": best.params,
+        "values": list(best.metrics.values),
+        "objectives": list(best.spec.metric_names),
+        "evaluation": evaluations[0],
+        "baselines": [_baseline_to_json_dict(best, baseline) for baseline in best.baselines],
     }
+    if len(best.spec.runs) > 1:
+        plain["workloads"] = [
+            {**to_builtins(metrics), "evaluation": evaluation}
+            for metrics, evaluation in zip(best.metrics.runs, evaluations, strict=True)
+        ]
+    if best.front:
+        plain["front"] = [
+            {
+                "number": trial.number,
+                "params": None if trial.point is None else trial.point.by_name,
+                "values": None if trial.metrics is None else list(trial.metrics.values),
+            }
+            for trial in best.front
+        ]
+    return plain
+
+
+def _baseline_to_json_dict(best: BestDesign, baseline: BaselineResult) -> dict[str, Any]:
+    """Return a baseline beside the best design."""
+    kinds = best.spec.objective_kinds
+    # A throughput that a chip does not reach under any option is zero; an energy has no such word.
+    nothing = [0.0 if kind.maximise else None for kind in kinds]
+    params = [None if run is None else dict(run.params) for run in baseline.runs]
+    plain: dict[str, Any] = {
+        "name": baseline.name,
+        "values": nothing if baseline.values is None else list(baseline.values),
+        "ratio": best.ratio(baseline),
+        "area_mm2": baseline.area_mm2,
+        "params": params[0],
+        "outside": baseline.outside,
+    }
+    if len(params) > 1:
+        plain["workloads"] = params
+    return plain
 
 
 def summary_to_json_dict(summary: StudySummary) -> dict[str, Any]:
@@ -242,6 +331,7 @@ def summary_to_json_dict(summary: StudySummary) -> dict[str, Any]:
         "area_limit_mm2": summary.resolved.area_limit_mm2,
         "why_infeasible": dict(summary.why_infeasible),
         "failures": list(summary.failures),
+        "outside": dict(summary.outside),
     }
 
 

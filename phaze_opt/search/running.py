@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from phaze_opt.errors import InputError
-from phaze_opt.search.baselines import baseline_trainings, find_baselines
+from phaze_opt.search.baselines import (
+    baseline_inputs,
+    find_baselines,
+    find_reference,
+    why_not_found,
+)
 from phaze_opt.search.objective import Evaluator, Objective
+from phaze_opt.search.objectives import Measured
 from phaze_opt.search.processes import StopNow, StopSignals, WorkerJob, run_processes
-from phaze_opt.search.space import contains, params_of
+from phaze_opt.search.space import DesignPoint, params_of
 from phaze_opt.search.store.caches import EvaluationCache, ScheduleCache
 from phaze_opt.search.store.failures import patiently
 from phaze_opt.search.store.leases import LeaseKeeper, expire_dead_workers, new_token
@@ -32,12 +38,15 @@ class Progress:
     total
         Complete trials that the study shall have.
     best_value
-        Highest throughput so far in samples per second; ``None`` before the first feasible trial.
+        Best value so far; ``None`` before the first feasible trial, and among several objectives.
+    unit
+        Of this value.
     """
 
     total: int
     counts: TicketCounts
     best_value: float | None
+    unit: str
 
 
 @dataclass(frozen=True)
@@ -81,14 +90,15 @@ class _Run:
     lease_s: float
     stop: StopSignals
 
-    def objective(self, token: str) -> Objective:
+    def objective(self, token: str, reference: Sequence[Measured] = ()) -> Objective:
         """Return the objective, with the caches of the database."""
         return Objective(
             self.study.resolved,
-            self.study.workload(),
+            self.study.workloads(),
             EvaluationCache(self.study.storage, token, self.lease_s),
             ScheduleCache(self.study.storage),
             self.evaluator,
+            reference,
         )
 
 
@@ -119,8 +129,11 @@ def run_study(
             raise InputError(f"{what} is {number}, but it must be at least 1.")
     office = study.office(lease_s)
 
+    spec = study.resolved.spec
+    unit = spec.objective_kinds[0].unit if len(spec.runs) == 1 else f"× {spec.reference}"
+
     def report() -> None:
-        on_progress(Progress(total, office.counts(), study.best_value()))
+        on_progress(Progress(total, office.counts(), study.best_value(), unit))
 
     with StopSignals(raise_on_repeat=workers == 1) as stop, suppress(StopNow):
         run = _Run(study, evaluator, total, lease_s, stop)
@@ -166,7 +179,7 @@ def _new_worker(run: _Run) -> Worker:
         study_id=run.study.optuna_id,
         resolved=run.study.resolved,
         office=run.study.office(run.lease_s),
-        objective=run.objective(token),
+        objective=run.objective(token, find_reference(run.study.resolved, run.study.storage)),
         token=token,
     )
 
@@ -195,16 +208,23 @@ def _evaluate_baselines(run: _Run, token: str) -> None:
     objective = run.objective(token)
     with LeaseKeeper([objective.evaluations], token, run.lease_s):
         for baseline in resolved.baselines:
-            for _, training in baseline_trainings(resolved, baseline).values():
+            for inputs in baseline_inputs(resolved, baseline).values():
                 if not run.stop.requested:
-                    objective.evaluate(baseline.accelerator, training)
+                    objective.evaluate(inputs)
 
 
 def _baseline_params(study: StoredStudy) -> list[dict[str, Any]]:
     """Return the baselines that lie in the space as parameters: they are the first trials."""
     space = study.resolved.spec.space
-    return [
-        params_of(space, baseline.point)
-        for baseline in find_baselines(study.resolved, study.storage)
-        if baseline.point is not None and contains(space, baseline.point)
-    ]
+    found: list[dict[str, Any]] = []
+    for baseline in find_baselines(study.resolved, study.storage):
+        for run in baseline.runs:
+            # Several workloads may be at their best under different options.
+            if run is None:
+                continue
+            chip = run.design.accelerator
+            if why_not_found(study.resolved, chip, run.values) is None:
+                params = params_of(space, DesignPoint(tuple(run.values.items())))
+                if params not in found:
+                    found.append(params)
+    return found

@@ -6,6 +6,7 @@ a value of the wrong type or outside its range is refused before anything is sto
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -14,20 +15,26 @@ from phaze_opt.codec import convert_fields, from_builtins, read_toml_file
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.area import AreaModel
 from phaze_opt.printing import short_repr
+from phaze_opt.search.axes import Scalar
+from phaze_opt.search.axis_names import TRAINING_NAMES
+from phaze_opt.search.objectives import OBJECTIVES, Aggregate, ObjectiveKind, ObjectiveName
 from phaze_opt.search.space import Space
-from phaze_opt.training import OptimizerName
+from phaze_opt.training import OptimizerName, Overlap, PipelineScheduleName, Recompute, Training
+from phaze_opt.workload.config import AttentionKind
 
 SamplerName = Literal["random", "tpe", "climb", "nsga2"]
+Widths = tuple[int, ...] | Literal["all"]
+"""Tensor-parallel widths; ``"all"`` for those among 1, 2, 4 and 8 that divide the model."""
 
 
 @dataclass(frozen=True, repr=False)
 class AreaSpec:
-    """How large the chip may be.
+    """How large the chip may be; by default as large as the base.
 
     Attributes
     ----------
     max_of
-        Preset whose area is the limit; used where ``max_mm2`` is not given.
+        Preset, or TOML file, whose area is the limit.
     max_mm2
         The limit itself.
     min_share
@@ -37,17 +44,56 @@ class AreaSpec:
         Area model.
     """
 
-    max_of: str = "tpuv4-phaze"
+    max_of: str | None = None
     max_mm2: float | None = None
     min_share: float = 0.0
     model: AreaModel = "phaze-22nm"
 
     def __post_init__(self) -> None:
         convert_fields(self, "area")
-        if self.max_mm2 is not None and not self.max_mm2 > 0:
+        if self.max_mm2 is not None and not 0 < self.max_mm2 < math.inf:
             raise InputError(f"max_mm2 is {self.max_mm2}, but it must be positive.")
         if not 0 <= self.min_share < 1:
             raise InputError(f"min_share is {self.min_share}, but it must be in [0, 1).")
+
+    def __repr__(self) -> str:
+        return short_repr(self)
+
+
+@dataclass(frozen=True, repr=False)
+class ConstraintSpec:
+    """What a feasible design must keep besides its area and its memory; ``None`` for no limit.
+
+    Attributes
+    ----------
+    max_power_w
+        Average dynamic power of a device in use.
+    max_hbm_gib
+        Size of the HBM of a chip.
+    max_devices
+        Devices in use.
+    max_time_per_batch_s
+        Of every workload.
+    min_memory_margin
+        Share of the usable HBM that every stage leaves free; the placement keeps it.
+    """
+
+    max_power_w: float | None = None
+    max_hbm_gib: float | None = None
+    max_devices: int | None = None
+    max_time_per_batch_s: float | None = None
+    min_memory_margin: float = 0.0
+
+    def __post_init__(self) -> None:
+        convert_fields(self, "constraints")
+        for name in ("max_power_w", "max_hbm_gib", "max_devices", "max_time_per_batch_s"):
+            limit = getattr(self, name)
+            if limit is not None and not 0 < limit < math.inf:
+                raise InputError(f"{name} is {limit}, but it must be positive.")
+        if not 0 <= self.min_memory_margin < 1:
+            raise InputError(
+                f"min_memory_margin is {self.min_memory_margin}, but it must be in [0, 1)."
+            )
 
     def __repr__(self) -> str:
         return short_repr(self)
@@ -83,63 +129,218 @@ class SearchSpec:
 
 
 @dataclass(frozen=True, repr=False)
+class WorkloadSpec:
+    """One of several workloads of a study; what is not stated is the study's.
+
+    Attributes
+    ----------
+    model, sequence, attention, tensor_parallel, global_batch
+        See `StudySpec`.
+    name
+        In tables; by default the model.
+    weight
+        In the mean over the workloads.
+    """
+
+    model: str
+    name: str = ""
+    sequence: int | None = None
+    attention: AttentionKind | None = None
+    tensor_parallel: Widths | None = None
+    global_batch: int | None = None
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        convert_fields(self, "workload")
+        if not 0 < self.weight < math.inf:
+            raise InputError(f"weight is {self.weight}, but it must be positive.")
+        _check_widths(self.tensor_parallel)
+        if not self.name:
+            object.__setattr__(self, "name", self.model)
+
+    def __repr__(self) -> str:
+        return short_repr(self, {"name"} if self.name == self.model else ())
+
+
+@dataclass(frozen=True, repr=False)
 class StudySpec:
     """One study; in Python ``StudySpec("mine", "bert-large", "tpuv4-ici-flat", 64, 256)``.
 
     Attributes
     ----------
-    model, sequence, tensor_parallel
-        Workload, its tokens per sample (``None`` for the model's own) and the tensor-parallel
-        widths that placement may choose.
+    model, sequence, attention, tensor_parallel
+        Workload, its tokens per sample and its attention (``None`` for the model's own), and the
+        tensor-parallel widths that placement may choose.
     cluster, devices
-        Network preset and how many accelerators.
+        Network preset, or file, and how many accelerators.
     global_batch
         Samples per optimizer step on all devices.
-    residency
-        Whether tensors may stay in the global buffer between operators.
+    optimizer, sequence_parallel, residency, microbatch, recompute, zero, pipeline_schedule, \
+    interleave, overlap, fused_optimizer, gather_copies
+        Options of the training run, as in `phaze_opt.training.Training`, unless they are axes of
+        the space. An interleave above 1 implies the interleaved pipeline schedule.
+    workloads
+        Several, instead of ``model``.
+    aggregate, relative_to
+        How the values of several workloads are joined, each relative to that of the same workload
+        on a baseline, by default the first.
     baselines
-        Presets or TOML files to compare with, each at its best over microbatch, recompute and
-        placement, with its own HBM.
-    space, area, search
-        What is searched, how large the chip may be, and how the search goes.
+        Presets or TOML files to compare with, each at its best over the training options of the
+        space and over the placement, with its own HBM.
+    space
+        What is searched; ``"phaze"`` for the paper's.
+    area, constraints
+        How large the chip may be, and what else a feasible design must keep.
+    objectives
+        What is searched for; several make a Pareto study.
+    search
+        How the search goes.
     """
 
     name: str
-    model: str
-    cluster: str
-    devices: int
-    global_batch: int
+    model: str | None = None
+    cluster: str = ""
+    devices: int = 0
+    global_batch: int = 0
     optimizer: OptimizerName = "sgd"
     sequence: int | None = None
-    tensor_parallel: tuple[int, ...] = (1,)
+    tensor_parallel: Widths = (1,)
     sequence_parallel: bool = False
     residency: bool = True
     baselines: tuple[str, ...] = ("tpuv4-phaze", "tpuv4-lanes")
-    space: Space = field(default_factory=Space)
+    space: Space = field(default_factory=Space.phaze)
     area: AreaSpec = field(default_factory=AreaSpec)
     search: SearchSpec = field(default_factory=SearchSpec)
+    constraints: ConstraintSpec = field(default_factory=ConstraintSpec)
+    objectives: tuple[ObjectiveName, ...] = ("throughput",)
+    workloads: tuple[WorkloadSpec, ...] = ()
+    aggregate: Aggregate = "geometric-mean"
+    relative_to: str | None = None
+    attention: AttentionKind | None = None
+    microbatch: int = 1
+    recompute: Recompute = "none"
+    zero: int = 0
+    pipeline_schedule: PipelineScheduleName | None = None
+    interleave: int = 1
+    overlap: Overlap = "data"
+    fused_optimizer: bool = True
+    gather_copies: bool = False
 
     def __post_init__(self) -> None:
         convert_fields(self, "study")
         check_study_name(self.name)
+        if (self.model is None) == (not self.workloads):
+            raise InputError(
+                "A study has either a model or [[workloads]]; exactly one of them must be given."
+            )
+        if not self.cluster:
+            raise InputError("cluster is missing: a study needs a network, a preset or a file.")
         if self.devices < 1:
             raise InputError(f"devices is {self.devices}, but it must be at least 1.")
         if self.global_batch < 1:
             raise InputError(f"global_batch is {self.global_batch}, but it must be at least 1.")
-        largest = max(self.space.microbatches)
-        if largest > self.global_batch:
+        _check_widths(self.tensor_parallel)
+        self._check_training()
+        self._check_workloads()
+        if not self.objectives or len(set(self.objectives)) != len(self.objectives):
             raise InputError(
-                f"space.microbatch goes up to {largest}, but it must not be above the global batch "
-                f"of {self.global_batch}."
-            )
-        if not self.tensor_parallel or min(self.tensor_parallel) < 1:
-            raise InputError(
-                f"tensor_parallel is {list(self.tensor_parallel)}, but it must list widths of at "
-                "least 1."
+                f"objectives is {list(self.objectives)}, but it must list different ones."
             )
 
     def __repr__(self) -> str:
         return short_repr(self)
+
+    @property
+    def runs(self) -> tuple[WorkloadSpec, ...]:
+        """The workloads, one or several."""
+        if self.workloads:
+            return self.workloads
+        assert self.model is not None
+        return (WorkloadSpec(self.model),)
+
+    @property
+    def objective_kinds(self) -> tuple[ObjectiveKind, ...]:
+        """The objectives."""
+        return tuple(OBJECTIVES[name] for name in self.objectives)
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """Names of the values of a trial; of several workloads they are relative to a baseline."""
+        several = len(self.runs) > 1
+        return tuple(
+            f"relative_{kind.name}" if several and kind.name != "area" else kind.metric
+            for kind in self.objective_kinds
+        )
+
+    @property
+    def reference(self) -> str:
+        """Name of the baseline that the values of several workloads are relative to."""
+        return self.relative_to or (self.baselines[0] if self.baselines else "")
+
+    @property
+    def models(self) -> str:
+        """The workloads in words."""
+        return ", ".join(run.name for run in self.runs)
+
+    @property
+    def training_values(self) -> dict[str, Scalar | None]:
+        """The options of the training run that hold where the space has no axis for them."""
+        return {name: getattr(self, name) for name in TRAINING_NAMES}
+
+    def _check_training(self) -> None:
+        """Refuse options of the training run that are none."""
+        fixed = self.training_values
+        attention = fixed.pop("attention")
+        schedule = fixed.pop("pipeline_schedule")
+        if schedule is not None and "pipeline_schedule" in self.space.axes:
+            raise InputError(_STATED_TWICE.format("pipeline_schedule"))
+        if attention is not None and "attention" in self.space.axes:
+            raise InputError(_STATED_TWICE.format("attention"))
+        largest = max(map(int, self.space.values_of("microbatch")), default=self.microbatch)
+        batches = [run.global_batch or self.global_batch for run in self.runs]
+        batch = max(map(int, self.space.values_of("global_batch")), default=min(batches))
+        if largest > batch:
+            where = (
+                "space.microbatch goes up to"
+                if "microbatch" in self.space.axes
+                else ("microbatch is")
+            )
+            raise InputError(
+                f"{where} {largest}, but it must not be above the global batch of {batch}."
+            )
+        by_default = "interleaved" if self.interleave > 1 else "1f1b"
+        Training(**fixed, pipeline_schedule=schedule or by_default)  # type: ignore[arg-type]
+
+    def _check_workloads(self) -> None:
+        """Refuse several workloads that cannot be told apart or compared."""
+        names = [run.name for run in self.runs]
+        if len(set(names)) != len(names):
+            raise InputError(
+                f"workloads are named {', '.join(names)}, but each needs its own name."
+            )
+        if len(names) > 1 and not self.baselines:
+            raise InputError(
+                "Several workloads are compared relative to a baseline, but baselines is empty."
+            )
+        if self.relative_to is not None and self.relative_to not in self.baselines:
+            raise InputError(
+                f"relative_to is {self.relative_to!r}, but it must be one of the baselines: "
+                f"{', '.join(self.baselines)}."
+            )
+        for axis in ("attention", "global_batch"):
+            if axis in self.space.axes and any(getattr(run, axis) for run in self.workloads):
+                raise InputError(_STATED_TWICE.format(axis))
+
+
+_STATED_TWICE = "{0} is stated in the study and is an axis of its space; give one of them."
+
+
+def _check_widths(widths: Widths | None) -> None:
+    """Refuse widths of tensor parallelism that are none."""
+    if isinstance(widths, tuple) and (not widths or min(widths) < 1):
+        raise InputError(
+            f"tensor_parallel is {list(widths)}, but it must list widths of at least 1."
+        )
 
 
 def check_study_name(name: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import optuna
@@ -12,7 +12,7 @@ import optuna
 from phaze_opt.errors import ConflictError, InputError, NotFoundError
 from phaze_opt.printing import PrintsAsTables
 from phaze_opt.search.baselines import BaselineResult, find_baselines
-from phaze_opt.search.frozen import ResolvedStudy, capture_model, current_version, resolve
+from phaze_opt.search.frozen import ResolvedStudy, current_version, freeze
 from phaze_opt.search.objective import Evaluator, evaluate_point
 from phaze_opt.search.results import (
     BestDesign,
@@ -29,7 +29,6 @@ from phaze_opt.search.store.studies import delete_study, study_uids
 from phaze_opt.search.trials import TrialRecord, read_trials
 from phaze_opt.workload.graph import Workload
 
-METRIC = "throughput_samples_per_s"
 _CREATION_S = 5.0
 """Longest time that another process may take to finish the creation of a study."""
 
@@ -124,7 +123,7 @@ def create_study(
     *,
     name: str | None = None,
     exist_ok: bool = False,
-    workload: Workload | None = None,
+    workload: Workload | Sequence[Workload] | None = None,
 ) -> Study:
     """Freeze a spec, with its captured workload, into a database.
 
@@ -138,7 +137,7 @@ def create_study(
     exist_ok
         Return a study of this name that has the same hash.
     workload
-        Instead of capturing the model.
+        Instead of capturing the model; several in the order of `phaze_opt.search.frozen.captures`.
 
     Raises
     ------
@@ -152,11 +151,11 @@ def create_study(
     if name is not None:
         check_study_name(name)
         spec = replace(spec, name=name)
-    workload = capture_model(spec) if workload is None else workload
-    resolved = resolve(spec, workload, current_version())
+    given = [workload] if isinstance(workload, Workload) else workload
+    resolved, workloads = freeze(spec, given)
     try:
-        with new_study(storage, spec.name, resolved, workload) as stored:
-            _name_the_metric(stored.optuna_study)
+        with new_study(storage, spec.name, resolved, workloads) as stored:
+            _name_the_metrics(stored.optuna_study, spec)
     except ConflictError:
         if exist_ok:
             return _existing(spec.name, storage, resolved)
@@ -215,9 +214,9 @@ def _existing(name: str, storage: Storage, resolved: ResolvedStudy) -> Study:
     return study
 
 
-def _name_the_metric(study: optuna.Study) -> None:
-    """Name the value of the trials in the dashboard."""
+def _name_the_metrics(study: optuna.Study, spec: StudySpec) -> None:
+    """Name the values of the trials in the dashboard."""
     with warnings.catch_warnings():
         # Optuna calls it experimental; the versions that we pin have it.
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        study.set_metric_names([METRIC])
+        study.set_metric_names(list(spec.metric_names))

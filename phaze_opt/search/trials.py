@@ -1,35 +1,54 @@
 """Trials: the numbers that a trial keeps about its point, and trials read back from the database.
 
-An infeasible point is told a negative value, its relative excess of area or memory, beside its
-constraint. Samplers then know in which direction the feasible points lie, and a viewer that looks
-at values alone never takes an infeasible point for the best one.
+An infeasible point is told a value worse than every feasible one, which grows with its relative
+excess of area or memory, beside its constraint; see `phaze_opt.search.objectives`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from optuna.trial import FrozenTrial, TrialState
 
 from phaze_opt.codec import from_builtins, to_builtins
 from phaze_opt.errors import InputError
-from phaze_opt.evaluation import Evaluation
+from phaze_opt.search.axes import Scalar
+from phaze_opt.search.constraints import SMALLEST_VIOLATION
 from phaze_opt.search.frozen import ResolvedStudy
 from phaze_opt.search.ordering import Rank
 from phaze_opt.search.space import DesignPoint, point_of
 from phaze_opt.search.store.damage import damages
 from phaze_opt.search.store.stored_study import StoredStudy
-from phaze_opt.units import GIB
 
 TrialKind = Literal["feasible", "infeasible", "failed", "running", "waiting"]
 METRICS_KEY = "phaze"
 """Attribute of a trial that holds its `Metrics`: a single one, as each costs a commit."""
 
-SMALLEST_VIOLATION = 1e-9
-"""Least violation of an infeasible point, so that its value is below zero."""
+
+@dataclass(frozen=True)
+class RunMetrics:
+    """The numbers of one workload on a design.
+
+    Attributes
+    ----------
+    workload
+        Its name in the spec; empty in a trial of an older program, which had one workload.
+    throughput_samples_per_s
+        0 if infeasible, and energy then ``None``.
+    evaluation_key
+        Of the full evaluation in the database.
+    chosen
+        The values that the evaluation found best for what the space lets it solve.
+    """
+
+    workload: str
+    throughput_samples_per_s: float
+    energy_j_per_batch: float | None
+    evaluation_key: str
+    chosen: Mapping[str, Scalar] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -39,15 +58,15 @@ class Metrics:
     Attributes
     ----------
     feasible, reason, violation
-        Whether area and memory suffice; if not, a sentence and the relative excess.
-    throughput_samples_per_s
-        0 if infeasible.
+        Whether area, memory and constraints are kept; if not, a sentence and the relative excess.
+    values
+        What Optuna is told, by the objectives of the study; see `phaze_opt.search.objectives`.
     area_mm2
-        Under the area model of the study.
-    evaluation_key
-        Of the full evaluation in the database; ``None`` where the area ruled the point out first.
+        Under the area model of the study; ``None`` where no such chip can be built.
+    runs
+        By workload; empty where chip or area ruled the point out first.
     cached
-        Whether the evaluation was stored before.
+        Whether all evaluations were stored before.
     proven_schedules, schedules
         Number of the layers' schedules that are proven optimal, and of all.
     evaluate_s
@@ -59,10 +78,9 @@ class Metrics:
     feasible: bool
     reason: str | None
     violation: float
-    throughput_samples_per_s: float
-    area_mm2: float
-    energy_j_per_batch: float | None
-    evaluation_key: str | None
+    values: tuple[float, ...]
+    area_mm2: float | None
+    runs: tuple[RunMetrics, ...]
     cached: bool
     proven_schedules: int
     schedules: int
@@ -71,30 +89,50 @@ class Metrics:
     quickly_proven_schedules: int = 0
 
     def __post_init__(self) -> None:
-        numbers = (self.violation, self.throughput_samples_per_s, self.area_mm2, self.evaluate_s)
-        known = all(map(math.isfinite, numbers)) and self.value != 0
-        if not known or self.feasible != (self.value > 0):
+        numbers = (self.violation, self.area_mm2 or 0.0, self.evaluate_s, *self.values)
+        whole = bool(self.values) and all(map(math.isfinite, numbers))
+        if self.feasible:
+            whole = whole and self.violation == 0 and min(self.values) > 0
+            whole = whole and bool(self.runs) and self.area_mm2 is not None
+        elif self.violation < SMALLEST_VIOLATION or self.reason is None:
+            whole = False
+        if not whole:
             raise InputError(f"{self!r} are not the metrics of a point.")
 
     @property
     def value(self) -> float:
-        """The value that the search maximises."""
-        return self.throughput_samples_per_s if self.feasible else -self.violation
+        """The value of the first objective."""
+        return self.values[0]
 
-    def rank(self, point: DesignPoint) -> Rank:
+    @property
+    def evaluation_key(self) -> str | None:
+        """Key of the first workload's evaluation; ``None`` where there is none."""
+        return self.runs[0].evaluation_key if self.runs else None
+
+    @property
+    def energy_j_per_batch(self) -> float | None:
+        """Of all workloads together; ``None`` if infeasible."""
+        energies = [run.energy_j_per_batch for run in self.runs]
+        known = [energy_j for energy_j in energies if energy_j is not None]
+        return sum(known) if known and self.feasible else None
+
+    def rank(self, resolved: ResolvedStudy, point: DesignPoint) -> Rank:
         """Return the place of a feasible design in the order of designs."""
         return Rank(
-            throughput_samples_per_s=self.throughput_samples_per_s,
-            hbm_bytes=point.hbm_gib * GIB,
-            area_mm2=self.area_mm2,
+            value=self.value,
+            hbm_bytes=resolved.hbm_bytes(point),
+            area_mm2=self.area_mm2 or 0.0,
             energy_j=self.energy_j_per_batch,
             configuration=point.configuration,
+            maximise=resolved.spec.objective_kinds[0].maximise,
         )
 
     def __str__(self) -> str:
-        if self.feasible:
-            return f"{self.throughput_samples_per_s:,.0f} samples/s"
-        return f"{self.violation:.1%} too much"
+        if not self.feasible:
+            return f"{self.violation:.1%} too much"
+        if len(self.runs) == 1:
+            return f"{self.runs[0].throughput_samples_per_s:,.0f} samples/s"
+        return ", ".join(f"{value:.4g}" for value in self.values)
 
 
 @dataclass(frozen=True, repr=False)
@@ -103,8 +141,9 @@ class TrialRecord:
 
     Attributes
     ----------
-    point, metrics
-        ``None`` where they are not known yet, or were written by another program.
+    point, metrics, rank
+        ``None`` where they are not known yet, or were written by another program; ``rank``, the
+        place in the order of designs, also where the trial is not feasible.
     started_s, ended_s
         Seconds since 1970 on its worker's clock.
     """
@@ -115,42 +154,11 @@ class TrialRecord:
     metrics: Metrics | None
     started_s: float | None
     ended_s: float | None
-
-    @property
-    def rank(self) -> Rank | None:
-        """Place in the order of designs; ``None`` unless the trial is feasible."""
-        if self.kind != "feasible" or self.metrics is None or self.point is None:
-            return None
-        return self.metrics.rank(self.point)
+    rank: Rank | None = None
 
     def __repr__(self) -> str:
         value = "" if self.metrics is None else f", {self.metrics}"
         return f"TrialRecord({self.number}, {self.kind}{value}, {self.point!r})"
-
-
-def metrics_of(
-    evaluation: Evaluation, key: str, cached: bool, area_mm2: float, evaluate_s: float
-) -> Metrics:
-    """Take from an evaluation the numbers that the search and its reports need."""
-    proofs = [
-        proof.status == "optimal"
-        for layer in evaluation.layers
-        for proof in (layer.forward_schedule, layer.backward_schedule)
-    ]
-    feasible = evaluation.feasible
-    return Metrics(
-        feasible=feasible,
-        reason=evaluation.reason,
-        violation=0.0 if feasible else max(evaluation.violation, SMALLEST_VIOLATION),
-        throughput_samples_per_s=evaluation.throughput_samples_per_s,
-        area_mm2=area_mm2,
-        energy_j_per_batch=evaluation.energy_j_per_batch if feasible else None,
-        evaluation_key=key,
-        cached=cached,
-        proven_schedules=sum(proofs),
-        schedules=len(proofs),
-        evaluate_s=evaluate_s,
-    )
 
 
 def metrics_from_plain(plain: object) -> Metrics | None:
@@ -158,9 +166,26 @@ def metrics_from_plain(plain: object) -> Metrics | None:
     if not isinstance(plain, Mapping):
         return None
     try:
-        return from_builtins(dict(plain), Metrics, "metrics of a trial")
-    except InputError:
+        return from_builtins(_of_today(dict(plain)), Metrics, "metrics of a trial")
+    except (InputError, TypeError):
         return None
+
+
+def _of_today(plain: dict[str, Any]) -> dict[str, Any]:
+    """Return metrics that an older program wrote, of one workload and throughput, in today's form.
+
+    A study that it made can be read, and started anew from its best points.
+    """
+    if "throughput_samples_per_s" not in plain:
+        return plain
+    throughput = plain.pop("throughput_samples_per_s")
+    key, energy_j = plain.pop("evaluation_key"), plain.pop("energy_j_per_batch")
+    plain["values"] = [throughput if plain["feasible"] else -plain["violation"]]
+    plain["runs"] = []
+    if key is not None:
+        run = RunMetrics("", throughput, energy_j, key)
+        plain["runs"] = [to_builtins(run)]
+    return plain
 
 
 def metrics_to_plain(metrics: Metrics) -> dict[str, Any]:
@@ -199,18 +224,25 @@ def check_study(study: StoredStudy) -> None:
 def read_trial(resolved: ResolvedStudy, trial: FrozenTrial) -> TrialRecord:
     """Read one trial; attributes and parameters of another program are left out."""
     metrics = metrics_from_plain(trial.user_attrs.get(METRICS_KEY))
+    if metrics is not None and len(metrics.values) != len(resolved.spec.objectives):
+        metrics = None
     try:
         point = point_of(resolved.spec.space, trial.params)
     except InputError:
         point = None
     started, ended = trial.datetime_start, trial.datetime_complete
+    kind = _kind(trial, metrics)
+    rank = None
+    if kind == "feasible" and metrics is not None and point is not None:
+        rank = metrics.rank(resolved, point)
     return TrialRecord(
         number=trial.number,
-        kind=_kind(trial, metrics),
+        kind=kind,
         point=point,
         metrics=metrics,
         started_s=None if started is None else started.timestamp(),
         ended_s=None if ended is None else ended.timestamp(),
+        rank=rank,
     )
 
 
@@ -219,7 +251,8 @@ def trial_cost(resolved: ResolvedStudy, trial: FrozenTrial) -> tuple[Any, ...]:
     rank = read_trial(resolved, trial).rank
     if rank is not None:
         return (0, *rank.key)
-    return (1, -(trial.values or [-math.inf])[0])
+    sign = -1 if resolved.spec.objective_kinds[0].maximise else 1
+    return (1, sign * (trial.values or [-sign * math.inf])[0])
 
 
 def trial_to_json_dict(trial: TrialRecord) -> dict[str, Any]:
@@ -227,8 +260,8 @@ def trial_to_json_dict(trial: TrialRecord) -> dict[str, Any]:
     duration_s = None
     if trial.started_s is not None and trial.ended_s is not None:
         duration_s = trial.ended_s - trial.started_s
-    point = {} if trial.point is None else to_builtins(trial.point)
-    metrics = {} if trial.metrics is None else to_builtins(trial.metrics)
+    point = {} if trial.point is None else trial.point.by_name
+    metrics = {} if trial.metrics is None else _flat(trial.metrics)
     return {
         "number": trial.number,
         "state": trial.kind,
@@ -236,6 +269,26 @@ def trial_to_json_dict(trial: TrialRecord) -> dict[str, Any]:
         **point,
         **metrics,
     }
+
+
+def _flat(metrics: Metrics) -> dict[str, Any]:
+    """Return metrics as cells of a row; the numbers of one workload without its name."""
+    plain: dict[str, Any] = to_builtins(metrics)
+    runs = plain.pop("runs")
+    values = plain.pop("values")
+    plain["value"] = values[0]
+    plain |= {f"value_{at}": value for at, value in enumerate(values) if at > 0}
+    if len(runs) <= 1:
+        one = runs[0] if runs else {}
+        plain["throughput_samples_per_s"] = one.get("throughput_samples_per_s", 0.0)
+        plain["energy_j_per_batch"] = one.get("energy_j_per_batch")
+        plain["evaluation_key"] = one.get("evaluation_key")
+        chosen: dict[str, Any] = one.get("chosen", {})
+        return plain | chosen
+    for run in runs:
+        prefix, chosen = f"{run.pop('workload')}.", run.pop("chosen")
+        plain |= {prefix + name: cell for name, cell in {**run, **chosen}.items()}
+    return plain
 
 
 def _kind(trial: FrozenTrial, metrics: Metrics | None) -> TrialKind:

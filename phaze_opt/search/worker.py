@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from optuna.distributions import CategoricalDistribution, IntDistribution
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
@@ -17,7 +17,7 @@ from phaze_opt.search.frozen import ResolvedStudy
 from phaze_opt.search.objective import Objective
 from phaze_opt.search.processes import StopNow, StopSignals
 from phaze_opt.search.samplers import sampler_for
-from phaze_opt.search.space import Space, distributions, params_of, point_of
+from phaze_opt.search.space import Space, distributions, point_of
 from phaze_opt.search.store.failures import DatabaseError, database_errors, patiently
 from phaze_opt.search.store.storage import Storage
 from phaze_opt.search.store.tickets import MAX_ATTEMPTS, Ticket, TicketOffice
@@ -144,7 +144,7 @@ class Worker:
         try:
             trial.set_user_attr(METRICS_KEY, metrics_to_plain(metrics))
             trial.set_constraint(CONSTRAINT_KEY, metrics.violation)
-            self.optuna_study.tell(trial, metrics.value)
+            self.optuna_study.tell(trial, list(metrics.values))
         except UpdateFinishedTrialError:
             return False
         except ValueError:
@@ -228,9 +228,10 @@ class Worker:
         """Whether parameters from the database are a point of the space."""
         space = self.resolved.spec.space
         try:
-            return params == params_of(space, point_of(space, params))
+            point_of(space, params)
         except InputError:
             return False
+        return set(params) == set(distributions(space))
 
 
 def suggest(trial: Trial, space: Space) -> dict[str, Any]:
@@ -239,5 +240,7 @@ def suggest(trial: Trial, space: Space) -> dict[str, Any]:
         if isinstance(axis, CategoricalDistribution):
             trial.suggest_categorical(name, axis.choices)
         elif isinstance(axis, IntDistribution):
-            trial.suggest_int(name, axis.low, axis.high)
+            trial.suggest_int(name, axis.low, axis.high, step=axis.step)
+        elif isinstance(axis, FloatDistribution):
+            trial.suggest_float(name, axis.low, axis.high, step=axis.step)
     return trial.params

@@ -143,7 +143,7 @@ def test_studies_fit_80_columns(tmp_path: Path) -> None:
     best = study.best()
     assert best is not None
     narrow(best_tables(best))
-    narrow(trials_table(study.trials()))
+    narrow(trials_table(study.resolved.spec, study.trials()))
     narrow(studies_table([study.summary()]))
 
 

@@ -18,11 +18,21 @@ from phaze_opt.report.words import (
     share_words,
     time_words,
 )
-from phaze_opt.search.space import DesignPoint
+from phaze_opt.search.axes import Scalar
 from phaze_opt.training import Training
 from tests.search.fakes import TOY, toy_evaluator
 
-POINT = DesignPoint(8, 2, 128, 64, 1024, 128, 32, 4, "none")
+PARAMS: dict[str, Scalar] = {
+    "num_tc": 8,
+    "num_vc": 2,
+    "pe_x": 128,
+    "pe_y": 64,
+    "pe_vc": 1024,
+    "glb_mib": 128,
+    "hbm_gib": 32,
+    "microbatch": 4,
+    "recompute": "none",
+}
 
 
 def toy_evaluation() -> Evaluation:
@@ -34,8 +44,11 @@ def toy_evaluation() -> Evaluation:
 def test_a_chip_in_words() -> None:
     """A chip is described by its cores and memories."""
     expected = "8 TC of 128×64, 2 VC of 1024 lanes, GLB 128 MiB, HBM 32 GiB"
-    assert accelerator_words(POINT) == expected
-    assert training_words(POINT) == "microbatch 4, recompute none"
+    assert accelerator_words(PARAMS) == expected
+    assert training_words(PARAMS) == "microbatch 4, recompute none"
+    searched: dict[str, Scalar] = {**PARAMS, "hbm_gb_per_s": 1600, "zero": 1}
+    assert accelerator_words(searched) == f"{expected}, hbm_gb_per_s 1600"
+    assert training_words(searched) == "microbatch 4, recompute none, zero 1"
 
 
 def test_a_placement_in_words() -> None:

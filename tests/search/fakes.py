@@ -192,7 +192,7 @@ def quick_study(
     """Create a study with one training option, and so few evaluations of baselines."""
     spec = toy_spec(
         global_batch=global_batch,
-        space=Space(microbatch=(2, 2), recompute=("none",)),
+        space=Space.phaze(microbatch=(2, 2), recompute=["none"]),
         search=SearchSpec(sampler="random", trials=trials, seed=7),
     )
     study = create_study(spec, storage, name=name, workload=TOY)

@@ -58,7 +58,8 @@ def test_starting_anew_begins_with_the_best(
     """Under another cost model the old best points are tried first."""
     study = toy_study(sqlite_url)
     study.run(12)
-    monkeypatch.setattr("phaze_opt.search.study.current_version", lambda: "next")
+    for module in ("study", "frozen"):
+        monkeypatch.setattr(f"phaze_opt.search.{module}.current_version", lambda: "next")
     anew = restart_study(study, "anew", study.storage)
     assert anew.resolved.cost_model_version == "next"
     assert anew.summary().target == 20
@@ -69,17 +70,17 @@ def test_starting_anew_begins_with_the_best(
 def test_starting_anew_captures_anew(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the present program captures replaces what is stored, unless there is no torch."""
     study = toy_study(sqlite_url)
-    stored = study.workload()
-    newer = replace(stored, parameters=stored.parameters + 1)
+    stored = study.workloads()
+    newer = (replace(stored[0], parameters=stored[0].parameters + 1),)
     monkeypatch.setattr(copying_module, "names_a_shape", lambda model: True)
-    monkeypatch.setattr(copying_module, "capture_model", lambda spec: newer)
-    assert restart_study(study, "anew", study.storage).workload() == newer
+    monkeypatch.setattr(copying_module, "capture_models", lambda spec: newer)
+    assert restart_study(study, "anew", study.storage).workloads() == newer
 
-    def without_torch(spec: StudySpec) -> Workload:
+    def without_torch(spec: StudySpec) -> tuple[Workload, ...]:
         raise ModuleNotFoundError("No module named 'torch'")
 
-    monkeypatch.setattr(copying_module, "capture_model", without_torch)
-    assert restart_study(study, "kept", study.storage).workload() == stored
+    monkeypatch.setattr(copying_module, "capture_models", without_torch)
+    assert restart_study(study, "kept", study.storage).workloads() == stored
 
 
 def test_orphans_are_found_and_deleted(sqlite_url: str) -> None:

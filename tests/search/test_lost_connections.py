@@ -12,6 +12,7 @@ from sqlalchemy import event, func, select
 from sqlalchemy.exc import IntegrityError, OperationalError, PendingRollbackError
 
 import phaze_opt.search.store.failures as failures_module
+import phaze_opt.search.frozen as frozen_module
 import phaze_opt.search.study as study_module
 from phaze_opt.evaluation import Evaluation
 from phaze_opt.search.space import DesignPoint
@@ -116,7 +117,8 @@ def test_lost_anywhere_nothing_is_lost(
 ) -> None:
     """Wherever the connection breaks, a run ends with the same N trials, in silence."""
     monkeypatch.setattr(failures_module, "_RECONNECT_WAITS_S", (0.01,))
-    monkeypatch.setattr(study_module, "current_version", lambda: "1")
+    for module in (study_module, frozen_module):
+        monkeypatch.setattr(module, "current_version", lambda: "1")
     storage = open_storage(any_url, create=True)
     undisturbed = make(storage, 0)
     undisturbed.run()

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from phaze_opt.evaluation import Evaluation
+from phaze_opt.search.axes import Scalar
 from phaze_opt.search.objective import Objective
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.spec import AreaSpec
@@ -18,7 +19,22 @@ from phaze_opt.search.trials import metrics_from_plain, metrics_to_plain
 from tests.search.fakes import TOY, toy_evaluator, toy_study
 from tests.search.test_space import TIED, points
 
-GOOD = DesignPoint(8, 2, 64, 64, 64, 16, 32, 2, "none")
+GOOD = DesignPoint.of(
+    num_tc=8,
+    num_vc=2,
+    pe_x=64,
+    pe_y=64,
+    pe_vc=64,
+    glb_mib=16,
+    hbm_gib=32,
+    microbatch=2,
+    recompute="none",
+)
+
+
+def changed(point: DesignPoint, **changes: Scalar) -> DesignPoint:
+    """Return a point with other values."""
+    return DesignPoint.of(**{**point.by_name, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +43,7 @@ def objective(tmp_path_factory: pytest.TempPathFactory) -> Objective:
     study = toy_study(f"sqlite:///{tmp_path_factory.mktemp('objective') / 'a.db'}")
     return Objective(
         study.resolved,
-        TOY,
+        [TOY],
         EvaluationCache(study.storage, "me", 30.0),
         ScheduleCache(study.storage),
         toy_evaluator,
@@ -50,8 +66,9 @@ def test_area_comes_first(objective: Objective) -> None:
     def never(*args: Any) -> Evaluation:
         raise AssertionError("evaluated")
 
-    metrics = replace(objective, evaluator=never)(replace(GOOD, num_tc=4096))
+    metrics = replace(objective, evaluator=never)(changed(GOOD, num_tc=4096))
     assert not metrics.feasible and metrics.evaluation_key is None
+    assert metrics.area_mm2 is not None
     assert metrics.value == -(metrics.area_mm2 / objective.study.area_limit_mm2 - 1.0)
     assert "above the limit" in str(metrics.reason)
 
@@ -60,29 +77,29 @@ def test_lower_bound_spares_single_cores(objective: Objective) -> None:
     """The paper's lower bound of the area holds for chips with several cores of each kind only."""
     spec = replace(objective.study.spec, area=AreaSpec(min_share=0.3))
     bounded = replace(objective, study=replace(objective.study, spec=spec))
-    tiny = replace(GOOD, num_tc=2, pe_x=2, pe_y=2, pe_vc=2, glb_mib=2)
+    tiny = changed(GOOD, num_tc=2, pe_x=2, pe_y=2, pe_vc=2, glb_mib=2)
     assert "below the least" in str(bounded(tiny).reason)
-    assert bounded(replace(tiny, num_tc=1)).feasible
+    assert bounded(changed(tiny, num_tc=1)).feasible
     assert objective(tiny).feasible
 
 
 def test_memory_violation_is_passed_on(objective: Objective) -> None:
     """What the cost model finds not to fit is told as its relative excess."""
-    metrics = objective(replace(GOOD, microbatch=8))
+    metrics = objective(changed(GOOD, microbatch=8))
     assert (metrics.feasible, metrics.value, metrics.violation) == (False, -0.25, 0.25)
     assert metrics.evaluation_key is not None
 
 
 def test_second_time_is_cached(objective: Objective) -> None:
     """The same point again comes from the database, with the same key and numbers."""
-    point = replace(GOOD, glb_mib=32)
+    point = changed(GOOD, glb_mib=32)
     first, second = objective(point), objective(point)
     assert (first.cached, second.cached) == (False, True)
     assert replace(first, cached=True, evaluate_s=0.0) == replace(second, evaluate_s=0.0)
 
 
 @pytest.mark.parametrize(
-    "change", [{"area_mm2": math.nan}, {"throughput_samples_per_s": math.inf}, {"feasible": False}]
+    "change", [{"area_mm2": math.nan}, {"values": [math.inf]}, {"feasible": False}, {"values": []}]
 )
 def test_impossible_metrics_are_left_out(objective: Objective, change: dict[str, Any]) -> None:
     """Numbers that no evaluation gives do not enter a ranking."""

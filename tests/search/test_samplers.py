@@ -13,14 +13,14 @@ from phaze_opt.search.space import Space, distributions, point_of
 from phaze_opt.search.spec import SamplerName
 from phaze_opt.search.worker import suggest
 
-SPACE = Space(
+SPACE = Space.phaze(
     num_tc=(1, 64),
     num_vc=(1, 1),
     pe_y=(2, 2),
     glb_mib=(2, 2),
     microbatch=(1, 1),
-    hbm_gib=(32,),
-    recompute=("none",),
+    hbm_gib=[32],
+    recompute=["none"],
 )
 
 
@@ -39,7 +39,7 @@ def climbed(name: SamplerName, trials: int, pause_at: int | None = None) -> list
         study.sampler = sampler_for(name, 3, k, negative_value)
         trial = study.ask()
         point = point_of(SPACE, suggest(trial, SPACE))
-        study.tell(trial, -abs(point.num_tc - 16) - abs(point.pe_x - 64))
+        study.tell(trial, -abs(int(point["num_tc"]) - 16) - abs(int(point["pe_x"]) - 64))
     return [trial.params for trial in study.trials]
 
 

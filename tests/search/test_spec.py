@@ -6,14 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from phaze_opt.codec import from_json, to_json
 from phaze_opt.errors import InputError, NotFoundError
+from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.search.axes import PowerRange
 from phaze_opt.search.frozen import check_names
-from phaze_opt.search.space import PowerRange, Space
-from phaze_opt.search.spec import AreaSpec, SearchSpec, StudySpec, check_study_name, read_spec
+from phaze_opt.search.space import Space
+from phaze_opt.search.spec import (
+    AreaSpec,
+    SearchSpec,
+    StudySpec,
+    WorkloadSpec,
+    check_study_name,
+    read_spec,
+)
 
 QUICKSTART = Path(__file__).parents[2] / "studies" / "quickstart.toml"
 
@@ -36,8 +43,8 @@ def written(folder: Path, text: str) -> Path:
 def test_defaults_are_the_space_of_the_paper(tmp_path: Path) -> None:
     """A file that names only the question searches the paper's space."""
     spec = read_spec(written(tmp_path, MINIMAL))
-    assert spec.space.num_tc == PowerRange(1, 4096)
-    assert spec.space.pe_vc == "pe_x"
+    assert spec.space == Space.phaze()
+    assert read_spec(written(tmp_path, MINIMAL + 'space = "phaze"')).space == spec.space
     assert spec.baselines == ("tpuv4-phaze", "tpuv4-lanes")
 
 
@@ -61,7 +68,23 @@ def test_quickstart_is_valid() -> None:
         ("optimizer = 'sgdm'", "Unknown optimizer .*'sgd'"),
         ("[area]\nmodel = 'die'", "Unknown model .*Allowed: chip, phaze-22nm"),
         ("[space]\nrecompute = ['none', 'ful']", "Unknown recompute .*'full'"),
-        ("[space]\npe_vc = 'pe_y'", "Unknown pe_vc .*Allowed: pe_x"),
+        ("[space]\npe_vc = 'pe_y'", "pe_vc of the space follows 'pe_y'"),
+        ("[constraints]\npower = 3", "Unknown key"),
+        ("[search]\nsampler_ = 3", "Did you mean 'sampler'"),
+        ("[[workloads]]\nmodel = 'gpt2-xl'", "either a model or"),
+        ("objectives = ['speed']", "Unknown objectives.*throughput"),
+        ("objectives = []", "must list different ones"),
+        ("objectives = ['area', 'area']", "must list different ones"),
+        ("aggregate = 'mean'", "Unknown aggregate"),
+        ("relative_to = 'h100'", "one of the baselines: tpuv4-phaze, tpuv4-lanes"),
+        ("zero = 4", "zero is 4"),
+        ("interleave = 0", "interleave is 0"),
+        ("overlap = 'some'", "Unknown overlap"),
+        ("attention = 'fast'", "Unknown attention"),
+        ("attention = 'flash'\n[space]\nattention = ['eager', 'flash']", "give one of them"),
+        ("tensor_parallel = [0]", "widths of at least 1"),
+        ("[constraints]\nmax_power_w = 0", "max_power_w is 0"),
+        ("[constraints]\nmin_memory_margin = 1.0", "must be in"),
         # Ranges that make no sense.
         ("[space]\nnum_tc = { min = 3, max = 8 }", "power of two"),
         ("[space]\nnum_tc = { min = 8, max = 4 }", "must not be above max"),
@@ -104,6 +127,21 @@ def test_bad_numbers_are_named(tmp_path: Path, old: str, new: str, sentence: str
         ("devices = 8", 'devices = 8\nbaselines = ["tpuv4-phase"]', "Did you mean 'tpuv4-phaze'"),
         ("devices = 8", 'devices = 8\nbaselines = ["mi300x"]', "'mi300x' has no area"),
         ("devices = 8", "devices = 8\ntensor_parallel = [3]", "tensor_parallel holds 3"),
+        (
+            "global_batch = 64",
+            'global_batch = 64\n[space]\ncluster = ["tpuv4-ici-flat", "dgx"]',
+            "Unknown cluster 'dgx'",
+        ),
+        (
+            "global_batch = 64",
+            "global_batch = 64\n[space]\n'network.3.latency_us' = [1, 2]",
+            "network.3 of the space is no level",
+        ),
+        (
+            "global_batch = 64",
+            'global_batch = 64\n[space]\nbase = "mi300x"\nnum_tc = [304, 400]',
+            "which has no area.*write max_mm2 or max_of",
+        ),
     ],
 )
 def test_unknown_names_are_found(tmp_path: Path, old: str, new: str, sentence: str) -> None:
@@ -122,10 +160,10 @@ def test_specs_in_python() -> None:
         64,
         256,
         tensor_parallel=[1, 2],  # type: ignore[arg-type]
-        space=Space(num_tc=(1, 64), pe_vc=PowerRange(2, 8), hbm_gib=[32, 80]),  # type: ignore[arg-type]
+        space=Space(num_tc=(1, 64), pe_vc=PowerRange(2, 8), hbm_gib=[32, 80]),
     )
-    assert spec.space.num_tc == PowerRange(1, 64)
-    assert (spec.tensor_parallel, spec.space.hbm_gib) == ((1, 2), (32, 80))
+    assert spec.space.axes["num_tc"] == PowerRange(1, 64)
+    assert (spec.tensor_parallel, spec.space.values_of("hbm_gib")) == ((1, 2), (32, 80))
     assert eval(repr(spec)) == spec
     assert "\n" not in repr(spec) and "sequence_parallel" not in repr(spec)
     assert from_json(to_json(spec), StudySpec, "spec") == spec
@@ -134,16 +172,12 @@ def test_specs_in_python() -> None:
 @pytest.mark.parametrize(
     ("kind", "change", "sentence"),
     [
-        (Space, {"num_tc": (3, 8)}, "num_tc of the space .*power of two"),
-        (Space, {"num_tc": (1, 2, 4)}, "num_tc of the space .*length 2"),
-        (Space, {"hbm_gib": 32}, "hbm_gib of the space .*Expected `array`"),
-        (Space, {"recompute": ("ful",)}, "recompute of the space.*Did you mean 'full'"),
-        (Space, {"pe_vc": "pe_y"}, "pe_vc of the space.*'pe_x'"),
         (SearchSpec, {"sampler": "tpr"}, "sampler of the search.*'tpe'"),
         (SearchSpec, {"trials": "many"}, "trials of the search .*Expected `int`"),
         (AreaSpec, {"max_mm2": "large"}, "max_mm2 of the area .*Expected `float"),
         (StudySpec, {"devices": "8"}, "devices of the study .*Expected `int`"),
         (StudySpec, {"space": Space}, "space of the study is not valid"),
+        (WorkloadSpec, {"model": "b", "weight": -1.0}, "weight is -1.0"),
     ],
 )
 def test_mistakes_in_python_are_named(kind: Any, change: dict[str, Any], sentence: str) -> None:
@@ -156,19 +190,55 @@ def test_mistakes_in_python_are_named(kind: Any, change: dict[str, Any], sentenc
     assert "\n" not in str(caught.value)
 
 
+def test_an_area_limit_is_the_base_s_own(tmp_path: Path) -> None:
+    """Without a limit of its own a study has that of its base, under its area model."""
+    text = MINIMAL + '[space]\nbase = "h100"\nnum_tc = [66, 132]\n'
+    resolved = check_names(read_spec(written(tmp_path, text)))
+    h100 = load_accelerator("h100")
+    assert resolved.area_limit_mm2 == h100.area_under("phaze-22nm")
+    resolved = check_names(read_spec(written(tmp_path, text + '[area]\nmodel = "chip"')))
+    assert resolved.area_limit_mm2 == h100.area_under("chip")
+
+
+@pytest.mark.parametrize(
+    ("axes", "model", "power", "sentence"),
+    [
+        ("hbm_gb_per_s = [800, 1600]", "phaze-22nm", False, "does not charge for HBM bandwidth"),
+        ("glb_bytes_per_cycle = [4096, 8192]", "phaze-22nm", False, "global buffer"),
+        ("l2_tc_kib = [64, 256]", "phaze-22nm", False, "L2 size"),
+        ("hbm_gb_per_s = '20 * hbm_gib'\nhbm_gib = [32, 80]", "phaze-22nm", False, "HBM bandwidth"),
+        ("clock_ghz = [0.9, 1.1]", "phaze-22nm", True, "limit of the power"),
+        ("clock_ghz = [0.9, 1.1]", "chip", False, "limit of the power"),
+        ("peak_tflops = [200, 400]", "chip", False, "limit of the power"),
+        ("l2_bytes_per_cycle = [64, 128]", "chip", True, "no area model charges"),
+        # Charged for, fixed, or free to be searched by what they are.
+        ("hbm_gb_per_s = [800, 1600]", "chip", False, None),
+        ("glb_bytes_per_cycle = [4096, 8192]", "chip", False, None),
+        ("l2_tc_kib = [64, 256]", "chip", False, None),
+        ("clock_ghz = [0.9, 1.1]", "chip", True, None),
+        ("hbm_gb_per_s = 1600\nclock_ghz = 1.1", "phaze-22nm", False, None),
+        ("hbm_gb_per_s = '20 * hbm_gib'\nhbm_gib = 80", "phaze-22nm", False, None),
+        ("hbm_gib = [32, 80]\ndevices = [4, 8]\nzero = [0, 1]", "phaze-22nm", False, None),
+    ],
+)
+def test_nothing_is_searched_that_is_free(
+    tmp_path: Path, axes: str, model: str, power: bool, sentence: str | None
+) -> None:
+    """What the area model does not charge for cannot be an axis, whatever name it has."""
+    limit = "[constraints]\nmax_power_w = 500\n" if power else ""
+    text = f'{MINIMAL}[area]\nmodel = "{model}"\n{limit}[space]\n{axes}\n'
+    spec = read_spec(written(tmp_path, text))
+    if sentence is None:
+        check_names(spec)
+        return
+    with pytest.raises(InputError, match=sentence):
+        check_names(spec)
+
+
 def test_missing_file(tmp_path: Path) -> None:
     """A file that is not there is not found, rather than invalid."""
     with pytest.raises(NotFoundError, match="no study file"):
         read_spec(tmp_path / "none.toml")
-
-
-@given(st.integers(0, 12), st.integers(0, 12))
-def test_ranges_hold_their_powers(low: int, high: int) -> None:
-    """A range holds every power of two from its minimum to its maximum."""
-    if low <= high:
-        axis = PowerRange(2**low, 2**high)
-        assert axis.exponents == (low, high)
-        assert axis.values == tuple(2**e for e in range(low, high + 1))
 
 
 @pytest.mark.parametrize("name", ["", "-rf", "a/b", "a b", "a;b", "\x1b[31m", "<b>", "x" * 101])

@@ -23,7 +23,7 @@ from phaze_opt.search.results import (
     best_to_json_dict,
     summary_to_json_dict,
 )
-from phaze_opt.search.space import Space
+from phaze_opt.search.space import DesignPoint, Space
 from phaze_opt.search.spec import SearchSpec, StudySpec
 from phaze_opt.search.store.storage import open_storage
 from phaze_opt.search.store.studies import study_uids
@@ -93,15 +93,18 @@ def test_baselines_are_the_first_trials(sqlite_url: str) -> None:
     study.run(3)
     phaze, lanes = study.baselines()
     assert (phaze.name, lanes.name) == ("tpuv4-phaze", "tpuv4-lanes")
-    assert phaze.point == points(study)[0]
+    first, second = phaze.runs[0], lanes.runs[0]
+    assert first is not None and second is not None
     assert phaze.within_area and not lanes.within_area
+    assert points(study)[0] == DesignPoint.of(**first.values)
     # The paper's space ties the lanes to the array, so that the other baseline is not in it.
-    assert points(study)[1] != lanes.point
+    assert points(study)[1] != DesignPoint.of(**second.values)
+    assert phaze.outside is None
+    assert lanes.outside == "pe_vc is 1024, but in the space it is pe_x, 128"
+    assert study.summary().outside == {"tpuv4-lanes": lanes.outside}
     best = study.best()
-    assert best is not None
-    assert best.ratio(phaze) == pytest.approx(
-        best.metrics.throughput_samples_per_s / phaze.throughput_samples_per_s
-    )
+    assert best is not None and phaze.values is not None
+    assert best.ratio(phaze) == pytest.approx(best.metrics.value / phaze.values[0])
 
 
 def test_answer_is_the_best_by_the_order(sqlite_url: str) -> None:
@@ -113,9 +116,10 @@ def test_answer_is_the_best_by_the_order(sqlite_url: str) -> None:
     for trial in study.trials():
         if trial.kind == "feasible":
             assert trial.metrics is not None and trial.point is not None
-            assert best.metrics.rank(best.point).key <= trial.metrics.rank(trial.point).key
+            rank = trial.metrics.rank(study.resolved, trial.point)
+            assert best.metrics.rank(study.resolved, best.point).key <= rank.key
     assert best.evaluation is not None
-    assert best.evaluation.throughput_samples_per_s == best.metrics.throughput_samples_per_s
+    assert (best.evaluation.throughput_samples_per_s,) == best.metrics.values
 
 
 def test_json_forms_hold_what_scripts_rely_on(sqlite_url: str) -> None:
@@ -178,7 +182,7 @@ def test_a_frozen_study_needs_no_file(any_url: str) -> None:
     opened = load_study("toy", open_storage(any_url))
     assert opened.resolved == study.resolved
     assert opened.resolved.hash == study.resolved.hash
-    assert opened.workload() == TOY
+    assert opened.workloads() == (TOY,)
     assert b'"usable_hbm_share":0.94' in to_json(opened.resolved)
 
 
@@ -387,7 +391,7 @@ def test_hostile_workloads_are_refused(sqlite_url: str, body: bytes) -> None:
 
 def test_a_study_from_python_prints_as_on_the_command_line(tmp_path: Path) -> None:
     """A spec in a few lines becomes a study; its objects are one line each, and print as tables."""
-    spec = StudySpec("mine", "toy", "tpuv4-ici-flat", 8, 64, space=Space(num_tc=(1, 64)))
+    spec = StudySpec("mine", "toy", "tpuv4-ici-flat", 8, 64, space=Space.phaze(num_tc=(1, 64)))
     url = f"sqlite:///{tmp_path / 'a.db'}"
     study = create_study(spec, url, workload=TOY)
     study.evaluator = toy_evaluator
@@ -397,8 +401,8 @@ def test_a_study_from_python_prints_as_on_the_command_line(tmp_path: Path) -> No
     assert best is not None and best.evaluation is not None
     trial = study.trials()[best.number]
     value = f"{best.evaluation.throughput_samples_per_s:,.0f} samples/s"
-    assert repr(best).startswith(f"BestDesign(trial {best.number}, {value}, DesignPoint(num_tc=")
-    assert repr(trial).startswith(f"TrialRecord({best.number}, feasible, {value}, DesignPoint(")
+    assert repr(best).startswith(f"BestDesign(trial {best.number}, {value}, DesignPoint.of(num_tc=")
+    assert repr(trial).startswith(f"TrialRecord({best.number}, feasible, {value}, DesignPoint.of(")
     for each in (study, best, trial, study.summary()):
         assert "\n" not in repr(each)
     for table, words in ((best, "throughput"), (study, "6 of 6 complete")):

@@ -5,16 +5,17 @@ from __future__ import annotations
 import time
 import uuid
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
 import optuna
 from optuna.exceptions import DuplicatedStudyError
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial
 
-from phaze_opt.codec import from_json, to_json
+from phaze_opt.codec import from_builtins, from_json, to_json
 from phaze_opt.errors import ConflictError, InputError, NotFoundError
 from phaze_opt.search.frozen import ResolvedStudy
 from phaze_opt.search.store.damage import DamagedError, check_trial, damages, read_all_trials
@@ -65,16 +66,22 @@ class StoredStudy:
         """Return the tickets of the study."""
         return TicketOffice(self.storage, self.uid, lease_s)
 
-    def workload(self) -> Workload:
-        """Return the captured workload that was stored with the study.
+    def workloads(self) -> tuple[Workload, ...]:
+        """Return the captured workloads that were stored with the study.
+
+        In the order of `phaze_opt.search.frozen.captures`.
 
         Raises
         ------
         DamagedError
-            If the row is missing or cannot be read.
+            If a row is missing or cannot be read.
         """
+        return tuple(map(self._workload, self.resolved.workload_hashes))
+
+    def _workload(self, digest: str) -> Workload:
+        """Read one workload by its hash."""
         with self.storage.reading() as session:
-            row = session.get(WorkloadRow, self.resolved.workload_hash)
+            row = session.get(WorkloadRow, digest)
             body = None if row is None else row.body
         if body is None:
             raise DamagedError(f"The workload of the study {self.name!r} is missing.")
@@ -93,14 +100,21 @@ class StoredStudy:
             return read_all_trials(self.storage, self.optuna_id, f"the study {self.name!r}")
 
     def best_value(self) -> float | None:
-        """Return the highest throughput so far in samples per second; ``None`` without any."""
-        number = self.optuna_id
+        """Return the best value so far; ``None`` without any, and in a study of several objectives.
+
+        Among several objectives no single value is the best.
+        """
+        number, kinds = self.optuna_id, self.resolved.spec.objective_kinds
+        if len(kinds) > 1:
+            return None
         with self._reading():
             try:
                 trial = self.storage.optuna.get_best_trial(number)
             except (ValueError, KeyError):
                 return None
-            return trial.values[0] if trial.values and trial.values[0] > 0 else None
+            value = trial.values[0] if trial.values else None
+            feasible = value is not None and 0 < value < kinds[0].ceiling
+            return value if feasible else None
 
     def check(self) -> None:
         """Read all rows that a run or a copy reads, before it changes anything.
@@ -115,10 +129,10 @@ class StoredStudy:
             with damages(f"Trial {trial.number} of {what}"):
                 check_trial(trial, self.resolved.spec.space)
         with self._reading():
-            if self.optuna_study.directions != [StudyDirection.MAXIMIZE]:
-                raise ValueError("it must have one value, which is maximised")
+            if self.optuna_study.directions != _directions(self.resolved):
+                raise ValueError("its values and their directions are not those of its objectives")
         self.office().check(what)
-        self.workload()
+        self.workloads()
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -149,13 +163,30 @@ def find_study(name: str, storage: Storage) -> StoredStudy:
     if uid is None or text is None:
         raise InputError(f"The study {name!r} in {storage.shown} was not made by phaze-opt.")
     with damages(f"The stored study {name!r}"):
-        resolved = from_json(text, ResolvedStudy, f"stored study {name!r}")
+        plain = _of_today(from_json(text, dict[str, Any], f"stored study {name!r}"))
+        resolved = from_builtins(plain, ResolvedStudy, f"stored study {name!r}")
     return StoredStudy(storage, name, uid, resolved)
+
+
+def _of_today(plain: dict[str, Any]) -> dict[str, Any]:
+    """Return a study that an older program froze, with its one workload, in today's form."""
+    if "workload_hash" not in plain:
+        return plain
+    digest = plain.pop("workload_hash")
+    return {**plain, "workload_hashes": [digest]}
+
+
+def _directions(resolved: ResolvedStudy) -> list[StudyDirection]:
+    """Return the direction of every objective as Optuna has it."""
+    return [
+        StudyDirection.MAXIMIZE if kind.maximise else StudyDirection.MINIMIZE
+        for kind in resolved.spec.objective_kinds
+    ]
 
 
 @contextmanager
 def new_study(
-    storage: Storage, name: str, resolved: ResolvedStudy, workload: Workload
+    storage: Storage, name: str, resolved: ResolvedStudy, workloads: Sequence[Workload]
 ) -> Iterator[StoredStudy]:
     """Store a new study; the body of the ``with`` may add rows to it.
 
@@ -170,13 +201,13 @@ def new_study(
     with database_errors(storage.shown):
         try:
             made = optuna.create_study(
-                storage=storage.optuna, study_name=name, direction="maximize"
+                storage=storage.optuna, study_name=name, directions=_directions(resolved)
             )
         except DuplicatedStudyError:
             raise ConflictError(f"The study {name!r} exists already in {storage.shown}.") from None
         uid = str(uuid.uuid4())
         with _deleted_on_error(storage, name, uid):
-            _store_frozen(storage, uid, resolved, workload, name)
+            _store_frozen(storage, uid, resolved, workloads, name)
             yield StoredStudy(storage, name, uid, resolved)
             made.set_user_attr(UID_KEY, uid)
 
@@ -194,19 +225,26 @@ def _deleted_on_error(storage: Storage, name: str, uid: str) -> Iterator[None]:
 
 
 def _store_frozen(
-    storage: Storage, uid: str, resolved: ResolvedStudy, workload: Workload, name: str
+    storage: Storage,
+    uid: str,
+    resolved: ResolvedStudy,
+    workloads: Sequence[Workload],
+    name: str,
 ) -> None:
-    """Write a resolved study and its workload."""
+    """Write a resolved study and its workloads."""
     with storage.writing() as session:
-        body = zlib.compress(to_json(workload))
-        write_shared(session, WorkloadRow(hash=resolved.workload_hash, body=body))
+        for digest, workload in sorted(
+            zip(resolved.workload_hashes, workloads, strict=True), key=lambda pair: pair[0]
+        ):
+            body = zlib.compress(to_json(workload))
+            write_shared(session, WorkloadRow(hash=digest, body=body))
         session.add(
             StudyRow(
                 uid=uid,
                 name=name,
                 resolved=to_json(resolved).decode(),
                 spec_hash=resolved.hash,
-                workload_hash=resolved.workload_hash,
+                workload_hash=resolved.workload_hashes[0],
                 cost_model_version=resolved.cost_model_version,
                 created_s=time.time(),
             )

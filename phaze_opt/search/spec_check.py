@@ -1,0 +1,147 @@
+"""What a spec means before it is run: the size of its space, its feasible share, its cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from phaze_opt.errors import InputError
+from phaze_opt.evaluation import evaluate
+from phaze_opt.layer_passes import ScheduleCache
+from phaze_opt.search.baselines import outside_space
+from phaze_opt.search.constraints import chip_violation, run_violation
+from phaze_opt.search.designs import Design
+from phaze_opt.search.frozen import ResolvedStudy, freeze
+from phaze_opt.search.objective import run_inputs
+from phaze_opt.search.space import DesignPoint, numbered_point
+from phaze_opt.search.spec import StudySpec
+from phaze_opt.workload.graph import Workload
+
+SAMPLED_CHIPS = 1_000
+"""Points of which chip and area are looked at."""
+
+EVALUATED_POINTS = 16
+EVALUATION_S = 10.0
+"""Points within the area that are evaluated, and seconds after which no further one is."""
+
+
+@dataclass(frozen=True)
+class SpecCheck:
+    """A valid spec, and what a run of it will meet.
+
+    Attributes
+    ----------
+    points
+        Of the space, those above the area limit included.
+    sampled, within_area
+        Points drawn at random, and how many of them are chips within the area.
+    evaluated, feasible
+        Of those within the area, how many were evaluated, and how many of these keep every limit.
+    seconds_per_point
+        Of an evaluation with an empty cache, all workloads and solved options together; ``None``
+        where no point within the area was drawn.
+    outside
+        By the name of a baseline that no trial can find: which of its values the space does not
+        have.
+    """
+
+    resolved: ResolvedStudy
+    points: int
+    sampled: int
+    within_area: int
+    evaluated: int
+    feasible: int
+    seconds_per_point: float | None
+    outside: Mapping[str, str]
+
+    @property
+    def feasible_share(self) -> float | None:
+        """Share of the points that are feasible, as far as the samples tell."""
+        if self.within_area == 0:
+            return 0.0
+        if self.evaluated == 0:
+            return None
+        return self.within_area / self.sampled * self.feasible / self.evaluated
+
+
+def check_spec(spec: StudySpec) -> SpecCheck:
+    """Freeze a spec as `phaze_opt.search.study.create_study` does, and try some of its points.
+
+    Raises
+    ------
+    InputError
+        What the creation of the study would refuse.
+    """
+    resolved, workloads = freeze(spec)
+    within = [design for point in _sample(spec) if (design := _within(resolved, point)) is not None]
+    started_s, evaluated, feasible = time.monotonic(), 0, 0
+    for design in within[:EVALUATED_POINTS]:
+        feasible += _is_feasible(resolved, workloads, design)
+        evaluated += 1
+        if time.monotonic() - started_s > EVALUATION_S:
+            break
+    took_s = time.monotonic() - started_s
+    reasons = {one.name: outside_space(resolved, one) for one in resolved.baselines}
+    return SpecCheck(
+        resolved=resolved,
+        points=spec.space.points,
+        sampled=min(SAMPLED_CHIPS, spec.space.points),
+        within_area=len(within),
+        evaluated=evaluated,
+        feasible=feasible,
+        seconds_per_point=took_s / evaluated if evaluated else None,
+        outside={name: reason for name, reason in reasons.items() if reason is not None},
+    )
+
+
+def _sample(spec: StudySpec) -> list[DesignPoint]:
+    """Draw different points; all of them from a small space."""
+    size = spec.space.points
+    if size <= SAMPLED_CHIPS:
+        numbers = range(size)
+        return [numbered_point(spec.space, number) for number in numbers]
+    generator = np.random.default_rng(spec.search.seed)
+    drawn: dict[int, None] = {}
+    while len(drawn) < SAMPLED_CHIPS:
+        # In parts, since a space may have more points than a 64-bit integer counts.
+        high, low = generator.integers(2**62, size=2).tolist()
+        drawn[(high * 2**62 + low) % size] = None
+    return [numbered_point(spec.space, number) for number in drawn]
+
+
+def _within(resolved: ResolvedStudy, point: DesignPoint) -> Design | None:
+    """Return the design of a point, if it is one and its chip is within the limits."""
+    try:
+        design = resolved.design(point)
+    except InputError:
+        return None
+    return design if chip_violation(resolved, design.accelerator) is None else None
+
+
+def _is_feasible(resolved: ResolvedStudy, workloads: tuple[Workload, ...], design: Design) -> bool:
+    """Whether every workload keeps every limit under one of the solved options."""
+    cache: ScheduleCache = {}
+    found = True
+    for run in range(len(resolved.spec.runs)):
+        try:
+            options = run_inputs(resolved, run, design)
+        except InputError:
+            return False
+        violations = [
+            run_violation(
+                resolved.spec.constraints,
+                evaluate(
+                    workloads[one.capture],
+                    one.accelerator,
+                    one.cluster,
+                    one.training,
+                    cache=cache,
+                ),
+            )
+            for one in options
+        ]
+        found = found and any(violation is None for violation in violations)
+    return found

@@ -1,0 +1,92 @@
+"""A study file to begin with: a base chip, half and twice of each of its sizes, one model."""
+
+from __future__ import annotations
+
+from phaze_opt.codec import toml_value
+from phaze_opt.hardware.area import AreaModel
+from phaze_opt.hardware.fields import in_units
+from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.workload.zoo import widths
+
+_SIZES = {
+    "num_tc": "tensor cores",
+    "pe_x": "width of a tensor core's array",
+    "pe_y": "its height",
+    "num_vc": "vector cores",
+    "pe_vc": "lanes of each",
+    "glb_bytes": "global buffer",
+    "hbm_bytes_per_s": "HBM bandwidth",
+}
+_COMMENT_COLUMN = 44
+
+
+def spec_text(
+    name: str,
+    *,
+    base: str,
+    model: str,
+    cluster: str,
+    devices: int,
+    global_batch: int,
+    area_model: AreaModel = "chip",
+) -> str:
+    """Write a commented study file around a base.
+
+    Raises
+    ------
+    InputError
+        If the base or the model is unknown.
+    """
+    chip = load_accelerator(base)
+    lines = [
+        f"# Which chip around {base} trains {model} fastest?",
+        "#",
+        f"#   phaze-opt spec check FILE; phaze-opt study create FILE; phaze-opt study run {name}",
+        "",
+        f"name = {toml_value(name)}",
+        f"model = {toml_value(model)}",
+        _line(f"tensor_parallel = {list(widths(model))}", "widths that the placement may choose"),
+        f"cluster = {toml_value(cluster)}",
+        f"devices = {devices}",
+        f"global_batch = {global_batch}",
+        'optimizer = "adam"',
+        f"baselines = [{toml_value(base)}]",
+        "",
+        "# What is not named here has the number of the base. A list is searched as it stands,",
+        "# { min, max } all powers of two, { min, max, step } all steps, a single value is fixed.",
+        "[space]",
+        f"base = {toml_value(base)}",
+    ]
+    for field, meaning in _SIZES.items():
+        if field == "hbm_bytes_per_s" and area_model == "phaze-22nm":
+            continue
+        shown, value = in_units(field, getattr(chip, field)) or (field, getattr(chip, field))
+        whole = float(value).is_integer()
+        half = value / 2 if not whole or value % 2 or value == 1 else int(value) // 2
+        around = [int(value) if whole else value, (2 * int(value)) if whole else 2 * value]
+        if not (whole and field in ("num_tc", "num_vc", "pe_x", "pe_y", "pe_vc") and value % 2):
+            around.insert(0, half)
+        lines.append(_line(f"{shown} = {around}", meaning))
+    return "\n".join(
+        [
+            *lines,
+            _line("microbatch = { min = 1, max = 8 }", "samples per pipeline step"),
+            _line('recompute = ["none", "full"]', "what runs again before the backward"),
+            _line("zero = { solve = [0, 1] }", "ZeRO stage, the best in every evaluation"),
+            "",
+            "[area]",
+            f"model = {toml_value(area_model)}",
+            f"max_of = {toml_value(base)}",
+            "",
+            "[search]",
+            'sampler = "climb"',
+            "trials = 100",
+            "seed = 0",
+            "",
+        ]
+    )
+
+
+def _line(statement: str, meaning: str) -> str:
+    """Put what a statement means behind it."""
+    return f"{statement:<{_COMMENT_COLUMN}}# {meaning}"
