@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from phaze_opt.codec import toml_value
+from phaze_opt.errors import InputError
 from phaze_opt.hardware.area import AreaModel
 from phaze_opt.hardware.fields import in_units
 from phaze_opt.hardware.presets import load_accelerator
@@ -35,9 +36,14 @@ def spec_text(
     Raises
     ------
     InputError
-        If the base or the model is unknown.
+        If the base or the model is unknown, or the base has no area.
     """
     chip = load_accelerator(base)
+    if chip.area_if_known(area_model) is None:
+        raise InputError(
+            f"The base {base!r} has no area, since a buffer of it lies outside the table of SRAM "
+            "macros; a study needs one, the limit of its space."
+        )
     lines = [
         f"# Which chip around {base} trains {model} fastest?",
         "#",
@@ -61,11 +67,11 @@ def spec_text(
         if field == "hbm_bytes_per_s" and area_model == "phaze-22nm":
             continue
         shown, value = in_units(field, getattr(chip, field)) or (field, getattr(chip, field))
-        whole = float(value).is_integer()
-        half = value / 2 if not whole or value % 2 or value == 1 else int(value) // 2
-        around = [int(value) if whole else value, (2 * int(value)) if whole else 2 * value]
-        if not (whole and field in ("num_tc", "num_vc", "pe_x", "pe_y", "pe_vc") and value % 2):
-            around.insert(0, half)
+        around = [value / 2, value, 2 * value]
+        if float(value).is_integer():
+            around = [int(value), 2 * int(value)]
+            # An odd number of cores has no half.
+            around[:0] = [int(value) // 2] if value % 2 == 0 else []
         lines.append(_line(f"{shown} = {around}", meaning))
     return "\n".join(
         [

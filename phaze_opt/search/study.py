@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import optuna
 
@@ -26,7 +28,7 @@ from phaze_opt.search.store.leases import DEFAULT_LEASE_S
 from phaze_opt.search.store.storage import Storage, open_storage
 from phaze_opt.search.store.stored_study import StoredStudy, find_study, new_study
 from phaze_opt.search.store.studies import delete_study, study_uids
-from phaze_opt.search.trials import TrialRecord, read_trials
+from phaze_opt.search.trials import TrialRecord, read_trials, trial_to_json_dict
 from phaze_opt.workload.graph import Workload
 
 _CREATION_S = 5.0
@@ -99,6 +101,23 @@ class Study(StoredStudy, PrintsAsTables, tables="phaze_opt.report.studies:study_
             Naming the first trial that cannot be read.
         """
         return read_trials(self)
+
+    def to_pandas(self) -> Any:
+        """Return all trials as a ``pandas.DataFrame``, a row each, with the keys of ``--json``.
+
+        Raises
+        ------
+        InputError
+            If pandas, which only this needs, is not installed.
+        """
+        try:
+            pandas = importlib.import_module("pandas")
+        except ImportError:
+            raise InputError(
+                "A data frame needs pandas; 'pip install pandas' adds it, and trials() gives the "
+                "trials without it."
+            ) from None
+        return pandas.DataFrame.from_records([trial_to_json_dict(one) for one in self.trials()])
 
     def baselines(self) -> list[BaselineResult]:
         """Return the baselines that are evaluated, each at its best."""

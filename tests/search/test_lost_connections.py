@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import event, func, select
 from sqlalchemy.exc import IntegrityError, OperationalError, PendingRollbackError
 
-import phaze_opt.search.store.failures as failures_module
 import phaze_opt.search.frozen as frozen_module
+import phaze_opt.search.store.failures as failures_module
 import phaze_opt.search.study as study_module
 from phaze_opt.evaluation import Evaluation
 from phaze_opt.search.space import DesignPoint
