@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from typing import Any, get_args
 
+import numpy as np
 import optuna
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from optuna.distributions import FloatDistribution, IntDistribution
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
 from phaze_opt.errors import InputError
 from phaze_opt.search.samplers.by_name import Samplers
-from phaze_opt.search.samplers.options import SamplerName, check_objectives, sampler_options
+from phaze_opt.search.samplers.evolution import _Generations
+from phaze_opt.search.samplers.grid import Grid
+from phaze_opt.search.samplers.options import (
+    EvolutionOptions,
+    SamplerName,
+    check_objectives,
+    sampler_options,
+)
+from phaze_opt.search.samplers.replay import Seen
 from phaze_opt.search.space import Space, distributions
 from phaze_opt.search.worker import suggest
 from tests.search.spaces import Played, negative_value, spaces
@@ -198,6 +209,47 @@ def test_the_top_of_a_hill_is_found(name: SamplerName, trials: int) -> None:
     played = Played(HILL, name)
     played.play(trials)
     assert played.study.best_value == 10.0
+
+
+@pytest.mark.parametrize(("seed", "digest"), [(0, "bbcc0138ad6d4d20"), (1, "e5ff3e778c5599bd")])
+def test_climb_goes_as_it_always_went(seed: int, digest: str) -> None:
+    """120 proposals on a slope with infeasible points, recorded when each read all trials anew."""
+    space = {
+        "log2_num_tc": IntDistribution(0, 12),
+        "log2_pe_x": IntDistribution(1, 8),
+        "log2_glb_mib": IntDistribution(1, 7),
+        "hbm_gib": CategoricalDistribution((32, 64, 80)),
+        "recompute": CategoricalDistribution(("none", "full")),
+    }
+
+    def slope(params: Mapping[str, Any]) -> float:
+        cores, width, glb = (params[name] for name in list(space)[:3])
+        if cores + width >= 11:
+            return -float(cores + width - 10)
+        away = abs(cores - 3) + abs(width - cores) + abs(glb - 6)
+        return float(20 - away - params["hbm_gib"] / 100 + (params["recompute"] == "none"))
+
+    played = Played(space, "climb", seed=seed, value=slope)
+    played.play(120)
+    text = json.dumps(played.points, sort_keys=True)
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == digest
+
+
+def test_a_copied_optimizer_goes_on_to_the_last_bit() -> None:
+    """What the tail of a replay is told to a copy gives what the original would give."""
+    grid = Grid.of({name: IntDistribution(0, 9 + k) for k, name in enumerate("abcdef")})
+    state = _Generations(grid, 1, EvolutionOptions(startup_trials=1))
+    draws = np.random.default_rng(1)
+    for number in range(200):
+        seen = Seen(tuple(draws.integers(grid.sizes).tolist()), (float(number % 7),))
+        other = state.copy()
+        other.record(seen)
+        state.record(seen)
+        one, two = state._optimizer, other._optimizer
+        assert one is not None and two is not None
+        assert np.array_equal(one._cma._C, two._cma._C) and np.array_equal(one._A, two._A)
+        assert np.array_equal(one.mean, two.mean) and one._cma._sigma == two._cma._sigma
+        state.draw(number)
 
 
 def test_climb_tries_no_point_twice_on_its_way() -> None:

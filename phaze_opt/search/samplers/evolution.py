@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from cmaes import CMAwM
+from cmaes import CMA, CMAwM
 from optuna.trial import FrozenTrial
 
 from phaze_opt.arrays import FloatArray
@@ -61,7 +61,9 @@ class _Generations:
     def copy(self) -> _Generations:
         """Return one that can go on by itself."""
         made = copy.copy(self)
-        made._optimizer, made._told = copy.deepcopy(self._optimizer), self._told.copy()
+        made._told = self._told.copy()
+        if self._optimizer is not None:
+            made._optimizer = _copied(self._optimizer)
         return made
 
     def record(self, trial: Seen) -> None:
@@ -120,3 +122,12 @@ def _cost_of(trial: Seen) -> Cost:
     """Return what a finished trial is ordered by."""
     assert trial.cost is not None
     return trial.cost
+
+
+def _copied(optimizer: CMAwM) -> CMAwM:
+    """Copy an optimizer to the last bit; its own way keeps one half of the covariance matrix."""
+    made: CMAwM = copy.copy(optimizer)
+    made._A = optimizer._A.copy()
+    made._cma = object.__new__(CMA)
+    vars(made._cma).update(copy.deepcopy(vars(optimizer._cma)))
+    return made

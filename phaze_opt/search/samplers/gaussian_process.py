@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 class GaussianProcessSampler(GPSampler):
     """Optuna's Gaussian process, on one thread.
 
-    A proposal fits the process to all finished trials, which takes about 0.2 s of processor time
-    at 100 trials and 0.8 s at 400, and grows with the cube of their number beyond that: use it for
-    a few hundred trials. More threads make it slower (4.7 s at 400) and its sums depend on how many
-    there are.
+    A proposal fits the process to all finished trials, anew for each ticket: about 0.2 s at 100
+    trials and 0.5 to 1.5 s at 400 on one core, and growing with the cube of their number beyond
+    that. Use it for a few hundred trials. Several threads take longer (5 s at 400), and their sums
+    round differently; numpy's are set by ``OPENBLAS_NUM_THREADS``, which the command line sets to 1.
     """
 
     def __init__(self, seed: int, startup_trials: int) -> None:
