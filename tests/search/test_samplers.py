@@ -285,7 +285,7 @@ def test_continuous_axes_are_refused() -> None:
 
 def test_the_worker_asks_for_every_axis() -> None:
     """A trial with given parameters has exactly these, for the axes of a study's space."""
-    space = Space()
+    space = Space.phaze()
     given = {name: getattr(axis, "low", None) for name, axis in distributions(space).items()}
     given |= {"hbm_gib": 80, "recompute": "full"}
     study = optuna.create_study()

@@ -20,7 +20,7 @@ class GaussianProcessSampler(GPSampler):
     A proposal fits the process to all finished trials, anew for each ticket: about 0.2 s at 100
     trials and 0.5 to 1.5 s at 400 on one core, and growing with the cube of their number beyond
     that. Use it for a few hundred trials. Several threads take longer (5 s at 400), and their sums
-    round differently; numpy's are set by ``OPENBLAS_NUM_THREADS``, which the command line sets to 1.
+    round differently; numpy's are set by ``OPENBLAS_NUM_THREADS``, 1 under the command line.
     """
 
     def __init__(self, seed: int, startup_trials: int) -> None:
