@@ -71,6 +71,9 @@ def main(
 
 def run() -> None:
     """Run the command line; the entry point of ``phaze-opt``."""
+    # Read when numpy is imported, here and in worker processes. Its matrices are small: on several
+    # threads the Gaussian process takes three times as long, and its last digits may differ.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     arguments = [argument for argument in sys.argv[1:] if argument != _DEBUG]
     sys.exit(run_with(arguments, debug=_DEBUG in sys.argv[1:]))
 

@@ -27,7 +27,9 @@ Where a formula or rule stands:
 - hash of a study -> `frozen.ResolvedStudy.hash`
 - powers of two as exponents -> `space.distributions`
 - first trials (the baselines in the space) -> `running._baseline_params`
-- seed of a trial's sampler -> `samplers.sampler_for`; hill climbing -> `samplers.ClimbSampler`
+- seed of a trial's sampler -> `samplers.by_name.Samplers.for_ticket`
+- hill climbing -> `samplers.climb`; CMA-ES -> `samplers.evolution`; every point once ->
+  `samplers.enumeration`
 - number of trials that a study shall have -> `store.tickets.TicketOffice.target`
 - state of a study (running, stopping, stopped, done) -> `results._state`
 - lease expiry -> `store.tables.lease_is_over`; renewal -> `store.leases.LeaseKeeper`

@@ -10,6 +10,7 @@ from optuna.trial import TrialState
 from phaze_opt.search.baselines import baseline_inputs
 from phaze_opt.search.frozen import capture_models
 from phaze_opt.search.ordering import Rank
+from phaze_opt.search.samplers.options import PARENTS_KEY
 from phaze_opt.search.space import DesignPoint, params_of
 from phaze_opt.search.spec import check_study_name
 from phaze_opt.search.store.caches import copy_evaluations
@@ -117,16 +118,22 @@ def _copy_evaluations(study: StoredStudy, copy: StoredStudy) -> None:
 def _copy_trials(study: StoredStudy, copy: StoredStudy) -> None:
     """Copy the trials and the attributes of the study (the dashboard keeps its notes there)."""
     source, target = study.storage.optuna, copy.storage.optuna
-    for key, value in source.get_study_system_attrs(study.optuna_id).items():
-        target.set_study_system_attr(copy.optuna_id, key, value)
+    attributes = source.get_study_system_attrs(study.optuna_id)
+    # Read later than the attributes, so that all trials that those name are there.
+    trials = study.optuna_study.get_trials()
     made = copy.optuna_study
     for key, value in source.get_study_user_attrs(study.optuna_id).items():
         if key != UID_KEY:
             made.set_user_attr(key, value)
-    for trial in study.optuna_study.get_trials():
+    for trial in trials:
         if not trial.state.is_finished():
             # Its worker works on the original.
             trial.state = TrialState.FAIL
             trial.datetime_start = trial.datetime_start or datetime.now()
             trial.datetime_complete = trial.datetime_start
         made.add_trial(trial)
+    copied = made.get_trials(deepcopy=False)
+    ids = {old._trial_id: new._trial_id for old, new in zip(trials, copied, strict=True)}
+    for key, value in attributes.items():
+        kept = [ids[each] for each in value] if PARENTS_KEY in key else value
+        target.set_study_system_attr(copy.optuna_id, key, kept)

@@ -18,11 +18,11 @@ from phaze_opt.printing import short_repr
 from phaze_opt.search.axes import Scalar
 from phaze_opt.search.axis_names import TRAINING_NAMES
 from phaze_opt.search.objectives import OBJECTIVES, Aggregate, ObjectiveKind, ObjectiveName
+from phaze_opt.search.samplers.options import SamplerName
 from phaze_opt.search.space import Space
 from phaze_opt.training import OptimizerName, Overlap, PipelineScheduleName, Recompute, Training
 from phaze_opt.workload.config import AttentionKind
 
-SamplerName = Literal["random", "tpe", "climb", "nsga2"]
 Widths = tuple[int, ...] | Literal["all"]
 """Tensor-parallel widths; ``"all"`` for those among 1, 2, 4 and 8 that divide the model."""
 
@@ -106,7 +106,7 @@ class SearchSpec:
     Attributes
     ----------
     sampler
-        See `phaze_opt.search.samplers.sampler_for`.
+        See `phaze_opt.search.samplers.by_name.Samplers`.
     trials
         Complete trials that the study shall have, unless a run asks for another number.
     seed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from phaze_opt.errors import InputError, NotFoundError, PhazeError
 from phaze_opt.search.frozen import ResolvedStudy
 from phaze_opt.search.objective import Objective
 from phaze_opt.search.processes import StopNow, StopSignals
-from phaze_opt.search.samplers import sampler_for
+from phaze_opt.search.samplers.by_name import Samplers
 from phaze_opt.search.space import Space, distributions, point_of
 from phaze_opt.search.store.failures import DatabaseError, database_errors, patiently
 from phaze_opt.search.store.storage import Storage
@@ -44,6 +44,8 @@ class Worker:
         Optuna's object and number of the study; the object gets a new sampler for each trial.
     token
         Name under which the worker holds tickets and evaluations.
+    samplers
+        Propose the points.
     """
 
     storage: Storage
@@ -53,6 +55,12 @@ class Worker:
     office: TicketOffice
     objective: Objective
     token: str
+    samplers: Samplers = field(init=False)
+
+    def __post_init__(self) -> None:
+        search, space = self.resolved.spec.search, distributions(self.resolved.spec.space)
+        cost = partial(trial_cost, self.resolved)
+        self.samplers = Samplers(search.sampler, search.seed, space, cost)
 
     def work(self, total: int, stop: StopSignals, on_trial: TrialCallback) -> None:
         """Run trials until ``total`` are complete, no ticket is left, or a stop is requested.
@@ -110,10 +118,7 @@ class Worker:
 
     def _run_trial(self, ticket: Ticket, params: Any, on_trial: TrialCallback) -> None:
         """Ask, evaluate and tell."""
-        search = self.resolved.spec.search
-        self.optuna_study.sampler = sampler_for(
-            search.sampler, search.seed, ticket.k, partial(trial_cost, self.resolved), params
-        )
+        self.optuna_study.sampler = self.samplers.for_ticket(ticket.k, params)
         trial: Trial | None = None
         try:
             with database_errors(self.storage.shown):

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import get_args
 
 import pytest
+from optuna.trial import TrialState
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from phaze_opt.search.samplers import sampler_for
+from phaze_opt.search.samplers.by_name import Samplers
+from phaze_opt.search.samplers.grid import Grid
+from phaze_opt.search.samplers.options import SamplerName
 from phaze_opt.search.space import distributions
 from phaze_opt.search.spec import SearchSpec, read_spec
 from phaze_opt.search.store.storage import open_storage
 from phaze_opt.search.study import create_study
-from phaze_opt.search.worker import suggest
 from tests.search.fakes import TOY, toy_spec, toy_study
-from tests.search.test_samplers import negative_value
+from tests.search.spaces import hill, negative_value
 
 QUICKSTART = Path(__file__).parents[2] / "studies" / "quickstart.toml"
 TRIALS = 60
@@ -68,21 +70,40 @@ def test_claim_and_finish(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
     benchmark.pedantic(one, rounds=200)
 
 
-@pytest.mark.parametrize("name", ["random", "tpe", "climb", "nsga2"])
-def test_ask_after_200_trials(benchmark: BenchmarkFixture, name: Any) -> None:
-    """One proposal with 200 finished trials in memory."""
+@pytest.mark.parametrize(
+    ("name", "trials"),
+    [
+        (name, trials)
+        for name in get_args(SamplerName)
+        # Beyond 400 trials a Gaussian process takes minutes.
+        for trials in ((100, 400) if name == "gp" else (100, 1000, 3000))
+    ],
+)
+def test_ask(benchmark: BenchmarkFixture, name: SamplerName, trials: int) -> None:
+    """One more proposal of a worker that has asked before, with so many finished trials."""
     import optuna
 
-    space = read_spec(QUICKSTART).space
+    axes = distributions(read_spec(QUICKSTART).space)
+    grid = Grid.of(axes)
+    draws = Samplers("random", 0, axes, negative_value)
+    samplers = Samplers(name, 0, axes, negative_value)
     study = optuna.create_study(direction="maximize")
-    study.sampler = sampler_for("random", 0, 0, negative_value)
-    for k in range(200):
-        trial = study.ask(distributions(space))
-        study.tell(trial, float(k % 17))
-    numbers = iter(range(10_000))
+    for ticket in range(trials):
+        # The trials before the last 100 come from elsewhere, so that the benchmark starts soon.
+        source = samplers if ticket >= trials - 100 and name != "gp" else draws
+        study.sampler = source.for_ticket(ticket)
+        trial = study.ask(axes)
+        study.tell(trial, hill(grid, trial.params))
+    tickets = iter(range(trials, 10_000))
 
-    def ask() -> None:
-        study.sampler = sampler_for(name, 0, next(numbers), negative_value)
-        suggest(study.ask(), space)
+    def ask() -> optuna.Trial:
+        study.sampler = samplers.for_ticket(next(tickets))
+        return study.ask(axes)
 
-    benchmark.pedantic(ask, rounds=20)
+    def prepare() -> None:
+        for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            study.tell(trial.number, state=TrialState.FAIL)
+
+    benchmark.pedantic(
+        ask, setup=prepare, rounds=3 if name == "gp" else 20, warmup_rounds=1, iterations=1
+    )

@@ -15,7 +15,7 @@ import phaze_opt.search.copying as copying_module
 import phaze_opt.search.store.stored_study as stored_module
 from phaze_opt.errors import ConflictError
 from phaze_opt.search.copying import best_points, copy_study, restart_study
-from phaze_opt.search.spec import StudySpec
+from phaze_opt.search.spec import SearchSpec, StudySpec
 from phaze_opt.search.store.failures import DatabaseError
 from phaze_opt.search.store.leases import expire
 from phaze_opt.search.store.storage import open_storage
@@ -28,7 +28,7 @@ from phaze_opt.search.store.studies import (
 from phaze_opt.search.store.tables import StudyRow, TicketRow
 from phaze_opt.search.study import Study
 from phaze_opt.workload.graph import Workload
-from tests.search.fakes import reopened, toy_study
+from tests.search.fakes import quick_study, reopened, toy_study
 from tests.search.test_study import answer
 
 
@@ -50,6 +50,19 @@ def test_a_copy_is_the_same_study(any_url: str, tmp_path: Path) -> None:
         copy_study(study, "copy", copy.storage)
     assert _complete_studies(copy) == ["copy"]
     assert find_orphans(copy.storage) == {}
+
+
+def test_a_copy_keeps_the_parents_of_a_generation(tmp_path: Path) -> None:
+    """Genetic samplers name parents by rows, which have other numbers in another database."""
+    search = SearchSpec(sampler="nsga2", trials=23, seed=1)
+    study = toy_study(f"sqlite:///{tmp_path / 'a.db'}", search=search)
+    study.run(21)
+    storage = open_storage(f"sqlite:///{tmp_path / 'b.db'}", create=True)
+    quick_study(storage, name="another").run()
+    copy = copy_study(study, "copy", storage)
+    study.run()
+    copy.run()
+    assert [trial.point for trial in copy.trials()] == [trial.point for trial in study.trials()]
 
 
 def test_starting_anew_begins_with_the_best(

@@ -73,7 +73,7 @@ def test_exactly_as_many_as_asked(
     assert len(lines) == len(set(lines))
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "climb"])
+@pytest.mark.parametrize("sampler", ["tpe", "climb", "nsga2", "cmaes", "brute-force"])
 def test_a_resumed_study_is_the_same(tmp_path: Path, sampler: Any) -> None:
     """Stopped half-way and resumed by another process, a study has the very same trials."""
     search = SearchSpec(sampler=sampler, trials=24, seed=5)
