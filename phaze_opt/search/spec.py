@@ -7,9 +7,10 @@ a value of the wrong type or outside its range is refused before anything is sto
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from phaze_opt.codec import convert_fields, from_builtins, read_toml_file
 from phaze_opt.errors import InputError
@@ -18,7 +19,7 @@ from phaze_opt.printing import short_repr
 from phaze_opt.search.axes import Scalar
 from phaze_opt.search.axis_names import TRAINING_NAMES
 from phaze_opt.search.objectives import OBJECTIVES, Aggregate, ObjectiveKind, ObjectiveName
-from phaze_opt.search.samplers.options import SamplerName
+from phaze_opt.search.samplers.options import SamplerName, check_objectives, sampler_options
 from phaze_opt.search.space import Space
 from phaze_opt.training import OptimizerName, Overlap, PipelineScheduleName, Recompute, Training
 from phaze_opt.workload.config import AttentionKind
@@ -111,14 +112,18 @@ class SearchSpec:
         Complete trials that the study shall have, unless a run asks for another number.
     seed
         Of the sampler.
+    options
+        Of the sampler, by the names of `phaze_opt.search.samplers.options`.
     """
 
     sampler: SamplerName = "tpe"
     trials: int = 60
     seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         convert_fields(self, "search")
+        sampler_options(self.sampler, self.options)
         if self.trials < 1:
             raise InputError(f"trials is {self.trials}, but it must be at least 1.")
         if not 0 <= self.seed < 2**32:
@@ -246,6 +251,7 @@ class StudySpec:
             raise InputError(
                 f"objectives is {list(self.objectives)}, but it must list different ones."
             )
+        check_objectives(self.search.sampler, len(self.objectives))
 
     def __repr__(self) -> str:
         return short_repr(self)

@@ -17,6 +17,7 @@ from phaze_opt.search.frozen import ResolvedStudy
 from phaze_opt.search.objective import Objective
 from phaze_opt.search.processes import StopNow, StopSignals
 from phaze_opt.search.samplers.by_name import Samplers
+from phaze_opt.search.samplers.options import sampler_options
 from phaze_opt.search.space import Space, distributions, point_of
 from phaze_opt.search.store.failures import DatabaseError, database_errors, patiently
 from phaze_opt.search.store.storage import Storage
@@ -60,7 +61,8 @@ class Worker:
     def __post_init__(self) -> None:
         search, space = self.resolved.spec.search, distributions(self.resolved.spec.space)
         cost = partial(trial_cost, self.resolved)
-        self.samplers = Samplers(search.sampler, search.seed, space, cost)
+        options = sampler_options(search.sampler, search.options)
+        self.samplers = Samplers(search.sampler, search.seed, space, cost, options)
 
     def work(self, total: int, stop: StopSignals, on_trial: TrialCallback) -> None:
         """Run trials until ``total`` are complete, no ticket is left, or a stop is requested.

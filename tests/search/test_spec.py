@@ -53,8 +53,9 @@ def test_quickstart_is_valid() -> None:
     spec = read_spec(QUICKSTART)
     resolved = check_names(spec)
     assert (spec.model, spec.devices, spec.global_batch) == ("bert-large", 1024, 4096)
-    assert spec.search.trials == 60
-    assert resolved.area_limit_mm2 == pytest.approx(278.82667631216, rel=1e-12)
+    assert (spec.attention, spec.optimizer, spec.area.model) == ("flash", "adam", "chip")
+    assert "hbm_bytes_per_s" in spec.space.varying_fields
+    assert resolved.area_limit_mm2 == load_accelerator("tpuv4-lanes").area_under("chip")
 
 
 @pytest.mark.parametrize(
@@ -77,6 +78,9 @@ def test_quickstart_is_valid() -> None:
         ("[[workloads]]\nmodel = 'gpt2-xl'", "either a model or"),
         ("objectives = ['speed']", "Unknown objectives.*throughput"),
         ("objectives = []", "must list different ones"),
+        ("objectives = ['area', 'power']\n[search]\nsampler = 'climb'", "climb"),
+        ("[search.options]\nn_ei_candidate = 9", "Did you mean 'n_ei_candidates'"),
+        ("[search]\nsampler = 'cmaes'\noptions = { sigma = 2.0 }", "sigma is 2.0"),
         ("objectives = ['area', 'area']", "must list different ones"),
         ("aggregate = 'mean'", "Unknown aggregate"),
         ("relative_to = 'h100'", "one of the baselines: tpuv4-phaze, tpuv4-lanes"),

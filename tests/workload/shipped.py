@@ -1,13 +1,14 @@
 """The captures that come with the package, so that a first run needs no torch.
 
 ``python -m tests.workload.shipped`` writes the archive anew, byte for byte the same where nothing
-has changed. It holds the named models and published configurations, with and without sequence
-parallelism, at the microbatches that are tried first.
+has changed. It holds the named models with either attention and published configurations, with and
+without sequence parallelism, at the microbatches that are tried first.
 """
 
 import json
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,7 +16,7 @@ import phaze_opt.workload
 from phaze_opt.codec import to_json
 from phaze_opt.workload.cache import CachedVariant, CaptureKey, file_name
 from phaze_opt.workload.capture.transformer import capture_transformer, count_parameters
-from phaze_opt.workload.config import TransformerConfig
+from phaze_opt.workload.config import AttentionKind, TransformerConfig
 from phaze_opt.workload.huggingface import read_huggingface_config
 from phaze_opt.workload.zoo import model_config, model_names
 
@@ -27,7 +28,12 @@ _SAME_TIME = (1980, 1, 1, 0, 0, 0)
 
 def shipped_configs() -> dict[str, TransformerConfig]:
     """Return the shapes in the archive by name."""
-    configs = {name: model_config(name) for name in model_names()}
+    attentions: tuple[AttentionKind, ...] = ("eager", "flash")
+    configs = {
+        f"{name}, {attention}": replace(model_config(name), attention=attention)
+        for name in model_names()
+        for attention in attentions
+    }
     with TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"
         for name, row in json.loads(CONFIGS.read_text("utf-8")).items():
