@@ -97,7 +97,7 @@ class PointOptions:
         bool,
         typer.Option(
             "--residency/--no-residency",
-            help="Tensors may stay in a managed global buffer between operators.",
+            help="Tensors may stay in the global buffer, or a GPU's L2, between operators.",
         ),
     ] = True
     proof: Annotated[

@@ -13,8 +13,7 @@ from phaze_opt.chunked_collectives import chunk_collectives
 from phaze_opt.estimator.estimate import RESOURCES, GraphEstimate, ModeEstimate, estimate_each
 from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.hardware.energy import energy_per_event
-from phaze_opt.layer_residency import residency_of
+from phaze_opt.layer_residency import cached_reads_of, residency_of, with_hbm_bytes
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.scheduling.schedule_problem import (
     CoreType,
@@ -200,11 +199,11 @@ def _pass_problems(
     )
     # Chunks of collectives run beside products only where that is asked for.
     chunked = variant.tensor_parallel if training.overlap == "all" else 1
-    # What hides beside a product does not run one operator at a time, as the joint problem has it.
-    residency = training.residency and chunked == 1
     return [
         [
-            _pass_problem(layer.name, direction, *next(estimates), chip, chunked, residency)
+            _pass_problem(
+                layer.name, direction, *next(estimates), chip, chunked, training.residency
+            )
             for direction in _graphs(layer, training)
         ]
         for layer in variant.layers
@@ -237,37 +236,14 @@ def _pass_problem(
     core_share = chip.accelerator.calibration.collective_core_share
     estimates = chunk_collectives(graph, estimates, chunked, core_share)
     problem = build_problem(f"{layer} {direction}", graph, estimates, chip.accelerator)
-    if residency:
+    if residency and problem.serial:
+        cached = cached_reads_of(graph, estimates.all_cores, chip.accelerator)
+        problem = replace(problem, cached=cached)
+    elif residency and chunked == 1:
+        # What hides beside a product does not run one at a time, as the joint problem has it.
         joint = residency_of(graph, estimates.all_cores, chip.accelerator)
         problem = replace(problem, residency=joint)
     return _PassProblem(direction, graph, estimates, problem)
-
-
-def with_hbm_bytes(
-    mode: ModeEstimate, hbm_bytes: FloatArray, accelerator: Accelerator
-) -> ModeEstimate:
-    """Return the estimates with other HBM traffic, and the energy that follows.
-
-    Bytes that do not flow are neither moved by the HBM nor written to the global buffer by it.
-
-    Parameters
-    ----------
-    mode
-        All operators in one mode.
-    hbm_bytes : (operators,)
-        What each moves from and to the HBM.
-    accelerator
-        The chip.
-    """
-    hbm_s = hbm_bytes / accelerator.sustained_hbm_bytes_per_s
-    constant_s = mode.latency_s - mode.busy_s
-    busy_s = np.maximum.reduce([mode.tc_s, mode.vc_s, mode.glb_s, hbm_s, mode.link_s])
-    joules = energy_per_event([accelerator])
-    kept_bytes = (mode.hbm_s - hbm_s) * accelerator.sustained_hbm_bytes_per_s
-    energy_j = mode.energy_by_level_j.copy()
-    energy_j[:, ENERGY_LEVELS.index("hbm")] -= kept_bytes * joules.hbm_j_per_byte
-    energy_j[:, ENERGY_LEVELS.index("glb")] -= kept_bytes * joules.glb_write_j_per_byte[0, 0]
-    return replace(mode, latency_s=busy_s + constant_s, hbm_s=hbm_s, energy_by_level_j=energy_j)
 
 
 def _with_lane_rate(mode: ModeEstimate, rate: float) -> ModeEstimate:

@@ -1,20 +1,26 @@
-"""What may stay in the global buffer while a pass of a layer runs: the joint problem of one chip.
+"""What stays on one chip while a pass of a layer runs, as the scheduler takes it.
 
-`phaze_opt.estimator.working_sets` says what operators need and move, `phaze_opt.scheduling` decides
-what stays; here one becomes the other. Only buffers that the program manages are looked at: the L2
-cache of a GPU decides by itself.
+Of a buffer that the program manages, `phaze_opt.estimator.working_sets` says what operators need
+and move, and `phaze_opt.scheduling` decides what stays. The L2 cache of a GPU decides by itself:
+`phaze_opt.estimator.cache_reuse` says which reads it serves.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
+from phaze_opt.arrays import FloatArray
+from phaze_opt.estimator.cache_reuse import reads_again
 from phaze_opt.estimator.estimate import ModeEstimate
+from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.estimator.working_sets import kept_tensors, saved_bytes, working_sets
 from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.energy import energy_per_event
 from phaze_opt.scheduling.residency import Residency, Tensor, TensorGraph
+from phaze_opt.scheduling.schedule_problem import CachedReads
 from phaze_opt.workload.graph import OperatorGraph
 
 
@@ -37,7 +43,7 @@ def tensor_graph(graph: OperatorGraph) -> TensorGraph:
 def residency_of(
     graph: OperatorGraph, all_cores: ModeEstimate, accelerator: Accelerator
 ) -> Residency | None:
-    """State the joint problem of one pass.
+    """State the joint problem of one pass beside a managed buffer.
 
     Parameters
     ----------
@@ -51,9 +57,9 @@ def residency_of(
     Returns
     -------
     residency
-        ``None`` where nothing can stay: no tensor is shared, or the buffer is a cache.
+        ``None`` where nothing can stay, because no tensor is shared.
     """
-    if not accelerator.concurrent_operators or not kept_tensors(graph):
+    if not kept_tensors(graph):
         return None
     sets = working_sets(graph, accelerator)
     rate = accelerator.sustained_hbm_bytes_per_s
@@ -69,3 +75,60 @@ def residency_of(
         overhead_s=all_cores.latency_s - all_cores.busy_s,
         saved_bytes=saved_bytes(graph, sets),
     )
+
+
+def cached_reads_of(
+    graph: OperatorGraph, all_cores: ModeEstimate, accelerator: Accelerator
+) -> CachedReads | None:
+    """Say what the cache of a chip serves of one pass.
+
+    Parameters
+    ----------
+    graph, all_cores, accelerator
+        As for `residency_of`.
+
+    Returns
+    -------
+    cached
+        ``None`` where the cache serves nothing.
+    """
+    served = reads_again(graph).served_by(accelerator.glb_bytes)
+    if served.reader.size == 0:
+        return None
+    moved = all_cores.hbm_s * accelerator.sustained_hbm_bytes_per_s
+    flow = np.maximum(moved - np.bincount(served.reader, served.bytes, len(moved)), 0.0)
+    latency_s = with_hbm_bytes(all_cores, flow, accelerator).latency_s
+    reads = np.column_stack([served.tensor, served.source, served.reader]).tolist()
+    return CachedReads(
+        # Less traffic takes no longer, not in the last bit either.
+        latency_s=tuple(np.minimum(latency_s, all_cores.latency_s).tolist()),
+        hbm_bytes=tuple(flow.tolist()),
+        served=tuple((tensor, source, reader) for tensor, source, reader in reads),
+    )
+
+
+def with_hbm_bytes(
+    mode: ModeEstimate, hbm_bytes: FloatArray, accelerator: Accelerator
+) -> ModeEstimate:
+    """Return the estimates with other HBM traffic, and the energy that follows.
+
+    Bytes that do not flow are neither moved by the HBM nor written to the global buffer by it.
+
+    Parameters
+    ----------
+    mode
+        All operators in one mode.
+    hbm_bytes : (operators,)
+        What each moves from and to the HBM.
+    accelerator
+        The chip.
+    """
+    hbm_s = hbm_bytes / accelerator.sustained_hbm_bytes_per_s
+    constant_s = mode.latency_s - mode.busy_s
+    busy_s = np.maximum.reduce([mode.tc_s, mode.vc_s, mode.glb_s, hbm_s, mode.link_s])
+    joules = energy_per_event([accelerator])
+    kept_bytes = (mode.hbm_s - hbm_s) * accelerator.sustained_hbm_bytes_per_s
+    energy_j = mode.energy_by_level_j.copy()
+    energy_j[:, ENERGY_LEVELS.index("hbm")] -= kept_bytes * joules.hbm_j_per_byte
+    energy_j[:, ENERGY_LEVELS.index("glb")] -= kept_bytes * joules.glb_write_j_per_byte[0, 0]
+    return replace(mode, latency_s=busy_s + constant_s, hbm_s=hbm_s, energy_by_level_j=energy_j)

@@ -116,7 +116,8 @@ class Training:
         gradients into it, as PyTorch's FSDP does (see `WEIGHT_COPY_BYTES`); other frameworks
         communicate in place.
     residency
-        Whether tensors may stay in a managed global buffer from one operator to the next.
+        Whether tensors may stay in the global buffer from one operator to the next: where the
+        program manages it as the schedule says, where it is a cache as reads find them there.
     """
 
     global_batch: int

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from phaze_opt.evaluation import Evaluation, evaluate
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.layer_passes import Chip, schedule_problems
+from phaze_opt.layer_passes import Chip, run_layers, schedule_problems
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.scheduling.residency import check_residency
 from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.scheduling.solve_schedule import solve_schedule
-from phaze_opt.training import Training
+from phaze_opt.training import Overlap, Training
 from phaze_opt.workload.graph import Workload
 from phaze_opt.workload.zoo import load_workload
 from tests.scheduling.residency_rules import broken_joint_rules
@@ -113,14 +115,55 @@ def test_today_s_blocking_is_level_0() -> None:
             assert (joint.working_bytes <= chip.glb_bytes).all()
 
 
-def test_a_cache_decides_by_itself() -> None:
-    """On a GPU nothing is kept by plan, and numbers do not change."""
-    chip = load_accelerator("h100")
+@pytest.mark.parametrize("name", ["a100-80", "h100", "mi300x"])
+def test_a_cache_saves_reads_and_is_never_slower(name: str) -> None:
+    """Operators write what they wrote; only what the HBM reads is less, and its energy."""
+    chip = load_accelerator(name)
+    for microbatch in (1, 4):
+        without, with_it = (run("bert-large", chip, microbatch, on) for on in (False, True))
+        assert with_it.throughput_samples_per_s >= without.throughput_samples_per_s
+        for one, other in zip(with_it.layers, without.layers, strict=True):
+            assert one.forward_s <= other.forward_s
+            assert one.backward_s <= other.backward_s
+            assert one.energy_by_level_j["hbm"] <= other.energy_by_level_j["hbm"] * (1 + 1e-12)
+            for level in ("arithmetic", "registers", "l2", "network"):
+                assert one.energy_by_level_j[level] == other.energy_by_level_j[level]
     variant = workload("bert-large").variants[0]
-    place = Chip(chip, load_cluster("dgx-h100", 1), "elementwise")
-    problems = schedule_problems(variant, place, Training(64, 1))
-    assert all(problem.residency is None for problem in problems)
-    assert run("bert-large", chip, 1, True).layers == run("bert-large", chip, 1, False).layers
+    passes = run_layers(variant, cached_chip(chip), Training(64, 1), {})
+    assert any(own.schedule.residency for layer in passes for own in layer.all())
+    rate = chip.sustained_hbm_bytes_per_s
+    for layer in passes:
+        for own in layer.all():
+            written = [operator.write_bytes for operator in own.graph.operators]
+            assert (own.chosen.hbm_s * rate >= np.array(written) * (1 - 1e-12)).all()
+            assert (own.chosen.hbm_s <= own.estimates.all_cores.hbm_s * (1 + 1e-12)).all()
+
+
+def cached_chip(chip: Accelerator) -> Chip:
+    """Place a GPU where an eager framework runs on it."""
+    return Chip(chip, load_cluster("dgx-h100", 1), "elementwise")
+
+
+def test_a_larger_cache_is_never_slower_and_worth_something() -> None:
+    """A read that a small cache serves, a larger one serves too."""
+    rates = [
+        run("bert-large", load_accelerator("h100", glb_mib=size), 1, True).throughput_samples_per_s
+        for size in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+    ]
+    assert rates == sorted(rates)
+    assert rates[-1] > 1.02 * rates[0]
+
+
+def test_without_residency_a_cache_serves_nothing() -> None:
+    """Then every read goes to the HBM; beside chunks of collectives the program is still one."""
+    model = load_workload("bert-large", tensor_parallel=(2,), microbatch=(1,))
+    place = cached_chip(load_accelerator("h100"))
+    overlaps: tuple[Overlap, ...] = ("data", "all")
+    for residency, overlap in itertools.product((False, True), overlaps):
+        training = Training(64, 1, residency=residency, overlap=overlap)
+        problems = schedule_problems(model.variants[0], place, training)
+        assert all(problem.residency is None for problem in problems)
+        assert any(problem.cached is not None for problem in problems) == residency
 
 
 def test_chunked_collectives_run_without_residency() -> None:

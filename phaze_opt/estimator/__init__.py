@@ -7,6 +7,8 @@ belongs to a model or an operator by name except the counted lane cycles.
 * ``estimate``: all operators of a graph; ``single``: one operator for ``phaze-opt estimate``,
   which starts at the burst clock (``isolated``).
 * ``operator_table``: a graph as arrays; ``traffic``: bytes and joules of its operators.
+* ``working_sets``: what operators need in a managed buffer beside tensors that stay there;
+  ``cache_reuse``: which reads a cache serves.
 * ``tensor_core``: the fastest plan of matrix products, chosen from ``gemm_tilings`` (every tiling
   of one product), ``gemm_groups`` (a batch in groups) and ``gemm_traffic`` (HBM and L2 bytes).
 * ``vector_core``: lane cycles of vector operators.
@@ -23,6 +25,7 @@ Where each formula is:
 * best split of a batch of products: `gemm_groups.group_sizes`
 * cycles of a vector operator: `vector_core.vector_cycles`
 * repeated reads of tiles, blocks and long rows: `traffic.operator_traffic`
+* reuse distance of a read, and when a cache serves it: `cache_reuse.Reuse.served_by`
 * dynamic energy by level: `traffic.energy_by_level_j`
 * utilisation: `single.estimate_gemm`, `single.estimate_vector`
 """

@@ -69,7 +69,7 @@ class CriticalOperator:
 
 @dataclass(frozen=True)
 class Stay:
-    """A tensor that stays in the global buffer.
+    """A tensor that stays in the global buffer, or that a cache holds until it serves a read.
 
     Attributes
     ----------
@@ -115,9 +115,11 @@ class PassBinding:
         operator that becomes shorter takes a larger, rigid share of the other bandwidths, and may
         then no longer run beside another one.
     stays
-        Tensors that stay in the global buffer, by their start.
+        Tensors that stay in the global buffer, by their start; of a cache, what serves a read.
     hbm_bytes, hbm_bytes_without
         What the HBM moves in the pass, and what it would move if nothing stayed.
+    cached
+        Whether a cache holds them by itself; it saves reads only.
     """
 
     makespan_s: float
@@ -130,6 +132,7 @@ class PassBinding:
     stays: tuple[Stay, ...] = ()
     hbm_bytes: float = 0.0
     hbm_bytes_without: float = 0.0
+    cached: bool = False
 
     @property
     def schedule_s(self) -> float:
@@ -199,11 +202,12 @@ def bind_pass(
         hbm_bytes=float(one.chosen.hbm_s.sum()) * accelerator.sustained_hbm_bytes_per_s,
         hbm_bytes_without=float(one.estimates.all_cores.hbm_s.sum())
         * accelerator.sustained_hbm_bytes_per_s,
+        cached=not accelerator.concurrent_operators,
     )
 
 
 def _stays(one: LayerPass) -> tuple[Stay, ...]:
-    """Name the tensors that stay in the global buffer."""
+    """Name the tensors that stay in the global buffer, or that a cache holds."""
     if one.schedule.residency is None:
         return ()
     tensors = kept_tensors(one.graph)

@@ -149,7 +149,7 @@ def _path_table(title: str, binding: PassBinding) -> RenderableType:
 
 
 def _stay_table(title: str, binding: PassBinding) -> RenderableType:
-    """Show what stays in the global buffer, and what the HBM need not move."""
+    """Show what stays in the global buffer or the cache, and what the HBM need not move."""
     table = grid(">from", ">to", ">size", "tensor", gap=1)
     for stay in binding.stays:
         kind = "input of" if stay.is_input else "result of"
@@ -161,11 +161,15 @@ def _stay_table(title: str, binding: PassBinding) -> RenderableType:
             f"{kind} {shortened(stay.operator, _LONGEST_ID)}",
         )
     moved, without = format_bytes(binding.hbm_bytes), format_bytes(binding.hbm_bytes_without)
+    heading, why = f"What stays in the global buffer during {title}", "it counts at both ends."
+    if binding.cached:
+        heading = f"What the L2 cache holds until it is read again during {title}"
+        why = "it counts at both ends. The cache saves reads; all that is written is moved."
     note = sentence(
         f"The HBM moves {moved} instead of {without}. What one layer hands to the next is written "
-        "and read again: it counts at both ends."
+        f"and read again: {why}"
     )
-    return Group(section(f"What stays in the global buffer during {title}", table), note)
+    return Group(section(heading, table), note)
 
 
 def _stage_table(stage: StageTime, time_s: float) -> RenderableType:

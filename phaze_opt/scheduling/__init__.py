@@ -17,6 +17,7 @@ The way of a problem through the room:
 - `list_scheduler`: priority list schedules.
 - `branch_and_bound`: the exact search; `search_kernel` and `search_states` are its compiled loops.
 - `cp_sat_modes`: CP-SAT for what the exact search leaves open; `cp_sat`: how the solver is called.
+- `cached_reads`: operators in their order beside a cache.
 - `solve_jointly`: schedules with residency, which call the modules below, and the choice.
 - `residency`: the joint problem of order, levels and residency, and the evaluation of a plan.
 - `residency_orders`, `residency_frames`: what the fast method searches, the same for every chip.

@@ -83,6 +83,26 @@ class ScheduleOperator:
 
 
 @dataclass(frozen=True)
+class CachedReads:
+    """What a cache saves while the operators of a problem run one by one in their order.
+
+    Nothing is chosen: the cache keeps what was touched last.
+
+    Attributes
+    ----------
+    latency_s, hbm_bytes
+        Of every operator, with the reads that the cache serves left out; never more than without.
+    served
+        ``(tensor, source, reader)`` of every read that the cache serves: the number of the tensor,
+        the operator that touched it last, and the operator that reads it.
+    """
+
+    latency_s: tuple[float, ...]
+    hbm_bytes: tuple[float, ...]
+    served: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True)
 class ScheduleProblem:
     """Operators, precedences, and the cores of one accelerator.
 
@@ -99,6 +119,9 @@ class ScheduleProblem:
         One operator at a time, each on all cores of its type, as on a GPU's stream.
     residency
         The joint problem over the same operators and edges; None if no tensor can stay.
+    cached
+        What a cache serves; None if there is no cache, or it serves nothing. Only of a problem that
+        is ``serial``, with the operators in topological order, and without ``residency``.
     """
 
     name: str
@@ -109,6 +132,7 @@ class ScheduleProblem:
     intra_operator: IntraOperatorRule = "exclusive"
     serial: bool = False
     residency: Residency | None = None
+    cached: CachedReads | None = None
 
 
 @dataclass(frozen=True)
@@ -123,9 +147,10 @@ class ScheduledOperator:
 
 @dataclass(frozen=True)
 class ResidentTensor:
-    """From when to when a tensor stays in the global buffer.
+    """From when to when a tensor stays in the global buffer, or a cache holds it.
 
-    ``tensor`` is its place in the `residency.TensorGraph` of the problem.
+    ``tensor`` is its place in the `residency.TensorGraph` of the problem, or its number in
+    `CachedReads.served`.
     """
 
     tensor: int
@@ -135,14 +160,15 @@ class ResidentTensor:
 
 @dataclass(frozen=True)
 class ResidencySchedule:
-    """What a schedule of the joint problem chooses besides the order.
+    """What a schedule of the joint problem chooses besides the order, or what a cache serves.
 
     Attributes
     ----------
     levels, hbm_bytes
         Level of every operator, and the bytes that it moves from and to HBM.
     tensors
-        The resident tensors; all others go through HBM.
+        The resident tensors; all others go through HBM. With a cache, a tensor stands here once for
+        every stay that serves a read.
     """
 
     levels: tuple[int, ...]
@@ -227,6 +253,8 @@ def check_problem(problem: ScheduleProblem) -> tuple[int, ...]:
     order = topological_order(problem)
     if problem.residency is not None:
         _check_joint_problem(problem, problem.residency)
+    if problem.cached is not None:
+        _check_cached_reads(problem, problem.cached)
     return order
 
 
@@ -240,6 +268,31 @@ def _check_joint_problem(problem: ScheduleProblem, residency: Residency) -> None
         raise InputError(
             f"The tensors of {problem.name!r} come with other edges than its operators."
         )
+
+
+def _check_cached_reads(problem: ScheduleProblem, cached: CachedReads) -> None:
+    """Check that operators run in their order, and that the cache makes none of them slower."""
+    if not problem.serial or problem.residency is not None:
+        raise InputError(
+            f"{problem.name!r} has cached reads, but it is not serial or has a managed buffer."
+        )
+    if any(before >= after for before, after in problem.edges):
+        raise InputError(
+            f"{problem.name!r} has cached reads, but its operators are in no topological order."
+        )
+    for name in ("latency_s", "hbm_bytes"):
+        values = getattr(cached, name)
+        if len(values) != len(problem.operators):
+            raise InputError(
+                f"{name} of the cached reads has {len(values)} values, but it must have one for "
+                f"each of the {len(problem.operators)} operators."
+            )
+        for operator, value in zip(problem.operators, values, strict=True):
+            if not (math.isfinite(value) and value >= 0.0):
+                raise InputError(
+                    f"{name} of operator {operator.id!r} with cached reads is {value}, "
+                    "but it must be finite and not negative."
+                )
 
 
 def _check_operator(operator: ScheduleOperator, problem: ScheduleProblem) -> None:

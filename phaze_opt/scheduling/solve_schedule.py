@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from phaze_opt.errors import unknown_name
 from phaze_opt.scheduling.bounds import drop_hopeless_modes, root_bounds
+from phaze_opt.scheduling.cached_reads import schedule_with_cache
 from phaze_opt.scheduling.canonical import Attributes, canonical_form, form_key
 from phaze_opt.scheduling.instance import (
     INTRA,
@@ -83,7 +84,8 @@ def solve_schedule(
         Whether HBM, global buffer and link bandwidth are resources.
     residency
         Whether tensors may stay on the chip, if the problem has any: the shorter of the schedules
-        with and without residency, and the bound that holds for both.
+        with and without residency, and the bound that holds for both. With a cache, the operators
+        in the order of the problem, and what it then serves.
     method
         Exact search for what bounds and list schedules leave open: the branch and bound, CP-SAT, or
         CP-SAT after the branch and bound where that leaves a gap (``"auto"``, which is never worse
@@ -102,6 +104,8 @@ def solve_schedule(
         raise unknown_name("method", method, SOLVE_METHODS)
     order = check_problem(problem)
     without = _solve_without_residency(problem, order, cache, bandwidth, method, effort)
+    if residency and problem.cached is not None:
+        return schedule_with_cache(problem, problem.cached, without)
     if problem.residency is None or not residency:
         return without
     from phaze_opt.scheduling.solve_jointly import solve_jointly
