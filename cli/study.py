@@ -61,6 +61,9 @@ def run(
 ) -> None:
     """Run a study; Ctrl-C finishes the running trial, and the same command goes on.
 
+    It ends with the best design: the passes that the search left open are solved further, and
+    'study show' says what is proven of them.
+
     For example:
 
         phaze-opt study run quickstart
@@ -125,14 +128,18 @@ def best(
         typer.Option(metavar="OUT", help="Also write its accelerator, a file for any command."),
     ] = None,
     proof: Annotated[
-        bool, typer.Option("--proof", help="Also solve its open schedules further, with CP-SAT.")
+        bool,
+        typer.Option(
+            "--proof", help="Also solve its open schedules further, as the end of a run does."
+        ),
     ] = False,
     as_json: JsonOption = False,
     storage: StorageOption = None,
 ) -> None:
     """Show the best design with its whole evaluation.
 
-    The evaluation is the one of the search; --proof says on stderr what is then proven of it.
+    The evaluation is the one of the search; "pass_proofs" in its JSON says what is proven of its
+    passes, and --proof says it on stderr, before a run has ended too.
 
     Example: phaze-opt study best quickstart --json
 
@@ -154,11 +161,11 @@ def best(
         print_table(best_tables(found))
     if proof:
         from phaze_opt.report.words import pass_proof_words
-        from phaze_opt.search.results import prove_best
+        from phaze_opt.search.results import solve_best_further
 
-        for proven in prove_best(study, found):
-            speed = f"{proven.throughput_samples_per_s:,.0f} samples/s"
-            say(f"with proof {speed}; passes: {pass_proof_words(proven)}")
+        for evaluation, proofs in solve_best_further(study, found):
+            speed = f"{evaluation.throughput_samples_per_s:,.0f} samples/s"
+            say(f"with proof {speed}; passes: {pass_proof_words(proofs)}")
     if accelerator_toml is not None:
         from phaze_opt.hardware.chip_file import AcceleratorPreset, chip_file_text
 

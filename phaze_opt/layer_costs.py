@@ -25,8 +25,8 @@ class LayerEvaluation:
         Makespans; the backward is without the recompute before it.
     parameters, stash_bytes
         On one device; the stash under the chosen recompute.
-    forward_schedule, backward_schedule
-        Proofs of the two makespans.
+    forward_schedule, backward_schedule, recompute_schedule
+        Proofs of the makespans; what runs again has none where it is the whole forward, or nothing.
     bound_by_s
         Operator seconds of one microbatch by the resource that binds each operator, in the mode
         that its schedule chose.
@@ -45,6 +45,7 @@ class LayerEvaluation:
     backward_schedule: ScheduleProof
     bound_by_s: Mapping[str, float]
     energy_by_level_j: Mapping[str, float]
+    recompute_schedule: ScheduleProof | None = None
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,7 @@ def _evaluate_layer(
         backward_schedule=passes.backward.proof,
         bound_by_s={r: sum(part.get(r, 0.0) for part in bound) for r in resources},
         energy_by_level_j={level: sum(part[level] for part in energy) for level in ENERGY_LEVELS},
+        recompute_schedule=None if again is None or again is passes.forward else again.proof,
     )
 
 

@@ -28,6 +28,7 @@ from phaze_opt.report.studies import (
 from phaze_opt.report.words import (
     binding_words,
     microbatch_words,
+    pass_proof_words,
     placement_words,
     share_words,
     time_words,
@@ -175,6 +176,7 @@ def _answer_lines(best: BestDesign, limit_mm2: float) -> list[str]:
         f"- placement: {placement_words(placement)}, microbatches {microbatch_words(placement)}",
         f"- bound by: {plain(binding_words(evaluation))}",
         f"- time of a batch: {plain(time_words(evaluation))}",
+        *(f"- its passes: {pass_proof_words(proofs)}" for proofs in best.pass_proofs if proofs),
     ]
 
 

@@ -268,7 +268,10 @@ def _add_best(table: Table, best: BestDesign, limit_mm2: float) -> None:
     if evaluation is not None:
         add_row(table, "bound by", binding_words(evaluation))
         add_row(table, "MFU", share_words(evaluation.mfu))
-        add_row(table, "its passes", pass_proof_words(evaluation))
+    for metrics, proofs in zip(best.metrics.runs, best.pass_proofs, strict=True):
+        if proofs is not None:
+            whose = "its passes" if len(best.pass_proofs) == 1 else f"{metrics.workload}: passes"
+            add_row(table, whose, pass_proof_words(proofs))
 
 
 def trials_table(spec: StudySpec, trials: Iterable[TrialRecord]) -> Table:

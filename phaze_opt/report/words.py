@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 from phaze_opt.evaluation import Evaluation
@@ -11,6 +10,7 @@ from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.fields import chip_values, in_units
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.placement.placement_problem import Placement
+from phaze_opt.search.proving import PassProofs
 from phaze_opt.units import format_bytes
 
 RESOURCE_WORDS = {
@@ -103,19 +103,17 @@ def neighbour_words(cluster: Cluster) -> Iterator[str]:
         unit *= level.group_size or 1
 
 
-def pass_proof_words(evaluation: Evaluation) -> str:
+def pass_proof_words(proofs: PassProofs) -> str:
     """Say how many passes of the distinct layers are scheduled best, and what proved it."""
-    proofs = [
-        proof
-        for layer in evaluation.layers
-        for proof in (layer.forward_schedule, layer.backward_schedule)
-    ]
-    proven = Counter(proof.method for proof in proofs if proof.status == "optimal")
-    methods = ", ".join(f"{count} by {method}" for method, count in proven.most_common() if method)
-    words = f"{sum(proven.values())} of {len(proofs)} proven"
+    methods = ", ".join(f"{count} by {method}" for method, count in proofs.methods.items())
+    words = f"{proofs.proven} of {proofs.passes} proven"
     words += f" ({methods})" if methods else ""
-    gap = max(proof.gap for proof in proofs)
-    return f"{words}, gap at most {gap:.1%}; --proof solves further" if gap > 1e-6 else words
+    if proofs.proven == proofs.passes:
+        return words
+    words += f", gap at most {proofs.gap:.1%}"
+    if proofs.effort is None:
+        return f"{words}; the end of a run solves them further"
+    return f"{words} after an effort of {proofs.effort:,} states"
 
 
 def memory_words(placement: Placement) -> str:

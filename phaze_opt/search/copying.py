@@ -10,6 +10,7 @@ from optuna.trial import TrialState
 from phaze_opt.search.baselines import baseline_inputs
 from phaze_opt.search.frozen import capture_models
 from phaze_opt.search.ordering import Rank
+from phaze_opt.search.proving import with_further_keys
 from phaze_opt.search.samplers.options import PARENTS_KEY
 from phaze_opt.search.space import DesignPoint, params_of
 from phaze_opt.search.spec import check_study_name
@@ -112,7 +113,7 @@ def _copy_evaluations(study: StoredStudy, copy: StoredStudy) -> None:
         if trial.metrics is not None
         for run in trial.metrics.runs
     }
-    copy_evaluations(study.storage, keys, copy.storage)
+    copy_evaluations(study.storage, with_further_keys(keys), copy.storage)
 
 
 def _copy_trials(study: StoredStudy, copy: StoredStudy) -> None:

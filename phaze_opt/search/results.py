@@ -8,22 +8,29 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from phaze_opt.codec import to_builtins
-from phaze_opt.evaluation import Evaluation, evaluate, evaluation_to_json_dict
+from phaze_opt.evaluation import Evaluation, evaluation_to_json_dict
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.printing import PrintsAsTables
 from phaze_opt.search.axes import Scalar
 from phaze_opt.search.baselines import BaselineResult, find_baselines, outside_space
 from phaze_opt.search.designs import Design, params_of_design
 from phaze_opt.search.frozen import ResolvedStudy, current_version
-from phaze_opt.search.objective import run_inputs
-from phaze_opt.search.ordering import best_of
 from phaze_opt.search.pareto import front
+from phaze_opt.search.proving import (
+    PassProofs,
+    chosen_inputs,
+    further_key,
+    pass_proofs,
+    pass_proofs_to_json_dict,
+    solve_further,
+    with_further_keys,
+)
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.spec import StudySpec
 from phaze_opt.search.store.caches import find_evaluations
 from phaze_opt.search.store.stored_study import StoredStudy
 from phaze_opt.search.store.tickets import TicketCounts
-from phaze_opt.search.trials import Metrics, TrialRecord, read_trials
+from phaze_opt.search.trials import Metrics, TrialRecord, best_trial, read_trials
 
 StudyState = Literal["new", "running", "stopping", "stopped", "done", "failed"]
 
@@ -42,6 +49,9 @@ class BestDesign(PrintsAsTables, tables="phaze_opt.report.studies:best_tables"):
         Chip, network and options of the training runs.
     evaluations
         By workload; ``None`` where the stored one is damaged or lost.
+    further
+        The same with their open passes solved further, as the end of a run stores them; ``None``
+        where nothing was open, or no run has ended.
     front
         The trials that no other one dominates, where there are several objectives.
     """
@@ -53,7 +63,17 @@ class BestDesign(PrintsAsTables, tables="phaze_opt.report.studies:best_tables"):
     metrics: Metrics
     evaluations: tuple[Evaluation | None, ...]
     baselines: tuple[BaselineResult, ...]
+    further: tuple[Evaluation | None, ...] = ()
     front: tuple[TrialRecord, ...] = ()
+
+    @property
+    def pass_proofs(self) -> tuple[PassProofs | None, ...]:
+        """What is proven of its passes, by workload; ``None`` where its evaluation is damaged."""
+        further = self.further or (None,) * len(self.evaluations)
+        return tuple(
+            None if evaluation is None else pass_proofs(evaluation, solved)
+            for evaluation, solved in zip(self.evaluations, further, strict=True)
+        )
 
     def __repr__(self) -> str:
         return f"BestDesign(trial {self.number}, {self.metrics}, {self.point!r})"
@@ -164,50 +184,40 @@ def next_command(name: str, total: int, resolved: ResolvedStudy) -> str:
 
 
 def best_design(study: StoredStudy, trials: Sequence[TrialRecord]) -> BestDesign | None:
-    """Choose the best feasible trial by the order of designs; of equal ones the first."""
-    best = best_of((rank, trial) for trial in trials if (rank := trial.rank) is not None)
+    """Return the design of the best trial with its evaluation; see `trials.best_trial`."""
+    best = best_trial(trials)
     if best is None or best.point is None or best.metrics is None:
         return None
     resolved = study.resolved
     keys = [run.evaluation_key for run in best.metrics.runs]
-    evaluations = find_evaluations(study.storage, keys)
+    evaluations = find_evaluations(study.storage, with_further_keys(keys))
     return BestDesign(
-        best.number,
-        resolved.spec,
-        resolved.design(best.point),
-        best.point,
-        best.metrics,
-        tuple(evaluations.get(key) for key in keys),
-        tuple(find_baselines(resolved, study.storage)),
-        tuple(front(resolved.spec, trials)) if len(resolved.spec.objectives) > 1 else (),
+        number=best.number,
+        spec=resolved.spec,
+        design=resolved.design(best.point),
+        point=best.point,
+        metrics=best.metrics,
+        evaluations=tuple(evaluations.get(key) for key in keys),
+        baselines=tuple(find_baselines(resolved, study.storage)),
+        further=tuple(evaluations.get(further_key(key)) for key in keys),
+        front=tuple(front(resolved.spec, trials)) if len(resolved.spec.objectives) > 1 else (),
     )
 
 
-def prove_best(study: StoredStudy, best: BestDesign) -> list[Evaluation]:
-    """Evaluate the best design with all its passes solved as far as the stated effort goes.
+def solve_best_further(study: StoredStudy, best: BestDesign) -> list[tuple[Evaluation, PassProofs]]:
+    """Return the best design with its open passes solved further, by workload, and the proofs.
 
-    The evaluations that the study stores keep the schedules of the search.
-
-    Returns
-    -------
-    evaluations
-        By workload.
+    What the end of a run has stored is taken from there; nothing is stored here.
     """
-    workloads = study.workloads()
-    proven = []
-    for run, metrics in enumerate(best.metrics.runs):
-        options = run_inputs(study.resolved, run, best.design)
-        inputs = next(one for one in options if one.chosen == metrics.chosen)
-        proven.append(
-            evaluate(
-                workloads[inputs.capture],
-                inputs.accelerator,
-                inputs.cluster,
-                inputs.training,
-                prove=True,
-            )
-        )
-    return proven
+    found = []
+    for run, evaluation in enumerate(best.evaluations):
+        if evaluation is not None:
+            further = best.further[run] if best.further else None
+            if further is None:
+                inputs = chosen_inputs(study.resolved, run, best.design, best.metrics.runs[run])
+                further = solve_further(study, inputs, evaluation, {})
+            found.append((further, pass_proofs(evaluation, further)))
+    return found
 
 
 def summarise(study: StoredStudy) -> StudySummary:
@@ -265,6 +275,7 @@ def best_to_json_dict(name: str, best: BestDesign) -> dict[str, Any]:
     evaluations = [
         None if one is None else evaluation_to_json_dict(one) for one in best.evaluations
     ]
+    proofs = [None if one is None else pass_proofs_to_json_dict(one) for one in best.pass_proofs]
     plain: dict[str, Any] = {
         "study": name,
         "number": best.number,
@@ -272,12 +283,15 @@ def best_to_json_dict(name: str, best: BestDesign) -> dict[str, Any]:
         "values": list(best.metrics.values),
         "objectives": list(best.spec.metric_names),
         "evaluation": evaluations[0],
+        "pass_proofs": proofs[0],
         "baselines": [_baseline_to_json_dict(best, baseline) for baseline in best.baselines],
     }
     if len(best.spec.runs) > 1:
         plain["workloads"] = [
-            {**to_builtins(metrics), "evaluation": evaluation}
-            for metrics, evaluation in zip(best.metrics.runs, evaluations, strict=True)
+            {**to_builtins(metrics), "evaluation": evaluation, "pass_proofs": proven}
+            for metrics, evaluation, proven in zip(
+                best.metrics.runs, evaluations, proofs, strict=True
+            )
         ]
     if best.front:
         plain["front"] = [

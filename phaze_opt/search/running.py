@@ -1,4 +1,4 @@
-"""Runs a study: baselines, tickets, then one worker in this process or several processes."""
+"""Runs a study: baselines, tickets, one worker here or several processes, the proof of the best."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from phaze_opt.search.baselines import (
 from phaze_opt.search.objective import Evaluator, Objective
 from phaze_opt.search.objectives import Measured
 from phaze_opt.search.processes import StopNow, StopSignals, WorkerJob, run_processes
+from phaze_opt.search.proving import prove_best
 from phaze_opt.search.space import DesignPoint, params_of
 from phaze_opt.search.store.caches import EvaluationCache, ScheduleCache
 from phaze_opt.search.store.failures import patiently
@@ -140,6 +141,8 @@ def run_study(
         if patiently(partial(_prepare, run, new_token())):
             patiently(report)
             _start_workers(run, workers, report)
+        if patiently(office.counts).done >= total and not stop.requested:
+            patiently(partial(_prove_best, run, new_token()))
     counts = patiently(office.counts)
     missing = counts.done < total and not stop.requested
     failures = tuple(patiently(office.reasons)) if missing else ()
@@ -211,6 +214,13 @@ def _evaluate_baselines(run: _Run, token: str) -> None:
             for inputs in baseline_inputs(resolved, baseline).values():
                 if not run.stop.requested:
                     objective.evaluate(inputs)
+
+
+def _prove_best(run: _Run, token: str) -> None:
+    """Solve the open passes of the best design further, unless that was done."""
+    evaluations = EvaluationCache(run.study.storage, token, run.lease_s)
+    with LeaseKeeper([evaluations], token, run.lease_s):
+        prove_best(run.study, evaluations)
 
 
 def _baseline_params(study: StoredStudy) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ excess of area or memory, beside its constraint; see `phaze_opt.search.objective
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from phaze_opt.errors import InputError
 from phaze_opt.search.axes import Scalar
 from phaze_opt.search.constraints import SMALLEST_VIOLATION
 from phaze_opt.search.frozen import ResolvedStudy
-from phaze_opt.search.ordering import Rank
+from phaze_opt.search.ordering import Rank, best_of
 from phaze_opt.search.space import DesignPoint, point_of
 from phaze_opt.search.store.damage import damages
 from phaze_opt.search.store.stored_study import StoredStudy
@@ -207,6 +207,11 @@ def read_trials(study: StoredStudy) -> list[TrialRecord]:
         with damages(f"Trial {trial.number} of the study {study.name!r}"):
             records.append(read_trial(study.resolved, trial))
     return records
+
+
+def best_trial(trials: Sequence[TrialRecord]) -> TrialRecord | None:
+    """Choose the best feasible trial by the order of designs; of equal ones the first."""
+    return best_of((rank, trial) for trial in trials if (rank := trial.rank) is not None)
 
 
 def check_study(study: StoredStudy) -> None:

@@ -36,6 +36,9 @@ def test_from_file_to_answer(phaze: Phaze, small_study: Path) -> None:
     assert best["values"] == [best["evaluation"]["throughput_samples_per_s"]]
     assert [each["name"] for each in best["baselines"]] == ["tpuv4-phaze", "tpuv4-lanes"]
     assert all(each["ratio"] > 0 for each in best["baselines"])
+    proofs = best["pass_proofs"]
+    assert proofs["proven"] == sum(proofs["methods"].values()) == proofs["passes"] > 0
+    assert proofs["gap"] == 0.0 and proofs["effort"] > 0
     proven = phaze("study", "best", "small", "--accelerator-toml", "winner.toml", "--proof")
     assert "with proof" in proven.err and "proven" in proven.err
     winner = phaze("accelerator", "show", "winner.toml", "--json").json
@@ -46,7 +49,16 @@ def test_from_file_to_answer(phaze: Phaze, small_study: Path) -> None:
     assert len(phaze("study", "trials", "small", "--json").json) == 6
     assert [each["study"] for each in phaze("study", "ls", "--json").json] == ["small"]
     table = phaze("study", "show", "small").out
-    for word in ("best", "against", "tpuv4-lanes", "area used", "bound by", "time taken", "proven"):
+    for word in (
+        "best",
+        "against",
+        "tpuv4-lanes",
+        "area used",
+        "bound by",
+        "time taken",
+        "proven",
+        "passes",
+    ):
         assert word in table
     for command in (("best", "small"), ("trials", "small"), ("ls",)):
         assert phaze("study", *command).code == 0

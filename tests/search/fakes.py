@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import MutableMapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,13 @@ def toy_evaluator(
         energy_by_level_j={"hbm": 1.0},
         violation=0.0 if feasible else 0.25,
     )
+
+
+def open_evaluator(*args: Any) -> Evaluation:
+    """Leave one pass of every point open."""
+    evaluation = toy_evaluator(*args)
+    open_proof = ScheduleProof("feasible", 0.9, 0.1, "dynamic-program")
+    return replace(evaluation, layers=(replace(_BLOCK, backward_schedule=open_proof),))
 
 
 def slow_evaluator(*args: Any) -> Evaluation:
