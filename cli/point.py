@@ -215,7 +215,9 @@ def evaluate(
     options: PointOptions,
     timeline: Annotated[
         Path | None,
-        typer.Option(metavar="OUT", help="Write the pipeline's timeline for Perfetto."),
+        typer.Option(
+            metavar="OUT", help="Write timelines for Perfetto: of the pipeline, and of each pass."
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -227,7 +229,8 @@ def evaluate(
     from phaze_opt.costed_point import cost_point
     from phaze_opt.evaluation import evaluation_to_json_dict, place_point
 
-    evaluation = place_point(cost_point(options.point()))
+    costed = cost_point(options.point())
+    evaluation = place_point(costed)
     if as_json:
         print_json(evaluation_to_json_dict(evaluation))
     else:
@@ -238,7 +241,9 @@ def evaluate(
     if timeline is not None and evaluation.placement is not None:
         from phaze_opt.report.timeline import write_timeline
 
-        write_timeline(timeline, evaluation.placement)
+        layers = costed.costs[evaluation.placement.tensor].passes
+        passes = [one for layer in layers for one in layer.all()]
+        write_timeline(timeline, evaluation.placement, passes)
     _exit_where_infeasible(evaluation)
 
 

@@ -46,7 +46,9 @@ def schedule(
     ] = "exclusive",
     trace: Annotated[
         Path | None,
-        typer.Option(metavar="OUT", help="Write a timeline for Perfetto, a lane per core."),
+        typer.Option(
+            metavar="OUT", help="Write a timeline for Perfetto: a lane per core, and what stays."
+        ),
     ] = None,
     as_json: JsonOption = True,
 ) -> None:

@@ -87,6 +87,7 @@ class LayerPass:
 
     graph: OperatorGraph
     estimates: GraphEstimate
+    problem: ScheduleProblem
     schedule: Schedule
     accelerator: Accelerator
 
@@ -165,6 +166,7 @@ def run_layers(
             one.direction: LayerPass(
                 one.graph,
                 one.estimates,
+                one.problem,
                 solve_schedule(one.problem, cache, method=method),
                 chip.accelerator,
             )

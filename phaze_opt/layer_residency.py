@@ -103,6 +103,7 @@ def cached_reads_of(
         # Less traffic takes no longer, not in the last bit either.
         latency_s=tuple(np.minimum(latency_s, all_cores.latency_s).tolist()),
         hbm_bytes=tuple(flow.tolist()),
+        tensors=tensor_graph(graph).tensors,
         served=tuple((tensor, source, reader) for tensor, source, reader in reads),
     )
 

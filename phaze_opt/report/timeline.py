@@ -1,29 +1,45 @@
-"""The timeline of a batch through its pipeline, for Perfetto and Chrome: a lane per stage."""
+"""The timeline of a batch through its pipeline, for Perfetto and Chrome: a lane per stage.
+
+Beside it, each from time 0, the passes of the distinct layers: what their cores do, and which
+tensors stay on the chip.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from phaze_opt.layer_passes import LayerPass
 from phaze_opt.placement.describe import placement_replay
 from phaze_opt.placement.pipeline import Replay
 from phaze_opt.placement.placement_problem import Placement, Stage
-from phaze_opt.scheduling.perfetto import Event, name_event, slice_event, write_events
+from phaze_opt.scheduling.perfetto import Event, name_event, slice_event, trace_events, write_events
 
 _PROCESS = 1
 
 _Slice = tuple[str, tuple[float, float], Event]
 
 
-def write_timeline(path: Path, placement: Placement) -> None:
-    """Write the events of one batch to a file.
+def write_timeline(path: Path, placement: Placement, passes: Iterable[LayerPass] = ()) -> None:
+    """Write the events of one batch, and those of single passes, to a file.
+
+    Parameters
+    ----------
+    placement
+        Of the layers.
+    passes
+        Of the distinct layers; a process for each.
 
     Raises
     ------
     InputError
         If the file cannot be written.
     """
-    write_events(path, timeline_events(placement))
+    events = timeline_events(placement)
+    # The forward that runs again under full recompute is one pass.
+    for process, one in enumerate(dict.fromkeys(passes), start=_PROCESS + 1):
+        events += trace_events(one.problem, one.schedule, process)
+    write_events(path, events)
 
 
 def timeline_events(placement: Placement) -> list[Event]:

@@ -1,5 +1,8 @@
 """Timelines of schedules for Perfetto and Chrome: a process per schedule, a lane per core.
 
+Below the cores, the tensors that stay in the global buffer or that a cache holds take as many lanes
+as there are at once.
+
 The format is the Trace Event Format: complete events ("X") with times in microseconds.
 """
 
@@ -77,6 +80,31 @@ def trace_events(problem: ScheduleProblem, schedule: Schedule, process: int = 1)
             taken = range(len(labels)) if own_lane is None else (own_lane,)
             events += [_work_event(operator, entry, process, first_lane + lane) for lane in taken]
         first_lane += len(labels)
+    return events + _stay_events(problem, schedule, process, first_lane)
+
+
+def _stay_events(
+    problem: ScheduleProblem, schedule: Schedule, process: int, first_lane: int
+) -> list[Event]:
+    """Give the events of what stays on the chip, a tensor below another while both stay."""
+    if schedule.residency is None:
+        return []
+    stays = sorted(schedule.residency.tensors, key=lambda stay: (stay.start_s, stay.end_s))
+    lanes = _first_free_lanes([(stay.start_s, stay.end_s) for stay in stays])
+    label = "global buffer" if problem.cached is None else "L2 cache"
+    events = [
+        name_event("thread_name", process, first_lane + lane, f"{label} {lane}")
+        for lane in range(max(lanes, default=-1) + 1)
+    ]
+    for stay, lane in zip(stays, lanes, strict=True):
+        tensor = problem.tensors[stay.tensor]
+        first = tensor.producer
+        if first is None:
+            first = min(tensor.readers, key=lambda one: schedule.operators[one].start_s)
+        kind = "input of" if tensor.producer is None else "result of"
+        name = f"{kind} {problem.operators[first].id}"
+        span_s, args = (stay.start_s, stay.end_s), dict[str, object](bytes=tensor.bytes)
+        events.append(slice_event(name, "tensor", span_s, process, first_lane + lane, args))
     return events
 
 
@@ -106,17 +134,23 @@ def _assign_lanes(
     pairs: list[tuple[ScheduleOperator, ScheduledOperator]],
 ) -> tuple[list[int | None], int]:
     """Give each operator the first free lane, or None for all lanes, and count the lanes used."""
+    alone = [entry for _, entry in pairs if not entry.intra_operator]
+    own = _first_free_lanes([(entry.start_s, entry.end_s) for entry in alone])
+    following = iter(own)
+    lanes = [None if entry.intra_operator else next(following) for _, entry in pairs]
+    return lanes, max(own, default=-1) + 1
+
+
+def _first_free_lanes(spans_s: Sequence[tuple[float, float]]) -> list[int]:
+    """Give each span, sorted by start, the first lane that is free."""
     free_from_s: list[float] = []
-    lanes: list[int | None] = []
-    for _, entry in pairs:
-        if entry.intra_operator:
-            lanes.append(None)
-            continue
-        free = [lane for lane, end_s in enumerate(free_from_s) if end_s <= entry.start_s]
+    lanes = []
+    for start_s, end_s in spans_s:
+        free = [lane for lane, until_s in enumerate(free_from_s) if until_s <= start_s]
         lane = free[0] if free else len(free_from_s)
-        free_from_s[lane : lane + 1] = [entry.end_s]
+        free_from_s[lane : lane + 1] = [end_s]
         lanes.append(lane)
-    return lanes, len(free_from_s)
+    return lanes
 
 
 def name_event(kind: str, process: int, lane: int, name: str) -> Event:

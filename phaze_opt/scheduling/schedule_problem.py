@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 from phaze_opt.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
-    from phaze_opt.scheduling.residency import Residency
+    from phaze_opt.scheduling.residency import Residency, Tensor
 
 CoreType = Literal["TC", "VC", "TC+VC", "none"]
 IntraOperatorRule = Literal["exclusive", "per-type"]
@@ -92,6 +92,8 @@ class CachedReads:
     ----------
     latency_s, hbm_bytes
         Of every operator, with the reads that the cache serves left out; never more than without.
+    tensors
+        Those that operators hand over or read several times.
     served
         ``(tensor, source, reader)`` of every read that the cache serves: the number of the tensor,
         the operator that touched it last, and the operator that reads it.
@@ -99,6 +101,7 @@ class CachedReads:
 
     latency_s: tuple[float, ...]
     hbm_bytes: tuple[float, ...]
+    tensors: tuple[Tensor, ...]
     served: tuple[tuple[int, int, int], ...]
 
 
@@ -134,6 +137,13 @@ class ScheduleProblem:
     residency: Residency | None = None
     cached: CachedReads | None = None
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The tensors that may stay, or that a cache may hold."""
+        if self.cached is not None:
+            return self.cached.tensors
+        return () if self.residency is None else self.residency.graph.tensors
+
 
 @dataclass(frozen=True)
 class ScheduledOperator:
@@ -150,7 +160,7 @@ class ResidentTensor:
     """From when to when a tensor stays in the global buffer, or a cache holds it.
 
     ``tensor`` is its place in the `residency.TensorGraph` of the problem, or its number in
-    `CachedReads.served`.
+    `CachedReads.tensors`.
     """
 
     tensor: int

@@ -67,9 +67,20 @@ def test_degrees_are_taken(phaze: Phaze) -> None:
 
 
 def test_timeline_is_written(phaze: Phaze) -> None:
-    """The pipeline's timeline has a lane per stage and ends with the batch; none if infeasible."""
+    """The pipeline's timeline has a lane per stage and ends with the batch; none if infeasible.
+
+    Every pass of a distinct layer is a process of its own, with what stays on the chip.
+    """
     ran = evaluate(phaze, "--placement", "2x2x1", "--timeline", "t.json", "--json")
-    events = json.loads(Path("t.json").read_text("utf-8"))["traceEvents"]
+    written = json.loads(Path("t.json").read_text("utf-8"))["traceEvents"]
+    passes = [(layer, way) for layer in ran.json["layers"] for way in ("forward", "backward")]
+    for process, (layer, way) in enumerate(passes, start=2):
+        own = [event for event in written if event["pid"] == process]
+        assert own[0]["args"]["name"] == f"{layer['name']} {way}"
+        ends = [event["ts"] + event["dur"] for event in own if event["ph"] == "X"]
+        assert max(ends) == pytest.approx(1e6 * layer[f"{way}_s"])
+    assert any(event.get("cat") == "tensor" and event["args"]["bytes"] > 0 for event in written)
+    events = [event for event in written if event["pid"] == 1]
     lanes = [event["args"]["name"] for event in events if event["name"] == "thread_name"]
     assert sum("network" not in lane for lane in lanes) == 2
     end_us = max(event["ts"] + event["dur"] for event in events if event["ph"] == "X")

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze_opt.errors import InputError
+from phaze_opt.scheduling.residency import Tensor
 from phaze_opt.scheduling.schedule_problem import CachedReads, ScheduleOperator, ScheduleProblem
 from phaze_opt.scheduling.solve_schedule import solve_schedule
 
@@ -26,6 +27,7 @@ def cached_problems(draw: st.DrawFn) -> ScheduleProblem:
         ScheduleOperator(str(i), "TC", latency_s, latency_s)
         for i, latency_s in enumerate(latencies)
     )
+    tensors = tuple(Tensor(8 + number, None, tuple(range(count))) for number in range(4))
     shorter = tuple(one * share for one, share in zip(latencies, shares, strict=True))
     return ScheduleProblem(
         name="program",
@@ -34,7 +36,7 @@ def cached_problems(draw: st.DrawFn) -> ScheduleProblem:
         operators=operators,
         edges=tuple(sorted(edges)),
         serial=True,
-        cached=CachedReads(shorter, (1.0,) * count, tuple(served)),
+        cached=CachedReads(shorter, (1.0,) * count, tensors, tuple(served)),
     )
 
 
@@ -74,7 +76,7 @@ def test_every_served_read_lies_in_one_stay_of_its_tensor(problem: ScheduleProbl
 def test_cached_reads_belong_to_a_program() -> None:
     """Serial, in a topological order, with a value for each operator."""
     operators = tuple(ScheduleOperator(name, "TC", 1.0, 1.0) for name in "ab")
-    cached = CachedReads((1.0, 1.0), (0.0, 0.0), ())
+    cached = CachedReads((1.0, 1.0), (0.0, 0.0), (), ())
     problem = ScheduleProblem("p", 1, 1, operators, ((0, 1),), serial=True, cached=cached)
     assert solve_schedule(problem).makespan_s == 2.0
     for wrong, words in (

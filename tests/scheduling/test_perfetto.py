@@ -1,4 +1,5 @@
 import json
+import random
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from phaze_opt.errors import InputError
 from phaze_opt.scheduling.perfetto import MOST_LANES, trace_events, write_trace
 from phaze_opt.scheduling.schedule_problem import ScheduleOperator, ScheduleProblem
 from phaze_opt.scheduling.solve_schedule import solve_schedule
+from tests.scheduling.residency_problems import as_problem, random_residency
 from tests.scheduling.strategies import layer_like
 
 
@@ -49,6 +51,28 @@ def test_thousands_of_idle_cores_share_a_lane() -> None:
     labels = [event["args"] for event in events if event["name"] == "thread_name"]
     assert len(labels) < MOST_LANES
     assert {"name": f"TC 0 to {count - 1}"} in labels
+
+
+def test_what_stays_has_lanes_of_its_own() -> None:
+    """Every stay once, with its bytes; on no lane do two overlap."""
+    shown = 0
+    for seed in range(10):
+        problem = as_problem(random_residency(random.Random(seed)))
+        schedule = solve_schedule(problem)
+        events: list[dict[str, Any]] = trace_events(problem, schedule)
+        tensors = [event for event in events if event.get("cat") == "tensor"]
+        stays = () if schedule.residency is None else schedule.residency.tensors
+        assert sorted((event["ts"], event["args"]["bytes"]) for event in tensors) == sorted(
+            (1e6 * stay.start_s, problem.tensors[stay.tensor].bytes) for stay in stays
+        )
+        lanes = work_by_lane(tensors)
+        named = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
+        assert all(named[lane].startswith("global buffer") for lane in lanes)
+        for work in lanes.values():
+            for first, second in pairwise(work):
+                assert first["ts"] + first["dur"] <= second["ts"] * (1 + 1e-12) + 1e-9
+        shown += len(tensors)
+    assert shown > 5
 
 
 def test_file_holds_one_process_per_schedule(tmp_path: Path) -> None:
