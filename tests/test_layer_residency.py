@@ -45,19 +45,23 @@ def run(model: str, chip: Accelerator, microbatch: int, residency: bool) -> Eval
     return evaluate(workload(model), roomy, load_cluster("tpuv4-ici-flat", 1), training)
 
 
+def never_worse(with_it: Evaluation, without: Evaluation) -> None:
+    """Hold an evaluation with residency to one without: no pass slower, no more energy."""
+    assert with_it.throughput_samples_per_s >= without.throughput_samples_per_s
+    for one, other in zip(with_it.layers, without.layers, strict=True):
+        assert one.forward_s <= other.forward_s
+        assert one.backward_s <= other.backward_s
+    assert with_it.energy_by_level_j["hbm"] <= without.energy_by_level_j["hbm"] * (1 + 1e-12)
+    for level in ("arithmetic", "registers", "l2", "network"):
+        assert with_it.energy_by_level_j[level] == without.energy_by_level_j[level]
+
+
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("microbatch", [1, 4])
 def test_residency_never_makes_a_pass_slower_and_saves_energy(model: str, microbatch: int) -> None:
     """Nothing has to stay; bytes that do not flow are not paid."""
     for chip in CHIPS:
-        without, with_it = (run(model, chip, microbatch, on) for on in (False, True))
-        assert with_it.throughput_samples_per_s >= without.throughput_samples_per_s
-        for one, other in zip(with_it.layers, without.layers, strict=True):
-            assert one.forward_s <= other.forward_s
-            assert one.backward_s <= other.backward_s
-        assert with_it.energy_by_level_j["hbm"] <= without.energy_by_level_j["hbm"] * (1 + 1e-12)
-        for level in ("arithmetic", "registers", "l2", "network"):
-            assert with_it.energy_by_level_j[level] == without.energy_by_level_j[level]
+        never_worse(*(run(model, chip, microbatch, on) for on in (True, False)))
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -120,14 +124,7 @@ def test_a_cache_saves_reads_and_is_never_slower(name: str) -> None:
     """Operators write what they wrote; only what the HBM reads is less, and its energy."""
     chip = load_accelerator(name)
     for microbatch in (1, 4):
-        without, with_it = (run("bert-large", chip, microbatch, on) for on in (False, True))
-        assert with_it.throughput_samples_per_s >= without.throughput_samples_per_s
-        for one, other in zip(with_it.layers, without.layers, strict=True):
-            assert one.forward_s <= other.forward_s
-            assert one.backward_s <= other.backward_s
-            assert one.energy_by_level_j["hbm"] <= other.energy_by_level_j["hbm"] * (1 + 1e-12)
-            for level in ("arithmetic", "registers", "l2", "network"):
-                assert one.energy_by_level_j[level] == other.energy_by_level_j[level]
+        never_worse(*(run("bert-large", chip, microbatch, on) for on in (True, False)))
     variant = workload("bert-large").variants[0]
     passes = run_layers(variant, cached_chip(chip), Training(64, 1), {})
     assert any(own.schedule.residency for layer in passes for own in layer.all())

@@ -21,11 +21,13 @@ from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.search.copying import copy_study
 from phaze_opt.search.proving import pass_proofs, proofs_of
 from phaze_opt.search.results import summary_to_json_dict
+from phaze_opt.search.space import Space
+from phaze_opt.search.spec import SearchSpec, WorkloadSpec
 from phaze_opt.search.store.storage import open_storage
-from phaze_opt.search.study import Study
+from phaze_opt.search.study import Study, create_study
 from phaze_opt.training import Training
 from phaze_opt.workload.graph import Workload
-from tests.search.fakes import TOY, open_evaluator, quick_study, toy_evaluator
+from tests.search.fakes import TOY, open_evaluator, quick_study, toy_evaluator, toy_spec
 
 
 class Prover:
@@ -125,6 +127,25 @@ def test_a_stopped_run_proves_nothing(sqlite_url: str, prover: Prover) -> None:
     assert shown_proofs(study)["effort"] is None
     study.run(3)
     assert len(prover.calls) == 1
+
+
+def test_every_workload_is_proven(sqlite_url: str, prover: Prover) -> None:
+    """A design for several workloads has what is proven of each."""
+    spec = toy_spec(
+        model=None,
+        workloads=(WorkloadSpec("one"), WorkloadSpec("two")),
+        space=Space.phaze(microbatch=(2, 2), recompute=["none"]),
+        search=SearchSpec(sampler="random", trials=2, seed=7),
+    )
+    storage = open_storage(sqlite_url, create=True)
+    study = create_study(spec, storage, workload=(TOY, replace(TOY, parameters=20)))
+    study.evaluator = open_evaluator
+    study.run()
+    assert len(prover.calls) == 2
+    shown = summary_to_json_dict(study.summary())["best"]
+    proofs = [each["pass_proofs"] for each in shown["workloads"]]
+    assert [each["proven"] for each in proofs] == [2, 2]
+    assert shown["pass_proofs"] == proofs[0]
 
 
 def test_nothing_open_needs_no_proof(sqlite_url: str, prover: Prover) -> None:
