@@ -22,11 +22,16 @@ The way of a study through the room:
 Where a formula or rule stands:
 
 - order of designs (throughput in bins of 0.1 %, HBM, area, energy) -> `ordering.Rank.key`
-- value that the search maximises, also of an infeasible point -> `trials.Metrics.value`
-- area limit, and its lower bound in the paper -> `objective._area_excess`
+- values that a study searches for, also of an infeasible point -> `objectives.ObjectiveKind`
+- several workloads relative to a baseline -> `objectives.aggregated`
+- area limit, and its lower bound in the paper -> `constraints.chip_violation`; other limits ->
+  `constraints.run_violation`
+- what costs nothing under an area model, and is refused -> `axis_names.refuse_free_axes`
+- best of the options that every evaluation solves -> `objective.best_of_runs`
+- front of several objectives -> `pareto.front`
 - inputs that decide an evaluation, hence its key in the cache -> `objective.evaluation_key`
 - hash of a study -> `frozen.ResolvedStudy.hash`
-- powers of two as exponents -> `space.distributions`
+- powers of two as exponents, steps, choices, derived values -> `axes`
 - first trials (the baselines in the space) -> `running._baseline_params`
 - seed of a trial's sampler -> `samplers.by_name.Samplers.for_ticket`
 - hill climbing -> `samplers.climb`; CMA-ES -> `samplers.evolution`; every point once ->
