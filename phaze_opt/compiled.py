@@ -71,13 +71,7 @@ def callee(signature: str) -> Callable[[F], F]:
 
 def inlined(function: F) -> F:
     """Compile a function into each compiled function that calls it; it may make no arrays."""
-
-    def load() -> Any:
-        import numba
-
-        return numba.njit(forceinline=True, _nrt=False)(function)
-
-    return cast(F, _Deferred(load))
+    return cast(F, _Deferred(lambda: _njit()(forceinline=True, _nrt=False)(function)))
 
 
 class _Deferred:
@@ -107,12 +101,17 @@ _lazily_compiled: list[_Deferred] = []
 
 def _load(function: Callable[..., Any], signature: str, allocates: bool, options: Any) -> Any:
     """Compile a function with numba, or read its compiled code from disk."""
+    try:
+        return _njit()(signature, cache=True, _nrt=allocates, **options)(function)
+    except RuntimeError:  # numba can write neither the package's folder nor the user's cache
+        return _njit()(signature, _nrt=allocates, **options)(function)
+
+
+def _njit() -> Any:
+    """Import numba's decorator."""
     import numba
 
-    try:
-        return numba.njit(signature, cache=True, _nrt=allocates, **options)(function)
-    except RuntimeError:  # numba can write neither the package's folder nor the user's cache
-        return numba.njit(signature, _nrt=allocates, **options)(function)
+    return numba.njit
 
 
 def _renamed(function: F) -> F:

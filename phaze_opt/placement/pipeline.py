@@ -172,7 +172,9 @@ def _check_interleaving(stages: int, microbatches: int, chunks: int) -> None:
         )
 
 
-@lazily_compiled("float64[::1](float64[::1], float64[::1], float64[::1], float64[::1], int64[::1], int64)")
+@lazily_compiled(
+    "float64[::1](float64[::1], float64[::1], float64[::1], float64[::1], int64[::1], int64)"
+)
 def _finish(
     forward_s: FloatArray,
     backward_s: FloatArray,

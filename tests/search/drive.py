@@ -93,4 +93,3 @@ def run(arguments: Sequence[str]) -> int:
     outcome = study.run(options.total, workers=options.workers, lease_s=options.lease)
     print(outcome.counts, outcome.failures)
     return outcome.exit_code or 0
-

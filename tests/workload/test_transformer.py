@@ -117,7 +117,7 @@ def test_laws_of_every_shape(config: TransformerConfig, microbatch: int, t: int)
 def assert_parameters_are_counted_without_capture(
     config: TransformerConfig, variant: WorkloadVariant
 ) -> None:
-    """The parameter count of a model is that of its captured layers."""
+    """Check that the parameter count of a model is that of its captured layers."""
     held = sum(variant.layers[index].parameters for _, index in variant.nodes)
     assert count_parameters(config) == held - variant.layers[2].tied_parameters
 
@@ -125,7 +125,7 @@ def assert_parameters_are_counted_without_capture(
 def assert_forward_flops_are_the_closed_form(
     config: TransformerConfig, variant: WorkloadVariant, microbatch: int
 ) -> None:
-    """Forward FLOPs equal the closed form; backward is twice that, of fused attention 2.5 times."""
+    """Check forward FLOPs; backward is twice that, of fused attention 2.5 times."""
     expected = _products(config, microbatch * config.sequence)
     embedding, block, head = variant.layers
     assert block.forward.flops == expected["dense"] + expected["core"]
@@ -140,7 +140,7 @@ def assert_forward_flops_are_the_closed_form(
 def assert_shards_sum_to_the_whole(
     config: TransformerConfig, whole: WorkloadVariant, shard: WorkloadVariant, t: int
 ) -> None:
-    """Shards hold the whole model once, and what is replicated once each; products are split."""
+    """Check that shards hold the model once, what is replicated once each, and split products."""
     h = config.hidden
     affine = 2 if config.norm == "layer_norm" else 1
     replicated = 2 * affine * h + (2 * h if config.bias else 0)
@@ -161,10 +161,11 @@ def assert_shards_sum_to_the_whole(
 def assert_blocks_communicate_the_closed_form(
     config: TransformerConfig, shard: WorkloadVariant, split: WorkloadVariant, microbatch: int
 ) -> None:
-    """A block all-reduces 2·s·b·h bytes twice each way (Shoeybi et al. 2019, section 3).
+    """Check that a block all-reduces 2·s·b·h bytes twice each way.
 
-    With sequence parallelism each is a reduce-scatter and an all-gather of as many bytes, and the
-    backward gathers the two stored inputs again (Korthikanti et al. 2022, section 4.2.2).
+    Shoeybi et al. 2019, section 3. With sequence parallelism each is a reduce-scatter and an
+    all-gather of as many bytes, and the backward gathers the two stored inputs again (Korthikanti
+    et al. 2022, section 4.2.2).
     """
     whole = 2 * config.sequence * microbatch * config.hidden
     block, split_block = shard.layers[1], split.layers[1]
@@ -184,7 +185,7 @@ def assert_blocks_communicate_the_closed_form(
 def assert_ends_communicate_activations_and_row_statistics(
     config: TransformerConfig, shard: WorkloadVariant, split: WorkloadVariant, microbatch: int
 ) -> None:
-    """The embedding sums word vectors; the head sums the gradient and three numbers a token."""
+    """Check that the embedding sums words, and the head the gradient and three numbers a token."""
     tokens = config.sequence * microbatch
     words = 2 * tokens * config.embedding_width
     embedding, _, head = shard.layers
