@@ -111,9 +111,11 @@ def _place_published(problem: PhazeProblem) -> dict[str, Any]:
 def _place_true(problem: PhazeProblem) -> dict[str, Any]:
     """Solve under the true cost."""
     from phaze_opt.codec import to_builtins
+    from phaze_opt.compiled import load_all
     from phaze_opt.partitioning.true_cost import true_cost_problem
     from phaze_opt.placement.solve_placement import solve_placement
 
+    load_all()
     began = time.perf_counter()
     answer = solve_placement(true_cost_problem(problem))
     return {

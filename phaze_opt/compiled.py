@@ -9,15 +9,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, TypeVar
-
-import numba
+from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_njit: Any = numba.njit
 
 
 def compiled(signature: str, *, allocates: bool = True, **options: bool) -> Callable[[F], F]:
@@ -35,25 +31,96 @@ def compiled(signature: str, *, allocates: bool = True, **options: bool) -> Call
     """
 
     def decorate(function: F) -> F:
-        function.__qualname__ = f"{function.__qualname__}_{_digest(_room(function))}"
-        try:
-            result: F = _njit(signature, cache=True, _nrt=allocates, **options)(function)
-        except RuntimeError:  # numba can write neither the package's folder nor the user's cache
-            result = _njit(signature, _nrt=allocates, **options)(function)
-        return result
+        return cast(F, _load(_renamed(function), signature, allocates, options))
 
     return decorate
 
 
+def lazily_compiled(signature: str, *, allocates: bool = True, **options: bool) -> Callable[[F], F]:
+    """Do as `compiled`, but at the first call.
+
+    For modules that many programs import without calling a compiled function: importing numba and
+    loading its compiler takes most of a second. Where a time is measured, `load_all` comes before.
+    """
+
+    def decorate(function: F) -> F:
+        _renamed(function)
+        deferred = _Deferred(lambda: _load(function, signature, allocates, options))
+        _lazily_compiled.append(deferred)
+        return cast(F, deferred)
+
+    return decorate
+
+
+def load_all() -> None:
+    """Load all lazily compiled functions of the modules that are imported."""
+    for function in _lazily_compiled:
+        function.load()
+
+
 def callee(signature: str) -> Callable[[F], F]:
     """Compile a function that only compiled functions call."""
-    return compiled(signature, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+    def decorate(function: F) -> F:
+        _renamed(function)
+        return cast(F, _Deferred(lambda: _load(function, signature, True, options)))
+
+    return decorate
 
 
 def inlined(function: F) -> F:
     """Compile a function into each compiled function that calls it; it may make no arrays."""
-    result: F = _njit(forceinline=True, _nrt=False)(function)
-    return result
+    return cast(F, _Deferred(lambda: _njit()(forceinline=True, _nrt=False)(function)))
+
+
+class _Deferred:
+    """A compiled function that is loaded when it is called, or when a caller is compiled."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+
+    @cached_property
+    def _dispatcher(self) -> Any:
+        return self._make()
+
+    def load(self) -> None:
+        """Load the function now."""
+        _ = self._dispatcher
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._dispatcher(*arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        # Numba asks for `_numba_type_` where a function that it compiles calls this one.
+        return getattr(self._dispatcher, name)
+
+
+_lazily_compiled: list[_Deferred] = []
+
+
+def _load(function: Callable[..., Any], signature: str, allocates: bool, options: Any) -> Any:
+    """Compile a function with numba, or read its compiled code from disk."""
+    try:
+        return _njit()(signature, cache=True, _nrt=allocates, **options)(function)
+    except RuntimeError:  # numba can write neither the package's folder nor the user's cache
+        return _njit()(signature, _nrt=allocates, **options)(function)
+
+
+def _njit() -> Any:
+    """Import numba's decorator."""
+    import numba
+
+    return numba.njit
+
+
+def _renamed(function: F) -> F:
+    """Give a function the name under which its compiled code is stored.
+
+    At import, whenever it is compiled: the files are then those that the code came from.
+    """
+    function.__qualname__ = f"{function.__qualname__}_{_digest(_room(function))}"
+    return function
 
 
 def _room(function: Callable[..., Any]) -> Path:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from phaze_opt.compiled import load_all
+
 
 @pytest.fixture(scope="session", autouse=True)
 def workload_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
@@ -19,3 +21,9 @@ def workload_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         del os.environ["PHAZE_CACHE"]
     else:
         os.environ["PHAZE_CACHE"] = before
+
+
+@pytest.fixture(scope="session", autouse=True)
+def loaded() -> None:
+    """Load the compiled loops before the first test, so that no test is slow for that."""
+    load_all()

@@ -149,3 +149,20 @@ def test_changed_files_are_compiled_anew(
     same_name = before.py_func.__qualname__ == after.py_func.__qualname__
     assert same_name == (file == "plain.py")
     assert sum(after.stats.cache_hits.values()) == same_name
+
+
+def test_lazily_compiled_is_what_was_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that change between the import and the first call belong to the next process."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    room = tmp_path / "room_of_a_test"
+    (room / "data").mkdir(parents=True)
+    for name, content in FILES.items():
+        lazy = content.replace("import compiled", "import lazily_compiled")
+        (room / name).write_text(lazy.replace("@compiled", "@lazily_compiled"))
+    imported = load_kernel()
+    helper = (room / "helper.py").read_text()
+    (room / "helper.py").write_text(helper.replace("2 *", "20 *"))
+    assert imported(1) == 10
+    assert load_kernel()(1) == 100

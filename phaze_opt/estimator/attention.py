@@ -26,7 +26,7 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.codec import data_table
-from phaze_opt.compiled import callee, compiled
+from phaze_opt.compiled import callee, lazily_compiled
 from phaze_opt.estimator.gemm_tilings import POOL, TensorCorePool, pass_cycles
 from phaze_opt.estimator.gemm_traffic import BOTH_WAYS, ELEMENT_BYTES, ceil_div
 from phaze_opt.estimator.operator_table import OperatorTable
@@ -74,7 +74,7 @@ def _tile_cycles(queries: int, keys: int, head_dim: int, x: int, y: int, l2_rate
     return min(scores_stay, keys_stay, queries_stay)
 
 
-@compiled(f"void(int64[:,::1],int64[:,::1],{POOL},float64[:,::1])")
+@lazily_compiled(f"void(int64[:,::1],int64[:,::1],{POOL},float64[:,::1])")
 def _fill_rows(
     scores: IntArray, products: IntArray, pool: TensorCorePool, rows: FloatArray
 ) -> None:

@@ -36,7 +36,7 @@ from __future__ import annotations
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.compiled import callee, compiled
+from phaze_opt.compiled import callee, lazily_compiled
 from phaze_opt.estimator.gemm_tilings import Row, array_cycles
 
 _SIGNIFICANT = 1e-13
@@ -162,7 +162,7 @@ def _knapsack(single: FloatArray, rate: float, slack: float, last: IntArray) -> 
     return float(total[single.size - 1])
 
 
-@compiled("int64[::1](float64[:,::1],int64,int64,int64,float64)")
+@lazily_compiled("int64[::1](float64[:,::1],int64,int64,int64,float64)")
 def group_sizes(tilings: FloatArray, count: int, batch: int, cores: int, cycles: float) -> IntArray:
     """Split a batch into the groups that take the least time together.
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.codec import data_table
-from phaze_opt.compiled import callee, compiled, inlined
+from phaze_opt.compiled import callee, inlined, lazily_compiled
 from phaze_opt.estimator.gemm_traffic import (
     BOTH_WAYS,
     ELEMENT_BYTES,
@@ -236,7 +236,7 @@ def _operand_stationary(
     return count
 
 
-@compiled(f"int64(int64[::1],{POOL},float64[:,::1])")
+@lazily_compiled(f"int64(int64[::1],{POOL},float64[:,::1])")
 def lay_out_tilings(gemm: IntArray, pool: TensorCorePool, tilings: FloatArray) -> int:
     """Lay out every tiling of one product that fits the L2.
 

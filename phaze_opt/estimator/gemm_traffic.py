@@ -8,7 +8,7 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.codec import data_table
-from phaze_opt.compiled import callee, compiled, inlined
+from phaze_opt.compiled import callee, inlined, lazily_compiled
 
 ELEMENT_BYTES = 2
 """bf16 operands and results."""
@@ -90,7 +90,7 @@ def _least_reads(
     return reads
 
 
-@compiled("float64(int64,int64,int64,float64)")
+@lazily_compiled("float64(int64,int64,int64,float64)")
 def hbm_traffic_bytes(m: int, n: int, k: int, glb_bytes: float) -> float:
     """Least HBM traffic of one product blocked through the global buffer; see `_least_reads`.
 
@@ -115,7 +115,7 @@ def hbm_traffic_bytes(m: int, n: int, k: int, glb_bytes: float) -> float:
     return first * reads[0] + second * reads[1] + result
 
 
-@compiled("void(int64[:,::1],float64[::1],float64[:,:,::1])")
+@lazily_compiled("void(int64[:,::1],float64[::1],float64[:,:,::1])")
 def fill_reads(gemms: IntArray, glb_bytes: FloatArray, reads: FloatArray) -> None:
     """Count how often products read their operands where one of them, or none, is resident.
 
@@ -171,7 +171,7 @@ def moved_bytes(across_1: int, across_2: int, through: int, x: int, y: int, held
     return best
 
 
-@compiled("float64(int64,int64,int64,int64,int64,int64)")
+@lazily_compiled("float64(int64,int64,int64,int64,int64,int64)")
 def tile_l2_bytes(dataflow: int, m: int, n: int, k: int, x: int, y: int) -> float:
     """L2 traffic of one tile ``m × n × k`` with the operand held that takes the fewest cycles."""
     if dataflow == Dataflow.WEIGHT_STATIONARY:

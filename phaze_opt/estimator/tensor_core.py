@@ -17,7 +17,7 @@ from enum import IntEnum
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.compiled import callee, compiled
+from phaze_opt.compiled import callee, lazily_compiled
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.gemm_groups import group_sizes
 from phaze_opt.estimator.gemm_tilings import (
@@ -262,7 +262,7 @@ def _fill_row(gemm: IntArray, pool: TensorCorePool, tilings: FloatArray, row: Fl
         )
 
 
-@compiled(f"void(int64[:,::1],{POOL},float64[:,::1])")
+@lazily_compiled(f"void(int64[:,::1],{POOL},float64[:,::1])")
 def _fill_rows(gemms: IntArray, pool: TensorCorePool, rows: FloatArray) -> None:
     """Estimate every product on one pool of tensor cores; see `_fill_row`."""
     tilings = np.empty(TABLE_SHAPE)
@@ -270,7 +270,7 @@ def _fill_rows(gemms: IntArray, pool: TensorCorePool, rows: FloatArray) -> None:
         _fill_row(gemms[index], pool, tilings, rows[index])
 
 
-@compiled(f"float64[:,::1](int64[::1],{POOL})")
+@lazily_compiled(f"float64[:,::1](int64[::1],{POOL})")
 def _groups(gemm: IntArray, pool: TensorCorePool) -> FloatArray:
     """Return the groups in which one product runs, the largest first.
 

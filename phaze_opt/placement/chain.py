@@ -20,13 +20,13 @@ from __future__ import annotations
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.compiled import compiled, inlined
+from phaze_opt.compiled import inlined, lazily_compiled
 
 TIE = 1e-12
 """Relative difference below which two times count as equal."""
 
 
-@compiled("UniTuple(float64[:,::1], 2)(float64[:,::1], int64[:,::1], int64[::1])")
+@lazily_compiled("UniTuple(float64[:,::1], 2)(float64[:,::1], int64[:,::1], int64[::1])")
 def least_loads(
     load_s: FloatArray, in_flight_limit: IntArray, held: IntArray
 ) -> tuple[FloatArray, FloatArray]:
@@ -61,7 +61,7 @@ def least_loads(
     return most, least_sum
 
 
-@compiled(
+@lazily_compiled(
     "UniTuple(float64[::1], 2)(float64[:,::1], int64[:,::1], int64[::1], float64[:,::1],"
     " int64[::1], int64[::1], int64[::1])"
 )
@@ -108,7 +108,7 @@ def least_times(
     return work_s, time_s
 
 
-@compiled("float64[::1](float64[:,::1], float64[:,::1], int64)")
+@lazily_compiled("float64[::1](float64[:,::1], float64[:,::1], int64)")
 def least_tail_terms(tail_s: FloatArray, backward_s: FloatArray, most_stages: int) -> FloatArray:
     """Return the least ``max over s of (tail_s − Σ_{j<s} b_j)`` for every number of stages.
 
@@ -133,7 +133,7 @@ def least_tail_terms(tail_s: FloatArray, backward_s: FloatArray, most_stages: in
     return terms
 
 
-@compiled(
+@lazily_compiled(
     "Tuple((float64[:,::1], float64[:,::1], float64[:,::1]))"
     "(float64[:,::1], float64[:,::1], int64[:,::1], int64[::1], int64)"
 )
@@ -202,7 +202,7 @@ def _keep(
     return kept + 1
 
 
-@compiled(
+@lazily_compiled(
     "int64(float64[:,::1], float64[:,::1], float64[:,::1], int64[:,::1], int64[::1], int64, int64,"
     " float64, float64[::1],"
     " float64[:,::1], float64[:,::1], float64[:,::1], float64[:,::1], int64[:,::1], int64[:,::1])"

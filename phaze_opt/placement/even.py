@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.compiled import compiled
+from phaze_opt.compiled import lazily_compiled
 from phaze_opt.placement.placement_problem import LayerCost
 
 
@@ -79,7 +79,7 @@ def _cost(layer: LayerCost) -> tuple[float, ...]:
     )
 
 
-@compiled(
+@lazily_compiled(
     "float64[::1](float64[:,::1], float64[:,::1], int64[:,::1], int64[:,::1], int64[::1],"
     " int64[::1], boolean)"
 )

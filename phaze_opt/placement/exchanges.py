@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.compiled import callee, compiled
+from phaze_opt.compiled import callee, lazily_compiled
 from phaze_opt.network.term import Term
 
 
@@ -39,7 +39,7 @@ def _least_s(lines: FloatArray, size_bytes: float) -> float:
     return least_s
 
 
-@compiled(
+@lazily_compiled(
     "UniTuple(float64[:,::1], 2)(float64[:,::1], int64[::1], float64[:,::1], float64[::1],"
     " float64[:,::1], float64, boolean)"
 )

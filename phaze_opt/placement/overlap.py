@@ -21,10 +21,10 @@ from __future__ import annotations
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
-from phaze_opt.compiled import compiled
+from phaze_opt.compiled import lazily_compiled
 
 
-@compiled("UniTuple(float64[:,::1], 2)(float64[::1], float64[::1])")
+@lazily_compiled("UniTuple(float64[:,::1], 2)(float64[::1], float64[::1])")
 def forward_queue_s(gather_s: FloatArray, cover_s: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return how long the forward of each run of layers waits for gathered weights.
 
@@ -55,7 +55,7 @@ def forward_queue_s(gather_s: FloatArray, cover_s: FloatArray) -> tuple[FloatArr
     return wait_s, total_s
 
 
-@compiled(
+@lazily_compiled(
     "UniTuple(float64[:,::1], 4)(float64[::1], float64[::1], float64[::1])",
 )
 def backward_queue_s(

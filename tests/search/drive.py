@@ -1,4 +1,7 @@
-"""Runs the toy study as a process of its own, so that tests can stop, stall and kill it."""
+"""Runs the toy study as a process of its own, so that tests can stop, stall and kill it.
+
+The processes are forks of one that has imported all this: importing it takes longer than most runs.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,9 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -54,7 +59,20 @@ def shift_clock(hours: float) -> None:
     patch("optuna.storages._rdb.storage.datetime", Shifted).start()
 
 
-def main() -> int:
+def run_forked(
+    environment: Mapping[str, str], outputs: Sequence[Path], arguments: Sequence[str]
+) -> None:
+    """Be a process of its own: in its group, with its environment, output and arguments."""
+    os.setsid()
+    os.environ.clear()
+    os.environ.update(environment)
+    for descriptor, path in zip((1, 2), outputs, strict=True):
+        with path.open("w") as stream:
+            os.dup2(stream.fileno(), descriptor)
+    sys.exit(run(arguments))
+
+
+def run(arguments: Sequence[str]) -> int:
     """Run, and print what came of it."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--total", type=int)
@@ -63,7 +81,7 @@ def main() -> int:
     parser.add_argument("--evaluator", default="toy_evaluator")
     parser.add_argument("--die", default="never")
     parser.add_argument("--clock", type=float, default=0.0)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     shift_clock(options.clock)
     storage: Storage = open_storage()
     study = load_study("toy", storage)
@@ -72,11 +90,6 @@ def main() -> int:
     version = study.resolved.cost_model_version
     patch.object(study_module, "current_version", lambda: version).start()
     arm(options.die)
-    print("ready", flush=True)
     outcome = study.run(options.total, workers=options.workers, lease_s=options.lease)
     print(outcome.counts, outcome.failures)
     return outcome.exit_code or 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

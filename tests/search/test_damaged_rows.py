@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 from phaze_opt.cli.main import run_with
 from sqlalchemy import Engine, create_engine, inspect, text
+from sqlalchemy.engine import make_url
 
 import phaze_opt.search.study as study_module
 from phaze_opt.search.study import Study, load_study
@@ -82,13 +85,34 @@ def dump(engine: Engine) -> dict[str, list[str]]:
         }
 
 
-def damage(url: str, statement: str, value: Any) -> None:
-    """Write something else into a study of two trials."""
+def make_study(url: str) -> None:
+    """Make a study of two trials."""
     study = quick_study(url)
     study.run(2)
-    with study.storage.engine.begin() as connection:
-        assert connection.execute(text(statement), {"value": value}).rowcount > 0
     study.storage.close()
+
+
+def damage(url: str, statement: str, value: Any) -> None:
+    """Write something else into a database."""
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        assert connection.execute(text(statement), {"value": value}).rowcount > 0
+    engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def database_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a study of two trials into a file."""
+    path = tmp_path_factory.mktemp("sound") / "study.db"
+    make_study(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+def study_url(sqlite_url: str, database_file: Path) -> str:
+    """Return the URL of a copy of that file."""
+    shutil.copy(database_file, str(make_url(sqlite_url).database))
+    return sqlite_url
 
 
 @pytest.fixture
@@ -128,11 +152,11 @@ def assert_commands_stand(url: str, capfd: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(("statement", "value"), [*ANYWHERE, *ON_SQLITE])
 @pytest.mark.usefixtures("toy_commands")
 def test_damaged_rows(
-    sqlite_url: str, capfd: pytest.CaptureFixture[str], statement: str, value: Any
+    study_url: str, capfd: pytest.CaptureFixture[str], statement: str, value: Any
 ) -> None:
     """No command stumbles over, or obeys, what a row holds; in SQLite it may be of any type."""
-    damage(sqlite_url, statement, value)
-    assert_commands_stand(sqlite_url, capfd)
+    damage(study_url, statement, value)
+    assert_commands_stand(study_url, capfd)
 
 
 @pytest.mark.parametrize(("statement", "value"), ANYWHERE[::5])
@@ -142,14 +166,15 @@ def test_damaged_rows_of_a_server(
     any_url: str, capfd: pytest.CaptureFixture[str], statement: str, value: Any
 ) -> None:
     """The same holds on a server."""
+    make_study(any_url)
     damage(any_url, statement, value)
     assert_commands_stand(any_url, capfd)
 
 
 def test_the_sentence_names_study_and_trial(
-    sqlite_url: str, capfd: pytest.CaptureFixture[str]
+    study_url: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Of many trials the damaged one is named, and a run ends with exit code 1."""
-    damage(sqlite_url, ATTRIBUTE.replace("min(", "max("), DEEP)
-    assert run_with(["study", "run", "toy", "--trials", "3", "--storage", sqlite_url]) == 1
+    damage(study_url, ATTRIBUTE.replace("min(", "max("), DEEP)
+    assert run_with(["study", "run", "toy", "--trials", "3", "--storage", study_url]) == 1
     assert "Trial 1 of the study 'toy' is damaged (RecursionError" in capfd.readouterr().err

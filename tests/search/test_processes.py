@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -15,7 +14,7 @@ import pytest
 from phaze_opt.errors import PhazeError
 from phaze_opt.search.spec import SearchSpec
 from phaze_opt.search.study import Study
-from tests.search.conftest import Drive
+from tests.search.conftest import Drive, DrivenProcess
 from tests.search.fakes import (
     COUNT_VARIABLE,
     STUCK_VARIABLE,
@@ -54,7 +53,7 @@ def wait_until(reached: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def ended(process: subprocess.Popen[str]) -> int:
+def ended(process: DrivenProcess) -> int | None:
     """Wait for the end of a process, and return its exit code."""
     process.communicate(timeout=PATIENCE_S)
     return process.returncode

@@ -6,7 +6,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select, text, update
 
 from phaze_opt.errors import ConflictError, InputError, NotFoundError, PhazeError
 from phaze_opt.search.store.failures import DatabaseError
@@ -167,3 +167,13 @@ def test_passwords_among_the_options_are_hidden() -> None:
     with pytest.raises(InputError, match="%40") as caught:
         shown_url("postgresql://me:hun@ter2@host/db")
     assert "ter2" not in str(caught.value)
+
+
+def test_optunas_tables_of_another_version_are_refused(any_url: str) -> None:
+    """Older tables of Optuna are not read, though the newest version is known by then."""
+    storage = open_storage(any_url, create=True)
+    with storage.engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = 'v3.0.0.a'"))
+    storage.close()
+    with pytest.raises(ConflictError, match="Optuna's tables of another version"):
+        open_storage(any_url)

@@ -1,6 +1,7 @@
 """The transformer family against closed forms: parameters, FLOPs, stash and communication."""
 
 import csv
+import functools
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +38,7 @@ KORTHIKANTI = TransformerConfig(
 )
 
 
+@functools.cache
 def _capture(
     config: TransformerConfig, width: int = 1, *, microbatch: int = 2, split_sequence: bool = False
 ) -> WorkloadVariant:
@@ -98,11 +100,34 @@ def test_gpt3_has_175_billion_parameters() -> None:
 
 
 @settings(max_examples=6, deadline=None)
-@given(transformers(), st.integers(1, 3))
-def test_forward_flops_are_the_closed_form(config: TransformerConfig, microbatch: int) -> None:
-    """Forward FLOPs equal the closed form; backward is twice that, of fused attention 2.5 times."""
+@given(transformers(), st.integers(1, 3), st.sampled_from([2, 4]))
+def test_laws_of_every_shape(config: TransformerConfig, microbatch: int, t: int) -> None:
+    """Counts, FLOPs, shards and communication are closed forms: three captures answer for all."""
+    whole = _capture(config, microbatch=microbatch)
+    shard = _capture(config, t, microbatch=microbatch)
+    split = _capture(config, t, microbatch=microbatch, split_sequence=True)
+    assert_parameters_are_counted_without_capture(config, whole)
+    assert_forward_flops_are_the_closed_form(config, whole, microbatch)
+    for sharded in (shard, split):
+        assert_shards_sum_to_the_whole(config, whole, sharded, t)
+    assert_blocks_communicate_the_closed_form(config, shard, split, microbatch)
+    assert_ends_communicate_activations_and_row_statistics(config, shard, split, microbatch)
+
+
+def assert_parameters_are_counted_without_capture(
+    config: TransformerConfig, variant: WorkloadVariant
+) -> None:
+    """Check that the parameter count of a model is that of its captured layers."""
+    held = sum(variant.layers[index].parameters for _, index in variant.nodes)
+    assert count_parameters(config) == held - variant.layers[2].tied_parameters
+
+
+def assert_forward_flops_are_the_closed_form(
+    config: TransformerConfig, variant: WorkloadVariant, microbatch: int
+) -> None:
+    """Check forward FLOPs; backward is twice that, of fused attention 2.5 times."""
     expected = _products(config, microbatch * config.sequence)
-    embedding, block, head = _capture(config, microbatch=microbatch).layers
+    embedding, block, head = variant.layers
     assert block.forward.flops == expected["dense"] + expected["core"]
     assert head.forward.flops == expected["head"]
     assert embedding.forward.flops == expected["embedding"]
@@ -110,6 +135,69 @@ def test_forward_flops_are_the_closed_form(config: TransformerConfig, microbatch
     assert embedding.backward.flops == 2 * embedding.forward.flops
     core = 5 if config.attention == "flash" else 4
     assert 2 * block.backward.flops == 4 * expected["dense"] + core * expected["core"]
+
+
+def assert_shards_sum_to_the_whole(
+    config: TransformerConfig, whole: WorkloadVariant, shard: WorkloadVariant, t: int
+) -> None:
+    """Check that shards hold the model once, what is replicated once each, and split products."""
+    h = config.hidden
+    affine = 2 if config.norm == "layer_norm" else 1
+    replicated = 2 * affine * h + (2 * h if config.bias else 0)
+    blocks = whole.layers[1], shard.layers[1]
+    assert t * (blocks[1].parameters - replicated) == blocks[0].parameters - replicated
+    assert t * blocks[1].forward.flops == blocks[0].forward.flops
+    assert t * blocks[1].backward.flops == blocks[0].backward.flops
+    rows = config.padded_vocabulary(t)
+    words = rows * config.embedding_width // t
+    embeddings = whole.layers[0].parameters - config.vocabulary * config.embedding_width
+    assert shard.layers[0].parameters == words + embeddings
+    for layer in (shard.layers[0], shard.layers[2]):
+        assert layer.tied_parameters == (words if config.tied else 0)
+    shares = t if shard.sequence_parallel else 1
+    assert shares * shard.layers[1].output_bytes == whole.layers[1].output_bytes
+
+
+def assert_blocks_communicate_the_closed_form(
+    config: TransformerConfig, shard: WorkloadVariant, split: WorkloadVariant, microbatch: int
+) -> None:
+    """Check that a block all-reduces 2·s·b·h bytes twice each way.
+
+    Shoeybi et al. 2019, section 3. With sequence parallelism each is a reduce-scatter and an
+    all-gather of as many bytes, and the backward gathers the two stored inputs again (Korthikanti
+    et al. 2022, section 4.2.2).
+    """
+    whole = 2 * config.sequence * microbatch * config.hidden
+    block, split_block = shard.layers[1], split.layers[1]
+    for graph in (block.forward, block.backward):
+        assert collective_bytes(graph) == {"all_reduce": 2 * whole}
+    assert collective_bytes(split_block.forward) == {
+        "all_gather": 2 * whole,
+        "reduce_scatter": 2 * whole,
+    }
+    assert collective_bytes(split_block.backward) == {
+        "all_gather": 4 * whole,
+        "reduce_scatter": 2 * whole,
+    }
+    assert _counts(split_block.backward) == {"all_gather": 4, "reduce_scatter": 2}
+
+
+def assert_ends_communicate_activations_and_row_statistics(
+    config: TransformerConfig, shard: WorkloadVariant, split: WorkloadVariant, microbatch: int
+) -> None:
+    """Check that the embedding sums words, and the head the gradient and three numbers a token."""
+    tokens = config.sequence * microbatch
+    words = 2 * tokens * config.embedding_width
+    embedding, _, head = shard.layers
+    assert collective_bytes(embedding.forward) == {"all_reduce": words}
+    assert collective_bytes(embedding.backward) == {}
+    assert collective_bytes(head.forward) == {"all_reduce": 3 * 4 * tokens}
+    assert collective_bytes(head.backward) == {"all_reduce": words}
+    embedding, _, head = split.layers
+    assert collective_bytes(embedding.forward) == {"reduce_scatter": words}
+    assert collective_bytes(embedding.backward) == {"all_gather": words}
+    assert collective_bytes(head.forward) == {"all_gather": words, "all_reduce": 3 * 4 * tokens}
+    assert collective_bytes(head.backward) == {"all_gather": words, "reduce_scatter": words}
 
 
 def test_gpt_block_flops() -> None:
@@ -184,74 +272,8 @@ def test_post_norm_block_keeps_as_much() -> None:
     assert pre == post
 
 
-@settings(max_examples=5, deadline=None)
-@given(transformers(), st.sampled_from([2, 4]), st.booleans())
-def test_shards_sum_to_the_whole(config: TransformerConfig, t: int, split: bool) -> None:
-    """Shards hold the whole model once, and what is replicated once each; products are split."""
-    whole, shard = _capture(config), _capture(config, t, split_sequence=split)
-    h = config.hidden
-    affine = 2 if config.norm == "layer_norm" else 1
-    replicated = 2 * affine * h + (2 * h if config.bias else 0)
-    blocks = whole.layers[1], shard.layers[1]
-    assert t * (blocks[1].parameters - replicated) == blocks[0].parameters - replicated
-    assert t * blocks[1].forward.flops == blocks[0].forward.flops
-    assert t * blocks[1].backward.flops == blocks[0].backward.flops
-    rows = config.padded_vocabulary(t)
-    words = rows * config.embedding_width // t
-    embeddings = whole.layers[0].parameters - config.vocabulary * config.embedding_width
-    assert shard.layers[0].parameters == words + embeddings
-    for layer in (shard.layers[0], shard.layers[2]):
-        assert layer.tied_parameters == (words if config.tied else 0)
-    if not split:
-        assert shard.layers[1].output_bytes == whole.layers[1].output_bytes
-    else:
-        assert t * shard.layers[1].output_bytes == whole.layers[1].output_bytes
-
-
 def _counts(graph: OperatorGraph) -> Counter[str]:
     return Counter(op.collective.kind for op in graph.operators if op.collective is not None)
-
-
-@settings(max_examples=5, deadline=None)
-@given(transformers(), st.sampled_from([2, 4]))
-def test_communication_is_the_closed_form(config: TransformerConfig, t: int) -> None:
-    """A block all-reduces 2·s·b·h bytes twice each way (Shoeybi et al. 2019, section 3).
-
-    With sequence parallelism each is a reduce-scatter and an all-gather of as many bytes, and the
-    backward gathers the two stored inputs again (Korthikanti et al. 2022, section 4.2.2).
-    """
-    whole = 2 * config.sequence * 2 * config.hidden
-    plain = _capture(config, t).layers[1]
-    for graph in (plain.forward, plain.backward):
-        assert collective_bytes(graph) == {"all_reduce": 2 * whole}
-    split = _capture(config, t, split_sequence=True).layers[1]
-    assert collective_bytes(split.forward) == {
-        "all_gather": 2 * whole,
-        "reduce_scatter": 2 * whole,
-    }
-    assert collective_bytes(split.backward) == {
-        "all_gather": 4 * whole,
-        "reduce_scatter": 2 * whole,
-    }
-    assert _counts(split.backward) == {"all_gather": 4, "reduce_scatter": 2}
-
-
-@settings(max_examples=3, deadline=None)
-@given(transformers(), st.sampled_from([2, 4]))
-def test_ends_communicate_activations_and_row_statistics(config: TransformerConfig, t: int) -> None:
-    """The embedding sums word vectors; the head sums the gradient and three numbers a token."""
-    tokens = config.sequence * 2
-    words = 2 * tokens * config.embedding_width
-    embedding, _, head = _capture(config, t).layers
-    assert collective_bytes(embedding.forward) == {"all_reduce": words}
-    assert collective_bytes(embedding.backward) == {}
-    assert collective_bytes(head.forward) == {"all_reduce": 3 * 4 * tokens}
-    assert collective_bytes(head.backward) == {"all_reduce": words}
-    embedding, _, head = _capture(config, t, split_sequence=True).layers
-    assert collective_bytes(embedding.forward) == {"reduce_scatter": words}
-    assert collective_bytes(embedding.backward) == {"all_gather": words}
-    assert collective_bytes(head.forward) == {"all_gather": words, "all_reduce": 3 * 4 * tokens}
-    assert collective_bytes(head.backward) == {"all_gather": words, "reduce_scatter": words}
 
 
 def test_one_device_does_not_communicate() -> None:
@@ -307,15 +329,6 @@ def test_instances_are_named_and_chained() -> None:
     assert variant.counts == (1, 3, 1)
     stream = 2 * 2048 * 2 * 2304
     assert variant.edges == tuple((i, i + 1, stream) for i in range(4))
-
-
-@settings(max_examples=3, deadline=None)
-@given(transformers())
-def test_counting_needs_no_capture(config: TransformerConfig) -> None:
-    """The parameter count of a model is that of its captured layers."""
-    variant = _capture(config)
-    held = sum(variant.layers[index].parameters for _, index in variant.nodes)
-    assert count_parameters(config) == held - variant.layers[2].tied_parameters
 
 
 def test_a_framework_runs_norms_and_rotary_positions_kernel_by_kernel() -> None:

@@ -182,20 +182,31 @@ def _open_optuna(url: URL) -> RDBStorage:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     logging.getLogger("alembic").setLevel(logging.WARNING)
     try:
-        return optuna.storages.RDBStorage(
-            url.render_as_string(hide_password=False), engine_kwargs=_engine_options(url)
+        # Its own check reads all its migrations each time; this one does so once per process.
+        storage = optuna.storages.RDBStorage(
+            url.render_as_string(hide_password=False),
+            engine_kwargs=_engine_options(url),
+            skip_compatibility_check=True,
         )
-    except RuntimeError:
-        raise ConflictError(
-            f"The storage {shown_url(url)} holds Optuna's tables of another version than "
-            f"{optuna.__version__} reads; older ones are brought up to date by 'optuna storage "
-            "upgrade --storage URL', newer ones need a newer Optuna."
-        ) from None
     except ImportError as error:
         raise InputError(
             f"The driver of {url.get_backend_name()} is not installed: {error.__cause__ or error}; "
             "for PostgreSQL install phaze-opt[postgresql]."
         ) from None
+    newest = _newest_schemas.get(optuna.__version__)
+    if newest is None:
+        newest = _newest_schemas[optuna.__version__] = storage.get_head_version()
+    if storage.get_current_version() != newest:
+        raise ConflictError(
+            f"The storage {shown_url(url)} holds Optuna's tables of another version than "
+            f"{optuna.__version__} reads; older ones are brought up to date by 'optuna storage "
+            "upgrade --storage URL', newer ones need a newer Optuna."
+        )
+    return storage
+
+
+_newest_schemas: dict[str, str] = {}
+"""The version of Optuna's tables by that of Optuna."""
 
 
 def _engine_options(url: URL) -> dict[str, Any]:
