@@ -29,7 +29,14 @@ def test_the_archive_holds_what_it_should() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["bert-large", "llama3-8b", "gemma-2-9b", "falcon-40b", "vit-base-patch16-224", "t5-small"],
+    [
+        "bert-large, flash",
+        "llama3-8b, eager",
+        "gemma-2-9b",
+        "falcon-40b",
+        "vit-base-patch16-224",
+        "t5-small",
+    ],
 )
 def test_a_shipped_capture_is_a_fresh_one(name: str) -> None:
     """One key of a shape, another for each, is captured again and compared whole."""
