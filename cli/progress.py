@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from phaze_opt.search.exhaustive import EnumerationProgress
     from phaze_opt.search.running import Progress
     from phaze_opt.search.study import Study
 
@@ -27,6 +28,27 @@ def watch_study(study: Study) -> None:
             time.sleep(_WATCH_S)
             summary = study.summary()
             live.update(summary_table(summary), refresh=True)
+
+
+@contextmanager
+def enumeration_progress() -> Iterator[Callable[[EnumerationProgress], None]]:
+    """Yield the function that shows an enumeration's progress on stderr."""
+    if not sys.stderr.isatty():
+        yield lambda progress: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Bar(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bar:
+        tasks = {level: bar.add_task(level, total=None) for level in ("bounds", "evaluations")}
+
+        def show(progress: EnumerationProgress) -> None:
+            total = progress.total or None
+            bar.update(tasks[progress.level], completed=progress.done, total=total)
+
+        yield show
 
 
 @contextmanager

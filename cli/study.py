@@ -264,6 +264,52 @@ def diff(
     print_table(difference_tables(found))
 
 
+@app.command("enumerate")
+def enumerate_all(
+    name: NameArgument,
+    top: Annotated[int, typer.Option(help="Designs that are proven to be the best.")] = 20,
+    bounds: Annotated[
+        bool, typer.Option("--bounds/--no-bounds", help="Leave out what cannot win.")
+    ] = True,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(metavar="S", help="Seconds; then the best so far.", show_default=False),
+    ] = None,
+    as_json: JsonOption = False,
+    storage: StorageOption = None,
+) -> None:
+    """Find the best designs of the whole space, proven; Ctrl-C keeps what is done.
+
+    Every chip is bounded first, then the best bounds are evaluated until none is left that could
+    enter the top. The answer is stored.
+
+    Example: phaze-opt study enumerate phaze-bert-large --json
+    """
+    from phaze_opt.search.enumerating import (
+        StoppedError,
+        enumerate_study,
+        enumeration_to_json_dict,
+    )
+
+    from .progress import enumeration_progress
+
+    study = _study(name, storage)
+    try:
+        with enumeration_progress() as show:
+            found = enumerate_study(
+                study, top=top, bounds=bounds, time_limit_s=time_limit, on_progress=show
+            )
+    except StoppedError as stopped:
+        say(f"Stopped; 'phaze-opt study enumerate {name}' goes on from here.")
+        raise typer.Exit(stopped.exit_code) from None
+    if as_json:
+        print_json(enumeration_to_json_dict(study, found))
+        return
+    from phaze_opt.report.enumeration import enumeration_tables
+
+    print_table(enumeration_tables(study, found))
+
+
 @app.command()
 def stop(name: NameArgument, storage: StorageOption = None) -> None:
     """Ask all workers of a study, on whatever machine, to finish their trial and end.

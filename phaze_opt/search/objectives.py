@@ -12,6 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
+from phaze_opt.arrays import FloatArray
 from phaze_opt.errors import InputError
 
 ObjectiveName = Literal[
@@ -155,10 +158,18 @@ def aggregated(
     if kind.name == "area":
         return measured[0].area_mm2
     ratios = [kind.of(one) / kind.of(other) for one, other in zip(measured, reference, strict=True)]
+    return float(joined(kind, how, np.array(ratios), weights))
+
+
+def joined(
+    kind: ObjectiveKind, how: Aggregate, ratios: FloatArray, weights: Sequence[float]
+) -> FloatArray:
+    """Join ratios of shape (workloads, ...) over the workloads; see `aggregated`."""
     if how == "minimum":
-        return min(ratios) if kind.maximise else max(ratios)
-    pairs = list(zip(ratios, weights, strict=True))
+        worst: FloatArray = ratios.min(axis=0) if kind.maximise else ratios.max(axis=0)
+        return worst
+    shares = np.array(weights) / math.fsum(weights)
     if how == "weighted-mean":
-        return math.fsum(weight * ratio for ratio, weight in pairs) / math.fsum(weights)
-    logarithm = math.fsum(weight * math.log(ratio) for ratio, weight in pairs)
-    return math.exp(logarithm / math.fsum(weights))
+        return np.tensordot(shares, ratios, axes=1)
+    with np.errstate(divide="ignore"):
+        return np.exp(np.tensordot(shares, np.log(ratios), axes=1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from phaze_opt.codec import to_builtins
@@ -43,6 +43,8 @@ class BestDesign(PrintsAsTables, tables="phaze_opt.report.studies:best_tables"):
 
     Attributes
     ----------
+    number
+        Of the trial; ``None`` where an enumeration found it.
     spec
         Of the study.
     design
@@ -56,7 +58,7 @@ class BestDesign(PrintsAsTables, tables="phaze_opt.report.studies:best_tables"):
         The trials that no other one dominates, where there are several objectives.
     """
 
-    number: int
+    number: int | None
     spec: StudySpec
     design: Design
     point: DesignPoint
@@ -188,19 +190,37 @@ def best_design(study: StoredStudy, trials: Sequence[TrialRecord]) -> BestDesign
     best = best_trial(trials)
     if best is None or best.point is None or best.metrics is None:
         return None
+    spec = study.resolved.spec
+    found = design_of(study, best.number, best.point, best.metrics)
+    return replace(found, front=tuple(front(spec, trials)) if len(spec.objectives) > 1 else ())
+
+
+def design_of(
+    study: StoredStudy, number: int | None, point: DesignPoint, metrics: Metrics
+) -> BestDesign:
+    """Return a feasible design with its evaluations and the baselines.
+
+    Parameters
+    ----------
+    study
+        The study.
+    number
+        Of the trial; ``None`` where an enumeration found it.
+    point, metrics
+        The design.
+    """
     resolved = study.resolved
-    keys = [run.evaluation_key for run in best.metrics.runs]
+    keys = [run.evaluation_key for run in metrics.runs]
     evaluations = find_evaluations(study.storage, with_further_keys(keys))
     return BestDesign(
-        number=best.number,
+        number=number,
         spec=resolved.spec,
-        design=resolved.design(best.point),
-        point=best.point,
-        metrics=best.metrics,
+        design=resolved.design(point),
+        point=point,
+        metrics=metrics,
         evaluations=tuple(evaluations.get(key) for key in keys),
         baselines=tuple(find_baselines(resolved, study.storage)),
         further=tuple(evaluations.get(further_key(key)) for key in keys),
-        front=tuple(front(resolved.spec, trials)) if len(resolved.spec.objectives) > 1 else (),
     )
 
 

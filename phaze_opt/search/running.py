@@ -82,8 +82,8 @@ class RunOutcome:
 
 
 @dataclass(frozen=True)
-class _Run:
-    """The arguments that all parts of a run need; see `run_study`."""
+class StudyRun:
+    """What all parts of a run need; see `run_study` for the attributes."""
 
     study: StoredStudy
     evaluator: Evaluator
@@ -137,7 +137,7 @@ def run_study(
         on_progress(Progress(total, office.counts(), study.best_value(), unit))
 
     with StopSignals(raise_on_repeat=workers == 1) as stop, suppress(StopNow):
-        run = _Run(study, evaluator, total, lease_s, stop)
+        run = StudyRun(study, evaluator, total, lease_s, stop)
         if patiently(partial(_prepare, run, new_token())):
             patiently(report)
             _start_workers(run, workers, report)
@@ -154,10 +154,10 @@ def worker_main(
 ) -> None:
     """Open the storage that the environment names, and work on a study as one worker."""
     study = patiently(lambda: find_study(name, open_storage()))
-    _work_on(_Run(study, evaluator, total, lease_s, stop), lambda number, metrics: None)
+    _work_on(StudyRun(study, evaluator, total, lease_s, stop), lambda number, metrics: None)
 
 
-def _start_workers(run: _Run, workers: int, report: Callable[[], None]) -> None:
+def _start_workers(run: StudyRun, workers: int, report: Callable[[], None]) -> None:
     """Work in this process, or start several processes and wait for their end."""
     if workers == 1:
         _work_on(run, lambda number, metrics: report())
@@ -166,14 +166,14 @@ def _start_workers(run: _Run, workers: int, report: Callable[[], None]) -> None:
     run_processes(job, run.study.storage, workers, run.stop, report)
 
 
-def _work_on(run: _Run, on_trial: TrialCallback) -> None:
+def _work_on(run: StudyRun, on_trial: TrialCallback) -> None:
     """Work on a study as one worker until it is done."""
     worker = patiently(partial(_new_worker, run))
     with LeaseKeeper([worker.office, worker.objective.evaluations], worker.token, run.lease_s):
         worker.work(run.total, run.stop, on_trial)
 
 
-def _new_worker(run: _Run) -> Worker:
+def _new_worker(run: StudyRun) -> Worker:
     """Make a worker with a new token."""
     token = new_token()
     return Worker(
@@ -187,7 +187,7 @@ def _new_worker(run: _Run) -> Worker:
     )
 
 
-def _prepare(run: _Run, token: str) -> bool:
+def _prepare(run: StudyRun, token: str) -> bool:
     """Evaluate the baselines and issue the tickets; False where there is nothing to run."""
     study, office = run.study, run.study.office(run.lease_s)
     if office.counts().done >= run.total:
@@ -196,14 +196,14 @@ def _prepare(run: _Run, token: str) -> bool:
     office.request_stop(False)
     expire_dead_workers(study.storage)
     office.set_target(run.total)
-    _evaluate_baselines(run, token)
+    evaluate_baselines(run, token)
     if run.stop.requested:
         return False
     office.issue(run.total, _baseline_params(study))
     return True
 
 
-def _evaluate_baselines(run: _Run, token: str) -> None:
+def evaluate_baselines(run: StudyRun, token: str) -> None:
     """Evaluate the baselines, each under every training option, unless that was done."""
     resolved = run.study.resolved
     if len(find_baselines(resolved, run.study.storage)) == len(resolved.baselines):
@@ -216,7 +216,7 @@ def _evaluate_baselines(run: _Run, token: str) -> None:
                     objective.evaluate(inputs)
 
 
-def _prove_best(run: _Run, token: str) -> None:
+def _prove_best(run: StudyRun, token: str) -> None:
     """Solve the open passes of the best design further, unless that was done."""
     evaluations = EvaluationCache(run.study.storage, token, run.lease_s)
     with LeaseKeeper([evaluations], token, run.lease_s):

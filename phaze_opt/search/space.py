@@ -135,6 +135,11 @@ class Space:
         """The axes whose best value every evaluation finds, by name."""
         return {name: axis for name, axis in self.axes.items() if isinstance(axis, Solved)}
 
+    @cached_property
+    def derived(self) -> dict[str, Derived]:
+        """The axes that follow from others, by name."""
+        return {name: axis for name, axis in self.axes.items() if isinstance(axis, Derived)}
+
     @property
     def points(self) -> int:
         """Number of points, those above the area limit included."""
@@ -145,9 +150,8 @@ class Space:
         """The numbers and words, in SI units, that have more than one value among the points."""
         several = {name for name, axis in self.searched.items() if len(axis.values) > 1}
         several |= {name for name, axis in self.solved.items() if len(axis.values) > 1}
-        derived = {name: axis for name, axis in self.axes.items() if isinstance(axis, Derived)}
-        for _ in derived:
-            several |= {name for name, axis in derived.items() if axis.source in several}
+        for _ in self.derived:
+            several |= {name for name, axis in self.derived.items() if axis.source in several}
         return tuple(field_of(name) for name in self.axes if name in several)
 
     def values_of(self, name: str) -> tuple[Scalar, ...]:
@@ -208,7 +212,7 @@ def point_at(space: Space, indices: Mapping[str, int]) -> DesignPoint:
         name: axis.values[indices[name]] for name, axis in space.searched.items()
     }
     found |= {name: axis.value for name, axis in space.axes.items() if isinstance(axis, Fixed)}
-    waiting = {name: axis for name, axis in space.axes.items() if isinstance(axis, Derived)}
+    waiting = dict(space.derived)
     while waiting:
         for name, axis in list(waiting.items()):
             if axis.source in found:

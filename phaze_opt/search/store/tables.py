@@ -13,7 +13,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import DeclarativeBase, InstrumentedAttribute, Mapped, mapped_column
 from sqlalchemy.sql.functions import FunctionElement
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Version of these tables; a database with an older one is brought up to date."""
 
 
@@ -102,6 +102,24 @@ class ScheduleRow(Base):
     __tablename__ = "phaze_schedule"
 
     key: Mapped[str] = mapped_column(String(200), primary_key=True)
+    body: Mapped[str] = mapped_column(Text)
+
+
+class BoundRow(Base):
+    """Upper bounds of some points of a space, by the hash of what decides them: compressed."""
+
+    __tablename__ = "phaze_bound"
+
+    key: Mapped[str] = mapped_column(String(64), primary_key=True)
+    body: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class EnumerationRow(Base):
+    """The answer of an enumeration as JSON, by the hash of its study and of what was asked."""
+
+    __tablename__ = "phaze_enumeration"
+
+    key: Mapped[str] = mapped_column(String(64), primary_key=True)
     body: Mapped[str] = mapped_column(Text)
 
 
