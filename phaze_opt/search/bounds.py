@@ -103,7 +103,8 @@ def value_bounds(
     )
     values = np.stack(fastest) * worth[:, np.newaxis]
     if len(fastest) == 1:
-        return values[0]
+        only: FloatArray = values[0]
+        return only
     scale = np.array([kind.of(other) for other in reference]).reshape(-1, 1, 1)
     weights = [run.weight for run in study.spec.runs]
     return joined(kind, study.spec.aggregate, values / scale, weights) * (1.0 + ROUNDING)

@@ -170,7 +170,9 @@ def _builder(study: ResolvedStudy, names: list[str]) -> Callable[[list[int]], Ac
     first = one_by_one([0] * len(names))
     if first is None:
         return one_by_one
-    rules = {name: 0 for name in PRIVATE_BUFFERS if _has_rule(study, name) and name not in varying}
+    rules: dict[str, Any] = {
+        name: 0 for name in PRIVATE_BUFFERS if _has_rule(study, name) and name not in varying
+    }
     place = {name: at for at, name in enumerate(names)}
 
     def build(indices: list[int]) -> Accelerator | None:

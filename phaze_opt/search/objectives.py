@@ -170,6 +170,6 @@ def joined(
         return worst
     shares = np.array(weights) / math.fsum(weights)
     if how == "weighted-mean":
-        return np.tensordot(shares, ratios, axes=1)
+        return np.asarray(np.tensordot(shares, ratios, axes=1))
     with np.errstate(divide="ignore"):
-        return np.exp(np.tensordot(shares, np.log(ratios), axes=1))
+        return np.asarray(np.exp(np.tensordot(shares, np.log(ratios), axes=1)))

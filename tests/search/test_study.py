@@ -399,6 +399,7 @@ def test_a_study_from_python_prints_as_on_the_command_line(tmp_path: Path) -> No
     assert str(study.run(6)) == "6 of 6 trials complete"
     best = load_study("mine", url).best()
     assert best is not None and best.evaluation is not None
+    assert best.number is not None
     trial = study.trials()[best.number]
     value = f"{best.evaluation.throughput_samples_per_s:,.0f} samples/s"
     assert repr(best).startswith(f"BestDesign(trial {best.number}, {value}, DesignPoint.of(num_tc=")

@@ -1,0 +1,298 @@
+"""Enumeration: the top with bounds is the top without them, whatever was stopped on the way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phaze_opt.errors import ConflictError, InputError
+from phaze_opt.report.enumeration import enumeration_tables
+from phaze_opt.search import exhaustive
+from phaze_opt.search.bounds import least_batch_s, value_bounds
+from phaze_opt.search.chips import allowed_chips, option_indices
+from phaze_opt.search.constraints import chip_violation
+from phaze_opt.search.designs import chip_of
+from phaze_opt.search.enumerating import enumerate_study, enumeration_to_json_dict
+from phaze_opt.search.exhaustive import Enumeration, enumerate_space
+from phaze_opt.search.frozen import check_names
+from phaze_opt.search.objective import Objective
+from phaze_opt.search.space import Space, all_points, point_at
+from phaze_opt.search.spec import AreaSpec, ConstraintSpec, StudySpec, WorkloadSpec, read_spec
+from phaze_opt.search.store.caches import EvaluationCache, ScheduleCache
+from phaze_opt.search.store.enumerations import BoundStore, rounded_up
+from phaze_opt.search.study import Study, create_study
+from tests.search.fakes import TOY, toy_evaluator, toy_spec
+
+STUDIES = Path(__file__).parents[2] / "studies"
+
+
+def objective_of(study: Study) -> Objective:
+    """Return the objective of a study, with the caches of its database."""
+    return Objective(
+        study.resolved,
+        study.workloads(),
+        EvaluationCache(study.storage, "me", 30.0),
+        ScheduleCache(study.storage),
+        study.evaluator,
+    )
+
+
+def answer(found: Enumeration | None) -> list[tuple[Any, ...]]:
+    """Return what does not depend on the way to it."""
+    assert found is not None and found.status == "certified" and found.gap == 0.0
+    assert found.points == found.bounded + found.evaluated
+    return [(one.point, one.metrics.values, one.metrics.area_mm2) for one in found.top]
+
+
+SPACES = [
+    Space.phaze(),
+    Space("tpuv4-lanes", num_tc=[3, 8], pe_x={"min": 96, "max": 160, "step": 32}, pe_y="pe_x"),
+    Space("h100", num_tc=[66, 132], l2_tc_kib=[128, 256], hbm_gib=[40, 80], hbm_gb_per_s=2000),
+    Space("tpuv4-lanes", glb_mib=(16, 64), hbm_gib=[16, 32], hbm_gb_per_s="37.5 * hbm_gib"),
+    Space("tpuv4-lanes", clock_ghz=[0.9, 1.0], num_vc=(1, 4), pe_vc=[128, 1024], zero=[0, 1]),
+    Space("tpuv4-phaze", l2_vc_bytes="rule", pe_vc=(64, 512), glb_mib=128, num_tc=(4, 32)),
+]
+
+
+@pytest.mark.parametrize("space", SPACES, ids=range(len(SPACES)))
+def test_chips_are_those_of_the_points(space: Space) -> None:
+    """All chips at once are the same chips, within the same limits, as one by one."""
+    area = AreaSpec(model="chip", max_of="h100", min_share=0.1)
+    spec = toy_spec(space=space, area=area, constraints=ConstraintSpec(max_power_w=1e6))
+    study = check_names(replace(spec, model="bert-large"))
+    chips, options = allowed_chips(study), option_indices(space)
+    number = len(chips.architectures) * len(chips.hbm_bytes)
+    if space.points < 1000:
+        allowed = {
+            chip
+            for point in all_points(space)
+            if chip_violation(study, chip := chip_of(study.base, point.by_name)) is None
+        }
+        assert number == len(allowed)
+    generator = np.random.default_rng(0)
+    for row in generator.integers(len(chips.architectures), size=20).tolist():
+        for size, hbm_bytes in enumerate(chips.hbm_bytes.tolist()):
+            point = point_at(space, {**options[0], **chips.point_indices(row, size)})
+            chip = chip_of(study.base, point.by_name)
+            assert replace(chips.architectures[row], hbm_bytes=hbm_bytes) == chip
+            assert chip_violation(study, chip) is None
+            assert chips.area_mm2[row] == pytest.approx(chip.area_under("chip"), rel=1e-13)
+
+
+def test_the_paper_has_its_points() -> None:
+    """The paper's setting has 29,360 architectures and 704,640 points."""
+    study = check_names(read_spec(STUDIES / "phaze" / "bert-large.toml"))
+    chips = allowed_chips(study)
+    assert len(chips.architectures) == 29_360
+    options = option_indices(study.spec.space)
+    assert len(chips.architectures) * len(chips.hbm_bytes) * len(options) == 704_640
+
+
+@given(st.lists(st.floats(0, 1e30), min_size=1))
+def test_single_precision_stays_a_bound(values: list[float]) -> None:
+    """Stored bounds are not smaller, and larger by rounding only."""
+    bounds = np.array(values)
+    stored = rounded_up(bounds)
+    assert (stored >= bounds).all()
+    assert (stored <= bounds * (1 + 1e-6) + 1e-37).all()
+
+
+def toy(tmp_path: Any, **changes: Any) -> Study:
+    """Create a study of the toy workload on a small space."""
+    space = Space(num_tc=(1, 16), pe_x=(32, 128), hbm_gib=[32, 80], microbatch=(1, 8))
+    spec = toy_spec(**({"space": space, "baselines": ()} | changes))
+    study = create_study(spec, f"sqlite:///{tmp_path / 'a.db'}", workload=TOY)
+    study.evaluator = toy_evaluator
+    return study
+
+
+def test_without_bounds_all_points_are_ranked(tmp_path: Path) -> None:
+    """The top is that of all points by the order of designs; a stored answer is the same."""
+    study = toy(tmp_path)
+    objective = objective_of(study)
+    ranked = []
+    for point in all_points(study.resolved.spec.space):
+        metrics = objective(point)
+        if metrics.feasible:
+            ranked.append((metrics.rank(study.resolved, point).key, point))
+    ranked.sort(key=lambda pair: pair[0])
+    found = enumerate_study(study, top=7, bounds=False)
+    assert [one.point for one in found.top] == [point.values for _, point in ranked[:7]]
+    assert found.feasible == len(ranked) <= found.evaluated == found.points
+    assert enumerate_study(study, top=7, bounds=False) == found
+    plain = enumeration_to_json_dict(study, found)
+    assert {"points", "feasible", "bounded", "evaluated", "infeasible_proven", "status"} <= set(
+        plain
+    )
+    assert plain["best"]["values"] == plain["top"][0]["values"]
+    assert enumeration_tables(study, found)
+
+
+def test_a_stopped_enumeration_goes_on(tmp_path: Path) -> None:
+    """Stopped at any point, the next one gives the same answer, with nothing evaluated twice."""
+    study = toy(tmp_path)
+    calls: list[int] = []
+
+    def counted(*args: Any) -> Any:
+        calls.append(1)
+        return toy_evaluator(*args)
+
+    study.evaluator = counted
+    objective = objective_of(study)
+    for after in (0, 3, 10):
+        begun = len(calls)
+        stopped = enumerate_space(
+            objective,
+            None,
+            bounds=False,
+            stopped=lambda: len(calls) - begun >= after,  # noqa: B023
+        )
+        assert stopped is None
+    whole = enumerate_space(objective, None, bounds=False)
+    assert whole is not None and len(calls) == whole.evaluated
+    late = enumerate_space(objective, None, bounds=False, time_limit_s=0.0)
+    assert late is not None and (late.status, late.top) == ("time_limit", ())
+    assert len(answer(whole)) == 20
+
+
+def test_refusals(tmp_path: Path) -> None:
+    """What has no bound, too many objectives and other versions are refused in a sentence."""
+    energy = toy(tmp_path, objectives=("energy_per_sample",))
+    with pytest.raises(InputError, match="No bound is known for the objective energy"):
+        enumerate_study(energy)
+    (tmp_path / "b").mkdir()
+    front = toy(tmp_path / "b", objectives=("throughput", "area"))
+    with pytest.raises(InputError, match="one objective"):
+        enumerate_study(front)
+    with pytest.raises(InputError, match="top is 0"):
+        enumerate_study(energy, top=0, bounds=False)
+    energy.resolved = replace(energy.resolved, cost_model_version="old")
+    with pytest.raises(ConflictError, match="--current-version"):
+        enumerate_study(energy)
+
+
+RUN: dict[str, Any] = {"cluster": "tpuv4-ici-flat", "devices": 16, "global_batch": 64}
+CASES: dict[str, dict[str, Any]] = {
+    "paper": {
+        "model": "bert-large",
+        "attention": "eager",
+        "residency": False,
+        "overlap": "none",
+        "tensor_parallel": (1, 2),
+        "space": Space.phaze(
+            num_tc=(2, 16),
+            num_vc=(2, 8),
+            pe_x=(64, 256),
+            pe_y=128,
+            glb_mib=(16, 64),
+            hbm_gib=[2, 8],
+        ),
+    },
+    "today": {
+        "model": "gpt2-xl",
+        "attention": "flash",
+        "optimizer": "adam",
+        "space": Space(
+            "tpuv4-lanes",
+            num_tc=[4, 6, 8],
+            num_vc=(1, 4),
+            glb_mib=(16, 64),
+            hbm_gb_per_s=[800, 1200],
+            hbm_gib=[16, 32],
+            microbatch=[1, 2],
+            recompute=["none", "selective"],
+            zero={"solve": [0, 1, 3]},
+        ),
+        "area": AreaSpec(model="chip"),
+    },
+    "gpus": {
+        "model": "bert-large",
+        "attention": "flash",
+        "optimizer": "adam",
+        "cluster": "dgx-h100",
+        "tensor_parallel": (1, 2),
+        "overlap": "all",
+        "space": Space("h100", num_tc=[66, 132], glb_mib=[25, 50], microbatch=(1, 4)),
+        "baselines": ("h100",),
+    },
+    "several": {
+        "model": None,
+        "workloads": (WorkloadSpec("bert-large"), WorkloadSpec("opt-350m", weight=2.0)),
+        "space": Space(
+            "tpuv4-lanes", num_tc=[2, 4, 8], glb_mib=[32, 64], microbatch={"solve": [1, 2]}
+        ),
+        "objectives": ("throughput_per_area",),
+    },
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bounds_change_nothing_but_the_work(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With bounds the top is that of all points, to the bit, and fewer are evaluated."""
+    monkeypatch.setattr(exhaustive, "CHUNK", 37)
+    spec = StudySpec(**({"name": name} | RUN | CASES[name]))
+    study = create_study(spec, f"sqlite:///{tmp_path / 'a.db'}")
+    every = enumerate_study(study, bounds=False, top=10)
+    found = enumerate_study(study, top=10)
+    assert answer(found) == answer(every)
+    assert found.points == every.points == every.evaluated > found.evaluated
+    # What is bounded is stored; from there the answer is the same again.
+    objective = objective_of(study)
+    if len(spec.runs) == 1:
+        again = enumerate_space(objective, BoundStore(study.storage), top=10)
+        assert answer(again) == answer(found)
+
+
+@settings(max_examples=12, deadline=None)
+@given(data=st.data())
+def test_bounds_are_above_the_truth(data: st.DataObject) -> None:
+    """No point of any of the spaces is better than its bound."""
+    name = data.draw(st.sampled_from(["paper", "today", "gpus"]))
+    study, objective = _prepared(name)
+    space = study.resolved.spec.space
+    chips = allowed_chips(study.resolved)
+    option = data.draw(st.sampled_from(option_indices(space)))
+    row = data.draw(st.integers(0, len(chips.architectures) - 1))
+    size = data.draw(st.integers(0, len(chips.hbm_bytes) - 1))
+    point = point_at(space, {**option, **chips.point_indices(row, size)})
+    design = study.resolved.design(point)
+    rows = slice(row, row + 1)
+    bounds = value_bounds(study.resolved, objective.workloads, design, chips, rows, ())
+    metrics = objective(point)
+    if metrics.feasible:
+        assert metrics.value <= bounds[size, 0]
+
+
+_known: dict[str, tuple[Study, Objective]] = {}
+
+
+def _prepared(name: str) -> tuple[Study, Objective]:
+    """Return a study of a case in memory, once per process."""
+    if name not in _known:
+        spec = StudySpec(**({"name": name} | RUN | CASES[name]))
+        study = create_study(spec, "sqlite://")
+        _known[name] = (study, objective_of(study))
+    return _known[name]
+
+
+def test_the_batch_bound_knows_memory() -> None:
+    """Where the smallest state does not fit, the bound says that nothing does."""
+    study, objective = _prepared("paper")
+    chips = allowed_chips(study.resolved)
+    inputs = study.resolved
+    from phaze_opt.training import Training
+
+    training = Training(global_batch=64, overlap="none", residency=False, optimizer="adam")
+    sizes = np.array([2**20, 2**40])
+    least_s = least_batch_s(
+        objective.workloads[0], chips.architectures[:3], sizes, inputs.cluster, training
+    )
+    assert np.isinf(least_s[0]).all() and np.isfinite(least_s[1]).all()
