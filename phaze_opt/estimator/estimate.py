@@ -241,7 +241,7 @@ def estimate_mode(
     on_pools = work_on_pools(table, pools).rows(pools.which)
     work = estimate_work(table, accelerators, link_s, on_pools, vector_cores)
     energy_j = energy_by_level_j(table, accelerators, work.traffic, sent_bytes, work.shares)
-    return ModeEstimate(*work.seconds.arrays(), energy_j)
+    return ModeEstimate(**vars(work.seconds), energy_by_level_j=energy_j)
 
 
 @dataclass(frozen=True, eq=False)

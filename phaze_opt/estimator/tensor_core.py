@@ -123,7 +123,8 @@ class Pools:
 def pools_of(accelerators: Sequence[Accelerator], cores: Sequence[int]) -> Pools:
     """Return the distinct pools of some tensor cores of each accelerator."""
     places: dict[TensorCorePool, int] = {}
-    first, which = [], np.empty(len(accelerators), dtype=np.int64)
+    first: list[Accelerator] = []
+    which = np.empty(len(accelerators), dtype=np.int64)
     for index, (accelerator, used) in enumerate(zip(accelerators, cores, strict=True)):
         place = places.setdefault(tensor_core_pool(accelerator, used), len(places))
         if place == len(first):

@@ -37,8 +37,8 @@ class OperatorColumns:
     hbm_fraction: FloatArray
     glb_fraction: FloatArray
     link_fraction: FloatArray
-    num_tc: IntArray
-    num_vc: IntArray
+    num_tc: FloatArray
+    num_vc: FloatArray
 
 
 def least_makespan(
@@ -84,6 +84,27 @@ def least_makespan(
         least_s,
     )
     return least_s
+
+
+def least_joint_makespan(
+    other_s: FloatArray, least_hbm_s: FloatArray, overhead_s: FloatArray
+) -> FloatArray:
+    """Bound the makespan of every schedule of the joint problem of `residency` from below.
+
+    Its operators run one after another, each on all cores.
+
+    Parameters
+    ----------
+    other_s, overhead_s : (chips, operators)
+        As in `residency.Residency`.
+    least_hbm_s : (chips, operators)
+        Least time for the HBM, whatever is resident; infinity where no level fits.
+
+    Returns
+    -------
+    least_s : (chips,)
+    """
+    return np.asarray((np.maximum(other_s, least_hbm_s) + overhead_s).sum(axis=1))
 
 
 @dataclass(frozen=True, eq=False)
