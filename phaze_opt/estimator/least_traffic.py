@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from phaze_opt.arrays import FloatArray
+from phaze_opt.arrays import BoolArray, FloatArray
 from phaze_opt.estimator.chips import Chips, chip_column
 from phaze_opt.estimator.operator_table import operator_table
 from phaze_opt.estimator.working_sets import (
@@ -47,8 +47,10 @@ def most_kept_bytes(graph: OperatorGraph, chips: Chips) -> FloatArray:
     sizes, which = np.unique(glb_bytes[:, 0], return_inverse=True)
     kept = np.stack([_kept_by_products(graph, float(size)) for size in sizes])[which]
     free = glb_bytes - staged_bytes(graph.operators, chips)
-    for operator, stays in _streams(graph).items():
+    streams = _streams(graph)
+    for operator, stays in streams.stays:
         kept[:, operator] = stays.most_saved(free[:, operator])
+    kept[(free < 0.0) & streams.are_streams] = -np.inf
     return kept
 
 
@@ -139,16 +141,34 @@ def _accesses(graph: OperatorGraph) -> tuple[_Accesses, ...]:
     )
 
 
+@dataclass(frozen=True, eq=False)
+class _Streams:
+    """The operators that block nothing.
+
+    Attributes
+    ----------
+    are_streams : (operators,)
+        Which they are.
+    stays
+        Those of which tensors may stay, with the sets of these tensors.
+    """
+
+    are_streams: BoolArray
+    stays: tuple[tuple[int, _Stays], ...]
+
+
 @lru_cache(maxsize=512)
-def _streams(graph: OperatorGraph) -> dict[int, _Stays]:
+def _streams(graph: OperatorGraph) -> _Streams:
     """Return the operators that block nothing with what may stay of their tensors, cached."""
     table = operator_table(graph)
-    blocked = set(table.gemm_owner[table.gemm_blocked > 0.0].tolist())
-    return {
-        operator: _stays(own.size_bytes, own.bytes)
+    are_streams = np.ones(len(graph.operators), dtype=np.bool_)
+    are_streams[table.gemm_owner[table.gemm_blocked > 0.0]] = False
+    stays = [
+        (operator, _stays(own.size_bytes, own.bytes))
         for operator, own in enumerate(_accesses(graph))
-        if operator not in blocked
-    }
+        if are_streams[operator] and own.bytes.any()
+    ]
+    return _Streams(are_streams, tuple(stays))
 
 
 @lru_cache(maxsize=4096)

@@ -13,7 +13,8 @@ from functools import lru_cache
 import numpy as np
 
 from phaze_opt.arrays import BoolArray, FloatArray, IntArray
-from phaze_opt.scheduling.least_kernel import least_of_parts
+from phaze_opt.scheduling.instance import last_of
+from phaze_opt.scheduling.least_kernel import RESOURCES, least_of_parts
 from phaze_opt.scheduling.reduction import contracted_ancestors, series_parts
 from phaze_opt.scheduling.schedule_problem import CoreType
 
@@ -63,7 +64,7 @@ def least_makespan(
     instant = ~(np.minimum(one_core_s, all_cores_s) > 0.0).any(axis=0)
     parts = _parts(cores, edges, instant.tobytes())
     kept = parts.operators
-    shares = np.empty((*one_core_s[:, kept].shape, 5))
+    shares = np.empty((len(one_core_s), len(kept), RESOURCES))
     for resource, share in enumerate(
         (
             parts.on_cores[0] / columns.num_tc[:, np.newaxis],
@@ -79,8 +80,9 @@ def least_makespan(
         np.ascontiguousarray(one_core_s[:, kept]),
         np.ascontiguousarray(np.where(parts.has_modes, all_cores_s[:, kept], np.inf)),
         shares,
-        parts.before,
         parts.first,
+        parts.first_before,
+        parts.before,
         least_s,
     )
     return least_s
@@ -117,8 +119,10 @@ class _Parts:
         Part by part, in topological order.
     first : (parts + 1,)
         Where each part begins in ``operators``.
-    before : (operators with a duration, operators with a duration)
-        Whether the second operator precedes the first, directly or not.
+    first_before : (operators with a duration + 1,)
+        Where the predecessors of each operator begin in ``before``.
+    before : (precedences,)
+        Direct predecessors in the part, numbered from its first operator.
     on_cores : (2, operators with a duration)
         Whether each operator takes a tensor core, and a vector core.
     has_modes : (operators with a duration,)
@@ -127,7 +131,8 @@ class _Parts:
 
     operators: IntArray
     first: IntArray
-    before: BoolArray
+    first_before: IntArray
+    before: IntArray
     on_cores: BoolArray
     has_modes: BoolArray
 
@@ -141,12 +146,19 @@ def _parts(
     ancestors = contracted_ancestors(skipped, sorted(set(edges)))
     parts = series_parts([i for i, skip in enumerate(skipped) if not skip], ancestors)
     kept = [i for part in parts for i in part]
-    before = [bool(ancestors[after] >> i & 1) for after in kept for i in kept]
+    before = [_direct(i, part, ancestors) for part in parts for i in part]
     on_cores = [[kind in cores[i] for i in kept] for kind in ("TC", "VC")]
     return _Parts(
         operators=np.array(kept, dtype=np.int64),
         first=np.cumsum([0, *map(len, parts)], dtype=np.int64),
-        before=np.array(before, dtype=np.bool_).reshape(len(kept), len(kept)),
+        first_before=np.cumsum([0, *map(len, before)], dtype=np.int64),
+        before=np.array([j for own in before for j in own], dtype=np.int64),
         on_cores=np.array(on_cores, dtype=np.bool_),
         has_modes=np.array([cores[i] != "none" for i in kept], dtype=np.bool_),
     )
+
+
+def _direct(operator: int, part: list[int], ancestors: list[int]) -> list[int]:
+    """List the direct predecessors of an operator in its part, by their places in it."""
+    members = sum([1 << index for index in part])
+    return sorted(part.index(j) for j in last_of(ancestors[operator] & members, ancestors))
