@@ -27,7 +27,7 @@ from phaze_opt.errors import InputError
 from phaze_opt.estimator.chips import Chips, chip_column
 from phaze_opt.estimator.estimate import ModeSeconds
 from phaze_opt.estimator.least_seconds import LeastSeconds, least_seconds
-from phaze_opt.estimator.least_traffic import most_cached_bytes, most_kept_bytes
+from phaze_opt.estimator.least_traffic import cached_bytes, most_kept_bytes
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.layer_costs import copies_s, memory_bytes
@@ -285,7 +285,7 @@ def _least_pass(
             for mode in (one_core, all_cores)
         )
     if not some.chips[0].concurrent_operators:
-        kept = most_cached_bytes(graph, some.chips) if residency else None
+        kept = cached_bytes(graph, some.chips) if residency else None
         return _least_in_turn(all_cores, some.chips, kept)
     least_s = least_makespan(
         tuple(core_type(operator) for operator in graph.operators),

@@ -13,6 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from phaze_opt.arrays import BoolArray, FloatArray
+from phaze_opt.estimator.cache_reuse import reads_again
 from phaze_opt.estimator.chips import Chips, chip_column
 from phaze_opt.estimator.operator_table import operator_table
 from phaze_opt.estimator.working_sets import (
@@ -54,11 +55,10 @@ def most_kept_bytes(graph: OperatorGraph, chips: Chips) -> FloatArray:
     return kept
 
 
-def most_cached_bytes(graph: OperatorGraph, chips: Chips) -> FloatArray:
-    """Return the most HBM bytes that each operator saves where the buffer is a cache.
+def cached_bytes(graph: OperatorGraph, chips: Chips) -> FloatArray:
+    """Return the HBM bytes that each operator saves where the buffer is a cache.
 
-    A cache serves reads only, and a tensor that is larger than the cache is gone when it is read
-    again. Whoever touches a tensor first, in the order of the graph, finds nothing.
+    The cache decides by itself, so these are exact; see `cache_reuse`.
 
     Returns
     -------
@@ -200,11 +200,7 @@ def _kept_by_products(graph: OperatorGraph, glb_bytes: float) -> FloatArray:
 
 @lru_cache(maxsize=4096)
 def _cached_reads(graph: OperatorGraph, cache_bytes: float) -> FloatArray:
-    """Return the bytes that each operator reads again of tensors that a cache can hold, cached."""
-    saved = np.zeros(len(graph.operators))
-    for tensor in kept_tensors(graph):
-        if tensor.size_bytes <= cache_bytes:
-            readers = sorted(tensor.readers, key=lambda access: access.operator)
-            for access in readers if tensor.writer is not None else readers[1:]:
-                saved[access.operator] += access.bytes
-    return saved
+    """Return the bytes that a cache serves to each operator, cached."""
+    served = reads_again(graph).served_by(cache_bytes)
+    saved_bytes = np.bincount(served.reader, served.bytes, len(graph.operators))
+    return np.asarray(saved_bytes, dtype=np.float64)

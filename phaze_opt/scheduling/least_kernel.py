@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from phaze_opt.arrays import BoolArray, FloatArray, IntArray
-from phaze_opt.compiled import callee, compiled
+from phaze_opt.compiled import callee, lazily_compiled
 
 RESOURCES = 5
 """Tensor cores, vector cores, HBM, global buffer and link."""
@@ -104,7 +104,7 @@ def _least_of_part(part: Part, room: Room) -> float:
     return float(least_s)
 
 
-@compiled("void(f8[:, ::1], f8[:, ::1], f8[:, :, ::1], i8[::1], i8[::1], i8[::1], f8[::1])")
+@lazily_compiled("void(f8[:, ::1], f8[:, ::1], f8[:, :, ::1], i8[::1], i8[::1], i8[::1], f8[::1])")
 def least_of_parts(
     one_core_s: FloatArray,
     all_cores_s: FloatArray,
