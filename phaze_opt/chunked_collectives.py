@@ -14,8 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 
-from phaze_opt.estimator.estimate import GraphEstimate, ModeEstimate
+import numpy as np
+
+from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.estimator.estimate import GraphEstimate, ModeEstimate, ModeSeconds
 from phaze_opt.workload.graph import OperatorGraph
 
 
@@ -35,21 +39,49 @@ def chunk_collectives(
     core_share
         Share of the cores that communication takes from the product while both run.
     """
-    pairs = list(_pairs(graph))
-    if group == 1 or not pairs:
+    if group == 1:
         return estimates
+    product_s = estimates.all_cores.latency_s
 
     def shortened(mode: ModeEstimate) -> ModeEstimate:
-        latency_s = mode.latency_s.copy()
-        for collective, product in pairs:
-            network_s = mode.link_s[collective]
-            beside_s = estimates.all_cores.latency_s[product] * (group - 1) / group
-            exposed_s = max(network_s - beside_s, network_s / group)
-            hidden_s = network_s - exposed_s
-            latency_s[collective] -= (1.0 - core_share) * hidden_s
+        latency_s = chunked_latency_s(graph, mode, product_s, group, core_share)
         return replace(mode, latency_s=latency_s)
 
     return GraphEstimate(shortened(estimates.one_core), shortened(estimates.all_cores))
+
+
+def chunked_latency_s(
+    graph: OperatorGraph,
+    mode: ModeSeconds,
+    product_s: FloatArray,
+    group: int,
+    core_share: float | FloatArray,
+) -> FloatArray:
+    """Return the times of operators with every collective shortened that has a product next to it.
+
+    Parameters
+    ----------
+    graph, group, core_share
+        As for `chunk_collectives`; the share of many chips has the shape (chips, 1).
+    mode
+        Operators in one mode.
+    product_s : (operators,) or (chips, operators)
+        Time of every operator on all cores.
+    """
+    collectives, products = _paired(graph)
+    network_s = mode.link_s[..., collectives]
+    beside_s = product_s[..., products] * (group - 1) / group
+    exposed_s = np.maximum(network_s - beside_s, network_s / group)
+    latency_s = mode.latency_s.copy()
+    latency_s[..., collectives] -= (1.0 - core_share) * (network_s - exposed_s)
+    return latency_s
+
+
+@lru_cache(maxsize=512)
+def _paired(graph: OperatorGraph) -> tuple[IntArray, IntArray]:
+    """Return collectives, and the product that each runs beside, cached."""
+    pairs = np.array(list(_pairs(graph)), dtype=np.int64).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1]
 
 
 def _pairs(graph: OperatorGraph) -> Iterator[tuple[int, int]]:

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
+from phaze_opt.arrays import FloatArray
 from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.layer_passes import Chip, LayerPasses, ScheduleCache, ScheduleProof, run_layers
 from phaze_opt.placement.placement_problem import LayerCost
 from phaze_opt.training import Training
+from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import Layer, WorkloadVariant
+
+Rate = TypeVar("Rate", float, FloatArray)
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,23 @@ def cost_layers(
     return WidthCost(variant, layers, passes, chain)
 
 
+def copies_s(parameters: int, training: Training, hbm_bytes_per_s: Rate) -> tuple[Rate, Rate]:
+    """Return the seconds in which a forward and a backward copy around communication.
+
+    Nothing else of the layer runs beside the copies, see `phaze_opt.training.Training`.
+    """
+    forward, backward = training.copy_bytes
+    return parameters * forward / hbm_bytes_per_s, parameters * backward / hbm_bytes_per_s
+
+
+def memory_bytes(layer: Layer, training: Training, fusion: FusionMode) -> tuple[int, int]:
+    """Return what a layer keeps per microbatch in flight, and its working set."""
+    working_set = layer.fused_transient_bytes if fusion == "epilogue" else layer.transient_bytes
+    kept: int = getattr(layer.stash_bytes, training.recompute)
+    used: int = getattr(working_set, training.recompute)
+    return kept, used
+
+
 def _evaluate_layer(
     layer: Layer, count: int, passes: LayerPasses, training: Training
 ) -> LayerEvaluation:
@@ -131,13 +153,9 @@ def _layer_cost(
     chip: Chip,
 ) -> Callable[[str], LayerCost]:
     """Reduce one distinct layer to what the placement needs; every instance has its own name."""
-    fused = chip.fusion == "epilogue"
-    working_set = layer.fused_transient_bytes if fused else layer.transient_bytes
-    # Copies around the communication of the replicas; nothing else of the layer runs beside them.
-    forward_copy_s, backward_copy_s = (
-        layer.parameters * size / chip.accelerator.sustained_hbm_bytes_per_s
-        for size in training.copy_bytes
-    )
+    rate = chip.accelerator.sustained_hbm_bytes_per_s
+    forward_copy_s, backward_copy_s = copies_s(layer.parameters, training, rate)
+    stash_bytes, transient_bytes = memory_bytes(layer, training, chip.fusion)
     return partial(
         LayerCost,
         forward_s=evaluated.forward_s + forward_copy_s,
@@ -145,8 +163,8 @@ def _layer_cost(
         recompute_s=evaluated.recompute_s,
         parameters=layer.parameters,
         tied_parameters=layer.tied_parameters,
-        stash_bytes=evaluated.stash_bytes,
-        transient_bytes=getattr(working_set, training.recompute),
+        stash_bytes=stash_bytes,
+        transient_bytes=transient_bytes,
         output_bytes=layer.output_bytes,
         forward_link_s=passes.forward.link_s,
         backward_link_s=passes.backward.link_s,

@@ -10,7 +10,13 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray
 from phaze_opt.chunked_collectives import chunk_collectives
-from phaze_opt.estimator.estimate import RESOURCES, GraphEstimate, ModeEstimate, estimate_each
+from phaze_opt.estimator.estimate import (
+    RESOURCES,
+    GraphEstimate,
+    ModeEstimate,
+    ModeSeconds,
+    estimate_each,
+)
 from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.layer_residency import cached_reads_of, residency_of, with_hbm_bytes
@@ -31,7 +37,7 @@ from phaze_opt.workload.graph import Layer, Operator, OperatorGraph, WorkloadVar
 
 ScheduleCache = MutableMapping[str, Schedule]
 
-_fuse_once = lru_cache(maxsize=1024)(fuse)
+fuse_once = lru_cache(maxsize=1024)(fuse)
 
 BANDWIDTH_STEPS = 100
 """Shares of a bandwidth are rounded up to this many steps."""
@@ -190,8 +196,8 @@ def _pass_problems(
     variant: WorkloadVariant, chip: Chip, training: Training
 ) -> list[list[_PassProblem]]:
     """Estimate all passes of all layers at once, and state what is to be scheduled."""
-    graphs = [graph for layer in variant.layers for graph in _graphs(layer, training).values()]
-    fused = [_fuse_once(graph, chip.fusion) for graph in graphs]
+    graphs = [graph for layer in variant.layers for graph in graphs_of(layer, training).values()]
+    fused = [fuse_once(graph, chip.fusion) for graph in graphs]
     estimates = iter(
         zip(
             fused,
@@ -206,13 +212,13 @@ def _pass_problems(
             _pass_problem(
                 layer.name, direction, *next(estimates), chip, chunked, training.residency
             )
-            for direction in _graphs(layer, training)
+            for direction in graphs_of(layer, training)
         ]
         for layer in variant.layers
     ]
 
 
-def _graphs(layer: Layer, training: Training) -> dict[str, OperatorGraph]:
+def graphs_of(layer: Layer, training: Training) -> dict[str, OperatorGraph]:
     """Name the graphs that run: what a full recompute runs again is the forward."""
     graphs = {"forward": layer.forward, "backward": layer.backward}
     if training.recompute == "selective":
@@ -282,8 +288,8 @@ def build_problem(
     rows = np.concatenate(
         [
             [one.latency_s, every.latency_s],
-            _shares([one.hbm_s, one.glb_s, one.link_s], one),
-            _shares([every.hbm_s, every.glb_s], every),
+            bandwidth_shares([one.hbm_s, one.glb_s, one.link_s], one),
+            bandwidth_shares([every.hbm_s, every.glb_s], every),
         ]
     )
     operators = tuple(
@@ -301,7 +307,7 @@ def build_problem(
     )
 
 
-def _shares(busy_s: Sequence[FloatArray], mode: ModeEstimate) -> FloatArray:
+def bandwidth_shares(busy_s: Sequence[FloatArray], mode: ModeSeconds) -> FloatArray:
     """Busy time of some resources over latency, rounded up to `BANDWIDTH_STEPS`."""
     latency_s = np.where(mode.latency_s > 0.0, mode.latency_s, 1.0)
     steps = np.ceil(np.array(busy_s) / latency_s * BANDWIDTH_STEPS - _ROUNDING_SLACK)

@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.accelerator import Accelerator, Calibration
 from phaze_opt.units import GIB, MIB
 from phaze_opt.workload.graph import Gemm
 
@@ -27,3 +27,31 @@ accelerators = st.builds(
     glb_bytes=st.integers(1, 7).map(lambda exponent: 2**exponent * MIB),
     hbm_bytes=st.sampled_from([32 * GIB, 64 * GIB, 80 * GIB]),
 )
+
+any_accelerators = st.builds(
+    Accelerator,
+    num_tc=st.integers(1, 12),
+    num_vc=st.integers(1, 12),
+    pe_x=st.integers(1, 150),
+    pe_y=st.integers(1, 150),
+    pe_vc=st.integers(1, 2048),
+    glb_bytes=st.integers(2 * MIB, 256 * MIB),
+    glb_bytes_per_cycle=st.sampled_from([512.0, 4096.0, 16384.0]),
+    hbm_bytes=st.sampled_from([16 * GIB, 80 * GIB]),
+    hbm_bytes_per_s=st.sampled_from([2e11, 1.2e12, 8e12]),
+    clock_hz=st.sampled_from([4e8, 1.05e9, 2.1e9]),
+    l2_tc_bytes=st.sampled_from([2**18, 2**20]),
+    l2_vc_bytes=st.sampled_from([0, 2**16]),
+    l2_bytes_per_cycle=st.sampled_from([None, 128.0, 1024.0]),
+    calibration=st.builds(
+        Calibration,
+        array_efficiency=st.sampled_from([0.7, 1.0]),
+        hbm_efficiency=st.sampled_from([0.6, 0.85]),
+        operator_overhead_s=st.sampled_from([0.0, 1e-6]),
+        tile_overhead_cycles=st.sampled_from([None, 40.0]),
+        collective_core_share=st.sampled_from([0.0, 0.2]),
+        attention_overlap=st.sampled_from([0.0, 0.4, 1.0]),
+        exponentials_per_cycle=st.sampled_from([None, 16.0]),
+    ),
+)
+"""Chips with cores, arrays, buffers, rates and calibrations of any kind, also of no paper."""

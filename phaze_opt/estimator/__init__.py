@@ -9,6 +9,8 @@ belongs to a model or an operator by name except the counted lane cycles.
 * ``operator_table``: a graph as arrays; ``traffic``: bytes and joules of its operators.
 * ``working_sets``: what operators need in a managed buffer beside tensors that stay there;
   ``cache_reuse``: which reads a cache serves.
+* ``chips``: properties of many chips as columns; ``least_seconds``: times of operators on many
+  chips at once; ``least_traffic``: what the HBM moves at least while tensors stay on the chip.
 * ``tensor_core``: the fastest plan of matrix products, chosen from ``gemm_tilings`` (every tiling
   of one product), ``gemm_groups`` (a batch in groups) and ``gemm_traffic`` (HBM and L2 bytes).
 * ``vector_core``: lane cycles of vector operators.
@@ -26,6 +28,7 @@ Where each formula is:
 * cycles of a vector operator: `vector_core.vector_cycles`
 * repeated reads of tiles, blocks and long rows: `traffic.operator_traffic`
 * reuse distance of a read, and when a cache serves it: `cache_reuse.Reuse.served_by`
+* most bytes that an operator need not move: `least_traffic.most_kept_bytes`
 * dynamic energy by level: `traffic.energy_by_level_j`
 * utilisation: `single.estimate_gemm`, `single.estimate_vector`
 """

@@ -27,10 +27,11 @@ import numpy as np
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.codec import data_table
 from phaze_opt.compiled import callee, lazily_compiled
+from phaze_opt.estimator.chips import chip_column
 from phaze_opt.estimator.gemm_tilings import POOL, TensorCorePool, pass_cycles
 from phaze_opt.estimator.gemm_traffic import BOTH_WAYS, ELEMENT_BYTES, ceil_div
 from phaze_opt.estimator.operator_table import OperatorTable
-from phaze_opt.estimator.tensor_core import tensor_core_pool
+from phaze_opt.estimator.tensor_core import Pools
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.workload.graph import AttentionScores
 
@@ -130,29 +131,34 @@ class AttentionCores:
     shares: FloatArray
 
 
+def attention_on_pools(table: OperatorTable, pools: Pools) -> FloatArray:
+    """Estimate the fused attention cores of a graph on every distinct pool.
+
+    Returns
+    -------
+    rows : (pools, 2, fused attention cores)
+        Cycles of the arrays, and the scores of all computed tiles.
+    """
+    rows = np.empty((len(pools.distinct), 2, len(table.attention_owner)))
+    for row, pool in zip(rows, pools.distinct, strict=True):
+        _fill_rows(table.attention_scores, table.attention_products, pool, row)
+    return rows
+
+
 def attention_cores(
-    table: OperatorTable, accelerators: Sequence[Accelerator], cores: Sequence[int]
+    table: OperatorTable, accelerators: Sequence[Accelerator], rows: FloatArray
 ) -> AttentionCores:
-    """Estimate what differs in the fused attention cores of a graph.
+    """Return what differs in the fused attention cores of a graph.
 
     Parameters
     ----------
     table
         The graph.
     accelerators
-        Accelerators with the same `TensorCorePool` are estimated once.
-    cores
-        Tensor cores of each accelerator that a kernel runs on.
+        What it runs on.
+    rows : (accelerators, 2, fused attention cores)
+        As in `attention_on_pools`, for the pool of each accelerator.
     """
-    rows = np.empty((len(accelerators), 2, len(table.attention_owner)))
-    first_with: dict[TensorCorePool, int] = {}
-    for index, (accelerator, used) in enumerate(zip(accelerators, cores, strict=True)):
-        pool = tensor_core_pool(accelerator, used)
-        first = first_with.setdefault(pool, index)
-        if first < index:
-            rows[index] = rows[first]
-        else:
-            _fill_rows(table.attention_scores, table.attention_products, pool, rows[index])
     scores = table.attention_scores[:, :3].astype(np.float64).prod(axis=1)
     elements = np.empty((len(accelerators), len(table.elements)))
     elements[:] = table.elements
@@ -164,16 +170,12 @@ def attention_cores(
 
 def _lane_cycles(table: OperatorTable, accelerators: Sequence[Accelerator]) -> FloatArray:
     """Replace the cycles of exponentials where a chip has its own rate."""
-    rates = [accelerator.calibration.exponentials_per_cycle for accelerator in accelerators]
-    if not any(rates):
+    rates = chip_column(accelerators, "calibration.exponentials_per_cycle")
+    if np.isnan(rates).all():
         return table.lane_cycles
-    cycles = np.empty((len(accelerators), len(table.lane_cycles)))
-    cycles[:] = table.lane_cycles
-    own = table.exponential_cycles > 0.0
-    for row, accelerator, rate in zip(cycles, accelerators, rates, strict=True):
-        if rate is not None:
-            row[own] += accelerator.pe_vc / rate - table.exponential_cycles[own]
-    return cycles
+    exponential = chip_column(accelerators, "pe_vc") / rates - table.exponential_cycles
+    own = (table.exponential_cycles > 0.0) & ~np.isnan(rates)
+    return table.lane_cycles + np.where(own, exponential, 0.0)
 
 
 def exposed_share(table: OperatorTable, accelerators: Sequence[Accelerator]) -> FloatArray:
@@ -184,7 +186,7 @@ def exposed_share(table: OperatorTable, accelerators: Sequence[Accelerator]) -> 
     share : (accelerators, operators)
         0 for operators that are not fused attention.
     """
-    overlap = np.array([[chip.calibration.attention_overlap] for chip in accelerators])
+    overlap = chip_column(accelerators, "calibration.attention_overlap")
     return np.asarray((1.0 - overlap) * table.is_attention)
 
 

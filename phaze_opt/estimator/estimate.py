@@ -10,14 +10,20 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.estimator.attention import attention_cores, exposed_share
+from phaze_opt.estimator.attention import attention_cores, attention_on_pools, exposed_share
+from phaze_opt.estimator.chips import chip_column
 from phaze_opt.estimator.operator_table import OperatorTable, operator_table
-from phaze_opt.estimator.tensor_core import Column, gemm_table
-from phaze_opt.estimator.traffic import chip_column, energy_by_level_j, operator_traffic
+from phaze_opt.estimator.tensor_core import Column, Pools, pools_of, products_on_pools
+from phaze_opt.estimator.traffic import (
+    Traffic,
+    energy_by_level_j,
+    operator_traffic,
+)
 from phaze_opt.estimator.vector_core import vector_cycles
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.network.cluster import Cluster
@@ -30,8 +36,8 @@ constant per operator."""
 
 
 @dataclass(frozen=True, eq=False)
-class ModeEstimate:
-    """All operators of a graph in one mode: on one core, or on all cores of their type.
+class ModeSeconds:
+    """Seconds of all operators of a graph in one mode: on one core, or on all cores of their type.
 
     Every array has shape (operators,), or (accelerators, operators) in a table.
 
@@ -44,8 +50,6 @@ class ModeEstimate:
         busy; ``tc_s`` includes ``exposed_lanes_s``.
     exposed_lanes_s
         Time that the tensor cores of a fused attention core wait for its lanes.
-    energy_by_level_j
-        Dynamic energy of one execution, with a last axis over `traffic.ENERGY_LEVELS`.
     """
 
     latency_s: FloatArray
@@ -55,12 +59,6 @@ class ModeEstimate:
     hbm_s: FloatArray
     link_s: FloatArray
     exposed_lanes_s: FloatArray
-    energy_by_level_j: FloatArray
-
-    @property
-    def energy_j(self) -> FloatArray:
-        """Dynamic energy of one execution, all levels together."""
-        return np.asarray(self.energy_by_level_j.sum(axis=-1))
 
     @property
     def busy_s(self) -> FloatArray:
@@ -79,13 +77,31 @@ class ModeEstimate:
         waits = (resource == 0) & (2.0 * self.exposed_lanes_s > self.tc_s)
         return np.where(waits, 1, resource)
 
-    def rows(self, which: int | slice | tuple[int, slice]) -> ModeEstimate:
-        """Return one row of every array, or some rows, or a part of one row."""
-        return ModeEstimate(*(values[which] for values in self.arrays()))
+    def rows(self, which: int | slice | tuple[int | slice, slice]) -> Self:
+        """Return one row of every array, or some rows, or a part of them."""
+        return type(self)(*(values[which] for values in self.arrays()))
 
     def arrays(self) -> list[FloatArray]:
         """Return the arrays in the order of the fields."""
         return list(vars(self).values())
+
+
+@dataclass(frozen=True, eq=False)
+class ModeEstimate(ModeSeconds):
+    """Seconds and joules of all operators of a graph in one mode.
+
+    Attributes
+    ----------
+    energy_by_level_j
+        Dynamic energy of one execution, with a last axis over `traffic.ENERGY_LEVELS`.
+    """
+
+    energy_by_level_j: FloatArray
+
+    @property
+    def energy_j(self) -> FloatArray:
+        """Dynamic energy of one execution, all levels together."""
+        return np.asarray(self.energy_by_level_j.sum(axis=-1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +170,7 @@ def estimate_table(
         As `estimate_each`.
     """
     table = operator_table(graph)
-    communication = _communication(table, cluster, tensor_parallel)
+    communication = communication_of(table, cluster, tensor_parallel)
     count = len(accelerators)
     # Both modes in one table: half the calls.
     both = estimate_mode(
@@ -188,7 +204,7 @@ def estimate_on_cores(graph: OperatorGraph, accelerator: Accelerator, cores: int
     return estimate_mode(table, [accelerator], (none, none), [tensor_cores], [vector_cores]).rows(0)
 
 
-def _communication(
+def communication_of(
     table: OperatorTable, cluster: Cluster, tensor_parallel: int
 ) -> tuple[FloatArray, FloatArray]:
     """Return network seconds, and bytes that a device sends, of each operator.
@@ -216,17 +232,86 @@ def estimate_mode(
     Parameters
     ----------
     communication : two arrays of shape (operators,)
-        Seconds, and bytes that a device sends, see `_communication`.
+        Seconds, and bytes that a device sends, see `communication_of`.
     tensor_cores, vector_cores
         Cores of each accelerator that an operator may use.
     """
     link_s, sent_bytes = communication
+    pools = pools_of(accelerators, tensor_cores)
+    on_pools = work_on_pools(table, pools).rows(pools.which)
+    work = estimate_work(table, accelerators, link_s, on_pools, vector_cores)
+    energy_j = energy_by_level_j(table, accelerators, work.traffic, sent_bytes, work.shares)
+    return ModeEstimate(**vars(work.seconds), energy_by_level_j=energy_j)
+
+
+@dataclass(frozen=True, eq=False)
+class PoolWork:
+    """What depends on nothing but the tensor-core pool; the first axis of arrays are pools.
+
+    Attributes
+    ----------
+    products : (pools, distinct products, len(Column))
+        See `tensor_core.products_on_pools`.
+    attention : (pools, 2, fused attention cores)
+        See `attention.attention_on_pools`.
+    """
+
+    products: FloatArray
+    attention: FloatArray
+
+    def rows(self, which: IntArray) -> PoolWork:
+        """Return the rows of some pools, for example of the one of each accelerator."""
+        return PoolWork(self.products[which], self.attention[which])
+
+
+def work_on_pools(table: OperatorTable, pools: Pools) -> PoolWork:
+    """Estimate the products and the fused attention cores of a graph on every distinct pool."""
+    return PoolWork(
+        products_on_pools(table.distinct_gemms, pools), attention_on_pools(table, pools)
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """What operators do on some cores of each accelerator.
+
+    Attributes
+    ----------
+    seconds, traffic
+        Times, and the bytes that are moved in them.
+    shares : (accelerators, operators)
+        Share of each operator that no attention mask hides; ``None`` for all of it.
+    """
+
+    seconds: ModeSeconds
+    traffic: Traffic
+    shares: FloatArray | None
+
+
+def estimate_work(
+    table: OperatorTable,
+    accelerators: Sequence[Accelerator],
+    link_s: FloatArray,
+    on_pools: PoolWork,
+    vector_cores: Sequence[int] | IntArray,
+) -> Work:
+    """Estimate the times and the traffic of all operators on some cores of each accelerator.
+
+    Parameters
+    ----------
+    table, accelerators, vector_cores
+        As for `estimate_mode`.
+    link_s : (operators,)
+        Seconds on the network.
+    on_pools
+        Work on the pool of each accelerator.
+    """
     clock_hz = chip_column(accelerators, "sustained_clock_hz")
-    products = gemm_table(table.gemms, accelerators, tensor_cores)
+    products = on_pools.products[:, table.gemm_kind]
     tc_cycles = table.sum_products(products[:, :, Column.ARRAY_CYCLES])
     elements, lane_cycles, shares = table.elements, table.lane_cycles, None
     if table.attention_owner.size > 0:
-        cores = attention_cores(table, accelerators, tensor_cores)
+        cores = attention_cores(table, accelerators, on_pools.attention)
         tc_cycles[:, table.attention_owner] = cores.array_cycles
         elements, lane_cycles, shares = cores.elements, cores.lane_cycles, cores.shares
     lanes = np.array(vector_cores)[:, np.newaxis] * chip_column(accelerators, "pe_vc")
@@ -244,8 +329,8 @@ def estimate_mode(
     hbm_s = hbm_bytes / chip_column(accelerators, "sustained_hbm_bytes_per_s")
     link_s = np.broadcast_to(link_s, tc_s.shape)
     busy_s = np.maximum.reduce([tc_s, vc_s, glb_s, hbm_s, link_s])
-    overhead_s = np.array([[chip.calibration.operator_overhead_s] for chip in accelerators])
-    return ModeEstimate(
+    overhead_s = chip_column(accelerators, "calibration.operator_overhead_s")
+    seconds = ModeSeconds(
         latency_s=busy_s + overhead_s * table.has_work,
         tc_s=tc_s,
         vc_s=vc_s,
@@ -253,5 +338,5 @@ def estimate_mode(
         hbm_s=hbm_s,
         link_s=link_s,
         exposed_lanes_s=exposed_s,
-        energy_by_level_j=energy_by_level_j(table, accelerators, traffic, sent_bytes, shares),
     )
+    return Work(seconds, traffic, shares)

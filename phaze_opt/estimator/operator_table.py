@@ -24,6 +24,10 @@ class OperatorTable:
         m, n, k, batch.
     gemm_owner : (products,)
         Index of the operator.
+    distinct_gemms : (distinct products, 4)
+        Equal rows of ``gemms`` once.
+    gemm_kind : (products,)
+        Place of each product in ``distinct_gemms``.
     gemm_blocked : (products,)
         1 where repeated reads of its blocks go to the HBM: it is the operator's only product.
     elements, lane_cycles : (vector works,)
@@ -57,6 +61,8 @@ class OperatorTable:
 
     gemms: IntArray
     gemm_owner: IntArray
+    distinct_gemms: IntArray
+    gemm_kind: IntArray
     gemm_blocked: FloatArray
     elements: FloatArray
     lane_cycles: FloatArray
@@ -115,11 +121,13 @@ def operator_table(graph: OperatorGraph) -> OperatorTable:
     attention = [(i, op.attention) for i, op in enumerate(operators) if op.attention is not None]
     on_scores = [_is_on_scores(operators[i], work) for i, work, _, _ in works]
     score_works = np.flatnonzero(np.array(on_scores, dtype=np.bool_))
+    sizes = np.array([(g.m, g.n, g.k, g.batch) for _, g, _ in gemms], dtype=np.int64)
+    distinct, kind = np.unique(sizes.reshape(-1, 4), axis=0, return_inverse=True)
     return OperatorTable(
-        gemms=np.array([(g.m, g.n, g.k, g.batch) for _, g, _ in gemms], dtype=np.int64).reshape(
-            -1, 4
-        ),
+        gemms=sizes.reshape(-1, 4),
         gemm_owner=gemm_owner,
+        distinct_gemms=np.ascontiguousarray(distinct),
+        gemm_kind=kind.reshape(-1),
         gemm_blocked=np.array([alone for _, _, alone in gemms], dtype=np.float64),
         elements=np.array([work.elements for _, work, _, _ in works], dtype=np.float64),
         lane_cycles=np.array([row.cycles for _, _, row, _ in works], dtype=np.float64),

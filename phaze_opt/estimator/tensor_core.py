@@ -101,6 +101,38 @@ def tensor_core_pool(accelerator: Accelerator, cores: int) -> TensorCorePool:
     )
 
 
+@dataclass(frozen=True, eq=False)
+class Pools:
+    """The distinct tensor-core pools of some accelerators.
+
+    Attributes
+    ----------
+    distinct
+        Each once.
+    first
+        First accelerator with each.
+    which : (accelerators,)
+        Place of the pool of each accelerator in ``distinct``.
+    """
+
+    distinct: tuple[TensorCorePool, ...]
+    first: tuple[Accelerator, ...]
+    which: IntArray
+
+
+def pools_of(accelerators: Sequence[Accelerator], cores: Sequence[int]) -> Pools:
+    """Return the distinct pools of some tensor cores of each accelerator."""
+    places: dict[TensorCorePool, int] = {}
+    first: list[Accelerator] = []
+    which = np.empty(len(accelerators), dtype=np.int64)
+    for index, (accelerator, used) in enumerate(zip(accelerators, cores, strict=True)):
+        place = places.setdefault(tensor_core_pool(accelerator, used), len(places))
+        if place == len(first):
+            first.append(accelerator)
+        which[index] = place
+    return Pools(tuple(places), tuple(first), which)
+
+
 def gemm_table(
     gemms: IntArray, accelerators: Sequence[Accelerator], cores: Sequence[int]
 ) -> FloatArray:
@@ -125,16 +157,33 @@ def gemm_table(
     InputError
         If a private buffer cannot hold one tile with its streams.
     """
-    table = np.zeros((len(accelerators), len(gemms), len(Column)))
-    first_with: dict[TensorCorePool, int] = {}
-    for index, (accelerator, used) in enumerate(zip(accelerators, cores, strict=True)):
-        pool = tensor_core_pool(accelerator, used)
-        first = first_with.setdefault(pool, index)
-        if first < index:
-            table[index] = table[first]
-            continue
-        _fill_rows(gemms, pool, table[index])
-        if np.any(np.isinf(table[index, :, Column.ARRAY_CYCLES])):
+    pools = pools_of(accelerators, cores)
+    return products_on_pools(gemms, pools)[pools.which]
+
+
+def products_on_pools(gemms: IntArray, pools: Pools) -> FloatArray:
+    """Estimate many products on every distinct pool.
+
+    Parameters
+    ----------
+    gemms : (products, 4)
+        As for `gemm_table`.
+    pools
+        Those of the accelerators.
+
+    Returns
+    -------
+    table : (pools, products, len(Column))
+
+    Raises
+    ------
+    InputError
+        As `gemm_table`.
+    """
+    table = np.zeros((len(pools.distinct), len(gemms), len(Column)))
+    for row, pool, accelerator in zip(table, pools.distinct, pools.first, strict=True):
+        _fill_rows(gemms, pool, row)
+        if np.any(np.isinf(row[:, Column.ARRAY_CYCLES])):
             raise _no_tile_fits(accelerator)
     return table
 

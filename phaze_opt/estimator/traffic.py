@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
+from phaze_opt.estimator.chips import chip_column
 from phaze_opt.estimator.gemm_traffic import ELEMENT_BYTES
 from phaze_opt.estimator.operator_table import OperatorTable
 from phaze_opt.estimator.tensor_core import Column
@@ -137,9 +138,3 @@ def energy_by_level_j(
         sent_bytes * joules.network_j_per_byte,
     ]
     return np.stack(np.broadcast_arrays(*levels), axis=-1)
-
-
-def chip_column(accelerators: Sequence[Accelerator], name: str) -> FloatArray:
-    """Return one property of all accelerators, of shape (accelerators, 1)."""
-    values = [getattr(accelerator, name) for accelerator in accelerators]
-    return np.array(values, dtype=np.float64)[:, np.newaxis]

@@ -9,12 +9,14 @@ of their cores hold, once more.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.estimator.chips import chip_column
 from phaze_opt.estimator.gemm_traffic import ELEMENT_BYTES, RESIDENT_SHARE, fill_reads
 from phaze_opt.estimator.operator_table import operator_table
 from phaze_opt.hardware.accelerator import Accelerator
@@ -52,9 +54,9 @@ def working_sets(graph: OperatorGraph, accelerator: Accelerator) -> WorkingSets:
     """Return what every operator needs in the global buffer, at every level."""
     table = operator_table(graph)
     blocked = np.flatnonzero(table.gemm_blocked)
-    products = _product_levels(table.gemms[blocked].tobytes(), float(accelerator.glb_bytes))
+    products = product_levels(table.gemms[blocked].tobytes(), float(accelerator.glb_bytes))
     levels = max([1, *(len(product.working_bytes) for product in products)])
-    staged = np.array([_staged_bytes(operator, accelerator) for operator in graph.operators])
+    staged = staged_bytes(graph.operators, [accelerator])[0]
     working = np.repeat(staged[:, np.newaxis], levels, axis=1)
     reads = np.ones((len(staged), levels, 2))
     extra = np.zeros((len(staged), levels))
@@ -71,7 +73,7 @@ def working_sets(graph: OperatorGraph, accelerator: Accelerator) -> WorkingSets:
 
 
 @lru_cache(maxsize=512)
-def _product_levels(gemms: bytes, glb_bytes: float) -> tuple[WorkingSets, ...]:
+def product_levels(gemms: bytes, glb_bytes: float) -> tuple[WorkingSets, ...]:
     """Return the levels of some products, each by itself, cached.
 
     They are those of the whole buffer and of every power of two below it, so that a larger buffer
@@ -110,12 +112,24 @@ def _levels_of(product: FloatArray, sizes: FloatArray, reads: FloatArray) -> Wor
     return WorkingSets(used[kept], reads[kept], traffic[kept] - traffic[0])
 
 
-def _staged_bytes(operator: Operator, accelerator: Accelerator) -> float:
-    """Return what an operator that streams needs: one more of the private buffers of its cores."""
-    moved = operator.read_bytes + operator.write_bytes
-    cores = accelerator.num_tc * accelerator.l2_tc_bytes * bool(operator.gemms)
-    cores += accelerator.num_vc * accelerator.l2_vc_bytes * bool(operator.vector)
-    return float(min(moved, cores))
+def staged_bytes(operators: Sequence[Operator], accelerators: Sequence[Accelerator]) -> FloatArray:
+    """Return what operators that stream need: one more of the private buffers of their cores.
+
+    Returns
+    -------
+    staged_bytes : (accelerators, operators)
+    """
+    moved = np.array([one.read_bytes + one.write_bytes for one in operators], dtype=np.float64)
+    buffers = np.zeros((len(accelerators), len(operators)))
+    for used, kind in (
+        ([bool(one.gemms) for one in operators], "tc"),
+        ([bool(one.vector) for one in operators], "vc"),
+    ):
+        size = chip_column(accelerators, f"num_{kind}") * chip_column(
+            accelerators, f"l2_{kind}_bytes"
+        )
+        buffers += size * np.array(used)
+    return np.minimum(moved, buffers)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ The way of a problem through the room:
 - `reduction`: contract operators without duration, split into parts, drop modes and resources.
 - `instance`: one part of a problem in integer time units, and a plan of it.
 - `bounds`: lower bounds on the makespan.
+- `least_makespan`: lower bounds of a pass on many chips at once; `least_kernel` is its compiled
+  loop.
 - `list_scheduler`: priority list schedules.
 - `branch_and_bound`: the exact search; `search_kernel` and `search_states` are its compiled loops.
 - `cp_sat_modes`: CP-SAT for what the exact search leaves open; `cp_sat`: how the solver is called.
@@ -32,6 +34,7 @@ Where a formula or rule stands:
 - resources that an operator takes in each mode -> `instance.operator_demand`
 - lower bound of a schedule -> `bounds.root_bounds`: the largest of critical path (`bounds.tails`)
   and work of each resource (`bounds.work_bound`)
+- lower bound on many chips at once -> `least_makespan.least_makespan`
 - lower bound from a mixture of resources and chains -> `bounds.mixed_bound`
 - bound from which a makespan counts as optimal -> `instance.proving_bound`
 - list schedule -> `list_scheduler.list_schedule`

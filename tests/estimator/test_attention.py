@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze_opt.errors import InputError
-from phaze_opt.estimator.attention import attention_cores, visible_scores
+from phaze_opt.estimator.attention import attention_cores, attention_on_pools, visible_scores
 from phaze_opt.estimator.estimate import ModeEstimate, estimate_each, estimate_on_cores
 from phaze_opt.estimator.operator_table import operator_table
 from phaze_opt.estimator.single import SingleEstimate, attention_operator, estimate_attention
+from phaze_opt.estimator.tensor_core import pools_of
 from phaze_opt.hardware.accelerator import Accelerator, Calibration
 from phaze_opt.hardware.presets import accelerator_presets, load_accelerator
 from phaze_opt.network.cluster import Cluster, NetworkLevel
@@ -62,7 +63,8 @@ def mode_of(shape: AttentionShape, chip: Accelerator, *, backward: bool = False)
 def tiled_share(shape: AttentionShape, chip: Accelerator) -> float:
     """Return the scores of the computed tiles over all scores; lanes work on the former."""
     table = operator_table(OperatorGraph((attention_operator(shape),)))
-    elements = attention_cores(table, [chip], [chip.num_tc]).elements[0, 0]
+    rows = attention_on_pools(table, pools_of([chip], [chip.num_tc]))
+    elements = attention_cores(table, [chip], rows).elements[0, 0]
     return float(elements) / shape.scores.elements
 
 

@@ -1,0 +1,363 @@
+"""Least seconds of the passes of every layer on many chips at once.
+
+The bounds of `phaze_opt.layer_costs.cost_layers`, for tens of thousands of accelerators: each pass
+of each layer takes at least what stands here, whatever the scheduler chooses. The operators are
+estimated exactly (`phaze_opt.estimator.least_seconds`); then a pass takes at least
+
+    min(least makespan without residency, least makespan of the joint problem)
+
+with the second only where tensors may stay (`phaze_opt.scheduling.least_makespan`,
+`phaze_opt.estimator.least_traffic`). Nothing is rounded, so that sums in another order may exceed
+an evaluation by a rounding error.
+
+An option that is not declared here is refused, because a bound that was not told of it may lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from phaze_opt.arrays import FloatArray
+from phaze_opt.chunked_collectives import chunked_latency_s
+from phaze_opt.errors import InputError
+from phaze_opt.estimator.chips import Chips, chip_column
+from phaze_opt.estimator.estimate import ModeSeconds
+from phaze_opt.estimator.least_seconds import LeastSeconds, least_seconds
+from phaze_opt.estimator.least_traffic import cached_bytes, most_kept_bytes
+from phaze_opt.estimator.vector_core import vector_operator
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.layer_costs import copies_s, memory_bytes
+from phaze_opt.layer_passes import (
+    bandwidth_shares,
+    core_type,
+    default_fusion,
+    fuse_once,
+    graphs_of,
+)
+from phaze_opt.network.cluster import Cluster
+from phaze_opt.scheduling.least_makespan import (
+    OperatorColumns,
+    least_joint_makespan,
+    least_makespan,
+)
+from phaze_opt.training import OPTIMIZERS, Training
+from phaze_opt.workload.fusion import FusionMode
+from phaze_opt.workload.graph import OperatorGraph, WorkloadVariant
+
+_EVERY: tuple[object, ...] = ()
+"""Every value of a field is handled."""
+
+HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
+    "Training": {
+        # Of the layers.
+        "recompute": ("none", "selective", "full"),
+        "overlap": ("none", "data", "all"),
+        "residency": (False, True),
+        "gather_copies": (False, True),
+        "zero": (0, 1, 2, 3),
+        "optimizer": ("sgd", "adam"),
+        "fused_optimizer": (False, True),
+        # Of the variant, which is captured for them.
+        "microbatch": _EVERY,
+        "sequence_parallel": (False, True),
+        # Of the placement.
+        "global_batch": _EVERY,
+        "pipeline_schedule": ("1f1b", "gpipe", "interleaved"),
+        "interleave": _EVERY,
+    },
+    "Accelerator": dict.fromkeys(
+        (
+            *("num_tc", "pe_x", "pe_y", "l2_tc_bytes"),
+            *("num_vc", "pe_vc", "l2_vc_bytes", "l2_bytes_per_cycle"),
+            *("glb_bytes", "glb_bytes_per_cycle", "hbm_bytes", "hbm_bytes_per_s"),
+            *("clock_hz", "concurrent_operators", "calibration"),
+        ),
+        _EVERY,
+    ),
+    "Calibration": dict.fromkeys(
+        (
+            *("sustained_clock_hz", "array_efficiency", "usable_hbm_share", "hbm_efficiency"),
+            *("operator_overhead_s", "tile_overhead_cycles", "collective_core_share"),
+            *("attention_overlap", "exponentials_per_cycle"),
+            "burst_clock_hz",  # of isolated operators only
+        ),
+        _EVERY,
+    ),
+}
+"""Fields that the bounds know, with the values that they know; an undeclared one is refused."""
+
+
+@dataclass(frozen=True, eq=False)
+class LeastLayers:
+    """Bounds of all distinct layers at one tensor-parallel width on many accelerators.
+
+    Attributes
+    ----------
+    variant
+        As captured; layers are in its order.
+    fusion
+        How operators were fused.
+    forward_s, backward_s, recompute_s : (layers, accelerators)
+        Least seconds of one microbatch, as in `phaze_opt.placement.placement_problem.LayerCost`:
+        copies around the communication of the replicas belong to the first two, and the second is
+        without the recompute before it.
+    forward_link_s, backward_link_s, recompute_link_s : (layers,)
+        Seconds on the network of the tensor-parallel group, hidden or not; no chip changes them.
+    stash_bytes, transient_bytes : (layers,)
+        Under the training's recompute.
+    hbm_bytes_per_s, usable_hbm_bytes : (accelerators,)
+        Sustained bandwidth, and what a stage may fill.
+    step_s_per_parameter, accumulation_s_per_parameter : (accelerators,)
+        Optimizer step, and adding one microbatch's gradients to those before.
+    collective_core_share : (accelerators,)
+        Share of the cores that communication takes while it runs beside compute.
+    """
+
+    variant: WorkloadVariant
+    fusion: FusionMode
+    forward_s: FloatArray
+    backward_s: FloatArray
+    recompute_s: FloatArray
+    forward_link_s: FloatArray
+    backward_link_s: FloatArray
+    recompute_link_s: FloatArray
+    stash_bytes: FloatArray
+    transient_bytes: FloatArray
+    hbm_bytes_per_s: FloatArray
+    usable_hbm_bytes: FloatArray
+    step_s_per_parameter: FloatArray
+    accumulation_s_per_parameter: FloatArray
+    collective_core_share: FloatArray
+
+
+def least_layers(
+    variant: WorkloadVariant,
+    accelerators: Sequence[Accelerator],
+    cluster: Cluster,
+    training: Training,
+    fusion: FusionMode | None = None,
+) -> LeastLayers:
+    """Bound the passes of every distinct layer from below.
+
+    Parameters
+    ----------
+    variant
+        The model at one width and microbatch.
+    accelerators
+        Chips of one kind: all run operators side by side, or none does. As
+        `phaze_opt.estimator.chips.Chips`, their properties are read once for several calls.
+    cluster
+        The network of the tensor-parallel group.
+    training
+        How the model is trained.
+    fusion
+        How operators are fused; as the kind of chip does by default.
+
+    Raises
+    ------
+    InputError
+        For an option that `HANDLED` does not declare, chips of both kinds, and as
+        `phaze_opt.estimator.estimate.estimate_table`.
+    """
+    chips = accelerators if isinstance(accelerators, Chips) else Chips(accelerators)
+    if len(chips) == 0:
+        raise InputError("There are no accelerators to bound.")
+    check_handled(training, chips)
+    if len({chip.concurrent_operators for chip in chips}) > 1:
+        raise InputError(
+            "The accelerators to bound have both values of concurrent_operators, but all must run "
+            "operators side by side, or none."
+        )
+    fusion = fusion or default_fusion(chips[0])
+    passes = [graphs_of(layer, training) for layer in variant.layers]
+    graphs = [fuse_once(graph, fusion) for of_layer in passes for graph in of_layer.values()]
+    least_s, link_s = _least_passes(graphs, chips, cluster, training, variant.tensor_parallel)
+    directions = [name for of_layer in passes for name in of_layer]
+
+    def of(direction: str, values: FloatArray) -> FloatArray:
+        rows = [row for row, name in enumerate(directions) if name == direction]
+        return values[rows]
+
+    again = {"none": None, "selective": "recompute", "full": "forward"}[training.recompute]
+    nothing = np.zeros_like(least_s[: len(passes)]), np.zeros(len(passes))
+    forward_copy_s, backward_copy_s = _copies_s(variant, chips, training)
+    fused_optimizer = training.fused_optimizer and fusion == "epilogue"
+    step_s, accumulation_s = _optimizer_s(chips, replace(training, fused_optimizer=fused_optimizer))
+    stash, transient = _memory(variant, training, fusion)
+    return LeastLayers(
+        variant=variant,
+        fusion=fusion,
+        forward_s=of("forward", least_s) + forward_copy_s,
+        backward_s=of("backward", least_s) + backward_copy_s,
+        recompute_s=nothing[0] if again is None else of(again, least_s),
+        forward_link_s=of("forward", link_s),
+        backward_link_s=of("backward", link_s),
+        recompute_link_s=nothing[1] if again is None else of(again, link_s),
+        stash_bytes=stash,
+        transient_bytes=transient,
+        hbm_bytes_per_s=chip_column(chips, "sustained_hbm_bytes_per_s")[:, 0],
+        usable_hbm_bytes=chip_column(chips, "usable_hbm_bytes")[:, 0],
+        step_s_per_parameter=step_s,
+        accumulation_s_per_parameter=accumulation_s,
+        collective_core_share=chip_column(chips, "calibration.collective_core_share")[:, 0],
+    )
+
+
+def check_handled(training: Training, accelerators: Sequence[Accelerator]) -> None:
+    """Refuse an option that the bounds were not told of.
+
+    Raises
+    ------
+    InputError
+        Names the field, and the value where only some are known.
+    """
+    _check_fields("Training", training)
+    for accelerator in {type(one): one for one in accelerators}.values():
+        _check_fields("Accelerator", accelerator)
+    for calibration in {type(one.calibration): one.calibration for one in accelerators}.values():
+        _check_fields("Calibration", calibration)
+
+
+def _check_fields(name: str, stated: Any) -> None:
+    """Check one dataclass against its entry of `HANDLED`."""
+    handled = HANDLED[name]
+    for field in fields(stated):
+        if field.name not in handled:
+            raise InputError(
+                f"The bounds do not know {field.name} of {name}; what they must hold for has to be "
+                "declared first."
+            )
+        known, value = handled[field.name], getattr(stated, field.name)
+        if known and value not in known:
+            choices = ", ".join(map(str, known))
+            raise InputError(
+                f"The bounds do not know {field.name} = {value} of {name}, only {choices}."
+            )
+
+
+def _least_passes(
+    graphs: Sequence[OperatorGraph],
+    chips: Chips,
+    cluster: Cluster,
+    training: Training,
+    tensor_parallel: int,
+) -> tuple[FloatArray, FloatArray]:
+    """Bound every graph on every chip, and sum the seconds of each on the network.
+
+    Returns
+    -------
+    least_s, link_s : (graphs, chips), (graphs,)
+    """
+    ends = np.cumsum([len(graph.operators) for graph in graphs]).tolist()
+    parts = [
+        slice(end - len(graph.operators), end) for end, graph in zip(ends, graphs, strict=True)
+    ]
+    joined = OperatorGraph(tuple(operator for graph in graphs for operator in graph.operators))
+    least_s, link_s = np.empty((len(graphs), len(chips))), np.zeros(len(graphs))
+    # As in `layer_passes`.
+    chunked = tensor_parallel if training.overlap == "all" else 1
+    for some in least_seconds(joined, chips, cluster, tensor_parallel):
+        for row, (graph, part) in enumerate(zip(graphs, parts, strict=True)):
+            own = some.part(part)
+            least_s[row, some.where] = _least_pass(graph, own, chunked, training.residency)
+            link_s[row] = own.all_cores.link_s[0].sum()
+    return least_s, link_s
+
+
+def _least_pass(
+    graph: OperatorGraph, some: LeastSeconds, chunked: int, residency: bool
+) -> FloatArray:
+    """Bound one pass on some chips; collectives of ``chunked`` devices run beside products."""
+    one_core, all_cores = some.one_core, some.all_cores
+    if chunked > 1:
+        core_share = chip_column(some.chips, "calibration.collective_core_share")
+        one_core, all_cores = (
+            replace(
+                mode,
+                latency_s=chunked_latency_s(
+                    graph, mode, some.all_cores.latency_s, chunked, core_share
+                ),
+            )
+            for mode in (one_core, all_cores)
+        )
+    if not some.chips[0].concurrent_operators:
+        kept = cached_bytes(graph, some.chips) if residency else None
+        return _least_in_turn(all_cores, some.chips, kept)
+    least_s = least_makespan(
+        tuple(core_type(operator) for operator in graph.operators),
+        tuple((source, destination) for source, destination, _ in graph.edges),
+        _columns(one_core, all_cores, some.chips),
+    )
+    if residency and chunked == 1:
+        kept = most_kept_bytes(graph, some.chips)
+        least_s = np.minimum(least_s, _least_in_turn(all_cores, some.chips, kept))
+    return least_s
+
+
+def _columns(one_core: ModeSeconds, all_cores: ModeSeconds, chips: Chips) -> OperatorColumns:
+    """Join both modes and the cores, as `layer_passes.build_problem` does for one chip."""
+    hbm, glb, link = bandwidth_shares([one_core.hbm_s, one_core.glb_s, one_core.link_s], one_core)
+    return OperatorColumns(
+        one_core.latency_s,
+        all_cores.latency_s,
+        hbm_fraction=hbm,
+        glb_fraction=glb,
+        link_fraction=link,
+        num_tc=chip_column(chips, "num_tc")[:, 0],
+        num_vc=chip_column(chips, "num_vc")[:, 0],
+    )
+
+
+def _least_in_turn(
+    all_cores: ModeSeconds, chips: Chips, kept_bytes: FloatArray | None
+) -> FloatArray:
+    """Bound operators that run one after another, while some bytes need not flow."""
+    hbm_s = all_cores.hbm_s
+    if kept_bytes is not None:
+        rate = chip_column(chips, "sustained_hbm_bytes_per_s")
+        hbm_s = np.maximum(hbm_s - kept_bytes / rate, 0.0)
+    others = [all_cores.tc_s, all_cores.vc_s, all_cores.glb_s, all_cores.link_s]
+    overhead_s = all_cores.latency_s - all_cores.busy_s
+    return least_joint_makespan(np.maximum.reduce(others), hbm_s, overhead_s)
+
+
+def _copies_s(
+    variant: WorkloadVariant, chips: Chips, training: Training
+) -> tuple[FloatArray, FloatArray]:
+    """Return the copies around the communication of the replicas: (layers, chips) each."""
+    rate = chip_column(chips, "sustained_hbm_bytes_per_s")[:, 0]
+    forward_s, backward_s = zip(
+        *(copies_s(layer.parameters, training, rate) for layer in variant.layers), strict=True
+    )
+    return np.stack(forward_s), np.stack(backward_s)
+
+
+def _optimizer_s(chips: Chips, training: Training) -> tuple[FloatArray, FloatArray]:
+    """Return the seconds per local parameter of the optimizer step, and of accumulation.
+
+    As `phaze_opt.placement.placement_problem.PlacementProblem` has them.
+    """
+    rate = chip_column(chips, "sustained_hbm_bytes_per_s")[:, 0]
+    lanes = chip_column(chips, "num_vc") * chip_column(chips, "pe_vc")
+    cycles_per_s = (lanes * chip_column(chips, "sustained_clock_hz"))[:, 0]
+
+    def seconds(moved_bytes: int, kind: str) -> FloatArray:
+        on_lanes_s = vector_operator(kind).cycles / cycles_per_s
+        return np.maximum(moved_bytes / rate, on_lanes_s)
+
+    accumulated = OPTIMIZERS[training.optimizer].accumulation_bytes
+    step_s = seconds(training.step_bytes, f"{training.optimizer}_update")
+    return step_s, seconds(accumulated, "add")
+
+
+def _memory(
+    variant: WorkloadVariant, training: Training, fusion: FusionMode
+) -> tuple[FloatArray, FloatArray]:
+    """Return what a microbatch in flight keeps, and the working set, of every layer."""
+    found = [memory_bytes(layer, training, fusion) for layer in variant.layers]
+    stash, transient = np.array(found, dtype=np.float64).reshape(-1, 2).T
+    return stash, transient

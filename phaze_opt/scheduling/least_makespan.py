@@ -1,0 +1,164 @@
+"""Least makespan of a pass on many chips at once: a lower bound on what `solve_schedule` can give.
+
+It bounds the shortest schedule, so it holds for every method. Where it is told larger durations or
+shares, the shortest schedule is no shorter; so the bound also holds where its inputs are themselves
+lower bounds. The rule is ``exclusive``: beside an operator on all cores nothing runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from phaze_opt.arrays import BoolArray, FloatArray, IntArray
+from phaze_opt.scheduling.instance import last_of
+from phaze_opt.scheduling.least_kernel import RESOURCES, least_of_parts
+from phaze_opt.scheduling.reduction import contracted_ancestors, series_parts
+from phaze_opt.scheduling.schedule_problem import CoreType
+
+
+@dataclass(frozen=True, eq=False)
+class OperatorColumns:
+    """The operators of a pass on many chips; see `schedule_problem.ScheduleOperator`.
+
+    Attributes
+    ----------
+    one_core_s, all_cores_s : (chips, operators)
+        Durations in the two modes. An operator on no core has one mode, the first.
+    hbm_fraction, glb_fraction, link_fraction : (chips, operators)
+        Share of each bandwidth on one core.
+    num_tc, num_vc : (chips,)
+        Cores of each chip.
+    """
+
+    one_core_s: FloatArray
+    all_cores_s: FloatArray
+    hbm_fraction: FloatArray
+    glb_fraction: FloatArray
+    link_fraction: FloatArray
+    num_tc: FloatArray
+    num_vc: FloatArray
+
+
+def least_makespan(
+    cores: tuple[CoreType, ...], edges: tuple[tuple[int, int], ...], columns: OperatorColumns
+) -> FloatArray:
+    """Bound the makespan of every schedule without residency from below.
+
+    Parameters
+    ----------
+    cores
+        Cores that each operator occupies.
+    edges
+        Precedences ``(before, after)``, which point forward.
+    columns
+        Durations and shares.
+
+    Returns
+    -------
+    least_s : (chips,)
+    """
+    one_core_s, all_cores_s = columns.one_core_s, columns.all_cores_s
+    instant = ~(np.minimum(one_core_s, all_cores_s) > 0.0).any(axis=0)
+    parts = _parts(cores, edges, instant.tobytes())
+    kept = parts.operators
+    shares = np.empty((len(one_core_s), len(kept), RESOURCES))
+    for resource, share in enumerate(
+        (
+            parts.on_cores[0] / columns.num_tc[:, np.newaxis],
+            parts.on_cores[1] / columns.num_vc[:, np.newaxis],
+            columns.hbm_fraction[:, kept],
+            columns.glb_fraction[:, kept],
+            columns.link_fraction[:, kept],
+        )
+    ):
+        shares[:, :, resource] = share
+    least_s = np.empty(len(one_core_s))
+    least_of_parts(
+        np.ascontiguousarray(one_core_s[:, kept]),
+        np.ascontiguousarray(np.where(parts.has_modes, all_cores_s[:, kept], np.inf)),
+        shares,
+        parts.first,
+        parts.first_before,
+        parts.before,
+        least_s,
+    )
+    return least_s
+
+
+def least_joint_makespan(
+    other_s: FloatArray, least_hbm_s: FloatArray, overhead_s: FloatArray
+) -> FloatArray:
+    """Bound the makespan of every schedule of the joint problem of `residency` from below.
+
+    Its operators run one after another, each on all cores.
+
+    Parameters
+    ----------
+    other_s, overhead_s : (chips, operators)
+        As in `residency.Residency`.
+    least_hbm_s : (chips, operators)
+        Least time for the HBM, whatever is resident; infinity where no level fits.
+
+    Returns
+    -------
+    least_s : (chips,)
+    """
+    return np.asarray((np.maximum(other_s, least_hbm_s) + overhead_s).sum(axis=1))
+
+
+@dataclass(frozen=True, eq=False)
+class _Parts:
+    """What does not depend on the chip: parts of which each must end before the next one starts.
+
+    Attributes
+    ----------
+    operators : (operators with a duration,)
+        Part by part, in topological order.
+    first : (parts + 1,)
+        Where each part begins in ``operators``.
+    first_before : (operators with a duration + 1,)
+        Where the predecessors of each operator begin in ``before``.
+    before : (precedences,)
+        Direct predecessors in the part, numbered from its first operator.
+    on_cores : (2, operators with a duration)
+        Whether each operator takes a tensor core, and a vector core.
+    has_modes : (operators with a duration,)
+        Whether each operator takes a core at all.
+    """
+
+    operators: IntArray
+    first: IntArray
+    first_before: IntArray
+    before: IntArray
+    on_cores: BoolArray
+    has_modes: BoolArray
+
+
+@lru_cache(maxsize=1024)
+def _parts(
+    cores: tuple[CoreType, ...], edges: tuple[tuple[int, int], ...], instant: bytes
+) -> _Parts:
+    """Split a pass into parts, cached; ``instant`` are the bytes of an array of truth values."""
+    skipped: list[bool] = np.frombuffer(instant, dtype=np.bool_).tolist()
+    ancestors = contracted_ancestors(skipped, sorted(set(edges)))
+    parts = series_parts([i for i, skip in enumerate(skipped) if not skip], ancestors)
+    kept = [i for part in parts for i in part]
+    before = [_direct(i, part, ancestors) for part in parts for i in part]
+    on_cores = [[kind in cores[i] for i in kept] for kind in ("TC", "VC")]
+    return _Parts(
+        operators=np.array(kept, dtype=np.int64),
+        first=np.cumsum([0, *map(len, parts)], dtype=np.int64),
+        first_before=np.cumsum([0, *map(len, before)], dtype=np.int64),
+        before=np.array([j for own in before for j in own], dtype=np.int64),
+        on_cores=np.array(on_cores, dtype=np.bool_),
+        has_modes=np.array([cores[i] != "none" for i in kept], dtype=np.bool_),
+    )
+
+
+def _direct(operator: int, part: list[int], ancestors: list[int]) -> list[int]:
+    """List the direct predecessors of an operator in its part, by their places in it."""
+    members = sum([1 << index for index in part])
+    return sorted(part.index(j) for j in last_of(ancestors[operator] & members, ancestors))

@@ -1,0 +1,238 @@
+"""Least seconds of layers: at most what an evaluation finds, under every option."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phaze_opt.costed_point import CostedPoint, Point, cost_point
+from phaze_opt.errors import InputError
+from phaze_opt.estimator.chips import Chips
+from phaze_opt.hardware.accelerator import Accelerator, Calibration
+from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.layer_passes import Chip, default_fusion, schedule_problems
+from phaze_opt.least_layers import LeastLayers, least_layers
+from phaze_opt.network.presets import load_cluster
+from phaze_opt.scheduling.solve_schedule import solve_schedule
+from phaze_opt.training import Training
+from phaze_opt.workload.graph import Workload
+from phaze_opt.workload.zoo import load_workload
+from tests.strategies import any_accelerators
+
+CLUSTER = load_cluster("tpuv4-ici-flat", 64)
+MODELS = (
+    "bert-large",
+    "gpt2-xl",
+    "llama2-7b",
+    "gpt:layers=2,hidden=512,heads=8,sequence=512,vocab=4096,attention=flash",
+    "llama:layers=2,hidden=512,heads=8,kv_heads=2,ffn=1024,sequence=512,vocab=4096,attention=eager",
+)
+SLACK = 1.0 + 1e-9
+GPUS = ("v100", "a100-80", "h100")
+TPUS = ("tpuv4-phaze", "tpuv4-lanes", "tpuv5e")
+
+trainings = st.builds(
+    Training,
+    global_batch=st.just(64),
+    microbatch=st.sampled_from([1, 4]),
+    recompute=st.sampled_from(["none", "selective", "full"]),
+    optimizer=st.sampled_from(["sgd", "adam"]),
+    sequence_parallel=st.booleans(),
+    zero=st.sampled_from([0, 1, 3]),
+    overlap=st.sampled_from(["none", "data", "all"]),
+    fused_optimizer=st.booleans(),
+    gather_copies=st.booleans(),
+    residency=st.booleans(),
+)
+
+
+@functools.cache
+def workload(model: str, microbatch: int, sequence_parallel: bool) -> Workload:
+    """Return a model at two widths."""
+    # 25 heads, and 1,024 positions that do not divide by 5; 2 key-value heads.
+    wide = 2
+    if model == "gpt2-xl":
+        wide = 1 if sequence_parallel else 5
+    return load_workload(
+        model,
+        microbatch=(microbatch,),
+        tensor_parallel=(wide,) if sequence_parallel else (1, wide),
+        sequence_parallel=sequence_parallel,
+    )
+
+
+def costed(model: Workload, chip: Accelerator, training: Training, **options: Any) -> CostedPoint:
+    """Estimate and schedule the layers of a model on one chip."""
+    return cost_point(Point(model, chip, CLUSTER, training, **options))
+
+
+def check_bounds(least: LeastLayers, row: int, exact: CostedPoint) -> None:
+    """Compare every layer, and what the placement needs besides, with one chip's evaluation."""
+    variant, problem = least.variant, exact.problem
+    chain = problem.layers[variant.tensor_parallel]
+    for (_, index), cost in zip(variant.nodes, chain, strict=True):
+        assert least.forward_s[index, row] <= cost.forward_s * SLACK
+        assert least.backward_s[index, row] <= cost.backward_s * SLACK
+        assert least.recompute_s[index, row] <= cost.recompute_s * SLACK
+        for name in ("forward_link_s", "backward_link_s", "recompute_link_s"):
+            assert getattr(least, name)[index] == pytest.approx(getattr(cost, name), rel=1e-12)
+        assert least.stash_bytes[index] == cost.stash_bytes
+        assert least.transient_bytes[index] == cost.transient_bytes
+    assert least.usable_hbm_bytes[row] == problem.hbm_usable_bytes
+    assert least.hbm_bytes_per_s[row] == problem.hbm_bytes_per_s
+    assert least.collective_core_share[row] == problem.collective_core_share
+    for name in ("step_s_per_parameter", "accumulation_s_per_parameter"):
+        assert getattr(least, name)[row] == pytest.approx(getattr(problem, name), rel=1e-12)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@given(
+    chips=st.lists(any_accelerators, min_size=1, max_size=2),
+    tpu=st.sampled_from(TPUS),
+    training=trainings,
+)
+@settings(max_examples=8, deadline=None)
+def test_no_pass_is_shorter(
+    model: str, chips: list[Accelerator], tpu: str, training: Training
+) -> None:
+    """On chips of any kind and under every option a schedule takes at least the bound."""
+    chips = [load_accelerator(tpu), *chips]
+    captured = workload(model, training.microbatch, training.sequence_parallel)
+    training = replace(training, gather_copies=False)  # which are no part of a schedule
+    for variant in captured.variants:
+        least = least_layers(variant, chips, CLUSTER, training)
+        of_direction = {
+            "forward": least.forward_s,
+            "backward": least.backward_s,
+            "recompute": least.recompute_s,
+        }
+        names = [layer.name for layer in variant.layers]
+        for row, chip in enumerate(chips):
+            on = Chip(chip, CLUSTER, default_fusion(chip))
+            for problem in schedule_problems(variant, on, training):
+                name, direction = problem.name.rsplit(" ", 1)
+                bound_s = of_direction[direction][names.index(name), row]
+                assert bound_s <= solve_schedule(problem, effort=500).makespan_s * SLACK
+
+
+@pytest.mark.parametrize("model", MODELS)
+@given(training=trainings)
+@settings(max_examples=4, deadline=None)
+def test_no_pass_is_shorter_on_gpus(model: str, training: Training) -> None:
+    """Operators run one after another there, so that the bound is exact, cache included."""
+    chips = [load_accelerator(name) for name in GPUS]
+    captured = workload(model, training.microbatch, training.sequence_parallel)
+    for variant in captured.variants:
+        least = least_layers(variant, chips, CLUSTER, training)
+        for row, chip in enumerate(chips):
+            exact = costed(captured, chip, training)
+            check_bounds(least, row, exact)
+            chain = exact.problem.layers[variant.tensor_parallel]
+            for (_, index), cost in zip(variant.nodes, chain, strict=True):
+                assert least.forward_s[index, row] == pytest.approx(cost.forward_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("residency", [False, True])
+def test_proven_schedules_are_bounded_too(residency: bool) -> None:
+    """CP-SAT finds nothing shorter than the bound either."""
+    training = Training(64, residency=residency)
+    captured = workload("bert-large", 1, False)
+    chips = [load_accelerator(name) for name in TPUS]
+    least = least_layers(captured.variants[0], chips, CLUSTER, training)
+    for row, chip in enumerate(chips):
+        check_bounds(least, row, costed(captured, chip, training, prove=True))
+
+
+@pytest.mark.parametrize("fusion", ["none", "elementwise", "epilogue"])
+def test_every_fusion_is_bounded(fusion: Any) -> None:
+    """Also those that are not the chip's own; the memory follows."""
+    training = Training(64, recompute="selective")
+    captured = workload("gpt2-xl", 1, False)
+    chips = [load_accelerator(name) for name in TPUS]
+    least = least_layers(captured.variants[0], chips, CLUSTER, training, fusion)
+    for row, chip in enumerate(chips):
+        check_bounds(least, row, costed(captured, chip, training, fusion=fusion))
+
+
+def test_bounds_are_near() -> None:
+    """Half the passes of a block take a twentieth longer at most, none a quarter."""
+    training = Training(64, residency=False, overlap="none")
+    captured = workload("bert-large", 1, False)
+    chips = [load_accelerator(name, glb_mib=size) for name in TPUS for size in (16, 64)]
+    ratios = []
+    for variant in captured.variants:
+        least = least_layers(variant, chips, CLUSTER, training)
+        block = [layer.name for layer in variant.layers].index("block")
+        for row, chip in enumerate(chips):
+            exact = costed(captured, chip, training).costs[variant.tensor_parallel].layers[block]
+            ratios.append(exact.forward_s / least.forward_s[block, row])
+            ratios.append(exact.backward_s / least.backward_s[block, row])
+    assert np.median(ratios) < 1.05
+    assert max(ratios) < 1.25
+
+
+def test_chips_may_be_given_with_their_columns() -> None:
+    """The numbers are those of a list, bit for bit, and each chip's own."""
+    chips = [load_accelerator(name, glb_mib=size) for name in TPUS for size in (8, 64)]
+    variant, training = workload("bert-large", 1, False).variants[0], Training(64)
+    together = least_layers(variant, Chips(chips), CLUSTER, training)
+    for row, chip in enumerate(chips):
+        alone = least_layers(variant, [chip], CLUSTER, training)
+        assert np.array_equal(together.backward_s[:, row], alone.backward_s[:, 0])
+        assert np.array_equal(together.forward_s[:, row], alone.forward_s[:, 0])
+
+
+@dataclass(frozen=True)
+class WiderTraining(Training):
+    """Training with an option that nobody told the bounds of."""
+
+    gradient_compression: bool = False
+
+
+@dataclass(frozen=True)
+class WiderAccelerator(Accelerator, tables="phaze_opt.report.tables:accelerator_tables"):
+    """A chip with a property that nobody told the bounds of."""
+
+    sparsity: float = 1.0
+
+
+@dataclass(frozen=True)
+class WiderCalibration(Calibration):
+    """A calibration with a property that nobody told the bounds of."""
+
+    launch_overlap: float = 0.0
+
+
+def refuse(chips: list[Accelerator], training: Training) -> str:
+    """Return the sentence with which the bounds refuse."""
+    variant = workload("bert-large", 1, False).variants[0]
+    with pytest.raises(InputError) as refused:
+        least_layers(variant, chips, CLUSTER, training)
+    return str(refused.value)
+
+
+def test_what_is_not_declared_is_refused() -> None:
+    """A new field or a new value is never ignored."""
+    chip, training = load_accelerator("tpuv4-phaze"), Training(64)
+    assert "gradient_compression" in refuse([chip], WiderTraining(64))
+    known = {name: getattr(chip, name) for name in Accelerator.__dataclass_fields__}
+    assert "sparsity" in refuse([chip, WiderAccelerator(**known)], training)
+    wider = replace(chip, calibration=WiderCalibration())
+    assert "launch_overlap" in refuse([chip, wider], training)
+    newer = Training(64)
+    object.__setattr__(newer, "overlap", "everything")
+    assert "overlap = everything" in refuse([chip], newer)
+
+
+def test_chips_are_of_one_kind() -> None:
+    """Chips that fuse and schedule in other ways are bounded apart; none is an error."""
+    training = Training(64)
+    both = [load_accelerator("tpuv4-phaze"), load_accelerator("h100")]
+    assert "concurrent_operators" in refuse(both, training)
+    assert "no accelerators" in refuse([], training)
