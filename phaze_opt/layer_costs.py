@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.layer_passes import Chip, LayerPasses, ScheduleCache, ScheduleProof, run_layers
 from phaze_opt.placement.placement_problem import LayerCost
 from phaze_opt.training import Training
+from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import Layer, WorkloadVariant
 
 
@@ -95,7 +95,7 @@ def cost_layers(
         _layer_cost(layer, evaluated, own, training, chip)
         for layer, evaluated, own in zip(variant.layers, layers, passes, strict=True)
     ]
-    chain = tuple(distinct[index](name) for name, index in variant.nodes)
+    chain = _all_layers(variant, distinct)
     return WidthCost(variant, layers, passes, chain)
 
 
@@ -129,26 +129,61 @@ def _layer_cost(
     passes: LayerPasses,
     training: Training,
     chip: Chip,
-) -> Callable[[str], LayerCost]:
-    """Reduce one distinct layer to what the placement needs; every instance has its own name."""
-    fused = chip.fusion == "epilogue"
-    working_set = layer.fused_transient_bytes if fused else layer.transient_bytes
+) -> LayerCost:
+    """Reduce one distinct layer to what the placement needs."""
     # Copies around the communication of the replicas; nothing else of the layer runs beside them.
     forward_copy_s, backward_copy_s = (
         layer.parameters * size / chip.accelerator.sustained_hbm_bytes_per_s
         for size in training.copy_bytes
     )
-    return partial(
-        LayerCost,
+    return replace(
+        _bare_layer(layer, training, chip.fusion),
         forward_s=evaluated.forward_s + forward_copy_s,
         backward_s=evaluated.backward_s + backward_copy_s,
         recompute_s=evaluated.recompute_s,
-        parameters=layer.parameters,
-        tied_parameters=layer.tied_parameters,
-        stash_bytes=evaluated.stash_bytes,
-        transient_bytes=getattr(working_set, training.recompute),
-        output_bytes=layer.output_bytes,
         forward_link_s=passes.forward.link_s,
         backward_link_s=passes.backward.link_s,
         recompute_link_s=0.0 if passes.recompute is None else passes.recompute.link_s,
+    )
+
+
+def bare_chain(
+    variant: WorkloadVariant, training: Training, fusion: FusionMode
+) -> tuple[LayerCost, ...]:
+    """Return every layer of the model as the placement needs it, without seconds.
+
+    Parameters
+    ----------
+    variant
+        The model at one width.
+    training
+        Says what is stashed and what runs again.
+    fusion
+        Of vector operators, which says what a layer holds while it runs.
+    """
+    distinct = [_bare_layer(layer, training, fusion) for layer in variant.layers]
+    return _all_layers(variant, distinct)
+
+
+def _all_layers(
+    variant: WorkloadVariant, distinct: Sequence[LayerCost]
+) -> tuple[LayerCost, ...]:
+    """Return every layer of the model in topological order; each has its own name."""
+    return tuple(replace(distinct[index], name=name) for name, index in variant.nodes)
+
+
+def _bare_layer(layer: Layer, training: Training, fusion: FusionMode) -> LayerCost:
+    """Return what the placement needs of one distinct layer, without seconds."""
+    fused = fusion == "epilogue"
+    working_set = layer.fused_transient_bytes if fused else layer.transient_bytes
+    return LayerCost(
+        name=layer.name,
+        forward_s=0.0,
+        backward_s=0.0,
+        recompute_s=0.0,
+        parameters=layer.parameters,
+        tied_parameters=layer.tied_parameters,
+        stash_bytes=getattr(layer.stash_bytes, training.recompute),
+        transient_bytes=getattr(working_set, training.recompute),
+        output_bytes=layer.output_bytes,
     )
