@@ -165,9 +165,7 @@ def bare_chain(
     return _all_layers(variant, distinct)
 
 
-def _all_layers(
-    variant: WorkloadVariant, distinct: Sequence[LayerCost]
-) -> tuple[LayerCost, ...]:
+def _all_layers(variant: WorkloadVariant, distinct: Sequence[LayerCost]) -> tuple[LayerCost, ...]:
     """Return every layer of the model in topological order; each has its own name."""
     return tuple(replace(distinct[index], name=name) for name, index in variant.nodes)
 

@@ -1,4 +1,4 @@
-"""All degrees of parallelism at one width as arrays, as `phaze_opt.placement.least_splits` takes them.
+"""All degrees of parallelism at one width, as `phaze_opt.placement.least_splits` takes them.
 
 Nothing here depends on the accelerator but the memory that a stage may fill.
 """
@@ -28,9 +28,7 @@ from phaze_opt.placement.memory import Shards
 from phaze_opt.placement.pipeline import held_by_place, interleaved_in_flight
 from phaze_opt.placement.runs import sums_of_runs
 
-Arrays = tuple[
-    FloatArray, FloatArray, FloatArray, FloatArray, IntArray, IntArray, FloatArray
-]
+Arrays = tuple[FloatArray, FloatArray, FloatArray, FloatArray, IntArray, IntArray, FloatArray]
 """``own, every_pass, lines, held, limit, whole, real`` of `least_splits.least_times_s`."""
 
 
@@ -124,8 +122,9 @@ class LeastCandidates:
         table = self.stages[whole[column.LIMIT]]
         ahead = interleaved_in_flight(stages, int(whole[column.MICROBATCHES]), chunks)
         state = self.shards[whole[column.LIMIT]].state_bytes(self.costs.optimizer)
-        stash = float(ahead.min()) / chunks * table.stash_bytes[0, -1]
-        return (self.own.sum() * state + stash) / stages * (1.0 - 1e-12)
+        parameters = float(self.own.sum())
+        stash = float(ahead.min()) / chunks * float(table.stash_bytes[0, -1])
+        return float((parameters * state + stash) / stages * (1.0 - 1e-12))
 
 
 class _Collector:

@@ -99,7 +99,7 @@ def _tail_s(
 ) -> float:
     """Return what follows some backward work of the stage ``i … j − 1``; see `_stage_s`."""
     parameters, tied = held[_PARAMETERS, i, j], held[_TIED, i, j]
-    tail_s = parameters * real[STEP_S]
+    tail_s: float = parameters * real[STEP_S]
     if whole[SYNCHRONISED] >= 0:
         sent_s = cheapest_line_s(lines[whole[SYNCHRONISED]], parameters)
         tail_s += max(real[SHARE] * sent_s, sent_s - (1.0 - real[SHARE]) * backward)
@@ -167,7 +167,7 @@ def _stage_s(
     through_s += (microbatches - 1) * backward + again * forward
     done_s = max(begin_s + busy_s, through_s)
     tail_s = _tail_s(i, j, backward, lines, held, whole, real)
-    least_s = done_s + tail_s
+    least_s: float = done_s + tail_s
     if stage > 1:
         others_s = sums[_BACKWARD, i] + (stage - 1) * gradient_s
         least_s = max(least_s, done_s + others_s + first_tail_s)
@@ -269,21 +269,22 @@ def _at_once_s(
     forward_s = sums[_FORWARD, layers] + messages * real[ACTIVATION_S]
     backward_s = sums[_BACKWARD, layers] + messages * real[GRADIENT_S]
     saving_s = sums[_OWN, layers] * real[ACCUMULATION_S]
-    once_s = forward_s + backward_s - saving_s
+    once_s: float = forward_s + backward_s - saving_s
     busy_s = microbatches * (forward_s + backward_s) - saving_s
     sent_s, share = real[MEAN_SYNCHRONISATION_S], real[SHARE]
     step_s = sums[_OWN, layers] * real[STEP_S] / stages
-    least_s = busy_s / stages + share * sent_s
+    least_s: float = busy_s / stages + share * sent_s
     if whole[CHUNKS] > 1:
         before_s = max((microbatches - stages) * backward_s - saving_s, 0.0)
         before_s += microbatches * forward_s
-        return max(once_s, max(least_s, before_s / stages + sent_s) + step_s)
+        least_s = max(least_s, before_s / stages + sent_s)
+        return float(max(once_s, least_s + step_s))
     least_s = max(least_s, (busy_s - (1.0 - share) * backward_s) / stages + sent_s)
     in_flight = 1 if whole[GPIPE] else min(stages, microbatches)
     rounds_s = (microbatches - 1) * backward_s + (microbatches - in_flight) * forward_s
-    through_s = once_s + rounds_s / stages
+    through_s: float = once_s + rounds_s / stages
     through_s += _tail_s(0, 1, _MOST_S, lines, held, whole, real)
-    return max(least_s + step_s, through_s)
+    return float(max(least_s + step_s, through_s))
 
 
 @callee("float64[:,::1](int64[::1], float64[::1])")
@@ -312,17 +313,19 @@ def _pipelined_s(
     """Bound the time of a batch over all splits by what pipelines wait for; see the module.
 
     From (2), with q = 1 − 1/m: the first s stages have at most T·(1 − q^s) seconds of work, where T
-    is less the first tail. From (4), summed over the stages with weights w: what is beyond one
-    microbatch through all stages takes at least Σ over layers of min over h of w_h·((m − 1)·b + (m
-    − h)·f); the weights make it the same for the layer that is repeated most. And that layer's
-    largest share of a stage bounds (1) and (4).
+    is less the first tail. From (3) and (4) for n layers, those that are repeated most: with a_s =
+    (m − 1)·b + (m − h)·f of one such layer, stage s has at most (T − c − σ·x)/a_s of them, where
+    the first one has x ≤ (T − c)/(a_1 + σ); c is one microbatch through all stages and the least
+    tail, and σ what the tail grows by with each. They add up to n for no T below ``c + n / (W +
+    max(0, 1 − σ·W)/(a_1 + σ))`` with W = Σ_{s>1} 1/a_s. And the largest share of these layers that
+    a stage has bounds (1) and (4).
     """
     stages, microbatches, layers = whole[STAGES], whole[MICROBATCHES], sums.shape[1] - 1
     first_tail_s = _tail_s(0, 1, _MOST_S, lines, held, whole, real)
     saving_s = sums[_OWN, layers] * real[ACCUMULATION_S]
     forward_s = sums[_FORWARD, layers] + (stages - 1) * real[ACTIVATION_S]
     once_s = forward_s + sums[_BACKWARD, layers] + (stages - 1) * real[GRADIENT_S]
-    least_s = (once_s - saving_s / microbatches) / real[REACH] + first_tail_s
+    least_s: float = (once_s - saving_s / microbatches) / real[REACH] + first_tail_s
     once_s -= saving_s
     rounds, repeated = microbatches - 1.0, real[MOST_REPEATED]
     in_flight = 1 if whole[GPIPE] else min(stages, microbatches)
@@ -341,34 +344,39 @@ def _pipelined_s(
     load_s = microbatches * (forward + backward) - own * real[ACCUMULATION_S]
     least_s = max(least_s, repeated * (load_s + own * real[STEP_S]) + sent_s)
     if again_s > 0.0:
-        first_s = rounds * (backward + forward)
         weight = (stages - in_flight) / again_s
-        if in_flight > 1 and forward > 1e-9 * again_s and again_s > forward:
-            weight += math.log(first_s / again_s) / forward + 1.0 / again_s
+        if in_flight > 1 and forward > 1e-9 * again_s:
+            # The sum over h is at most the integral, and its last term.
+            last_s = rounds * (backward + forward)
+            weight += math.log(last_s / again_s) / forward
         else:
-            weight += in_flight / again_s
-        shares = 0.0
-        for kind in range(len(kinds)):
-            layer = int(kinds[kind, 1])
-            f = sums[_FORWARD, layer + 1] - sums[_FORWARD, layer]
-            b = sums[_BACKWARD, layer + 1] - sums[_BACKWARD, layer]
-            b -= (sums[_OWN, layer + 1] - sums[_OWN, layer] - kinds[kind, 2]) * real[ACCUMULATION_S]
-            late = (rounds * b + (microbatches - in_flight) * f) / again_s
-            shares += kinds[kind, 0] * min(late, rounds * (b + f) / first_s)
-        least_s = max(least_s, once_s + shares / weight + first_tail_s)
+            weight += (in_flight - 1) / again_s
+        count = kinds[most, 0]
+        # A chord of the first stage's tail, which is concave: that of the first layer, and more
+        # for every repeated one.
+        each_s = own * real[STEP_S]
+        if whole[SYNCHRONISED] >= 0:
+            begin = 0.0 if kinds[most, 1] == 0.0 else held[_PARAMETERS, 0, 1]
+            rows = lines[whole[SYNCHRONISED]]
+            more_s = cheapest_line_s(rows, begin + count * own) - cheapest_line_s(rows, begin)
+            each_s += real[SHARE] * more_s / count
+        if kinds[most, 1] == 0.0:
+            first_tail_s = 0.0
+        others = weight + max(0.0, 1.0 - each_s * weight) / (again_s + each_s)
+        least_s = max(least_s, once_s + first_tail_s + count / others)
     return least_s
 
 
 @inlined
 def _grid_s(step: int) -> float:
     """Return a time of the grid."""
-    return _GRID_ORIGIN_S * 2.0 ** (step / GRID_STEPS)
+    return _GRID_ORIGIN_S * math.pow(2.0, step / GRID_STEPS)
 
 
 @inlined
 def _grid_step(time_s: float) -> int:
     """Return the last step of the grid at or before a time."""
-    step = int(math.floor(math.log2(max(time_s, _SMALLEST_S) / _GRID_ORIGIN_S) * GRID_STEPS))
+    step = math.floor(math.log2(max(time_s, _SMALLEST_S) / _GRID_ORIGIN_S) * GRID_STEPS)
     while _grid_s(step) > time_s and step > -64 * GRID_STEPS:
         step -= 1
     while _grid_s(step + 1) <= time_s:

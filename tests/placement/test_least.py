@@ -22,7 +22,8 @@ from phaze_opt.placement.least import (
 )
 from phaze_opt.placement.placement_problem import LayerCost, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
-from phaze_opt.training import Training
+from phaze_opt.training import PipelineScheduleName, Training
+from tests.benchmarks.test_bench_placement import transformer
 from tests.placement.strategies import problems, seconds
 
 SLACK = 1.0 + 1e-9
@@ -61,7 +62,8 @@ def training_problems(draw: st.DrawFn, interleave: bool = False) -> PlacementPro
         )
         for width, chain in problem.layers.items()
     }
-    schedule = draw(st.sampled_from(["1f1b", "gpipe", "interleaved"]))
+    names: list[PipelineScheduleName] = ["1f1b", "gpipe", "interleaved"]
+    schedule = draw(st.sampled_from(names))
     chunks = 1
     if interleave or schedule == "interleaved":
         schedule, chunks = "interleaved", draw(st.integers(1, 3))
@@ -183,12 +185,19 @@ def test_accelerators_do_not_see_one_another(
 
 
 @settings(max_examples=60, deadline=None)
-@given(problems(most_layers=6, most_devices=16, forward_share=0.25))
-def test_is_near_the_placement_of_a_chain(problem: PlacementProblem) -> None:
-    """Without overlap and ZeRO the bound is at least half of the time, and infinite with it."""
-    time_s, bound_s = solved_s(problem), least_s(problem)
-    assert math.isinf(time_s) == math.isinf(bound_s)
-    assert time_s == bound_s or bound_s > 0.5 * time_s
+@given(problems(most_layers=6, most_devices=16))
+def test_is_infinite_where_nothing_fits(problem: PlacementProblem) -> None:
+    """A plain pipeline fits the memory where the bound says so."""
+    assert math.isinf(least_s(problem)) == math.isinf(solved_s(problem))
+
+
+@pytest.mark.parametrize("repeating", [True, False])
+@pytest.mark.parametrize("options", [{"overlap": "none"}, {}, {"zero": 1}, {"zero": 3}])
+def test_is_near_the_placement_of_a_transformer(repeating: bool, options: dict[str, Any]) -> None:
+    """For layers of one kind on 1,024 devices the bound is at most 4 % too low."""
+    problem = transformer(26, repeating, 40e9)
+    problem = replace(problem, training=replace(problem.training, **options))
+    assert least_s(problem) > 0.96 * solved_s(problem)
 
 
 @settings(max_examples=40, deadline=None)
