@@ -20,7 +20,7 @@ from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.errors import InputError
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.least_candidates import LeastCandidates
-from phaze_opt.placement.least_splits import least_times_s
+from phaze_opt.placement.least_times import least_times_s
 from phaze_opt.placement.placement_problem import PlacementProblem, s_per_parameter
 from phaze_opt.training import OPTIMIZERS, Training
 

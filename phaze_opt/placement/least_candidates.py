@@ -29,7 +29,7 @@ from phaze_opt.placement.pipeline import held_by_place, interleaved_in_flight
 from phaze_opt.placement.runs import sums_of_runs
 
 Arrays = tuple[FloatArray, FloatArray, FloatArray, FloatArray, IntArray, IntArray, FloatArray]
-"""``own, every_pass, lines, held, limit, whole, real`` of `least_splits.least_times_s`."""
+"""``own, every_pass, lines, held, limit, whole, real`` of `least_times.least_times_s`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class LeastCandidates:
     repeated : (layers,)
         Which layers are the distinct one that is repeated most.
     own, every_pass, lines, held, whole, real
-        See `least_splits.least_times_s`; the tables of ``limit`` are those of `stages`.
+        See `least_times.least_times_s`; the tables of ``limit`` are those of `stages`.
     stages
         What stages hold, by what replicas share out.
     """
