@@ -98,13 +98,13 @@ def _pipelined_s(
 ) -> float:
     """Bound the time of a batch over all splits by what pipelines wait for.
 
-    From (2) of `least_splits`, with q = 1 − 1/m: the first s stages have at most
-    T·(1 − q^s) seconds of work, where T is less the first tail. From (3) and (4) for n layers, those that are repeated most: with a_s =
-    (m − 1)·b + (m − h)·f of one such layer, stage s has at most (T − c − σ·x)/a_s of them, where
-    the first one has x ≤ (T − c)/(a_1 + σ); c is one microbatch through all stages and the least
-    tail, and σ what the tail grows by with each. They add up to n for no T below ``c + n / (W +
-    max(0, 1 − σ·W)/(a_1 + σ))`` with W = Σ_{s>1} 1/a_s. And the largest share of these layers that
-    a stage has bounds (1) and (4).
+    From (2) of `least_splits`, with q = 1 − 1/m: the first s stages have at most T·(1 − q^s)
+    seconds of work, where T is less the first tail. From (3) and (4) for n layers, those that are
+    repeated most: with a_s = (m − 1)·b + (m − h)·f of one such layer, stage s has at most (T − c −
+    σ·x)/a_s of them, where the first one has x ≤ (T − c)/(a_1 + σ); c is one microbatch through all
+    stages and the least tail, and σ what the tail grows by with each. They add up to n for no T
+    below ``c + n / (W + max(0, 1 − σ·W)/(a_1 + σ))`` with W = Σ_{s>1} 1/a_s. And the largest share
+    of these layers that a stage has bounds (1) and (4).
     """
     stages, microbatches, layers = whole[STAGES], whole[MICROBATCHES], sums.shape[1] - 1
     first_tail_s = following_s(0, 1, MOST_S, lines, held, whole, real)
