@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
+
+import numpy as np
 
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.vector_core import vector_operator
@@ -13,6 +15,7 @@ from phaze_opt.layer_costs import WidthCost, cost_layers
 from phaze_opt.layer_passes import Chip, ScheduleCache, default_fusion
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.placement.expert import expert_degrees
+from phaze_opt.placement.least import ChipRates
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.training import Training
 from phaze_opt.workload.fusion import FusionMode
@@ -84,9 +87,7 @@ def cost_point(point: Point, cache: ScheduleCache | None = None) -> CostedPoint:
     check_chip(accelerator)
     degrees = _degrees(point.placement, point.workload, cluster)
     fusion = point.fusion or default_fusion(accelerator)
-    # Without fused epilogues the optimizer's passes over its state are not fused either.
-    fused_optimizer = point.training.fused_optimizer and fusion == "epilogue"
-    training = replace(point.training, fused_optimizer=fused_optimizer)
+    training = training_as_fused(point.training, fusion)
     chip = Chip(accelerator, cluster, fusion, point.lane_rate, point.prove)
     schedules = {} if cache is None else cache
     costs = {
@@ -105,6 +106,29 @@ def cost_point(point: Point, cache: ScheduleCache | None = None) -> CostedPoint:
         collective_core_share=accelerator.calibration.collective_core_share,
     )
     return CostedPoint(point, problem, costs, degrees)
+
+
+def training_as_fused(training: Training, fusion: FusionMode) -> Training:
+    """Return how a model is trained where vector operators are fused in some way.
+
+    Without fused epilogues the optimizer's passes over its state are not fused either.
+    """
+    return replace(training, fused_optimizer=training.fused_optimizer and fusion == "epilogue")
+
+
+def chip_rates(chips: Sequence[Chip], training: Training) -> ChipRates:
+    """Return what the bound of the placement takes from chips, as `cost_point` gives it."""
+    accelerators = [chip.accelerator for chip in chips]
+    update = f"{training.optimizer}_update"
+    return ChipRates(
+        hbm_usable_bytes=np.array([each.usable_hbm_bytes for each in accelerators]),
+        hbm_bytes_per_s=np.array([each.sustained_hbm_bytes_per_s for each in accelerators]),
+        step_parameters_per_s=np.array([_lanes_per_s(chip, update) for chip in chips]),
+        accumulation_parameters_per_s=np.array([_lanes_per_s(chip, "add") for chip in chips]),
+        collective_core_share=np.array(
+            [each.calibration.collective_core_share for each in accelerators]
+        ),
+    )
 
 
 def _lanes_per_s(chip: Chip, kind: str) -> float:

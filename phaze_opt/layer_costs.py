@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from phaze_opt.arrays import FloatArray
@@ -100,7 +99,7 @@ def cost_layers(
         _layer_cost(layer, evaluated, own, training, chip)
         for layer, evaluated, own in zip(variant.layers, layers, passes, strict=True)
     ]
-    chain = tuple(distinct[index](name) for name, index in variant.nodes)
+    chain = _all_layers(variant, distinct)
     return WidthCost(variant, layers, passes, chain)
 
 
@@ -151,22 +150,55 @@ def _layer_cost(
     passes: LayerPasses,
     training: Training,
     chip: Chip,
-) -> Callable[[str], LayerCost]:
-    """Reduce one distinct layer to what the placement needs; every instance has its own name."""
+) -> LayerCost:
+    """Reduce one distinct layer to what the placement needs."""
     rate = chip.accelerator.sustained_hbm_bytes_per_s
     forward_copy_s, backward_copy_s = copies_s(layer.parameters, training, rate)
-    stash_bytes, transient_bytes = memory_bytes(layer, training, chip.fusion)
-    return partial(
-        LayerCost,
+    return replace(
+        _bare_layer(layer, training, chip.fusion),
         forward_s=evaluated.forward_s + forward_copy_s,
         backward_s=evaluated.backward_s + backward_copy_s,
         recompute_s=evaluated.recompute_s,
+        forward_link_s=passes.forward.link_s,
+        backward_link_s=passes.backward.link_s,
+        recompute_link_s=0.0 if passes.recompute is None else passes.recompute.link_s,
+    )
+
+
+def bare_chain(
+    variant: WorkloadVariant, training: Training, fusion: FusionMode
+) -> tuple[LayerCost, ...]:
+    """Return every layer of the model as the placement needs it, without seconds.
+
+    Parameters
+    ----------
+    variant
+        The model at one width.
+    training
+        Says what is stashed and what runs again.
+    fusion
+        Of vector operators, which says what a layer holds while it runs.
+    """
+    distinct = [_bare_layer(layer, training, fusion) for layer in variant.layers]
+    return _all_layers(variant, distinct)
+
+
+def _all_layers(variant: WorkloadVariant, distinct: Sequence[LayerCost]) -> tuple[LayerCost, ...]:
+    """Return every layer of the model in topological order; each has its own name."""
+    return tuple(replace(distinct[index], name=name) for name, index in variant.nodes)
+
+
+def _bare_layer(layer: Layer, training: Training, fusion: FusionMode) -> LayerCost:
+    """Return what the placement needs of one distinct layer, without seconds."""
+    stash_bytes, transient_bytes = memory_bytes(layer, training, fusion)
+    return LayerCost(
+        name=layer.name,
+        forward_s=0.0,
+        backward_s=0.0,
+        recompute_s=0.0,
         parameters=layer.parameters,
         tied_parameters=layer.tied_parameters,
         stash_bytes=stash_bytes,
         transient_bytes=transient_bytes,
         output_bytes=layer.output_bytes,
-        forward_link_s=passes.forward.link_s,
-        backward_link_s=passes.backward.link_s,
-        recompute_link_s=0.0 if passes.recompute is None else passes.recompute.link_s,
     )

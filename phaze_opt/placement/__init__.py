@@ -12,12 +12,16 @@ width, a cluster, training options, the memory of a device) and gives a
 - `chain`: best split of a chain by dynamic programming; `even`: even splits; `best`: bounds, splits
   and replays of all candidates; `interleaved`: several chunks per stage; `expert`: known degrees.
 - `pipeline`: the event replay; `timing`: the time of a batch; `describe`: the answer in full.
+- `least`: lower bound of the time over all placements, for many accelerators at once; its tables
+  are in `least_candidates`, its loops in `least_times` and `least_splits`.
 - `infeasible`: what does not fit, and by how much.
 
 Where a formula stands:
 
 - 1F1B time in closed form -> the docstring of `chain`, `chain.best_split`
 - 1F1B, GPipe and interleaved time, event by event -> `pipeline.finish_s`, `pipeline.replay`
+- lower bound over all splits -> the docstring of `least_splits`; without them
+  `least_times._pipelined_s`
 - microbatches in flight -> `pipeline.in_flight`, `pipeline.interleaved_in_flight`
 - memory of a stage, ZeRO shards -> `memory.stage_memory`, `memory.Shards`
 - volumes of ZeRO 0 to 3 -> the table in the docstring of `synchronisation`

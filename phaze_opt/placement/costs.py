@@ -110,10 +110,6 @@ def stage_costs(
     parameters, shared = parameters_of_runs(layers)
     stash = _sums([layer.stash_bytes for layer in layers])
     resident = _resident_bytes(layers, parameters, optimizer, shards)
-    free = np.floor(problem.hbm_usable_bytes) - resident
-    # A stage that stashes nothing may have any number in flight, even where nothing is free.
-    limit = np.where(stash > 0, np.floor_divide(free, np.maximum(stash, 1)), _UNLIMITED)
-    limit = np.where(free < 0, -1, limit)
     activation, gradient, transfer_bytes = _receives(problem, layers, messages)
     return StageCosts(
         forward_s=_sums([layer.forward_s for layer in layers]),
@@ -129,8 +125,18 @@ def stage_costs(
         shared_parameters=shared.astype(np.int64),
         resident_bytes=resident,
         stash_bytes=stash,
-        in_flight_limit=limit.astype(np.int64),
+        in_flight_limit=in_flight_limits(resident, stash, problem.hbm_usable_bytes),
     )
+
+
+def in_flight_limits(
+    resident_bytes: FloatArray, stash_bytes: FloatArray, usable_bytes: float
+) -> IntArray:
+    """Return how many microbatches each stage may have in flight; see `StageCosts`."""
+    free = np.floor(usable_bytes) - resident_bytes
+    # A stage that stashes nothing may have any number in flight, even where nothing is free.
+    limit = np.where(stash_bytes > 0, np.floor_divide(free, np.maximum(stash_bytes, 1)), _UNLIMITED)
+    return np.where(free < 0, -1, limit).astype(np.int64)
 
 
 def collective_table_s(terms: Sequence[Term], size_bytes: FloatArray) -> FloatArray:

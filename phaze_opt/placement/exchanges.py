@@ -26,7 +26,7 @@ def lines_of(terms: Sequence[Term]) -> FloatArray:
 
 
 @callee("float64(float64[:,::1], float64)")
-def _least_s(lines: FloatArray, size_bytes: float) -> float:
+def cheapest_line_s(lines: FloatArray, size_bytes: float) -> float:
     """Time of the cheapest algorithm; nothing to send takes no time."""
     if size_bytes <= 0.0 or lines.shape[0] == 0:
         return 0.0
@@ -85,7 +85,7 @@ def exchanges_per_batch(
     begin = 0
     for part in range(len(ends)):
         for layer in range(layers):
-            sent_s[layer] = _least_s(lines, own_bytes[part, layer])
+            sent_s[layer] = cheapest_line_s(lines, own_bytes[part, layer])
         for j in range(begin + 1, layers + 1):
             covered, reduced, reductions = 0.0, 0.0, 0.0
             for first in range(j - 1, begin - 1, -1):
@@ -98,7 +98,7 @@ def exchanges_per_batch(
                     all_s, alone_s = reductions, left_s + core_share * hidden_s
                     if not overlaps:
                         alone_s = all_s
-                    whole_s = _least_s(lines, whole_bytes[first, j])
+                    whole_s = cheapest_line_s(lines, whole_bytes[first, j])
                     if whole_s <= alone_s:
                         all_s = alone_s = whole_s
                     exposed_s[first, j], total_s[first, j] = alone_s, all_s

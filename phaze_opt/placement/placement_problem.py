@@ -5,12 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
+import numpy as np
+
+from phaze_opt.arrays import FloatArray
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.printing import PrintsAsTables
 from phaze_opt.training import OPTIMIZERS, PipelineScheduleName, Training
 from phaze_opt.units import format_seconds
+
+Rates = TypeVar("Rates", float, FloatArray)
 
 RankOrder = Literal["tensor-data-pipeline", "tensor-pipeline-data"]
 """Which ranks are neighbours, innermost first."""
@@ -90,15 +95,21 @@ class PlacementProblem:
     @property
     def step_s_per_parameter(self) -> float:
         """Time of the optimizer step per local parameter: HBM or lanes, whichever is slower."""
-        hbm_s = self.training.step_bytes / self.hbm_bytes_per_s
-        return max(hbm_s, 1.0 / self.step_parameters_per_s)
+        moved_bytes = self.training.step_bytes
+        return s_per_parameter(moved_bytes, self.hbm_bytes_per_s, self.step_parameters_per_s)
 
     @property
     def accumulation_s_per_parameter(self) -> float:
         """Time per local parameter to add one microbatch's gradients to the accumulator."""
-        optimizer = OPTIMIZERS[self.training.optimizer]
-        hbm_s = optimizer.accumulation_bytes / self.hbm_bytes_per_s
-        return max(hbm_s, 1.0 / self.accumulation_parameters_per_s)
+        moved_bytes = OPTIMIZERS[self.training.optimizer].accumulation_bytes
+        rate = self.accumulation_parameters_per_s
+        return s_per_parameter(moved_bytes, self.hbm_bytes_per_s, rate)
+
+
+def s_per_parameter(moved_bytes: int, hbm_bytes_per_s: Rates, parameters_per_s: Rates) -> Rates:
+    """Return seconds per parameter: moving bytes at HBM bandwidth, or on the lanes if slower."""
+    slower: Rates = np.maximum(moved_bytes / hbm_bytes_per_s, 1.0 / parameters_per_s)
+    return slower
 
 
 @dataclass(frozen=True)

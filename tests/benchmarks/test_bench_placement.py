@@ -1,8 +1,10 @@
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from phaze_opt.network.presets import load_cluster
@@ -11,6 +13,7 @@ from phaze_opt.partitioning.dnn_format import read_dnn_partitioning
 from phaze_opt.partitioning.phaze_format import read_phaze
 from phaze_opt.partitioning.published import solve_published
 from phaze_opt.partitioning.unit_graph import build_unit_graph
+from phaze_opt.placement.least import ChipRates, LeastLayers, LeastPlacement
 from phaze_opt.placement.placement_problem import LayerCost, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.training import Training
@@ -69,3 +72,35 @@ def test_graph(benchmark: Any, name: str) -> None:
     graph = build_unit_graph(read_dnn_partitioning(path.read_bytes(), path.name))
     split = benchmark.pedantic(split_contiguous, (graph,), rounds=3)
     assert split.status == "optimal"
+
+
+@pytest.mark.parametrize("splits", [False, True])
+def test_least(benchmark: Any, splits: bool) -> None:
+    """Bounds for 200 chips, whose layers take up to twice as long, of 98 layers at four widths."""
+    problem = transformer(98, True, 40e9)
+    chips, distinct = 200, [0, *[1] * 96, 2]
+    share = np.random.default_rng(0).uniform(1.0, 2.0, (3, chips))
+    rates = ChipRates(
+        np.full(chips, 40e9),
+        np.full(chips, 1e12),
+        np.full(chips, math.inf),
+        np.full(chips, math.inf),
+        np.zeros(chips),
+    )
+    bounds = {width: LeastPlacement(problem, width, distinct) for width in problem.layers}
+    seconds = {}
+    for width, layers in problem.layers.items():
+        ends = [layers[index] for index in (0, 1, -1)]
+        forward_s, backward_s = (
+            np.array([[getattr(layer, name)] for layer in ends]) * share
+            for name in ("forward_s", "backward_s")
+        )
+        seconds[width] = LeastLayers(forward_s, backward_s, np.zeros_like(share))
+
+    def least() -> Any:
+        known_s = None
+        for width, bound in bounds.items():
+            known_s = bound.least_s(seconds[width], rates, known_s, splits=splits)
+        return known_s
+
+    assert np.isfinite(benchmark(least)).all()

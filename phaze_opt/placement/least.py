@@ -1,0 +1,196 @@
+"""Lower bound of the time of a batch over all placements, for many accelerators at once.
+
+It takes the least seconds of every distinct layer on every accelerator, and what
+`phaze_opt.placement.solve_placement` takes beside them; the answer is never above its time. What
+does not depend on the accelerator (bytes, messages, collectives) comes from the tables that the
+placement itself uses (`phaze_opt.placement.candidate_costs`), made of layers without seconds; the
+formulas of the bound stand in `phaze_opt.placement.least_splits`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.errors import InputError
+from phaze_opt.placement.candidate_costs import CandidateCosts
+from phaze_opt.placement.least_candidates import LeastCandidates
+from phaze_opt.placement.least_times import least_times_s
+from phaze_opt.placement.placement_problem import PlacementProblem, s_per_parameter
+from phaze_opt.training import OPTIMIZERS, Training
+
+DECLARED: Final[Mapping[str, tuple[object, ...] | None]] = {
+    "global_batch": None,
+    "microbatch": None,
+    # In the seconds and bytes of the layers.
+    "recompute": ("none", "selective", "full"),
+    "sequence_parallel": (False, True),
+    "residency": (False, True),
+    "gather_copies": (False, True),
+    # In the rates per parameter and the state.
+    "optimizer": ("sgd", "adam"),
+    "fused_optimizer": (False, True),
+    # In the bound itself.
+    "zero": (0, 1, 2, 3),
+    "pipeline_schedule": ("1f1b", "gpipe", "interleaved"),
+    "interleave": None,
+    "overlap": ("none", "data", "all"),
+}
+"""Options of `Training` that the bound knows, with the values that it knows; ``None`` is any."""
+
+
+@dataclass(frozen=True, eq=False)
+class LeastLayers:
+    """Least seconds of layers; every array has the shape ``(distinct layers, accelerators)``.
+
+    Attributes
+    ----------
+    forward_s, backward_s, recompute_s
+        At most those of `LayerCost`, per microbatch.
+    """
+
+    forward_s: FloatArray
+    backward_s: FloatArray
+    recompute_s: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class ChipRates:
+    """What the placement takes from accelerators; every array has the shape ``(accelerators,)``.
+
+    The attributes are those of `PlacementProblem`.
+    """
+
+    hbm_usable_bytes: FloatArray
+    hbm_bytes_per_s: FloatArray
+    step_parameters_per_s: FloatArray
+    accumulation_parameters_per_s: FloatArray
+    collective_core_share: FloatArray
+
+
+class LeastPlacement:
+    """Lower bounds of the time of a batch at one tensor-parallel width.
+
+    Parameters
+    ----------
+    problem
+        Layers, edges, cluster and training; seconds, memory and rates are not looked at.
+    tensor
+        The width, one of the problem's.
+    distinct
+        Which distinct layer each of the layers is, as a row of `LeastLayers`.
+
+    Raises
+    ------
+    InputError
+        If the training has an option that the bound does not know.
+    """
+
+    def __init__(self, problem: PlacementProblem, tensor: int, distinct: Sequence[int]) -> None:
+        check_declared(problem.training)
+        self.training = problem.training
+        self._distinct = np.array(distinct, dtype=np.int64)
+        layers = tuple(
+            replace(
+                layer,
+                forward_s=0.0,
+                backward_s=0.0,
+                recompute_s=0.0,
+                forward_link_s=0.0,
+                backward_link_s=0.0,
+                recompute_link_s=0.0,
+            )
+            for layer in problem.layers[tensor]
+        )
+        bare = replace(
+            problem,
+            layers={tensor: layers},
+            hbm_usable_bytes=0.0,
+            hbm_bytes_per_s=np.inf,
+            step_parameters_per_s=np.inf,
+            accumulation_parameters_per_s=np.inf,
+            collective_core_share=0.0,
+        )
+        self._costs = CandidateCosts(bare)
+
+    @cached_property
+    def _candidates(self) -> LeastCandidates:
+        return LeastCandidates.of(self._costs, self._distinct)
+
+    def least_s(
+        self,
+        layers: LeastLayers,
+        rates: ChipRates,
+        known_s: FloatArray | None = None,
+        *,
+        splits: bool = True,
+    ) -> FloatArray:
+        """Bound the time of a batch from below.
+
+        Parameters
+        ----------
+        layers
+            Seconds of the distinct layers.
+        rates
+            Of the accelerators.
+        known_s : (accelerators,)
+            Times above which a bound is of no use, such as those at other widths; it is then only
+            said to be at least as large.
+        splits
+            Whether to look at splits into stages one by one; without them the bound is looser, and
+            comes many times sooner.
+
+        Returns
+        -------
+        (accelerators,)
+            Seconds per batch, at most ``known_s``; infinite where no placement fits the memory.
+        """
+        seconds = np.stack([layers.forward_s.T, (layers.backward_s + layers.recompute_s).T], axis=1)
+        step_s = s_per_parameter(
+            self.training.step_bytes, rates.hbm_bytes_per_s, rates.step_parameters_per_s
+        )
+        accumulation_s = s_per_parameter(
+            OPTIMIZERS[self.training.optimizer].accumulation_bytes,
+            rates.hbm_bytes_per_s,
+            rates.accumulation_parameters_per_s,
+        )
+        chips = np.stack([step_s, accumulation_s, rates.collective_core_share], axis=1)
+        answers = np.full(len(step_s), np.inf) if known_s is None else known_s.copy()
+        for usable_bytes in np.unique(rates.hbm_usable_bytes):
+            here: IntArray = np.flatnonzero(rates.hbm_usable_bytes == usable_bytes)
+            answers[here] = least_times_s(
+                self._distinct,
+                np.ascontiguousarray(seconds[here]),
+                np.ascontiguousarray(chips[here]),
+                *self._candidates.fitting(float(usable_bytes)),
+                answers[here],
+                splits,
+            )
+        return answers
+
+
+def check_declared(training: Training) -> None:
+    """Refuse options of training that the bound does not know.
+
+    Raises
+    ------
+    InputError
+        If there is such an option; it may make training faster than the bound.
+    """
+    for field in fields(training):
+        value = getattr(training, field.name)
+        if field.name not in DECLARED:
+            raise InputError(
+                f"The lower bound of the placement does not know the training option {field.name}."
+            )
+        values = DECLARED[field.name]
+        if values is not None and value not in values:
+            raise InputError(
+                f"The lower bound of the placement does not know {field.name} = {value!r}; it "
+                f"knows {', '.join(map(repr, values))}."
+            )

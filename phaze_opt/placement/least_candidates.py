@@ -1,0 +1,343 @@
+"""All degrees of parallelism at one width, as `phaze_opt.placement.least_splits` takes them.
+
+Nothing here depends on the accelerator but the memory that a stage may fill.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from phaze_opt.arrays import BoolArray, FloatArray, IntArray
+from phaze_opt.network.term import Term
+from phaze_opt.placement import least_splits as column
+from phaze_opt.placement.candidate_costs import CandidateCosts
+from phaze_opt.placement.candidates import Candidate
+from phaze_opt.placement.chain import least_loads
+from phaze_opt.placement.costs import (
+    StageCosts,
+    collective_table_s,
+    in_flight_limits,
+    parameters_of_runs,
+)
+from phaze_opt.placement.exchanges import lines_of
+from phaze_opt.placement.memory import Shards
+from phaze_opt.placement.pipeline import held_by_place, interleaved_in_flight
+from phaze_opt.placement.runs import sums_of_runs
+
+Arrays = tuple[FloatArray, FloatArray, FloatArray, FloatArray, IntArray, IntArray, FloatArray]
+"""``own, every_pass, lines, held, limit, whole, real`` of `least_times.least_times_s`."""
+
+
+@dataclass(frozen=True, eq=False)
+class LeastCandidates:
+    """Candidates of one width, sorted by falling `least_splits.REACH`.
+
+    Attributes
+    ----------
+    costs
+        Of layers without seconds.
+    repeated : (layers,)
+        Which layers are the distinct one that is repeated most.
+    own, every_pass, lines, held, whole, real
+        See `least_times.least_times_s`; the tables of ``limit`` are those of `stages`.
+    stages
+        What stages hold, by what replicas share out.
+    """
+
+    costs: CandidateCosts
+    repeated: BoolArray
+    own: FloatArray
+    every_pass: FloatArray
+    lines: FloatArray
+    held: FloatArray
+    whole: IntArray
+    real: FloatArray
+    stages: tuple[StageCosts, ...]
+    shards: tuple[Shards, ...]
+    _fitting: dict[float, Arrays] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, costs: CandidateCosts, distinct: IntArray) -> LeastCandidates:
+        """Collect all candidates, of layers that are distinct or not."""
+        return _Collector(costs, distinct).collect()
+
+    def fitting(self, usable_bytes: float) -> Arrays:
+        """Return the arrays of the candidates that fit a memory, each computed once."""
+        if usable_bytes not in self._fitting:
+            limit = np.array(
+                [
+                    in_flight_limits(stages.resident_bytes, stages.stash_bytes, usable_bytes)
+                    for stages in self.stages
+                ],
+                dtype=np.int64,
+            ).reshape(-1, *self.held.shape[1:])
+            interleaved = self.whole[:, column.CHUNKS] > 1
+            fits = np.zeros(len(self.whole), dtype=np.bool_)
+            fits[~interleaved] = column.fitting(
+                self.lines, self.held, limit, self.whole[~interleaved]
+            )
+            fits[interleaved] = [
+                self._interleaved_bytes(row) <= usable_bytes for row in self.whole[interleaved]
+            ]
+            whole, real = self.whole[fits], self.real[fits]
+            real[:, column.MOST_REPEATED] = self._most_repeated(whole, limit)
+            self._fitting[usable_bytes] = (
+                self.own,
+                self.every_pass,
+                self.lines,
+                self.held,
+                limit,
+                whole,
+                real,
+            )
+        return self._fitting[usable_bytes]
+
+    def _most_repeated(self, whole: IntArray, limit: IntArray) -> FloatArray:
+        """Return how many repeated layers the stage with most of them has at least, by memory."""
+        least = np.zeros(len(whole))
+        counts = sums_of_runs(self.repeated.astype(np.float64))
+        stages, microbatches = whole[:, column.STAGES], whole[:, column.MICROBATCHES]
+        # Where there are fewer microbatches than stages, or all are in flight, the fewest bound.
+        few = (microbatches < stages) | (self.costs.schedule == "gpipe")
+        few &= whole[:, column.CHUNKS] == 1
+        for table in np.unique(whole[:, column.LIMIT]):
+            for part in (few, ~few):
+                here = np.flatnonzero(part & (whole[:, column.LIMIT] == table))
+                if len(here) == 0:
+                    continue
+                most_stages = int(stages[here].max())
+                fewest = int(microbatches[here].min()) if part is few else most_stages
+                held = held_by_place(most_stages, fewest, self.costs.schedule)
+                most, _ = least_loads(counts, limit[table], held)
+                least[here] = most[stages[here], 0]
+        return least
+
+    def _interleaved_bytes(self, whole: IntArray) -> float:
+        """Bound what the fullest stage holds by the average stage."""
+        stages, chunks = int(whole[column.STAGES]), int(whole[column.CHUNKS])
+        table = self.stages[whole[column.LIMIT]]
+        ahead = interleaved_in_flight(stages, int(whole[column.MICROBATCHES]), chunks)
+        state = self.shards[whole[column.LIMIT]].state_bytes(self.costs.optimizer)
+        parameters = float(self.own.sum())
+        stash = float(ahead.min()) / chunks * float(table.stash_bytes[0, -1])
+        return float((parameters * state + stash) / stages * (1.0 - 1e-12))
+
+
+class _Collector:
+    """Fills the arrays of the candidates of one width."""
+
+    def __init__(self, costs: CandidateCosts, distinct: IntArray) -> None:
+        self.costs = costs
+        self.repeated = distinct == np.bincount(distinct).argmax()
+        (self.tensor,) = costs.problem.layers
+        replicated = costs.replicated(self.tensor)
+        (_, self.own), *_ = replicated.own_parameters
+        self.parameters = replicated.parameters
+        self.lines: dict[tuple[object, ...], int] = {}
+        self.line_rows: list[FloatArray] = []
+        self.mean_sizes = _sizes(self.parameters)
+        self.every_pass: dict[tuple[int, int], int] = {}
+        self.pass_rows: list[FloatArray] = []
+        self.tables: dict[Shards, int] = {}
+        self.stages: list[StageCosts] = []
+        self.fewest: dict[tuple[int, int, Term], int] = {}
+        self.messages: dict[int, tuple[float, float]] = {}
+
+    def collect(self) -> LeastCandidates:
+        """Return everything."""
+        rows = [self._row(candidate) for candidate in self._all()]
+        whole = np.array([row[0] for row in rows], dtype=np.int64).reshape(-1, 9)
+        real = np.array([row[1] for row in rows], dtype=np.float64).reshape(-1, 13)
+        order = np.lexsort((whole[:, column.STAGES], -real[:, column.REACH]))
+        count = len(self.own)
+        return LeastCandidates(
+            costs=self.costs,
+            repeated=self.repeated,
+            own=self.own,
+            every_pass=np.array(self.pass_rows).reshape(-1, 2, count + 1),
+            lines=_padded(self.line_rows),
+            held=np.stack([self.parameters, self._tied()]),
+            whole=whole[order],
+            real=real[order],
+            stages=tuple(self.stages),
+            shards=tuple(self.tables),
+        )
+
+    def _all(self) -> Iterator[Candidate]:
+        """Yield the candidates, without those that others beat on every accelerator."""
+        chunks = self.costs.problem.training.interleave
+        for grid in self.costs.grids:
+            for index in range(len(grid.data)):
+                candidate = grid.candidate(index)
+                interleaves = chunks > 1 and candidate.pipeline > 1
+                if interleaves and (
+                    candidate.pipeline * chunks > self.costs.layers
+                    or self.costs.microbatches(candidate.data) % candidate.pipeline
+                ):
+                    continue
+                if not self._beaten(candidate):
+                    yield candidate
+
+    def _beaten(self, candidate: Candidate) -> bool:
+        """Whether fewer replicas run as many microbatches at no greater cost on any accelerator."""
+        if self.costs.problem.training.zero > 0:
+            return False
+        message = self.costs.message(candidate)
+        key = candidate.pipeline, self.costs.microbatches(candidate.data), message
+        row = self._synchronisation(candidate)
+        if key not in self.fewest:
+            self.fewest[key] = row
+            return False
+        fewer, more = self.line_rows[self.fewest[key]], self.line_rows[row]
+        return fewer.shape == more.shape and bool((fewer <= more).all())
+
+    def _synchronisation(self, candidate: Candidate) -> int:
+        """Return the row of the algorithms that synchronise gradients."""
+        terms = self.costs.group(candidate).gradient_terms
+        where = "gradients", candidate.data, candidate.data_stride
+        return self._lines(where, terms, float(self.costs.optimizer.gradient_bytes))
+
+    def _tied(self) -> FloatArray:
+        """Return the tied parameters of stages that share them with others if there are others."""
+        layers = self.costs.problem.layers[self.tensor]
+        if min(layers[0].tied_parameters, layers[-1].tied_parameters) == 0:
+            # All that are tied may lie on one stage.
+            return np.zeros_like(self.parameters)
+        return parameters_of_runs(layers)[1]
+
+    def _row(self, candidate: Candidate) -> tuple[list[int], list[float]]:
+        """Return the numbers of one candidate."""
+        costs, group = self.costs, self.costs.group(candidate)
+        training, zero = costs.problem.training, group.zero
+        shards = costs.shards(candidate.data)
+        stages = costs.stages(candidate)
+        if shards not in self.tables:
+            self.tables[shards] = len(self.stages)
+            self.stages.append(stages)
+        synchronised = gathered = every_pass = -1
+        mean_s = 0.0
+        gradient_bytes = float(costs.optimizer.gradient_bytes)
+        if candidate.data > 1 and zero < 2:
+            synchronised = self._synchronisation(candidate)
+            mean_s = self._mean_s(synchronised, candidate.pipeline)
+        if zero in (1, 2):
+            weight_bytes = float(costs.optimizer.weight_bytes)
+            where = "weights", candidate.data, candidate.data_stride
+            gathered = self._lines(where, group.weight_terms, weight_bytes)
+        if zero >= 2:
+            every_pass = self._passes(candidate)
+        activation_s, gradient_s = self._receives(stages)
+        message = costs.message(candidate)
+        whole = [
+            candidate.pipeline,
+            costs.microbatches(candidate.data),
+            training.interleave if candidate.pipeline > 1 else 1,
+            self.tables[shards],
+            synchronised,
+            gathered,
+            every_pass,
+            int(costs.schedule == "gpipe"),
+            int(group.overlaps),
+        ]
+        # An all-reduce of tied gradients between two stages is one message each way per half.
+        real = [
+            activation_s,
+            gradient_s,
+            2.0 * message.latency_s,
+            message.s_per_byte * gradient_bytes,
+            2.0 * message.s_per_sqrt_byte * math.sqrt(gradient_bytes / 2.0),
+            float(shards.optimizer),
+            float(shards.gradients),
+            mean_s,
+            self._reach(candidate.pipeline, whole[1], whole[2]),
+            0.0,
+            0.0,
+            0.0,
+            0.0,
+        ]
+        return whole, real
+
+    @staticmethod
+    def _reach(stages: int, microbatches: int, chunks: int) -> float:
+        """Return the share of a time that the work on one microbatch has at most."""
+        if chunks > 1:
+            return stages / microbatches
+        return 1.0 - (1.0 - 1.0 / microbatches) ** stages
+
+    def _lines(self, key: tuple[object, ...], terms: Sequence[Term], bytes_each: float) -> int:
+        """Return the row of some algorithms, by parameters instead of bytes."""
+        if key not in self.lines:
+            self.lines[key] = len(self.line_rows)
+            lines = lines_of(terms)
+            lines[:, 1] *= bytes_each
+            lines[:, 2] *= math.sqrt(bytes_each)
+            self.line_rows.append(lines)
+        return self.lines[key]
+
+    def _mean_s(self, row: int, stages: int) -> float:
+        """Bound the average of the stages' synchronisation from below.
+
+        The time is concave in the parameters, so it lies above its chord between the fewest and the
+        most parameters of a stage.
+        """
+        least, most = self.mean_sizes
+        least_s, most_s = (_line_s(self.line_rows[row], size) for size in (least, most))
+        slope_s = (most_s - least_s) / (most - least) if most > least else 0.0
+        return max(least_s + slope_s * (float(self.own.sum()) / stages - least), 0.0)
+
+    def _passes(self, candidate: Candidate) -> int:
+        """Return the row of what replicas exchange in every forward and backward."""
+        key = candidate.data, candidate.data_stride
+        if key not in self.every_pass:
+            self.every_pass[key] = len(self.pass_rows)
+            group, optimizer = self.costs.group(candidate), self.costs.optimizer
+            weights_s = np.zeros_like(self.own)
+            if group.zero == 3:
+                size_bytes = self.own * float(optimizer.weight_bytes)
+                weights_s = collective_table_s(group.weight_terms, size_bytes)
+            size_bytes = self.own * float(optimizer.gradient_bytes)
+            gradients_s = collective_table_s(group.gradient_terms, size_bytes)
+            rows = np.zeros((2, len(self.own) + 1))
+            np.cumsum(weights_s, out=rows[0, 1:])
+            np.cumsum(weights_s + gradients_s, out=rows[1, 1:])
+            self.pass_rows.append(rows)
+        return self.every_pass[key]
+
+    def _receives(self, stages: StageCosts) -> tuple[float, float]:
+        """Return the least that a stage after the first, and before the last, receives."""
+        if id(stages) not in self.messages:
+            index = np.arange(stages.layers)
+            activation_s = stages.receive_activation_s[index, index + 1][1:]
+            gradient_s = stages.receive_gradient_s[index, index + 1][:-1]
+            self.messages[id(stages)] = tuple(
+                float(each.min(initial=np.inf)) if len(each) else 0.0
+                for each in (activation_s, gradient_s)
+            )  # type: ignore[assignment]
+        return self.messages[id(stages)]
+
+
+def _sizes(parameters: FloatArray) -> tuple[float, float]:
+    """Return the fewest and the most parameters that a stage may have."""
+    index = np.arange(len(parameters))
+    return float(parameters[index, index + 1].min()), float(parameters[0, -1])
+
+
+def _line_s(lines: FloatArray, size: float) -> float:
+    """Return the time of the cheapest algorithm."""
+    if size <= 0.0:
+        return 0.0
+    return float((lines @ np.array([1.0, size, math.sqrt(size)])).min())
+
+
+def _padded(rows: Sequence[FloatArray]) -> FloatArray:
+    """Stack algorithms of many groups, with endless ones where there are fewer."""
+    most = max((len(lines) for lines in rows), default=0)
+    padded = np.zeros((len(rows), most, 3))
+    padded[:, :, 0] = np.inf
+    for index, lines in enumerate(rows):
+        padded[index, : len(lines)] = lines
+    return padded

@@ -1,0 +1,327 @@
+"""Least time of a batch over all splits of a chain, for many accelerators: compiled loops.
+
+A batch of m microbatches on stages 1 … p, with forward work F, backward work B (recompute,
+gradient accumulation and receives included; b: the first microbatch's, without accumulation) and
+tails, takes at least the following, for every stage s (paths through the events that
+`phaze_opt.placement.pipeline` replays; h: microbatches in flight at s; ``1`` is the first stage):
+
+    (1) Σ_{j<s} F_j + m·F_s + b_s + (m−1)·B_s + tail_s
+    (2) Σ_{j<s} (F_j + B_j) + m·F_s + b_s + (m−1)·B_s + tail_1
+    (3) Σ_j F_j + Σ_{j≥s} b_j + (m−1)·B_s + (m−h)·F_s + tail_s
+    (4) Σ_j F_j + Σ_{j≥s} b_j + (m−1)·B_s + (m−h)·F_s + Σ_{j<s} B_j + tail_1
+
+(3) and (4) pass through the first backward, for which a stage has done at most h forwards; GPipe
+does all forwards before it, and they pass through m − 1 forwards of every stage. A queue of Q
+seconds beside the compute C of a stage, that takes the share κ of it, ends after at least ``max(C +
+κ·Q, κ·C + Q)``; so does whatever takes turns, with κ = 1.
+
+All of these grow with the end of a stage and fall with its start. Whether some split takes at most
+T is therefore found by giving every stage as many layers as T and the memory allow, first stage
+first. The answer is the largest T of a fixed geometric grid that no split reaches: it is monotone
+in every input, since nothing but sums, maxima and minima over splits is compared with the grid.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from phaze_opt.arrays import BoolArray, FloatArray, IntArray
+from phaze_opt.compiled import callee, compiled, inlined
+from phaze_opt.placement.exchanges import cheapest_line_s
+
+GRID_STEPS = 8192
+"""Steps of the grid of times per factor of two: the answer is at most 0.01 % too low for it."""
+
+_GRID_ORIGIN_S = math.pi / 3.0
+"""A time of the grid; times that occur in tests and files are not near the grid's."""
+
+_ROUNDING = 1e-12
+"""Relative error by which a sum may exceed a time and count as equal."""
+
+MOST_S = 1e300
+"""A time that is never the answer, but finite."""
+
+_SMALLEST_S = 1e-12
+"""The grid begins here."""
+
+# Columns of the candidates' whole numbers; −1 is no row of a table, GPIPE and OVERLAPS are 0 or 1.
+(
+    STAGES,
+    MICROBATCHES,
+    CHUNKS,
+    LIMIT,
+    SYNCHRONISED,
+    GATHERED,
+    EVERY_PASS,
+    GPIPE,
+    OVERLAPS,
+) = range(9)
+# Columns of the candidates' real numbers; REACH: 1 − (1 − 1/m)^p, or p/m if
+# interleaved; MOST_REPEATED: how many of the layer that is repeated most
+# the stage with most of them has at least; what the chip gives is filled in last.
+(
+    ACTIVATION_S,
+    GRADIENT_S,
+    EXCHANGE_LATENCY_S,
+    EXCHANGE_S_PER_PARAMETER,
+    EXCHANGE_S_PER_ROOT,
+    OPTIMIZER_SHARDS,
+    GRADIENT_SHARDS,
+    MEAN_SYNCHRONISATION_S,
+    REACH,
+    MOST_REPEATED,
+    STEP_S,
+    ACCUMULATION_S,
+    SHARE,
+) = range(13)
+
+# Rows of `sums` and of `held`.
+FORWARD, BACKWARD, OWN = range(3)
+PARAMETERS, _TIED = range(2)
+
+_SHARED = (
+    "float64[:,::1], float64[:,:,::1], float64[:,:,::1], int64[:,:,::1], int64[::1], float64[::1]"
+)
+"""Types of ``sums, lines, held, limit, whole, real``, see `_stage_s`."""
+
+
+@inlined
+def following_s(
+    i: int,
+    j: int,
+    backward: float,
+    lines: FloatArray,
+    held: FloatArray,
+    whole: IntArray,
+    real: FloatArray,
+) -> float:
+    """Return what follows some backward work of the stage ``i … j − 1``; see `_stage_s`."""
+    parameters, tied = held[PARAMETERS, i, j], held[_TIED, i, j]
+    tail_s: float = parameters * real[STEP_S]
+    if whole[SYNCHRONISED] >= 0:
+        sent_s = cheapest_line_s(lines[whole[SYNCHRONISED]], parameters)
+        tail_s += max(real[SHARE] * sent_s, sent_s - (1.0 - real[SHARE]) * backward)
+    if whole[GATHERED] >= 0 and whole[OVERLAPS] == 0:
+        tail_s += cheapest_line_s(lines[whole[GATHERED]], parameters)
+    if whole[STAGES] > 1 and tied > 0.0:
+        tail_s += real[EXCHANGE_LATENCY_S] + tied * real[EXCHANGE_S_PER_PARAMETER]
+        tail_s += math.sqrt(tied) * real[EXCHANGE_S_PER_ROOT]
+    return tail_s
+
+
+@inlined
+def _stage_s(
+    stage: int,
+    i: int,
+    j: int,
+    first_tail_s: float,
+    sums: FloatArray,
+    lines: FloatArray,
+    held: FloatArray,
+    limit: IntArray,
+    whole: IntArray,
+    real: FloatArray,
+) -> float:
+    """Return the least time of a batch in which a stage holds the layers ``i … j − 1``.
+
+    Parameters
+    ----------
+    stage
+        From 1.
+    i, j
+        Its layers.
+    first_tail_s
+        Tail of the first stage, for the other ones.
+    sums : (3, layers + 1)
+        Sums over the layers before each: seconds of the forward, of the backward with accumulation,
+        and parameters that count once.
+    lines : (groups, algorithms, 3)
+        Times of collectives by parameters, see `exchanges.lines_of`.
+    held : (2, layers, layers + 1)
+        Parameters of every stage, and the tied ones among them.
+    limit : (tables, layers, layers + 1)
+        Most microbatches in flight of every stage.
+    whole, real
+        The candidate; see the columns above.
+    """
+    stages, microbatches, layers = whole[STAGES], whole[MICROBATCHES], sums.shape[1] - 1
+    in_flight = microbatches if whole[GPIPE] else min(stages - stage + 1, microbatches)
+    if limit[whole[LIMIT], i, j] < in_flight:
+        return np.inf
+    again = microbatches - 1 if whole[GPIPE] else microbatches - in_flight
+    activation_s, gradient_s, share = real[ACTIVATION_S], real[GRADIENT_S], real[SHARE]
+    forward = sums[FORWARD, j] - sums[FORWARD, i]
+    backward = sums[BACKWARD, j] - sums[BACKWARD, i]
+    if stage > 1:
+        forward += activation_s
+    if stage < stages:
+        backward += gradient_s
+    saving_s = (sums[OWN, j] - sums[OWN, i]) * real[ACCUMULATION_S]
+    busy_s = microbatches * (forward + backward) - saving_s
+    begin_s = sums[FORWARD, i] + max(stage - 2, 0) * activation_s
+    through_s = sums[FORWARD, layers] + (stages - 1) * activation_s
+    through_s += sums[BACKWARD, layers] - sums[BACKWARD, i] + (stages - stage) * gradient_s
+    through_s -= (sums[OWN, layers] - sums[OWN, i]) * real[ACCUMULATION_S]
+    through_s += (microbatches - 1) * backward + again * forward
+    done_s = max(begin_s + busy_s, through_s)
+    tail_s = following_s(i, j, backward, lines, held, whole, real)
+    least_s: float = done_s + tail_s
+    if stage > 1:
+        others_s = sums[BACKWARD, i] + (stage - 1) * gradient_s
+        least_s = max(least_s, done_s + others_s + first_tail_s)
+    if whole[GATHERED] >= 0 and whole[OVERLAPS] == 1:
+        gathered_s = cheapest_line_s(lines[whole[GATHERED]], held[PARAMETERS, i, j])
+        wait_s = max(share * gathered_s, gathered_s - (1.0 - share) * forward)
+        least_s = max(least_s, wait_s + busy_s + tail_s)
+    return least_s
+
+
+@callee(f"int64(float64, int64, float64, {_SHARED})")
+def _first_end(
+    time_s: float,
+    first_end: int,
+    first_tail_s: float,
+    sums: FloatArray,
+    lines: FloatArray,
+    held: FloatArray,
+    limit: IntArray,
+    whole: IntArray,
+    real: FloatArray,
+) -> int:
+    """Return where the first stage ends in a split that takes at most some time; 0 if none does.
+
+    Parameters
+    ----------
+    time_s
+        The time.
+    first_end
+        Where the first stage ends; 0 for as late as possible.
+    first_tail_s
+        Its tail.
+    sums, lines, held, limit, whole, real
+        See `_stage_s`.
+    """
+    stages, layers = whole[STAGES], sums.shape[1] - 1
+    limit_s = time_s * (1.0 + _ROUNDING)
+    i, length = first_end, (layers - 1) // stages + 1
+    for stage in range(1 if first_end == 0 else 2, stages + 1):
+        most = layers - (stages - stage)
+        j = most if stage == stages else min(i + length, most)
+        while j > i and not (
+            _stage_s(stage, i, j, first_tail_s, sums, lines, held, limit, whole, real) <= limit_s
+        ):
+            j = i if stage == stages else j - 1
+        if j == i:
+            return 0
+        while j < most and (
+            _stage_s(stage, i, j + 1, first_tail_s, sums, lines, held, limit, whole, real)
+            <= limit_s
+        ):
+            j += 1
+        if stage == 1:
+            first_end = j
+        i, length = j, j - i
+    return first_end
+
+
+@callee(f"boolean(float64, {_SHARED})")
+def _within(
+    time_s: float,
+    sums: FloatArray,
+    lines: FloatArray,
+    held: FloatArray,
+    limit: IntArray,
+    whole: IntArray,
+    real: FloatArray,
+) -> bool:
+    """Whether some split takes at most some time, as far as bounds tell; see `_stage_s`."""
+    # The first stage's tail is at least that of its first layer beside any work.
+    least_tail_s = following_s(0, 1, MOST_S, lines, held, whole, real)
+    end = _first_end(time_s, 0, least_tail_s, sums, lines, held, limit, whole, real)
+    if whole[STAGES] == 1:
+        return end > 0
+    while end > 0:
+        backward = sums[BACKWARD, end] + real[GRADIENT_S]
+        tail_s = following_s(0, end, backward, lines, held, whole, real)
+        if _first_end(time_s, end, tail_s, sums, lines, held, limit, whole, real) > 0:
+            return True
+        end -= 1
+        if end > 0:
+            least = _first_end(time_s, end, least_tail_s, sums, lines, held, limit, whole, real)
+            if least == 0:
+                return False
+    return False
+
+
+@inlined
+def _grid_s(step: int) -> float:
+    """Return a time of the grid."""
+    return _GRID_ORIGIN_S * math.pow(2.0, step / GRID_STEPS)
+
+
+@inlined
+def _grid_step(time_s: float) -> int:
+    """Return the last step of the grid at or before a time."""
+    step = math.floor(math.log2(max(time_s, _SMALLEST_S) / _GRID_ORIGIN_S) * GRID_STEPS)
+    while _grid_s(step) > time_s and step > -64 * GRID_STEPS:
+        step -= 1
+    while _grid_s(step + 1) <= time_s:
+        step += 1
+    return step
+
+
+@callee(f"float64(float64, float64, {_SHARED})")
+def least_over_splits_s(
+    least_s: float,
+    known_s: float,
+    sums: FloatArray,
+    lines: FloatArray,
+    held: FloatArray,
+    limit: IntArray,
+    whole: IntArray,
+    real: FloatArray,
+) -> float:
+    """Return the largest time of the grid that no split reaches, or a smaller bound before it.
+
+    Parameters
+    ----------
+    least_s
+        A bound that is known already.
+    known_s
+        From where on the answer need not be exact, but only as large.
+    sums, lines, held, limit, whole, real
+        See `_stage_s`.
+    """
+    first = low = _grid_step(least_s)
+    if known_s < MOST_S:
+        high = _grid_step(known_s) + 1
+        if not _within(_grid_s(high), sums, lines, held, limit, whole, real):
+            return known_s
+    else:
+        if not _within(MOST_S, sums, lines, held, limit, whole, real):
+            return np.inf
+        wide = 1
+        high = low + 1
+        while not _within(_grid_s(high), sums, lines, held, limit, whole, real):
+            low, wide = high, 2 * wide
+            high += wide
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _within(_grid_s(middle), sums, lines, held, limit, whole, real):
+            high = middle
+        else:
+            low = middle
+    return _grid_s(low) if low > first else least_s
+
+
+@compiled("boolean[::1](float64[:,:,::1], float64[:,:,::1], int64[:,:,::1], int64[:,::1])")
+def fitting(lines: FloatArray, held: FloatArray, limit: IntArray, whole: IntArray) -> BoolArray:
+    """Return which candidates have a split that fits the memory; see `least_times`."""
+    fits = np.ones(len(whole), dtype=np.bool_)
+    sums = np.zeros((3, held.shape[2]))
+    real = np.ones(13)
+    for c in range(len(whole)):
+        fits[c] = _within(MOST_S, sums, lines, held, limit, whole[c], real)
+    return fits

@@ -1,0 +1,293 @@
+"""Lower bounds of the time of a batch over all candidates, for many accelerators: compiled loops.
+
+Closed forms of the stages' average, and of what pipelines wait for, close most candidates; the
+others are left to `phaze_opt.placement.least_splits`, whose docstring has the paths (1) to (4).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.compiled import callee, compiled, inlined
+from phaze_opt.placement.exchanges import cheapest_line_s
+from phaze_opt.placement.least_splits import (
+    ACCUMULATION_S,
+    ACTIVATION_S,
+    BACKWARD,
+    CHUNKS,
+    EVERY_PASS,
+    FORWARD,
+    GPIPE,
+    GRADIENT_S,
+    GRADIENT_SHARDS,
+    MEAN_SYNCHRONISATION_S,
+    MICROBATCHES,
+    MOST_REPEATED,
+    MOST_S,
+    OPTIMIZER_SHARDS,
+    OVERLAPS,
+    OWN,
+    PARAMETERS,
+    REACH,
+    SHARE,
+    STAGES,
+    STEP_S,
+    SYNCHRONISED,
+    following_s,
+    least_over_splits_s,
+)
+
+
+@inlined
+def _at_once_s(
+    sums: FloatArray, lines: FloatArray, held: FloatArray, whole: IntArray, real: FloatArray
+) -> float:
+    """Bound the time of a batch over all splits by the stages' average, memory aside.
+
+    It holds for interleaved stages too, whose last backward of the chunk that comes first follows
+    all forwards and the backwards of all but p microbatches.
+    """
+    stages, microbatches, layers = whole[STAGES], whole[MICROBATCHES], sums.shape[1] - 1
+    messages = stages * whole[CHUNKS] - 1
+    forward_s = sums[FORWARD, layers] + messages * real[ACTIVATION_S]
+    backward_s = sums[BACKWARD, layers] + messages * real[GRADIENT_S]
+    saving_s = sums[OWN, layers] * real[ACCUMULATION_S]
+    once_s: float = forward_s + backward_s - saving_s
+    busy_s = microbatches * (forward_s + backward_s) - saving_s
+    sent_s, share = real[MEAN_SYNCHRONISATION_S], real[SHARE]
+    step_s = sums[OWN, layers] * real[STEP_S] / stages
+    least_s: float = busy_s / stages + share * sent_s
+    if whole[CHUNKS] > 1:
+        before_s = max((microbatches - stages) * backward_s - saving_s, 0.0)
+        before_s += microbatches * forward_s
+        least_s = max(least_s, before_s / stages + sent_s)
+        return float(max(once_s, least_s + step_s))
+    least_s = max(least_s, (busy_s - (1.0 - share) * backward_s) / stages + sent_s)
+    in_flight = 1 if whole[GPIPE] else min(stages, microbatches)
+    rounds_s = (microbatches - 1) * backward_s + (microbatches - in_flight) * forward_s
+    through_s: float = once_s + rounds_s / stages
+    through_s += following_s(0, 1, MOST_S, lines, held, whole, real)
+    return float(max(least_s + step_s, through_s))
+
+
+@callee("float64[:,::1](int64[::1], float64[::1])")
+def _kinds(distinct: IntArray, own: FloatArray) -> FloatArray:
+    """Return count, a layer, and the fewest parameters of every distinct layer, a row each."""
+    kinds = np.zeros((distinct.max() + 1, 3))
+    for layer in range(len(distinct) - 1, -1, -1):
+        kind = distinct[layer]
+        least = own[layer] if kinds[kind, 0] == 0.0 else min(kinds[kind, 2], own[layer])
+        kinds[kind, 0] += 1.0
+        kinds[kind, 1] = layer
+        kinds[kind, 2] = least
+    return kinds
+
+
+@inlined
+def _pipelined_s(
+    sums: FloatArray,
+    lines: FloatArray,
+    held: FloatArray,
+    whole: IntArray,
+    real: FloatArray,
+    kinds: FloatArray,
+    most: int,
+) -> float:
+    """Bound the time of a batch over all splits by what pipelines wait for.
+
+    From (2) of `least_splits`, with q = 1 − 1/m: the first s stages have at most T·(1 − q^s)
+    seconds of work, where T is less the first tail. From (3) and (4) for n layers, those that are
+    repeated most: with a_s = (m − 1)·b + (m − h)·f of one such layer, stage s has at most (T − c −
+    σ·x)/a_s of them, where the first one has x ≤ (T − c)/(a_1 + σ); c is one microbatch through all
+    stages and the least tail, and σ what the tail grows by with each. They add up to n for no T
+    below ``c + n / (W + max(0, 1 − σ·W)/(a_1 + σ))`` with W = Σ_{s>1} 1/a_s. And the largest share
+    of these layers that a stage has bounds (1) and (4).
+    """
+    stages, microbatches, layers = whole[STAGES], whole[MICROBATCHES], sums.shape[1] - 1
+    first_tail_s = following_s(0, 1, MOST_S, lines, held, whole, real)
+    saving_s = sums[OWN, layers] * real[ACCUMULATION_S]
+    forward_s = sums[FORWARD, layers] + (stages - 1) * real[ACTIVATION_S]
+    once_s = forward_s + sums[BACKWARD, layers] + (stages - 1) * real[GRADIENT_S]
+    least_s: float = (once_s - saving_s / microbatches) / real[REACH] + first_tail_s
+    once_s -= saving_s
+    rounds, repeated = microbatches - 1.0, real[MOST_REPEATED]
+    in_flight = 1 if whole[GPIPE] else min(stages, microbatches)
+    layer = int(kinds[most, 1])
+    forward = sums[FORWARD, layer + 1] - sums[FORWARD, layer]
+    own = sums[OWN, layer + 1] - sums[OWN, layer]
+    backward = sums[BACKWARD, layer + 1] - sums[BACKWARD, layer]
+    backward -= (own - kinds[most, 2]) * real[ACCUMULATION_S]
+    own = kinds[most, 2]
+    again_s = rounds * backward + (microbatches - in_flight) * forward
+    least_s = max(least_s, once_s + repeated * again_s + first_tail_s)
+    sent_s = 0.0
+    if whole[SYNCHRONISED] >= 0:
+        sent_s = cheapest_line_s(lines[whole[SYNCHRONISED]], repeated * own)
+        sent_s = max(real[SHARE] * sent_s, sent_s - (1.0 - real[SHARE]) * repeated * backward)
+    load_s = microbatches * (forward + backward) - own * real[ACCUMULATION_S]
+    least_s = max(least_s, repeated * (load_s + own * real[STEP_S]) + sent_s)
+    if again_s > 0.0:
+        weight = (stages - in_flight) / again_s
+        if in_flight > 1 and forward > 1e-9 * again_s:
+            # The sum over h is at most the integral, and its last term.
+            last_s = rounds * (backward + forward)
+            weight += math.log(last_s / again_s) / forward
+        else:
+            weight += (in_flight - 1) / again_s
+        count = kinds[most, 0]
+        # A chord of the first stage's tail, which is concave: that of the first layer, and more
+        # for every repeated one.
+        each_s = own * real[STEP_S]
+        if whole[SYNCHRONISED] >= 0:
+            begin = 0.0 if kinds[most, 1] == 0.0 else held[PARAMETERS, 0, 1]
+            rows = lines[whole[SYNCHRONISED]]
+            more_s = cheapest_line_s(rows, begin + count * own) - cheapest_line_s(rows, begin)
+            each_s += real[SHARE] * more_s / count
+        if kinds[most, 1] == 0.0:
+            first_tail_s = 0.0
+        others = weight + max(0.0, 1.0 - each_s * weight) / (again_s + each_s)
+        least_s = max(least_s, once_s + first_tail_s + count / others)
+    return least_s
+
+
+@inlined
+def _sum_up(
+    way: int,
+    work: FloatArray,
+    every_pass: FloatArray,
+    group: int,
+    real: FloatArray,
+    sums: FloatArray,
+) -> None:
+    """Fill the sums of forward and backward with compute and what runs beside it in every pass.
+
+    A pass of compute C beside a queue of Q seconds takes at least C + share · Q, and share · C + Q.
+    ``way`` says which of the two holds: bit 0 of the forward, bit 1 of the backward.
+    """
+    for row in range(2):
+        queued = way >> row & 1
+        compute_share = real[SHARE] if queued else 1.0
+        queue_share = 1.0 if queued else real[SHARE]
+        for layer in range(sums.shape[1]):
+            sums[row, layer] = compute_share * work[row, layer]
+            if group >= 0:
+                sums[row, layer] += queue_share * every_pass[group, row, layer]
+    for layer in range(sums.shape[1]):
+        sums[BACKWARD, layer] += real[ACCUMULATION_S] * sums[OWN, layer]
+
+
+@compiled(
+    "float64[::1](int64[::1], float64[:,:,::1], float64[:,::1], float64[::1], float64[:,:,::1],"
+    " float64[:,:,::1], float64[:,:,::1], int64[:,:,::1], int64[:,::1], float64[:,::1],"
+    " float64[::1], boolean)"
+)
+def least_times_s(
+    distinct: IntArray,
+    seconds: FloatArray,
+    rates: FloatArray,
+    own: FloatArray,
+    every_pass: FloatArray,
+    lines: FloatArray,
+    held: FloatArray,
+    limit: IntArray,
+    whole: IntArray,
+    real: FloatArray,
+    known_s: FloatArray,
+    splits: bool,
+) -> FloatArray:
+    """Bound the least time of a batch over all candidates and splits, of many accelerators.
+
+    Parameters
+    ----------
+    distinct : (layers,)
+        Which distinct layer each layer is.
+    seconds : (accelerators, 2, distinct layers)
+        Forward, and backward with recompute.
+    rates : (accelerators, 3)
+        Seconds per parameter of the optimizer step and of accumulation, and the share of a device's
+        cores that communication takes.
+    own : (layers,)
+        Parameters of each layer, tied ones with the first that holds them.
+    every_pass : (groups, 2, layers + 1)
+        Sums over the layers before each of what replicas exchange in every forward and backward.
+    lines, held, limit
+        See `_stage_s`.
+    whole : (candidates, 9)
+        See the columns above; by falling REACH.
+    real : (candidates, 13)
+        The same.
+    known_s : (accelerators,)
+        Times from which on the answer need not be exact.
+    splits
+        Whether to look at splits; without them the answer is smaller and comes sooner.
+
+    Returns
+    -------
+    (accelerators,)
+        Seconds, at most ``known_s``; infinite where nothing fits.
+    """
+    accelerators, layers = seconds.shape[0], len(distinct)
+    answers = known_s.copy()
+    work = np.zeros((2, layers + 1))
+    sums = np.zeros((3, layers + 1))
+    one = np.zeros(real.shape[1])
+    kinds = _kinds(distinct, own)
+    most = int(np.argmax(kinds[:, 0]))
+    best = 0
+    if len(whole) == 0:
+        return answers
+    for layer in range(layers):
+        sums[OWN, layer + 1] = sums[OWN, layer] + own[layer]
+    for a in range(accelerators):
+        for layer in range(layers):
+            for row in range(2):
+                work[row, layer + 1] = work[row, layer] + seconds[a, row, distinct[layer]]
+        all_s = work[0, layers] + work[1, layers]
+        repeated = distinct[int(kinds[most, 1])]
+        most_s = seconds[a, 0, repeated] + seconds[a, 1, repeated]
+        first_best, summed_s = best, -1.0
+        for turn in range(-1, len(whole)):
+            # What was best for the accelerator before is likely to be good, and closes others.
+            c = first_best if turn < 0 else turn
+            answer_s = answers[a]
+            if turn >= 0 and all_s / real[c, REACH] >= answer_s:
+                break
+            if turn == first_best:
+                continue
+            overlaps, several = whole[c, OVERLAPS] == 1, whole[c, MICROBATCHES] > 1
+            # Most candidates end here, by parts of the bounds below.
+            sent_s = real[c, MEAN_SYNCHRONISATION_S] * (rates[a, 2] if overlaps else 1.0)
+            share_s = max(all_s / whole[c, STAGES], real[c, MOST_REPEATED] * most_s)
+            if whole[c, MICROBATCHES] * share_s >= answer_s:
+                continue
+            if whole[c, MICROBATCHES] * all_s / whole[c, STAGES] + sent_s >= answer_s:
+                continue
+            one[:] = real[c]
+            one[STEP_S] = rates[a, 0] / one[OPTIMIZER_SHARDS]
+            one[ACCUMULATION_S] = rates[a, 1] / one[GRADIENT_SHARDS] if several else 0.0
+            one[SHARE] = rates[a, 2] if overlaps else 1.0
+            sent = whole[c, EVERY_PASS]
+            ways = 4 if overlaps and sent >= 0 else 1
+            least_s = 0.0
+            for way in range(ways):
+                if sent >= 0 or summed_s != one[ACCUMULATION_S]:
+                    _sum_up(way, work, every_pass, sent, one, sums)
+                    summed_s = one[ACCUMULATION_S] if sent < 0 else -1.0
+                least_s = max(least_s, _at_once_s(sums, lines, held, whole[c], one))
+                if least_s >= answer_s:
+                    break
+                if whole[c, CHUNKS] == 1:
+                    more_s = _pipelined_s(sums, lines, held, whole[c], one, kinds, most)
+                    least_s = max(least_s, more_s)
+                if splits and whole[c, CHUNKS] == 1 and least_s < answer_s:
+                    least_s = least_over_splits_s(
+                        least_s, answer_s, sums, lines, held, limit, whole[c], one
+                    )
+                if least_s >= answer_s:
+                    break
+            if least_s < answer_s:
+                answers[a], best = least_s, c
+    return answers

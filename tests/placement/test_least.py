@@ -1,0 +1,235 @@
+"""The lower bound of the placement, against the placement itself."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, make_dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phaze_opt.errors import InfeasibleError, InputError
+from phaze_opt.network.cluster import Cluster, NetworkLevel
+from phaze_opt.placement.least import (
+    DECLARED,
+    ChipRates,
+    LeastLayers,
+    LeastPlacement,
+    check_declared,
+)
+from phaze_opt.placement.placement_problem import LayerCost, PlacementProblem
+from phaze_opt.placement.solve_placement import solve_placement
+from phaze_opt.training import PipelineScheduleName, Training
+from tests.benchmarks.test_bench_placement import transformer
+from tests.placement.strategies import problems, seconds
+
+SLACK = 1.0 + 1e-9
+
+levels = st.lists(
+    st.builds(
+        NetworkLevel,
+        st.sampled_from([10.0, 1e3, 1e6]),
+        st.sampled_from([0.0, 0.01]),
+        st.sampled_from(["switch", "ring"]),
+        group_size=st.sampled_from([2, 4]),
+    ),
+    max_size=1,
+)
+
+
+@st.composite
+def training_problems(draw: st.DrawFn, interleave: bool = False) -> PlacementProblem:
+    """Draw layers, any graph of them, a cluster, and every option of training."""
+    problem = draw(problems(most_layers=7, most_devices=16))
+    count = len(next(iter(problem.layers.values())))
+    if draw(st.booleans()):
+        pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
+        edges = draw(st.sets(st.sampled_from(pairs))) if pairs else set()
+        problem = replace(problem, edges=tuple(sorted(edges)))
+    recompute, link = draw(st.sampled_from([0.0, 0.5])), draw(st.sampled_from([0.0, 0.3]))
+    layers = {
+        width: tuple(
+            replace(
+                layer,
+                recompute_s=recompute * layer.forward_s,
+                forward_link_s=link * layer.forward_s * (width > 1),
+                backward_link_s=link * layer.backward_s * (width > 1),
+            )
+            for layer in chain
+        )
+        for width, chain in problem.layers.items()
+    }
+    names: list[PipelineScheduleName] = ["1f1b", "gpipe", "interleaved"]
+    schedule = draw(st.sampled_from(names))
+    chunks = 1
+    if interleave or schedule == "interleaved":
+        schedule, chunks = "interleaved", draw(st.integers(1, 3))
+    training = replace(
+        problem.training,
+        global_batch=draw(st.sampled_from([problem.training.global_batch, 12, 64])),
+        recompute="full" if recompute else "none",
+        zero=draw(st.integers(0, 3)),
+        overlap=draw(st.sampled_from(["none", "data", "all"])),
+        pipeline_schedule=schedule,
+        interleave=chunks,
+        sequence_parallel=draw(st.booleans()),
+        fused_optimizer=draw(st.booleans()),
+        gather_copies=draw(st.booleans()),
+        residency=draw(st.booleans()),
+    )
+    return replace(
+        problem,
+        layers=layers,
+        training=training,
+        cluster=replace(problem.cluster, levels=(*draw(levels), *problem.cluster.levels)),
+        collective_core_share=draw(st.sampled_from([0.0, 0.2])),
+    )
+
+
+def rates(problem: PlacementProblem, count: int = 1) -> ChipRates:
+    """Return the rates of some accelerators that are those of the problem."""
+    names = [field.name for field in fields(ChipRates)]
+    return ChipRates(**{name: np.full(count, float(getattr(problem, name))) for name in names})
+
+
+def layer_seconds(layers: tuple[LayerCost, ...], share: Any = 1.0) -> LeastLayers:
+    """Return the seconds of layers that are all distinct, on one accelerator."""
+    names = "forward_s", "backward_s", "recompute_s"
+    columns = ([getattr(layer, name) for layer in layers] for name in names)
+    return LeastLayers(*(np.array([column]).T * share for column in columns))
+
+
+def least_s(problem: PlacementProblem, share: Any = 1.0, splits: bool = True) -> float:
+    """Return the bound over all widths."""
+    answers = []
+    for width, layers in problem.layers.items():
+        bound = LeastPlacement(problem, width, range(len(layers)))
+        answers.append(bound.least_s(layer_seconds(layers, share), rates(problem), splits=splits))
+    return float(np.min(answers))
+
+
+def solved_s(problem: PlacementProblem) -> float:
+    """Return the time of the best placement, infinite where nothing fits."""
+    try:
+        return solve_placement(problem).time_per_batch_s
+    except InfeasibleError:
+        return math.inf
+
+
+@settings(max_examples=300, deadline=None)
+@given(training_problems())
+def test_never_above_the_placement(problem: PlacementProblem) -> None:
+    """The bound, and the looser one, are at most the time; infinite only where nothing fits."""
+    looser_s, bound_s, time_s = least_s(problem, splits=False), least_s(problem), solved_s(problem)
+    assert looser_s <= bound_s * SLACK
+    assert bound_s <= time_s * SLACK
+
+
+@settings(max_examples=100, deadline=None)
+@given(training_problems(interleave=True))
+def test_never_above_interleaved_pipelines(problem: PlacementProblem) -> None:
+    """The same for several chunks per stage."""
+    assert least_s(problem) <= solved_s(problem) * SLACK
+
+
+@settings(max_examples=100, deadline=None)
+@given(training_problems(), st.lists(st.floats(0.2, 1.0), min_size=7, max_size=7), st.booleans())
+def test_smaller_seconds_give_a_smaller_bound(
+    problem: PlacementProblem, shares: list[float], splits: bool
+) -> None:
+    """The bound is monotone in the seconds of every layer."""
+    count = len(next(iter(problem.layers.values())))
+    share = np.array([shares[:count]]).T
+    assert least_s(problem, share, splits) <= least_s(problem, splits=splits) * SLACK
+
+
+@settings(max_examples=60, deadline=None)
+@given(training_problems(), st.floats(1.0, 4.0))
+def test_more_memory_and_bandwidth_give_a_smaller_bound(
+    problem: PlacementProblem, factor: float
+) -> None:
+    """The bound is monotone in what the chip gives."""
+    more = replace(
+        problem,
+        hbm_usable_bytes=problem.hbm_usable_bytes * factor,
+        hbm_bytes_per_s=problem.hbm_bytes_per_s * factor,
+        step_parameters_per_s=problem.step_parameters_per_s * factor,
+        accumulation_parameters_per_s=problem.accumulation_parameters_per_s * factor,
+    )
+    assert least_s(more) <= least_s(problem) * SLACK
+
+
+@settings(max_examples=60, deadline=None)
+@given(training_problems(), st.lists(st.floats(0.5, 2.0), min_size=1, max_size=5))
+def test_accelerators_do_not_see_one_another(
+    problem: PlacementProblem, factors: list[float]
+) -> None:
+    """Many accelerators at once, with several memories, have the bounds of each alone."""
+    width, layers = next(iter(problem.layers.items()))
+    bound = LeastPlacement(problem, width, range(len(layers)))
+    together = LeastLayers(
+        *(getattr(layer_seconds(layers), field.name) * factors for field in fields(LeastLayers))
+    )
+    memories = problem.hbm_usable_bytes * np.array([1.0 + (f > 1.0) for f in factors])
+    all_rates = replace(rates(problem, len(factors)), hbm_usable_bytes=memories)
+    answers = bound.least_s(together, all_rates)
+    known = bound.least_s(together, all_rates, answers * 0.9)
+    for index, factor in enumerate(factors):
+        own = replace(rates(problem), hbm_usable_bytes=memories[index : index + 1])
+        (alone,) = bound.least_s(layer_seconds(layers, factor), own)
+        assert answers[index] == alone
+        assert known[index] == answers[index] * 0.9
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(most_layers=6, most_devices=16))
+def test_is_infinite_where_nothing_fits(problem: PlacementProblem) -> None:
+    """A plain pipeline fits the memory where the bound says so."""
+    assert math.isinf(least_s(problem)) == math.isinf(solved_s(problem))
+
+
+@pytest.mark.parametrize("repeating", [True, False])
+@pytest.mark.parametrize("options", [{"overlap": "none"}, {}, {"zero": 1}, {"zero": 3}])
+def test_is_near_the_placement_of_a_transformer(repeating: bool, options: dict[str, Any]) -> None:
+    """For layers of one kind on 1,024 devices the bound is at most 4 % too low."""
+    problem = transformer(26, repeating, 40e9)
+    problem = replace(problem, training=replace(problem.training, **options))
+    assert least_s(problem) > 0.96 * solved_s(problem)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seconds, seconds, st.integers(1, 8), st.sampled_from(["sgd", "adam"]))
+def test_a_single_layer_is_exact(
+    forward_s: float, backward_s: float, microbatches: int, optimizer: Any
+) -> None:
+    """One layer on one device takes its passes, accumulation and step, and so does the bound."""
+    problem = PlacementProblem(
+        layers={1: (LayerCost("only", forward_s, backward_s, 0.0, 100, 0, 1, 1, 0),)},
+        edges=(),
+        cluster=Cluster("one", (NetworkLevel(1e3, 0.0, "switch"),), 1),
+        training=Training(microbatches, optimizer=optimizer),
+        hbm_usable_bytes=1e9,
+        hbm_bytes_per_s=1e4,
+    )
+    assert least_s(problem) == pytest.approx(solved_s(problem), rel=1e-9)
+
+
+def test_every_option_is_declared() -> None:
+    """The table names the options that there are, and no others."""
+    assert set(DECLARED) == {field.name for field in fields(Training)}
+
+
+def test_an_unknown_option_is_refused() -> None:
+    """An option, or a value, that is added to the training later is not ignored."""
+    wider = make_dataclass(
+        "Wider", [("expert_parallel", int, 1)], bases=(Training,), frozen=True, repr=False
+    )
+    with pytest.raises(InputError, match="expert_parallel"):
+        check_declared(wider(8))
+    newer = Training(8)
+    object.__setattr__(newer, "zero", 4)
+    with pytest.raises(InputError, match="zero = 4"):
+        check_declared(newer)
