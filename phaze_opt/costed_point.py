@@ -11,7 +11,7 @@ import numpy as np
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import Accelerator, check_chip
-from phaze_opt.layer_costs import WidthCost, cost_layers
+from phaze_opt.layer_costs import WidthCost, bare_chain, cost_layers
 from phaze_opt.layer_passes import Chip, ScheduleCache, default_fusion
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.placement.expert import expert_degrees
@@ -131,6 +131,31 @@ def chip_rates(chips: Sequence[Chip], training: Training) -> ChipRates:
     )
 
 
+def bare_problem(
+    variant: WorkloadVariant, cluster: Cluster, training: Training, fusion: FusionMode
+) -> PlacementProblem:
+    """Return what the placement takes at one width, without the seconds and rates of a chip.
+
+    Parameters
+    ----------
+    variant
+        The model at the width.
+    cluster, training, fusion
+        See `Chip`; the training as `training_as_fused` gives it.
+    """
+    return PlacementProblem(
+        layers={variant.tensor_parallel: bare_chain(variant, training, fusion)},
+        edges=tuple((s, d) for s, d, _ in variant.edges),
+        cluster=cluster,
+        training=training,
+        hbm_usable_bytes=0.0,
+        hbm_bytes_per_s=np.inf,
+        step_parameters_per_s=np.inf,
+        accumulation_parameters_per_s=np.inf,
+        collective_core_share=0.0,
+    )
+
+
 def _lanes_per_s(chip: Chip, kind: str) -> float:
     """Elements of a vector operator per second on all lanes of the chip."""
     lanes = chip.accelerator.num_vc * chip.accelerator.pe_vc
@@ -147,6 +172,14 @@ def _degrees(placement: Placing, workload: Workload, cluster: Cluster) -> Degree
     return placement
 
 
+def variants_within(
+    workload: Workload, cluster: Cluster, training: Training
+) -> list[WorkloadVariant]:
+    """Return the captured variants whose tensor-parallel group fits the cluster."""
+    captured = workload.variants_for(training.microbatch, training.sequence_parallel)
+    return [one for one in captured if one.tensor_parallel <= cluster.devices]
+
+
 def _variants(
     workload: Workload, cluster: Cluster, training: Training, degrees: Degrees | None
 ) -> list[WorkloadVariant]:
@@ -154,8 +187,7 @@ def _variants(
     captured = list(workload.variants_for(training.microbatch, training.sequence_parallel))
     if degrees is None:
         # A width of more devices than there are is kept only to say that it does not fit.
-        within = [one for one in captured if one.tensor_parallel <= cluster.devices]
-        usable = within or captured
+        usable = variants_within(workload, cluster, training) or captured
     else:
         usable = [one for one in captured if one.tensor_parallel == degrees[2]]
     if not usable:

@@ -13,12 +13,18 @@ from dataclasses import replace
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.costed_point import Point, cost_point
+from phaze_opt.costed_point import (
+    bare_problem,
+    chip_rates,
+    training_as_fused,
+    variants_within,
+)
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.layer_passes import Chip, default_fusion
 from phaze_opt.least_layers import least_layers
 from phaze_opt.network.cluster import Cluster
-from phaze_opt.placement.least import ChipRates, LeastPlacement, LeastSeconds
+from phaze_opt.placement.least import LeastLayers, LeastPlacement
 from phaze_opt.search.chips import Chips
 from phaze_opt.search.constraints import with_memory_margin
 from phaze_opt.search.designs import Design
@@ -166,23 +172,19 @@ def least_batch_s(
     least_s : (sizes, architectures)
         Infinite where no placement fits for sure.
     """
-    # What does not depend on the chip: bytes, messages, and the widths that may be chosen.
-    costed = cost_point(Point(workload, architectures[0], cluster, training))
+    accelerator = architectures[0]
+    fusion = default_fusion(accelerator)
+    as_fused = training_as_fused(training, fusion)
+    rates = chip_rates([Chip(chip, cluster, fusion) for chip in architectures], as_fused)
     shares = np.array([chip.calibration.usable_hbm_share for chip in architectures])
     best = np.full((len(hbm_bytes), len(architectures)), np.inf)
-    for width, cost in costed.costs.items():
-        layers = least_layers(cost.variant, architectures, cluster, training)
-        seconds = LeastSeconds(layers.forward_s, layers.backward_s, layers.recompute_s)
-        placement = LeastPlacement(
-            costed.problem, width, [index for _, index in cost.variant.nodes]
-        )
+    for variant in variants_within(workload, cluster, training):
+        width = variant.tensor_parallel
+        problem = bare_problem(variant, cluster, as_fused, fusion)
+        placement = LeastPlacement(problem, width, [index for _, index in variant.nodes])
+        layers = least_layers(variant, architectures, cluster, training, fusion)
+        seconds = LeastLayers(layers.forward_s, layers.backward_s, layers.recompute_s)
         for size, capacity in enumerate(hbm_bytes.tolist()):
-            rates = ChipRates(
-                hbm_usable_bytes=capacity * shares,
-                hbm_bytes_per_s=layers.hbm_bytes_per_s,
-                step_parameters_per_s=layers.step_parameters_per_s,
-                accumulation_parameters_per_s=layers.accumulation_parameters_per_s,
-                collective_core_share=layers.collective_core_share,
-            )
-            best[size] = np.minimum(best[size], placement.least_s(seconds, rates, best[size]))
+            of_size = replace(rates, hbm_usable_bytes=capacity * shares)
+            best[size] = placement.least_s(seconds, of_size, best[size])
     return best
