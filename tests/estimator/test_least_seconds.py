@@ -90,7 +90,8 @@ def test_a_cache_saves_what_it_serves(model: str) -> None:
             flow = moved if served is None else served.hbm_bytes
             assert np.allclose(np.maximum(moved - row, 0.0), flow, rtol=1e-9, atol=1e-3)
     small, real, huge = np.sum(saved_bytes, axis=0)
-    assert small < real < huge
+    assert small <= real <= huge
+    assert huge > 0.0
 
 
 def test_columns_are_read_once_and_shared_by_slices() -> None:
