@@ -95,7 +95,7 @@ def value_bounds(
         with_memory_margin(chip, study.spec.constraints) for chip in chips.architectures[rows]
     ]
     fastest = [
-        _throughput_bounds(study, workloads, run, design, architectures, chips.hbm_bytes)
+        _throughput_bounds(study, workloads, run, design, architectures, chips.hbm_bytes[:, rows])
         for run in range(len(study.spec.runs))
     ]
     # What one sample per second is worth: the bounded objectives are proportional to the rate.
@@ -162,7 +162,7 @@ def least_batch_s(
         Captured at every width that may be chosen.
     architectures
         Chips of one kind.
-    hbm_bytes : (sizes,)
+    hbm_bytes : (sizes, architectures)
         Sizes of the HBM, whatever the architectures have.
     cluster, training
         Network and training run.
@@ -184,7 +184,7 @@ def least_batch_s(
         placement = LeastPlacement(problem, width, [index for _, index in variant.nodes])
         layers = least_layers(variant, architectures, cluster, training, fusion)
         seconds = LeastLayers(layers.forward_s, layers.backward_s, layers.recompute_s)
-        for size, capacity in enumerate(hbm_bytes.tolist()):
-            of_size = replace(rates, hbm_usable_bytes=capacity * shares)
+        for size, capacities in enumerate(hbm_bytes):
+            of_size = replace(rates, hbm_usable_bytes=capacities * shares)
             best[size] = placement.least_s(seconds, of_size, best[size])
     return best

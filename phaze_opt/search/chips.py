@@ -52,10 +52,11 @@ class Chips:
         One chip for each, with the smallest HBM.
     area_mm2 : (architectures,)
         Under the area model of the study.
-    hbm_bytes : (sizes,)
-        All sizes of the HBM that are within the limits, with the index of each on its axis.
+    hbm_bytes : (sizes, architectures)
+        All sizes of the HBM that are within the limits, the same for all architectures; one size,
+        each architecture's own, where it is not searched, or more follows from it.
     hbm_indices : (sizes,)
-        See above; a single 0 where the size is not searched.
+        Of these sizes on their axis; a single 0 where there is none.
     """
 
     names: tuple[str, ...]
@@ -93,7 +94,7 @@ def allowed_chips(study: ResolvedStudy) -> Chips:
     grid = np.array(np.unravel_index(np.arange(number), sizes or [1])).T[:, : len(names)]
     grid = grid[_perhaps_allowed(study, dict(zip(names, grid.T, strict=True)), number)]
     build = _builder(study, [*names, *hbm_axes])
-    hbm_bytes, hbm_indices = _hbm_sizes(study, hbm_axes, build, len(names))
+    sizes_bytes, hbm_indices = _hbm_sizes(study, hbm_axes, build, len(names))
     kept: list[int] = []
     chips: list[Accelerator] = []
     for row, indices in enumerate(grid.tolist()):
@@ -106,6 +107,8 @@ def allowed_chips(study: ResolvedStudy) -> Chips:
         for name in AREA_FIELDS
     }
     area_mm2 = area_of_arrays_mm2(columns, study.spec.area.model) if chips else np.zeros(0)
+    own_bytes = np.array([[chip.hbm_bytes for chip in chips]], dtype=np.int64)
+    hbm_bytes = np.repeat(sizes_bytes[:, np.newaxis], len(chips), axis=1) if hbm_axes else own_bytes
     return Chips((*names, *hbm_axes), grid[kept], tuple(chips), area_mm2, hbm_bytes, hbm_indices)
 
 

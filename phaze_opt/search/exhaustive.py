@@ -221,21 +221,20 @@ def _chunk(
     point = point_at(objective.study.spec.space, {**indices, **chip})
     try:
         design = objective.study.design(point)
-        values = value_bounds(
+        return value_bounds(
             objective.study, objective.workloads, design, points.chips, rows, objective.reference
         )
     except InputError:
-        if not _excludes_itself(objective, point):
+        if rows.stop - rows.start > 1:
+            # A chip on which no product fits is refused, and all that are bounded with it.
+            middle = (rows.start + rows.stop) // 2
+            parts = slice(rows.start, middle), slice(middle, rows.stop)
+            found = [_chunk(objective, points, indices, part) for part in parts]
+            return np.concatenate(found, axis=1)
+        metrics = objective(point)
+        if metrics.feasible or metrics.runs:
             raise
-        # These options exclude each other on whatever chip.
-        return np.zeros((len(points.chips.hbm_bytes), rows.stop - rows.start))
-    return values
-
-
-def _excludes_itself(objective: Objective, point: DesignPoint) -> bool:
-    """Whether the options of a point are refused, whatever its chip."""
-    metrics = objective(point)
-    return not metrics.feasible and not metrics.runs
+        return np.zeros((len(points.chips.hbm_bytes), 1))
 
 
 @dataclass
@@ -287,7 +286,7 @@ def _by_bound(points: _Points) -> Iterator[tuple[int, tuple[float, int, float]]]
     places = np.flatnonzero(bounds > 0.0)
     bins = np.array([-np.inf if np.isinf(b) else -value_bin(b) for b in bounds[places].tolist()])
     _, sizes, architectures = np.unravel_index(places, points.bounds.shape)
-    hbm_bytes, area_mm2 = chips.hbm_bytes[sizes], chips.area_mm2[architectures]
+    hbm_bytes, area_mm2 = chips.hbm_bytes[sizes, architectures], chips.area_mm2[architectures]
     for at in np.lexsort((places, area_mm2, hbm_bytes, bins)).tolist():
         # Areas of many chips at once may differ from that of one in the last bits.
         least_mm2 = float(area_mm2[at]) * (1.0 - 1e-12)
