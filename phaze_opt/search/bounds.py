@@ -7,12 +7,14 @@ option or objective that no bound knows is refused, never ignored.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import numpy as np
 
-from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.arrays import FloatArray
 from phaze_opt.costed_point import (
     bare_problem,
     chip_rates,
@@ -20,20 +22,19 @@ from phaze_opt.costed_point import (
     variants_within,
 )
 from phaze_opt.errors import InputError
-from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.layer_passes import Chip, default_fusion
 from phaze_opt.least_layers import least_layers
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.placement.least import LeastLayers, LeastPlacement
 from phaze_opt.search.chips import Chips
-from phaze_opt.search.constraints import with_memory_margin
 from phaze_opt.search.designs import Design
 from phaze_opt.search.frozen import ResolvedStudy
-from phaze_opt.search.objective import run_inputs
+from phaze_opt.search.objective import RunInputs, run_inputs
 from phaze_opt.search.objectives import Measured, joined
 from phaze_opt.search.spec import StudySpec
 from phaze_opt.training import Training
-from phaze_opt.workload.graph import Workload
+from phaze_opt.workload.fusion import FusionMode
+from phaze_opt.workload.graph import Workload, WorkloadVariant
 
 BOUNDED_OBJECTIVES = ("throughput", "tokens", "throughput_per_area")
 """Objectives that grow with the throughput, and with nothing else that is not known exactly."""
@@ -63,128 +64,165 @@ def check_bounded(spec: StudySpec) -> None:
         )
 
 
-def value_bounds(
-    study: ResolvedStudy,
-    workloads: Sequence[Workload],
-    design: Design,
-    chips: Chips,
-    rows: slice,
-    reference: Sequence[Measured],
-) -> FloatArray:
-    """Bound the objective from above, for some architectures with every size of the HBM.
+T = TypeVar("T")
+
+_KEPT = 64
+"""Parts of bounds that are kept, because options share them."""
+
+
+@dataclass(eq=False)
+class Bounds:
+    """Bounds of the points of one study, for many architectures at once.
 
     Parameters
     ----------
     study, workloads
         The study with its captured workloads.
-    design
-        Network and options, with any chip.
     chips
         All chips of the space.
-    rows
-        Of the architectures that are bounded.
     reference
-        Every workload on the reference, as in `objective_values`.
-
-    Returns
-    -------
-    bounds : (sizes, architectures)
-        0 where no placement fits for sure.
+        Every workload on the reference, as in `phaze_opt.search.objective.objective_values`.
     """
-    architectures = [
-        with_memory_margin(chip, study.spec.constraints) for chip in chips.architectures[rows]
-    ]
-    fastest = [
-        _throughput_bounds(study, workloads, run, design, architectures, chips.hbm_bytes[:, rows])
-        for run in range(len(study.spec.runs))
-    ]
-    # What one sample per second is worth: the bounded objectives are proportional to the rate.
-    kind = study.spec.objective_kinds[0]
-    areas_mm2 = chips.area_mm2[rows].tolist()
-    worth = np.array(
-        [
-            [kind.of(_one_sample_per_s(workload, area_mm2, design)) for area_mm2 in areas_mm2]
-            for workload in _of_runs(study, workloads)
-        ]
-    )
-    values = np.stack(fastest) * worth[:, np.newaxis]
-    if len(fastest) == 1:
-        only: FloatArray = values[0]
-        return only
-    scale = np.array([kind.of(other) for other in reference]).reshape(-1, 1, 1)
-    weights = [run.weight for run in study.spec.runs]
-    return joined(kind, study.spec.aggregate, values / scale, weights) * (1.0 + ROUNDING)
 
+    study: ResolvedStudy
+    workloads: Sequence[Workload]
+    chips: Chips
+    reference: Sequence[Measured] = ()
+    _known: OrderedDict[Hashable, Any] = field(default_factory=OrderedDict)
 
-def _of_runs(study: ResolvedStudy, workloads: Sequence[Workload]) -> list[Workload]:
-    """Return one captured workload of every run; all of one run have the same tokens."""
-    per_run = len(workloads) // len(study.spec.runs)
-    return list(workloads[::per_run])
+    def values(self, design: Design, rows: slice) -> FloatArray:
+        """Bound the objective from above, for some architectures with every size of the HBM.
+
+        Parameters
+        ----------
+        design
+            Network and options, with any chip.
+        rows
+            Of the architectures.
+
+        Returns
+        -------
+        bounds : (sizes, architectures)
+            0 where no placement fits for sure.
+        """
+        spec = self.study.spec
+        fastest = [self._throughput(run, design, rows) for run in range(len(spec.runs))]
+        # What one sample per second is worth: the bounded objectives are proportional to the rate.
+        kind = spec.objective_kinds[0]
+        areas_mm2 = self.chips.area_mm2[rows].tolist()
+        worth = np.array(
+            [
+                [kind.of(_one_sample_per_s(workload, area_mm2, design)) for area_mm2 in areas_mm2]
+                for workload in self._of_runs()
+            ]
+        )
+        values = np.stack(fastest) * worth[:, np.newaxis]
+        if len(fastest) == 1:
+            only: FloatArray = values[0]
+            return only
+        scale = np.array([kind.of(other) for other in self.reference]).reshape(-1, 1, 1)
+        weights = [run.weight for run in spec.runs]
+        return joined(kind, spec.aggregate, values / scale, weights) * (1.0 + ROUNDING)
+
+    def _of_runs(self) -> list[Workload]:
+        """Return one captured workload of every run; all of one run have the same tokens."""
+        per_run = len(self.workloads) // len(self.study.spec.runs)
+        return list(self.workloads[::per_run])
+
+    def _throughput(self, run: int, design: Design, rows: slice) -> FloatArray:
+        """Bound the throughput of one workload: the best over the options that are solved."""
+        best = np.zeros(self.chips.hbm_bytes[:, rows].shape)
+        first = replace(design, accelerator=self.chips.architectures[rows][0])
+        for inputs in run_inputs(self.study, run, first):
+            least_s = self.least_batch_s(inputs, rows)
+            samples = inputs.training.global_batch
+            best = np.maximum(best, np.where(np.isfinite(least_s), samples / least_s, 0.0))
+        return best * (1.0 + ROUNDING)
+
+    def least_batch_s(self, inputs: RunInputs, rows: slice) -> FloatArray:
+        """Bound the time of a batch from below over all placements.
+
+        Parameters
+        ----------
+        inputs
+            Workload, network and training run, with any chip.
+        rows
+            Of the architectures.
+
+        Returns
+        -------
+        least_s : (sizes, architectures)
+            Infinite where no placement fits for sure.
+        """
+        cluster, training = inputs.cluster, inputs.training
+        some = self.chips.architectures[rows]
+        fusion = default_fusion(some[0])
+        as_fused = training_as_fused(training, fusion)
+        rates = chip_rates([Chip(chip, cluster, fusion) for chip in some], as_fused)
+        usable = np.array([chip.calibration.usable_hbm_share for chip in some])
+        usable *= 1.0 - self.study.spec.constraints.min_memory_margin
+        hbm_bytes = self.chips.hbm_bytes[:, rows]
+        best = np.full(hbm_bytes.shape, np.inf)
+        for variant in variants_within(self.workloads[inputs.capture], cluster, training):
+            layers = self._layers(inputs.capture, variant, rows, cluster, training)
+            placement = self._placement(inputs.capture, variant, cluster, as_fused, fusion)
+            for size, capacities in enumerate(hbm_bytes):
+                of_size = replace(rates, hbm_usable_bytes=capacities * usable)
+                best[size] = placement.least_s(layers, of_size, best[size])
+        return best
+
+    def _layers(
+        self,
+        capture: int,
+        variant: WorkloadVariant,
+        rows: slice,
+        cluster: Cluster,
+        training: Training,
+    ) -> LeastLayers:
+        """Bound the passes of the layers; runs with and without full recompute share them."""
+        if training.recompute == "none":
+            again = self._layers(
+                capture, variant, rows, cluster, replace(training, recompute="full")
+            )
+            return replace(again, recompute_s=np.zeros_like(again.recompute_s))
+        width = variant.tensor_parallel
+        key = ("layers", capture, width, rows.start, rows.stop, cluster, training)
+
+        def bound() -> LeastLayers:
+            some = self.chips.architectures[rows]
+            least = least_layers(variant, some, cluster, training)
+            return LeastLayers(least.forward_s, least.backward_s, least.recompute_s)
+
+        return self._keep(key, bound)
+
+    def _placement(
+        self,
+        capture: int,
+        variant: WorkloadVariant,
+        cluster: Cluster,
+        training: Training,
+        fusion: FusionMode,
+    ) -> LeastPlacement:
+        """Prepare what the placement needs beside the chips."""
+        width = variant.tensor_parallel
+
+        def prepare() -> LeastPlacement:
+            problem = bare_problem(variant, cluster, training, fusion)
+            return LeastPlacement(problem, width, [index for _, index in variant.nodes])
+
+        return self._keep(("placement", capture, width, cluster, training), prepare)
+
+    def _keep(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what was made before, or make it; the oldest is forgotten."""
+        if key not in self._known:
+            self._known[key] = make()
+            if len(self._known) > _KEPT:
+                self._known.popitem(last=False)
+        found: T = self._known[key]
+        return found
 
 
 def _one_sample_per_s(workload: Workload, area_mm2: float, design: Design) -> Measured:
     """Return what the bounded objectives take; energy and power are none of theirs."""
     devices = design.cluster.devices
     return Measured(1.0, float(workload.sequence), np.nan, np.nan, area_mm2, devices)
-
-
-def _throughput_bounds(
-    study: ResolvedStudy,
-    workloads: Sequence[Workload],
-    run: int,
-    design: Design,
-    architectures: Sequence[Accelerator],
-    hbm_bytes: IntArray,
-) -> FloatArray:
-    """Bound the throughput of one workload: the best over the options that are solved."""
-    best = np.zeros((len(hbm_bytes), len(architectures)))
-    for inputs in run_inputs(study, run, replace(design, accelerator=architectures[0])):
-        least_s = least_batch_s(
-            workloads[inputs.capture], architectures, hbm_bytes, inputs.cluster, inputs.training
-        )
-        samples = inputs.training.global_batch
-        best = np.maximum(best, np.where(np.isfinite(least_s), samples / least_s, 0.0))
-    return best * (1.0 + ROUNDING)
-
-
-def least_batch_s(
-    workload: Workload,
-    architectures: Sequence[Accelerator],
-    hbm_bytes: IntArray,
-    cluster: Cluster,
-    training: Training,
-) -> FloatArray:
-    """Bound the time of a batch from below over all placements.
-
-    Parameters
-    ----------
-    workload
-        Captured at every width that may be chosen.
-    architectures
-        Chips of one kind.
-    hbm_bytes : (sizes, architectures)
-        Sizes of the HBM, whatever the architectures have.
-    cluster, training
-        Network and training run.
-
-    Returns
-    -------
-    least_s : (sizes, architectures)
-        Infinite where no placement fits for sure.
-    """
-    accelerator = architectures[0]
-    fusion = default_fusion(accelerator)
-    as_fused = training_as_fused(training, fusion)
-    rates = chip_rates([Chip(chip, cluster, fusion) for chip in architectures], as_fused)
-    shares = np.array([chip.calibration.usable_hbm_share for chip in architectures])
-    best = np.full((len(hbm_bytes), len(architectures)), np.inf)
-    for variant in variants_within(workload, cluster, training):
-        width = variant.tensor_parallel
-        problem = bare_problem(variant, cluster, as_fused, fusion)
-        placement = LeastPlacement(problem, width, [index for _, index in variant.nodes])
-        layers = least_layers(variant, architectures, cluster, training, fusion)
-        seconds = LeastLayers(layers.forward_s, layers.backward_s, layers.recompute_s)
-        for size, capacities in enumerate(hbm_bytes):
-            of_size = replace(rates, hbm_usable_bytes=capacities * shares)
-            best[size] = placement.least_s(seconds, of_size, best[size])
-    return best

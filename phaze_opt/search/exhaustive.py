@@ -22,7 +22,7 @@ import numpy as np
 from phaze_opt.arrays import FloatArray
 from phaze_opt.errors import InputError
 from phaze_opt.search.axes import Scalar
-from phaze_opt.search.bounds import check_bounded, value_bounds
+from phaze_opt.search.bounds import Bounds, check_bounded
 from phaze_opt.search.chips import Chips, allowed_chips, option_indices
 from phaze_opt.search.frozen import content_hash
 from phaze_opt.search.objective import Objective
@@ -31,7 +31,7 @@ from phaze_opt.search.space import DesignPoint, point_at
 from phaze_opt.search.store.enumerations import BoundStore, rounded_up
 from phaze_opt.search.trials import Metrics
 
-CHUNK = 4_096
+CHUNK = 32_768
 """Architectures that are bounded at once, and stored together."""
 
 TOP = 20
@@ -165,7 +165,8 @@ def enumerate_space(
     shape = (len(options), len(chips.hbm_bytes), len(chips.architectures))
     points = _Points(chips, options, np.full(shape, np.inf))
     if bounds:
-        for done, total in _fill_bounds(objective, store, points):
+        rule = Bounds(objective.study, objective.workloads, chips, objective.reference)
+        for done, total in _fill_bounds(objective, rule, store, points):
             on_progress(EnumerationProgress("bounds", done, total, None))
             if stopped():
                 return None
@@ -193,7 +194,7 @@ def enumerate_space(
 
 
 def _fill_bounds(
-    objective: Objective, store: BoundStore | None, points: _Points
+    objective: Objective, rule: Bounds, store: BoundStore | None, points: _Points
 ) -> Iterator[tuple[int, int]]:
     """Bound all points, chunk by chunk; chunks that are stored are read."""
     number = len(points.chips.architectures)
@@ -206,7 +207,7 @@ def _fill_bounds(
             found = None if store is None else store.find(key)
             expected = points.bounds[option, :, rows].shape
             if found is None or found.shape != expected:
-                found = rounded_up(_chunk(objective, points, indices, rows))
+                found = rounded_up(_chunk(objective, rule, points, indices, rows))
                 if store is not None:
                     store.keep(key, found)
             points.bounds[option, :, rows] = found
@@ -214,22 +215,19 @@ def _fill_bounds(
 
 
 def _chunk(
-    objective: Objective, points: _Points, indices: dict[str, int], rows: slice
+    objective: Objective, rule: Bounds, points: _Points, indices: dict[str, int], rows: slice
 ) -> FloatArray:
     """Bound some architectures under one combination of options."""
     chip = points.chips.point_indices(rows.start, 0)
     point = point_at(objective.study.spec.space, {**indices, **chip})
     try:
-        design = objective.study.design(point)
-        return value_bounds(
-            objective.study, objective.workloads, design, points.chips, rows, objective.reference
-        )
+        return rule.values(objective.study.design(point), rows)
     except InputError:
         if rows.stop - rows.start > 1:
             # A chip on which no product fits is refused, and all that are bounded with it.
             middle = (rows.start + rows.stop) // 2
             parts = slice(rows.start, middle), slice(middle, rows.stop)
-            found = [_chunk(objective, points, indices, part) for part in parts]
+            found = [_chunk(objective, rule, points, indices, part) for part in parts]
             return np.concatenate(found, axis=1)
         metrics = objective(point)
         if metrics.feasible or metrics.runs:
