@@ -16,7 +16,7 @@ An option that is not declared here is refused, because a bound that was not tol
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -28,9 +28,8 @@ from phaze_opt.estimator.chips import Chips, chip_column
 from phaze_opt.estimator.estimate import ModeSeconds
 from phaze_opt.estimator.least_seconds import LeastSeconds, least_seconds
 from phaze_opt.estimator.least_traffic import cached_bytes, most_kept_bytes
-from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.layer_costs import copies_s, memory_bytes
+from phaze_opt.layer_costs import copies_s
 from phaze_opt.layer_passes import (
     bandwidth_shares,
     core_type,
@@ -39,12 +38,13 @@ from phaze_opt.layer_passes import (
     graphs_of,
 )
 from phaze_opt.network.cluster import Cluster
+from phaze_opt.placement.least import LeastLayers
 from phaze_opt.scheduling.least_makespan import (
     OperatorColumns,
     least_joint_makespan,
     least_makespan,
 )
-from phaze_opt.training import OPTIMIZERS, Training
+from phaze_opt.training import Training
 from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import OperatorGraph, WorkloadVariant
 
@@ -91,49 +91,6 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
 """Fields that the bounds know, with the values that they know; an undeclared one is refused."""
 
 
-@dataclass(frozen=True, eq=False)
-class LeastLayers:
-    """Bounds of all distinct layers at one tensor-parallel width on many accelerators.
-
-    Attributes
-    ----------
-    variant
-        As captured; layers are in its order.
-    fusion
-        How operators were fused.
-    forward_s, backward_s, recompute_s : (layers, accelerators)
-        Least seconds of one microbatch, as in `phaze_opt.placement.placement_problem.LayerCost`:
-        copies around the communication of the replicas belong to the first two, and the second is
-        without the recompute before it.
-    forward_link_s, backward_link_s, recompute_link_s : (layers,)
-        Seconds on the network of the tensor-parallel group, hidden or not; no chip changes them.
-    stash_bytes, transient_bytes : (layers,)
-        Under the training's recompute.
-    hbm_bytes_per_s, usable_hbm_bytes : (accelerators,)
-        Sustained bandwidth, and what a stage may fill.
-    step_s_per_parameter, accumulation_s_per_parameter : (accelerators,)
-        Optimizer step, and adding one microbatch's gradients to those before.
-    collective_core_share : (accelerators,)
-        Share of the cores that communication takes while it runs beside compute.
-    """
-
-    variant: WorkloadVariant
-    fusion: FusionMode
-    forward_s: FloatArray
-    backward_s: FloatArray
-    recompute_s: FloatArray
-    forward_link_s: FloatArray
-    backward_link_s: FloatArray
-    recompute_link_s: FloatArray
-    stash_bytes: FloatArray
-    transient_bytes: FloatArray
-    hbm_bytes_per_s: FloatArray
-    usable_hbm_bytes: FloatArray
-    step_s_per_parameter: FloatArray
-    accumulation_s_per_parameter: FloatArray
-    collective_core_share: FloatArray
-
-
 def least_layers(
     variant: WorkloadVariant,
     accelerators: Sequence[Accelerator],
@@ -157,6 +114,12 @@ def least_layers(
     fusion
         How operators are fused; as the kind of chip does by default.
 
+    Returns
+    -------
+    LeastLayers
+        Copies around the communication of the replicas belong to forward and backward, and the
+        backward is without the recompute before it.
+
     Raises
     ------
     InputError
@@ -175,35 +138,18 @@ def least_layers(
     fusion = fusion or default_fusion(chips[0])
     passes = [graphs_of(layer, training) for layer in variant.layers]
     graphs = [fuse_once(graph, fusion) for of_layer in passes for graph in of_layer.values()]
-    least_s, link_s = _least_passes(graphs, chips, cluster, training, variant.tensor_parallel)
+    least_s = _least_passes(graphs, chips, cluster, training, variant.tensor_parallel)
     directions = [name for of_layer in passes for name in of_layer]
 
-    def of(direction: str, values: FloatArray) -> FloatArray:
-        rows = [row for row, name in enumerate(directions) if name == direction]
-        return values[rows]
+    def of(direction: str) -> FloatArray:
+        return least_s[[row for row, name in enumerate(directions) if name == direction]]
 
     again = {"none": None, "selective": "recompute", "full": "forward"}[training.recompute]
-    nothing = np.zeros_like(least_s[: len(passes)]), np.zeros(len(passes))
     forward_copy_s, backward_copy_s = _copies_s(variant, chips, training)
-    fused_optimizer = training.fused_optimizer and fusion == "epilogue"
-    step_s, accumulation_s = _optimizer_s(chips, replace(training, fused_optimizer=fused_optimizer))
-    stash, transient = _memory(variant, training, fusion)
     return LeastLayers(
-        variant=variant,
-        fusion=fusion,
-        forward_s=of("forward", least_s) + forward_copy_s,
-        backward_s=of("backward", least_s) + backward_copy_s,
-        recompute_s=nothing[0] if again is None else of(again, least_s),
-        forward_link_s=of("forward", link_s),
-        backward_link_s=of("backward", link_s),
-        recompute_link_s=nothing[1] if again is None else of(again, link_s),
-        stash_bytes=stash,
-        transient_bytes=transient,
-        hbm_bytes_per_s=chip_column(chips, "sustained_hbm_bytes_per_s")[:, 0],
-        usable_hbm_bytes=chip_column(chips, "usable_hbm_bytes")[:, 0],
-        step_s_per_parameter=step_s,
-        accumulation_s_per_parameter=accumulation_s,
-        collective_core_share=chip_column(chips, "calibration.collective_core_share")[:, 0],
+        forward_s=of("forward") + forward_copy_s,
+        backward_s=of("backward") + backward_copy_s,
+        recompute_s=np.zeros_like(least_s[: len(passes)]) if again is None else of(again),
     )
 
 
@@ -245,27 +191,21 @@ def _least_passes(
     cluster: Cluster,
     training: Training,
     tensor_parallel: int,
-) -> tuple[FloatArray, FloatArray]:
-    """Bound every graph on every chip, and sum the seconds of each on the network.
-
-    Returns
-    -------
-    least_s, link_s : (graphs, chips), (graphs,)
-    """
+) -> FloatArray:
+    """Bound every graph on every chip; the bounds have the shape (graphs, chips)."""
     ends = np.cumsum([len(graph.operators) for graph in graphs]).tolist()
     parts = [
         slice(end - len(graph.operators), end) for end, graph in zip(ends, graphs, strict=True)
     ]
     joined = OperatorGraph(tuple(operator for graph in graphs for operator in graph.operators))
-    least_s, link_s = np.empty((len(graphs), len(chips))), np.zeros(len(graphs))
+    least_s = np.empty((len(graphs), len(chips)))
     # As in `layer_passes`.
     chunked = tensor_parallel if training.overlap == "all" else 1
     for some in least_seconds(joined, chips, cluster, tensor_parallel):
         for row, (graph, part) in enumerate(zip(graphs, parts, strict=True)):
             own = some.part(part)
             least_s[row, some.where] = _least_pass(graph, own, chunked, training.residency)
-            link_s[row] = own.all_cores.link_s[0].sum()
-    return least_s, link_s
+    return least_s
 
 
 def _least_pass(
@@ -334,30 +274,3 @@ def _copies_s(
         *(copies_s(layer.parameters, training, rate) for layer in variant.layers), strict=True
     )
     return np.stack(forward_s), np.stack(backward_s)
-
-
-def _optimizer_s(chips: Chips, training: Training) -> tuple[FloatArray, FloatArray]:
-    """Return the seconds per local parameter of the optimizer step, and of accumulation.
-
-    As `phaze_opt.placement.placement_problem.PlacementProblem` has them.
-    """
-    rate = chip_column(chips, "sustained_hbm_bytes_per_s")[:, 0]
-    lanes = chip_column(chips, "num_vc") * chip_column(chips, "pe_vc")
-    cycles_per_s = (lanes * chip_column(chips, "sustained_clock_hz"))[:, 0]
-
-    def seconds(moved_bytes: int, kind: str) -> FloatArray:
-        on_lanes_s = vector_operator(kind).cycles / cycles_per_s
-        return np.maximum(moved_bytes / rate, on_lanes_s)
-
-    accumulated = OPTIMIZERS[training.optimizer].accumulation_bytes
-    step_s = seconds(training.step_bytes, f"{training.optimizer}_update")
-    return step_s, seconds(accumulated, "add")
-
-
-def _memory(
-    variant: WorkloadVariant, training: Training, fusion: FusionMode
-) -> tuple[FloatArray, FloatArray]:
-    """Return what a microbatch in flight keeps, and the working set, of every layer."""
-    found = [memory_bytes(layer, training, fusion) for layer in variant.layers]
-    stash, transient = np.array(found, dtype=np.float64).reshape(-1, 2).T
-    return stash, transient

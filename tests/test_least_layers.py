@@ -17,11 +17,12 @@ from phaze_opt.estimator.chips import Chips
 from phaze_opt.hardware.accelerator import Accelerator, Calibration
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.layer_passes import Chip, default_fusion, schedule_problems
-from phaze_opt.least_layers import LeastLayers, least_layers
+from phaze_opt.least_layers import least_layers
 from phaze_opt.network.presets import load_cluster
+from phaze_opt.placement.least import LeastLayers
 from phaze_opt.scheduling.solve_schedule import solve_schedule
 from phaze_opt.training import Training
-from phaze_opt.workload.graph import Workload
+from phaze_opt.workload.graph import Workload, WorkloadVariant
 from phaze_opt.workload.zoo import load_workload
 from tests.strategies import any_accelerators
 
@@ -72,23 +73,15 @@ def costed(model: Workload, chip: Accelerator, training: Training, **options: An
     return cost_point(Point(model, chip, CLUSTER, training, **options))
 
 
-def check_bounds(least: LeastLayers, row: int, exact: CostedPoint) -> None:
-    """Compare every layer, and what the placement needs besides, with one chip's evaluation."""
-    variant, problem = least.variant, exact.problem
-    chain = problem.layers[variant.tensor_parallel]
+def check_bounds(
+    variant: WorkloadVariant, least: LeastLayers, row: int, exact: CostedPoint
+) -> None:
+    """Compare every layer with one chip's evaluation."""
+    chain = exact.problem.layers[variant.tensor_parallel]
     for (_, index), cost in zip(variant.nodes, chain, strict=True):
         assert least.forward_s[index, row] <= cost.forward_s * SLACK
         assert least.backward_s[index, row] <= cost.backward_s * SLACK
         assert least.recompute_s[index, row] <= cost.recompute_s * SLACK
-        for name in ("forward_link_s", "backward_link_s", "recompute_link_s"):
-            assert getattr(least, name)[index] == pytest.approx(getattr(cost, name), rel=1e-12)
-        assert least.stash_bytes[index] == cost.stash_bytes
-        assert least.transient_bytes[index] == cost.transient_bytes
-    assert least.usable_hbm_bytes[row] == problem.hbm_usable_bytes
-    assert least.hbm_bytes_per_s[row] == problem.hbm_bytes_per_s
-    assert least.collective_core_share[row] == problem.collective_core_share
-    for name in ("step_s_per_parameter", "accumulation_s_per_parameter"):
-        assert getattr(least, name)[row] == pytest.approx(getattr(problem, name), rel=1e-12)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -132,7 +125,7 @@ def test_no_pass_is_shorter_on_gpus(model: str, training: Training) -> None:
         least = least_layers(variant, chips, CLUSTER, training)
         for row, chip in enumerate(chips):
             exact = costed(captured, chip, training)
-            check_bounds(least, row, exact)
+            check_bounds(variant, least, row, exact)
             chain = exact.problem.layers[variant.tensor_parallel]
             for (_, index), cost in zip(variant.nodes, chain, strict=True):
                 assert least.forward_s[index, row] == pytest.approx(cost.forward_s, rel=1e-9)
@@ -146,18 +139,20 @@ def test_proven_schedules_are_bounded_too(residency: bool) -> None:
     chips = [load_accelerator(name) for name in TPUS]
     least = least_layers(captured.variants[0], chips, CLUSTER, training)
     for row, chip in enumerate(chips):
-        check_bounds(least, row, costed(captured, chip, training, prove=True))
+        check_bounds(captured.variants[0], least, row, costed(captured, chip, training, prove=True))
 
 
 @pytest.mark.parametrize("fusion", ["none", "elementwise", "epilogue"])
 def test_every_fusion_is_bounded(fusion: Any) -> None:
-    """Also those that are not the chip's own; the memory follows."""
+    """Also those that are not the chip's own."""
     training = Training(64, recompute="selective")
     captured = workload("gpt2-xl", 1, False)
     chips = [load_accelerator(name) for name in TPUS]
     least = least_layers(captured.variants[0], chips, CLUSTER, training, fusion)
     for row, chip in enumerate(chips):
-        check_bounds(least, row, costed(captured, chip, training, fusion=fusion))
+        check_bounds(
+            captured.variants[0], least, row, costed(captured, chip, training, fusion=fusion)
+        )
 
 
 def test_bounds_are_near() -> None:

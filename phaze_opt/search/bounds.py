@@ -189,9 +189,7 @@ class Bounds:
         key = ("layers", capture, width, rows.start, rows.stop, cluster, training)
 
         def bound() -> LeastLayers:
-            some = self.chips.architectures[rows]
-            least = least_layers(variant, some, cluster, training)
-            return LeastLayers(least.forward_s, least.backward_s, least.recompute_s)
+            return least_layers(variant, self.chips.architectures[rows], cluster, training)
 
         return self._keep(key, bound)
 

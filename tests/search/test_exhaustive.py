@@ -249,13 +249,25 @@ def test_bounds_change_nothing_but_the_work(
         assert answer(again) == answer(found)
 
 
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Study]:
+    """Return a study of every case with one workload."""
+    folder = tmp_path_factory.mktemp("bounds")
+    return {
+        name: create_study(
+            StudySpec(**({"name": name} | RUN | case)), f"sqlite:///{folder / name}.db"
+        )
+        for name, case in CASES.items()
+        if "workloads" not in case
+    }
+
+
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
-def test_bounds_are_above_the_truth(data: st.DataObject) -> None:
+def test_bounds_are_above_the_truth(prepared: dict[str, Study], data: st.DataObject) -> None:
     """No point of any of the spaces is better than its bound."""
-    name = data.draw(st.sampled_from(["paper", "today", "gpus"]))
-    study, objective = _prepared(name)
-    space = study.resolved.spec.space
+    study = prepared[data.draw(st.sampled_from(sorted(prepared)))]
+    space, objective = study.resolved.spec.space, objective_of(study)
     chips = allowed_chips(study.resolved)
     option = data.draw(st.sampled_from(option_indices(space)))
     row = data.draw(st.integers(0, len(chips.architectures) - 1))
@@ -269,25 +281,13 @@ def test_bounds_are_above_the_truth(data: st.DataObject) -> None:
         assert metrics.value <= bounds[size, 0]
 
 
-_known: dict[str, tuple[Study, Objective]] = {}
-
-
-def _prepared(name: str) -> tuple[Study, Objective]:
-    """Return a study of a case in memory, once per process."""
-    if name not in _known:
-        spec = StudySpec(**({"name": name} | RUN | CASES[name]))
-        study = create_study(spec, "sqlite://")
-        _known[name] = (study, objective_of(study))
-    return _known[name]
-
-
-def test_the_batch_bound_knows_memory() -> None:
+def test_the_batch_bound_knows_memory(prepared: dict[str, Study]) -> None:
     """Where the smallest state does not fit, the bound says that nothing does."""
-    study, objective = _prepared("paper")
+    study = prepared["paper"]
     chips = allowed_chips(study.resolved)
     design = study.resolved.design(numbered_point(study.resolved.spec.space, 0))
     inputs = run_inputs(study.resolved, 0, design)[0]
     sizes = np.array([[2**20] * 3, [2**40] * 3])
-    rule = Bounds(study.resolved, objective.workloads, replace(chips, hbm_bytes=sizes))
+    rule = Bounds(study.resolved, study.workloads(), replace(chips, hbm_bytes=sizes))
     least_s = rule.least_batch_s(inputs, slice(0, 3))
     assert np.isinf(least_s[0]).all() and np.isfinite(least_s[1]).all()
