@@ -28,7 +28,7 @@ import math
 import numpy as np
 
 from phaze_opt.arrays import BoolArray, FloatArray, IntArray
-from phaze_opt.compiled import callee, compiled, inlined
+from phaze_opt.compiled import callee, inlined, lazily_compiled
 from phaze_opt.placement.exchanges import cheapest_line_s
 
 GRID_STEPS = 8192
@@ -316,7 +316,7 @@ def least_over_splits_s(
     return _grid_s(low) if low > first else least_s
 
 
-@compiled("boolean[::1](float64[:,:,::1], float64[:,:,::1], int64[:,:,::1], int64[:,::1])")
+@lazily_compiled("boolean[::1](float64[:,:,::1], float64[:,:,::1], int64[:,:,::1], int64[:,::1])")
 def fitting(lines: FloatArray, held: FloatArray, limit: IntArray, whole: IntArray) -> BoolArray:
     """Return which candidates have a split that fits the memory; see `least_times`."""
     fits = np.ones(len(whole), dtype=np.bool_)

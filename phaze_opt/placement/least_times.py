@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.compiled import callee, compiled, inlined
+from phaze_opt.compiled import callee, inlined, lazily_compiled
 from phaze_opt.placement.exchanges import cheapest_line_s
 from phaze_opt.placement.least_splits import (
     ACCUMULATION_S,
@@ -179,7 +179,7 @@ def _sum_up(
         sums[BACKWARD, layer] += real[ACCUMULATION_S] * sums[OWN, layer]
 
 
-@compiled(
+@lazily_compiled(
     "float64[::1](int64[::1], float64[:,:,::1], float64[:,::1], float64[::1], float64[:,:,::1],"
     " float64[:,:,::1], float64[:,:,::1], int64[:,:,::1], int64[:,::1], float64[:,::1],"
     " float64[::1], boolean)"
