@@ -6,7 +6,9 @@ and compared with baselines.
 
 The way of a study through the room:
 
-- `spec`: the study as a person writes it; `space`: the points that it searches.
+- `spec`: the study as a person writes it; `space`: the points that it searches, on `axes` whose
+  names `axis_names` knows; `designs`: from a point to chip, network and options.
+- `spec_check`, `spec_schema`, `spec_text`: what a spec means, for editors, and one to begin with.
 - `frozen`: the spec with every name resolved, its hash, and the captured model.
 - `study`: `study.create_study`, `study.load_study` and the study itself; `copying`: copies of it,
   and studies started anew with another version of the cost model.
@@ -17,6 +19,8 @@ The way of a study through the room:
 - `objective`: from a point to its metrics; `trials`: the metrics of a trial, written and read.
 - `baselines`: known accelerators, each at its best; `ordering`: the order of designs.
 - `results`: the best design and the state of a study, also as JSON.
+- `chips`, `bounds`, `exhaustive`, `enumerating`: the whole space, and its certified best designs.
+- `pareto`, `trial_choice`, `difference`: fronts, lists of trials, two studies side by side.
 - `store`: everything that opens the database.
 
 Where a formula or rule stands:
@@ -29,6 +33,8 @@ Where a formula or rule stands:
 - what costs nothing under an area model, and is refused -> `axis_names.refuse_free_axes`
 - best of the options that every evaluation solves -> `objective.best_of_runs`
 - front of several objectives -> `pareto.front`
+- what no point can exceed -> `bounds.Bounds.values`; which points an enumeration leaves out ->
+  `exhaustive._evaluate`
 - inputs that decide an evaluation, hence its key in the cache -> `objective.evaluation_key`
 - hash of a study -> `frozen.ResolvedStudy.hash`
 - powers of two as exponents, steps, choices, derived values -> `axes`

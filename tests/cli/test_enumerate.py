@@ -1,0 +1,79 @@
+"""``phaze-opt spec new|schema``, ``study enumerate``, ``diff`` and the choice of trials."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+from tests.cli.conftest import Phaze
+
+SPEC = """
+name = "few"
+model = "gpt:layers=2,hidden=64,heads=2,sequence=32,vocab=128"
+cluster = "tpuv4-ici-flat"
+devices = 4
+global_batch = 8
+
+[space]
+base = "tpuv4-lanes"
+num_tc = [4, 8]
+glb_mib = { min = 32, max = 128 }
+hbm_gib = [16, 32]
+microbatch = { min = 1, max = 2 }
+
+[search]
+sampler = "brute-force"
+trials = 24
+"""
+
+
+def test_the_enumeration_agrees_with_every_trial(phaze: Phaze) -> None:
+    """The certified best is the best of a study of all points; asked again, it is stored."""
+    Path("few.toml").write_text(SPEC)
+    checked = phaze("spec", "check", "few.toml", "--json").json
+    assert (checked["points"], checked["feasible_share"]) == (24, 1.0)
+    assert phaze("study", "create", "few.toml").code == 0
+    found = phaze("study", "enumerate", "few", "--top", "3", "--json").json
+    assert found["status"] == "certified" and found["gap"] == 0.0
+    assert found["points"] == found["bounded"] + found["evaluated"] == 24
+    assert len(found["top"]) == 3 and found["best"]["number"] is None
+    every = phaze("study", "enumerate", "few", "--top", "3", "--no-bounds", "--json").json
+    assert every["top"] == found["top"] and every["evaluated"] == 24
+    assert phaze("study", "enumerate", "few", "--top", "3", "--json").json == found
+    assert "certified" in phaze("study", "enumerate", "few", "--top", "3").out
+    late = phaze("study", "enumerate", "few", "--time-limit", "0", "--json")
+    assert (late.code, late.json["status"]) == (0, "time_limit")
+    phaze("study", "run", "few")
+    best = phaze("study", "best", "few", "--json").json
+    assert best["values"] == found["best"]["values"]
+    assert best["params"] == found["best"]["params"]
+    fast = phaze("study", "trials", "few", "--where", "num_tc=8", "--sort=-value", "--json").json
+    assert fast[0]["value"] == best["values"][0]
+    assert len(fast) == 12
+    assert len(phaze("study", "trials", "few", "--limit", "2", "--json").json) == 2
+    assert phaze("study", "trials", "few", "--where", "num_tcs=8").code == 2
+
+
+def test_a_new_spec_and_its_difference(phaze: Phaze) -> None:
+    """A written spec can be created at once; two studies are compared key by key."""
+    model = "gpt:layers=2,hidden=64,heads=2,sequence=32,vocab=128"
+    options = ("--base", "tpuv4-lanes", "--model", model, "--devices", "4", "--global-batch", "16")
+    assert phaze("spec", "new", "mine", *options).code == 0
+    assert tomllib.loads(Path("mine.toml").read_text())["devices"] == 4
+    assert phaze("spec", "new", "mine", *options).code == 4
+    assert phaze("study", "create", "mine.toml").code == 0
+    Path("few.toml").write_text(SPEC)
+    assert phaze("study", "create", "few.toml").code == 0
+    found = phaze("study", "diff", "mine", "few", "--json").json
+    keys = {one["key"] for one in found["spec"]}
+    assert {"spec.global_batch", "area_limit_mm2"} <= keys
+    assert "global_batch" in phaze("study", "diff", "mine", "few").out
+    assert "do not differ" in phaze("study", "diff", "few", "few").out
+
+
+def test_the_schema_is_json(phaze: Phaze) -> None:
+    """Printed, or written into a file."""
+    printed = phaze("spec", "schema").json
+    assert printed["$defs"]["StudySpec"]["properties"]["space"]
+    assert phaze("spec", "schema", "--output", "s.json").code == 0
+    assert Path("s.json").exists()
