@@ -184,7 +184,8 @@ SEARCHABLE = [name for name in (*ORDER, *LEVELS) if name != "l2_bytes_per_cycle"
 def test_every_axis_changes_the_design(name: str) -> None:
     """The points of an axis differ in chip, network or options of the run, and in nothing else."""
     values = AXES.get(name, [2, 4])
-    space = Space("tpuv4-lanes", **{name: values})
+    axes: dict[str, Any] = {name: values}
+    space = Space("tpuv4-lanes", **axes)
     constraints = ConstraintSpec(max_power_w=1000.0)
     spec = StudySpec(
         "axes",
