@@ -51,7 +51,7 @@ def check(
             }
         )
         return
-    from phaze_opt.report.studies import spec_table
+    from phaze_opt.report.specs import spec_table
 
     print_table(spec_table(checked))
 

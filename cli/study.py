@@ -259,7 +259,7 @@ def diff(
     if as_json:
         print_json(to_builtins(found))
         return
-    from phaze_opt.report.studies import difference_tables
+    from phaze_opt.report.specs import difference_tables
 
     print_table(difference_tables(found))
 

@@ -13,6 +13,8 @@ Modules
 ``explanation_words``  sentences of an explanation
 ``explanation``        tables of an explanation, under its sentences
 ``studies``            tables and sentences about studies: the answer, trials, lists
+``specs``              what a spec means, and how two studies differ
+``enumeration``        the certified best designs of a space
 ``dashboard``          the server of Optuna Dashboard, and the note of a study in it
 ``timeline``           a batch through its pipeline, for Perfetto
 ``export``             trials as CSV or JSON

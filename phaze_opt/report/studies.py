@@ -18,19 +18,16 @@ from phaze_opt.report.words import (
     placement_words,
     share_words,
 )
-from phaze_opt.search.axes import Scalar, axis_words
+from phaze_opt.search.axes import Scalar
 from phaze_opt.search.axis_names import AxisKind, kind_of
-from phaze_opt.search.difference import StudyDifference
 from phaze_opt.search.objectives import ObjectiveKind
 from phaze_opt.search.results import BestDesign, StudySummary
 from phaze_opt.search.spec import StudySpec
-from phaze_opt.search.spec_check import SpecCheck
 from phaze_opt.search.study import Study
 from phaze_opt.search.trials import RunMetrics, TrialRecord
 from phaze_opt.units import format_seconds
 
 _LONGEST_NAME = 20
-_LONGEST_CELL = 24
 
 _CHIP_ORDER = {
     "TC": ("num_tc", "pe_x", "pe_y"),
@@ -333,56 +330,3 @@ def studies_table(summaries: Sequence[StudySummary]) -> Table:
             str(spec.devices),
         )
     return table
-
-
-def spec_table(checked: SpecCheck) -> RenderableType:
-    """Show a valid spec, and what a run of it will meet."""
-    resolved, spec = checked.resolved, checked.resolved.spec
-    table = pairs()
-    add_row(table, "workloads" if len(spec.runs) > 1 else "model", spec.models)
-    add_row(table, "devices", f"{spec.devices:,} ({spec.cluster})")
-    add_row(table, "searched for", objective_words(spec))
-    for name, axis in spec.space.axes.items():
-        add_row(table, name, axis_words(axis))
-    add_row(table, "points", f"{checked.points:,}")
-    limit = f"{resolved.area_limit_mm2:.6g} mm² ({spec.area.model})"
-    add_row(table, "area limit", limit)
-    add_row(table, "feasible", _feasible_words(checked))
-    if checked.seconds_per_point is not None:
-        add_row(table, "a point takes", format_seconds(checked.seconds_per_point))
-    add_row(table, "search", f"{spec.search.trials:,} trials, {spec.search.sampler}")
-    for baseline in resolved.baselines:
-        reason = checked.outside.get(baseline.name)
-        words = "in the space" if reason is None else f"outside: {reason}"
-        add_row(table, baseline.name, words)
-    return Group(sentence(f"{spec.name}: valid", style="bold"), table)
-
-
-def _feasible_words(checked: SpecCheck) -> str:
-    """Say which share of the points is feasible, and how that is known."""
-    words = f"{checked.within_area:,} of {checked.sampled:,} points are chips within the area"
-    if checked.evaluated == 0:
-        return words
-    words += f", {checked.feasible} of {checked.evaluated} of these fit"
-    return f"{share_words(checked.feasible_share)}: {words}"
-
-
-def difference_tables(found: StudyDifference) -> RenderableType:
-    """Show what differs between two studies."""
-    parts: list[RenderableType] = []
-    for what, differences in (("specs", found.spec), ("best designs", found.best)):
-        if not differences:
-            parts.append(sentence(f"The {what} do not differ."))
-            continue
-        table = grid(what, *found.names)
-        for one in differences:
-            add_row(table, one.key, _cell_words(one.first), _cell_words(one.second))
-        parts.append(table)
-    return Group(*parts)
-
-
-def _cell_words(value: object) -> str:
-    """Write a value of a spec or a design."""
-    if value is None:
-        return "–"
-    return f"{value:.6g}" if isinstance(value, float) else shortened(str(value), _LONGEST_CELL)

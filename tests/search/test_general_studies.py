@@ -11,7 +11,8 @@ import pytest
 
 from phaze_opt.errors import InputError
 from phaze_opt.evaluation import Evaluation
-from phaze_opt.report.studies import best_tables, difference_tables, study_tables, trials_table
+from phaze_opt.report.specs import difference_tables
+from phaze_opt.report.studies import best_tables, study_tables, trials_table
 from phaze_opt.search.constraints import run_violation
 from phaze_opt.search.difference import compare_studies
 from phaze_opt.search.objective import Objective
