@@ -6,6 +6,7 @@ from rich.console import Group, RenderableType
 
 from phaze_opt.report.layout import add_row, grid, pairs, sentence
 from phaze_opt.report.studies import (
+    SearchedColumns,
     accelerator_words,
     ratio_words,
     training_words,
@@ -55,12 +56,8 @@ def _top(study: Study, found: Enumeration) -> list[RenderableType]:
     """List the first designs of the top."""
     if len(found.top) < 2:
         return []
-    table = grid(">place", ">value", ">mm²", "design")
+    columns = SearchedColumns(study.resolved.spec)
+    table = grid(">place", *columns.headers, gap=1)
     for place, one in enumerate(found.top[:_SHOWN], start=1):
-        params = DesignPoint(one.point)
-        value = f"{one.metrics.value:,.6g}"
-        area = f"{one.metrics.area_mm2 or 0.0:,.1f}"
-        searched = study.resolved.spec.space.searched
-        words = ", ".join(f"{name} {params[name]}" for name in searched)
-        add_row(table, str(place), value, area, words)
+        add_row(table, str(place), *columns.cells(DesignPoint(one.point), one.metrics))
     return [sentence(""), table]

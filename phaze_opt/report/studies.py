@@ -22,9 +22,10 @@ from phaze_opt.search.axes import Scalar
 from phaze_opt.search.axis_names import AxisKind, kind_of
 from phaze_opt.search.objectives import ObjectiveKind
 from phaze_opt.search.results import BestDesign, StudySummary
+from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.spec import StudySpec
 from phaze_opt.search.study import Study
-from phaze_opt.search.trials import RunMetrics, TrialRecord
+from phaze_opt.search.trials import Metrics, RunMetrics, TrialRecord
 from phaze_opt.units import format_seconds
 
 _LONGEST_NAME = 20
@@ -34,9 +35,10 @@ _CHIP_ORDER = {
     "VC": ("num_vc", "pe_vc"),
     "GLB": ("glb_mib",),
     "HBM": ("hbm_gib",),
+    "GB/s": ("hbm_gb_per_s",),
     "batch": ("microbatch",),
 }
-"""Columns of the table of trials, the sizes of GLB and HBM in MiB and GiB."""
+"""Columns of tables of designs; GLB in MiB, HBM in GiB and GB/s."""
 
 
 _CHIP = ("num_tc", "num_vc", "pe_x", "pe_y", "pe_vc", "glb_mib", "hbm_gib")
@@ -271,37 +273,53 @@ def _add_best(table: Table, best: BestDesign, limit_mm2: float) -> None:
             add_row(table, whose, pass_proof_words(proofs))
 
 
-def trials_table(spec: StudySpec, trials: Iterable[TrialRecord]) -> Table:
-    """List trials, one line each: the values, the area, and what is searched."""
-    several = len(spec.runs) > 1
-    kinds = spec.objective_kinds
-    headers = [f">{'relative' if several and kind.name != 'area' else kind.unit}" for kind in kinds]
-    area = [] if "area" in spec.objectives else [">mm²"]
-    names = [name for name, axis in spec.space.searched.items() if len(axis.values) > 1]
-    columns = [column for column, joined in _CHIP_ORDER.items() if set(joined) & set(names)]
-    joined = {name for each in _CHIP_ORDER.values() for name in each}
-    others = [name for name in names if name not in joined]
-    cores = [f">{name}" for name in (*columns, *others)]
-    table = grid(">trial", "state", *headers, *area, *cores, gap=1)
-    for trial in trials:
-        metrics, point = trial.metrics, trial.point
-        values = ["–"] * len(headers)
+class SearchedColumns:
+    """Columns of a table for what a space searches: values, area, chip and options.
+
+    Parameters
+    ----------
+    spec
+        Of the study.
+    """
+
+    def __init__(self, spec: StudySpec) -> None:
+        several, kinds = len(spec.runs) > 1, spec.objective_kinds
+        names = [name for name, axis in spec.space.searched.items() if len(axis.values) > 1]
+        known = {name for each in _CHIP_ORDER.values() for name in each}
+        self._values = len(kinds)
+        self._has_area = "area" not in spec.objectives
+        self._columns = [column for column, of in _CHIP_ORDER.items() if set(of) & set(names)]
+        self._others = [name for name in names if name not in known]
+        units = ["relative" if several and one.name != "area" else one.unit for one in kinds]
+        area = ["mm²"] if self._has_area else []
+        self.headers = [f">{one}" for one in (*units, *area, *self._columns, *self._others)]
+
+    def cells(self, point: DesignPoint | None, metrics: Metrics | None) -> list[str]:
+        """Return the cells of one design, those that are not known as dashes."""
+        cells = ["–"] * self._values
         if metrics is not None and metrics.feasible:
-            values = [
+            cells = [
                 f"{value:,.0f}" if value >= 1000 else f"{value:.4g}" for value in metrics.values
             ]
-        cells = ["–"] * (len(columns) + len(others))
-        if point is not None:
-            known = point.by_name
-            cells = [
-                "×".join(str(known[name]) for name in _CHIP_ORDER[column] if name in known)
-                for column in columns
-            ]
-            cells += [str(known[name]) for name in others]
-        if area:
-            known_mm2 = None if metrics is None else metrics.area_mm2
-            values.append("–" if known_mm2 is None else f"{known_mm2:,.1f}")
-        add_row(table, str(trial.number), _state_words(trial), *values, *cells)
+        if self._has_area:
+            area_mm2 = None if metrics is None else metrics.area_mm2
+            cells.append("–" if area_mm2 is None else f"{area_mm2:,.1f}")
+        if point is None:
+            return cells + ["–"] * (len(self._columns) + len(self._others))
+        known = point.by_name
+        for column in self._columns:
+            parts = [str(known[name]) for name in _CHIP_ORDER[column] if name in known]
+            cells.append("×".join(parts))
+        return cells + [str(known[name]) for name in self._others]
+
+
+def trials_table(spec: StudySpec, trials: Iterable[TrialRecord]) -> Table:
+    """List trials, one line each: the values, the area, and what is searched."""
+    columns = SearchedColumns(spec)
+    table = grid(">trial", "state", *columns.headers, gap=1)
+    for trial in trials:
+        cells = columns.cells(trial.point, trial.metrics)
+        add_row(table, str(trial.number), _state_words(trial), *cells)
     return table
 
 
