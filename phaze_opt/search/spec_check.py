@@ -15,7 +15,7 @@ from phaze_opt.search.baselines import outside_space
 from phaze_opt.search.constraints import chip_violation, run_violation
 from phaze_opt.search.designs import Design
 from phaze_opt.search.frozen import ResolvedStudy, freeze
-from phaze_opt.search.objective import run_inputs
+from phaze_opt.search.objective import RunInputs, run_inputs
 from phaze_opt.search.space import DesignPoint, numbered_point
 from phaze_opt.search.spec import StudySpec
 from phaze_opt.workload.graph import Workload
@@ -124,24 +124,31 @@ def _within(resolved: ResolvedStudy, point: DesignPoint) -> Design | None:
 def _is_feasible(resolved: ResolvedStudy, workloads: tuple[Workload, ...], design: Design) -> bool:
     """Whether every workload keeps every limit under one of the solved options."""
     cache: ScheduleCache = {}
-    found = True
-    for run in range(len(resolved.spec.runs)):
-        try:
-            options = run_inputs(resolved, run, design)
-        except InputError:
-            return False
-        violations = [
-            run_violation(
-                resolved.spec.constraints,
-                evaluate(
-                    workloads[one.capture],
-                    one.accelerator,
-                    one.cluster,
-                    one.training,
-                    cache=cache,
-                ),
+    try:
+        return all(
+            any(
+                _keeps_limits(resolved, workloads, inputs, cache)
+                for inputs in run_inputs(resolved, run, design)
             )
-            for one in options
-        ]
-        found = found and any(violation is None for violation in violations)
-    return found
+            for run in range(len(resolved.spec.runs))
+        )
+    except InputError:
+        # As in the objective: options that exclude each other, or a chip that holds no tile.
+        return False
+
+
+def _keeps_limits(
+    resolved: ResolvedStudy,
+    workloads: tuple[Workload, ...],
+    inputs: RunInputs,
+    cache: ScheduleCache,
+) -> bool:
+    """Whether a workload keeps every limit under some options."""
+    evaluation = evaluate(
+        workloads[inputs.capture],
+        inputs.accelerator,
+        inputs.cluster,
+        inputs.training,
+        cache=cache,
+    )
+    return run_violation(resolved.spec.constraints, evaluation) is None
