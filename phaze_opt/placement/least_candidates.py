@@ -313,10 +313,10 @@ class _Collector:
             index = np.arange(stages.layers)
             activation_s = stages.receive_activation_s[index, index + 1][1:]
             gradient_s = stages.receive_gradient_s[index, index + 1][:-1]
-            self.messages[id(stages)] = tuple(
-                float(each.min(initial=np.inf)) if len(each) else 0.0
-                for each in (activation_s, gradient_s)
-            )  # type: ignore[assignment]
+            least_s = [
+                float(each.min()) if len(each) else 0.0 for each in (activation_s, gradient_s)
+            ]
+            self.messages[id(stages)] = least_s[0], least_s[1]
         return self.messages[id(stages)]
 
 

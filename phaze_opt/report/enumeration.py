@@ -49,6 +49,8 @@ def _status_words(found: Enumeration) -> str:
     """Say what is proven."""
     if found.status == "certified":
         return "certified, no other design is better in this cost model"
+    if found.gap is None:
+        return "not finished; how much better another design may be is not known yet"
     return f"not finished; another design may be up to {found.gap:.1%} better"
 
 

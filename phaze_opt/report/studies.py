@@ -326,7 +326,8 @@ def trials_table(spec: StudySpec, trials: Iterable[TrialRecord]) -> Table:
 def _state_words(trial: TrialRecord) -> str:
     """Name the state of a trial; of an infeasible one the limit that rules it out."""
     if trial.kind == "infeasible" and trial.metrics is not None:
-        return "over area" if trial.metrics.evaluation_key is None else "not fitting"
+        words = {"area": "over area", "memory": "not fitting"}
+        return words.get(trial.metrics.limit or "", f"no: {trial.metrics.limit}")
     return trial.kind
 
 

@@ -57,11 +57,6 @@ def check_bounded(spec: StudySpec) -> None:
                 f"No bound is known for the objective {name}; --no-bounds evaluates every point. "
                 f"Bounded: {', '.join(BOUNDED_OBJECTIVES)}."
             )
-    if len(spec.objectives) > 1:
-        raise InputError(
-            "An enumeration finds the best designs of one objective, but the study has "
-            f"{len(spec.objectives)}."
-        )
 
 
 T = TypeVar("T")

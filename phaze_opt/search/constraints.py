@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from phaze_opt.errors import InputError
 from phaze_opt.evaluation import Evaluation
@@ -11,6 +12,9 @@ from phaze_opt.hardware.accelerator import Accelerator, check_chip
 from phaze_opt.search.frozen import ResolvedStudy
 from phaze_opt.search.spec import ConstraintSpec
 from phaze_opt.units import GIB
+
+Limit = Literal["area", "chip", "HBM", "options", "memory", "power", "devices", "time"]
+"""What rules a point out; ``chip`` cannot be built, ``options`` exclude each other."""
 
 SMALLEST_VIOLATION = 1e-9
 """Least violation of an infeasible point, so that its value is worse than every feasible one."""
@@ -21,8 +25,9 @@ NOT_BUILDABLE = 1.0
 
 @dataclass(frozen=True)
 class Violation:
-    """A limit that a point does not keep: the relative excess, and a sentence."""
+    """A limit that a point does not keep: which, the relative excess, and a sentence."""
 
+    limit: Limit
     excess: float
     reason: str
 
@@ -32,11 +37,14 @@ def chip_violation(study: ResolvedStudy, chip: Accelerator) -> Violation | None:
     area_mm2 = chip.area_if_known(study.spec.area.model)
     if area_mm2 is None:
         return Violation(
-            NOT_BUILDABLE, "A buffer lies outside the table of SRAM macros, so the area is unknown."
+            "chip",
+            NOT_BUILDABLE,
+            "A buffer lies outside the table of SRAM macros, so the area is unknown.",
         )
     limit_mm2 = study.area_limit_mm2
     if area_mm2 > limit_mm2:
         return Violation(
+            "area",
             area_mm2 / limit_mm2 - 1.0,
             f"The area of {area_mm2:.6g} mm² is above the limit of {limit_mm2:.6g} mm².",
         )
@@ -44,16 +52,17 @@ def chip_violation(study: ResolvedStudy, chip: Accelerator) -> Violation | None:
     # The paper exempts chips with a single core of either kind from its lower bound.
     if area_mm2 < least_mm2 and chip.num_tc > 1 and chip.num_vc > 1:
         return Violation(
+            "area",
             least_mm2 / area_mm2 - 1.0,
             f"The area of {area_mm2:.6g} mm² is below the least of {least_mm2:.6g} mm².",
         )
     limit_gib = study.spec.constraints.max_hbm_gib
     if limit_gib is not None and chip.hbm_bytes > limit_gib * GIB:
-        return _above("The HBM", chip.hbm_bytes / GIB, limit_gib, "GiB")
+        return _above("HBM", "The HBM", chip.hbm_bytes / GIB, limit_gib, "GiB")
     try:
         check_chip(chip)
     except InputError as error:
-        return Violation(NOT_BUILDABLE, str(error))
+        return Violation("chip", NOT_BUILDABLE, str(error))
     return None
 
 
@@ -70,22 +79,25 @@ def run_violation(constraints: ConstraintSpec, evaluation: Evaluation) -> Violat
     """Say which limit an evaluated run does not keep; of several, the one that it exceeds most."""
     if not evaluation.feasible:
         reason = evaluation.reason or "No placement fits."
-        return Violation(max(evaluation.violation, SMALLEST_VIOLATION), reason)
+        return Violation("memory", max(evaluation.violation, SMALLEST_VIOLATION), reason)
     placement = evaluation.placement
-    measured = (
+    measured: tuple[tuple[Limit, str, float, float | None, str], ...] = (
         (
+            "power",
             "The average power per device",
             evaluation.power_w_per_device,
             constraints.max_power_w,
             "W",
         ),
         (
+            "devices",
             "The number of devices in use",
             0 if placement is None else placement.devices,
             constraints.max_devices,
             "devices",
         ),
         (
+            "time",
             "The time per batch",
             evaluation.time_per_batch_s or 0.0,
             constraints.max_time_per_batch_s,
@@ -93,8 +105,8 @@ def run_violation(constraints: ConstraintSpec, evaluation: Evaluation) -> Violat
         ),
     )
     return worst(
-        _above(what, value, limit, unit)
-        for what, value, limit, unit in measured
+        _above(which, what, value, limit, unit)
+        for which, what, value, limit, unit in measured
         if limit is not None and value > limit
     )
 
@@ -104,7 +116,7 @@ def worst(violations: Iterable[Violation]) -> Violation | None:
     return max(violations, key=lambda violation: violation.excess, default=None)
 
 
-def _above(what: str, value: float, limit: float, unit: str) -> Violation:
+def _above(which: Limit, what: str, value: float, limit: float, unit: str) -> Violation:
     """Say that a value is above its limit."""
     reason = f"{what} of {value:.6g} {unit} is above the limit of {limit:g} {unit}."
-    return Violation(max(value / limit - 1.0, SMALLEST_VIOLATION), reason)
+    return Violation(which, max(value / limit - 1.0, SMALLEST_VIOLATION), reason)

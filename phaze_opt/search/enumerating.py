@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 from phaze_opt.codec import from_json, to_json
-from phaze_opt.errors import ConflictError
 from phaze_opt.search.baselines import find_reference
 from phaze_opt.search.exhaustive import (
     TOP,
@@ -17,7 +16,7 @@ from phaze_opt.search.exhaustive import (
     RankedDesign,
     enumerate_space,
 )
-from phaze_opt.search.frozen import content_hash, current_version
+from phaze_opt.search.frozen import content_hash
 from phaze_opt.search.processes import StopNow, StopSignals
 from phaze_opt.search.results import BestDesign, best_to_json_dict, design_of
 from phaze_opt.search.running import StudyRun, evaluate_baselines
@@ -62,12 +61,7 @@ def enumerate_study(
     StoppedError
         If a signal stopped it.
     """
-    if study.resolved.cost_model_version != current_version():
-        raise ConflictError(
-            f"The study {study.name!r} was created with cost-model version "
-            f"{study.resolved.cost_model_version}, but this program has {current_version()}; "
-            f"'phaze-opt study copy {study.name} NEW --current-version' starts it anew."
-        )
+    study.check_version()
     # The answer is the same with and without bounds; what was counted on the way is not.
     key = content_hash([study.resolved.hash, top, bounds])
     stored = find_enumeration(study.storage, key)

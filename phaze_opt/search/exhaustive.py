@@ -26,7 +26,7 @@ from phaze_opt.search.bounds import Bounds, check_bounded
 from phaze_opt.search.chips import Chips, allowed_chips, option_indices
 from phaze_opt.search.frozen import content_hash
 from phaze_opt.search.objective import Objective
-from phaze_opt.search.ordering import Rank, value_bin
+from phaze_opt.search.ordering import VALUE_BIN, Rank, value_bin
 from phaze_opt.search.space import DesignPoint, point_at
 from phaze_opt.search.store.enumerations import BoundStore, rounded_up
 from phaze_opt.search.trials import Metrics
@@ -73,7 +73,8 @@ class Enumeration:
     status
         ``certified``: no other design is better; ``time_limit``: the time was over before.
     gap
-        By how much a point that is left could be better than the best, relative; 0 if certified.
+        By how much a point that is left could be better than the best, relative; 0 if certified,
+        ``None`` where a point that is left has no bound yet, or nothing is feasible so far.
     top
         The best designs by the order of designs.
     """
@@ -84,7 +85,7 @@ class Enumeration:
     feasible: int
     infeasible_proven: int
     status: Literal["certified", "time_limit"]
-    gap: float
+    gap: float | None
     top: tuple[RankedDesign, ...]
     wall_s: float
     version: str
@@ -176,9 +177,10 @@ def enumerate_space(
     if stopped():
         return None
     best = max((one.metrics.value for one in ranked), default=0.0)
-    gap = 0.0
+    gap: float | None = 0.0
     if left > 0.0:
-        gap = left / best - 1.0 if best > 0.0 and np.isfinite(left) else float("inf")
+        known = best > 0.0 and np.isfinite(left)
+        gap = max(0.0, left / best - 1.0) if known else None
     return Enumeration(
         points=points.bounds.size,
         bounded=points.bounds.size - counts.evaluated,
@@ -186,7 +188,7 @@ def enumerate_space(
         feasible=counts.feasible,
         infeasible_proven=int((points.bounds == 0.0).sum()),
         status="time_limit" if left > 0.0 else "certified",
-        gap=max(0.0, min(gap, 1e300)),
+        gap=gap,
         top=tuple(ranked),
         wall_s=time.monotonic() - started_s,
         version=objective.study.cost_model_version,
@@ -263,7 +265,9 @@ def _evaluate(
         if len(best) == top and head > best[-1][0].key[:3]:
             break
         if stopped() or late():
-            return [one for _, one in best], counts, float(points.bounds.flat[flat])
+            # The points that are left lie in the same bin or below.
+            largest = float(points.bounds.flat[flat]) * (1.0 + VALUE_BIN)
+            return [one for _, one in best], counts, largest
         point = points.point(objective, flat)
         metrics = objective(point)
         counts.evaluated += 1

@@ -125,7 +125,7 @@ class Objective:
                 violation = worst(run.violation for run in runs if run.violation is not None)
         except InputError as error:
             # No such chip, network or combination of options: a point of the space, but no design.
-            violation = Violation(NOT_BUILDABLE, str(error))
+            violation = Violation("options", NOT_BUILDABLE, str(error))
         effort = self.schedules.take_effort()
         metrics = self._metrics(runs, violation, area_mm2)
         return replace(
@@ -198,6 +198,7 @@ class Objective:
             proven_schedules=sum(proofs),
             schedules=len(proofs),
             evaluate_s=0.0,
+            limit=None if violation is None else violation.limit,
         )
 
 

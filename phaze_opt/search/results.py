@@ -276,11 +276,7 @@ def summarise(study: StoredStudy) -> StudySummary:
             sum(each.quickly_proven_schedules for each in asked),
             sum(each.needed_schedules for each in asked),
         ),
-        why_infeasible=Counter(
-            "area" if each.evaluation_key is None else "memory"
-            for each in metrics
-            if not each.feasible
-        ),
+        why_infeasible=Counter(each.limit for each in metrics if each.limit is not None),
         outside={
             baseline.name: reason
             for baseline in study.resolved.baselines

@@ -16,7 +16,6 @@ from phaze_opt.codec import convert_fields, from_builtins, read_toml_file
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.area import AreaModel
 from phaze_opt.printing import short_repr
-from phaze_opt.search.axes import Scalar
 from phaze_opt.search.axis_names import TRAINING_NAMES
 from phaze_opt.search.objectives import OBJECTIVES, Aggregate, ObjectiveKind, ObjectiveName
 from phaze_opt.search.samplers.options import SamplerName, check_objectives, sampler_options
@@ -289,13 +288,13 @@ class StudySpec:
         return ", ".join(run.name for run in self.runs)
 
     @property
-    def training_values(self) -> dict[str, Scalar | None]:
+    def training_values(self) -> dict[str, Any]:
         """The options of the training run that hold where the space has no axis for them."""
         return {name: getattr(self, name) for name in TRAINING_NAMES}
 
     def _check_training(self) -> None:
         """Refuse options of the training run that are none."""
-        fixed = self.training_values
+        fixed: dict[str, Any] = self.training_values
         attention = fixed.pop("attention")
         schedule = fixed.pop("pipeline_schedule")
         if schedule is not None and "pipeline_schedule" in self.space.axes:
@@ -306,16 +305,13 @@ class StudySpec:
         batches = [run.global_batch or self.global_batch for run in self.runs]
         batch = max(map(int, self.space.values_of("global_batch")), default=min(batches))
         if largest > batch:
-            where = (
-                "space.microbatch goes up to"
-                if "microbatch" in self.space.axes
-                else ("microbatch is")
-            )
+            searched = "microbatch" in self.space.axes
+            where = "space.microbatch goes up to" if searched else "microbatch is"
             raise InputError(
                 f"{where} {largest}, but it must not be above the global batch of {batch}."
             )
-        by_default = "interleaved" if self.interleave > 1 else "1f1b"
-        Training(**fixed, pipeline_schedule=schedule or by_default)  # type: ignore[arg-type]
+        fixed["pipeline_schedule"] = schedule or ("interleaved" if self.interleave > 1 else "1f1b")
+        Training(**fixed)
 
     def _check_workloads(self) -> None:
         """Refuse several workloads that cannot be told apart or compared."""

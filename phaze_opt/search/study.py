@@ -80,13 +80,23 @@ class Study(StoredStudy, PrintsAsTables, tables="phaze_opt.report.studies:study_
         InputError
             If a number is not positive.
         """
+        self.check_version()
+        return run_study(self, self.evaluator, trials, workers, on_progress, lease_s)
+
+    def check_version(self) -> None:
+        """Refuse a study of another cost model.
+
+        Raises
+        ------
+        ConflictError
+            If the study was created with another version.
+        """
         if self.resolved.cost_model_version != current_version():
             raise ConflictError(
                 f"The study {self.name!r} was created with cost-model version "
                 f"{self.resolved.cost_model_version}, but this program has {current_version()}; "
                 f"'phaze-opt study copy {self.name} NEW --current-version' starts it anew."
             )
-        return run_study(self, self.evaluator, trials, workers, on_progress, lease_s)
 
     def best(self) -> BestDesign | None:
         """Return the best feasible design by the order of designs; ``None`` where there is none."""

@@ -16,7 +16,7 @@ from optuna.trial import FrozenTrial, TrialState
 from phaze_opt.codec import from_builtins, to_builtins
 from phaze_opt.errors import InputError
 from phaze_opt.search.axes import Scalar
-from phaze_opt.search.constraints import SMALLEST_VIOLATION
+from phaze_opt.search.constraints import SMALLEST_VIOLATION, Limit
 from phaze_opt.search.frozen import ResolvedStudy
 from phaze_opt.search.ordering import Rank, best_of
 from phaze_opt.search.space import DesignPoint, point_of
@@ -73,6 +73,8 @@ class Metrics:
         Seconds on the worker's clock.
     needed_schedules, quickly_proven_schedules
         See `phaze_opt.search.store.caches.ProofEffort`; 0 where the evaluation was stored before.
+    limit
+        What rules the point out; ``None`` if feasible.
     """
 
     feasible: bool
@@ -87,6 +89,7 @@ class Metrics:
     evaluate_s: float
     needed_schedules: int = 0
     quickly_proven_schedules: int = 0
+    limit: Limit | None = None
 
     def __post_init__(self) -> None:
         numbers = (self.violation, self.area_mm2 or 0.0, self.evaluate_s, *self.values)
@@ -182,6 +185,8 @@ def _of_today(plain: dict[str, Any]) -> dict[str, Any]:
     key, energy_j = plain.pop("evaluation_key"), plain.pop("energy_j_per_batch")
     plain["values"] = [throughput if plain["feasible"] else -plain["violation"]]
     plain["runs"] = []
+    if not plain["feasible"]:
+        plain["limit"] = "area" if key is None else "memory"
     if key is not None:
         run = RunMetrics("", throughput, energy_j, key)
         plain["runs"] = [to_builtins(run)]

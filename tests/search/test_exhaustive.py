@@ -157,7 +157,7 @@ def test_a_stopped_enumeration_goes_on(tmp_path: Path) -> None:
     whole = enumerate_space(objective, None, bounds=False)
     assert whole is not None and len(calls) == whole.evaluated
     late = enumerate_space(objective, None, bounds=False, time_limit_s=0.0)
-    assert late is not None and (late.status, late.top) == ("time_limit", ())
+    assert late is not None and (late.status, late.top, late.gap) == ("time_limit", (), None)
     assert len(answer(whole)) == 20
 
 

@@ -208,6 +208,7 @@ def test_constraints(url: str, limits: dict[str, Any], sentence: str) -> None:
     """A point that does not keep a limit is infeasible by its relative excess."""
     metrics = objective_of(url, constraints=ConstraintSpec(**limits))(POINT)
     assert not metrics.feasible and metrics.violation > 0
+    assert metrics.limit in ("power", "HBM", "devices", "time")
     assert metrics.reason is not None
     with pytest.raises(InputError, match=sentence):
         raise InputError(metrics.reason)
@@ -237,6 +238,7 @@ def test_points_that_are_no_designs_are_infeasible(url: str) -> None:
     tiny = {"glb_bytes": 1024, "pe_x": 64, "microbatch": 1, "global_batch": 64}
     no_area = objective(DesignPoint.of(**tiny))
     assert not no_area.feasible and no_area.area_mm2 is None
+    assert no_area.limit == "chip"
     excluded = {**tiny, "glb_bytes": 2**24, "microbatch": 64, "global_batch": 8}
     assert "microbatch is 64" in str(objective(DesignPoint.of(**excluded)).reason)
     assert objective(DesignPoint.of(**{**tiny, "glb_bytes": 2**24})).feasible
@@ -251,6 +253,7 @@ def test_the_worst_violation_is_told() -> None:
     violation = run_violation(limits, evaluation)
     assert violation is not None
     assert violation.excess == pytest.approx(2.0) and "power" in violation.reason
+    assert violation.limit == "power"
 
 
 def _arguments() -> tuple[Any, ...]:
