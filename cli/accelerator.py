@@ -92,7 +92,7 @@ def check(name: NameArgument, as_json: JsonOption = False) -> None:
 
     Example: phaze-opt accelerator check mine.toml
     """
-    from phaze_opt.hardware.accelerator import check_chip
+    from phaze_opt.hardware.buildable import check_chip
     from phaze_opt.hardware.chip_file import derived_numbers
     from phaze_opt.hardware.fields import chip_values
     from phaze_opt.hardware.presets import find_accelerator

@@ -40,13 +40,25 @@ def enumeration_progress() -> Iterator[Callable[[EnumerationProgress], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
 
+    levels = ("boxes", "chips", "evaluations")
+    started_s: dict[str, float] = {}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Bar(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bar:
-        tasks = {level: bar.add_task(level, total=None) for level in ("bounds", "evaluations")}
+    with Bar(
+        *columns,
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}"),
+        console=Console(stderr=True),
+    ) as bar:
+        tasks = {level: bar.add_task(level, total=None, left="") for level in levels}
 
         def show(progress: EnumerationProgress) -> None:
+            spent_s = time.monotonic() - started_s.setdefault(progress.level, time.monotonic())
+            left = ""
+            if 0 < progress.done < progress.total:
+                left_s = spent_s / progress.done * (progress.total - progress.done)
+                left = f"about {left_s:.0f} s left"
             total = progress.total or None
-            bar.update(tasks[progress.level], completed=progress.done, total=total)
+            bar.update(tasks[progress.level], completed=progress.done, total=total, left=left)
 
         yield show
 

@@ -275,13 +275,25 @@ def enumerate_all(
         float | None,
         typer.Option(metavar="S", help="Seconds; then the best so far.", show_default=False),
     ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(metavar="W", help="Processes; default: one per core.", show_default=False),
+    ] = None,
+    dask: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Workers of a dask scheduler, for example tcp://host:8786, instead of processes.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: JsonOption = False,
     storage: StorageOption = None,
 ) -> None:
     """Find the best designs of the whole space, proven; Ctrl-C keeps what is done.
 
-    Every chip is bounded first, then the best bounds are evaluated until none is left that could
-    enter the top. The answer is stored.
+    Boxes of chips are bounded first, then the chips of the best boxes, then the best bounds are
+    evaluated until none is left that could enter the top. The answer is stored.
 
     Example: phaze-opt study enumerate phaze-bert-large --json
     """
@@ -297,7 +309,13 @@ def enumerate_all(
     try:
         with enumeration_progress() as show:
             found = enumerate_study(
-                study, top=top, bounds=bounds, time_limit_s=time_limit, on_progress=show
+                study,
+                top=top,
+                bounds=bounds,
+                time_limit_s=time_limit,
+                workers=workers,
+                dask=dask,
+                on_progress=show,
             )
     except StoppedError as stopped:
         say(f"Stopped; 'phaze-opt study enumerate {name}' goes on from here.")

@@ -10,7 +10,8 @@ import numpy as np
 
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.vector_core import vector_operator
-from phaze_opt.hardware.accelerator import Accelerator, check_chip
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.buildable import check_chip
 from phaze_opt.layer_costs import WidthCost, bare_chain, cost_layers
 from phaze_opt.layer_passes import Chip, ScheduleCache, default_fusion
 from phaze_opt.network.cluster import Cluster

@@ -27,7 +27,12 @@ from phaze_opt.errors import InputError
 from phaze_opt.estimator.chips import Chips, chip_column
 from phaze_opt.estimator.estimate import ModeSeconds
 from phaze_opt.estimator.least_seconds import LeastSeconds, least_seconds
-from phaze_opt.estimator.least_traffic import cached_bytes, most_kept_bytes
+from phaze_opt.estimator.least_traffic import (
+    cached_bytes,
+    most_kept_accesses_bytes,
+    most_kept_bytes,
+)
+from phaze_opt.estimator.rooflines import roofline_seconds
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.layer_costs import copies_s
 from phaze_opt.layer_passes import (
@@ -43,6 +48,7 @@ from phaze_opt.scheduling.least_makespan import (
     OperatorColumns,
     least_joint_makespan,
     least_makespan,
+    roofline_makespan,
 )
 from phaze_opt.training import Training
 from phaze_opt.workload.fusion import FusionMode
@@ -97,6 +103,8 @@ def least_layers(
     cluster: Cluster,
     training: Training,
     fusion: FusionMode | None = None,
+    *,
+    rooflines: bool = False,
 ) -> LeastLayers:
     """Bound the passes of every distinct layer from below.
 
@@ -113,6 +121,9 @@ def least_layers(
         How the model is trained.
     fusion
         How operators are fused; as the kind of chip does by default.
+    rooflines
+        Whether to look at peak rates alone (`phaze_opt.estimator.rooflines`). The bounds are then
+        lower, and hold for every chip with the same rates and buffer, whatever its cores are.
 
     Returns
     -------
@@ -138,7 +149,8 @@ def least_layers(
     fusion = fusion or default_fusion(chips[0])
     passes = [graphs_of(layer, training) for layer in variant.layers]
     graphs = [fuse_once(graph, fusion) for of_layer in passes for graph in of_layer.values()]
-    least_s = _least_passes(graphs, chips, cluster, training, variant.tensor_parallel)
+    bound = _roofline_passes if rooflines else _least_passes
+    least_s = bound(graphs, chips, cluster, training, variant.tensor_parallel)
     directions = [name for of_layer in passes for name in of_layer]
 
     def of(direction: str) -> FloatArray:
@@ -235,6 +247,44 @@ def _least_pass(
     if residency and chunked == 1:
         kept = most_kept_bytes(graph, some.chips)
         least_s = np.minimum(least_s, _least_in_turn(all_cores, some.chips, kept))
+    return least_s
+
+
+def _roofline_passes(
+    graphs: Sequence[OperatorGraph],
+    chips: Chips,
+    cluster: Cluster,
+    training: Training,
+    tensor_parallel: int,
+) -> FloatArray:
+    """Bound every graph by the peak rates of every chip; the shape is (graphs, chips)."""
+    chunked = tensor_parallel if training.overlap == "all" else 1
+    passes = []
+    for graph in graphs:
+        mode = roofline_seconds(graph, chips, cluster, tensor_parallel)
+        if chunked > 1:
+            # As if every collective had a product next to it that hides all but one chunk.
+            core_share = chips.column("calibration.collective_core_share")
+            link_s = mode.link_s * (core_share + (1.0 - core_share) / chunked)
+            constant_s = mode.latency_s - mode.busy_s
+            mode = replace(mode, link_s=link_s)
+            mode = replace(mode, latency_s=mode.busy_s + constant_s)
+        passes.append(_roofline_pass(graph, mode, chips, chunked, training.residency))
+    return np.stack(passes)
+
+
+def _roofline_pass(
+    graph: OperatorGraph, mode: ModeSeconds, chips: Chips, chunked: int, residency: bool
+) -> FloatArray:
+    """Bound one pass by the peak rates of every chip; as `_least_pass`."""
+    if not chips[0].concurrent_operators:
+        return _least_in_turn(mode, chips, cached_bytes(graph, chips) if residency else None)
+    edges = tuple((source, destination) for source, destination, _ in graph.edges)
+    busy_s = [mode.tc_s, mode.vc_s, mode.hbm_s, mode.glb_s, mode.link_s]
+    least_s = roofline_makespan(edges, mode.latency_s, busy_s)
+    if residency and chunked == 1:
+        kept = most_kept_accesses_bytes(graph, chips)
+        least_s = np.minimum(least_s, _least_in_turn(mode, chips, kept))
     return least_s
 
 

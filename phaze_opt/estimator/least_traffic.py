@@ -55,6 +55,22 @@ def most_kept_bytes(graph: OperatorGraph, chips: Chips) -> FloatArray:
     return kept
 
 
+def most_kept_accesses_bytes(graph: OperatorGraph, chips: Chips) -> FloatArray:
+    """Return the most compulsory HBM bytes that each operator saves, however it is blocked.
+
+    Returns
+    -------
+    kept_bytes : (chips, operators)
+        Of the tensors that it reads and writes, each once; what does not fit the whole managed
+        buffer is not among them.
+    """
+    glb_bytes = chip_column(chips, "glb_bytes")[:, 0]
+    kept = np.zeros((len(glb_bytes), len(graph.operators)))
+    for operator, stays in _once(graph):
+        kept[:, operator] = stays.most_saved(glb_bytes)
+    return kept
+
+
 def cached_bytes(graph: OperatorGraph, chips: Chips) -> FloatArray:
     """Return the HBM bytes that each operator saves where the buffer is a cache.
 
@@ -163,12 +179,18 @@ def _streams(graph: OperatorGraph) -> _Streams:
     table = operator_table(graph)
     are_streams = np.ones(len(graph.operators), dtype=np.bool_)
     are_streams[table.gemm_owner[table.gemm_blocked > 0.0]] = False
-    stays = [
+    stays = tuple(each for each in _once(graph) if are_streams[each[0]])
+    return _Streams(are_streams, stays)
+
+
+@lru_cache(maxsize=512)
+def _once(graph: OperatorGraph) -> tuple[tuple[int, _Stays], ...]:
+    """Return the operators of which tensors may stay, with the sets of these tensors, cached."""
+    return tuple(
         (operator, _stays(own.size_bytes, own.bytes))
         for operator, own in enumerate(_accesses(graph))
-        if are_streams[operator] and own.bytes.any()
-    ]
-    return _Streams(are_streams, tuple(stays))
+        if own.bytes.any()
+    )
 
 
 @lru_cache(maxsize=4096)

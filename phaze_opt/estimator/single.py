@@ -20,7 +20,8 @@ from phaze_opt.estimator.isolated import estimate_isolated
 from phaze_opt.estimator.tensor_core import Tiling, gemm_plan
 from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.estimator.vector_core import vector_operator
-from phaze_opt.hardware.accelerator import LANE_VALUE_BYTES, Accelerator, check_chip
+from phaze_opt.hardware.accelerator import LANE_VALUE_BYTES, Accelerator
+from phaze_opt.hardware.buildable import check_chip
 from phaze_opt.workload.attention import AttentionShape, backward_work, forward_work
 from phaze_opt.workload.graph import Gemm, Operator, OperatorGraph, VectorWork
 

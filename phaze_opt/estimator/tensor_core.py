@@ -37,6 +37,10 @@ from phaze_opt.estimator.gemm_traffic import (
 from phaze_opt.hardware.accelerator import Accelerator
 
 
+class NoTileFitsError(InputError):
+    """A private buffer that cannot hold one tile with its streams: nothing runs on the chip."""
+
+
 class Column(IntEnum):
     """Last axis of the table that `gemm_table` returns.
 
@@ -154,7 +158,7 @@ def gemm_table(
 
     Raises
     ------
-    InputError
+    NoTileFitsError
         If a private buffer cannot hold one tile with its streams.
     """
     pools = pools_of(accelerators, cores)
@@ -212,9 +216,9 @@ def gemm_plan(gemm: IntArray, accelerator: Accelerator, cores: int) -> tuple[Til
     )
 
 
-def _no_tile_fits(accelerator: Accelerator) -> InputError:
+def _no_tile_fits(accelerator: Accelerator) -> NoTileFitsError:
     """Build the error that names the buffer that is too small."""
-    return InputError(
+    return NoTileFitsError(
         f"l2_tc_bytes is {accelerator.l2_tc_bytes}, too small for one tile of "
         f"{accelerator.pe_x} × {accelerator.pe_y} with its streams."
     )

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
 
-from phaze_opt.codec import data_table
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.area import (
     AREA_FIELDS,
     AreaModel,
-    area_constants,
     area_of_arrays_mm2,
     sram_table,
 )
 from phaze_opt.printing import PrintsAsTables, short_repr
-from phaze_opt.units import GIB, KIB, MM2_PER_UM2
+from phaze_opt.units import GIB, KIB
 
 L2_BYTES_PER_PE = 16
 """Bytes of private L2 per processing element, as in the published space of Phaze (ICML 2024)."""
@@ -244,62 +241,3 @@ class Accelerator(PrintsAsTables, tables="phaze_opt.report.tables:accelerator_ta
     def usable_hbm_bytes(self) -> float:
         """Bytes of HBM that a training run may fill."""
         return self.hbm_bytes * self.calibration.usable_hbm_share
-
-
-@cache
-def _largest_mm2() -> dict[str, float]:
-    """Return the areas of ``data/limits.toml``."""
-    return {name: float(area) for name, area in data_table("hardware", "limits.toml").items()}
-
-
-def check_chip(accelerator: Accelerator) -> None:
-    """Refuse chips that cannot be built.
-
-    The area of the processing elements of one tensor core, and of the lanes of one vector core, is
-    limited by lithography; that of all cores together by the largest chip that is built. Each lane
-    needs room for one value in the private buffer, and the global buffer feeds private ones, so it
-    is no smaller than one of them. (Whether the private buffer of a tensor core
-    holds a tile depends on the product: `phaze_opt.estimator.tensor_core.gemm_table`.)
-
-    Raises
-    ------
-    InputError
-        Names the size and the limit.
-    """
-    constants = area_constants("phaze-22nm")
-    arrays = (
-        (
-            f"A PE array of {accelerator.pe_x} × {accelerator.pe_y}",
-            accelerator.num_tc,
-            accelerator.pe_x * accelerator.pe_y * constants.tensor_pe_um2 * MM2_PER_UM2,
-        ),
-        (
-            f"A vector core of {accelerator.pe_vc} lanes",
-            accelerator.num_vc,
-            accelerator.pe_vc * constants.vector_lane_um2 * MM2_PER_UM2,
-        ),
-    )
-    largest = _largest_mm2()
-    for what, count, area_mm2 in arrays:
-        if area_mm2 > largest["array_mm2"]:
-            raise InputError(
-                f"{what} takes {area_mm2:.4g} mm², larger than a chip: at most "
-                f"{largest['array_mm2']:.4g} mm² are exposed at once."
-            )
-        if count * area_mm2 > largest["chip_mm2"]:
-            raise InputError(
-                f"{what}, {count} times, takes {count * area_mm2:.4g} mm², larger than the "
-                f"largest chip there is ({largest['chip_mm2']:.5g} mm²)."
-            )
-    private_bytes = max(accelerator.l2_tc_bytes, accelerator.l2_vc_bytes)
-    if accelerator.glb_bytes < private_bytes:
-        raise InputError(
-            f"glb_bytes is {accelerator.glb_bytes}, smaller than the private buffer of one core "
-            f"({private_bytes} B)."
-        )
-    least_bytes = LANE_VALUE_BYTES * accelerator.pe_vc
-    if accelerator.l2_vc_bytes < least_bytes:
-        raise InputError(
-            f"l2_vc_bytes is {accelerator.l2_vc_bytes}, too small for one fp32 value in each of "
-            f"{accelerator.pe_vc} lanes ({least_bytes} B)."
-        )

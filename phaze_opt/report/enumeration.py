@@ -38,6 +38,9 @@ def enumeration_tables(study: Study, found: Enumeration) -> RenderableType:
     bounded = f"{found.bounded:,}, of which {found.infeasible_proven:,} fit no memory"
     add_row(table, "bounded", bounded)
     add_row(table, "evaluated", f"{found.evaluated:,}, of which {found.feasible:,} feasible")
+    for level in found.levels[:-1]:
+        words = f"{level.closed:,} of {level.points:,} points left out"
+        add_row(table, f"by {level.level}", f"{words}, in {format_seconds(level.wall_s)}")
     add_row(table, "time taken", format_seconds(found.wall_s))
     add_row(table, "cost model", f"version {found.version}")
     return Group(

@@ -7,8 +7,10 @@ lower bounds. The rule is ``exclusive``: beside an operator on all cores nothing
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 
 import numpy as np
 
@@ -107,6 +109,32 @@ def least_joint_makespan(
     least_s : (chips,)
     """
     return np.asarray((np.maximum(other_s, least_hbm_s) + overhead_s).sum(axis=1))
+
+
+def roofline_makespan(
+    edges: tuple[tuple[int, int], ...], latency_s: FloatArray, busy_s: Sequence[FloatArray]
+) -> FloatArray:
+    """Bound the makespan of every schedule without residency by chains and resources alone.
+
+    Parameters
+    ----------
+    edges
+        Precedences ``(before, after)``, which point forward.
+    latency_s : (chips, operators)
+        Least time of every operator in either mode.
+    busy_s
+        For every resource, the least time for which each operator takes all of it; same shape.
+
+    Returns
+    -------
+    least_s : (chips,)
+    """
+    end_s = latency_s.copy()
+    for before, after in sorted(edges, key=itemgetter(1)):
+        through_s = end_s[:, before] + latency_s[:, after]
+        np.maximum(end_s[:, after], through_s, out=end_s[:, after])
+    sums_s = [each.sum(axis=1) for each in busy_s]
+    return np.asarray(np.maximum.reduce([end_s.max(axis=1, initial=0.0), *sums_s]))
 
 
 @dataclass(frozen=True, eq=False)

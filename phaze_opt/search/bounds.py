@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Self
 
 import numpy as np
 
-from phaze_opt.arrays import FloatArray
+from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.costed_point import (
     bare_problem,
     chip_rates,
@@ -22,6 +22,7 @@ from phaze_opt.costed_point import (
     variants_within,
 )
 from phaze_opt.errors import InputError
+from phaze_opt.estimator.chips import Chips as ChipColumns
 from phaze_opt.layer_passes import Chip, default_fusion
 from phaze_opt.least_layers import least_layers
 from phaze_opt.network.cluster import Cluster
@@ -59,10 +60,50 @@ def check_bounded(spec: StudySpec) -> None:
             )
 
 
-T = TypeVar("T")
-
 _KEPT = 64
-"""Parts of bounds that are kept, because options share them."""
+"""Bounds of layers that are kept, because options share them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Bounded:
+    """Some chips that are bounded together.
+
+    Attributes
+    ----------
+    architectures
+        One chip for each.
+    hbm_bytes : (sizes, architectures)
+        Sizes of their HBM.
+    area_mm2 : (architectures,)
+        Under the area model of the study.
+    rooflines
+        Whether each stands for all chips with its peak rates, of which it has the least area.
+    """
+
+    architectures: ChipColumns
+    hbm_bytes: IntArray
+    area_mm2: FloatArray
+    rooflines: bool = False
+
+    @classmethod
+    def of(cls, chips: Chips, rows: IntArray) -> Self:
+        """Return some architectures of a space."""
+        architectures = ChipColumns([chips.architecture(row) for row in rows.tolist()])
+        return cls(architectures, chips.hbm_bytes[:, rows], chips.area_mm2[rows])
+
+    @classmethod
+    def boxes(cls, chips: Chips) -> Self:
+        """Return the boxes of a space, each by its first architecture."""
+        first = chips.first[:-1]
+        least_mm2 = np.minimum.reduceat(chips.area_mm2, first) if len(first) else chips.area_mm2
+        return replace(cls.of(chips, first), area_mm2=least_mm2, rooflines=True)
+
+    def some(self, which: IntArray) -> Bounded:
+        """Return some of them."""
+        architectures = ChipColumns([self.architectures[at] for at in which.tolist()])
+        return Bounded(
+            architectures, self.hbm_bytes[:, which], self.area_mm2[which], self.rooflines
+        )
 
 
 @dataclass(eq=False)
@@ -73,27 +114,25 @@ class Bounds:
     ----------
     study, workloads
         The study with its captured workloads.
-    chips
-        All chips of the space.
     reference
         Every workload on the reference, as in `phaze_opt.search.objective.objective_values`.
     """
 
     study: ResolvedStudy
     workloads: Sequence[Workload]
-    chips: Chips
     reference: Sequence[Measured] = ()
-    _known: OrderedDict[Hashable, Any] = field(default_factory=OrderedDict)
+    _known: OrderedDict[Hashable, LeastLayers] = field(default_factory=OrderedDict)
+    _placements: dict[Hashable, LeastPlacement] = field(default_factory=dict)
 
-    def values(self, design: Design, rows: slice) -> FloatArray:
+    def values(self, design: Design, some: Bounded) -> FloatArray:
         """Bound the objective from above, for some architectures with every size of the HBM.
 
         Parameters
         ----------
         design
             Network and options, with any chip.
-        rows
-            Of the architectures.
+        some
+            The architectures, or boxes of them.
 
         Returns
         -------
@@ -101,10 +140,16 @@ class Bounds:
             0 where no placement fits for sure.
         """
         spec = self.study.spec
-        fastest = [self._throughput(run, design, rows) for run in range(len(spec.runs))]
+        first = replace(design, accelerator=some.architectures[0])
+        try:
+            inputs = [run_inputs(self.study, run, first) for run in range(len(spec.runs))]
+        except InputError:
+            # The options exclude each other: every evaluation is refused, too.
+            return np.zeros(some.hbm_bytes.shape)
+        fastest = [self._throughput(of_run, some) for of_run in inputs]
         # What one sample per second is worth: the bounded objectives are proportional to the rate.
         kind = spec.objective_kinds[0]
-        areas_mm2 = self.chips.area_mm2[rows].tolist()
+        areas_mm2 = some.area_mm2.tolist()
         worth = np.array(
             [
                 [kind.of(_one_sample_per_s(workload, area_mm2, design)) for area_mm2 in areas_mm2]
@@ -124,25 +169,24 @@ class Bounds:
         per_run = len(self.workloads) // len(self.study.spec.runs)
         return list(self.workloads[::per_run])
 
-    def _throughput(self, run: int, design: Design, rows: slice) -> FloatArray:
+    def _throughput(self, inputs: Sequence[RunInputs], some: Bounded) -> FloatArray:
         """Bound the throughput of one workload: the best over the options that are solved."""
-        best = np.zeros(self.chips.hbm_bytes[:, rows].shape)
-        first = replace(design, accelerator=self.chips.architectures[rows][0])
-        for inputs in run_inputs(self.study, run, first):
-            least_s = self.least_batch_s(inputs, rows)
-            samples = inputs.training.global_batch
+        best = np.zeros(some.hbm_bytes.shape)
+        for one in inputs:
+            least_s = self.least_batch_s(one, some)
+            samples = one.training.global_batch
             best = np.maximum(best, np.where(np.isfinite(least_s), samples / least_s, 0.0))
         return best * (1.0 + ROUNDING)
 
-    def least_batch_s(self, inputs: RunInputs, rows: slice) -> FloatArray:
+    def least_batch_s(self, inputs: RunInputs, some: Bounded) -> FloatArray:
         """Bound the time of a batch from below over all placements.
 
         Parameters
         ----------
         inputs
             Workload, network and training run, with any chip.
-        rows
-            Of the architectures.
+        some
+            The architectures, or boxes of them.
 
         Returns
         -------
@@ -150,41 +194,42 @@ class Bounds:
             Infinite where no placement fits for sure.
         """
         cluster, training = inputs.cluster, inputs.training
-        some = self.chips.architectures[rows]
-        fusion = default_fusion(some[0])
+        fusion = default_fusion(some.architectures[0])
         as_fused = training_as_fused(training, fusion)
-        rates = chip_rates([Chip(chip, cluster, fusion) for chip in some], as_fused)
-        usable = np.array([chip.calibration.usable_hbm_share for chip in some])
-        usable *= 1.0 - self.study.spec.constraints.min_memory_margin
-        hbm_bytes = self.chips.hbm_bytes[:, rows]
-        best = np.full(hbm_bytes.shape, np.inf)
+        rates = chip_rates([Chip(chip, cluster, fusion) for chip in some.architectures], as_fused)
+        usable = some.architectures.column("calibration.usable_hbm_share")[:, 0]
+        usable = usable * (1.0 - self.study.spec.constraints.min_memory_margin)
+        best = np.full(some.hbm_bytes.shape, np.inf)
         for variant in variants_within(self.workloads[inputs.capture], cluster, training):
-            layers = self._layers(inputs.capture, variant, rows, cluster, training)
+            layers = self._layers(inputs.capture, variant, some, cluster, training)
             placement = self._placement(inputs.capture, variant, cluster, as_fused, fusion)
-            for size, capacities in enumerate(hbm_bytes):
+            for size, capacities in enumerate(some.hbm_bytes):
                 of_size = replace(rates, hbm_usable_bytes=capacities * usable)
-                best[size] = placement.least_s(layers, of_size, best[size])
+                best[size] = placement.least_s(
+                    layers, of_size, best[size], splits=not some.rooflines
+                )
         return best
 
     def _layers(
         self,
         capture: int,
         variant: WorkloadVariant,
-        rows: slice,
+        some: Bounded,
         cluster: Cluster,
         training: Training,
     ) -> LeastLayers:
         """Bound the passes of the layers; runs with and without full recompute share them."""
         if training.recompute == "none":
             again = self._layers(
-                capture, variant, rows, cluster, replace(training, recompute="full")
+                capture, variant, some, cluster, replace(training, recompute="full")
             )
             return replace(again, recompute_s=np.zeros_like(again.recompute_s))
-        width = variant.tensor_parallel
-        key = ("layers", capture, width, rows.start, rows.stop, cluster, training)
+        key = (capture, variant.tensor_parallel, some, cluster, training)
 
         def bound() -> LeastLayers:
-            return least_layers(variant, self.chips.architectures[rows], cluster, training)
+            return least_layers(
+                variant, some.architectures, cluster, training, rooflines=some.rooflines
+            )
 
         return self._keep(key, bound)
 
@@ -203,16 +248,20 @@ class Bounds:
             problem = bare_problem(variant, cluster, training, fusion)
             return LeastPlacement(problem, width, [index for _, index in variant.nodes])
 
-        return self._keep(("placement", capture, width, cluster, training), prepare)
+        key = capture, width, cluster, training
+        if key not in self._placements:
+            self._placements[key] = prepare()
+        return self._placements[key]
 
-    def _keep(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return what was made before, or make it; the oldest is forgotten."""
-        if key not in self._known:
+    def _keep(self, key: Hashable, make: Callable[[], LeastLayers]) -> LeastLayers:
+        """Return what was made before, or make it; what was not asked for longest is forgotten."""
+        if key in self._known:
+            self._known.move_to_end(key)
+        else:
             self._known[key] = make()
             if len(self._known) > _KEPT:
                 self._known.popitem(last=False)
-        found: T = self._known[key]
-        return found
+        return self._known[key]
 
 
 def _one_sample_per_s(workload: Workload, area_mm2: float, design: Design) -> Measured:

@@ -8,7 +8,8 @@ from typing import Literal
 
 from phaze_opt.errors import InputError
 from phaze_opt.evaluation import Evaluation
-from phaze_opt.hardware.accelerator import Accelerator, check_chip
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.buildable import check_chip
 from phaze_opt.search.frozen import ResolvedStudy
 from phaze_opt.search.spec import ConstraintSpec
 from phaze_opt.units import GIB

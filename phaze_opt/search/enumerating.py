@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
 from phaze_opt.codec import from_json, to_json
-from phaze_opt.search.baselines import find_reference
+from phaze_opt.errors import InputError
+from phaze_opt.search.engine import Engine, EngineJob
 from phaze_opt.search.exhaustive import (
     TOP,
     Enumeration,
@@ -17,14 +19,18 @@ from phaze_opt.search.exhaustive import (
     enumerate_space,
 )
 from phaze_opt.search.frozen import content_hash
+from phaze_opt.search.pools import Pool, dask_cluster, processes
 from phaze_opt.search.processes import StopNow, StopSignals
 from phaze_opt.search.results import BestDesign, best_to_json_dict, design_of
 from phaze_opt.search.running import StudyRun, evaluate_baselines
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.store.enumerations import BoundStore, find_enumeration, keep_enumeration
 from phaze_opt.search.store.failures import patiently
-from phaze_opt.search.store.leases import DEFAULT_LEASE_S, LeaseKeeper, new_token
+from phaze_opt.search.store.leases import DEFAULT_LEASE_S, expire_dead_workers, new_token
 from phaze_opt.search.study import Study
+
+FEW_POINTS = 20_000
+"""Spaces with fewer points are enumerated before other processes would have started."""
 
 
 class StoppedError(Exception):
@@ -41,6 +47,8 @@ def enumerate_study(
     top: int = TOP,
     bounds: bool = True,
     time_limit_s: float | None = None,
+    workers: int | None = None,
+    dask: str | None = None,
     on_progress: Callable[[EnumerationProgress], None] = lambda progress: None,
 ) -> Enumeration:
     """Find the best designs of a study's whole space, or return the stored answer.
@@ -51,6 +59,10 @@ def enumerate_study(
         Its trials play no part; cached evaluations are used.
     top, bounds, time_limit_s, on_progress
         See `phaze_opt.search.exhaustive.enumerate_space`.
+    workers
+        Processes on this machine; ``None`` for one on every core, or one for `FEW_POINTS`.
+    dask
+        Address of a dask scheduler, whose workers take the place of processes on this machine.
 
     Raises
     ------
@@ -67,28 +79,48 @@ def enumerate_study(
     stored = find_enumeration(study.storage, key)
     if stored is not None:
         return from_json(stored, Enumeration, f"stored enumeration of the study {study.name!r}")
+    if workers is not None and workers < 1:
+        raise InputError(f"workers is {workers}, but it must be at least 1.")
     found: Enumeration | None = None
     with StopSignals() as stop, suppress(StopNow):
         run = StudyRun(study, study.evaluator, 0, DEFAULT_LEASE_S, stop)
-        token = new_token()
-        patiently(partial(evaluate_baselines, run, token))
+        expire_dead_workers(study.storage)
+        patiently(partial(evaluate_baselines, run, new_token()))
         if not stop.requested:
-            objective = run.objective(token, find_reference(study.resolved, study.storage))
-            with LeaseKeeper([objective.evaluations], token, run.lease_s):
+            engine = Engine(study, study.evaluator)
+            if workers is None:
+                workers = 1 if engine.grid.points < FEW_POINTS else len(os.sched_getaffinity(0))
+            with _pool(study, workers, dask) as pool:
                 found = enumerate_space(
-                    objective,
+                    engine,
                     BoundStore(study.storage),
                     top=top,
                     bounds=bounds,
                     time_limit_s=time_limit_s,
                     on_progress=on_progress,
                     stopped=lambda: stop.requested,
+                    pool=pool,
                 )
     if found is None:
         raise StoppedError(stop.exit_code or 1)
     if found.status == "certified":
         keep_enumeration(study.storage, key, to_json(found).decode())
     return found
+
+
+@contextmanager
+def _pool(study: Study, workers: int, dask: str | None) -> Iterator[Pool | None]:
+    """Provide the processes that bound and evaluate; ``None`` for this one."""
+    if dask is not None:
+        url = study.storage.url.render_as_string(hide_password=False)
+        with dask_cluster(EngineJob(url, study.name, study.evaluator), dask) as cluster:
+            yield cluster
+    elif workers > 1:
+        job = EngineJob(None, study.name, study.evaluator)
+        with processes(job, study.storage, workers) as local:
+            yield local
+    else:
+        yield None
 
 
 def best_of_enumeration(study: Study, found: Enumeration) -> BestDesign | None:

@@ -1,9 +1,9 @@
 """Enumerates the whole space of a study: the best designs, proven for this cost model.
 
-Every chip within the limits is bounded first (`phaze_opt.search.bounds`); then points are
-evaluated, the best bounds first, until no bound is left that could enter the top. Bounds are stored
-as they are computed and evaluations lie in the cache of the database, so that an enumeration that
-was stopped goes on, and a later study pays only for points that nobody evaluated.
+Points come in the order of the best ranks that their bounds allow (`phaze_opt.search.best_first`)
+and are evaluated until none is left that could enter the top. Bounds are stored as they are
+computed and evaluations lie in the cache of the database, so that an enumeration that was stopped
+goes on, and a later study pays only for points that nobody evaluated.
 
 A point is left out if and only if (bin of its bound, size of its HBM, its area) comes after these
 three of the last of the top, in the order of designs (`phaze_opt.search.ordering`).
@@ -13,36 +13,41 @@ from __future__ import annotations
 
 import heapq
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-import numpy as np
-
-from phaze_opt.arrays import FloatArray
 from phaze_opt.errors import InputError
 from phaze_opt.search.axes import Scalar
-from phaze_opt.search.bounds import Bounds, check_bounded
-from phaze_opt.search.chips import Chips, allowed_chips, option_indices
-from phaze_opt.search.frozen import content_hash
-from phaze_opt.search.objective import Objective
-from phaze_opt.search.ordering import VALUE_BIN, Rank, value_bin
-from phaze_opt.search.space import DesignPoint, point_at
-from phaze_opt.search.store.enumerations import BoundStore, rounded_up
+from phaze_opt.search.best_first import BestFirst, BoundedPoint, Grid, Head
+from phaze_opt.search.bounds import check_bounded
+from phaze_opt.search.engine import Engine
+from phaze_opt.search.ordering import VALUE_BIN, Rank
+from phaze_opt.search.pools import Answer, Here, Pool
+from phaze_opt.search.store.enumerations import BoundStore
 from phaze_opt.search.trials import Metrics
-
-CHUNK = 32_768
-"""Architectures that are bounded at once, and stored together."""
 
 TOP = 20
 """Designs that an enumeration proves to be the best, in order."""
 
-Level = Literal["bounds", "evaluations"]
+Level = Literal["boxes", "chips", "evaluations"]
 
 
 @dataclass(frozen=True)
 class EnumerationProgress:
-    """The state of an enumeration: of a level, how many of its parts are done."""
+    """The state of an enumeration.
+
+    Attributes
+    ----------
+    level
+        What is being done: boxes are bounded, or chips, or points are evaluated.
+    done
+        Of the level: chips that were bounded, each under one combination of options, or points that
+        were evaluated.
+    total
+        As far as it is known: what is left may still turn out to be needed, or not.
+    """
 
     level: Level
     done: int
@@ -56,6 +61,28 @@ class RankedDesign:
 
     point: tuple[tuple[str, Scalar], ...]
     metrics: Metrics
+
+
+@dataclass(frozen=True)
+class LevelCounts:
+    """What one level of bounds left out.
+
+    Attributes
+    ----------
+    level
+        ``boxes`` (rooflines of many chips), ``chips`` (bounds of single ones), ``evaluations``.
+    points
+        That came to the level.
+    closed
+        Of these, the points that it left out; those that were evaluated, at the last level.
+    wall_s
+        Seconds that it took.
+    """
+
+    level: Level
+    points: int
+    closed: int
+    wall_s: float
 
 
 @dataclass(frozen=True)
@@ -74,9 +101,11 @@ class Enumeration:
         ``certified``: no other design is better; ``time_limit``: the time was over before.
     gap
         By how much a point that is left could be better than the best, relative; 0 if certified,
-        ``None`` where a point that is left has no bound yet, or nothing is feasible so far.
+        ``None`` where nothing is feasible so far.
     top
         The best designs by the order of designs.
+    levels
+        What each level left out; empty where nothing was bounded.
     """
 
     points: int
@@ -89,32 +118,38 @@ class Enumeration:
     top: tuple[RankedDesign, ...]
     wall_s: float
     version: str
+    levels: tuple[LevelCounts, ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
-class _Points:
-    """All points by option, size of the HBM and architecture, with their bounds.
+@dataclass(eq=False)
+class _Watch:
+    """When to stop, what to tell, and the seconds of every level."""
 
-    Attributes
-    ----------
-    bounds : (options, sizes, architectures)
-        Infinite where nothing is known.
-    """
+    time_limit_s: float | None
+    on_progress: Callable[[EnumerationProgress], None]
+    stopped: Callable[[], bool]
+    started_s: float = field(default_factory=time.monotonic)
+    spent_s: dict[Level, float] = field(default_factory=dict)
 
-    chips: Chips
-    options: list[dict[str, int]]
-    bounds: FloatArray
+    @property
+    def late(self) -> bool:
+        """Whether the time is over."""
+        return self.time_limit_s is not None and self.wall_s > self.time_limit_s
 
-    def point(self, objective: Objective, flat: int) -> DesignPoint:
-        """Return a point by its place in the bounds."""
-        at = np.unravel_index(flat, self.bounds.shape)
-        option, size, architecture = (int(index) for index in at)
-        indices = {**self.options[option], **self.chips.point_indices(architecture, size)}
-        return point_at(objective.study.spec.space, indices)
+    @property
+    def wall_s(self) -> float:
+        """Seconds since the beginning."""
+        return time.monotonic() - self.started_s
+
+    def spend(self, level: Level, since_s: float) -> float:
+        """Count the seconds since a time for a level; return the time."""
+        now_s = time.monotonic()
+        self.spent_s[level] = self.spent_s.get(level, 0.0) + now_s - since_s
+        return now_s
 
 
 def enumerate_space(
-    objective: Objective,
+    engine: Engine,
     store: BoundStore | None,
     *,
     top: int = TOP,
@@ -122,13 +157,14 @@ def enumerate_space(
     time_limit_s: float | None = None,
     on_progress: Callable[[EnumerationProgress], None] = lambda progress: None,
     stopped: Callable[[], bool] = lambda: False,
+    pool: Pool | None = None,
 ) -> Enumeration | None:
     """Find the best designs of a study's whole space.
 
     Parameters
     ----------
-    objective
-        Evaluates points, with the caches of the study's database.
+    engine
+        Of the study.
     store
         Keeps bounds; ``None`` for none.
     top
@@ -141,155 +177,182 @@ def enumerate_space(
         Called after every part.
     stopped
         Whether to stop; the answer is then ``None``.
+    pool
+        Bounds and evaluates points; ``None`` for here.
 
     Raises
     ------
     InputError
         If no bound is known for the objective, or the space is too large.
     """
-    started_s = time.monotonic()
-    spec = objective.study.spec
+    watch = _Watch(time_limit_s, on_progress, stopped)
+    spec = engine.objective.study.spec
     if len(spec.objectives) > 1:
         raise InputError(
             "An enumeration finds the best designs of one objective, but the study has "
             f"{len(spec.objectives)}."
         )
-    if bounds:
-        check_bounded(spec)
     if top < 1:
         raise InputError(f"top is {top}, but it must be at least 1.")
+    pool = pool or Here(engine)
+    if not bounds:
+        return _answer(engine, _Top(top), watch, every_point(engine.grid), None, pool)
+    check_bounded(spec)
+    watch.on_progress(EnumerationProgress("boxes", 0, len(engine.grid.chips.first) - 1, None))
+    best = _Top(top)
 
-    def late() -> bool:
-        return time_limit_s is not None and time.monotonic() - started_s > time_limit_s
+    def on_open(best_first: BestFirst) -> None:
+        due = best_first.rows_before(best.last)
+        watch.on_progress(
+            EnumerationProgress("chips", best_first.opened_rows, due, best.best_value)
+        )
 
-    chips, options = allowed_chips(objective.study), option_indices(spec.space)
-    shape = (len(options), len(chips.hbm_bytes), len(chips.architectures))
-    points = _Points(chips, options, np.full(shape, np.inf))
-    if bounds:
-        rule = Bounds(objective.study, objective.workloads, chips, objective.reference)
-        for done, total in _fill_bounds(objective, rule, store, points):
-            on_progress(EnumerationProgress("bounds", done, total, None))
-            if stopped():
-                return None
-            if late():
-                break
-    ranked, counts, left = _evaluate(objective, points, top, on_progress, stopped, late)
-    if stopped():
-        return None
-    best = max((one.metrics.value for one in ranked), default=0.0)
-    gap: float | None = 0.0
-    if left > 0.0:
-        known = best > 0.0 and np.isfinite(left)
-        gap = max(0.0, left / best - 1.0) if known else None
-    return Enumeration(
-        points=points.bounds.size,
-        bounded=points.bounds.size - counts.evaluated,
-        evaluated=counts.evaluated,
-        feasible=counts.feasible,
-        infeasible_proven=int((points.bounds == 0.0).sum()),
-        status="time_limit" if left > 0.0 else "certified",
-        gap=gap,
-        top=tuple(ranked),
-        wall_s=time.monotonic() - started_s,
-        version=objective.study.cost_model_version,
-    )
+    best_first = BestFirst(engine.grid, engine.rule, store, pool, on_open)
+    best_first.cells  # noqa: B018  # all boxes are bounded here, not at the first point
+    watch.spend("boxes", watch.started_s)
+    return _answer(engine, best, watch, iter(best_first), best_first, pool)
 
 
-def _fill_bounds(
-    objective: Objective, rule: Bounds, store: BoundStore | None, points: _Points
-) -> Iterator[tuple[int, int]]:
-    """Bound all points, chunk by chunk; chunks that are stored are read."""
-    number = len(points.chips.architectures)
-    starts = range(0, number, CHUNK)
-    total = len(points.options) * len(starts)
-    for option, indices in enumerate(points.options):
-        for part, start in enumerate(starts):
-            rows = slice(start, min(start + CHUNK, number))
-            key = content_hash([objective.study.hash, option, start, CHUNK])
-            found = None if store is None else store.find(key)
-            expected = points.bounds[option, :, rows].shape
-            if found is None or found.shape != expected:
-                found = rounded_up(_chunk(objective, rule, points, indices, rows))
-                if store is not None:
-                    store.keep(key, found)
-            points.bounds[option, :, rows] = found
-            yield option * len(starts) + part + 1, total
+def every_point(grid: Grid) -> Iterator[BoundedPoint]:
+    """Yield all points of a space, of which nothing is known."""
+    options, sizes, architectures = grid.shape
+    for option in range(options):
+        for size in range(sizes):
+            for row in range(architectures):
+                point = grid.point(option, size, row)
+                yield BoundedPoint(point, float("inf"), (float("-inf"), 0, 0.0))
 
 
-def _chunk(
-    objective: Objective, rule: Bounds, points: _Points, indices: dict[str, int], rows: slice
-) -> FloatArray:
-    """Bound some architectures under one combination of options."""
-    chip = points.chips.point_indices(rows.start, 0)
-    point = point_at(objective.study.spec.space, {**indices, **chip})
-    try:
-        return rule.values(objective.study.design(point), rows)
-    except InputError:
-        if rows.stop - rows.start > 1:
-            # A chip on which no product fits is refused, and all that are bounded with it.
-            middle = (rows.start + rows.stop) // 2
-            parts = slice(rows.start, middle), slice(middle, rows.stop)
-            found = [_chunk(objective, rule, points, indices, part) for part in parts]
-            return np.concatenate(found, axis=1)
-        metrics = objective(point)
-        if metrics.feasible or metrics.runs:
-            raise
-        return np.zeros((len(points.chips.hbm_bytes), 1))
+@dataclass(eq=False)
+class _Top:
+    """The best designs so far."""
 
-
-@dataclass
-class _Counts:
+    size: int
+    ranked: list[tuple[Rank, RankedDesign]] = field(default_factory=list)
     evaluated: int = 0
     feasible: int = 0
 
+    @property
+    def last(self) -> Head | None:
+        """What a point must not come after; ``None`` while every point enters."""
+        return self.ranked[-1][0].key[:3] if len(self.ranked) == self.size else None
+
+    @property
+    def best_value(self) -> float | None:
+        """Value of the best design."""
+        return self.ranked[0][1].metrics.value if self.ranked else None
+
+    def excludes(self, head: Head) -> bool:
+        """Whether a point with this head cannot enter."""
+        return self.last is not None and head > self.last
+
+    def add(self, rank: Rank, design: RankedDesign) -> None:
+        """Enter a feasible design."""
+        self.feasible += 1
+        self.ranked.append((rank, design))
+        self.ranked = heapq.nsmallest(self.size, self.ranked, key=lambda pair: pair[0].key)
+
+
+def _answer(
+    engine: Engine,
+    best: _Top,
+    watch: _Watch,
+    points: Iterator[BoundedPoint],
+    best_first: BestFirst | None,
+    pool: Pool,
+) -> Enumeration | None:
+    """Evaluate points until none is left that could enter the top."""
+    left = _evaluate(engine, best, watch, points, best_first, pool)
+    if watch.stopped():
+        return None
+    status: Literal["certified", "time_limit"] = "certified" if left is None else "time_limit"
+    gap = _gap(best.best_value, left)
+    total = engine.grid.points
+    return Enumeration(
+        points=total,
+        bounded=total - best.evaluated,
+        evaluated=best.evaluated,
+        feasible=best.feasible,
+        infeasible_proven=0 if best_first is None else best_first.infeasible,
+        status=status,
+        gap=gap,
+        top=tuple(design for _, design in best.ranked),
+        wall_s=watch.wall_s,
+        version=engine.objective.study.cost_model_version,
+        levels=() if best_first is None else _levels(best_first, best, watch),
+    )
+
+
+def _gap(best_value: float | None, left: Head | None) -> float | None:
+    """Return by how much a point with some head could be better than the best, relative."""
+    if left is None:
+        return 0.0
+    if best_value is None or left[0] == float("-inf"):
+        return None
+    # A value of a bin is below the end of the bin.
+    largest: float = (1.0 + VALUE_BIN) ** (1.0 - left[0])
+    return max(0.0, largest / best_value - 1.0)
+
+
+def _levels(best_first: BestFirst, best: _Top, watch: _Watch) -> tuple[LevelCounts, ...]:
+    """Count what each level left out."""
+    total, opened = best_first.grid.points, best_first.opened_points
+    counts: tuple[tuple[Level, int, int], ...] = (
+        ("boxes", total, total - opened),
+        ("chips", opened, opened - best.evaluated),
+        ("evaluations", best.evaluated, best.evaluated),
+    )
+    return tuple(
+        LevelCounts(level, points, closed, watch.spent_s.get(level, 0.0))
+        for level, points, closed in counts
+    )
+
 
 def _evaluate(
-    objective: Objective,
-    points: _Points,
-    top: int,
-    on_progress: Callable[[EnumerationProgress], None],
-    stopped: Callable[[], bool],
-    late: Callable[[], bool],
-) -> tuple[list[RankedDesign], _Counts, float]:
-    """Evaluate points, the best bounds first, until none is left that could enter the top.
+    engine: Engine,
+    best: _Top,
+    watch: _Watch,
+    points: Iterator[BoundedPoint],
+    best_first: BestFirst | None,
+    pool: Pool,
+) -> Head | None:
+    """Evaluate points in their order.
+
+    Points are given to the pool ahead of time, but their answers count in the order of the points:
+    those that were evaluated for nothing are as if they had not been.
 
     Returns
     -------
-    top, counts
     left
-        The largest bound among points that could be better and were not evaluated; 0 if none.
+        The head of the first point that was not evaluated for lack of time; ``None`` if none is
+        left that could enter the top.
     """
-    counts = _Counts()
-    best: list[tuple[Rank, RankedDesign]] = []
-    for flat, head in _by_bound(points):
-        if len(best) == top and head > best[-1][0].key[:3]:
-            break
-        if stopped() or late():
-            # The points that are left lie in the same bin or below.
-            largest = float(points.bounds.flat[flat]) * (1.0 + VALUE_BIN)
-            return [one for _, one in best], counts, largest
-        point = points.point(objective, flat)
-        metrics = objective(point)
-        counts.evaluated += 1
+    given: deque[tuple[BoundedPoint, Answer[list[Metrics]] | None]] = deque()
+    study = engine.objective.study
+    since_s = time.monotonic()
+    while True:
+        while len(given) <= pool.ahead and (not given or given[-1][1] is not None):
+            one = next(points, None)
+            if one is None:
+                break
+            # All points after one that is excluded are excluded, too.
+            given.append((one, None if best.excludes(one.head) else pool.evaluate([one.point])))
+        since_s = watch.spend("chips", since_s)
+        if not given or best.excludes(given[0][0].head):
+            return None
+        if watch.stopped() or watch.late:
+            return given[0][0].head
+        one, answer = given.popleft()
+        assert answer is not None  # what is excluded once stays so
+        (metrics,) = answer.result()
+        since_s = watch.spend("evaluations", since_s)
+        best.evaluated += 1
         if metrics.feasible:
-            counts.feasible += 1
-            rank = metrics.rank(objective.study, point)
-            best.append((rank, RankedDesign(point.values, metrics)))
-            best = heapq.nsmallest(top, best, key=lambda pair: pair[0].key)
-        value = best[0][1].metrics.value if best else None
-        on_progress(EnumerationProgress("evaluations", counts.evaluated, 0, value))
-    return [one for _, one in best], counts, 0.0
-
-
-def _by_bound(points: _Points) -> Iterator[tuple[int, tuple[float, int, float]]]:
-    """Yield the places of all points that may fit, in the order of their best possible ranks."""
-    chips = points.chips
-    bounds = points.bounds.ravel()
-    places = np.flatnonzero(bounds > 0.0)
-    bins = np.array([-np.inf if np.isinf(b) else -value_bin(b) for b in bounds[places].tolist()])
-    _, sizes, architectures = np.unravel_index(places, points.bounds.shape)
-    hbm_bytes, area_mm2 = chips.hbm_bytes[sizes, architectures], chips.area_mm2[architectures]
-    for at in np.lexsort((places, area_mm2, hbm_bytes, bins)).tolist():
-        # Areas of many chips at once may differ from that of one in the last bits.
-        least_mm2 = float(area_mm2[at]) * (1.0 - 1e-12)
-        yield int(places[at]), (float(bins[at]), int(hbm_bytes[at]), least_mm2)
+            design = RankedDesign(one.point.values, metrics)
+            best.add(metrics.rank(study, one.point), design)
+        due = best.evaluated + len(given)
+        due += 0 if best_first is None else best_first.before(best.last)
+        total = engine.grid.points if best_first is None else due
+        watch.on_progress(
+            EnumerationProgress("evaluations", best.evaluated, total, best.best_value)
+        )

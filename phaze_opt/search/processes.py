@@ -140,8 +140,7 @@ def run_processes(
         process.start()
         return process
 
-    # The URL may hold a password: other users can read a command line, but not the environment.
-    with _environment(URL_VARIABLE, storage.url.render_as_string(hide_password=False)):
+    with storage_in_environment(storage):
         running = [start() for _ in range(workers)]
         replacements, failures, passed_on = 0, 0, 0
         while running:
@@ -194,8 +193,12 @@ def _pass_on(stop: StopSignals, running: list[BaseProcess], passed_on: int) -> i
 
 
 @contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    """Set an environment variable for the processes that start in this context."""
+def storage_in_environment(storage: Storage) -> Iterator[None]:
+    """Give the URL of a database to the processes that start in this context.
+
+    It may hold a password: other users can read a command line, but not the environment.
+    """
+    name, value = URL_VARIABLE, storage.url.render_as_string(hide_password=False)
     before = os.environ.get(name)
     os.environ[name] = value
     try:

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from phaze_opt.errors import InputError
-from phaze_opt.hardware.accelerator import check_chip
+from phaze_opt.hardware.buildable import check_chip
 from phaze_opt.hardware.presets import accelerator_presets, load_accelerator
 
 

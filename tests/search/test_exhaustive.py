@@ -13,18 +13,19 @@ from hypothesis import strategies as st
 
 from phaze_opt.errors import ConflictError, InputError
 from phaze_opt.report.enumeration import enumeration_tables
-from phaze_opt.search import exhaustive
-from phaze_opt.search.bounds import Bounds
+from phaze_opt.search import best_first
+from phaze_opt.search.best_first import BestFirst
+from phaze_opt.search.bounds import Bounded, Bounds
 from phaze_opt.search.chips import allowed_chips, option_indices
 from phaze_opt.search.constraints import chip_violation
 from phaze_opt.search.designs import chip_of
+from phaze_opt.search.engine import Engine
 from phaze_opt.search.enumerating import enumerate_study, enumeration_to_json_dict
 from phaze_opt.search.exhaustive import Enumeration, enumerate_space
 from phaze_opt.search.frozen import check_names
 from phaze_opt.search.objective import Objective, run_inputs
 from phaze_opt.search.space import Space, all_points, numbered_point, point_at
 from phaze_opt.search.spec import AreaSpec, ConstraintSpec, StudySpec, WorkloadSpec, read_spec
-from phaze_opt.search.store.caches import EvaluationCache, ScheduleCache
 from phaze_opt.search.store.enumerations import BoundStore, rounded_up
 from phaze_opt.search.study import Study, create_study
 from tests.search.fakes import TOY, toy_evaluator, toy_spec
@@ -32,15 +33,14 @@ from tests.search.fakes import TOY, toy_evaluator, toy_spec
 STUDIES = Path(__file__).parents[2] / "studies"
 
 
+def engine_of(study: Study) -> Engine:
+    """Return what bounds and evaluates the points of a study."""
+    return Engine(study, study.evaluator)
+
+
 def objective_of(study: Study) -> Objective:
     """Return the objective of a study, with the caches of its database."""
-    return Objective(
-        study.resolved,
-        study.workloads(),
-        EvaluationCache(study.storage, "me", 30.0),
-        ScheduleCache(study.storage),
-        study.evaluator,
-    )
+    return engine_of(study).objective
 
 
 def answer(found: Enumeration | None) -> list[tuple[Any, ...]]:
@@ -76,11 +76,11 @@ def test_chips_are_those_of_the_points(space: Space) -> None:
         }
         assert number == len(allowed)
     generator = np.random.default_rng(0)
-    for row in generator.integers(len(chips.architectures), size=20).tolist():
+    for row in generator.integers(len(chips), size=20).tolist():
         for size, hbm_bytes in enumerate(chips.hbm_bytes[:, row].tolist()):
             point = point_at(space, {**options[0], **chips.point_indices(row, size)})
             chip = chip_of(study.base, point.by_name)
-            assert replace(chips.architectures[row], hbm_bytes=hbm_bytes) == chip
+            assert replace(chips.architecture(row), hbm_bytes=hbm_bytes) == chip
             assert chip_violation(study, chip) is None
             assert chips.area_mm2[row] == pytest.approx(chip.area_under("chip"), rel=1e-13)
 
@@ -89,7 +89,7 @@ def test_the_paper_has_its_points() -> None:
     """The paper's setting has 29,360 architectures and 704,640 points."""
     study = check_names(read_spec(STUDIES / "phaze" / "bert-large.toml"))
     chips = allowed_chips(study)
-    assert len(chips.architectures) == 29_360
+    assert len(chips) == 29_360
     options = option_indices(study.spec.space)
     assert chips.hbm_bytes.size * len(options) == 704_640
 
@@ -144,19 +144,19 @@ def test_a_stopped_enumeration_goes_on(tmp_path: Path) -> None:
         return toy_evaluator(*args)
 
     study.evaluator = counted
-    objective = objective_of(study)
+    engine = engine_of(study)
     for after in (0, 3, 10):
         begun = len(calls)
         stopped = enumerate_space(
-            objective,
+            engine,
             None,
             bounds=False,
             stopped=lambda: len(calls) - begun >= after,  # noqa: B023
         )
         assert stopped is None
-    whole = enumerate_space(objective, None, bounds=False)
+    whole = enumerate_space(engine, None, bounds=False)
     assert whole is not None and len(calls) == whole.evaluated
-    late = enumerate_space(objective, None, bounds=False, time_limit_s=0.0)
+    late = enumerate_space(engine, None, bounds=False, time_limit_s=0.0)
     assert late is not None and (late.status, late.top, late.gap) == ("time_limit", (), None)
     assert len(answer(whole)) == 20
 
@@ -230,7 +230,8 @@ def test_bounds_change_nothing_but_the_work(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With bounds the top is that of all points, to the bit, and fewer are evaluated."""
-    monkeypatch.setattr(exhaustive, "CHUNK", 5)
+    monkeypatch.setattr(best_first, "FIRST_ROWS", 1)
+    monkeypatch.setattr(best_first, "BATCH_ROWS", 5)
     spec = StudySpec(**({"name": name} | RUN | CASES[name]))
     study = create_study(spec, f"sqlite:///{tmp_path / 'a.db'}")
     every = enumerate_study(study, bounds=False, top=3)
@@ -238,10 +239,13 @@ def test_bounds_change_nothing_but_the_work(
     assert answer(found) == answer(every)
     assert found.points == every.points == every.evaluated > found.evaluated
     # What is bounded is stored; from there the answer is the same again.
-    objective = objective_of(study)
-    if len(spec.runs) == 1:
-        again = enumerate_space(objective, BoundStore(study.storage), top=3)
-        assert answer(again) == answer(found)
+    engine = engine_of(study)
+    again = enumerate_space(engine, BoundStore(study.storage), top=3)
+    assert answer(again) == answer(found)
+    assert [level.closed for level in found.levels[:2]] == [
+        found.points - found.levels[1].points,
+        found.levels[1].points - found.evaluated,
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -260,20 +264,43 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Study]:
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
 def test_bounds_are_above_the_truth(prepared: dict[str, Study], data: st.DataObject) -> None:
-    """No point of any of the spaces is better than its bound."""
+    """No point of any of the spaces is better than its bound, nor the bound than its box's."""
     study = prepared[data.draw(st.sampled_from(sorted(prepared)))]
-    space, objective = study.resolved.spec.space, objective_of(study)
-    chips = allowed_chips(study.resolved)
-    option = data.draw(st.sampled_from(option_indices(space)))
-    row = data.draw(st.integers(0, len(chips.architectures) - 1))
+    engine = engine_of(study)
+    grid, chips = engine.grid, engine.grid.chips
+    option = data.draw(st.integers(0, len(grid.options) - 1))
+    row = data.draw(st.integers(0, len(chips) - 1))
     size = data.draw(st.integers(0, len(chips.hbm_bytes) - 1))
-    point = point_at(space, {**option, **chips.point_indices(row, size)})
-    design = study.resolved.design(point)
-    rule = Bounds(study.resolved, objective.workloads, chips)
-    bounds = rule.values(design, slice(row, row + 1))
-    metrics = objective(point)
+    point = grid.point(option, size, row)
+    bounds = best_first.bounds_of(grid, engine.rule, option, Bounded.of(chips, np.array([row])))
+    box = int(np.searchsorted(chips.first, row, side="right")) - 1
+    rooflines = BestFirst(grid, engine.rule).box_bounds[option, :, box]
+    assert (bounds[:, 0] <= rooflines * (1 + 1e-12)).all()
+    metrics = engine.objective(point)
     if metrics.feasible:
         assert metrics.value <= bounds[size, 0]
+
+
+@pytest.mark.parametrize("name", sorted(set(CASES) - {"several"}))
+def test_the_order_does_not_depend_on_the_batches(name: str, prepared: dict[str, Study]) -> None:
+    """Points come by their heads, each once, however many cells are opened at a time."""
+    engine = engine_of(prepared[name])
+    orders = []
+    for rows in (1, 10_000):
+        before = best_first.FIRST_ROWS, best_first.BATCH_ROWS
+        best_first.FIRST_ROWS = best_first.BATCH_ROWS = rows
+        try:
+            ordered = BestFirst(engine.grid, engine.rule)
+            found = list(ordered)
+        finally:
+            best_first.FIRST_ROWS, best_first.BATCH_ROWS = before
+        assert ordered.left is None
+        assert len(found) + ordered.infeasible == engine.grid.points
+        heads = [one.head for one in found]
+        assert heads == sorted(heads)
+        orders.append([one.point for one in found])
+    assert orders[0] == orders[1]
+    assert len(set(orders[0])) == len(orders[0])
 
 
 def test_the_batch_bound_knows_memory(prepared: dict[str, Study]) -> None:
@@ -283,6 +310,6 @@ def test_the_batch_bound_knows_memory(prepared: dict[str, Study]) -> None:
     design = study.resolved.design(numbered_point(study.resolved.spec.space, 0))
     inputs = run_inputs(study.resolved, 0, design)[0]
     sizes = np.array([[2**20] * 3, [2**40] * 3])
-    rule = Bounds(study.resolved, study.workloads(), replace(chips, hbm_bytes=sizes))
-    least_s = rule.least_batch_s(inputs, slice(0, 3))
+    some = replace(Bounded.of(chips, np.arange(3)), hbm_bytes=sizes)
+    least_s = Bounds(study.resolved, study.workloads()).least_batch_s(inputs, some)
     assert np.isinf(least_s[0]).all() and np.isfinite(least_s[1]).all()

@@ -29,6 +29,11 @@ class BoundStore:
             body = None if row is None else row.body
         return None if body is None else _unpacked(body)
 
+    def has(self, key: str) -> bool:
+        """Whether bounds are stored, readable or not."""
+        with self._storage.reading() as session:
+            return session.get(BoundRow, key) is not None
+
     def keep(self, key: str, bounds: FloatArray) -> None:
         """Store bounds of two dimensions, as `rounded_up` gives them."""
         with self._storage.writing() as session:

@@ -1,0 +1,461 @@
+"""The points of a space, best bound first, with no more bounds than the order needs.
+
+A point's *head* is the best rank that it may have: the bin of its bound, the size of its HBM, its
+area, as the first three keys of `phaze_opt.search.ordering.Rank`. Boxes of chips are bounded by
+rooflines, for every combination of the options. Such a *cell* is opened, and its architectures are
+bounded one by one, when no point that is known comes before its own head. Cells are opened in
+batches, which depend on nothing but the study: whoever asks, in whichever process, gets the same
+points in the same order.
+"""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.errors import InputError
+from phaze_opt.estimator.tensor_core import NoTileFitsError
+from phaze_opt.search.bounds import Bounded, Bounds, check_bounded
+from phaze_opt.search.chips import Chips, allowed_chips, option_indices
+from phaze_opt.search.frozen import ResolvedStudy, content_hash
+from phaze_opt.search.ordering import value_bin
+from phaze_opt.search.space import DesignPoint, point_at
+from phaze_opt.search.store.enumerations import BoundStore, rounded_up
+
+Head = tuple[float, int, float]
+"""Best possible `Rank.key` of a point, its first three keys; smaller is better."""
+
+FIRST_ROWS, BATCH_ROWS = 256, 2048
+"""Architectures, each under one combination of options, that the first batch of cells and the
+others have at least."""
+
+_SMALLEST = 1.0 - 1e-12
+"""Areas of many chips at once may differ from that of one in the last bits."""
+
+
+@dataclass(frozen=True)
+class BoundedPoint:
+    """A point with the upper bound of its value, and the best rank that it may have."""
+
+    point: DesignPoint
+    bound: float
+    head: Head
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """All points of a space: combinations of options, sizes of the HBM, architectures.
+
+    Attributes
+    ----------
+    options
+        Indices of the axes that are none of the chip.
+    """
+
+    study: ResolvedStudy
+    chips: Chips
+    options: Sequence[dict[str, int]]
+
+    @classmethod
+    def of(cls, study: ResolvedStudy) -> Grid:
+        """Return the points of a study whose chip is buildable and within the limits."""
+        return cls(study, allowed_chips(study), option_indices(study.spec.space))
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Number of options, sizes and architectures."""
+        return len(self.options), len(self.chips.hbm_bytes), len(self.chips)
+
+    @property
+    def points(self) -> int:
+        """Number of points."""
+        options, sizes, architectures = self.shape
+        return options * sizes * architectures
+
+    def point(self, option: int, size: int, architecture: int) -> DesignPoint:
+        """Return a point by its place."""
+        indices = {**self.options[option], **self.chips.point_indices(architecture, size)}
+        return point_at(self.study.spec.space, indices)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some architectures that are bounded under one combination of options."""
+
+    option: int
+    rows: tuple[tuple[int, int], ...]
+    """First architecture of each run of them, and the one after its last."""
+
+    @cached_property
+    def architectures(self) -> IntArray:
+        """Return the architectures."""
+        return np.concatenate([np.arange(*run) for run in self.rows])
+
+
+class Waited(Protocol):
+    """Bounds that are computed somewhere: an array of shape (sizes, architectures) per part."""
+
+    def result(self) -> list[FloatArray]:
+        """Wait for them."""
+        ...
+
+
+class Bounder(Protocol):
+    """Bounds parts of a space, here or elsewhere; see `phaze_opt.search.pools`."""
+
+    ahead: int
+    """Batches that are bounded before they are asked for."""
+
+    def bound(self, parts: Sequence[Part]) -> Waited:
+        """Bound the architectures of each part."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """Bounds that are computed."""
+
+    bounds: list[FloatArray]
+
+    def result(self) -> list[FloatArray]:
+        """Return them."""
+        return self.bounds
+
+
+@dataclass(frozen=True, eq=False)
+class _Cells:
+    """Boxes under every combination of options, sorted by their heads, without infeasible ones.
+
+    Attributes
+    ----------
+    option, box : (cells,)
+    head
+        The best rank of any of its points.
+    rows : (cells,)
+        Architectures.
+    """
+
+    option: IntArray
+    box: IntArray
+    head: list[Head]
+    rows: IntArray
+
+
+@dataclass(eq=False)
+class _Batch:
+    """Points of some opened cells, sorted by their heads; ``next`` is the first that is left."""
+
+    heads: list[Head]
+    bounds: FloatArray
+    places: IntArray
+    next: int = 0
+
+
+class BestFirst:
+    """Points of a study in the order of their heads.
+
+    Parameters
+    ----------
+    grid
+        All points.
+    rule
+        Bounds them.
+    store
+        Keeps bounds; ``None`` for none.
+    bounder
+        Bounds architectures elsewhere; ``None`` for here, when they are asked for.
+    on_open
+        Called after every batch of cells.
+
+    Attributes
+    ----------
+    infeasible
+        Points that no placement fits, of all boxes and of the architectures of open cells.
+
+    Raises
+    ------
+    InputError
+        If no bound is known for the study's objective.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        rule: Bounds,
+        store: BoundStore | None = None,
+        bounder: Bounder | None = None,
+        on_open: Callable[[BestFirst], None] = lambda best_first: None,
+    ) -> None:
+        check_bounded(grid.study.spec)
+        self.grid = grid
+        self.infeasible = 0
+        self._rule = rule
+        self._store = store
+        self._bounder: Bounder = bounder or _Here(grid, rule)
+        self._on_open = on_open
+        self._waiting: dict[int, tuple[str, Waited]] = {}
+        self._opened = 0
+        self._batches: list[_Batch] = []
+        self._heap: list[tuple[Head, int, int]] = []
+
+    def __iter__(self) -> Iterator[BoundedPoint]:
+        """Yield all points that may be feasible, from the first one that was not yielded before."""
+        while True:
+            self._open_due()
+            if not self._heap:
+                return
+            head, place, number = heapq.heappop(self._heap)
+            batch = self._batches[number]
+            at = batch.next
+            batch.next += 1
+            self._push(number)
+            option, size, row = (int(i) for i in np.unravel_index(place, self.grid.shape))
+            yield BoundedPoint(self.grid.point(option, size, row), float(batch.bounds[at]), head)
+
+    @property
+    def left(self) -> Head | None:
+        """The head of the next point, or of a cell that may have it; ``None`` after the last."""
+        heads = [self._heap[0][0]] if self._heap else []
+        if self._opened < len(self._cuts) - 1:
+            heads.append(self.cells.head[self._cuts[self._opened]])
+        return min(heads, default=None)
+
+    @property
+    def open_cells(self) -> int:
+        """Number of cells that are open; the others come after them."""
+        return self._cuts[self._opened]
+
+    @property
+    def opened_rows(self) -> int:
+        """Number of architectures of open cells."""
+        return int(self.cells.rows[: self.open_cells].sum())
+
+    @property
+    def opened_points(self) -> int:
+        """Number of points of open cells."""
+        return self.opened_rows * self.grid.shape[1]
+
+    def before(self, head: Head | None) -> int:
+        """Count the points of open cells that are left and come no later than a head, if any."""
+        return sum(
+            (len(batch.heads) if head is None else bisect.bisect_right(batch.heads, head))
+            - batch.next
+            for batch in self._batches
+        )
+
+    def rows_before(self, head: Head | None) -> int:
+        """Count the architectures of cells that are open, or come no later than a head."""
+        if head is None:
+            return self.opened_rows
+        cells = bisect.bisect_right(self.cells.head, head)
+        return int(self.cells.rows[: max(cells, self.open_cells)].sum())
+
+    @cached_property
+    def box_bounds(self) -> FloatArray:
+        """Bounds of all boxes: (options, sizes, boxes)."""
+        grid = self.grid
+        options, sizes, _ = grid.shape
+        boxes = len(grid.chips.first) - 1
+        key = content_hash([grid.study.hash, "boxes"])
+        found = None if self._store is None else self._store.find(key)
+        if found is None or found.shape != (options * sizes, boxes):
+            some = Bounded.boxes(grid.chips) if boxes else None
+            bounds = np.zeros((options, sizes, boxes))
+            for option in range(options if some else 0):
+                assert some is not None
+                bounds[option] = bounds_of(grid, self._rule, option, some)
+            found = rounded_up(bounds.reshape(options * sizes, boxes))
+            if self._store is not None:
+                self._store.keep(key, found)
+        return found.reshape(options, sizes, boxes)
+
+    @cached_property
+    def cells(self) -> _Cells:
+        """All cells that may hold a feasible point, in the order in which they are opened."""
+        chips, bounds = self.grid.chips, self.box_bounds
+        options, _, boxes = bounds.shape
+        counts = np.diff(chips.first)
+        self.infeasible += int(((bounds == 0.0) * counts).sum())
+        least_mm2 = np.minimum.reduceat(chips.area_mm2, chips.first[:-1]) if boxes else np.zeros(0)
+        found = []
+        for option in range(options):
+            for box in np.flatnonzero(bounds[option].max(axis=0) > 0.0).tolist():
+                hbm_bytes = chips.hbm_bytes[:, chips.first[box]].tolist()
+                of_sizes = zip(bounds[option, :, box].tolist(), hbm_bytes, strict=True)
+                area_mm2 = float(least_mm2[box]) * _SMALLEST
+                head = min(
+                    (-float(value_bin(bound)), size, area_mm2)
+                    for bound, size in of_sizes
+                    if bound > 0.0
+                )
+                found.append((head, option, box))
+        found.sort()
+        sorted_boxes = np.array([box for _, _, box in found], dtype=np.int64)
+        return _Cells(
+            np.array([option for _, option, _ in found], dtype=np.int64),
+            sorted_boxes,
+            [head for head, _, _ in found],
+            counts[sorted_boxes],
+        )
+
+    @cached_property
+    def _cuts(self) -> list[int]:
+        """Where each batch of cells begins, and the number of cells."""
+        cuts, rows = [0], 0
+        for cell, own in enumerate(self.cells.rows.tolist()):
+            rows += own
+            if rows >= (FIRST_ROWS if len(cuts) == 1 else BATCH_ROWS):
+                cuts.append(cell + 1)
+                rows = 0
+        if cuts[-1] < len(self.cells.rows):
+            cuts.append(len(self.cells.rows))
+        return cuts
+
+    def _open_due(self) -> None:
+        """Open cells until none may hold a point before the next one that is known."""
+        while self._opened < len(self._cuts) - 1:
+            head = self.cells.head[self._cuts[self._opened]]
+            if self._heap and self._heap[0][0] < head:
+                return
+            self._open()
+
+    def _open(self) -> None:
+        """Open the next batch."""
+        last = min(self._opened + self._bounder.ahead, len(self._cuts) - 2)
+        for number in range(self._opened, last + 1):
+            if number not in self._waiting:
+                self._waiting[number] = self._ask(self._parts(number))
+        key, future = self._waiting.pop(self._opened)
+        parts = self._parts(self._opened)
+        found = [rounded_up(bounds) for bounds in future.result()]
+        if self._store is not None and not self._store.has(key):
+            self._store.keep(key, np.concatenate(found, axis=1))
+        self._opened += 1
+        self._add(parts, found)
+        self._on_open(self)
+
+    def _parts(self, number: int) -> list[Part]:
+        """Return what a batch bounds, by option."""
+        cells, first = self.cells, self.grid.chips.first
+        which = range(self._cuts[number], self._cuts[number + 1])
+        runs: dict[int, list[tuple[int, int]]] = {}
+        for cell in which:
+            box = int(cells.box[cell])
+            run = int(first[box]), int(first[box + 1])
+            runs.setdefault(int(cells.option[cell]), []).append(run)
+        return [Part(option, tuple(sorted(of))) for option, of in sorted(runs.items())]
+
+    def _ask(self, parts: list[Part]) -> tuple[str, Waited]:
+        """Find the bounds of a batch in the store, or have them computed."""
+        plain = [[part.option, *part.rows] for part in parts]
+        key = content_hash([self.grid.study.hash, "chips", plain])
+        found = None if self._store is None else self._store.find(key)
+        ends = np.cumsum([len(part.architectures) for part in parts])
+        if found is None or found.shape != (self.grid.shape[1], ends[-1]):
+            return key, self._bounder.bound(parts)
+        return key, Known(np.split(found, ends[:-1], axis=1))
+
+    def _add(self, parts: Sequence[Part], found: Sequence[FloatArray]) -> None:
+        """Sort the points of a batch in."""
+        chips, shape = self.grid.chips, self.grid.shape
+        heads: list[Head] = []
+        places: list[int] = []
+        bounds: list[float] = []
+        for part, own in zip(parts, found, strict=True):
+            rows = part.architectures
+            boxes = np.searchsorted(chips.first, rows, side="right") - 1
+            counted = self.box_bounds[part.option][:, boxes] == 0.0
+            self.infeasible += int(((own == 0.0) & ~counted).sum())
+            area_mm2 = (chips.area_mm2[rows] * _SMALLEST).tolist()
+            for size, (row_bounds, sizes) in enumerate(
+                zip(own.tolist(), chips.hbm_bytes[:, rows].tolist(), strict=True)
+            ):
+                at = np.ravel_multi_index((part.option, size, rows), shape).tolist()
+                for bound, hbm_bytes, area, place in zip(
+                    row_bounds, sizes, area_mm2, at, strict=True
+                ):
+                    if bound > 0.0:
+                        heads.append((-float(value_bin(bound)), hbm_bytes, area))
+                        bounds.append(bound)
+                        places.append(place)
+        order = sorted(range(len(heads)), key=lambda i: (heads[i], places[i]))
+        self._batches.append(
+            _Batch(
+                [heads[i] for i in order],
+                np.array([bounds[i] for i in order]),
+                np.array([places[i] for i in order], dtype=np.int64),
+            )
+        )
+        self._push(len(self._batches) - 1)
+
+    def _push(self, number: int) -> None:
+        """Put the next point of a batch on the heap."""
+        batch = self._batches[number]
+        if batch.next < len(batch.heads):
+            entry = batch.heads[batch.next], int(batch.places[batch.next]), number
+            heapq.heappush(self._heap, entry)
+
+
+class _Here:
+    """Bounds parts in this process, when they are asked for."""
+
+    ahead = 0
+
+    def __init__(self, grid: Grid, rule: Bounds) -> None:
+        self._grid = grid
+        self._rule = rule
+
+    def bound(self, parts: Sequence[Part]) -> Waited:
+        """Bound them at once."""
+        return Known(bound_parts(self._grid, self._rule, parts))
+
+
+def bound_parts(grid: Grid, rule: Bounds, parts: Sequence[Part]) -> list[FloatArray]:
+    """Bound the architectures of each part; see `Bounder.bound`."""
+    rows = np.unique(np.concatenate([part.architectures for part in parts]))
+    every = Bounded.of(grid.chips, rows)
+    # Options that bound the same architectures share the bounds of their layers.
+    shared: dict[tuple[tuple[int, int], ...], Bounded] = {}
+    found = []
+    for part in parts:
+        if part.rows not in shared:
+            shared[part.rows] = every.some(np.searchsorted(rows, part.architectures))
+        found.append(_bound_rows(grid, rule, part.option, shared[part.rows]))
+    return found
+
+
+def bounds_of(grid: Grid, rule: Bounds, option: int, some: Bounded) -> FloatArray:
+    """Bound some architectures, or boxes, under one combination of options.
+
+    Raises
+    ------
+    NoTileFitsError
+        If a product fits one of them in no way.
+    """
+    try:
+        design = grid.study.design(grid.point(option, 0, 0))
+    except InputError:
+        # No such network: every evaluation is refused, too.
+        return np.zeros(some.hbm_bytes.shape)
+    return rule.values(design, some)
+
+
+def _bound_rows(grid: Grid, rule: Bounds, option: int, some: Bounded) -> FloatArray:
+    """Bound some architectures of which each may be one on which no product fits."""
+    try:
+        return bounds_of(grid, rule, option, some)
+    except NoTileFitsError:
+        # Such a chip is refused, and all that are bounded with it.
+        count = len(some.architectures)
+        if count == 1:
+            return np.zeros((len(some.hbm_bytes), 1))
+        halves = np.array_split(np.arange(count), 2)
+        found = [_bound_rows(grid, rule, option, some.some(half)) for half in halves]
+        return np.concatenate(found, axis=1)

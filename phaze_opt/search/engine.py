@@ -1,0 +1,87 @@
+"""What bounds and evaluates the points of one study, once in every process that does so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from phaze_opt.arrays import FloatArray
+from phaze_opt.search.baselines import find_reference
+from phaze_opt.search.best_first import Grid, Part, bound_parts
+from phaze_opt.search.bounds import Bounds
+from phaze_opt.search.objective import Evaluator, Objective
+from phaze_opt.search.space import DesignPoint
+from phaze_opt.search.store.caches import EvaluationCache, ScheduleCache
+from phaze_opt.search.store.leases import DEFAULT_LEASE_S, LeaseKeeper, new_token
+from phaze_opt.search.store.storage import open_storage
+from phaze_opt.search.store.stored_study import StoredStudy, find_study
+from phaze_opt.search.trials import Metrics
+
+
+class Engine:
+    """Bounds and evaluates points of a stored study, with the caches of its database.
+
+    Parameters
+    ----------
+    study
+        Its baselines are evaluated.
+    evaluator
+        Evaluates one workload on one chip.
+    """
+
+    def __init__(self, study: StoredStudy, evaluator: Evaluator) -> None:
+        resolved, workloads = study.resolved, study.workloads()
+        reference = find_reference(resolved, study.storage)
+        self.token = new_token()
+        self.objective = Objective(
+            resolved,
+            workloads,
+            EvaluationCache(study.storage, self.token, DEFAULT_LEASE_S),
+            ScheduleCache(study.storage),
+            evaluator,
+            reference,
+        )
+        self.grid = Grid.of(resolved)
+        self.rule = Bounds(resolved, workloads, reference)
+
+    def bound(self, parts: Sequence[Part]) -> list[FloatArray]:
+        """Bound the architectures of each part; see `phaze_opt.search.best_first.Bounder`."""
+        return bound_parts(self.grid, self.rule, parts)
+
+    def evaluate(self, points: Sequence[DesignPoint]) -> list[Metrics]:
+        """Evaluate some points."""
+        evaluations = self.objective.evaluations
+        with LeaseKeeper([evaluations], self.token, DEFAULT_LEASE_S):
+            return [self.objective(point) for point in points]
+
+
+@dataclass(frozen=True)
+class EngineJob:
+    """Names the study of an engine to another process.
+
+    Attributes
+    ----------
+    url
+        Of its database; ``None`` where the environment has it.
+    """
+
+    url: str | None
+    study: str
+    evaluator: Evaluator
+
+
+@lru_cache(maxsize=1)
+def engine_of(job: EngineJob) -> Engine:
+    """Return this process's engine of a study."""
+    return Engine(find_study(job.study, open_storage(job.url)), job.evaluator)
+
+
+def bound_there(job: EngineJob, parts: Sequence[Part]) -> list[FloatArray]:
+    """Bound parts of a space; runs in any process."""
+    return engine_of(job).bound(parts)
+
+
+def evaluate_there(job: EngineJob, points: Sequence[DesignPoint]) -> list[Metrics]:
+    """Evaluate points; runs in any process."""
+    return engine_of(job).evaluate(points)
