@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -11,16 +11,12 @@ from phaze_opt.errors import InputError, NotFoundError, PhazeError
 from phaze_opt.printing import printable
 
 from .output import JsonOption, StorageOption, print_json, print_table, say, write_file
-
-if TYPE_CHECKING:
-    from phaze_opt.search.store.storage import Storage
-    from phaze_opt.search.study import Study
+from .study_enumerate import enumerate_all, verify
+from .study_storage import NameArgument, open_database, open_study
 
 app = typer.Typer(
     no_args_is_help=True, help="Search for the best accelerator and placement, in a database."
 )
-
-NameArgument = Annotated[str, typer.Argument(help="Name of the study.", show_default=False)]
 
 
 @app.command()
@@ -41,7 +37,7 @@ def create(
     from phaze_opt.search.study import create_study
 
     checked = read_spec(spec)
-    study = create_study(checked, _open(storage, create=True), name=name, exist_ok=exist_ok)
+    study = create_study(checked, open_database(storage, create=True), name=name, exist_ok=exist_ok)
     print(f"study {study.name} ({study.resolved.hash[:12]})")
     for baseline in study.resolved.baselines:
         reason = outside_space(study.resolved, baseline)
@@ -75,7 +71,7 @@ def run(
 
     from .progress import run_progress
 
-    study = _study(name, storage)
+    study = open_study(name, storage)
     with run_progress() as show:
         outcome = study.run(trials, workers=workers, on_progress=show)
     save_note(study)
@@ -107,7 +103,7 @@ def show(
     """
     from phaze_opt.search.results import summary_to_json_dict
 
-    study = _study(name, storage)
+    study = open_study(name, storage)
     if as_json:
         print_json(summary_to_json_dict(study.summary()))
     elif watch:
@@ -147,7 +143,7 @@ def best(
     """
     from phaze_opt.search.results import best_to_json_dict
 
-    study = _study(name, storage)
+    study = open_study(name, storage)
     found = study.best()
     if found is None:
         raise NotFoundError(
@@ -185,7 +181,7 @@ def list_all(as_json: JsonOption = False, storage: StorageOption = None) -> None
     from phaze_opt.search.store.studies import find_orphans
     from phaze_opt.search.study import list_summaries
 
-    opened = _open(storage)
+    opened = open_database(storage)
     summaries, unreadable = list_summaries(opened)
     if as_json:
         print_json([summary_to_json_dict(summary) for summary in summaries])
@@ -229,7 +225,7 @@ def trials(
     from phaze_opt.search.trial_choice import choose_trials
     from phaze_opt.search.trials import trial_to_json_dict
 
-    study = _study(name, storage)
+    study = open_study(name, storage)
     records = choose_trials(study.trials(), where=where or (), sort=sort, limit=limit)
     if as_json:
         print_json([trial_to_json_dict(record) for record in records])
@@ -254,7 +250,7 @@ def diff(
     from phaze_opt.search.difference import compare_studies
     from phaze_opt.search.study import load_study
 
-    opened = _open(storage)
+    opened = open_database(storage)
     found = compare_studies(load_study(first, opened), load_study(second, opened))
     if as_json:
         print_json(to_builtins(found))
@@ -264,77 +260,13 @@ def diff(
     print_table(difference_tables(found))
 
 
-@app.command("enumerate")
-def enumerate_all(
-    name: NameArgument,
-    top: Annotated[int, typer.Option(help="Designs that are proven to be the best.")] = 20,
-    bounds: Annotated[
-        bool, typer.Option("--bounds/--no-bounds", help="Leave out what cannot win.")
-    ] = True,
-    time_limit: Annotated[
-        float | None,
-        typer.Option(metavar="S", help="Seconds; then the best so far.", show_default=False),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(metavar="W", help="Processes; default: one per core.", show_default=False),
-    ] = None,
-    dask: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Workers of a dask scheduler, for example tcp://host:8786, instead of processes.",
-            show_default=False,
-        ),
-    ] = None,
-    as_json: JsonOption = False,
-    storage: StorageOption = None,
-) -> None:
-    """Find the best designs of the whole space, proven; Ctrl-C keeps what is done.
-
-    Boxes of chips are bounded first, then the chips of the best boxes, then the best bounds are
-    evaluated until none is left that could enter the top. The answer is stored.
-
-    Example: phaze-opt study enumerate phaze-bert-large --json
-    """
-    from phaze_opt.search.enumerating import (
-        StoppedError,
-        enumerate_study,
-        enumeration_to_json_dict,
-    )
-
-    from .progress import enumeration_progress
-
-    study = _study(name, storage)
-    try:
-        with enumeration_progress() as show:
-            found = enumerate_study(
-                study,
-                top=top,
-                bounds=bounds,
-                time_limit_s=time_limit,
-                workers=workers,
-                dask=dask,
-                on_progress=show,
-            )
-    except StoppedError as stopped:
-        say(f"Stopped; 'phaze-opt study enumerate {name}' goes on from here.")
-        raise typer.Exit(stopped.exit_code) from None
-    if as_json:
-        print_json(enumeration_to_json_dict(study, found))
-        return
-    from phaze_opt.report.enumeration import enumeration_tables
-
-    print_table(enumeration_tables(study, found))
-
-
 @app.command()
 def stop(name: NameArgument, storage: StorageOption = None) -> None:
     """Ask all workers of a study, on whatever machine, to finish their trial and end.
 
     Example: phaze-opt study stop quickstart
     """
-    _study(name, storage).stop()
+    open_study(name, storage).stop()
     print(f"{name} stops after the running trials")
 
 
@@ -363,8 +295,8 @@ def copy(
     """
     from phaze_opt.search.copying import copy_study, restart_study
 
-    study = _study(name, storage)
-    target = study.storage if to is None else _open(to, create=True)
+    study = open_study(name, storage)
+    target = study.storage if to is None else open_database(to, create=True)
     made = (restart_study if current_version else copy_study)(study, new, target)
     print(f"study {made.name} ({made.resolved.hash[:12]})")
 
@@ -389,11 +321,11 @@ def delete(
     if name is None:
         from phaze_opt.search.store.studies import delete_orphans
 
-        print(f"deleted {delete_orphans(_open(storage))} orphans")
+        print(f"deleted {delete_orphans(open_database(storage))} orphans")
         return
     from phaze_opt.search.store.studies import delete_study, uid_of
 
-    opened = _open(storage)
+    opened = open_database(storage)
     uid_of(name, opened)
     if not yes:
         typer.confirm(f"Delete the study {printable(name)} with all its trials?", abort=True)
@@ -416,20 +348,9 @@ def export(
     """
     from phaze_opt.report.export import write_trials
 
-    written = write_trials(_study(name, storage), output, file_format)
+    written = write_trials(open_study(name, storage), output, file_format)
     print(f"{written} trials in {output}")
 
 
-def _open(storage: str | None, *, create: bool = False) -> Storage:
-    """Open the storage, and say which."""
-    from phaze_opt.search.store.storage import open_storage, resolve_url, shown_url
-
-    say(f"storage {shown_url(resolve_url(storage))}")
-    return open_storage(storage, create=create)
-
-
-def _study(name: str, storage: str | None) -> Study:
-    """Open a study by name."""
-    from phaze_opt.search.study import load_study
-
-    return load_study(name, _open(storage))
+app.command("enumerate")(enumerate_all)
+app.command()(verify)

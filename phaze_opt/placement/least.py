@@ -19,7 +19,7 @@ import numpy as np
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.errors import InputError
 from phaze_opt.placement.candidate_costs import CandidateCosts
-from phaze_opt.placement.least_candidates import LeastCandidates
+from phaze_opt.placement.least_candidates import CandidateArrays, LeastCandidates
 from phaze_opt.placement.least_times import least_times_s
 from phaze_opt.placement.placement_problem import PlacementProblem, s_per_parameter
 from phaze_opt.training import OPTIMIZERS, Training
@@ -122,6 +122,10 @@ class LeastPlacement:
     def _candidates(self) -> LeastCandidates:
         return LeastCandidates.of(self._costs, self._distinct)
 
+    def candidates_within(self, usable_bytes: float) -> CandidateArrays:
+        """Return the candidates that fit a memory, as `least_times.least_times_s` takes them."""
+        return self._candidates.fitting(usable_bytes)
+
     def least_s(
         self,
         layers: LeastLayers,
@@ -167,7 +171,7 @@ class LeastPlacement:
                 self._distinct,
                 np.ascontiguousarray(seconds[here]),
                 np.ascontiguousarray(chips[here]),
-                *self._candidates.fitting(float(usable_bytes)),
+                *self.candidates_within(float(usable_bytes)),
                 answers[here],
                 splits,
             )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,8 +29,17 @@ from phaze_opt.placement.memory import Shards
 from phaze_opt.placement.pipeline import held_by_place, interleaved_in_flight
 from phaze_opt.placement.runs import sums_of_runs
 
-Arrays = tuple[FloatArray, FloatArray, FloatArray, FloatArray, IntArray, IntArray, FloatArray]
-"""``own, every_pass, lines, held, limit, whole, real`` of `least_times.least_times_s`."""
+
+class CandidateArrays(NamedTuple):
+    """Parameters of `least_times.least_times_s`, in their order."""
+
+    own: FloatArray
+    every_pass: FloatArray
+    lines: FloatArray
+    held: FloatArray
+    limit: IntArray
+    whole: IntArray
+    real: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,14 +68,14 @@ class LeastCandidates:
     real: FloatArray
     stages: tuple[StageCosts, ...]
     shards: tuple[Shards, ...]
-    _fitting: dict[float, Arrays] = field(default_factory=dict)
+    _fitting: dict[float, CandidateArrays] = field(default_factory=dict)
 
     @classmethod
     def of(cls, costs: CandidateCosts, distinct: IntArray) -> LeastCandidates:
         """Collect all candidates, of layers that are distinct or not."""
         return _Collector(costs, distinct).collect()
 
-    def fitting(self, usable_bytes: float) -> Arrays:
+    def fitting(self, usable_bytes: float) -> CandidateArrays:
         """Return the arrays of the candidates that fit a memory, each computed once."""
         if usable_bytes not in self._fitting:
             limit = np.array(
@@ -85,7 +95,7 @@ class LeastCandidates:
             ]
             whole, real = self.whole[fits], self.real[fits]
             real[:, column.MOST_REPEATED] = self._most_repeated(whole, limit)
-            self._fitting[usable_bytes] = (
+            self._fitting[usable_bytes] = CandidateArrays(
                 self.own,
                 self.every_pass,
                 self.lines,

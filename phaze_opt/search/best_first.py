@@ -42,11 +42,18 @@ _SMALLEST = 1.0 - 1e-12
 
 @dataclass(frozen=True)
 class BoundedPoint:
-    """A point with the upper bound of its value, and the best rank that it may have."""
+    """A point with the upper bound of its value, and the best rank that it may have.
+
+    Attributes
+    ----------
+    batches
+        Batches of cells that had to be opened until the point was known to be the next one.
+    """
 
     point: DesignPoint
     bound: float
     head: Head
+    batches: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,11 +157,20 @@ class _Cells:
 
 @dataclass(eq=False)
 class _Batch:
-    """Points of some opened cells, sorted by their heads; ``next`` is the first that is left."""
+    """Points of some opened cells, sorted by their heads.
+
+    Attributes
+    ----------
+    infeasible
+        Points that no placement fits, beside those of which the box says so.
+    next
+        The first that is left.
+    """
 
     heads: list[Head]
     bounds: FloatArray
     places: IntArray
+    infeasible: int
     next: int = 0
 
 
@@ -176,8 +192,8 @@ class BestFirst:
 
     Attributes
     ----------
-    infeasible
-        Points that no placement fits, of all boxes and of the architectures of open cells.
+    batches
+        Batches of cells that are open; the cells of the others come after them.
 
     Raises
     ------
@@ -195,13 +211,12 @@ class BestFirst:
     ) -> None:
         check_bounded(grid.study.spec)
         self.grid = grid
-        self.infeasible = 0
         self._rule = rule
         self._store = store
         self._bounder: Bounder = bounder or _Here(grid, rule)
         self._on_open = on_open
         self._waiting: dict[int, tuple[str, Waited]] = {}
-        self._opened = 0
+        self.batches = 0
         self._batches: list[_Batch] = []
         self._heap: list[tuple[Head, int, int]] = []
 
@@ -211,36 +226,37 @@ class BestFirst:
             self._open_due()
             if not self._heap:
                 return
+            opened = self.batches
             head, place, number = heapq.heappop(self._heap)
             batch = self._batches[number]
             at = batch.next
             batch.next += 1
             self._push(number)
             option, size, row = (int(i) for i in np.unravel_index(place, self.grid.shape))
-            yield BoundedPoint(self.grid.point(option, size, row), float(batch.bounds[at]), head)
+            point = self.grid.point(option, size, row)
+            yield BoundedPoint(point, float(batch.bounds[at]), head, opened)
 
     @property
     def left(self) -> Head | None:
         """The head of the next point, or of a cell that may have it; ``None`` after the last."""
         heads = [self._heap[0][0]] if self._heap else []
-        if self._opened < len(self._cuts) - 1:
-            heads.append(self.cells.head[self._cuts[self._opened]])
+        if self.batches < len(self._cuts) - 1:
+            heads.append(self.cells.head[self._cuts[self.batches]])
         return min(heads, default=None)
 
-    @property
-    def open_cells(self) -> int:
-        """Number of cells that are open; the others come after them."""
-        return self._cuts[self._opened]
+    def cells_of(self, batches: int) -> int:
+        """Count the cells of the first batches."""
+        return self._cuts[batches]
 
-    @property
-    def opened_rows(self) -> int:
-        """Number of architectures of open cells."""
-        return int(self.cells.rows[: self.open_cells].sum())
+    def rows_of(self, batches: int) -> int:
+        """Count the architectures of the first batches, each under one combination of options."""
+        return int(self.cells.rows[: self.cells_of(batches)].sum())
 
-    @property
-    def opened_points(self) -> int:
-        """Number of points of open cells."""
-        return self.opened_rows * self.grid.shape[1]
+    def infeasible(self, batches: int) -> int:
+        """Count the points that no placement fits, of all boxes and of the first batches."""
+        counts = np.diff(self.grid.chips.first)
+        of_boxes = int(((self.box_bounds == 0.0) * counts).sum())
+        return of_boxes + sum(batch.infeasible for batch in self._batches[:batches])
 
     def before(self, head: Head | None) -> int:
         """Count the points of open cells that are left and come no later than a head, if any."""
@@ -252,10 +268,8 @@ class BestFirst:
 
     def rows_before(self, head: Head | None) -> int:
         """Count the architectures of cells that are open, or come no later than a head."""
-        if head is None:
-            return self.opened_rows
-        cells = bisect.bisect_right(self.cells.head, head)
-        return int(self.cells.rows[: max(cells, self.open_cells)].sum())
+        cells = 0 if head is None else bisect.bisect_right(self.cells.head, head)
+        return int(self.cells.rows[: max(cells, self.cells_of(self.batches))].sum())
 
     @cached_property
     def box_bounds(self) -> FloatArray:
@@ -282,7 +296,6 @@ class BestFirst:
         chips, bounds = self.grid.chips, self.box_bounds
         options, _, boxes = bounds.shape
         counts = np.diff(chips.first)
-        self.infeasible += int(((bounds == 0.0) * counts).sum())
         least_mm2 = np.minimum.reduceat(chips.area_mm2, chips.first[:-1]) if boxes else np.zeros(0)
         found = []
         for option in range(options):
@@ -320,24 +333,24 @@ class BestFirst:
 
     def _open_due(self) -> None:
         """Open cells until none may hold a point before the next one that is known."""
-        while self._opened < len(self._cuts) - 1:
-            head = self.cells.head[self._cuts[self._opened]]
+        while self.batches < len(self._cuts) - 1:
+            head = self.cells.head[self._cuts[self.batches]]
             if self._heap and self._heap[0][0] < head:
                 return
             self._open()
 
     def _open(self) -> None:
         """Open the next batch."""
-        last = min(self._opened + self._bounder.ahead, len(self._cuts) - 2)
-        for number in range(self._opened, last + 1):
+        last = min(self.batches + self._bounder.ahead, len(self._cuts) - 2)
+        for number in range(self.batches, last + 1):
             if number not in self._waiting:
                 self._waiting[number] = self._ask(self._parts(number))
-        key, future = self._waiting.pop(self._opened)
-        parts = self._parts(self._opened)
+        key, future = self._waiting.pop(self.batches)
+        parts = self._parts(self.batches)
         found = [rounded_up(bounds) for bounds in future.result()]
         if self._store is not None and not self._store.has(key):
             self._store.keep(key, np.concatenate(found, axis=1))
-        self._opened += 1
+        self.batches += 1
         self._add(parts, found)
         self._on_open(self)
 
@@ -368,11 +381,12 @@ class BestFirst:
         heads: list[Head] = []
         places: list[int] = []
         bounds: list[float] = []
+        infeasible = 0
         for part, own in zip(parts, found, strict=True):
             rows = part.architectures
             boxes = np.searchsorted(chips.first, rows, side="right") - 1
             counted = self.box_bounds[part.option][:, boxes] == 0.0
-            self.infeasible += int(((own == 0.0) & ~counted).sum())
+            infeasible += int(((own == 0.0) & ~counted).sum())
             area_mm2 = (chips.area_mm2[rows] * _SMALLEST).tolist()
             for size, (row_bounds, sizes) in enumerate(
                 zip(own.tolist(), chips.hbm_bytes[:, rows].tolist(), strict=True)
@@ -391,6 +405,7 @@ class BestFirst:
                 [heads[i] for i in order],
                 np.array([bounds[i] for i in order]),
                 np.array([places[i] for i in order], dtype=np.int64),
+                infeasible,
             )
         )
         self._push(len(self._batches) - 1)

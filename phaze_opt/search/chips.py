@@ -8,6 +8,7 @@ one box: rooflines cannot tell them apart (`phaze_opt.estimator.rooflines`).
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +28,9 @@ from phaze_opt.units import GIB
 
 MOST_CHIPS = 20_000_000
 """Chips of a space, those above the area limit included, that fit the memory of a machine."""
+
+_CANDIDATES = 2**17
+"""Chips that are looked at together, which bounds the memory."""
 
 _NEAR = 1e-6
 """Relative distance from a limit within which chips are looked at one by one."""
@@ -103,18 +107,17 @@ def allowed_chips(study: ResolvedStudy) -> Chips:
             f"The space has {number:,} architectures, but at most {MOST_CHIPS:,} can be "
             "enumerated; fix some of its axes."
         )
-    grid = np.array(np.unravel_index(np.arange(number), sizes or [1])).T[:, : len(names)]
-    columns = chip_columns(study, dict(zip(names, grid.T, strict=True)), number)
     build = chip_builder(study, [*names, *hbm_axes])
     sizes_bytes, hbm_indices = _hbm_sizes(study, hbm_axes, build, len(names))
     hbm_row = [int(hbm_indices[0])] * len(hbm_axes)
-    area_mm2 = _areas_mm2(study, columns)
-    allowed, surely = _allowed(study, columns, area_mm2)
-    for row in np.flatnonzero(allowed & ~surely).tolist():
-        chip = build([*grid[row].tolist(), *hbm_row])
-        allowed[row] = chip is not None and chip_violation(study, chip) is None
-    grid, area_mm2 = grid[allowed], area_mm2[allowed]
-    columns = {name: column[allowed] for name, column in columns.items()}
+    parts = []
+    for begin in range(0, number, _CANDIDATES):
+        rows = np.arange(begin, min(begin + _CANDIDATES, number))
+        grid = np.array(np.unravel_index(rows, sizes or [1])).T[:, : len(names)]
+        parts.append(_allowed_of(study, names, grid, build, hbm_row))
+    grid = np.concatenate([part[0] for part in parts])
+    columns = {name: np.concatenate([part[1][name] for part in parts]) for name in parts[0][1]}
+    area_mm2 = np.concatenate([part[2] for part in parts])
     if "clock_hz" in space.varying_fields:
         built = (build([*indices, *hbm_row]) for indices in grid.tolist())
         columns["clock_hz"] = np.array([0.0 if one is None else one.clock_hz for one in built])
@@ -131,6 +134,20 @@ def allowed_chips(study: ResolvedStudy) -> Chips:
         first=first,
         build=build,
     )
+
+
+def _allowed_of(
+    study: ResolvedStudy, names: list[str], grid: IntArray, build: Build, hbm_row: list[int]
+) -> tuple[IntArray, dict[str, FloatArray], FloatArray]:
+    """Return the rows of a grid of chips that are allowed, with their columns and areas."""
+    columns = chip_columns(study, dict(zip(names, grid.T, strict=True)), len(grid))
+    area_mm2 = _areas_mm2(study, columns)
+    allowed, surely = _allowed(study, columns, area_mm2)
+    for row in np.flatnonzero(allowed & ~surely).tolist():
+        chip = build([*grid[row].tolist(), *hbm_row])
+        allowed[row] = chip is not None and chip_violation(study, chip) is None
+    columns = {name: column[allowed] for name, column in columns.items()}
+    return grid[allowed], columns, area_mm2[allowed]
 
 
 def option_indices(space: Space) -> list[dict[str, int]]:
@@ -197,6 +214,34 @@ def _area_fields(columns: dict[str, FloatArray]) -> dict[str, FloatArray]:
     return {name: columns[name] for name in AREA_FIELDS}
 
 
+def box_rates(study: ResolvedStudy, columns: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+    """Return what the chips of one box have in common.
+
+    Parameters
+    ----------
+    columns : mapping to (chips,)
+        The fields of `phaze_opt.hardware.area.AREA_FIELDS`, and those that vary.
+
+    Returns
+    -------
+    rates : mapping to (chips,)
+        Processing elements and lanes of all cores together, and the other fields that vary.
+    """
+    # Where nothing stays on the chip, no roofline sees the size of the global buffer.
+    options = (*study.spec.space.values_of("residency"), study.spec.residency)
+    unseen = _SHAPES if any(options) else (*_SHAPES, "glb_bytes")
+    varying = [name for name in columns if name in study.spec.space.varying_fields]
+    if any(_is_hbm_alone(study.spec.space, name) for name in study.spec.space.searched):
+        unseen = (*unseen, "hbm_bytes")
+    rates = {name: columns[name] for name in varying if name not in unseen}
+    rates["processing_elements"] = columns["num_tc"] * columns["pe_x"] * columns["pe_y"]
+    rates["lanes"] = columns["num_vc"] * columns["pe_vc"]
+    if study.base.calibration.exponentials_per_cycle is not None:
+        # A unit for exponentials belongs to a core, not to a lane.
+        rates["vector_cores"] = columns["num_vc"]
+    return rates
+
+
 def _boxes(study: ResolvedStudy, columns: dict[str, FloatArray]) -> tuple[IntArray, IntArray]:
     """Sort chips into boxes.
 
@@ -207,16 +252,8 @@ def _boxes(study: ResolvedStudy, columns: dict[str, FloatArray]) -> tuple[IntArr
     first : (boxes + 1,)
         Where each box begins.
     """
-    # Where nothing stays on the chip, no roofline sees the size of the global buffer.
-    options = (*study.spec.space.values_of("residency"), study.spec.residency)
-    unseen = _SHAPES if any(options) else (*_SHAPES, "glb_bytes")
-    seen = [column for name, column in columns.items() if name not in unseen]
-    seen.append(columns["num_tc"] * columns["pe_x"] * columns["pe_y"])
-    seen.append(columns["num_vc"] * columns["pe_vc"])
-    if study.base.calibration.exponentials_per_cycle is not None:
-        # A unit for exponentials belongs to a core, not to a lane.
-        seen.append(columns["num_vc"])
-    _, which = np.unique(np.stack(seen), axis=1, return_inverse=True)
+    rates = np.stack(list(box_rates(study, columns).values()))
+    _, which = np.unique(rates, axis=1, return_inverse=True)
     which = which.reshape(-1)
     order = np.argsort(which, kind="stable")
     counts = np.bincount(which)

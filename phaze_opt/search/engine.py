@@ -13,10 +13,13 @@ from phaze_opt.search.bounds import Bounds
 from phaze_opt.search.objective import Evaluator, Objective
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.store.caches import EvaluationCache, ScheduleCache
-from phaze_opt.search.store.leases import DEFAULT_LEASE_S, LeaseKeeper, new_token
+from phaze_opt.search.store.leases import LeaseKeeper, new_token
 from phaze_opt.search.store.storage import open_storage
 from phaze_opt.search.store.stored_study import StoredStudy, find_study
 from phaze_opt.search.trials import Metrics
+
+LEASE_S = 10.0
+"""Seconds without a sign of life after which others evaluate the points of a process."""
 
 
 class Engine:
@@ -37,7 +40,7 @@ class Engine:
         self.objective = Objective(
             resolved,
             workloads,
-            EvaluationCache(study.storage, self.token, DEFAULT_LEASE_S),
+            EvaluationCache(study.storage, self.token, LEASE_S),
             ScheduleCache(study.storage),
             evaluator,
             reference,
@@ -52,7 +55,7 @@ class Engine:
     def evaluate(self, points: Sequence[DesignPoint]) -> list[Metrics]:
         """Evaluate some points."""
         evaluations = self.objective.evaluations
-        with LeaseKeeper([evaluations], self.token, DEFAULT_LEASE_S):
+        with LeaseKeeper([evaluations], self.token, LEASE_S):
             return [self.objective(point) for point in points]
 
 

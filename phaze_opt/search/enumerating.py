@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
 from phaze_opt.codec import from_json, to_json
 from phaze_opt.errors import InputError
+from phaze_opt.search.best_first import BestFirst, Grid
+from phaze_opt.search.certificate import Certificate, certify
 from phaze_opt.search.engine import Engine, EngineJob
 from phaze_opt.search.exhaustive import (
     TOP,
@@ -19,6 +22,7 @@ from phaze_opt.search.exhaustive import (
     enumerate_space,
 )
 from phaze_opt.search.frozen import content_hash
+from phaze_opt.search.objective import Evaluator, evaluate_point
 from phaze_opt.search.pools import Pool, dask_cluster, processes
 from phaze_opt.search.processes import StopNow, StopSignals
 from phaze_opt.search.results import BestDesign, best_to_json_dict, design_of
@@ -27,10 +31,19 @@ from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.store.enumerations import BoundStore, find_enumeration, keep_enumeration
 from phaze_opt.search.store.failures import patiently
 from phaze_opt.search.store.leases import DEFAULT_LEASE_S, expire_dead_workers, new_token
+from phaze_opt.search.store.storage import open_storage
+from phaze_opt.search.store.stored_study import new_study
 from phaze_opt.search.study import Study
+from phaze_opt.search.verifying import Check, check_origin, verify
+from phaze_opt.units import GIB, MIB, format_seconds
+from phaze_opt.workload.graph import Workload
 
 FEW_POINTS = 20_000
 """Spaces with fewer points are enumerated before other processes would have started."""
+
+
+_BASE_BYTES, _CHIP_BYTES = 400 * MIB, 1500
+"""Memory of a process without chips, and of each chip (measured)."""
 
 
 class StoppedError(Exception):
@@ -39,6 +52,43 @@ class StoppedError(Exception):
     def __init__(self, exit_code: int) -> None:
         super().__init__(exit_code)
         self.exit_code = exit_code
+
+
+def size_words(study: Study) -> str:
+    """Say how large the space of a study is, and how long it takes to bound its boxes.
+
+    Raises
+    ------
+    InputError
+        If the space is too large.
+    """
+    grid = Grid.of(study.resolved)
+    boxes = len(grid.chips.first) - 1
+    bound_s = grid.points * 1e-6 + boxes * len(grid.options) * 5e-4
+    return (
+        f"{grid.points:,} points: {len(grid.options):,} × {len(grid.chips):,} chips in {boxes:,} "
+        f"boxes; bounding them takes about {format_seconds(bound_s)}"
+    )
+
+
+def check_memory(study: Study, most_gib: float | None) -> None:
+    """Refuse a space for which the list of chips takes more memory than there may be.
+
+    Raises
+    ------
+    InputError
+        Naming what it takes.
+    """
+    if most_gib is None:
+        return
+    if not most_gib > 0.0:
+        raise InputError(f"memory-gib is {most_gib}, but it must be positive.")
+    need_gib = (_BASE_BYTES + _CHIP_BYTES * len(Grid.of(study.resolved).chips)) / GIB
+    if need_gib > most_gib:
+        raise InputError(
+            f"The enumeration takes about {need_gib:.2g} GiB, more than {most_gib:g}; fix some "
+            "axes of the space."
+        )
 
 
 def enumerate_study(
@@ -106,6 +156,56 @@ def enumerate_study(
     if found.status == "certified":
         keep_enumeration(study.storage, key, to_json(found).decode())
     return found
+
+
+def certificate_of(study: Study, found: Enumeration, top: int) -> Certificate:
+    """Return the certificate of a study's enumeration.
+
+    Raises
+    ------
+    InputError
+        If the enumeration was not finished, or used no bounds.
+    """
+    engine = Engine(study, study.evaluator)
+    return certify(BestFirst(engine.grid, engine.rule, BoundStore(study.storage)), found, top)
+
+
+def verify_certificate(
+    certificate: Certificate,
+    *,
+    evaluator: Evaluator = evaluate_point,
+    workloads: Sequence[Workload] | None = None,
+    on_check: Callable[[Check], None] = lambda check: None,
+) -> list[Check]:
+    """Check a certificate, with nothing but what it holds and this program.
+
+    Parameters
+    ----------
+    certificate
+        As `phaze_opt.search.certificate.read_certificate` gives it.
+    evaluator, workloads
+        Replaced in tests.
+    on_check
+        Called after every check.
+
+    Raises
+    ------
+    ConflictError
+        If it belongs to another version of the cost model.
+    RefusedError
+        Naming what is not as the certificate says.
+    """
+    captured = check_origin(certificate) if workloads is None else tuple(workloads)
+    with tempfile.TemporaryDirectory() as folder:
+        storage = open_storage(f"sqlite:///{folder}/verify.db", create=True)
+        try:
+            with new_study(storage, "verify", certificate.study, captured) as study:
+                with StopSignals(raise_on_repeat=False) as stop:
+                    run = StudyRun(study, evaluator, 0, DEFAULT_LEASE_S, stop)
+                    evaluate_baselines(run, new_token())
+                return verify(certificate, Engine(study, evaluator), on_check)
+        finally:
+            storage.close()
 
 
 @contextmanager

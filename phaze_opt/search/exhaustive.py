@@ -204,7 +204,9 @@ def enumerate_space(
     def on_open(best_first: BestFirst) -> None:
         due = best_first.rows_before(best.last)
         watch.on_progress(
-            EnumerationProgress("chips", best_first.opened_rows, due, best.best_value)
+            EnumerationProgress(
+                "chips", best_first.rows_of(best_first.batches), due, best.best_value
+            )
         )
 
     best_first = BestFirst(engine.grid, engine.rule, store, pool, on_open)
@@ -262,7 +264,7 @@ def _answer(
     pool: Pool,
 ) -> Enumeration | None:
     """Evaluate points until none is left that could enter the top."""
-    left = _evaluate(engine, best, watch, points, best_first, pool)
+    left, batches = _evaluate(engine, best, watch, points, best_first, pool)
     if watch.stopped():
         return None
     status: Literal["certified", "time_limit"] = "certified" if left is None else "time_limit"
@@ -273,13 +275,13 @@ def _answer(
         bounded=total - best.evaluated,
         evaluated=best.evaluated,
         feasible=best.feasible,
-        infeasible_proven=0 if best_first is None else best_first.infeasible,
+        infeasible_proven=0 if best_first is None else best_first.infeasible(batches),
         status=status,
         gap=gap,
         top=tuple(design for _, design in best.ranked),
         wall_s=watch.wall_s,
         version=engine.objective.study.cost_model_version,
-        levels=() if best_first is None else _levels(best_first, best, watch),
+        levels=() if best_first is None else _levels(best_first, batches, best, watch),
     )
 
 
@@ -294,9 +296,12 @@ def _gap(best_value: float | None, left: Head | None) -> float | None:
     return max(0.0, largest / best_value - 1.0)
 
 
-def _levels(best_first: BestFirst, best: _Top, watch: _Watch) -> tuple[LevelCounts, ...]:
+def _levels(
+    best_first: BestFirst, batches: int, best: _Top, watch: _Watch
+) -> tuple[LevelCounts, ...]:
     """Count what each level left out."""
-    total, opened = best_first.grid.points, best_first.opened_points
+    _, sizes, _ = best_first.grid.shape
+    total, opened = best_first.grid.points, best_first.rows_of(batches) * sizes
     counts: tuple[tuple[Level, int, int], ...] = (
         ("boxes", total, total - opened),
         ("chips", opened, opened - best.evaluated),
@@ -315,7 +320,7 @@ def _evaluate(
     points: Iterator[BoundedPoint],
     best_first: BestFirst | None,
     pool: Pool,
-) -> Head | None:
+) -> tuple[Head | None, int]:
     """Evaluate points in their order.
 
     Points are given to the pool ahead of time, but their answers count in the order of the points:
@@ -326,6 +331,8 @@ def _evaluate(
     left
         The head of the first point that was not evaluated for lack of time; ``None`` if none is
         left that could enter the top.
+    batches
+        Batches of cells that had to be opened for this, however many were opened ahead.
     """
     given: deque[tuple[BoundedPoint, Answer[list[Metrics]] | None]] = deque()
     study = engine.objective.study
@@ -338,10 +345,12 @@ def _evaluate(
             # All points after one that is excluded are excluded, too.
             given.append((one, None if best.excludes(one.head) else pool.evaluate([one.point])))
         since_s = watch.spend("chips", since_s)
-        if not given or best.excludes(given[0][0].head):
-            return None
+        if not given:
+            return None, 0 if best_first is None else best_first.batches
+        if best.excludes(given[0][0].head):
+            return None, given[0][0].batches
         if watch.stopped() or watch.late:
-            return given[0][0].head
+            return given[0][0].head, given[0][0].batches
         one, answer = given.popleft()
         assert answer is not None  # what is excluded once stays so
         (metrics,) = answer.result()

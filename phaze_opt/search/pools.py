@@ -31,6 +31,9 @@ from phaze_opt.search.trials import Metrics
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
+CONNECT_S = 10
+"""Seconds to wait for a dask scheduler."""
+
 MOST_RESTARTS = 30
 """Times that killed processes are replaced before something else must be wrong."""
 
@@ -108,6 +111,7 @@ class Elsewhere:
         self._on_lost = on_lost
         self._executor = start()
         self._restarts = 0
+        self._given: set[Future[Any]] = set()
 
     def bound(self, parts: Sequence[Part]) -> Answer[list[FloatArray]]:
         """Bound parts."""
@@ -120,10 +124,13 @@ class Elsewhere:
     def give(self, task: Callable[[], T]) -> tuple[Executor, Future[T]]:
         """Give a task; return who has it."""
         try:
-            return self._executor, self._executor.submit(task)
+            future = self._executor.submit(task)
         except BrokenExecutor:
             self.replace(self._executor)
-            return self._executor, self._executor.submit(task)
+            future = self._executor.submit(task)
+        self._given.add(future)
+        future.add_done_callback(self._given.discard)
+        return self._executor, future
 
     def replace(self, lost: Executor) -> None:
         """Start the processes again, unless that was done."""
@@ -132,13 +139,15 @@ class Elsewhere:
         self._restarts += 1
         if self._restarts > MOST_RESTARTS:
             raise PhazeError(f"Processes of the enumeration were killed {self._restarts} times.")
-        lost.shutdown(wait=False, cancel_futures=True)
+        lost.shutdown(wait=True)
         self._on_lost()
         self._executor = self._start()
 
     def end(self) -> None:
         """End the processes; tasks that have not begun are dropped."""
-        self._executor.shutdown(wait=True, cancel_futures=True)
+        for future in tuple(self._given):
+            future.cancel()
+        self._executor.shutdown(wait=True)
 
 
 class _Given(Generic[T]):
@@ -198,13 +207,14 @@ def dask_cluster(job: EngineJob, address: str) -> Iterator[Elsewhere]:
         If dask is not installed, or there is no scheduler.
     """
     try:
-        from distributed import Client  # type: ignore[import-not-found,unused-ignore]
+        from distributed import Client
     except ImportError:
         raise InputError(
             "--dask needs the package distributed: pip install 'phaze-opt[dask]'."
         ) from None
     try:
-        client = Client(address, timeout="10s", set_as_default=False)
+        connect: Any = Client
+        client = connect(address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError) as error:
         reason = str(error).split("\n")[0]
         raise InputError(f"There is no dask scheduler at {address}: {reason}.") from None

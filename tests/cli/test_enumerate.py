@@ -41,6 +41,15 @@ def test_the_enumeration_agrees_with_every_trial(phaze: Phaze) -> None:
     assert every["top"] == found["top"] and every["evaluated"] == 24
     assert phaze("study", "enumerate", "few", "--top", "3", "--json").json == found
     assert "certified" in phaze("study", "enumerate", "few", "--top", "3").out
+    certified = ("study", "enumerate", "few", "--top", "3", "--certificate", "few.json", "--verify")
+    assert phaze(*certified, "--memory-gib", "4").code == 0
+    assert "verified" in phaze("study", "verify", "few.json").out
+    text = Path("few.json").read_text()
+    Path("few.json").write_text(text.replace('"points":24', '"points":25'))
+    refused = phaze("study", "verify", "few.json")
+    assert (refused.code, phaze("study", "verify", "no.json").code) == (2, 3)
+    assert phaze("study", "enumerate", "few", "--memory-gib", "0.1").code == 2
+    assert phaze(*certified, "--no-bounds").code == 2
     late = phaze("study", "enumerate", "few", "--time-limit", "0", "--json")
     assert (late.code, late.json["status"]) == (0, "time_limit")
     phaze("study", "run", "few")

@@ -1,10 +1,17 @@
 import dataclasses
+import itertools
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from phaze_opt.errors import InputError
-from phaze_opt.hardware.buildable import check_chip
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.area import AREA_FIELDS
+from phaze_opt.hardware.buildable import are_buildable, check_chip
 from phaze_opt.hardware.presets import accelerator_presets, load_accelerator
+from tests.strategies import any_accelerators
 
 
 @pytest.mark.parametrize("name", accelerator_presets())
@@ -30,3 +37,22 @@ def test_what_cannot_be_built_is_refused(change: str, message: str) -> None:
     field, value = change.split("=")
     with pytest.raises(InputError, match=message):
         check_chip(load_accelerator("a100-80", **{field: value}))
+
+
+@given(chips=st.lists(any_accelerators, min_size=1, max_size=20))
+def test_many_chips_at_once_are_judged_alike(chips: list[Accelerator]) -> None:
+    """As one by one, at the limits of private buffers too."""
+    tight = [
+        dataclasses.replace(chip, glb_bytes=max(chip.l2_tc_bytes, chip.l2_vc_bytes) - cut)
+        for chip, cut in zip(chips, itertools.cycle((0, 1)), strict=False)
+    ]
+    huge = [dataclasses.replace(chip, num_tc=2**20) for chip in chips]
+    every = [*chips, *tight, *huge]
+    columns = {name: np.array([float(getattr(c, name)) for c in every]) for name in AREA_FIELDS}
+    found = are_buildable(columns).tolist()
+    for chip, fits in zip(every, found, strict=True):
+        if fits:
+            check_chip(chip)
+        else:
+            with pytest.raises(InputError):
+                check_chip(chip)

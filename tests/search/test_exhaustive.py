@@ -19,28 +19,18 @@ from phaze_opt.search.bounds import Bounded, Bounds
 from phaze_opt.search.chips import allowed_chips, option_indices
 from phaze_opt.search.constraints import chip_violation
 from phaze_opt.search.designs import chip_of
-from phaze_opt.search.engine import Engine
 from phaze_opt.search.enumerating import enumerate_study, enumeration_to_json_dict
 from phaze_opt.search.exhaustive import Enumeration, enumerate_space
 from phaze_opt.search.frozen import check_names
-from phaze_opt.search.objective import Objective, run_inputs
+from phaze_opt.search.objective import run_inputs
 from phaze_opt.search.space import Space, all_points, numbered_point, point_at
-from phaze_opt.search.spec import AreaSpec, ConstraintSpec, StudySpec, WorkloadSpec, read_spec
+from phaze_opt.search.spec import AreaSpec, ConstraintSpec, StudySpec, read_spec
 from phaze_opt.search.store.enumerations import BoundStore, rounded_up
 from phaze_opt.search.study import Study, create_study
+from tests.search.enumerations import CASES, RUN, engine_of, objective_of
 from tests.search.fakes import TOY, toy_evaluator, toy_spec
 
 STUDIES = Path(__file__).parents[2] / "studies"
-
-
-def engine_of(study: Study) -> Engine:
-    """Return what bounds and evaluates the points of a study."""
-    return Engine(study, study.evaluator)
-
-
-def objective_of(study: Study) -> Objective:
-    """Return the objective of a study, with the caches of its database."""
-    return engine_of(study).objective
 
 
 def answer(found: Enumeration | None) -> list[tuple[Any, ...]]:
@@ -177,54 +167,6 @@ def test_refusals(tmp_path: Path) -> None:
         enumerate_study(energy)
 
 
-RUN: dict[str, Any] = {"cluster": "tpuv4-ici-flat", "devices": 16, "global_batch": 64}
-CASES: dict[str, dict[str, Any]] = {
-    "paper": {
-        "model": "bert-large",
-        "attention": "eager",
-        "residency": False,
-        "overlap": "none",
-        "tensor_parallel": (1, 2),
-        "space": Space.phaze(
-            num_tc=(4, 16), num_vc=4, pe_x=(64, 128), pe_y=128, glb_mib=[16, 64], hbm_gib=[2, 8]
-        ),
-    },
-    "today": {
-        "model": "gpt2-xl",
-        "attention": "flash",
-        "optimizer": "adam",
-        "space": Space(
-            "tpuv4-lanes",
-            num_tc=[4, 6],
-            glb_mib=[16, 64],
-            hbm_gb_per_s=[800, 1200],
-            hbm_gib=[16, 32],
-            recompute=["none", "selective"],
-            zero={"solve": [0, 3]},
-        ),
-        "area": AreaSpec(model="chip"),
-    },
-    "gpus": {
-        "model": "bert-large",
-        "attention": "flash",
-        "optimizer": "adam",
-        "cluster": "dgx-h100",
-        "tensor_parallel": (1, 2),
-        "overlap": "all",
-        "space": Space("h100", num_tc=[66, 132], glb_mib=[25, 50], microbatch=(1, 4)),
-        "baselines": ("h100",),
-    },
-    "several": {
-        "model": None,
-        "workloads": (WorkloadSpec("bert-large"), WorkloadSpec("opt-350m", weight=2.0)),
-        "space": Space(
-            "tpuv4-lanes", num_tc=[2, 4, 8], glb_mib=[32, 64], microbatch={"solve": [1, 2]}
-        ),
-        "objectives": ("throughput_per_area",),
-    },
-}
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_bounds_change_nothing_but_the_work(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -295,7 +237,7 @@ def test_the_order_does_not_depend_on_the_batches(name: str, prepared: dict[str,
         finally:
             best_first.FIRST_ROWS, best_first.BATCH_ROWS = before
         assert ordered.left is None
-        assert len(found) + ordered.infeasible == engine.grid.points
+        assert len(found) + ordered.infeasible(ordered.batches) == engine.grid.points
         heads = [one.head for one in found]
         assert heads == sorted(heads)
         orders.append([one.point for one in found])

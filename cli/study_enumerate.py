@@ -1,0 +1,160 @@
+"""``phaze-opt study enumerate`` and ``verify``: the best designs of a whole space, certified."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from phaze_opt.errors import InputError
+
+from .output import JsonOption, StorageOption, print_json, print_table, say
+from .study_storage import NameArgument, open_study
+
+if TYPE_CHECKING:
+    from phaze_opt.search.certificate import Certificate
+    from phaze_opt.search.verifying import Check
+
+
+def enumerate_all(
+    name: NameArgument,
+    top: Annotated[int, typer.Option(help="Designs that are proven to be the best.")] = 20,
+    bounds: Annotated[
+        bool, typer.Option("--bounds/--no-bounds", help="Leave out what cannot win.")
+    ] = True,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(metavar="S", help="Seconds; then the best so far.", show_default=False),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(metavar="W", help="Processes; default: one per core.", show_default=False),
+    ] = None,
+    dask: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Workers of a dask scheduler, for example tcp://host:8786, instead of processes.",
+            show_default=False,
+        ),
+    ] = None,
+    memory_gib: Annotated[
+        float | None,
+        typer.Option(metavar="F", help="Refuse a space that needs more.", show_default=False),
+    ] = None,
+    certificate: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write what 'study verify' checks.", show_default=False),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--verify", help="Check the certificate when it is made.")
+    ] = False,
+    as_json: JsonOption = False,
+    storage: StorageOption = None,
+) -> None:
+    """Find the best designs of the whole space, proven; Ctrl-C keeps what is done.
+
+    Boxes of chips are bounded first, then the chips of the best boxes, then the best bounds are
+    evaluated until none is left that could enter the top. The answer is stored.
+
+    For example:
+
+        phaze-opt study enumerate phaze-bert-large --json
+
+        phaze-opt study enumerate quickstart --certificate quickstart.json
+    """
+    from phaze_opt.search.enumerating import (
+        StoppedError,
+        certificate_of,
+        check_memory,
+        enumerate_study,
+        enumeration_to_json_dict,
+        size_words,
+    )
+
+    from .progress import enumeration_progress
+
+    study = open_study(name, storage)
+    if (certificate is not None or check) and (time_limit is not None or not bounds):
+        raise InputError(
+            "A certificate is of a whole enumeration with bounds; leave out --time-limit and "
+            "--no-bounds."
+        )
+    check_memory(study, memory_gib)
+    say(size_words(study))
+    try:
+        with enumeration_progress() as show:
+            found = enumerate_study(
+                study,
+                top=top,
+                bounds=bounds,
+                time_limit_s=time_limit,
+                workers=workers,
+                dask=dask,
+                on_progress=show,
+            )
+    except StoppedError as stopped:
+        say(f"Stopped; 'phaze-opt study enumerate {name}' goes on from here.")
+        raise typer.Exit(stopped.exit_code) from None
+    if certificate is not None or check:
+        made = certificate_of(study, found, top)
+        if certificate is not None:
+            _write(certificate, made)
+        if check:
+            _verify(made)
+    if as_json:
+        print_json(enumeration_to_json_dict(study, found))
+        return
+    from phaze_opt.report.enumeration import enumeration_tables
+
+    print_table(enumeration_tables(study, found))
+
+
+def verify(
+    file: Annotated[Path, typer.Argument(help="Certificate.", show_default=False)],
+    as_json: JsonOption = False,
+) -> None:
+    """Check the certificate of an enumeration, with nothing but the file and this program.
+
+    Boxes are counted chip by chip and bounded again in plain Python; the designs of the top, and
+    samples of the others, are evaluated again. Exit code 1 where a number is not what it should be.
+
+    Example: phaze-opt study verify quickstart.json
+    """
+    from phaze_opt.search.certificate import read_certificate
+
+    found = read_certificate(file)
+    checks = _verify(found)
+    if as_json:
+        plain = [{"what": one.what, "checked": one.checked, "of": one.of} for one in checks]
+        print_json({"study": found.study.spec.name, "status": "verified", "checks": plain})
+        return
+    print(
+        f"{found.study.spec.name}: verified; no design of {found.points:,} is better than the "
+        f"best {len(found.top)} (cost model {found.study.cost_model_version})"
+    )
+
+
+def _write(path: Path, made: Certificate) -> None:
+    """Write a certificate whole."""
+    from phaze_opt.errors import PhazeError
+    from phaze_opt.search.certificate import write_certificate
+
+    try:
+        write_certificate(path, made)
+    except OSError as error:
+        raise PhazeError(f"The file {path} cannot be written: {error.strerror}.") from None
+    say(f"{path} holds the certificate.")
+
+
+def _verify(made: Certificate) -> list[Check]:
+    """Check a certificate, and say what is checked."""
+    from phaze_opt.search.enumerating import verify_certificate
+
+    def show(check: Check) -> None:
+        with suppress(BrokenPipeError):
+            say(f"checked {check.checked:,} of {check.of:,} {check.what}")
+
+    return verify_certificate(made, on_check=show)

@@ -1,0 +1,30 @@
+"""The database of the study commands: which one it is, and the studies in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .output import say
+
+if TYPE_CHECKING:
+    from phaze_opt.search.store.storage import Storage
+    from phaze_opt.search.study import Study
+
+NameArgument = Annotated[str, typer.Argument(help="Name of the study.", show_default=False)]
+
+
+def open_database(storage: str | None, *, create: bool = False) -> Storage:
+    """Open the storage, and say which."""
+    from phaze_opt.search.store.storage import open_storage, resolve_url, shown_url
+
+    say(f"storage {shown_url(resolve_url(storage))}")
+    return open_storage(storage, create=create)
+
+
+def open_study(name: str, storage: str | None) -> Study:
+    """Open a study by name."""
+    from phaze_opt.search.study import load_study
+
+    return load_study(name, open_database(storage))

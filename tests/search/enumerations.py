@@ -1,0 +1,68 @@
+"""Small spaces of every kind, to be enumerated with and without bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phaze_opt.search.engine import Engine
+from phaze_opt.search.objective import Objective
+from phaze_opt.search.space import Space
+from phaze_opt.search.spec import AreaSpec, WorkloadSpec
+from phaze_opt.search.study import Study
+
+RUN: dict[str, Any] = {"cluster": "tpuv4-ici-flat", "devices": 16, "global_batch": 64}
+CASES: dict[str, dict[str, Any]] = {
+    "paper": {
+        "model": "bert-large",
+        "attention": "eager",
+        "residency": False,
+        "overlap": "none",
+        "tensor_parallel": (1, 2),
+        "space": Space.phaze(
+            num_tc=(4, 16), num_vc=4, pe_x=(64, 128), pe_y=128, glb_mib=[16, 64], hbm_gib=[2, 8]
+        ),
+    },
+    "today": {
+        "model": "gpt2-xl",
+        "attention": "flash",
+        "optimizer": "adam",
+        "space": Space(
+            "tpuv4-lanes",
+            num_tc=[4, 6],
+            glb_mib=[16, 64],
+            hbm_gb_per_s=[800, 1200],
+            hbm_gib=[16, 32],
+            recompute=["none", "selective"],
+            zero={"solve": [0, 3]},
+        ),
+        "area": AreaSpec(model="chip"),
+    },
+    "gpus": {
+        "model": "bert-large",
+        "attention": "flash",
+        "optimizer": "adam",
+        "cluster": "dgx-h100",
+        "tensor_parallel": (1, 2),
+        "overlap": "all",
+        "space": Space("h100", num_tc=[66, 132], glb_mib=[25, 50], microbatch=(1, 4)),
+        "baselines": ("h100",),
+    },
+    "several": {
+        "model": None,
+        "workloads": (WorkloadSpec("bert-large"), WorkloadSpec("opt-350m", weight=2.0)),
+        "space": Space(
+            "tpuv4-lanes", num_tc=[2, 4, 8], glb_mib=[32, 64], microbatch={"solve": [1, 2]}
+        ),
+        "objectives": ("throughput_per_area",),
+    },
+}
+
+
+def engine_of(study: Study) -> Engine:
+    """Return what bounds and evaluates the points of a study."""
+    return Engine(study, study.evaluator)
+
+
+def objective_of(study: Study) -> Objective:
+    """Return the objective of a study, with the caches of its database."""
+    return engine_of(study).objective
