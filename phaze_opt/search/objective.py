@@ -153,6 +153,7 @@ class Objective:
         key = evaluation_key(self.study, inputs)
 
         def compute() -> Evaluation:
+            self.schedules.take_keys()
             return self.evaluator(
                 self.workloads[inputs.capture],
                 inputs.accelerator,
@@ -161,7 +162,7 @@ class Objective:
                 self.schedules,
             )
 
-        evaluation, cached = self.evaluations.get_or_compute(key, compute)
+        evaluation, cached = self.evaluations.get_or_compute(key, compute, self.schedules.take_keys)
         if not cached:
             self.schedules.flush()
         violation = run_violation(self.study.spec.constraints, evaluation)

@@ -11,6 +11,7 @@ from typing import Any
 
 import optuna
 
+from phaze_opt.codec import to_json
 from phaze_opt.errors import ConflictError, InputError, NotFoundError
 from phaze_opt.printing import PrintsAsTables
 from phaze_opt.search.baselines import BaselineResult, find_baselines
@@ -182,8 +183,9 @@ def create_study(
         spec = replace(spec, name=name)
     given = [workload] if isinstance(workload, Workload) else workload
     resolved, workloads = freeze(spec, given)
+    documents = dict(zip(resolved.workload_hashes, map(to_json, workloads), strict=True))
     try:
-        with new_study(storage, spec.name, resolved, workloads) as stored:
+        with new_study(storage, spec.name, resolved, documents) as stored:
             _name_the_metrics(stored.optuna_study, spec)
     except ConflictError:
         if exist_ok:

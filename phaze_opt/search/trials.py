@@ -7,7 +7,7 @@ excess of area or memory, beside its constraint; see `phaze_opt.search.objective
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -26,6 +26,9 @@ from phaze_opt.search.store.stored_study import StoredStudy
 TrialKind = Literal["feasible", "infeasible", "failed", "running", "waiting"]
 METRICS_KEY = "phaze"
 """Attribute of a trial that holds its `Metrics`: a single one, as each costs a commit."""
+
+ORIGIN_KEY = "phaze:origin"
+"""Attribute of a trial that was merged: the studies and numbers that it had, the oldest first."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,8 @@ class TrialRecord:
         place in the order of designs, also where the trial is not feasible.
     started_s, ended_s
         Seconds since 1970 on its worker's clock.
+    origin
+        ``"STUDY:NUMBER"`` of the trial that it was first, where studies were merged.
     """
 
     number: int
@@ -158,6 +163,7 @@ class TrialRecord:
     started_s: float | None
     ended_s: float | None
     rank: Rank | None = None
+    origin: str | None = None
 
     def __repr__(self) -> str:
         value = "" if self.metrics is None else f", {self.metrics}"
@@ -207,8 +213,13 @@ def read_trials(study: StoredStudy) -> list[TrialRecord]:
     DamagedError
         Naming the first trial that cannot be read.
     """
+    return _read_each(study, study.optuna_trials())
+
+
+def _read_each(study: StoredStudy, trials: Iterable[FrozenTrial]) -> list[TrialRecord]:
+    """Read trials, and name the first that cannot be read."""
     records = []
-    for trial in study.optuna_trials():
+    for trial in trials:
         with damages(f"Trial {trial.number} of the study {study.name!r}"):
             records.append(read_trial(study.resolved, trial))
     return records
@@ -219,16 +230,22 @@ def best_trial(trials: Sequence[TrialRecord]) -> TrialRecord | None:
     return best_of((rank, trial) for trial in trials if (rank := trial.rank) is not None)
 
 
-def check_study(study: StoredStudy) -> None:
+def check_study(study: StoredStudy) -> list[FrozenTrial]:
     """Read all rows that a run or a copy reads, before it changes anything.
+
+    Returns
+    -------
+    trials
+        By number, as Optuna has them.
 
     Raises
     ------
     DamagedError
         If rows of the study are not of the form that this program writes.
     """
-    read_trials(study)
-    study.check()
+    trials = study.check()
+    _read_each(study, trials)
+    return trials
 
 
 def read_trial(resolved: ResolvedStudy, trial: FrozenTrial) -> TrialRecord:
@@ -253,6 +270,7 @@ def read_trial(resolved: ResolvedStudy, trial: FrozenTrial) -> TrialRecord:
         started_s=None if started is None else started.timestamp(),
         ended_s=None if ended is None else ended.timestamp(),
         rank=rank,
+        origin=_origin(trial.user_attrs.get(ORIGIN_KEY)),
     )
 
 
@@ -275,6 +293,7 @@ def trial_to_json_dict(trial: TrialRecord) -> dict[str, Any]:
     return {
         "number": trial.number,
         "state": trial.kind,
+        **({} if trial.origin is None else {"origin": trial.origin}),
         "duration_s": duration_s,
         **point,
         **metrics,
@@ -299,6 +318,14 @@ def _flat(metrics: Metrics) -> dict[str, Any]:
         prefix, chosen = f"{run.pop('workload')}.", run.pop("chosen")
         plain |= {prefix + name: cell for name, cell in {**run, **chosen}.items()}
     return plain
+
+
+def _origin(stored: object) -> str | None:
+    """Name the trial that a merged one was first; ``None`` where that is not known."""
+    first = stored[0] if isinstance(stored, list) and stored else None
+    if not isinstance(first, Mapping) or not {"study", "number"} <= first.keys():
+        return None
+    return f"{first['study']}:{first['number']}"
 
 
 def _kind(trial: FrozenTrial, metrics: Metrics | None) -> TrialKind:

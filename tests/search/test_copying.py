@@ -12,6 +12,7 @@ import optuna
 import pytest
 
 import phaze_opt.search.copying as copying_module
+import phaze_opt.search.snapshot as snapshot_module
 import phaze_opt.search.store.stored_study as stored_module
 from phaze_opt.errors import ConflictError
 from phaze_opt.search.copying import best_points, copy_study, restart_study
@@ -112,9 +113,9 @@ def test_orphans_are_found_and_deleted(sqlite_url: str) -> None:
     ("module", "step"),
     [
         (stored_module, "_store_frozen"),
-        (copying_module, "_copy_tickets"),
-        (copying_module, "_copy_evaluations"),
-        (copying_module, "_copy_trials"),
+        (snapshot_module, "_store_tickets"),
+        (snapshot_module, "write_results"),
+        (snapshot_module, "_store_trials"),
     ],
 )
 def test_a_copy_that_is_being_made_is_no_orphan(
@@ -143,7 +144,7 @@ def test_a_copy_that_fails_leaves_nothing(sqlite_url: str, monkeypatch: pytest.M
     def fail(*arguments: Any) -> None:
         raise DatabaseError("The disk is full.")
 
-    monkeypatch.setattr(copying_module, "_copy_trials", fail)
+    monkeypatch.setattr(snapshot_module, "_store_trials", fail)
     with pytest.raises(DatabaseError, match="full"):
         copy_study(study, "copy", study.storage)
     assert _complete_studies(study) == ["toy"]
@@ -158,13 +159,13 @@ def test_a_copy_that_was_killed_can_be_deleted(
     """What a killed process leaves has trials but no UUID yet; its name can be freed."""
     study = toy_study(sqlite_url)
     study.run(2)
-    copy_trials = copying_module._copy_trials
+    store_trials = snapshot_module._store_trials
 
     def copy_and_die(*arguments: Any) -> None:
-        copy_trials(*arguments)
+        store_trials(*arguments)
         raise SystemExit
 
-    monkeypatch.setattr(copying_module, "_copy_trials", copy_and_die)
+    monkeypatch.setattr(snapshot_module, "_store_trials", copy_and_die)
     monkeypatch.setattr(stored_module, "_deleted_on_error", lambda *arguments: nullcontext())
     with pytest.raises(SystemExit):
         copy_study(study, "copy", study.storage)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import delete, select, update
@@ -45,9 +45,22 @@ class EvaluationCache:
         self._lease_s = lease_s
 
     def get_or_compute(
-        self, key: str, compute: Callable[[], Evaluation]
+        self,
+        key: str,
+        compute: Callable[[], Evaluation],
+        needed: Callable[[], Iterable[str]] = tuple,
     ) -> tuple[Evaluation, bool]:
-        """Return the evaluation of a key, and whether it was stored already."""
+        """Return the evaluation of a key, and whether it was stored already.
+
+        Parameters
+        ----------
+        key
+            Hash of everything that decides the evaluation.
+        compute
+            Computes it.
+        needed
+            Gives, after that, the keys of the schedules that it needed.
+        """
         while True:
             found = self._find_or_claim(key)
             if found is not None:
@@ -60,7 +73,7 @@ class EvaluationCache:
         except BaseException:
             self._release(key)
             raise
-        self._store(key, evaluation)
+        self._store(key, evaluation, sorted(needed()))
         return evaluation, False
 
     def renew_lease(self, token: str) -> None:
@@ -105,14 +118,14 @@ class EvaluationCache:
         with self._storage.reading() as session:
             return session.scalar(query) == self._token
 
-    def _store(self, key: str, evaluation: Evaluation) -> None:
+    def _store(self, key: str, evaluation: Evaluation, schedules: Sequence[str]) -> None:
         """Write an evaluation, unless another worker took over and was first."""
         body = write_evaluation(evaluation)
         with self._storage.writing() as session:
             session.execute(
                 update(EvaluationRow)
                 .where(EvaluationRow.key == key, EvaluationRow.body.is_(None))
-                .values(body=body, token=None, until_s=None)
+                .values(body=body, token=None, until_s=None, schedules=json.dumps(schedules))
             )
 
     def _release(self, key: str) -> None:
@@ -137,17 +150,6 @@ def find_evaluations(storage: Storage, keys: Iterable[str]) -> dict[str, Evaluat
                 if evaluation is not None:
                     found[row.key] = evaluation
     return found
-
-
-def copy_evaluations(source: Storage, keys: Iterable[str], target: Storage) -> None:
-    """Copy the stored evaluations of these keys into another database."""
-    for key in sorted(keys):
-        with source.reading() as session:
-            row = session.get(EvaluationRow, key)
-            body = None if row is None else row.body
-        if body is not None:
-            with target.writing() as session:
-                write_shared(session, EvaluationRow(key=key, body=body))
 
 
 def write_evaluation(evaluation: Evaluation) -> str:
@@ -200,10 +202,12 @@ class ScheduleCache(MutableMapping[str, Schedule]):
         self._known: dict[str, Schedule] = {}
         self._new: list[str] = []
         self._needed: set[str] = set()
+        self._asked: set[str] = set()
 
     def __getitem__(self, key: str) -> Schedule:
         """Return a schedule from memory, else from the database."""
         self._needed.add(key)
+        self._asked.add(key)
         if key not in self._known:
             with self._storage.reading() as session:
                 row = session.get(ScheduleRow, key)
@@ -217,6 +221,7 @@ class ScheduleCache(MutableMapping[str, Schedule]):
 
     def __setitem__(self, key: str, schedule: Schedule) -> None:
         self._needed.add(key)
+        self._asked.add(key)
         self._known[key] = schedule
         self._new.append(key)
 
@@ -235,6 +240,11 @@ class ScheduleCache(MutableMapping[str, Schedule]):
         needed = [self._known[key] for key in self._needed if key in self._known]
         self._needed.clear()
         return ProofEffort(len(needed), sum(map(_is_quickly_proven, needed)))
+
+    def take_keys(self) -> set[str]:
+        """Return the keys that were asked for, or set, since the last call."""
+        asked, self._asked = self._asked, set()
+        return asked
 
     def flush(self) -> None:
         """Write the new schedules to the database."""

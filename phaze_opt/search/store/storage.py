@@ -2,8 +2,7 @@
 
 In its default mode SQLite loses writes to a slow disk and hands a queued trial to two workers.
 It therefore runs with a write-ahead log, and every transaction that may write begins by taking the
-write lock (measured: 30 to 40 trials per second with one to four processes, none lost). MySQL is
-supported by the code, but not tested.
+write lock (measured: 30 to 40 trials per second with one to four processes, none lost).
 """
 
 from __future__ import annotations
@@ -47,8 +46,6 @@ _DRIVERS = {
     "postgresql": "postgresql+psycopg",
     "postgres": "postgresql+psycopg",
     "postgresql+psycopg": "postgresql+psycopg",
-    "mysql": "mysql+pymysql",
-    "mysql+pymysql": "mysql+pymysql",
 }
 _RACE_WORDS = ("already exists", "duplicate key", "UNIQUE", "locked", "concurrently")
 _READ_ONLY: Mapping[str, Any] = {"phaze_read_only": True}
@@ -247,8 +244,8 @@ def _parse(storage: str) -> URL:
         ) from None
     if url.drivername not in _DRIVERS:
         raise InputError(
-            f"The storage scheme {url.drivername!r} is not supported; allowed: sqlite, postgresql, "
-            "and mysql (untested)."
+            f"The storage scheme {url.drivername!r} is not supported; allowed are sqlite and "
+            "postgresql (MySQL and MariaDB are not)."
         )
     if "@" in (url.host or ""):
         # The text after an unescaped @ would be taken for the host, and printed.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 import uuid
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -76,10 +77,29 @@ class StoredStudy:
         DamagedError
             If a row is missing or cannot be read.
         """
-        return tuple(map(self._workload, self.resolved.workload_hashes))
+        what = f"stored workload of the study {self.name!r}"
+        with damages(f"The {what}"):
+            return tuple(
+                parse_workload(self._workload_json(digest), what)
+                for digest in self.resolved.workload_hashes
+            )
 
-    def _workload(self, digest: str) -> Workload:
-        """Read one workload by its hash."""
+    def workload_documents(self) -> dict[str, bytes]:
+        """Return the JSON of the captured workloads by its hash.
+
+        Raises
+        ------
+        DamagedError
+            If a row is missing, cannot be read, or has another hash.
+        """
+        found = {digest: self._workload_json(digest) for digest in self.resolved.workload_hashes}
+        for digest, document in found.items():
+            if hashlib.sha256(document).hexdigest() != digest:
+                raise DamagedError(f"The stored workload of the study {self.name!r} was altered.")
+        return found
+
+    def _workload_json(self, digest: str) -> bytes:
+        """Read the JSON of one workload by its hash."""
         with self.storage.reading() as session:
             row = session.get(WorkloadRow, digest)
             body = None if row is None else row.body
@@ -116,8 +136,13 @@ class StoredStudy:
             feasible = value is not None and 0 < value < kinds[0].ceiling
             return value if feasible else None
 
-    def check(self) -> None:
+    def check(self) -> list[FrozenTrial]:
         """Read all rows that a run or a copy reads, before it changes anything.
+
+        Returns
+        -------
+        trials
+            By number.
 
         Raises
         ------
@@ -125,7 +150,8 @@ class StoredStudy:
             If rows of the study are not of the form that this program writes.
         """
         what = f"the study {self.name!r}"
-        for trial in self.optuna_trials():
+        trials = self.optuna_trials()
+        for trial in trials:
             with damages(f"Trial {trial.number} of {what}"):
                 check_trial(trial, self.resolved.spec.space)
         with self._reading():
@@ -133,6 +159,7 @@ class StoredStudy:
                 raise ValueError("its values and their directions are not those of its objectives")
         self.office().check(what)
         self.workloads()
+        return trials
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -186,12 +213,21 @@ def _directions(resolved: ResolvedStudy) -> list[StudyDirection]:
 
 @contextmanager
 def new_study(
-    storage: Storage, name: str, resolved: ResolvedStudy, workloads: Sequence[Workload]
+    storage: Storage, name: str, resolved: ResolvedStudy, workloads: Mapping[str, bytes]
 ) -> Iterator[StoredStudy]:
     """Store a new study; the body of the ``with`` may add rows to it.
 
     An error in the body deletes the study: half a study would only block its name. The UUID is
     written last, so that until then no program takes the study for a complete one.
+
+    Parameters
+    ----------
+    storage, name
+        Where it goes.
+    resolved
+        The frozen study.
+    workloads
+        JSON of its captured workloads by its hash.
 
     Raises
     ------
@@ -228,16 +264,13 @@ def _store_frozen(
     storage: Storage,
     uid: str,
     resolved: ResolvedStudy,
-    workloads: Sequence[Workload],
+    workloads: Mapping[str, bytes],
     name: str,
 ) -> None:
     """Write a resolved study and its workloads."""
     with storage.writing() as session:
-        for digest, workload in sorted(
-            zip(resolved.workload_hashes, workloads, strict=True), key=lambda pair: pair[0]
-        ):
-            body = zlib.compress(to_json(workload))
-            write_shared(session, WorkloadRow(hash=digest, body=body))
+        for digest, document in sorted(workloads.items()):
+            write_shared(session, WorkloadRow(hash=digest, body=zlib.compress(document)))
         session.add(
             StudyRow(
                 uid=uid,
@@ -251,12 +284,11 @@ def _store_frozen(
         )
 
 
-def _unpacked(body: bytes, name: str) -> Workload:
+def _unpacked(body: bytes, name: str) -> bytes:
     """Decompress a workload, but never to more than `_LARGEST_WORKLOAD_BYTES`."""
     try:
-        text = zlib.decompressobj().decompress(body, _LARGEST_WORKLOAD_BYTES)
+        return zlib.decompressobj().decompress(body, _LARGEST_WORKLOAD_BYTES)
     except (zlib.error, TypeError) as error:
         raise InputError(
             f"The stored workload of the study {name!r} is damaged: {error}."
         ) from None
-    return parse_workload(text, f"stored workload of the study {name!r}")

@@ -13,7 +13,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import DeclarativeBase, InstrumentedAttribute, Mapped, mapped_column
 from sqlalchemy.sql.functions import FunctionElement
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Version of these tables; a database with an older one is brought up to date."""
 
 
@@ -62,9 +62,9 @@ class WorkloadRow(Base):
 class TicketRow(Base):
     """The right to run one trial; `phaze_opt.search.store.tickets` holds the protocol.
 
-    ``token`` names the worker that holds the ticket, ``until_s`` is the end of its lease on the
-    database's clock, and ``params`` is the JSON of parameters that the trial must take instead of
-    sampled ones.
+    ``token`` names the worker that holds the ticket, ``host`` its machine, ``since_s`` is when it
+    took the ticket and ``until_s`` the end of its lease, both on the database's clock, and
+    ``params`` is the JSON of parameters that the trial must take instead of sampled ones.
     """
 
     __tablename__ = "phaze_ticket"
@@ -74,6 +74,8 @@ class TicketRow(Base):
     k: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     state: Mapped[str] = mapped_column(String(8))
     token: Mapped[str | None] = mapped_column(String(120))
+    host: Mapped[str | None] = mapped_column(String(255))
+    since_s: Mapped[float | None] = mapped_column(Double)
     until_s: Mapped[float | None] = mapped_column(Double)
     attempts: Mapped[int] = mapped_column(default=0)
     trial_number: Mapped[int | None]
@@ -85,7 +87,8 @@ class EvaluationRow(Base):
     """One evaluated point by the hash of everything that decides it.
 
     While ``body`` is empty, the worker ``token`` computes it, under a lease that ends at
-    ``until_s``.
+    ``until_s``. ``schedules`` is the JSON list of the keys of the schedules that it needed; an
+    older version did not write it.
     """
 
     __tablename__ = "phaze_evaluation"
@@ -94,6 +97,7 @@ class EvaluationRow(Base):
     token: Mapped[str | None] = mapped_column(String(120), index=True)
     until_s: Mapped[float | None] = mapped_column(Double)
     body: Mapped[str | None] = mapped_column(Text)
+    schedules: Mapped[str | None] = mapped_column(Text)
 
 
 class ScheduleRow(Base):
@@ -150,9 +154,3 @@ def _now_of_postgresql(element: Any, compiler: Any, **options: Any) -> str:
 def _now_of_sqlite(element: Any, compiler: Any, **options: Any) -> str:
     """Days since noon of 4714 BC, shifted to 1970; exact to a tenth of a millisecond."""
     return "((julianday('now') - 2440587.5) * 86400.0)"
-
-
-@compiles(database_now_s, "mysql")
-def _now_of_mysql(element: Any, compiler: Any, **options: Any) -> str:
-    """Wall-clock time with microseconds."""
-    return "UNIX_TIMESTAMP(SYSDATE(6))"

@@ -10,6 +10,7 @@ expired ticket first settles the trial of the previous holder. All times are the
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,7 @@ _STATES = ("open", "held", "done", "failed")
 _STATE = TicketRow.state
 _EXPIRED = lease_is_over(TicketRow.until_s)
 _LONGEST_REASON = 2000
+_LONGEST_HOST = 255
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,34 @@ class Ticket:
     params: Mapping[str, Any] | None
     last_trial_number: int | None
     last_attempt: bool
+
+
+@dataclass(frozen=True)
+class StoredTicket:
+    """A ticket as its row has it, without the worker.
+
+    Attributes
+    ----------
+    k
+        Number of the ticket in its study, from 0.
+    state
+        ``"open"``, ``"held"``, ``"done"`` or ``"failed"``.
+    attempts
+        How often it was claimed.
+    trial_number
+        Of its trial, where it has one.
+    params
+        Parameters that the trial must take, ``None`` to sample them.
+    reason
+        Why it failed.
+    """
+
+    k: int
+    state: str
+    attempts: int
+    trial_number: int | None
+    params: Mapping[str, Any] | None
+    reason: str | None
 
 
 @dataclass(frozen=True)
@@ -144,7 +174,11 @@ class TicketOffice:
             session.execute(
                 update(TicketRow)
                 .where(self._mine, TicketRow.k == row.k)
-                .values(until_s=database_now_s() + self.lease_s)
+                .values(
+                    host=socket.gethostname()[:_LONGEST_HOST],
+                    since_s=database_now_s(),
+                    until_s=database_now_s() + self.lease_s,
+                )
             )
             return ticket
 
@@ -230,26 +264,30 @@ class TicketOffice:
                 total = max(total, before)
             session.execute(update(StudyRow).where(self._is_study).values(target=total))
 
-    def copy_to(self, other: TicketOffice) -> None:
-        """Copy the target and all tickets to a new study; a held ticket is open in the copy."""
-        target = self.target()
+    def read_all(self) -> tuple[StoredTicket, ...]:
+        """Return all tickets by number."""
+        query = select(TicketRow).where(self._mine).order_by(TicketRow.k)
         with self._storage.reading() as session:
-            query = select(TicketRow).where(self._mine)
-            rows = [
-                TicketRow(
-                    study_uid=other._study_uid,
+            return tuple(
+                StoredTicket(
                     k=row.k,
-                    state="open" if row.state == "held" else row.state,
+                    state=row.state,
                     attempts=row.attempts,
-                    trial_number=None if row.state == "held" else row.trial_number,
-                    params=row.params,
+                    trial_number=row.trial_number,
+                    params=_read_params(row.params),
                     reason=row.reason,
                 )
                 for row in session.scalars(query)
-            ]
-        with other._storage.writing() as session:
-            session.add_all(rows)
-            session.execute(update(StudyRow).where(other._is_study).values(target=target))
+            )
+
+    def write_all(self, tickets: Sequence[StoredTicket], target: int | None) -> None:
+        """Write the tickets of a new study, and its target."""
+        with self._storage.writing() as session:
+            for ticket in tickets:
+                params = None if ticket.params is None else json.dumps(dict(ticket.params))
+                row = {**vars(ticket), "params": params}
+                session.add(TicketRow(study_uid=self._study_uid, **row))
+            session.execute(update(StudyRow).where(self._is_study).values(target=target))
 
     def reasons(self) -> list[str]:
         """Return the reasons of failed tickets, each once."""

@@ -1,0 +1,213 @@
+"""Everything that a study consists of, read at one moment: what copies, bundles and merges take.
+
+Names that hold in one database only are replaced: a trial is named by its number, never by its row.
+A trial that still runs is failed in a snapshot, and its ticket open, because its worker goes on
+with the original.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Container, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from optuna.trial import FrozenTrial, TrialState
+
+from phaze_opt.errors import InputError
+from phaze_opt.search.baselines import baseline_inputs
+from phaze_opt.search.frozen import ResolvedStudy
+from phaze_opt.search.objective import evaluation_key, run_inputs
+from phaze_opt.search.proving import with_further_keys
+from phaze_opt.search.samplers.options import PARENTS_KEY
+from phaze_opt.search.store.damage import damages
+from phaze_opt.search.store.storage import Storage
+from phaze_opt.search.store.stored_results import (
+    StoredEvaluation,
+    read_evaluations,
+    read_schedules,
+    write_results,
+)
+from phaze_opt.search.store.stored_study import StoredStudy, new_study
+from phaze_opt.search.store.studies import UID_KEY
+from phaze_opt.search.store.tickets import StoredTicket
+from phaze_opt.search.store.trial_rows import insert_trials, trial_ids
+from phaze_opt.search.trials import check_study, read_trial
+
+_LONG_AGO = datetime(2000, 1, 1)
+"""Time of a trial that was never begun."""
+
+_NOTE_OF_TRIAL = re.compile(r"dashboard:(\d+):(.*)", re.DOTALL)
+"""Attributes of a study in which the dashboard keeps the notes of a trial, by its row."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A study without its name and database.
+
+    Attributes
+    ----------
+    resolved
+        The frozen spec.
+    workloads
+        JSON of the captured workloads by its hash.
+    trials
+        All of them, finished, by number.
+    tickets, target
+        See `phaze_opt.search.store.tickets`.
+    user_attributes, system_attributes
+        Of the study; notes are among them.
+    evaluations
+        Of the trials and baselines, by key, with all options that were tried for a point.
+    schedules
+        JSON of what the evaluations needed, by key.
+    certificate
+        Of an enumeration, where there is one.
+    """
+
+    resolved: ResolvedStudy
+    workloads: Mapping[str, bytes]
+    trials: tuple[FrozenTrial, ...]
+    tickets: tuple[StoredTicket, ...]
+    target: int | None
+    user_attributes: Mapping[str, Any]
+    system_attributes: Mapping[str, Any]
+    evaluations: Mapping[str, StoredEvaluation] = field(default_factory=dict)
+    schedules: Mapping[str, str] = field(default_factory=dict)
+    certificate: bytes | None = None
+
+
+def take_snapshot(study: StoredStudy, *, results: bool = True) -> Snapshot:
+    """Read a study.
+
+    Parameters
+    ----------
+    study
+        May be running.
+    results
+        Whether evaluations and schedules are read too; a copy in the same database shares them.
+
+    Raises
+    ------
+    DamagedError
+        If rows of the study cannot be read.
+    """
+    with damages(f"The study {study.name!r}"):
+        tickets, target = study.office().read_all(), study.office().target()
+        optuna_storage, number = study.storage.optuna, study.optuna_id
+        system_attributes = optuna_storage.get_study_system_attrs(number)
+        user_attributes = optuna_storage.get_study_user_attrs(number)
+        # Read later than the attributes and tickets, so that all trials that those name are there.
+        trials = tuple(map(_settled, check_study(study)))
+        numbers = {trial._trial_id: trial.number for trial in trials}
+        complete = {each.number for each in trials if each.state == TrialState.COMPLETE}
+        keys = _evaluation_keys(study.resolved, trials) if results else set[str]()
+        evaluations = read_evaluations(study.storage, with_further_keys(keys))
+        needed = {key for each in evaluations.values() for key in each.schedules}
+        return Snapshot(
+            resolved=study.resolved,
+            workloads=study.workload_documents(),
+            trials=trials,
+            tickets=tuple(_freed(ticket, complete) for ticket in tickets),
+            target=target,
+            user_attributes={
+                key: value for key, value in user_attributes.items() if key != UID_KEY
+            },
+            system_attributes=_renamed(system_attributes, numbers.get),
+            evaluations=evaluations,
+            schedules=read_schedules(study.storage, needed),
+        )
+
+
+def restore_snapshot(snapshot: Snapshot, storage: Storage, name: str) -> StoredStudy:
+    """Make a study of a snapshot.
+
+    Raises
+    ------
+    ConflictError
+        If the name is taken.
+    """
+    with new_study(storage, name, snapshot.resolved, snapshot.workloads) as study:
+        _store_tickets(snapshot, study)
+        write_results(storage, snapshot.evaluations, snapshot.schedules)
+        _store_trials(snapshot, study)
+    return study
+
+
+def _store_tickets(snapshot: Snapshot, study: StoredStudy) -> None:
+    """Write the tickets."""
+    study.office().write_all(snapshot.tickets, snapshot.target)
+
+
+def _store_trials(snapshot: Snapshot, study: StoredStudy) -> None:
+    """Write the trials and the attributes of the study."""
+    number = study.optuna_id
+    insert_trials(study.storage, number, snapshot.trials)
+    rows = trial_ids(study.storage, number)
+    for key, value in snapshot.user_attributes.items():
+        study.storage.optuna.set_study_user_attr(number, key, value)
+    for key, value in _renamed(snapshot.system_attributes, rows.get).items():
+        study.storage.optuna.set_study_system_attr(number, key, value)
+
+
+def _settled(trial: FrozenTrial) -> FrozenTrial:
+    """Return a trial as a snapshot has it: its times known, and failed if it was not finished."""
+    settled = copy.copy(trial)
+    if not trial.state.is_finished():
+        settled.state, settled.values = TrialState.FAIL, None
+        settled.datetime_complete = trial.datetime_start
+    settled.datetime_start = settled.datetime_start or settled.datetime_complete or _LONG_AGO
+    settled.datetime_complete = settled.datetime_complete or settled.datetime_start
+    return settled
+
+
+def _freed(ticket: StoredTicket, complete: Container[int]) -> StoredTicket:
+    """Return a ticket that no worker holds: done if its trial is complete by now."""
+    if ticket.state != "held":
+        return ticket
+    if ticket.trial_number in complete:
+        return replace(ticket, state="done")
+    return replace(ticket, state="open", trial_number=None)
+
+
+def _evaluation_keys(resolved: ResolvedStudy, trials: Iterable[FrozenTrial]) -> set[str]:
+    """Return the keys of all that was evaluated for the trials and baselines of a study."""
+    keys = {key for baseline in resolved.baselines for key in baseline_inputs(resolved, baseline)}
+    points = {}
+    for trial in trials:
+        record = read_trial(resolved, trial)
+        if record.metrics is not None and record.metrics.runs:
+            keys |= {run.evaluation_key for run in record.metrics.runs}
+            points[record.point] = len(record.metrics.runs)
+    if not resolved.spec.space.solved:
+        return keys
+    for point, runs in points.items():
+        if point is None:
+            continue
+        # Metrics name the best of the options that are solved; the others were evaluated too.
+        with suppress(InputError):
+            design = resolved.design(point)
+            for run in range(runs):
+                keys |= {evaluation_key(resolved, one) for one in run_inputs(resolved, run, design)}
+    return keys
+
+
+def _renamed(attributes: Mapping[str, Any], name_of: Callable[[int], int | None]) -> dict[str, Any]:
+    """Rename the trials in attributes of a study; what names an unknown one is left out."""
+    renamed: dict[str, Any] = {}
+    for key, value in attributes.items():
+        note = _NOTE_OF_TRIAL.fullmatch(key)
+        if note is not None:
+            name = name_of(int(note[1]))
+            if name is not None:
+                renamed[f"dashboard:{name}:{note[2]}"] = value
+        elif PARENTS_KEY in key and isinstance(value, Iterable):
+            names = [name_of(each) for each in value]
+            if None not in names:
+                renamed[key] = names
+        else:
+            renamed[key] = value
+    return renamed
