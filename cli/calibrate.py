@@ -10,7 +10,7 @@ import typer
 
 from phaze_opt.errors import InputError
 
-from .output import JsonOption, print_json, print_table, say, write_file
+from .output import JsonOption, print_json, print_table, say
 
 if TYPE_CHECKING:
     from phaze_opt.calibration.calibrate import Calibrated, CalibratedTable
@@ -94,6 +94,7 @@ def _write(result: Calibrated, output: Path) -> list[Path]:
     """Write the chip, and the network beside it; return the files."""
     from phaze_opt.hardware.chip_file import chip_file_text
     from phaze_opt.network.cluster_file import cluster_file_text
+    from phaze_opt.user_files import write_file
 
     files = {output: chip_file_text(result.chip)}
     if result.cluster is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from phaze_opt.errors import ConflictError, InputError, PhazeError
+from phaze_opt.errors import ConflictError, InputError
 from phaze_opt.printing import printable, printable_json
 
 if TYPE_CHECKING:
@@ -23,8 +23,7 @@ StorageOption = Annotated[
     typer.Option(
         "--storage",
         metavar="URL",
-        help="SQLite or PostgreSQL URL (MySQL: a best effort, untested); else PHAZE_STORAGE, "
-        "else sqlite:///phaze.db.",
+        help="SQLite or PostgreSQL URL; else PHAZE_STORAGE, else sqlite:///phaze.db.",
         show_default=False,
     ),
 ]
@@ -133,24 +132,10 @@ def write_new_file(output: Path | None, name: str, text: str) -> None:
         raise InputError(f"The file is {str(path)!r}, but its name must end in .toml.")
     if path.exists():
         raise ConflictError(f"The file {path} exists already; choose another --output.")
+    from phaze_opt.user_files import write_file
+
     write_file(path, text)
     say(f"{path} holds {name}.")
-
-
-def write_file(path: Path, text: str) -> None:
-    """Write a file whole, in place of one that there may be.
-
-    Raises
-    ------
-    PhazeError
-        If it cannot be written.
-    """
-    from phaze_opt.codec import write_whole
-
-    try:
-        write_whole(path, text.encode())
-    except OSError as error:
-        raise PhazeError(f"The file {path} cannot be written: {error.strerror}.") from None
 
 
 def say(sentence: str) -> None:

@@ -70,8 +70,9 @@ def schema(
     import json
 
     from phaze_opt.search.spec_schema import spec_schema
+    from phaze_opt.user_files import write_file
 
-    from .output import say, write_file
+    from .output import say
 
     if output is None:
         print_json(spec_schema())

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from phaze_opt.errors import InputError, NotFoundError, PhazeError
 from phaze_opt.printing import printable
 
-from .output import JsonOption, StorageOption, print_json, print_table, say, write_file
+from . import study_share as share
+from .output import JsonOption, StorageOption, print_json, print_table, say
 from .study_enumerate import enumerate_all, verify
 from .study_storage import NameArgument, open_database, open_study
 
@@ -164,6 +165,7 @@ def best(
             say(f"with proof {speed}; passes: {pass_proof_words(proofs)}")
     if accelerator_toml is not None:
         from phaze_opt.hardware.chip_file import AcceleratorPreset, chip_file_text
+        from phaze_opt.user_files import write_file
 
         described = f"Best of the study {name}, trial {found.number}"
         chip = AcceleratorPreset(name, described, found.accelerator, {})
@@ -261,47 +263,6 @@ def diff(
 
 
 @app.command()
-def stop(name: NameArgument, storage: StorageOption = None) -> None:
-    """Ask all workers of a study, on whatever machine, to finish their trial and end.
-
-    Example: phaze-opt study stop quickstart
-    """
-    open_study(name, storage).stop()
-    print(f"{name} stops after the running trials")
-
-
-@app.command()
-def copy(
-    name: NameArgument,
-    new: Annotated[str, typer.Argument(help="Name of the copy.", show_default=False)],
-    to: Annotated[
-        str | None, typer.Option(metavar="URL", help="Database of the copy.", show_default=False)
-    ] = None,
-    current_version: Annotated[
-        bool,
-        typer.Option(
-            "--current-version", help="Start anew with this cost model, the best points first."
-        ),
-    ] = False,
-    storage: StorageOption = None,
-) -> None:
-    """Copy a study with its trials, or start it anew with this program's cost model.
-
-    For example:
-
-        phaze-opt study copy quickstart shared --to postgresql://me@host/studies
-
-        phaze-opt study copy quickstart again --current-version
-    """
-    from phaze_opt.search.copying import copy_study, restart_study
-
-    study = open_study(name, storage)
-    target = study.storage if to is None else open_database(to, create=True)
-    made = (restart_study if current_version else copy_study)(study, new, target)
-    print(f"study {made.name} ({made.resolved.hash[:12]})")
-
-
-@app.command()
 def delete(
     name: Annotated[
         str | None, typer.Argument(help="Name of the study.", show_default=False)
@@ -333,24 +294,8 @@ def delete(
     print(f"deleted {printable(name)}")
 
 
-@app.command()
-def export(
-    name: NameArgument,
-    output: Annotated[Path, typer.Option(help="File to write.", show_default=False)],
-    file_format: Annotated[
-        Literal["csv", "json"], typer.Option("--format", help="One row or object per trial.")
-    ] = "csv",
-    storage: StorageOption = None,
-) -> None:
-    """Write all trials of a study into a file.
-
-    Example: phaze-opt study export quickstart --format csv --output trials.csv
-    """
-    from phaze_opt.report.export import write_trials
-
-    written = write_trials(open_study(name, storage), output, file_format)
-    print(f"{written} trials in {output}")
-
-
 app.command("enumerate")(enumerate_all)
 app.command()(verify)
+for _command in (share.export, share.merge, share.copy, share.workers, share.stop):
+    app.command()(_command)
+app.command("import")(share.import_bundle)

@@ -19,7 +19,6 @@ from .output import (
     print_table,
     read_assignments,
     say,
-    write_file,
 )
 
 if TYPE_CHECKING:
@@ -150,6 +149,7 @@ def _write_problems(
     from phaze_opt.network.presets import load_cluster
     from phaze_opt.scheduling.problem_file import to_row
     from phaze_opt.training import Training
+    from phaze_opt.user_files import write_file
 
     (variant,) = workload.variants
     chip = load_accelerator(accelerator, **read_assignments(changes))

@@ -15,6 +15,7 @@ import csv
 import dataclasses
 import functools
 import json
+import os
 import tomllib
 import typing
 from collections.abc import Callable, Mapping
@@ -147,7 +148,11 @@ def write_whole(path: Path, data: bytes) -> None:
     """Write a file so that no reader sees a part of it; a failure leaves no file behind."""
     part = path.with_name(f"{path.name}.{uuid4().hex}.part")
     try:
-        part.write_bytes(data)
+        with part.open("wb") as stream:
+            stream.write(data)
+            stream.flush()
+            # Some file systems find out only now that the disk is full.
+            os.fsync(stream.fileno())
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)

@@ -17,8 +17,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TypeVar
 
-from phaze_opt.codec import FILE_SUFFIXES, from_builtins, toml_value
-from phaze_opt.errors import InputError
+from phaze_opt.codec import FILE_SUFFIXES, from_builtins, toml_value, write_whole
+from phaze_opt.errors import InputError, PhazeError
 
 T = TypeVar("T")
 _COMMENT_COLUMN = 36
@@ -143,6 +143,27 @@ def alias_of(field: str, value: object, aliases: Mapping[str, Alias]) -> tuple[s
         return None
     converted = aliases[name].from_field(value)
     return None if converted is None else (name, converted)
+
+
+def write_file(path: Path, data: bytes | str) -> None:
+    """Write a file whole, in place of one that there may be, which stays if that fails.
+
+    The file is written beside and renamed. What is no file (a pipe, ``/dev/stdout``) is written
+    into, and of a link the file that it points to.
+
+    Raises
+    ------
+    PhazeError
+        If it cannot be written.
+    """
+    content = data.encode() if isinstance(data, str) else data
+    try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)
+        else:
+            write_whole(path.resolve(), content)
+    except OSError as error:
+        raise PhazeError(f"The file {path} cannot be written: {error.strerror}.") from None
 
 
 def commented_line(name: str, value: object, meaning: str) -> str:

@@ -17,7 +17,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -27,7 +27,6 @@ from optuna.trial import FrozenTrial, TrialState
 from phaze_opt.codec import from_json, to_builtins, to_json
 from phaze_opt.errors import InputError
 from phaze_opt.evaluation import evaluation_from_json_dict
-from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.search.bundle_file import pack, unpack
 from phaze_opt.search.frozen import ResolvedStudy
 from phaze_opt.search.snapshot import Snapshot
@@ -85,7 +84,7 @@ class _EvaluationDocument:
 
     key: str
     evaluation: Mapping[str, Any]
-    schedules: tuple[str, ...] = field(default=())
+    schedules: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -180,7 +179,7 @@ def _lines(data: bytes, kind: type[Any], what: str) -> Iterator[Any]:
 
 
 def _body(plain: Mapping[str, Any]) -> str:
-    """Write a result as its row has it."""
+    """Write an evaluation as its row has it."""
     return json.dumps(plain, allow_nan=False, separators=(",", ":"))
 
 
@@ -204,7 +203,7 @@ def _evaluation_lines(evaluations: Mapping[str, StoredEvaluation]) -> Iterator[b
 def _schedule_lines(schedules: Mapping[str, str]) -> Iterator[bytes]:
     """Write schedules, one a line."""
     for key, plain in _results(schedules):
-        yield _body({"key": key, "schedule": plain}).encode() + b"\n"
+        yield to_json({"key": key, "schedule": plain}) + b"\n"
 
 
 def _read_evaluations(data: bytes, what: str) -> dict[str, StoredEvaluation]:
@@ -219,13 +218,12 @@ def _read_evaluations(data: bytes, what: str) -> dict[str, StoredEvaluation]:
 
 
 def _read_schedules(data: bytes, what: str) -> dict[str, str]:
-    """Read schedules, each of which must be one."""
+    """Read schedules; the cache checks each of them when it is asked for."""
     found = {}
     for document in _lines(data, _ScheduleDocument, what):
         if not 0 < len(document.key) <= _LONGEST_KEY:
             raise InputError(f"The key {document.key!r} in {what} is too long or empty.")
-        found[document.key] = _body(document.schedule)
-        from_json(found[document.key], Schedule, f"schedule in {what}")
+        found[document.key] = to_json(document.schedule).decode()
     return found
 
 

@@ -6,8 +6,9 @@ import html
 import json
 from pathlib import Path
 
-from phaze_opt.errors import InputError, PhazeError
+from phaze_opt.errors import InputError
 from phaze_opt.units import format_bytes
+from phaze_opt.user_files import write_file
 from phaze_opt.workload.graph import Operator, OperatorGraph
 from phaze_opt.workload.summary import operator_kind
 
@@ -77,10 +78,7 @@ def write_drawing(graph: OperatorGraph, title: str, path: Path) -> None:
     drawers = {".html": to_html, ".dot": to_dot}
     if path.suffix not in drawers:
         raise InputError(f"The drawing is {str(path)!r}, but it must end in .html or .dot.")
-    try:
-        path.write_text(drawers[path.suffix](graph, title), encoding="utf-8")
-    except OSError as error:
-        raise PhazeError(f"The drawing cannot be written to {path}: {error.strerror}.") from None
+    write_file(path, drawers[path.suffix](graph, title))
 
 
 def _label(operator: Operator) -> list[str]:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from phaze_opt.codec import from_builtins, from_json, read_file, to_json, write_whole
-from phaze_opt.errors import InputError, PhazeError
+from phaze_opt.codec import from_builtins, from_json, read_file, to_json
+from phaze_opt.errors import InputError
+from phaze_opt.user_files import write_file
 from phaze_opt.workload.graph import (
     SCHEMA_VERSION,
     VECTOR_KINDS,
@@ -31,10 +32,7 @@ def write_workload(workload: Workload, path: Path) -> None:
     PhazeError
         If the file cannot be written.
     """
-    try:
-        write_whole(path, to_json(workload))
-    except OSError as error:
-        raise PhazeError(f"The workload cannot be written to {path}: {error.strerror}.") from None
+    write_file(path, to_json(workload))
 
 
 def read_workload(path: Path) -> Workload:

@@ -197,11 +197,11 @@ def test_a_lost_result_blocks_nobody(any_url: str, monkeypatch: pytest.MonkeyPat
         serving.append(ticket)
         serve(self, ticket, on_trial)
 
-    def lose_once(self: EvaluationCache, key: str, evaluation: Evaluation) -> None:
+    def lose_once(self: EvaluationCache, key: str, evaluation: Evaluation, needed: Any) -> None:
         if serving and not lost:
             lost.append(key)
             raise LostConnectionError("The storage cannot be reached.")
-        store(self, key, evaluation)
+        store(self, key, evaluation, needed)
 
     def count_and_give_back(self: TicketOffice, ticket: Ticket) -> bool:
         query = select(func.count()).where(EvaluationRow.token.is_not(None))

@@ -88,13 +88,19 @@ def expire_dead_workers(storage: Storage) -> None:
         expire(storage, dead)
 
 
+def process_of(token: str) -> int | None:
+    """Return the number of a token's process, on its machine; ``None`` if it names none."""
+    parts = token.split(".")
+    return int(parts[1]) if len(parts) == 3 and parts[1].isdecimal() else None
+
+
 def is_dead(token: str) -> bool:
     """Whether a token's process ran on this machine and is gone; False if that is unknown."""
-    parts = token.split(".")
-    if len(parts) != 3 or parts[0] != _machine() or not parts[0] or not parts[1].isdecimal():
+    process, machine = process_of(token), _machine()
+    if process is None or not machine or token.split(".")[0] != machine:
         return False
     try:
-        os.kill(int(parts[1]), 0)
+        os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
         return True
     except PermissionError:

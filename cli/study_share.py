@@ -1,0 +1,182 @@
+"""``phaze-opt study``: give studies away, take them in, and work on them with other machines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from .output import JsonOption, StorageOption, print_json, print_table, say
+from .study_storage import NameArgument, open_database, open_study
+
+NewArgument = Annotated[str, typer.Argument(help="Name of the new study.", show_default=False)]
+
+
+def export(
+    name: NameArgument,
+    output: Annotated[Path, typer.Option(help="File to write.", show_default=False)],
+    file_format: Annotated[
+        Literal["csv", "json", "parquet", "bundle"],
+        typer.Option("--format", help="One row or object per trial; a bundle is the whole study."),
+    ] = "csv",
+    storage: StorageOption = None,
+) -> None:
+    """Write the trials of a study, or all of it, into a file.
+
+    A bundle is one file with the frozen spec, the captured models, trials, evaluations, schedules
+    and notes; 'phaze-opt study import' makes the study of it anywhere.
+
+    For example:
+
+        phaze-opt study export quickstart --format csv --output trials.csv
+
+        phaze-opt study export quickstart --format bundle --output quickstart.zip
+    """
+    study = open_study(name, storage)
+    if file_format == "bundle":
+        from phaze_opt.search.sharing import export_bundle
+
+        written = export_bundle(study, output)
+        results = f"{len(written.evaluations):,} evaluations"
+        print(f"{len(written.trials):,} trials and {results} in {output}")
+        return
+    from phaze_opt.report.export import write_trials
+
+    print(f"{write_trials(study, output, file_format)} trials in {output}")
+
+
+def import_bundle(
+    file: Annotated[Path, typer.Argument(help="Bundle of a study.", show_default=False)],
+    name: Annotated[
+        str | None, typer.Option(help="Instead of that of its spec.", show_default=False)
+    ] = None,
+    storage: StorageOption = None,
+) -> None:
+    """Make a study of a bundle; nothing is written unless the bundle is whole.
+
+    'phaze-opt study run' goes on from where it stood. A bundle holds data, none of which is
+    executed, but nobody has checked its numbers: evaluations of a stranger are taken as they are.
+
+    Example: phaze-opt study import quickstart.zip --name theirs
+    """
+    from phaze_opt.search.frozen import current_version
+    from phaze_opt.search.sharing import import_snapshot, read_bundle_file
+
+    snapshot = read_bundle_file(file)
+    study = import_snapshot(snapshot, open_database(storage, create=True), name)
+    results = f"{len(snapshot.trials):,} trials, {len(snapshot.evaluations):,} evaluations"
+    print(f"study {study.name} ({study.resolved.hash[:12]}): {results}")
+    if study.resolved.cost_model_version != current_version():
+        say(
+            "It has another cost-model version than this program: it can be looked at, and "
+            f"'phaze-opt study copy {study.name} NEW --current-version' starts it anew."
+        )
+
+
+def merge(
+    first: NameArgument,
+    second: NameArgument,
+    new: NewArgument,
+    second_storage: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Database of the second study.", show_default="the same"),
+    ] = None,
+    storage: StorageOption = None,
+) -> None:
+    """Join two studies of the same spec: every point once, with the study that it comes from.
+
+    Where both have a point, the trial of the first is kept. 'phaze-opt study trials NEW --json'
+    says of every trial which one it was ("origin").
+
+    For example:
+
+        phaze-opt study merge mine theirs ours
+
+        phaze-opt study merge mine mine ours --second-storage sqlite:///laptop.db
+    """
+    from phaze_opt.report.dashboard import save_note
+    from phaze_opt.search.merging import merge_studies
+    from phaze_opt.search.study import load_study
+
+    opened = open_database(storage)
+    other = opened if second_storage is None else open_database(second_storage)
+    merged = merge_studies(load_study(first, opened), load_study(second, other), new, opened)
+    save_note(merged.study)
+    ours, theirs = merged.taken
+    total = f"{ours + theirs} trials, {ours} of {first} and {theirs} of {second}"
+    print(f"study {new} ({merged.study.resolved.hash[:12]}): {total}")
+    if merged.unlike:
+        say(
+            f"{merged.unlike} points have other values in {second}; those of {first} are kept. The "
+            "same program gives the same values: was one of the studies altered?"
+        )
+
+
+def copy(
+    name: NameArgument,
+    new: Annotated[str, typer.Argument(help="Name of the copy.", show_default=False)],
+    to: Annotated[
+        str | None, typer.Option(metavar="URL", help="Database of the copy.", show_default=False)
+    ] = None,
+    current_version: Annotated[
+        bool,
+        typer.Option(
+            "--current-version", help="Start anew with this cost model, the best points first."
+        ),
+    ] = False,
+    storage: StorageOption = None,
+) -> None:
+    """Copy a study with its trials, or start it anew with this program's cost model.
+
+    For example:
+
+        phaze-opt study copy quickstart shared --to postgresql://me@host/studies
+
+        phaze-opt study copy quickstart again --current-version
+    """
+    from phaze_opt.search.copying import copy_study, restart_study
+
+    study = open_study(name, storage)
+    target = study.storage if to is None else open_database(to, create=True)
+    made = (restart_study if current_version else copy_study)(study, new, target)
+    print(f"study {made.name} ({made.resolved.hash[:12]})")
+
+
+def workers(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Name of the study; by default all.", show_default=False),
+    ] = None,
+    as_json: JsonOption = False,
+    storage: StorageOption = None,
+) -> None:
+    """List who works on a study, on whatever machine: on which trial, and since when.
+
+    A worker renews its lease while it lives; when it is over, others take its trial over.
+
+    Example: phaze-opt study workers quickstart --json
+    """
+    from phaze_opt.search.store.stored_study import find_study
+    from phaze_opt.search.store.studies import study_uids
+    from phaze_opt.search.store.workers import list_workers, worker_to_json_dict
+
+    opened = open_database(storage)
+    made = [each for each, uid in study_uids(opened).items() if uid is not None]
+    names = made if name is None else [name]
+    found = [worker for each in names for worker in list_workers(find_study(each, opened))]
+    if as_json:
+        print_json([worker_to_json_dict(worker) for worker in found])
+        return
+    from phaze_opt.report.workers import workers_table
+
+    print_table(workers_table(found))
+
+
+def stop(name: NameArgument, storage: StorageOption = None) -> None:
+    """Ask all workers of a study, on whatever machine, to finish their trial and end.
+
+    Example: phaze-opt study stop quickstart
+    """
+    open_study(name, storage).stop()
+    print(f"{name} stops after the running trials")
