@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from fractions import Fraction
 from pathlib import Path
 
@@ -9,8 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phaze_opt.errors import InputError
-from phaze_opt.user_files import Alias, alias_of, commented_line, find_base, without_aliases
+from phaze_opt.errors import InputError, PhazeError
+from phaze_opt.user_files import (
+    Alias,
+    alias_of,
+    commented_line,
+    find_base,
+    without_aliases,
+    write_file,
+)
 
 ALIASES = {
     "size_mib": Alias("size_bytes", Fraction(2**20), whole=True),
@@ -81,3 +90,29 @@ def test_a_base_is_a_name_or_a_path_from_the_file(tmp_path: Path) -> None:
         find_base("other.toml", path, "test", find, ())
     with pytest.raises(InputError, match="which is based on it again"):
         find_base("./mine.toml", path, "test", find, ())
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file is written beside and renamed, so that a failure changes nothing."""
+    path = tmp_path / "a.json"
+    write_file(path, "before")
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(PhazeError, match="No space left"):
+        write_file(path, b"after" * 1000)
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_links_and_pipes_stay_what_they_are(tmp_path: Path) -> None:
+    """A link is followed, what is no file is written into, and a folder is refused."""
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    write_file(tmp_path / "link", "content")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "file").read_text() == "content"
+    write_file(Path("/dev/null"), "content")
+    assert not Path("/dev/null").is_file()
+    with pytest.raises(PhazeError, match="cannot be written"):
+        write_file(tmp_path, "content")

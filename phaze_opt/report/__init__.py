@@ -17,7 +17,8 @@ Modules
 ``enumeration``        the certified best designs of a space
 ``dashboard``          the server of Optuna Dashboard, and the note of a study in it
 ``timeline``           a batch through its pipeline, for Perfetto
-``export``             trials as CSV or JSON
+``export``             trials as CSV, JSON or Parquet
+``workers``            who works on a study
 
 Question -> function
 --------------------
@@ -28,4 +29,5 @@ layers that count in a model              -> `explanation_words.heavy_layers`
 changes that are shown of those tried     -> `explanation._telling`
 note of a study in the dashboard          -> `dashboard.note_of`
 requests that the dashboard refuses       -> `dashboard.guarded`
+text that a spreadsheet would obey        -> `export._safe`
 """

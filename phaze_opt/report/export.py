@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from phaze_opt.errors import InputError
+from phaze_opt.printing import printable
 from phaze_opt.search.study import Study
 from phaze_opt.search.trials import trial_to_json_dict
 from phaze_opt.user_files import write_file
 
 TableFormat = Literal["csv", "json", "parquet"]
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+_FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 """Beginnings of text that a spreadsheet takes for a formula, and obeys."""
 
 _LARGEST_INTEGER = 2**63 - 1
@@ -56,8 +57,15 @@ def _to_csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def _safe(cell: object) -> object:
-    """Put an apostrophe before text that a spreadsheet would take for a formula."""
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
+    """Put an apostrophe before text that a spreadsheet would take for a formula.
+
+    Control characters are replaced, as on a terminal: some programs begin a new row, and so a new
+    cell, at a carriage return.
+    """
+    if not isinstance(cell, str):
+        return cell
+    text = printable(cell)
+    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def _to_parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:

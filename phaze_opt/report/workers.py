@@ -9,12 +9,12 @@ from rich.table import Table
 from phaze_opt.report.layout import add_row, grid, shortened
 from phaze_opt.search.store.workers import WorkerRecord
 
-_LONGEST_NAME = 20
+_LONGEST_NAME = 16
 
 
 def workers_table(workers: Iterable[WorkerRecord]) -> Table:
     """List workers, one line each: where they run, on what, since when and until when."""
-    table = grid("study", "host", ">process", ">trial", ">since", ">lease", "state")
+    table = grid("study", "host", ">process", ">trial", ">since", ">lease", "state", gap=1)
     for worker in workers:
         add_row(
             table,

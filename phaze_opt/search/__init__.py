@@ -12,6 +12,9 @@ The way of a study through the room:
 - `frozen`: the spec with every name resolved, its hash, and the captured model.
 - `study`: `study.create_study`, `study.load_study` and the study itself; `copying`: copies of it,
   and studies started anew with another version of the cost model.
+- `snapshot`: all of a study at one moment; `bundle`: the same as one file, whose form is in
+  `bundle_file`; `sharing`: a study written into a bundle, and made of one; `merging`: two studies
+  of one spec joined.
 - `running`: a run, from the baselines and tickets to its end; `processes`: worker processes and
   signals; `worker`: one worker, which claims tickets, asks a sampler (`samplers`), evaluates and
   tells.
@@ -36,6 +39,8 @@ Where a formula or rule stands:
 - what no point can exceed -> `bounds.Bounds.values`; which points an enumeration leaves out ->
   `exhaustive._evaluate`
 - inputs that decide an evaluation, hence its key in the cache -> `objective.evaluation_key`
+- limits and checks of a bundle -> `bundle_file.unpack` and `bundle.read_bundle`
+- which trial of two studies is kept -> `merging.merge_studies`
 - hash of a study -> `frozen.ResolvedStudy.hash`
 - powers of two as exponents, steps, choices, derived values -> `axes`
 - first trials (the baselines in the space) -> `running._baseline_params`

@@ -36,6 +36,7 @@ _COMMENT = b"phaze-opt sha256 "
 _DIGITS = 64
 _DATE = (1980, 1, 1, 0, 0, 0)
 _REGULAR_FILE = (stat.S_IFREG | 0o644) << 16
+_FOLDER = 0x10
 _HEADER_BYTES = 30
 _LEVEL = 6
 
@@ -165,8 +166,8 @@ def _check_entry(info: zipfile.ZipInfo, what: str, is_allowed: Callable[[str], b
     name = info.orig_filename
     if name != info.filename or not (name == MANIFEST or is_allowed(name)):
         raise InputError(f"The {what} has a member {name!r}, which no bundle may have.")
-    kind = info.external_attr >> 16
-    if info.external_attr & 0x10 or (kind and not stat.S_ISREG(kind)):
+    kind = stat.S_IFMT(info.external_attr >> 16)
+    if info.external_attr & _FOLDER or kind not in (0, stat.S_IFREG):
         raise InputError(f"The member {name!r} of the {what} is a link or folder, but no file.")
     if info.flag_bits or info.compress_type != zipfile.ZIP_DEFLATED or info.extra or info.comment:
         raise InputError(f"The member {name!r} of the {what} is packed in a way not allowed.")

@@ -65,7 +65,7 @@ class Snapshot:
     schedules
         JSON of what the evaluations needed, by key.
     certificate
-        Of an enumeration, where there is one.
+        Of an enumeration, as a bundle has it; a database holds none.
     """
 
     resolved: ResolvedStudy
@@ -148,7 +148,8 @@ def _store_trials(snapshot: Snapshot, study: StoredStudy) -> None:
     insert_trials(study.storage, number, snapshot.trials)
     rows = trial_ids(study.storage, number)
     for key, value in snapshot.user_attributes.items():
-        study.storage.optuna.set_study_user_attr(number, key, value)
+        if key != UID_KEY:
+            study.storage.optuna.set_study_user_attr(number, key, value)
     for key, value in _renamed(snapshot.system_attributes, rows.get).items():
         study.storage.optuna.set_study_system_attr(number, key, value)
 

@@ -33,7 +33,10 @@ def test_password_is_not_shown() -> None:
     assert "hunter2" not in shown_url("postgresql://me:hunter2@host/db")
 
 
-@pytest.mark.parametrize("url", ["mango:///x", "phaze.db", "", "://", "sqlite://", "sqlite+x:///a"])
+@pytest.mark.parametrize(
+    "url",
+    ["mango:///x", "phaze.db", "", "://", "sqlite://", "sqlite+x:///a", "mysql://me@host/db"],
+)
 def test_odd_urls_are_refused(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not a URL of a supported database is refused, and nothing is made."""
     monkeypatch.chdir(tmp_path)

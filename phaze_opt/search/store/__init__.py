@@ -11,7 +11,10 @@ for trials and transactions for the tables of this program (prefix ``phaze_``).
 - `stored_study`: one study: its creation, frozen spec, workload, trials and tickets.
 - `tickets`: exactly N trials among many workers.
 - `leases`: names of workers, renewal and expiry of what they hold.
+- `workers`: who holds the tickets of a study, and since when.
 - `caches`: evaluations and schedules, each computed once for all studies.
+- `stored_results`: the same as text, many at once.
+- `trial_rows`: finished trials written many at once.
 
 Where a rule stands:
 
