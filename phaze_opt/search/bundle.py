@@ -44,6 +44,8 @@ _REQUIRED = (_SPEC, _STUDY, _TRIALS, _TICKETS, _EVALUATIONS, _SCHEDULES)
 _WORKLOAD = re.compile(r"workloads/([0-9a-f]{64})\.json")
 _EVALUATION_KEY = re.compile(r"[0-9a-f]{64}")
 _LONGEST_KEY = 200
+_MOST = 2**31
+"""Numbers are below this one in a database."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,8 @@ def read_bundle(data: bytes, what: str) -> Snapshot:
     ):
         raise InputError(f"The spec in the {what} is not the one that it declares.")
     study = from_json(members[_STUDY], _StudyDocument, f"{_STUDY} of the {what}")
+    if study.target is not None and not 0 < study.target < _MOST:
+        raise InputError(f"target is {study.target} in the {what}, but it must be positive.")
     trials = tuple(_read_trials(members[_TRIALS], resolved, f"{_TRIALS} of the {what}"))
     return Snapshot(
         resolved=resolved,
@@ -248,8 +252,8 @@ def _read_tickets(data: bytes, trials: int, what: str) -> tuple[StoredTicket, ..
     tickets = tuple(_lines(data, StoredTicket, what))
     for k, ticket in enumerate(tickets):
         known = ticket.trial_number is None or 0 <= ticket.trial_number < trials
-        known = known and ticket.state in ("open", "done", "failed") and ticket.attempts >= 0
-        if ticket.k != k or not known:
+        known = known and ticket.state in ("open", "done", "failed")
+        if ticket.k != k or not known or not 0 <= ticket.attempts < _MOST:
             raise InputError(f"Ticket {k} in {what} is not possible.")
     return tickets
 

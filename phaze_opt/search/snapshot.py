@@ -40,7 +40,7 @@ from phaze_opt.search.trials import check_study, read_trial
 _LONG_AGO = datetime(2000, 1, 1)
 """Time of a trial that was never begun."""
 
-_NOTE_OF_TRIAL = re.compile(r"dashboard:(\d+):(.*)", re.DOTALL)
+_NOTE_OF_TRIAL = re.compile(r"dashboard:(\d{1,18}):(.*)", re.DOTALL)
 """Attributes of a study in which the dashboard keeps the notes of a trial, by its row."""
 
 
@@ -205,8 +205,9 @@ def _renamed(attributes: Mapping[str, Any], name_of: Callable[[int], int | None]
             name = name_of(int(note[1]))
             if name is not None:
                 renamed[f"dashboard:{name}:{note[2]}"] = value
-        elif PARENTS_KEY in key and isinstance(value, Iterable):
-            names = [name_of(each) for each in value]
+        elif PARENTS_KEY in key:
+            numbers = value if isinstance(value, list) else [None]
+            names = [name_of(each) if isinstance(each, int) else None for each in numbers]
             if None not in names:
                 renamed[key] = names
         else:

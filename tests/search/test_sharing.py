@@ -20,7 +20,7 @@ from phaze_opt.search.snapshot import take_snapshot
 from phaze_opt.search.spec import SearchSpec
 from phaze_opt.search.store.caches import ScheduleCache
 from phaze_opt.search.store.storage import open_storage
-from phaze_opt.search.store.studies import study_uids
+from phaze_opt.search.store.studies import UID_KEY, study_uids
 from phaze_opt.search.study import Study, create_study
 from tests.search.fakes import (
     COUNT_VARIABLE,
@@ -207,6 +207,8 @@ def at(*path: Any, value: Any) -> Callable[[Any], Any]:
         ("spec.json", at("spec", "name", value="../x"), "not allowed"),
         ("spec.json", at("run", value="rm -rf"), "Unknown key"),
         ("study.json", at("target", value="many"), "not valid"),
+        ("study.json", at("target", value=2**70), "must be positive"),
+        ("tickets.jsonl", at("attempts", value=2**40), "Ticket 0"),
         ("trials.jsonl", at("number", value=7), "its number is 7"),
         ("trials.jsonl", at("state", value="RUNNING"), "RUNNING"),
         ("trials.jsonl", at("values", value=[1.0, 2.0]), "2 values"),
@@ -231,6 +233,19 @@ def test_what_contradicts_itself_is_refused(
     study.run()
     with pytest.raises(InputError, match=sentence):
         read_bundle(with_member(exported(study), name, change), "bundle")
+
+
+def test_odd_attributes_do_no_harm(sqlite_url: str, tmp_path: Path) -> None:
+    """What names a trial that is not there, or none, is left out; a UUID is never taken over."""
+    study = quick_study(sqlite_url)
+    study.run()
+    odd = {"nsga:parent:1": [[1]], "nsga:parent:2": 3, "dashboard:99:note_str:0": "", "kept": 1}
+    snapshot = replace(
+        take_snapshot(study), system_attributes=odd, user_attributes={UID_KEY: study.uid}
+    )
+    copy = imported(write_bundle(snapshot), f"sqlite:///{tmp_path / 'a.db'}")
+    assert copy.storage.optuna.get_study_system_attrs(copy.optuna_id) == {"kept": 1}
+    assert copy.uid != study.uid and study_uids(copy.storage) == {"toy": copy.uid}
 
 
 def test_another_workload_is_refused(sqlite_url: str) -> None:
