@@ -21,7 +21,7 @@ from phaze_opt.search.exhaustive import (
     RankedDesign,
     enumerate_space,
 )
-from phaze_opt.search.frozen import content_hash
+from phaze_opt.search.frozen import content_hash, documents_of
 from phaze_opt.search.objective import Evaluator, evaluate_point
 from phaze_opt.search.pools import Pool, dask_cluster, processes
 from phaze_opt.search.processes import StopNow, StopSignals
@@ -199,7 +199,8 @@ def verify_certificate(
     with tempfile.TemporaryDirectory() as folder:
         storage = open_storage(f"sqlite:///{folder}/verify.db", create=True)
         try:
-            with new_study(storage, "verify", certificate.study, captured) as study:
+            documents = documents_of(certificate.study, captured)
+            with new_study(storage, "verify", certificate.study, documents) as study:
                 with StopSignals(raise_on_repeat=False) as stop:
                     run = StudyRun(study, evaluator, 0, DEFAULT_LEASE_S, stop)
                     evaluate_baselines(run, new_token())

@@ -139,6 +139,11 @@ def content_hash(value: object) -> str:
     return hashlib.sha256(to_json(value)).hexdigest()
 
 
+def documents_of(resolved: ResolvedStudy, workloads: Sequence[Workload]) -> dict[str, bytes]:
+    """Return the JSON of captured workloads by the hashes under which a study names them."""
+    return dict(zip(resolved.workload_hashes, map(to_json, workloads), strict=True))
+
+
 def freeze(
     spec: StudySpec, workloads: Sequence[Workload] | None = None
 ) -> tuple[ResolvedStudy, tuple[Workload, ...]]:

@@ -11,11 +11,10 @@ from typing import Any
 
 import optuna
 
-from phaze_opt.codec import to_json
 from phaze_opt.errors import ConflictError, InputError, NotFoundError
 from phaze_opt.printing import PrintsAsTables
 from phaze_opt.search.baselines import BaselineResult, find_baselines
-from phaze_opt.search.frozen import ResolvedStudy, current_version, freeze
+from phaze_opt.search.frozen import ResolvedStudy, current_version, documents_of, freeze
 from phaze_opt.search.objective import Evaluator, evaluate_point
 from phaze_opt.search.results import (
     BestDesign,
@@ -183,7 +182,7 @@ def create_study(
         spec = replace(spec, name=name)
     given = [workload] if isinstance(workload, Workload) else workload
     resolved, workloads = freeze(spec, given)
-    documents = dict(zip(resolved.workload_hashes, map(to_json, workloads), strict=True))
+    documents = documents_of(resolved, workloads)
     try:
         with new_study(storage, spec.name, resolved, documents) as stored:
             _name_the_metrics(stored.optuna_study, spec)
