@@ -55,10 +55,15 @@ def best_placement(costs: CandidateCosts) -> Layout | None:
     else:
         times_s = [time(candidate, starts) for candidate, starts in _closed_form_answers(costs)]
         best_s = min(times_s, default=np.inf)
-        for bound_s, candidate, starts in _even_splits(costs):
+        for bound_s, candidates, starts in _even_splits(costs):
             if bound_s > best_s * (1.0 + TIE):
                 break
-            best_s = min(best_s, time(candidate, starts))
+            for candidate in candidates:
+                time_s = time(candidate, starts)
+                best_s = min(best_s, time_s)
+                if time_s > best_s * (1.0 + TIE):
+                    # More replicas that run as many microbatches take as long at least.
+                    break
     if not known:
         return None
     least_s = min(entry[0] for entry in known)
@@ -79,16 +84,16 @@ def _count_splits(costs: CandidateCosts) -> int:
         for stages in range(1, costs.layers + 1)
     ]
     table = np.array([0, *by_stages])
-    return sum(int(table[grid.pipeline].sum()) for grid in costs.grids)
+    return sum(int((table[grid.pipeline] * grid.sizes).sum()) for grid in costs.grids)
 
 
 def _all_splits(costs: CandidateCosts) -> Iterator[tuple[Candidate, IntArray]]:
     """Yield every split of every candidate."""
     for grid in costs.grids:
         for index in range(len(grid.data)):
-            candidate = grid.candidate(index)
-            for cuts in itertools.combinations(range(1, costs.layers), candidate.pipeline - 1):
-                yield candidate, np.array([0, *cuts], dtype=np.int64)
+            for candidate in grid.candidates(index):
+                for cuts in itertools.combinations(range(1, costs.layers), candidate.pipeline - 1):
+                    yield candidate, np.array([0, *cuts], dtype=np.int64)
 
 
 def _closed_form_answers(costs: CandidateCosts) -> list[tuple[Candidate, IntArray]]:
@@ -96,32 +101,42 @@ def _closed_form_answers(costs: CandidateCosts) -> list[tuple[Candidate, IntArra
     best_s = limit_s = np.inf
     answers: list[tuple[float, Candidate, IntArray]] = []
     grids = costs.grids
-    margin = np.inf if sum(len(grid.data) for grid in grids) <= _FEW_CANDIDATES else REPLAY_MARGIN
+    few = sum(int(grid.sizes.sum()) for grid in grids) <= _FEW_CANDIDATES
+    margin = np.inf if few else REPLAY_MARGIN
     least = [_least_times_s(costs, grid) for grid in grids]
     work_s, bounds_s = [work for work, _ in least], [bound for _, bound in least]
     for index, entry in _by_bound(grids, bounds_s):
         if bounds_s[index][entry] > limit_s:
             break
-        candidate = grids[index].candidate(entry)
-        if work_s[index][entry] + costs.least_tail_term_s(candidate) > limit_s:
-            continue
-        work = costs.work(candidate)
-        time_s, starts = best_split(
-            work.load_s,
-            work.backward_s,
-            costs.tail_s(candidate),
-            costs.stages(candidate).in_flight_limit,
-            costs.held(candidate),
-            costs.microbatches(candidate.data),
-            candidate.pipeline,
-            limit_s,
-            np.ascontiguousarray(work.head_s[0]),
-        )
-        if np.isfinite(time_s):
+        for candidate in grids[index].candidates(entry):
+            # Where one of a class takes longer than the limit, so do those with more replicas.
+            if work_s[index][entry] + costs.least_tail_term_s(candidate) > limit_s:
+                break
+            time_s, starts = _closed_form_answer(costs, candidate, limit_s)
+            if not np.isfinite(time_s):
+                break
             answers.append((time_s, candidate, starts))
             best_s = min(best_s, time_s)
             limit_s = best_s * (1.0 + margin)
     return [(candidate, starts) for time_s, candidate, starts in answers if time_s <= limit_s]
+
+
+def _closed_form_answer(
+    costs: CandidateCosts, candidate: Candidate, limit_s: float
+) -> tuple[float, IntArray]:
+    """Return the best split of a candidate, if it takes no longer than a limit."""
+    work = costs.work(candidate)
+    return best_split(
+        work.load_s,
+        work.backward_s,
+        costs.tail_s(candidate),
+        costs.stages(candidate).in_flight_limit,
+        costs.held(candidate),
+        costs.microbatches(candidate.data),
+        candidate.pipeline,
+        limit_s,
+        np.ascontiguousarray(work.head_s[0]),
+    )
 
 
 def _by_bound(
@@ -154,11 +169,11 @@ def _by_bound(
 
 def _least_times_s(costs: CandidateCosts, grid: CandidateGrid) -> tuple[FloatArray, FloatArray]:
     """Bound work and closed form of every candidate of a grid from below."""
-    stages, tails_s = costs.least_stages(grid), costs.least_tails_s(grid)
+    stages, (tails_s, rows) = costs.least_stages(grid), costs.least_tails_s(grid)
     most_stages, fewest = int(grid.pipeline.max()), int(grid.microbatches.min())
 
     def bounds(held: IntArray) -> tuple[FloatArray, FloatArray]:
-        candidates = grid.pipeline, grid.microbatches, grid.data
+        candidates = rows, grid.pipeline, grid.microbatches
         return least_times(stages.load_s, stages.in_flight_limit, held, tails_s, *candidates)
 
     # With fewer microbatches than stages less is in flight: the fewest bound them all.
@@ -171,8 +186,10 @@ def _least_times_s(costs: CandidateCosts, grid: CandidateGrid) -> tuple[FloatArr
     return work_s, time_s
 
 
-def _even_splits(costs: CandidateCosts) -> Iterator[tuple[float, Candidate, IntArray]]:
-    """Yield even splits by rising lower bound of their replayed time."""
+def _even_splits(
+    costs: CandidateCosts,
+) -> Iterator[tuple[float, Iterator[Candidate], IntArray]]:
+    """Yield even splits of classes of candidates by rising lower bound of their replayed time."""
     grids = costs.grids
     if not grids:
         return
@@ -192,9 +209,8 @@ def _even_splits(costs: CandidateCosts) -> Iterator[tuple[float, Candidate, IntA
         )
         second = starts[grid.pipeline, np.minimum(1, count - 1)]
         first_end = np.where(grid.pipeline == 1, count, second)
-        tail_s = costs.least_tails_s(grid)[grid.data, first_end - 1]
-        bounds_s.append(least_s + tail_s)
+        tails_s, rows = costs.least_tails_s(grid)
+        bounds_s.append(least_s + tails_s[rows, first_end - 1])
     for index, entry in _by_bound(grids, bounds_s):
-        candidate = grids[index].candidate(entry)
-        bound_s = float(bounds_s[index][entry])
-        yield bound_s, candidate, starts[candidate.pipeline, : candidate.pipeline]
+        bound_s, stages = float(bounds_s[index][entry]), int(grids[index].pipeline[entry])
+        yield bound_s, grids[index].candidates(entry), starts[stages, :stages]
