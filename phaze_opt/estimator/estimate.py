@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 import numpy as np
@@ -110,6 +111,11 @@ class GraphEstimate:
 
     one_core: ModeEstimate
     all_cores: ModeEstimate
+
+    @cached_property
+    def link_s(self) -> float:
+        """Seconds for which all operators of one accelerator use the network."""
+        return float(self.all_cores.link_s.sum())
 
 
 def estimate_each(

@@ -4,13 +4,17 @@ Where all candidates together have few splits, every one is replayed. Otherwise 
 taken by rising lower bound of their closed form and split exactly while the bound is near the best
 (all of them where they are few: where stages differ in their forward share, closed form and replay
 rank them differently); these splits, and the even splits that could still be faster, are replayed.
+
+The tensor-parallel widths are taken one after another, by the least bound of their candidates. That
+of a width whose seconds are not known comes from the least seconds that it may have: a width that
+is above what is searched is never asked for its seconds. The answer does not depend on the order.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -35,6 +39,12 @@ _FEW_SPLITS = 1024
 _SORTED_FIRST = 64
 """Candidates, more or less, that are sorted before the others."""
 
+_ROUNDING = 1e-9
+"""Relative error by which bounds from least seconds may be too large."""
+
+_Bound = Callable[[CandidateCosts, CandidateGrid], FloatArray]
+"""Bounds the candidates of a grid from below."""
+
 
 def best_placement(costs: CandidateCosts) -> Layout | None:
     """Return the layout with the least replayed time; ``None`` if none fits."""
@@ -53,17 +63,9 @@ def best_placement(costs: CandidateCosts) -> Layout | None:
         for candidate, starts in _all_splits(costs):
             time(candidate, starts)
     else:
-        times_s = [time(candidate, starts) for candidate, starts in _closed_form_answers(costs)]
-        best_s = min(times_s, default=np.inf)
-        for bound_s, candidates, starts in _even_splits(costs):
-            if bound_s > best_s * (1.0 + TIE):
-                break
-            for candidate in candidates:
-                time_s = time(candidate, starts)
-                best_s = min(best_s, time_s)
-                if time_s > best_s * (1.0 + TIE):
-                    # More replicas that run as many microbatches take as long at least.
-                    break
+        widths = _Widths(costs)
+        times_s = [time(*answer) for answer in _closed_form_answers(widths)]
+        _time_even_splits(widths, min(times_s, default=np.inf), time)
     if not known:
         return None
     least_s = min(entry[0] for entry in known)
@@ -96,28 +98,60 @@ def _all_splits(costs: CandidateCosts) -> Iterator[tuple[Candidate, IntArray]]:
                     yield candidate, np.array([0, *cuts], dtype=np.int64)
 
 
-def _closed_form_answers(costs: CandidateCosts) -> list[tuple[Candidate, IntArray]]:
+class _Widths:
+    """The candidates of every tensor-parallel width, with costs that may be bounds for a while."""
+
+    def __init__(self, costs: CandidateCosts) -> None:
+        self.costs = costs
+        self._least = CandidateCosts(costs.problem.outline)
+        self._unknown = set(costs.problem.least or ())
+        self.grids: dict[int, list[CandidateGrid]] = {}
+        for grid in costs.grids:
+            self.grids.setdefault(grid.tensor, []).append(grid)
+
+    def by_bound(self, bound: _Bound) -> Iterator[tuple[float, int]]:
+        """Yield every width with the least bound of its candidates, the least first."""
+        found = []
+        for tensor, grids in self.grids.items():
+            costs, slack = self.costs, 0.0
+            if tensor in self._unknown:
+                costs, slack = self._least, _ROUNDING
+            least_s = min(float(bound(costs, grid).min()) for grid in grids)
+            found.append((least_s * (1.0 - slack), tensor))
+        yield from sorted(found)
+
+    def settle(self, tensor: int) -> list[CandidateGrid]:
+        """Return the candidates of a width whose seconds are to be known from here on."""
+        self._unknown.discard(tensor)
+        return self.grids[tensor]
+
+
+def _closed_form_answers(widths: _Widths) -> list[tuple[Candidate, IntArray]]:
     """Return the best split of every candidate whose closed form is near the least of all."""
+    costs = widths.costs
     best_s = limit_s = np.inf
     answers: list[tuple[float, Candidate, IntArray]] = []
-    grids = costs.grids
-    few = sum(int(grid.sizes.sum()) for grid in grids) <= _FEW_CANDIDATES
+    few = sum(int(grid.sizes.sum()) for grid in costs.grids) <= _FEW_CANDIDATES
     margin = np.inf if few else REPLAY_MARGIN
-    least = [_least_times_s(costs, grid) for grid in grids]
-    work_s, bounds_s = [work for work, _ in least], [bound for _, bound in least]
-    for index, entry in _by_bound(grids, bounds_s):
-        if bounds_s[index][entry] > limit_s:
+    for width_s, tensor in widths.by_bound(lambda costs, grid: _least_times_s(costs, grid)[1]):
+        if width_s > limit_s or not np.isfinite(width_s):
             break
-        for candidate in grids[index].candidates(entry):
-            # Where one of a class takes longer than the limit, so do those with more replicas.
-            if work_s[index][entry] + costs.least_tail_term_s(candidate) > limit_s:
+        grids = widths.settle(tensor)
+        least = [_least_times_s(costs, grid) for grid in grids]
+        work_s, bounds_s = [work for work, _ in least], [bound for _, bound in least]
+        for index, entry in _by_bound(grids, bounds_s):
+            if bounds_s[index][entry] > limit_s:
                 break
-            time_s, starts = _closed_form_answer(costs, candidate, limit_s)
-            if not np.isfinite(time_s):
-                break
-            answers.append((time_s, candidate, starts))
-            best_s = min(best_s, time_s)
-            limit_s = best_s * (1.0 + margin)
+            for candidate in grids[index].candidates(entry):
+                # Where one of a class takes longer than the limit, so do those with more replicas.
+                if work_s[index][entry] + costs.least_tail_term_s(candidate) > limit_s:
+                    break
+                time_s, starts = _closed_form_answer(costs, candidate, limit_s)
+                if not np.isfinite(time_s):
+                    break
+                answers.append((time_s, candidate, starts))
+                best_s = min(best_s, time_s)
+                limit_s = best_s * (1.0 + margin)
     return [(candidate, starts) for time_s, candidate, starts in answers if time_s <= limit_s]
 
 
@@ -186,31 +220,57 @@ def _least_times_s(costs: CandidateCosts, grid: CandidateGrid) -> tuple[FloatArr
     return work_s, time_s
 
 
-def _even_splits(
-    costs: CandidateCosts,
-) -> Iterator[tuple[float, Iterator[Candidate], IntArray]]:
-    """Yield even splits of classes of candidates by rising lower bound of their replayed time."""
-    grids = costs.grids
-    if not grids:
+def _time_even_splits(
+    widths: _Widths, best_s: float, time: Callable[[Candidate, IntArray], float]
+) -> None:
+    """Time the even splits that may be the fastest.
+
+    Parameters
+    ----------
+    widths
+        All candidates.
+    best_s
+        The least time known.
+    time
+        Replays a split of a candidate, and keeps it.
+    """
+    if not widths.grids:
         return
+    # Layers that are alike at the least width; their seconds may not be known.
+    starts = all_even_starts(widths.costs.problem.outline.layers[min(widths.grids)])
+    for width_s, tensor in widths.by_bound(
+        lambda costs, grid: _least_even_times_s(costs, grid, starts)
+    ):
+        if width_s > best_s * (1.0 + TIE) or not np.isfinite(width_s):
+            break
+        grids = widths.settle(tensor)
+        bounds_s = [_least_even_times_s(widths.costs, grid, starts) for grid in grids]
+        for index, entry in _by_bound(grids, bounds_s):
+            if bounds_s[index][entry] > best_s * (1.0 + TIE):
+                break
+            for candidate in grids[index].candidates(entry):
+                time_s = time(candidate, starts[candidate.pipeline, : candidate.pipeline])
+                best_s = min(best_s, time_s)
+                if time_s > best_s * (1.0 + TIE):
+                    # More replicas that run as many microbatches take as long at least.
+                    break
+
+
+def _least_even_times_s(costs: CandidateCosts, grid: CandidateGrid, starts: IntArray) -> FloatArray:
+    """Bound the replayed time of the even split of every candidate of a grid from below."""
     count = costs.layers
-    starts = all_even_starts(costs.problem.layers[grids[0].tensor])
-    bounds_s = []
-    for grid in grids:
-        table = costs.least_stages(grid)
-        least_s = replay_bounds(
-            table.load_s,
-            table.accumulation_s,
-            table.in_flight_limit,
-            starts,
-            grid.pipeline,
-            grid.microbatches,
-            costs.schedule == "gpipe",
-        )
-        second = starts[grid.pipeline, np.minimum(1, count - 1)]
-        first_end = np.where(grid.pipeline == 1, count, second)
-        tails_s, rows = costs.least_tails_s(grid)
-        bounds_s.append(least_s + tails_s[rows, first_end - 1])
-    for index, entry in _by_bound(grids, bounds_s):
-        bound_s, stages = float(bounds_s[index][entry]), int(grids[index].pipeline[entry])
-        yield bound_s, grids[index].candidates(entry), starts[stages, :stages]
+    table = costs.least_stages(grid)
+    least_s = replay_bounds(
+        table.load_s,
+        table.accumulation_s,
+        table.in_flight_limit,
+        starts,
+        grid.pipeline,
+        grid.microbatches,
+        costs.schedule == "gpipe",
+    )
+    second = starts[grid.pipeline, np.minimum(1, count - 1)]
+    first_end = np.where(grid.pipeline == 1, count, second)
+    tails_s, rows = costs.least_tails_s(grid)
+    bounds_s: FloatArray = least_s + tails_s[rows, first_end - 1]
+    return bounds_s

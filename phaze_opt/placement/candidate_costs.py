@@ -78,7 +78,7 @@ class CandidateCosts:
     @property
     def layers(self) -> int:
         """Number of layers of the model."""
-        return len(next(iter(self.problem.layers.values())))
+        return len(next(iter(self.problem.outline.layers.values())))
 
     @cached_property
     def grids(self) -> tuple[CandidateGrid, ...]:
@@ -311,7 +311,11 @@ def _lines_by_data(
     """Return the cost of every algorithm among some numbers of neighbouring replicas."""
     terms = [collective_terms(kind, replicas, cluster, stride) for replicas in data]
     shape = len(data), max(len(row) for row in terms)
-    latency_s, s_per_byte, s_per_sqrt_byte = np.full(shape, np.inf), np.zeros(shape), np.zeros(shape)
+    latency_s, s_per_byte, s_per_sqrt_byte = (
+        np.full(shape, np.inf),
+        np.zeros(shape),
+        np.zeros(shape),
+    )
     for at, row in enumerate(terms):
         for column, term in enumerate(row):
             latency_s[at, column] = term.latency_s

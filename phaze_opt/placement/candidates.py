@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.network.collective import rising_starts
 from phaze_opt.network.cluster import Cluster
+from phaze_opt.network.collective import rising_starts
 from phaze_opt.placement.placement_problem import PlacementProblem, RankOrder
 
 
@@ -100,7 +100,7 @@ def candidate_grids(problem: PlacementProblem) -> Iterator[CandidateGrid]:
     devices, training = problem.cluster.devices, problem.training
     reach = _reach(problem.cluster)
     orders = (True,) if len(problem.cluster.levels) == 1 else (True, False)
-    for tensor, layers in sorted(problem.layers.items()):
+    for tensor, layers in sorted(problem.outline.layers.items()):
         most_data = min(devices // tensor, training.global_batch // training.microbatch)
         if most_data == 0:
             continue
@@ -137,10 +137,11 @@ def _first_of_classes(problem: PlacementProblem, most_data: int) -> IntArray:
     if starts is None or training.zero > 0 or training.interleave > 1:
         # Replicas that share something out hold less memory, the more they are.
         return data
-    microbatches = training.microbatches(data)
+    microbatches: IntArray = training.microbatches(data)
     begins = np.append(True, microbatches[1:] != microbatches[:-1])
     begins[starts - 1] = True
-    return data[begins]
+    first: IntArray = data[begins]
+    return first
 
 
 def _reach(cluster: Cluster) -> FloatArray:
