@@ -12,7 +12,7 @@ from phaze_opt.errors import InputError
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.buildable import check_chip
-from phaze_opt.layer_costs import EstimatedWidth, WidthCost, bare_chain
+from phaze_opt.layer_costs import EstimatedWidth, WidthCost, bare_chain, estimate_widths
 from phaze_opt.layer_passes import Chip, ScheduleCache, default_fusion
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.on_demand import OnDemand
@@ -95,14 +95,12 @@ def cost_point(point: Point, cache: ScheduleCache | None = None) -> CostedPoint:
     training = training_as_fused(point.training, fusion)
     chip = Chip(accelerator, cluster, fusion, point.lane_rate, point.prove)
     schedules = {} if cache is None else cache
-    estimated = {
-        variant.tensor_parallel: EstimatedWidth.of(variant, chip, training)
-        for variant in _variants(point.workload, cluster, training, degrees)
-    }
+    variants = _variants(point.workload, cluster, training, degrees)
+    estimated = estimate_widths(variants, chip, training)
     costs = OnDemand(estimated, lambda width: estimated[width].cost(schedules))
     problem = PlacementProblem(
         layers=OnDemand(estimated, lambda width: costs[width].chain),
-        edges=tuple((s, d) for s, d, _ in next(iter(estimated.values())).variant.edges),
+        edges=tuple((s, d) for s, d, _ in variants[0].edges),
         cluster=cluster,
         training=training,
         hbm_usable_bytes=accelerator.usable_hbm_bytes,

@@ -103,11 +103,6 @@ class EstimatedWidth:
     training: Training
     passes: Sequence[Sequence[EstimatedPass]]
 
-    @classmethod
-    def of(cls, variant: WorkloadVariant, chip: Chip, training: Training) -> EstimatedWidth:
-        """Estimate every distinct layer."""
-        return cls(variant, chip, training, estimate_passes(variant, chip, training))
-
     def least_chain(self) -> tuple[LayerCost, ...]:
         """Return every layer with the least seconds that its schedules may have, up to rounding."""
         distinct = [
@@ -157,6 +152,16 @@ class EstimatedWidth:
             backward_link_s=backward.link_s,
             recompute_link_s=again.link_s,
         )
+
+
+def estimate_widths(
+    variants: Sequence[WorkloadVariant], chip: Chip, training: Training
+) -> dict[int, EstimatedWidth]:
+    """Estimate every distinct layer of some variants, by their tensor-parallel widths."""
+    return {
+        variant.tensor_parallel: EstimatedWidth(variant, chip, training, passes)
+        for variant, passes in zip(variants, estimate_passes(variants, chip, training), strict=True)
+    }
 
 
 class _PassSeconds(NamedTuple):
@@ -244,7 +249,7 @@ def bare_chain(
 
 def _all_layers(variant: WorkloadVariant, distinct: Sequence[LayerCost]) -> tuple[LayerCost, ...]:
     """Return every layer of the model in topological order; each has its own name."""
-    return tuple(replace(distinct[index], name=name) for name, index in variant.nodes)
+    return tuple(distinct[index].named(name) for name, index in variant.nodes)
 
 
 def _bare_layer(layer: Layer, training: Training, fusion: FusionMode) -> LayerCost:

@@ -219,34 +219,44 @@ def schedule_problems(
     variant: WorkloadVariant, chip: Chip, training: Training
 ) -> list[ScheduleProblem]:
     """Return the problem of every pass of every distinct layer, named after both."""
-    layers = estimate_passes(variant, chip, training)
+    (layers,) = estimate_passes([variant], chip, training)
     return [one.problem for of_layer in layers for one in of_layer]
 
 
 def estimate_passes(
-    variant: WorkloadVariant, chip: Chip, training: Training
-) -> list[list[EstimatedPass]]:
-    """Estimate all passes of all layers at once."""
-    graphs = [graph for layer in variant.layers for graph in graphs_of(layer, training).values()]
-    fused = [fuse_once(graph, chip.fusion) for graph in graphs]
-    # Chunks of collectives run beside products only where that is asked for.
-    chunked = variant.tensor_parallel if training.overlap == "all" else 1
-    width = variant.tensor_parallel
-    estimates = [
-        _as_on_chip(graph, each, chip, chunked)
-        for graph, each in zip(
-            fused, estimate_each(fused, chip.accelerator, chip.cluster, width), strict=True
-        )
-    ]
+    variants: Sequence[WorkloadVariant], chip: Chip, training: Training
+) -> list[list[list[EstimatedPass]]]:
+    """Estimate all passes of all layers of some variants at once, each by itself."""
+    fused, widths, graphs_of_layers = [], [], []
+    for variant in variants:
+        of_layers = [graphs_of(layer, training) for layer in variant.layers]
+        graphs_of_layers.append(of_layers)
+        graphs = [graph for of_layer in of_layers for graph in of_layer.values()]
+        fused += [fuse_once(graph, chip.fusion) for graph in graphs]
+        widths += [variant.tensor_parallel] * len(graphs)
+    estimates = estimate_each(fused, chip.accelerator, chip.cluster, widths)
     each = iter(zip(fused, estimates, strict=True))
+
+    def estimated(variant: WorkloadVariant, layer: Layer, direction: str) -> EstimatedPass:
+        graph, estimate = next(each)
+        # Chunks of collectives run beside products only where that is asked for.
+        chunked = variant.tensor_parallel if training.overlap == "all" else 1
+        return EstimatedPass(
+            layer.name,
+            direction,
+            graph,
+            _as_on_chip(graph, estimate, chip, chunked),
+            chip.accelerator,
+            chunked,
+            training.residency,
+        )
+
     return [
         [
-            EstimatedPass(
-                layer.name, direction, *next(each), chip.accelerator, chunked, training.residency
-            )
-            for direction in graphs_of(layer, training)
+            [estimated(variant, layer, direction) for direction in of_layer]
+            for layer, of_layer in zip(variant.layers, of_layers, strict=True)
         ]
-        for layer in variant.layers
+        for variant, of_layers in zip(variants, graphs_of_layers, strict=True)
     ]
 
 

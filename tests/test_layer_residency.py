@@ -127,7 +127,8 @@ def test_a_cache_saves_reads_and_is_never_slower(name: str) -> None:
         never_worse(*(run("bert-large", chip, microbatch, on) for on in (True, False)))
     variant = workload("bert-large").variants[0]
     place, training = cached_chip(chip), Training(64, 1)
-    passes = run_layers(estimate_passes(variant, place, training), place, training, {})
+    (estimated,) = estimate_passes([variant], place, training)
+    passes = run_layers(estimated, place, training, {})
     assert any(own.schedule.residency for layer in passes for own in layer.all())
     rate = chip.sustained_hbm_bytes_per_s
     for layer in passes:

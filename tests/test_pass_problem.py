@@ -10,7 +10,7 @@ from phaze_opt.costed_point import Point, cost_point
 from phaze_opt.evaluation import place_point
 from phaze_opt.explanation.explain import explain
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.layer_costs import EstimatedWidth
+from phaze_opt.layer_costs import estimate_widths
 from phaze_opt.layer_passes import Chip, default_fusion
 from phaze_opt.least_layers import least_layers
 from phaze_opt.network.presets import load_cluster
@@ -42,7 +42,7 @@ def test_no_schedule_is_shorter_than_its_bound(
     cache: dict[str, Schedule] = {}
     for variant in load_workload(GPT, tensor_parallel=(1, 4)).variants:
         on = Chip(chip, cluster, default_fusion(chip))
-        estimated = EstimatedWidth.of(variant, on, training)
+        (estimated,) = estimate_widths([variant], on, training).values()
         costed = estimated.cost(cache)
         least = least_layers(variant, [chip], cluster, training)
         for row, layer in enumerate(variant.layers):

@@ -144,6 +144,9 @@ def _closed_form_answers(widths: _Widths) -> list[tuple[Candidate, IntArray]]:
                 break
             for candidate in grids[index].candidates(entry):
                 # Where one of a class takes longer than the limit, so do those with more replicas.
+                left_s = limit_s - work_s[index][entry]
+                if costs.shared_tail_term_s(candidate) > left_s * (1.0 + TIE):
+                    break
                 if work_s[index][entry] + costs.least_tail_term_s(candidate) > limit_s:
                     break
                 time_s, starts = _closed_form_answer(costs, candidate, limit_s)

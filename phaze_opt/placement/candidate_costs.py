@@ -9,7 +9,7 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.network.cluster import Cluster, outermost_level
-from phaze_opt.network.collective import CollectiveName, collective_terms
+from phaze_opt.network.collective import CollectiveName, collective_terms, rising_starts
 from phaze_opt.network.message import message_over, message_term, split_message_terms
 from phaze_opt.network.term import Term
 from phaze_opt.placement.candidates import Candidate, CandidateGrid, candidate_grids
@@ -83,7 +83,7 @@ class CandidateCosts:
     @cached_property
     def grids(self) -> tuple[CandidateGrid, ...]:
         """All candidates."""
-        return tuple(candidate_grids(self.problem))
+        return candidate_grids(self.problem)
 
     def microbatches(self, data: int) -> int:
         """Return how many microbatches one replica runs per batch."""
@@ -224,6 +224,29 @@ class CandidateCosts:
                 self.tail_s(candidate), self.work(candidate).backward_s, most_stages
             )
         return float(self._tail_terms[key][candidate.pipeline])
+
+    def shared_tail_term_s(self, candidate: Candidate) -> float:
+        """Bound the least tail term from below, by that of fewer replicas if they take no longer.
+
+        Those are a power of two, so that many candidates share a bound.
+        """
+        data = 2 ** (candidate.data.bit_length() - 1)
+        if data not in self._never_slower(candidate.data):
+            return -np.inf
+        fewer = Candidate.of(candidate.pipeline, data, candidate.tensor, candidate.data_inside)
+        return self.least_tail_term_s(fewer)
+
+    def _never_slower(self, data: int) -> range:
+        """Return the numbers of replicas up to some that are known to take no longer."""
+        training, starts = self.problem.training, self._rising_starts
+        if starts is None or training.zero > 0:
+            return range(data, data + 1)
+        return range(int(starts[np.searchsorted(starts, data, side="right") - 1]), data + 1)
+
+    @cached_property
+    def _rising_starts(self) -> IntArray | None:
+        """See `phaze_opt.network.collective.rising_starts`."""
+        return rising_starts(self.problem.cluster, self.problem.cluster.devices)
 
     def _key(self, candidate: Candidate) -> _Key:
         """Return what work and tails depend on; a single stage shares nothing with another."""

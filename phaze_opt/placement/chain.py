@@ -66,12 +66,15 @@ def least_loads(
     for place in range(1, most_stages + 1):
         for i in range(layers - place, -1, -1):
             reach[i] = _reach(in_flight_limit, held[place], i, reach[i])
+            least_most = total = np.inf
             for j in range(i + 1, min(layers - place + 1, reach[i]) + 1):
                 if in_flight_limit[i, j] < held[place]:
                     continue
                 load = load_s[i, j]
-                most[place, i] = min(most[place, i], max(load, most[place - 1, j]))
-                least_sum[place, i] = min(least_sum[place, i], load + least_sum[place - 1, j])
+                least_most = min(least_most, max(load, most[place - 1, j]))
+                total = min(total, load + least_sum[place - 1, j])
+            most[place, i] = least_most
+            least_sum[place, i] = total
     return most, least_sum
 
 

@@ -60,6 +60,12 @@ class LayerCost:
     backward_link_s: float = 0.0
     recompute_link_s: float = 0.0
 
+    def named(self, name: str) -> LayerCost:
+        """Return the same layer with another name; a model has hundreds, so nothing is checked."""
+        other = object.__new__(LayerCost)
+        other.__dict__.update(self.__dict__, name=name)
+        return other
+
 
 @dataclass(frozen=True)
 class PlacementProblem:
