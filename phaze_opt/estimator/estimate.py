@@ -153,7 +153,9 @@ def estimate_each(
         for graph, width in zip(graphs, tensor_parallel, strict=True)
     ]
     joined = _joined(tuple(graphs))
-    link_s, sent_bytes = (np.concatenate([np.zeros(0), *some]) for some in zip(*each, strict=True))
+    none = np.zeros(0)
+    link_s = np.concatenate([none, *(seconds for seconds, _ in each)])
+    sent_bytes = np.concatenate([none, *(sent for _, sent in each)])
     both = _both_modes(operator_table(joined), [accelerator], (link_s, sent_bytes))
     ends = itertools.accumulate(len(graph.operators) for graph in graphs)
     parts = [(0, slice(end - len(g.operators), end)) for end, g in zip(ends, graphs, strict=True)]
@@ -162,7 +164,7 @@ def estimate_each(
 
 @lru_cache(maxsize=64)
 def _joined(graphs: tuple[OperatorGraph, ...]) -> OperatorGraph:
-    """Join the operators of some graphs, cached: a study asks for the same ones for every design."""
+    """Join the operators of some graphs, cached: all designs of a study have the same."""
     return OperatorGraph(tuple(operator for graph in graphs for operator in graph.operators))
 
 

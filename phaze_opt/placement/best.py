@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -38,6 +39,9 @@ _FEW_SPLITS = 1024
 
 _SORTED_FIRST = 64
 """Candidates, more or less, that are sorted before the others."""
+
+_LARGE_CLASS = 256
+"""A class of as many candidates, or more, is not split one by one."""
 
 _ROUNDING = 1e-9
 """Relative error by which bounds from least seconds may be too large."""
@@ -126,11 +130,22 @@ class _Widths:
         return self.grids[tensor]
 
 
+@dataclass(frozen=True)
+class _Answer:
+    """The best split of a class's candidate with the fewest replicas, by the closed form."""
+
+    time_s: float
+    work_s: float
+    grid: CandidateGrid
+    entry: int
+    starts: IntArray
+
+
 def _closed_form_answers(widths: _Widths) -> list[tuple[Candidate, IntArray]]:
     """Return the best split of every candidate whose closed form is near the least of all."""
     costs = widths.costs
     best_s = limit_s = np.inf
-    answers: list[tuple[float, Candidate, IntArray]] = []
+    answers: list[_Answer] = []
     few = sum(int(grid.sizes.sum()) for grid in costs.grids) <= _FEW_CANDIDATES
     margin = np.inf if few else REPLAY_MARGIN
     for width_s, tensor in widths.by_bound(lambda costs, grid: _least_times_s(costs, grid)[1]):
@@ -138,30 +153,61 @@ def _closed_form_answers(widths: _Widths) -> list[tuple[Candidate, IntArray]]:
             break
         grids = widths.settle(tensor)
         least = [_least_times_s(costs, grid) for grid in grids]
-        work_s, bounds_s = [work for work, _ in least], [bound for _, bound in least]
+        bounds_s = [bound for _, bound in least]
         for index, entry in _by_bound(grids, bounds_s):
             if bounds_s[index][entry] > limit_s:
                 break
-            for candidate in grids[index].candidates(entry):
-                # Where one of a class takes longer than the limit, so do those with more replicas.
-                left_s = limit_s - work_s[index][entry]
-                if costs.shared_tail_term_s(candidate) > left_s * (1.0 + TIE):
-                    break
-                if work_s[index][entry] + costs.least_tail_term_s(candidate) > limit_s:
-                    break
-                time_s, starts = _closed_form_answer(costs, candidate, limit_s)
-                if not np.isfinite(time_s):
-                    break
-                answers.append((time_s, candidate, starts))
+            grid, work_s = grids[index], float(least[index][0][entry])
+            time_s, starts = _closed_form_answer(costs, grid.candidate(entry), work_s, limit_s)
+            if np.isfinite(time_s):
+                answers.append(_Answer(time_s, work_s, grid, entry, starts))
                 best_s = min(best_s, time_s)
                 limit_s = best_s * (1.0 + margin)
-    return [(candidate, starts) for time_s, candidate, starts in answers if time_s <= limit_s]
+    near = [answer for answer in answers if answer.time_s <= limit_s]
+    return [each for answer in near for each in _answers_of_class(costs, answer, limit_s)]
+
+
+def _answers_of_class(
+    costs: CandidateCosts, answer: _Answer, limit_s: float
+) -> Iterator[tuple[Candidate, IntArray]]:
+    """Yield the best splits of a class whose closed form takes no longer than a limit.
+
+    Of the same split, more replicas are never faster. A class of very many is therefore taken to
+    have one best split if that with the fewest replicas and that with the most have the same.
+    """
+    fewest, *others = answer.grid.candidates(answer.entry)
+    yield fewest, answer.starts
+    if len(others) >= _LARGE_CLASS:
+        time_s, starts = _closed_form_answer(costs, others[-1], answer.work_s, limit_s)
+        if np.isfinite(time_s) and np.array_equal(starts, answer.starts):
+            return
+    for candidate in others:
+        time_s, starts = _closed_form_answer(costs, candidate, answer.work_s, limit_s)
+        if not time_s <= limit_s:
+            # So do those with more replicas.
+            return
+        yield candidate, starts
 
 
 def _closed_form_answer(
-    costs: CandidateCosts, candidate: Candidate, limit_s: float
+    costs: CandidateCosts, candidate: Candidate, work_s: float, limit_s: float
 ) -> tuple[float, IntArray]:
-    """Return the best split of a candidate, if it takes no longer than a limit."""
+    """Return the best split of a candidate, if it takes no longer than a limit.
+
+    Parameters
+    ----------
+    costs, candidate
+        The candidate.
+    work_s
+        Its least time without tails.
+    limit_s
+        The limit; what is above it has endless time.
+    """
+    if (
+        costs.shared_tail_term_s(candidate) > (limit_s - work_s) * (1.0 + TIE)
+        or work_s + costs.least_tail_term_s(candidate) > limit_s
+    ):
+        return np.inf, np.zeros(0, dtype=np.int64)
     work = costs.work(candidate)
     return best_split(
         work.load_s,

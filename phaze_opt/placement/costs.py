@@ -135,13 +135,13 @@ def stage_costs(
     )
     outputs = tuple(layer.output_bytes for layer in layers)
     activation, gradient, transfer_bytes = _receives(outputs, problem.edges, tuple(messages))
-    accumulation_s = accumulates * problem.accumulation_s_per_parameter / shards.gradients
+    # Each replica adds up its own shard of the gradients.
+    s_per_parameter = accumulates * problem.accumulation_s_per_parameter / shards.gradients
     return StageCosts(
         forward_s=_sums([layer.forward_s for layer in layers]),
         backward_s=_sums([layer.backward_s for layer in layers]),
         recompute_s=_sums([layer.recompute_s for layer in layers]),
-        # Each replica adds up its own shard of the gradients.
-        accumulation_s=held.parameters * accumulation_s,
+        accumulation_s=np.asarray(held.parameters * s_per_parameter, dtype=np.float64),
         receive_activation_s=activation,
         receive_gradient_s=gradient,
         transfer_bytes=transfer_bytes,
