@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.on_demand import OnDemand
-from phaze_opt.placement import candidates
+from phaze_opt.placement import best, candidates
 from phaze_opt.placement.candidate_costs import CandidateCosts
+from phaze_opt.placement.candidates import Candidate
 from phaze_opt.placement.placement_problem import LayerCost, Placement, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.training import Training
@@ -164,3 +166,42 @@ def test_the_fewest_replicas_of_a_class_bound_all_others(problem: PlacementProbl
                 assert (costs.work(fewest).load_s <= costs.work(other).load_s).all()
                 limit = costs.stages(fewest).in_flight_limit
                 assert (limit == costs.stages(other).in_flight_limit).all()
+
+
+@settings(max_examples=20, deadline=None)
+@given(problem=large_problems())
+def test_a_shared_tail_term_is_a_bound(problem: PlacementProblem) -> None:
+    """That of a power of two of replicas is at most that of more replicas."""
+    costs = CandidateCosts(problem)
+    for grid in costs.grids[:2]:
+        for index in range(0, len(grid.data), 7):
+            candidate = grid.candidate(index)
+            own_s = costs.least_tail_term_s(candidate)
+            assert costs.shared_tail_term_s(candidate) <= own_s * (1.0 + 1e-12)
+
+
+def test_a_very_large_class_is_split_once() -> None:
+    """The answer is that of the fewest replicas, and does not take every number of them."""
+    blocks = [LayerCost(f"block.{i}", 1.0 + i, 2.0, 0.0, 10, 0, 1, 1, 1) for i in range(12)]
+    problem = PlacementProblem(
+        layers={1: tuple(blocks)},
+        edges=tuple((i, i + 1) for i in range(11)),
+        cluster=Cluster("flat", (NetworkLevel(1e6, 0.0, "switch"),), 100_000),
+        training=Training(100_000, optimizer="sgd"),
+        hbm_usable_bytes=60.0,  # a layer each
+        hbm_bytes_per_s=1e9,
+    )
+    split: list[Candidate] = []
+
+    def count(costs: CandidateCosts, candidate: Candidate, *limits: float) -> tuple[float, Any]:
+        split.append(candidate)
+        return find(costs, candidate, *limits)
+
+    with pytest.MonkeyPatch.context() as patch:
+        find = best._closed_form_answer
+        patch.setattr(best, "_closed_form_answer", count)
+        found = solved(problem)
+    assert isinstance(found, Placement)
+    assert found.microbatches == problem.training.microbatches(found.data)
+    assert found.data == 1 or problem.training.microbatches(found.data - 1) > found.microbatches
+    assert len(split) < 1000
