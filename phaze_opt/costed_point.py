@@ -1,4 +1,4 @@
-"""A point of the search whose layers are estimated and scheduled, before it is placed."""
+"""A point of the search whose layers are estimated, and scheduled on demand, to be placed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from phaze_opt.errors import InputError
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.buildable import check_chip
-from phaze_opt.layer_costs import WidthCost, bare_chain, cost_layers
+from phaze_opt.layer_costs import EstimatedWidth, WidthCost, bare_chain, estimate_widths
 from phaze_opt.layer_passes import Chip, ScheduleCache, default_fusion
 from phaze_opt.network.cluster import Cluster
+from phaze_opt.on_demand import OnDemand
 from phaze_opt.placement.expert import expert_degrees
 from phaze_opt.placement.least import ChipRates
-from phaze_opt.placement.placement_problem import PlacementProblem
+from phaze_opt.placement.placement_problem import LayerCost, PlacementProblem
 from phaze_opt.training import Training
 from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import Workload, WorkloadVariant
@@ -49,7 +50,7 @@ class Point:
 
 @dataclass(frozen=True)
 class CostedPoint:
-    """A point whose layers are estimated and scheduled, ready to be placed.
+    """A point whose layers are estimated, and scheduled where that is asked for.
 
     Attributes
     ----------
@@ -58,7 +59,7 @@ class CostedPoint:
     problem
         What the placement takes.
     costs
-        By tensor-parallel width.
+        By tensor-parallel width; those of a width are found when they are first asked for.
     degrees
         Those given; ``None`` where they are to be found.
     """
@@ -70,7 +71,10 @@ class CostedPoint:
 
 
 def cost_point(point: Point, cache: ScheduleCache | None = None) -> CostedPoint:
-    """Estimate and schedule every layer at every width that the placement may use.
+    """Estimate every layer at every width that the placement may use.
+
+    A width is scheduled when its costs are first asked for: the placement asks for those that can
+    be the fastest.
 
     Parameters
     ----------
@@ -91,13 +95,12 @@ def cost_point(point: Point, cache: ScheduleCache | None = None) -> CostedPoint:
     training = training_as_fused(point.training, fusion)
     chip = Chip(accelerator, cluster, fusion, point.lane_rate, point.prove)
     schedules = {} if cache is None else cache
-    costs = {
-        variant.tensor_parallel: cost_layers(variant, chip, training, schedules)
-        for variant in _variants(point.workload, cluster, training, degrees)
-    }
+    variants = _variants(point.workload, cluster, training, degrees)
+    estimated = estimate_widths(variants, chip, training)
+    costs = OnDemand(estimated, lambda width: estimated[width].cost(schedules))
     problem = PlacementProblem(
-        layers={width: cost.chain for width, cost in costs.items()},
-        edges=tuple((s, d) for s, d, _ in next(iter(costs.values())).variant.edges),
+        layers=OnDemand(estimated, lambda width: costs[width].chain),
+        edges=tuple((s, d) for s, d, _ in variants[0].edges),
         cluster=cluster,
         training=training,
         hbm_usable_bytes=accelerator.usable_hbm_bytes,
@@ -105,8 +108,22 @@ def cost_point(point: Point, cache: ScheduleCache | None = None) -> CostedPoint:
         step_parameters_per_s=_lanes_per_s(chip, f"{training.optimizer}_update"),
         accumulation_parameters_per_s=_lanes_per_s(chip, "add"),
         collective_core_share=accelerator.calibration.collective_core_share,
+        least=_least_layers(estimated, costs) if degrees is None and len(estimated) > 1 else None,
     )
     return CostedPoint(point, problem, costs, degrees)
+
+
+def _least_layers(
+    estimated: Mapping[int, EstimatedWidth], costs: Mapping[int, WidthCost]
+) -> dict[int, tuple[LayerCost, ...]]:
+    """Return the layers of every width with the least seconds that they may have.
+
+    Which layers are alike must be known at the least width, by which even splits divide them.
+    """
+    least = {width: each.least_chain() for width, each in estimated.items()}
+    if estimated[min(estimated)].has_twins:
+        least[min(estimated)] = costs[min(estimated)].chain
+    return least
 
 
 def training_as_fused(training: Training, fusion: FusionMode) -> Training:

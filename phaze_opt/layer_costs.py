@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from phaze_opt.arrays import FloatArray
 from phaze_opt.estimator.traffic import ENERGY_LEVELS
-from phaze_opt.layer_passes import Chip, LayerPasses, ScheduleCache, ScheduleProof, run_layers
+from phaze_opt.layer_passes import (
+    Chip,
+    EstimatedPass,
+    LayerPasses,
+    ScheduleCache,
+    ScheduleProof,
+    estimate_passes,
+    run_layers,
+)
 from phaze_opt.placement.placement_problem import LayerCost
 from phaze_opt.training import Training
 from phaze_opt.workload.fusion import FusionMode
@@ -74,12 +82,11 @@ class WidthCost:
     chain: tuple[LayerCost, ...]
 
 
-def cost_layers(
-    variant: WorkloadVariant, chip: Chip, training: Training, cache: ScheduleCache
-) -> WidthCost:
-    """Estimate and schedule every distinct layer at one width.
+@dataclass(frozen=True, eq=False)
+class EstimatedWidth:
+    """The layers of a model at one tensor-parallel width, estimated and not yet scheduled.
 
-    Parameters
+    Attributes
     ----------
     variant
         The model at the width.
@@ -87,20 +94,98 @@ def cost_layers(
         What it runs on.
     training
         Says what runs again before the backward.
-    cache
-        Schedules by content; solved ones are added.
+    passes
+        Of every distinct layer.
     """
-    passes = run_layers(variant, chip, training, cache)
-    layers = tuple(
-        _evaluate_layer(layer, count, own, training)
-        for layer, count, own in zip(variant.layers, variant.counts, passes, strict=True)
-    )
-    distinct = [
-        _layer_cost(layer, evaluated, own, training, chip)
-        for layer, evaluated, own in zip(variant.layers, layers, passes, strict=True)
+
+    variant: WorkloadVariant
+    chip: Chip
+    training: Training
+    passes: Sequence[Sequence[EstimatedPass]]
+
+    def least_chain(self) -> tuple[LayerCost, ...]:
+        """Return every layer with the least seconds that its schedules may have, up to rounding."""
+        distinct = [
+            self._layer_cost(layer, _least_passes(own, self.training))
+            for layer, own in zip(self.variant.layers, self.passes, strict=True)
+        ]
+        return _all_layers(self.variant, distinct)
+
+    @property
+    def has_twins(self) -> bool:
+        """Whether distinct layers hold the same bytes, so that only their seconds may differ."""
+        bare = [_bare_layer(each, self.training, self.chip.fusion) for each in self.variant.layers]
+        return len({replace(each, name="") for each in bare}) < len(bare)
+
+    def cost(self, cache: ScheduleCache) -> WidthCost:
+        """Schedule every distinct layer.
+
+        Parameters
+        ----------
+        cache
+            Schedules by content; solved ones are added.
+        """
+        passes = run_layers(self.passes, self.chip, self.training, cache)
+        layers = tuple(
+            _evaluate_layer(layer, count, own, self.training)
+            for layer, count, own in zip(
+                self.variant.layers, self.variant.counts, passes, strict=True
+            )
+        )
+        distinct = [
+            self._layer_cost(layer, _scheduled_passes(own))
+            for layer, own in zip(self.variant.layers, passes, strict=True)
+        ]
+        return WidthCost(self.variant, layers, passes, _all_layers(self.variant, distinct))
+
+    def _layer_cost(self, layer: Layer, passes: Sequence[_PassSeconds]) -> LayerCost:
+        """Reduce one distinct layer to what the placement needs."""
+        rate = self.chip.accelerator.sustained_hbm_bytes_per_s
+        forward_copy_s, backward_copy_s = copies_s(layer.parameters, self.training, rate)
+        forward, backward, again = passes
+        return replace(
+            _bare_layer(layer, self.training, self.chip.fusion),
+            forward_s=forward.seconds + forward_copy_s,
+            backward_s=backward.seconds + backward_copy_s,
+            recompute_s=again.seconds,
+            forward_link_s=forward.link_s,
+            backward_link_s=backward.link_s,
+            recompute_link_s=again.link_s,
+        )
+
+
+def estimate_widths(
+    variants: Sequence[WorkloadVariant], chip: Chip, training: Training
+) -> dict[int, EstimatedWidth]:
+    """Estimate every distinct layer of some variants, by their tensor-parallel widths."""
+    return {
+        variant.tensor_parallel: EstimatedWidth(variant, chip, training, passes)
+        for variant, passes in zip(variants, estimate_passes(variants, chip, training), strict=True)
+    }
+
+
+class _PassSeconds(NamedTuple):
+    """What a pass takes, and for how long it uses the network."""
+
+    seconds: float
+    link_s: float
+
+
+def _least_passes(passes: Sequence[EstimatedPass], training: Training) -> list[_PassSeconds]:
+    """Return the least that forward, backward and recompute of a layer take."""
+    least = {one.direction: _PassSeconds(one.least_s, one.estimates.link_s) for one in passes}
+    again = least["forward"] if training.recompute == "full" else least.get("recompute")
+    return [least["forward"], least["backward"], again or _PassSeconds(0.0, 0.0)]
+
+
+def _scheduled_passes(passes: LayerPasses) -> list[_PassSeconds]:
+    """Return what forward, backward and recompute of a layer take."""
+    return [
+        _PassSeconds(0.0, 0.0)
+        if one is None
+        else _PassSeconds(one.schedule.makespan_s, one.estimates.link_s)
+        for one in (passes.forward, passes.backward, passes.recompute)
     ]
-    chain = _all_layers(variant, distinct)
-    return WidthCost(variant, layers, passes, chain)
 
 
 def copies_s(parameters: int, training: Training, hbm_bytes_per_s: Rate) -> tuple[Rate, Rate]:
@@ -144,27 +229,6 @@ def _evaluate_layer(
     )
 
 
-def _layer_cost(
-    layer: Layer,
-    evaluated: LayerEvaluation,
-    passes: LayerPasses,
-    training: Training,
-    chip: Chip,
-) -> LayerCost:
-    """Reduce one distinct layer to what the placement needs."""
-    rate = chip.accelerator.sustained_hbm_bytes_per_s
-    forward_copy_s, backward_copy_s = copies_s(layer.parameters, training, rate)
-    return replace(
-        _bare_layer(layer, training, chip.fusion),
-        forward_s=evaluated.forward_s + forward_copy_s,
-        backward_s=evaluated.backward_s + backward_copy_s,
-        recompute_s=evaluated.recompute_s,
-        forward_link_s=passes.forward.link_s,
-        backward_link_s=passes.backward.link_s,
-        recompute_link_s=0.0 if passes.recompute is None else passes.recompute.link_s,
-    )
-
-
 def bare_chain(
     variant: WorkloadVariant, training: Training, fusion: FusionMode
 ) -> tuple[LayerCost, ...]:
@@ -185,7 +249,7 @@ def bare_chain(
 
 def _all_layers(variant: WorkloadVariant, distinct: Sequence[LayerCost]) -> tuple[LayerCost, ...]:
     """Return every layer of the model in topological order; each has its own name."""
-    return tuple(replace(distinct[index], name=name) for name, index in variant.nodes)
+    return tuple(distinct[index].named(name) for name, index in variant.nodes)
 
 
 def _bare_layer(layer: Layer, training: Training, fusion: FusionMode) -> LayerCost:

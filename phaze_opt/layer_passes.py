@@ -8,24 +8,22 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from phaze_opt.arrays import FloatArray
 from phaze_opt.chunked_collectives import chunk_collectives
 from phaze_opt.estimator.estimate import (
     RESOURCES,
     GraphEstimate,
     ModeEstimate,
-    ModeSeconds,
     estimate_each,
 )
 from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.layer_residency import cached_reads_of, residency_of, with_hbm_bytes
 from phaze_opt.network.cluster import Cluster
+from phaze_opt.pass_problem import build_problem, least_of_pass, least_of_residency
+from phaze_opt.scheduling.residency import Residency
 from phaze_opt.scheduling.schedule_problem import (
-    CoreType,
-    IntraOperatorRule,
+    CachedReads,
     Schedule,
-    ScheduleOperator,
     ScheduleProblem,
     ScheduleStatus,
     SolveMethod,
@@ -33,15 +31,11 @@ from phaze_opt.scheduling.schedule_problem import (
 from phaze_opt.scheduling.solve_schedule import solve_schedule
 from phaze_opt.training import Training
 from phaze_opt.workload.fusion import FusionMode, fuse
-from phaze_opt.workload.graph import Layer, Operator, OperatorGraph, WorkloadVariant
+from phaze_opt.workload.graph import Layer, OperatorGraph, WorkloadVariant
 
 ScheduleCache = MutableMapping[str, Schedule]
 
 fuse_once = lru_cache(maxsize=1024)(fuse)
-
-BANDWIDTH_STEPS = 100
-"""Shares of a bandwidth are rounded up to this many steps."""
-_ROUNDING_SLACK = 1e-9
 
 
 @dataclass(frozen=True)
@@ -125,11 +119,6 @@ class LayerPass:
         energy_j = self.chosen.energy_by_level_j.sum(axis=0).tolist()
         return dict(zip(ENERGY_LEVELS, energy_j, strict=True))
 
-    @cached_property
-    def link_s(self) -> float:
-        """Seconds for which the tensor-parallel group uses the network, hidden or not."""
-        return float(self.estimates.all_cores.link_s.sum())
-
     @property
     def proof(self) -> ScheduleProof:
         """What is known about the makespan."""
@@ -152,69 +141,122 @@ class LayerPasses:
 
 
 @dataclass(frozen=True, eq=False)
-class _PassProblem:
-    """One graph of a layer as it will run, and the schedule that it needs."""
+class EstimatedPass:
+    """One graph of a layer as it will run: fused and estimated in both modes, not yet scheduled.
 
+    Attributes
+    ----------
+    layer, direction
+        What it is a pass of, and which one.
+    chunked
+        Collectives of so many devices run beside products, chunk by chunk; 1 for none.
+    residency
+        Whether tensors may stay on the chip.
+    """
+
+    layer: str
     direction: str
     graph: OperatorGraph
     estimates: GraphEstimate
-    problem: ScheduleProblem
+    accelerator: Accelerator
+    chunked: int
+    residency: bool
+
+    @cached_property
+    def problem(self) -> ScheduleProblem:
+        """What is to be scheduled."""
+        name = f"{self.layer} {self.direction}"
+        problem = build_problem(name, self.graph, self.estimates, self.accelerator)
+        return replace(problem, cached=self._cached, residency=self._joint)
+
+    @cached_property
+    def _cached(self) -> CachedReads | None:
+        """What a cache serves, where the chip has one."""
+        if not self.residency or self.accelerator.concurrent_operators:
+            return None
+        return cached_reads_of(self.graph, self.estimates.all_cores, self.accelerator)
+
+    @cached_property
+    def _joint(self) -> Residency | None:
+        """The joint problem, where tensors can stay in a managed buffer."""
+        # What hides beside a product does not run one at a time, as the joint problem has it.
+        if not (self.residency and self.accelerator.concurrent_operators and self.chunked == 1):
+            return None
+        return residency_of(self.graph, self.estimates.all_cores, self.accelerator)
+
+    @cached_property
+    def least_s(self) -> float:
+        """Bound the makespan of every schedule from below, up to rounding."""
+        if not self.accelerator.concurrent_operators:
+            latency_s = self.estimates.all_cores.latency_s
+            if self._cached is not None:
+                latency_s = np.minimum(latency_s, self._cached.latency_s)
+            return float(latency_s.sum())
+        least_s = least_of_pass(self.graph, self.estimates, self.accelerator)
+        return least_s if self._joint is None else min(least_s, least_of_residency(self._joint))
+
+    def run(self, cache: ScheduleCache, method: SolveMethod) -> LayerPass:
+        """Schedule the pass."""
+        schedule = solve_schedule(self.problem, cache, method=method)
+        return LayerPass(self.graph, self.estimates, self.problem, schedule, self.accelerator)
 
 
 def run_layers(
-    variant: WorkloadVariant, chip: Chip, training: Training, cache: ScheduleCache
+    layers: Sequence[Sequence[EstimatedPass]], chip: Chip, training: Training, cache: ScheduleCache
 ) -> tuple[LayerPasses, ...]:
-    """Estimate all passes of all layers at once, and schedule each."""
+    """Schedule all passes of all layers."""
     method: SolveMethod = "auto" if chip.prove else "branch-and-bound"
 
-    def run(of_layer: list[_PassProblem]) -> LayerPasses:
-        passes = {
-            one.direction: LayerPass(
-                one.graph,
-                one.estimates,
-                one.problem,
-                solve_schedule(one.problem, cache, method=method),
-                chip.accelerator,
-            )
-            for one in of_layer
-        }
+    def run(of_layer: Sequence[EstimatedPass]) -> LayerPasses:
+        passes = {one.direction: one.run(cache, method) for one in of_layer}
         again = passes["forward"] if training.recompute == "full" else passes.get("recompute")
         return LayerPasses(passes["forward"], passes["backward"], again)
 
-    return tuple(map(run, _pass_problems(variant, chip, training)))
+    return tuple(map(run, layers))
 
 
 def schedule_problems(
     variant: WorkloadVariant, chip: Chip, training: Training
 ) -> list[ScheduleProblem]:
     """Return the problem of every pass of every distinct layer, named after both."""
-    layers = _pass_problems(variant, chip, training)
+    (layers,) = estimate_passes([variant], chip, training)
     return [one.problem for of_layer in layers for one in of_layer]
 
 
-def _pass_problems(
-    variant: WorkloadVariant, chip: Chip, training: Training
-) -> list[list[_PassProblem]]:
-    """Estimate all passes of all layers at once, and state what is to be scheduled."""
-    graphs = [graph for layer in variant.layers for graph in graphs_of(layer, training).values()]
-    fused = [fuse_once(graph, chip.fusion) for graph in graphs]
-    estimates = iter(
-        zip(
-            fused,
-            estimate_each(fused, chip.accelerator, chip.cluster, variant.tensor_parallel),
-            strict=True,
+def estimate_passes(
+    variants: Sequence[WorkloadVariant], chip: Chip, training: Training
+) -> list[list[list[EstimatedPass]]]:
+    """Estimate all passes of all layers of some variants at once, each by itself."""
+    fused, widths, graphs_of_layers = [], [], []
+    for variant in variants:
+        of_layers = [graphs_of(layer, training) for layer in variant.layers]
+        graphs_of_layers.append(of_layers)
+        graphs = [graph for of_layer in of_layers for graph in of_layer.values()]
+        fused += [fuse_once(graph, chip.fusion) for graph in graphs]
+        widths += [variant.tensor_parallel] * len(graphs)
+    estimates = estimate_each(fused, chip.accelerator, chip.cluster, widths)
+    each = iter(zip(fused, estimates, strict=True))
+
+    def estimated(variant: WorkloadVariant, layer: Layer, direction: str) -> EstimatedPass:
+        graph, estimate = next(each)
+        # Chunks of collectives run beside products only where that is asked for.
+        chunked = variant.tensor_parallel if training.overlap == "all" else 1
+        return EstimatedPass(
+            layer.name,
+            direction,
+            graph,
+            _as_on_chip(graph, estimate, chip, chunked),
+            chip.accelerator,
+            chunked,
+            training.residency,
         )
-    )
-    # Chunks of collectives run beside products only where that is asked for.
-    chunked = variant.tensor_parallel if training.overlap == "all" else 1
+
     return [
         [
-            _pass_problem(
-                layer.name, direction, *next(estimates), chip, chunked, training.residency
-            )
-            for direction in graphs_of(layer, training)
+            [estimated(variant, layer, direction) for direction in of_layer]
+            for layer, of_layer in zip(variant.layers, of_layers, strict=True)
         ]
-        for layer in variant.layers
+        for variant, of_layers in zip(variants, graphs_of_layers, strict=True)
     ]
 
 
@@ -226,32 +268,17 @@ def graphs_of(layer: Layer, training: Training) -> dict[str, OperatorGraph]:
     return graphs
 
 
-def _pass_problem(
-    layer: str,
-    direction: str,
-    graph: OperatorGraph,
-    estimates: GraphEstimate,
-    chip: Chip,
-    chunked: int,
-    residency: bool,
-) -> _PassProblem:
-    """State what is to be scheduled; collectives of ``chunked`` devices run beside products."""
+def _as_on_chip(
+    graph: OperatorGraph, estimates: GraphEstimate, chip: Chip, chunked: int
+) -> GraphEstimate:
+    """Return the estimates with the chip's lanes, and collectives beside products."""
     if chip.lane_rate != 1.0:
         estimates = GraphEstimate(
             _with_lane_rate(estimates.one_core, chip.lane_rate),
             _with_lane_rate(estimates.all_cores, chip.lane_rate),
         )
     core_share = chip.accelerator.calibration.collective_core_share
-    estimates = chunk_collectives(graph, estimates, chunked, core_share)
-    problem = build_problem(f"{layer} {direction}", graph, estimates, chip.accelerator)
-    if residency and problem.serial:
-        cached = cached_reads_of(graph, estimates.all_cores, chip.accelerator)
-        problem = replace(problem, cached=cached)
-    elif residency and chunked == 1:
-        # What hides beside a product does not run one at a time, as the joint problem has it.
-        joint = residency_of(graph, estimates.all_cores, chip.accelerator)
-        problem = replace(problem, residency=joint)
-    return _PassProblem(direction, graph, estimates, problem)
+    return chunk_collectives(graph, estimates, chunked, core_share)
 
 
 def _with_lane_rate(mode: ModeEstimate, rate: float) -> ModeEstimate:
@@ -262,53 +289,3 @@ def _with_lane_rate(mode: ModeEstimate, rate: float) -> ModeEstimate:
     tc_s = mode.tc_s - mode.exposed_lanes_s + exposed_s
     latency_s = np.maximum.reduce([others_s, tc_s, vc_s]) + constant_s
     return replace(mode, tc_s=tc_s, vc_s=vc_s, exposed_lanes_s=exposed_s, latency_s=latency_s)
-
-
-def core_type(operator: Operator) -> CoreType:
-    """Return the cores that an operator occupies."""
-    if operator.gemms:
-        return "TC+VC" if operator.vector else "TC"
-    return "VC" if operator.vector else "none"
-
-
-def build_problem(
-    name: str,
-    graph: OperatorGraph,
-    estimate: GraphEstimate,
-    accelerator: Accelerator,
-    intra_operator: IntraOperatorRule = "exclusive",
-) -> ScheduleProblem:
-    """Join operators, their two modes and the cores of the chip.
-
-    The share of a bandwidth is its busy time over the operator's latency, rounded up to a
-    hundredth: an operator that saturates takes all of it. Shares are rigid while the operator runs,
-    which is pessimistic, since a real operator would slow down and let others in.
-    """
-    one, every = estimate.one_core, estimate.all_cores
-    rows = np.concatenate(
-        [
-            [one.latency_s, every.latency_s],
-            bandwidth_shares([one.hbm_s, one.glb_s, one.link_s], one),
-            bandwidth_shares([every.hbm_s, every.glb_s], every),
-        ]
-    )
-    operators = tuple(
-        ScheduleOperator(operator.id, core_type(operator), *values)
-        for operator, values in zip(graph.operators, rows.T.tolist(), strict=True)
-    )
-    return ScheduleProblem(
-        name=name,
-        num_tc=accelerator.num_tc,
-        num_vc=accelerator.num_vc,
-        operators=operators,
-        edges=tuple((source, destination) for source, destination, _ in graph.edges),
-        intra_operator=intra_operator,
-        serial=not accelerator.concurrent_operators,
-    )
-
-
-def bandwidth_shares(busy_s: Sequence[FloatArray], mode: ModeSeconds) -> FloatArray:
-    """Busy time of some resources over latency, rounded up to `BANDWIDTH_STEPS`."""
-    latency_s = np.where(mode.latency_s > 0.0, mode.latency_s, 1.0)
-    steps = np.ceil(np.array(busy_s) / latency_s * BANDWIDTH_STEPS - _ROUNDING_SLACK)
-    return np.asarray(np.minimum(steps, BANDWIDTH_STEPS) / BANDWIDTH_STEPS)

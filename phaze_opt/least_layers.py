@@ -1,8 +1,8 @@
 """Least seconds of the passes of every layer on many chips at once.
 
-The bounds of `phaze_opt.layer_costs.cost_layers`, for tens of thousands of accelerators: each pass
-of each layer takes at least what stands here, whatever the scheduler chooses. The operators are
-estimated exactly (`phaze_opt.estimator.least_seconds`); then a pass takes at least
+The bounds of `phaze_opt.layer_costs.EstimatedWidth`, for tens of thousands of accelerators: each
+pass of each layer takes at least what stands here, whatever the scheduler chooses. The operators
+are estimated exactly (`phaze_opt.estimator.least_seconds`); then a pass takes at least
 
     min(least makespan without residency, least makespan of the joint problem)
 
@@ -35,14 +35,9 @@ from phaze_opt.estimator.least_traffic import (
 from phaze_opt.estimator.rooflines import roofline_seconds
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.layer_costs import copies_s
-from phaze_opt.layer_passes import (
-    bandwidth_shares,
-    core_type,
-    default_fusion,
-    fuse_once,
-    graphs_of,
-)
+from phaze_opt.layer_passes import default_fusion, fuse_once, graphs_of
 from phaze_opt.network.cluster import Cluster
+from phaze_opt.pass_problem import bandwidth_shares, core_types, precedences
 from phaze_opt.placement.least import LeastLayers
 from phaze_opt.scheduling.least_makespan import (
     OperatorColumns,
@@ -240,8 +235,8 @@ def _least_pass(
         kept = cached_bytes(graph, some.chips) if residency else None
         return _least_in_turn(all_cores, some.chips, kept)
     least_s = least_makespan(
-        tuple(core_type(operator) for operator in graph.operators),
-        tuple((source, destination) for source, destination, _ in graph.edges),
+        core_types(graph),
+        precedences(graph),
         _columns(one_core, all_cores, some.chips),
     )
     if residency and chunked == 1:
@@ -289,7 +284,7 @@ def _roofline_pass(
 
 
 def _columns(one_core: ModeSeconds, all_cores: ModeSeconds, chips: Chips) -> OperatorColumns:
-    """Join both modes and the cores, as `layer_passes.build_problem` does for one chip."""
+    """Join both modes and the cores, as `pass_problem.build_problem` does for one chip."""
     hbm, glb, link = bandwidth_shares([one_core.hbm_s, one_core.glb_s, one_core.link_s], one_core)
     return OperatorColumns(
         one_core.latency_s,

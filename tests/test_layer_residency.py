@@ -12,7 +12,7 @@ import pytest
 from phaze_opt.evaluation import Evaluation, evaluate
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.layer_passes import Chip, run_layers, schedule_problems
+from phaze_opt.layer_passes import Chip, estimate_passes, run_layers, schedule_problems
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.scheduling.residency import check_residency
 from phaze_opt.scheduling.schedule_problem import Schedule
@@ -126,7 +126,9 @@ def test_a_cache_saves_reads_and_is_never_slower(name: str) -> None:
     for microbatch in (1, 4):
         never_worse(*(run("bert-large", chip, microbatch, on) for on in (True, False)))
     variant = workload("bert-large").variants[0]
-    passes = run_layers(variant, cached_chip(chip), Training(64, 1), {})
+    place, training = cached_chip(chip), Training(64, 1)
+    (estimated,) = estimate_passes([variant], place, training)
+    passes = run_layers(estimated, place, training, {})
     assert any(own.schedule.residency for layer in passes for own in layer.all())
     rate = chip.sustained_hbm_bytes_per_s
     for layer in passes:

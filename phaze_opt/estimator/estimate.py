@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Self
 
 import numpy as np
@@ -111,12 +112,17 @@ class GraphEstimate:
     one_core: ModeEstimate
     all_cores: ModeEstimate
 
+    @cached_property
+    def link_s(self) -> float:
+        """Seconds for which all operators of one accelerator use the network."""
+        return float(self.all_cores.link_s.sum())
+
 
 def estimate_each(
     graphs: Sequence[OperatorGraph],
     accelerator: Accelerator,
     cluster: Cluster,
-    tensor_parallel: int = 1,
+    tensor_parallel: int | Sequence[int] = 1,
 ) -> list[GraphEstimate]:
     """Estimate every operator of some graphs on one core and on all cores of its type.
 
@@ -132,18 +138,42 @@ def estimate_each(
     cluster
         Network for the graphs' collectives.
     tensor_parallel
-        Devices in the group of a collective; they are neighbours on the innermost level.
+        Devices in the group of a collective, of all graphs or of each; they are neighbours on the
+        innermost level.
 
     Raises
     ------
     InputError
         If an operator kind is unknown, or a private buffer cannot hold one tile.
     """
-    joined = OperatorGraph(tuple(operator for graph in graphs for operator in graph.operators))
-    table = estimate_table(joined, [accelerator], cluster, tensor_parallel)
+    if isinstance(tensor_parallel, int):
+        tensor_parallel = [tensor_parallel] * len(graphs)
+    each = [
+        _communication_of_graph(graph, cluster, width)
+        for graph, width in zip(graphs, tensor_parallel, strict=True)
+    ]
+    joined = _joined(tuple(graphs))
+    none = np.zeros(0)
+    link_s = np.concatenate([none, *(seconds for seconds, _ in each)])
+    sent_bytes = np.concatenate([none, *(sent for _, sent in each)])
+    both = _both_modes(operator_table(joined), [accelerator], (link_s, sent_bytes))
     ends = itertools.accumulate(len(graph.operators) for graph in graphs)
     parts = [(0, slice(end - len(g.operators), end)) for end, g in zip(ends, graphs, strict=True)]
-    return [GraphEstimate(table.one_core.rows(p), table.all_cores.rows(p)) for p in parts]
+    return [GraphEstimate(both.one_core.rows(p), both.all_cores.rows(p)) for p in parts]
+
+
+@lru_cache(maxsize=64)
+def _joined(graphs: tuple[OperatorGraph, ...]) -> OperatorGraph:
+    """Join the operators of some graphs, cached: all designs of a study have the same."""
+    return OperatorGraph(tuple(operator for graph in graphs for operator in graph.operators))
+
+
+@lru_cache(maxsize=512)
+def _communication_of_graph(
+    graph: OperatorGraph, cluster: Cluster, tensor_parallel: int
+) -> tuple[FloatArray, FloatArray]:
+    """Do as `communication_of`, cached."""
+    return communication_of(operator_table(graph), cluster, tensor_parallel)
 
 
 def estimate_table(
@@ -170,9 +200,16 @@ def estimate_table(
         As `estimate_each`.
     """
     table = operator_table(graph)
-    communication = communication_of(table, cluster, tensor_parallel)
+    return _both_modes(table, accelerators, communication_of(table, cluster, tensor_parallel))
+
+
+def _both_modes(
+    table: OperatorTable,
+    accelerators: Sequence[Accelerator],
+    communication: tuple[FloatArray, FloatArray],
+) -> GraphEstimate:
+    """Estimate both modes in one table: half the calls."""
     count = len(accelerators)
-    # Both modes in one table: half the calls.
     both = estimate_mode(
         table,
         [*accelerators, *accelerators],

@@ -26,8 +26,9 @@ from dataclasses import dataclass
 from phaze_opt.estimator.estimate import RESOURCES, ModeEstimate
 from phaze_opt.estimator.working_sets import kept_tensors
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.layer_passes import LayerPass, core_type
-from phaze_opt.scheduling.schedule_problem import CoreType, ScheduledOperator
+from phaze_opt.layer_passes import LayerPass
+from phaze_opt.pass_problem import core_types
+from phaze_opt.scheduling.schedule_problem import ScheduledOperator
 
 SCHEDULE = "schedule"
 """What binds where idle cores outweigh every resource."""
@@ -312,7 +313,7 @@ class _IdleCores:
 
     def __init__(self, one: LayerPass, accelerator: Accelerator) -> None:
         self._operators = one.schedule.operators
-        self._types: list[CoreType] = [core_type(operator) for operator in one.graph.operators]
+        self._types = core_types(one.graph)
         self._counts = {"TC": accelerator.num_tc, "VC": accelerator.num_vc}
 
     def share(self, core: str, index: int) -> float:

@@ -18,6 +18,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+
+from phaze_opt.arrays import IntArray
 from phaze_opt.errors import InputError
 from phaze_opt.network.algorithms import (
     CollectiveName,
@@ -36,6 +39,7 @@ __all__ = [
     "collective_cost",
     "collective_s",
     "collective_terms",
+    "rising_starts",
 ]
 
 COLLECTIVES: tuple[CollectiveName, ...] = (
@@ -129,3 +133,30 @@ def collective_terms(
         terms.append(hierarchical_term(kind, members, cluster, in_switch=True))
     start_s = launch_s(cluster, outermost_level(group, cluster, stride))
     return tuple(term._replace(latency_s=start_s + term.latency_s) for term in terms)
+
+
+def rising_starts(cluster: Cluster, most: int) -> IntArray | None:
+    """Return where ranges of group sizes begin in which a larger group is never faster.
+
+    That holds for all-reduces of every size, and for messages between groups, whatever the stride.
+
+    Parameters
+    ----------
+    cluster
+        The network.
+    most
+        Largest group.
+
+    Returns
+    -------
+    starts
+        The first is 1; ``None`` where the network has several levels, or is none of plain switches,
+        so that a larger group may fit it better.
+    """
+    only, *others = cluster.levels
+    if others or only.topology != "switch" or only.in_switch_efficiency > 0.0:
+        return None
+    if not only.halving:
+        return np.ones(1, dtype=np.int64)
+    # Recursive halving goes best among a power of two, and equally over all ranges between.
+    return 2 ** np.arange(most.bit_length(), dtype=np.int64)

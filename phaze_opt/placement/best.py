@@ -4,13 +4,18 @@ Where all candidates together have few splits, every one is replayed. Otherwise 
 taken by rising lower bound of their closed form and split exactly while the bound is near the best
 (all of them where they are few: where stages differ in their forward share, closed form and replay
 rank them differently); these splits, and the even splits that could still be faster, are replayed.
+
+The tensor-parallel widths are taken one after another, by the least bound of their candidates. That
+of a width whose seconds are not known comes from the least seconds that it may have: a width that
+is above what is searched is never asked for its seconds. The answer does not depend on the order.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -35,6 +40,15 @@ _FEW_SPLITS = 1024
 _SORTED_FIRST = 64
 """Candidates, more or less, that are sorted before the others."""
 
+_LARGE_CLASS = 256
+"""A class of as many candidates, or more, is not split one by one."""
+
+_ROUNDING = 1e-9
+"""Relative error by which bounds from least seconds may be too large."""
+
+_Bound = Callable[[CandidateCosts, CandidateGrid], FloatArray]
+"""Bounds the candidates of a grid from below."""
+
 
 def best_placement(costs: CandidateCosts) -> Layout | None:
     """Return the layout with the least replayed time; ``None`` if none fits."""
@@ -53,12 +67,9 @@ def best_placement(costs: CandidateCosts) -> Layout | None:
         for candidate, starts in _all_splits(costs):
             time(candidate, starts)
     else:
-        times_s = [time(candidate, starts) for candidate, starts in _closed_form_answers(costs)]
-        best_s = min(times_s, default=np.inf)
-        for bound_s, candidate, starts in _even_splits(costs):
-            if bound_s > best_s * (1.0 + TIE):
-                break
-            best_s = min(best_s, time(candidate, starts))
+        widths = _Widths(costs)
+        times_s = [time(*answer) for answer in _closed_form_answers(widths)]
+        _time_even_splits(widths, min(times_s, default=np.inf), time)
     if not known:
         return None
     least_s = min(entry[0] for entry in known)
@@ -79,49 +90,136 @@ def _count_splits(costs: CandidateCosts) -> int:
         for stages in range(1, costs.layers + 1)
     ]
     table = np.array([0, *by_stages])
-    return sum(int(table[grid.pipeline].sum()) for grid in costs.grids)
+    return sum(int((table[grid.pipeline] * grid.sizes).sum()) for grid in costs.grids)
 
 
 def _all_splits(costs: CandidateCosts) -> Iterator[tuple[Candidate, IntArray]]:
     """Yield every split of every candidate."""
     for grid in costs.grids:
         for index in range(len(grid.data)):
-            candidate = grid.candidate(index)
-            for cuts in itertools.combinations(range(1, costs.layers), candidate.pipeline - 1):
-                yield candidate, np.array([0, *cuts], dtype=np.int64)
+            for candidate in grid.candidates(index):
+                for cuts in itertools.combinations(range(1, costs.layers), candidate.pipeline - 1):
+                    yield candidate, np.array([0, *cuts], dtype=np.int64)
 
 
-def _closed_form_answers(costs: CandidateCosts) -> list[tuple[Candidate, IntArray]]:
+class _Widths:
+    """The candidates of every tensor-parallel width, with costs that may be bounds for a while."""
+
+    def __init__(self, costs: CandidateCosts) -> None:
+        self.costs = costs
+        self._least = CandidateCosts(costs.problem.outline)
+        self._unknown = set(costs.problem.least or ())
+        self.grids: dict[int, list[CandidateGrid]] = {}
+        for grid in costs.grids:
+            self.grids.setdefault(grid.tensor, []).append(grid)
+
+    def by_bound(self, bound: _Bound) -> Iterator[tuple[float, int]]:
+        """Yield every width with the least bound of its candidates, the least first."""
+        found = []
+        for tensor, grids in self.grids.items():
+            costs, slack = self.costs, 0.0
+            if tensor in self._unknown:
+                costs, slack = self._least, _ROUNDING
+            least_s = min(float(bound(costs, grid).min()) for grid in grids)
+            found.append((least_s * (1.0 - slack), tensor))
+        yield from sorted(found)
+
+    def settle(self, tensor: int) -> list[CandidateGrid]:
+        """Return the candidates of a width whose seconds are to be known from here on."""
+        self._unknown.discard(tensor)
+        return self.grids[tensor]
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """The best split of a class's candidate with the fewest replicas, by the closed form."""
+
+    time_s: float
+    work_s: float
+    grid: CandidateGrid
+    entry: int
+    starts: IntArray
+
+
+def _closed_form_answers(widths: _Widths) -> list[tuple[Candidate, IntArray]]:
     """Return the best split of every candidate whose closed form is near the least of all."""
+    costs = widths.costs
     best_s = limit_s = np.inf
-    answers: list[tuple[float, Candidate, IntArray]] = []
-    grids = costs.grids
-    margin = np.inf if sum(len(grid.data) for grid in grids) <= _FEW_CANDIDATES else REPLAY_MARGIN
-    least = [_least_times_s(costs, grid) for grid in grids]
-    work_s, bounds_s = [work for work, _ in least], [bound for _, bound in least]
-    for index, entry in _by_bound(grids, bounds_s):
-        if bounds_s[index][entry] > limit_s:
+    answers: list[_Answer] = []
+    few = sum(int(grid.sizes.sum()) for grid in costs.grids) <= _FEW_CANDIDATES
+    margin = np.inf if few else REPLAY_MARGIN
+    for width_s, tensor in widths.by_bound(lambda costs, grid: _least_times_s(costs, grid)[1]):
+        if width_s > limit_s or not np.isfinite(width_s):
             break
-        candidate = grids[index].candidate(entry)
-        if work_s[index][entry] + costs.least_tail_term_s(candidate) > limit_s:
-            continue
-        work = costs.work(candidate)
-        time_s, starts = best_split(
-            work.load_s,
-            work.backward_s,
-            costs.tail_s(candidate),
-            costs.stages(candidate).in_flight_limit,
-            costs.held(candidate),
-            costs.microbatches(candidate.data),
-            candidate.pipeline,
-            limit_s,
-            np.ascontiguousarray(work.head_s[0]),
-        )
-        if np.isfinite(time_s):
-            answers.append((time_s, candidate, starts))
-            best_s = min(best_s, time_s)
-            limit_s = best_s * (1.0 + margin)
-    return [(candidate, starts) for time_s, candidate, starts in answers if time_s <= limit_s]
+        grids = widths.settle(tensor)
+        least = [_least_times_s(costs, grid) for grid in grids]
+        bounds_s = [bound for _, bound in least]
+        for index, entry in _by_bound(grids, bounds_s):
+            if bounds_s[index][entry] > limit_s:
+                break
+            grid, work_s = grids[index], float(least[index][0][entry])
+            time_s, starts = _closed_form_answer(costs, grid.candidate(entry), work_s, limit_s)
+            if np.isfinite(time_s):
+                answers.append(_Answer(time_s, work_s, grid, entry, starts))
+                best_s = min(best_s, time_s)
+                limit_s = best_s * (1.0 + margin)
+    near = [answer for answer in answers if answer.time_s <= limit_s]
+    return [each for answer in near for each in _answers_of_class(costs, answer, limit_s)]
+
+
+def _answers_of_class(
+    costs: CandidateCosts, answer: _Answer, limit_s: float
+) -> Iterator[tuple[Candidate, IntArray]]:
+    """Yield the best splits of a class whose closed form takes no longer than a limit.
+
+    Of the same split, more replicas are never faster. A class of very many is therefore taken to
+    have one best split if that with the fewest replicas and that with the most have the same.
+    """
+    fewest, *others = answer.grid.candidates(answer.entry)
+    yield fewest, answer.starts
+    if len(others) >= _LARGE_CLASS:
+        time_s, starts = _closed_form_answer(costs, others[-1], answer.work_s, limit_s)
+        if np.isfinite(time_s) and np.array_equal(starts, answer.starts):
+            return
+    for candidate in others:
+        time_s, starts = _closed_form_answer(costs, candidate, answer.work_s, limit_s)
+        if not time_s <= limit_s:
+            # So do those with more replicas.
+            return
+        yield candidate, starts
+
+
+def _closed_form_answer(
+    costs: CandidateCosts, candidate: Candidate, work_s: float, limit_s: float
+) -> tuple[float, IntArray]:
+    """Return the best split of a candidate, if it takes no longer than a limit.
+
+    Parameters
+    ----------
+    costs, candidate
+        The candidate.
+    work_s
+        Its least time without tails.
+    limit_s
+        The limit; what is above it has endless time.
+    """
+    if (
+        costs.shared_tail_term_s(candidate) > (limit_s - work_s) * (1.0 + TIE)
+        or work_s + costs.least_tail_term_s(candidate) > limit_s
+    ):
+        return np.inf, np.zeros(0, dtype=np.int64)
+    work = costs.work(candidate)
+    return best_split(
+        work.load_s,
+        work.backward_s,
+        costs.tail_s(candidate),
+        costs.stages(candidate).in_flight_limit,
+        costs.held(candidate),
+        costs.microbatches(candidate.data),
+        candidate.pipeline,
+        limit_s,
+        np.ascontiguousarray(work.head_s[0]),
+    )
 
 
 def _by_bound(
@@ -154,11 +252,11 @@ def _by_bound(
 
 def _least_times_s(costs: CandidateCosts, grid: CandidateGrid) -> tuple[FloatArray, FloatArray]:
     """Bound work and closed form of every candidate of a grid from below."""
-    stages, tails_s = costs.least_stages(grid), costs.least_tails_s(grid)
+    stages, (tails_s, rows) = costs.least_stages(grid), costs.least_tails_s(grid)
     most_stages, fewest = int(grid.pipeline.max()), int(grid.microbatches.min())
 
     def bounds(held: IntArray) -> tuple[FloatArray, FloatArray]:
-        candidates = grid.pipeline, grid.microbatches, grid.data
+        candidates = rows, grid.pipeline, grid.microbatches
         return least_times(stages.load_s, stages.in_flight_limit, held, tails_s, *candidates)
 
     # With fewer microbatches than stages less is in flight: the fewest bound them all.
@@ -171,30 +269,57 @@ def _least_times_s(costs: CandidateCosts, grid: CandidateGrid) -> tuple[FloatArr
     return work_s, time_s
 
 
-def _even_splits(costs: CandidateCosts) -> Iterator[tuple[float, Candidate, IntArray]]:
-    """Yield even splits by rising lower bound of their replayed time."""
-    grids = costs.grids
-    if not grids:
+def _time_even_splits(
+    widths: _Widths, best_s: float, time: Callable[[Candidate, IntArray], float]
+) -> None:
+    """Time the even splits that may be the fastest.
+
+    Parameters
+    ----------
+    widths
+        All candidates.
+    best_s
+        The least time known.
+    time
+        Replays a split of a candidate, and keeps it.
+    """
+    if not widths.grids:
         return
+    # Layers that are alike at the least width; their seconds may not be known.
+    starts = all_even_starts(widths.costs.problem.outline.layers[min(widths.grids)])
+    for width_s, tensor in widths.by_bound(
+        lambda costs, grid: _least_even_times_s(costs, grid, starts)
+    ):
+        if width_s > best_s * (1.0 + TIE) or not np.isfinite(width_s):
+            break
+        grids = widths.settle(tensor)
+        bounds_s = [_least_even_times_s(widths.costs, grid, starts) for grid in grids]
+        for index, entry in _by_bound(grids, bounds_s):
+            if bounds_s[index][entry] > best_s * (1.0 + TIE):
+                break
+            for candidate in grids[index].candidates(entry):
+                time_s = time(candidate, starts[candidate.pipeline, : candidate.pipeline])
+                best_s = min(best_s, time_s)
+                if time_s > best_s * (1.0 + TIE):
+                    # More replicas that run as many microbatches take as long at least.
+                    break
+
+
+def _least_even_times_s(costs: CandidateCosts, grid: CandidateGrid, starts: IntArray) -> FloatArray:
+    """Bound the replayed time of the even split of every candidate of a grid from below."""
     count = costs.layers
-    starts = all_even_starts(costs.problem.layers[grids[0].tensor])
-    bounds_s = []
-    for grid in grids:
-        table = costs.least_stages(grid)
-        least_s = replay_bounds(
-            table.load_s,
-            table.accumulation_s,
-            table.in_flight_limit,
-            starts,
-            grid.pipeline,
-            grid.microbatches,
-            costs.schedule == "gpipe",
-        )
-        second = starts[grid.pipeline, np.minimum(1, count - 1)]
-        first_end = np.where(grid.pipeline == 1, count, second)
-        tail_s = costs.least_tails_s(grid)[grid.data, first_end - 1]
-        bounds_s.append(least_s + tail_s)
-    for index, entry in _by_bound(grids, bounds_s):
-        candidate = grids[index].candidate(entry)
-        bound_s = float(bounds_s[index][entry])
-        yield bound_s, candidate, starts[candidate.pipeline, : candidate.pipeline]
+    table = costs.least_stages(grid)
+    least_s = replay_bounds(
+        table.load_s,
+        table.accumulation_s,
+        table.in_flight_limit,
+        starts,
+        grid.pipeline,
+        grid.microbatches,
+        costs.schedule == "gpipe",
+    )
+    second = starts[grid.pipeline, np.minimum(1, count - 1)]
+    first_end = np.where(grid.pipeline == 1, count, second)
+    tails_s, rows = costs.least_tails_s(grid)
+    bounds_s: FloatArray = least_s + tails_s[rows, first_end - 1]
+    return bounds_s

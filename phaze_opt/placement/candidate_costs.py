@@ -9,7 +9,7 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.network.cluster import Cluster, outermost_level
-from phaze_opt.network.collective import CollectiveName, collective_terms
+from phaze_opt.network.collective import CollectiveName, collective_terms, rising_starts
 from phaze_opt.network.message import message_over, message_term, split_message_terms
 from phaze_opt.network.term import Term
 from phaze_opt.placement.candidates import Candidate, CandidateGrid, candidate_grids
@@ -72,18 +72,18 @@ class CandidateCosts:
         self._messages: dict[tuple[int, int], Term] = {}
         self._work: dict[_Key, StageWork] = {}
         self._tails: dict[_Key, FloatArray] = {}
-        self._least_tails: dict[tuple[int, bool], FloatArray] = {}
+        self._least_tails: dict[tuple[int, bool, bytes], FloatArray] = {}
         self._tail_terms: dict[_Key, FloatArray] = {}
 
     @property
     def layers(self) -> int:
         """Number of layers of the model."""
-        return len(next(iter(self.problem.layers.values())))
+        return len(next(iter(self.problem.outline.layers.values())))
 
     @cached_property
     def grids(self) -> tuple[CandidateGrid, ...]:
         """All candidates."""
-        return tuple(candidate_grids(self.problem))
+        return candidate_grids(self.problem)
 
     def microbatches(self, data: int) -> int:
         """Return how many microbatches one replica runs per batch."""
@@ -225,6 +225,29 @@ class CandidateCosts:
             )
         return float(self._tail_terms[key][candidate.pipeline])
 
+    def shared_tail_term_s(self, candidate: Candidate) -> float:
+        """Bound the least tail term from below, by that of fewer replicas if they take no longer.
+
+        Those are a power of two, so that many candidates share a bound.
+        """
+        data = 2 ** (candidate.data.bit_length() - 1)
+        if data not in self._never_slower(candidate.data):
+            return -np.inf
+        fewer = Candidate.of(candidate.pipeline, data, candidate.tensor, candidate.data_inside)
+        return self.least_tail_term_s(fewer)
+
+    def _never_slower(self, data: int) -> range:
+        """Return the numbers of replicas up to some that are known to take no longer."""
+        training, starts = self.problem.training, self._rising_starts
+        if starts is None or training.zero > 0:
+            return range(data, data + 1)
+        return range(int(starts[np.searchsorted(starts, data, side="right") - 1]), data + 1)
+
+    @cached_property
+    def _rising_starts(self) -> IntArray | None:
+        """See `phaze_opt.network.collective.rising_starts`."""
+        return rising_starts(self.problem.cluster, self.problem.cluster.devices)
+
     def _key(self, candidate: Candidate) -> _Key:
         """Return what work and tails depend on; a single stage shares nothing with another."""
         alone = candidate.pipeline == 1
@@ -242,33 +265,33 @@ class CandidateCosts:
             self._replicated[tensor] = ReplicatedLayers(self.problem, tensor)
         return self._replicated[tensor]
 
-    def least_tails_s(self, grid: CandidateGrid) -> FloatArray:
+    def least_tails_s(self, grid: CandidateGrid) -> tuple[FloatArray, IntArray]:
         """Bound the tails of all possible first stages of a grid's candidates from below.
 
         Returns
         -------
-        tails_s : (most replicas + 1, layers)
-            By the number of replicas, of a first stage of 1, 2, … layers.
+        tails_s : (distinct numbers of replicas, layers)
+            Of a first stage of 1, 2, … layers.
+        rows : (classes,)
+            The row of every class, of its fewest replicas.
         """
-        key = grid.tensor, grid.data_inside
+        data, rows = np.unique(grid.data, return_inverse=True)
+        key = grid.tensor, grid.data_inside, data.tobytes()
         if key not in self._least_tails:
-            self._least_tails[key] = self._least_tails_s(*key)
-        return self._least_tails[key]
+            self._least_tails[key] = self._least_tails_s(grid.tensor, grid.data_inside, data)
+        return self._least_tails[key], rows
 
-    def _least_tails_s(self, tensor: int, data_inside: bool) -> FloatArray:
+    def _least_tails_s(self, tensor: int, data_inside: bool, data: IntArray) -> FloatArray:
         """Compute the same for one width and rank order."""
         training, layers = self.problem.training, self.replicated(tensor)
         parameters = layers.parameters[0, 1:]
         step_s = self.problem.step_s_per_parameter
-        most_data = self.problem.cluster.devices // tensor
-        most_data = min(most_data, training.global_batch // training.microbatch)
-        replicas = np.maximum(np.arange(most_data + 1), 1)
-        shards = replicas if training.zero >= 1 else np.ones_like(replicas)
+        shards = data if training.zero >= 1 else np.ones_like(data)
         tails_s: FloatArray = parameters * (step_s / shards)[:, np.newaxis]
         if not data_inside or training.zero >= 2:
             return tails_s
         kind = synchronisation_kind(training.zero)
-        lines = _lines_by_data(kind, self.problem.cluster, tensor, most_data)
+        lines = _lines_by_data(kind, self.problem.cluster, tensor, tuple(data.tolist()))
         sync_s = lines.seconds(parameters * float(self.optimizer.gradient_bytes))
         if training.overlap != "none":
             (_, own), *_ = layers.own_parameters
@@ -305,16 +328,20 @@ class _Lines:
 
 
 @lru_cache(maxsize=128)
-def _lines_by_data(kind: CollectiveName, cluster: Cluster, stride: int, most_data: int) -> _Lines:
-    """Return the cost of every algorithm among 0, 1, 2, … neighbouring replicas."""
-    terms = [collective_terms(kind, max(1, data), cluster, stride) for data in range(most_data + 1)]
-    width = max(len(row) for row in terms)
-    latency_s = np.full((most_data + 1, width), np.inf)
-    s_per_byte = np.zeros((most_data + 1, width))
-    s_per_sqrt_byte = np.zeros((most_data + 1, width))
-    for data, row in enumerate(terms):
+def _lines_by_data(
+    kind: CollectiveName, cluster: Cluster, stride: int, data: tuple[int, ...]
+) -> _Lines:
+    """Return the cost of every algorithm among some numbers of neighbouring replicas."""
+    terms = [collective_terms(kind, replicas, cluster, stride) for replicas in data]
+    shape = len(data), max(len(row) for row in terms)
+    latency_s, s_per_byte, s_per_sqrt_byte = (
+        np.full(shape, np.inf),
+        np.zeros(shape),
+        np.zeros(shape),
+    )
+    for at, row in enumerate(terms):
         for column, term in enumerate(row):
-            latency_s[data, column] = term.latency_s
-            s_per_byte[data, column] = term.s_per_byte
-            s_per_sqrt_byte[data, column] = term.s_per_sqrt_byte
+            latency_s[at, column] = term.latency_s
+            s_per_byte[at, column] = term.s_per_byte
+            s_per_sqrt_byte[at, column] = term.s_per_sqrt_byte
     return _Lines(latency_s, s_per_byte, s_per_sqrt_byte)

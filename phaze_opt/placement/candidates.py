@@ -1,5 +1,8 @@
 """All degrees of parallelism that a cluster allows.
 
+Many numbers of replicas run equally many microbatches. Where more of them never communicate faster,
+they are one *class*: its fewest replicas bound all others from below.
+
 Ranks are numbered with tensor parallelism innermost; then either the replicas of one stage or the
 stages of one replica are neighbours. On a cluster of one flat level the two are the same.
 """
@@ -8,12 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.network.cluster import Cluster
+from phaze_opt.network.collective import rising_starts
 from phaze_opt.placement.placement_problem import PlacementProblem, RankOrder
+from phaze_opt.training import Training
 
 
 @dataclass(frozen=True, order=True)
@@ -53,11 +59,17 @@ class Candidate:
         return self.tensor if self.data_inside else self.tensor * self.pipeline
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CandidateGrid:
-    """Candidates that share tensor degree, rank order and pipeline link; one entry each.
+    """Candidates that share tensor degree, rank order and pipeline link; one entry per class.
 
     All of them have one microbatch per batch, or all have several (``accumulates``).
+
+    Attributes
+    ----------
+    data, most_data
+        The fewest and the most replicas of a class. With more of them, a candidate of the class
+        takes at least as long, and no stage has less memory.
     """
 
     tensor: int
@@ -65,45 +77,89 @@ class CandidateGrid:
     level: int
     accumulates: bool
     data: IntArray
+    most_data: IntArray
     pipeline: IntArray
     microbatches: IntArray
 
+    @property
+    def sizes(self) -> IntArray:
+        """Number of candidates of every class."""
+        return self.most_data - self.data + 1
+
     def candidate(self, index: int) -> Candidate:
-        """Return one of them."""
-        return Candidate.of(
-            int(self.pipeline[index]), int(self.data[index]), self.tensor, self.data_inside
-        )
+        """Return the candidate of a class with the fewest replicas."""
+        return next(self.candidates(index))
+
+    def candidates(self, index: int) -> Iterator[Candidate]:
+        """Yield the candidates of a class, those with fewer replicas first."""
+        pipeline = int(self.pipeline[index])
+        for data in range(int(self.data[index]), int(self.most_data[index]) + 1):
+            yield Candidate.of(pipeline, data, self.tensor, self.data_inside)
 
 
-def candidate_grids(problem: PlacementProblem) -> Iterator[CandidateGrid]:
-    """Yield all candidates: every width, data degree and number of stages that may run."""
-    devices, training = problem.cluster.devices, problem.training
-    reach = _reach(problem.cluster)
-    orders = (True,) if len(problem.cluster.levels) == 1 else (True, False)
-    for tensor, layers in sorted(problem.layers.items()):
-        most_data = min(devices // tensor, training.global_batch // training.microbatch)
-        if most_data == 0:
-            continue
-        stages = np.arange(1, len(layers) + 1, dtype=np.int64)[:, None]
-        data = np.arange(1, most_data + 1, dtype=np.int64)[None, :]
-        pipeline_index, data_index = np.nonzero(stages * data * tensor <= devices)
-        pipeline, data = pipeline_index + 1, data_index + 1
-        microbatches = training.microbatches(data)
-        for data_inside in orders:
-            span = pipeline * tensor * (data if data_inside else 1)
-            # Levels twice, and one more where gradients are accumulated.
-            kind = 2 * np.searchsorted(reach, span) + (microbatches > 1)
-            for each in np.flatnonzero(np.bincount(kind)):
-                here = kind == each
-                yield CandidateGrid(
-                    tensor,
-                    data_inside,
-                    int(each) // 2,
-                    bool(each % 2),
-                    data[here],
-                    pipeline[here],
-                    microbatches[here],
-                )
+def candidate_grids(problem: PlacementProblem) -> tuple[CandidateGrid, ...]:
+    """Return all candidates: every width, data degree and number of stages that may run."""
+    layers = problem.outline.layers
+    count = len(next(iter(layers.values())))
+    return _grids(tuple(sorted(layers)), count, problem.cluster, problem.training)
+
+
+@lru_cache(maxsize=16)
+def _grids(
+    widths: tuple[int, ...], layers: int, cluster: Cluster, training: Training
+) -> tuple[CandidateGrid, ...]:
+    """Return the same, cached: the designs of a study share them."""
+    return tuple(
+        grid for tensor in widths for grid in _grids_of_width(tensor, layers, cluster, training)
+    )
+
+
+def _grids_of_width(
+    tensor: int, layers: int, cluster: Cluster, training: Training
+) -> Iterator[CandidateGrid]:
+    """Yield the candidates of one width."""
+    devices, reach = cluster.devices, _reach(cluster)
+    orders = (True,) if len(cluster.levels) == 1 else (True, False)
+    most_data = min(devices // tensor, training.global_batch // training.microbatch)
+    if most_data == 0:
+        return
+    stages = np.arange(1, layers + 1, dtype=np.int64)
+    first = _first_of_classes(cluster, training, most_data)
+    pipeline_index, index = np.nonzero(np.multiply.outer(stages * tensor, first) <= devices)
+    pipeline, data = pipeline_index + 1, first[index]
+    last = np.append(first[1:] - 1, most_data)[index]
+    last = np.minimum(last, devices // (pipeline * tensor))
+    microbatches = training.microbatches(data)
+    for data_inside in orders:
+        span = pipeline * tensor * (data if data_inside else 1)
+        # Levels twice, and one more where gradients are accumulated.
+        kind = 2 * np.searchsorted(reach, span) + (microbatches > 1)
+        for each in np.flatnonzero(np.bincount(kind)):
+            here = kind == each
+            yield CandidateGrid(
+                tensor,
+                data_inside,
+                int(each) // 2,
+                bool(each % 2),
+                data[here],
+                last[here],
+                pipeline[here],
+                microbatches[here],
+            )
+
+
+def _first_of_classes(cluster: Cluster, training: Training, most_data: int) -> IntArray:
+    """Return the fewest replicas of every class."""
+    data = np.arange(1, most_data + 1, dtype=np.int64)
+    starts = rising_starts(cluster, most_data)
+    if starts is None or training.zero > 0 or training.interleave > 1:
+        # Replicas that share something out hold less memory, the more they are.
+        return data
+    microbatches: IntArray = training.microbatches(data)
+    begins = np.append(True, microbatches[1:] != microbatches[:-1])
+    begins[starts - 1] = True
+    first: IntArray = data[begins]
+    return first
 
 
 def _reach(cluster: Cluster) -> FloatArray:

@@ -26,6 +26,17 @@ TIE = 1e-12
 """Relative difference below which two times count as equal."""
 
 
+@inlined
+def _reach(in_flight_limit: IntArray, held: int, i: int, reach: int) -> int:
+    """Return up to which layer a stage that begins with layer ``i`` may fit, ``i`` if not at all.
+
+    The answer for fewer microbatches in flight is a start.
+    """
+    while reach > i and in_flight_limit[i, reach] < held:
+        reach -= 1
+    return reach
+
+
 @lazily_compiled("UniTuple(float64[:,::1], 2)(float64[:,::1], int64[:,::1], int64[::1])")
 def least_loads(
     load_s: FloatArray, in_flight_limit: IntArray, held: IntArray
@@ -37,7 +48,8 @@ def least_loads(
     load_s, in_flight_limit : (layers, layers + 1)
         Of every stage, see `phaze_opt.placement.costs`.
     held : (most stages + 1,)
-        Microbatches in flight of a stage by its place from the end of the pipeline.
+        Microbatches in flight of a stage by its place from the end of the pipeline, which never
+        fall.
 
     Returns
     -------
@@ -50,14 +62,19 @@ def least_loads(
     least_sum = np.full((most_stages + 1, layers + 1), np.inf)
     most[0, layers] = 0.0
     least_sum[0, layers] = 0.0
+    reach = np.full(layers, layers)
     for place in range(1, most_stages + 1):
         for i in range(layers - place, -1, -1):
-            for j in range(i + 1, layers - place + 2):
+            reach[i] = _reach(in_flight_limit, held[place], i, reach[i])
+            least_most = total = np.inf
+            for j in range(i + 1, min(layers - place + 1, reach[i]) + 1):
                 if in_flight_limit[i, j] < held[place]:
                     continue
                 load = load_s[i, j]
-                most[place, i] = min(most[place, i], max(load, most[place - 1, j]))
-                least_sum[place, i] = min(least_sum[place, i], load + least_sum[place - 1, j])
+                least_most = min(least_most, max(load, most[place - 1, j]))
+                total = min(total, load + least_sum[place - 1, j])
+            most[place, i] = least_most
+            least_sum[place, i] = total
     return most, least_sum
 
 
@@ -70,9 +87,9 @@ def least_times(
     in_flight_limit: IntArray,
     held: IntArray,
     tails_s: FloatArray,
+    rows: IntArray,
     pipeline: IntArray,
     microbatches: IntArray,
-    data: IntArray,
 ) -> tuple[FloatArray, FloatArray]:
     """Bound the closed form of many candidates from below, by the layers of their first stage.
 
@@ -82,10 +99,10 @@ def least_times(
         Of every stage.
     held : (most stages + 1,)
         As for `least_loads`.
-    tails_s : (most replicas + 1, layers)
+    tails_s : (rows, layers)
         Tails of a first stage of 1, 2, … layers, by the number of replicas.
-    pipeline, microbatches, data : (candidates,)
-        Their stages, microbatches and replicas.
+    rows, pipeline, microbatches : (candidates,)
+        Their row of the tails, their stages and microbatches.
 
     Returns
     -------
@@ -94,17 +111,23 @@ def least_times(
     """
     layers = load_s.shape[0]
     most_s, sum_s = least_loads(load_s, in_flight_limit, held)
+    # The least load of a first stage of so many layers or more.
+    or_more_s = load_s[0].copy()
+    for j in range(layers - 1, 0, -1):
+        or_more_s[j] = min(or_more_s[j], or_more_s[j + 1])
     work_s = np.full(len(pipeline), np.inf)
     time_s = np.full(len(pipeline), np.inf)
     for index in range(len(pipeline)):
-        stages, rounds, replicas = pipeline[index], microbatches[index] - 1, data[index]
+        stages, rounds = pipeline[index], microbatches[index] - 1
         for j in range(1, layers + 1):
+            if (rounds + 1) * or_more_s[j] > time_s[index] * (1.0 + TIE):
+                break
             if in_flight_limit[0, j] < held[stages] or most_s[stages - 1, j] == np.inf:
                 continue
             first_s = load_s[0, j]
             work = rounds * max(first_s, most_s[stages - 1, j]) + first_s + sum_s[stages - 1, j]
             work_s[index] = min(work_s[index], work)
-            time_s[index] = min(time_s[index], work + tails_s[replicas, j - 1])
+            time_s[index] = min(time_s[index], work + tails_s[rows[index], j - 1])
     return work_s, time_s
 
 
@@ -120,6 +143,11 @@ def least_tail_terms(tail_s: FloatArray, backward_s: FloatArray, most_stages: in
         Largest number of stages asked for.
     """
     layers = tail_s.shape[0]
+    # The least tail of a stage that ends where it does or later.
+    or_more_s = tail_s.copy()
+    for i in range(layers):
+        for j in range(layers - 1, i, -1):
+            or_more_s[i, j] = min(or_more_s[i, j], or_more_s[i, j + 1])
     terms = np.full(most_stages + 1, np.inf)
     after = np.full(layers + 1, np.inf)
     after[layers] = -np.inf
@@ -127,6 +155,8 @@ def least_tail_terms(tail_s: FloatArray, backward_s: FloatArray, most_stages: in
         here = np.full(layers + 1, np.inf)
         for i in range(layers - place, -1, -1):
             for j in range(i + 1, layers - place + 2):
+                if or_more_s[i, j] >= here[i]:
+                    break
                 here[i] = min(here[i], max(tail_s[i, j], after[j] - backward_s[i, j]))
         terms[place] = here[0]
         after = here
@@ -237,11 +267,13 @@ def _label(
     labels[0, 2] = -np.inf
     first[0, 2 * layers + 1] = 1
     used = 1
+    reach = np.full(layers, layers)
     for place in range(1, stages + 1):
         before = stages - place
         for i in range(layers - place, before - 1, -1):
             begin = used
-            for j in range(i + 1, layers - place + 2):
+            reach[i] = _reach(in_flight_limit, held[place], i, reach[i])
+            for j in range(i + 1, min(layers - place + 1, reach[i]) + 1):
                 if in_flight_limit[i, j] < held[place] or most[before, i] == np.inf:
                     continue
                 for source in range(first[place - 1, 2 * j], first[place - 1, 2 * j + 1]):

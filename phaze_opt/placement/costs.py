@@ -6,10 +6,11 @@ Arrays are indexed ``[i, j]`` for the stage that holds the layers ``i … j − 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache, wraps
 from itertools import chain
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -22,6 +23,25 @@ from phaze_opt.training import OPTIMIZERS, Optimizer
 
 _UNLIMITED = 2**31
 """More microbatches in flight than any batch has."""
+
+_MOST_LAYERS = 256
+"""Tables of longer chains are not kept: they take megabytes each."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def for_many_designs(function: F) -> F:
+    """Keep the last results of a function of the layers, its first argument, unless they are many.
+
+    The designs of a study differ in seconds; most of the tables of the placement do not.
+    """
+    kept = lru_cache(maxsize=32)(function)
+
+    @wraps(function)
+    def find(layers: Sequence[object], *others: object) -> object:
+        return (function if len(layers) > _MOST_LAYERS else kept)(layers, *others)
+
+    return cast(F, find)
 
 
 @dataclass(frozen=True)
@@ -106,26 +126,74 @@ def stage_costs(
         Whether there is more than one microbatch per batch.
     """
     layers = problem.layers[tensor]
-    optimizer = OPTIMIZERS[problem.training.optimizer]
-    parameters, shared = parameters_of_runs(layers)
-    stash = _sums([layer.stash_bytes for layer in layers])
-    resident = _resident_bytes(layers, parameters, optimizer, shards)
-    activation, gradient, transfer_bytes = _receives(problem, layers, messages)
+    held = _held_by_runs(
+        tuple((each.parameters, each.tied_parameters) for each in layers),
+        tuple((each.stash_bytes, each.transient_bytes) for each in layers),
+        OPTIMIZERS[problem.training.optimizer],
+        shards,
+        problem.hbm_usable_bytes,
+    )
+    outputs = tuple(layer.output_bytes for layer in layers)
+    activation, gradient, transfer_bytes = _receives(outputs, problem.edges, tuple(messages))
+    # Each replica adds up its own shard of the gradients.
+    s_per_parameter = accumulates * problem.accumulation_s_per_parameter / shards.gradients
     return StageCosts(
         forward_s=_sums([layer.forward_s for layer in layers]),
         backward_s=_sums([layer.backward_s for layer in layers]),
         recompute_s=_sums([layer.recompute_s for layer in layers]),
-        # Each replica adds up its own shard of the gradients.
-        accumulation_s=parameters
-        * (accumulates * problem.accumulation_s_per_parameter / shards.gradients),
+        accumulation_s=np.asarray(held.parameters * s_per_parameter, dtype=np.float64),
         receive_activation_s=activation,
         receive_gradient_s=gradient,
         transfer_bytes=transfer_bytes,
-        parameters=parameters.astype(np.int64),
+        parameters=held.parameters,
+        shared_parameters=held.shared_parameters,
+        resident_bytes=held.resident_bytes,
+        stash_bytes=held.stash_bytes,
+        in_flight_limit=held.in_flight_limit,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _HeldBytes:
+    """What does not depend on seconds; the attributes are those of `StageCosts`."""
+
+    parameters: IntArray
+    shared_parameters: IntArray
+    resident_bytes: FloatArray
+    stash_bytes: FloatArray
+    in_flight_limit: IntArray
+
+
+@for_many_designs
+def _held_by_runs(
+    parameters: tuple[tuple[int, int], ...],
+    stash_and_transient: tuple[tuple[int, int], ...],
+    optimizer: Optimizer,
+    shards: Shards,
+    usable_bytes: float,
+) -> _HeldBytes:
+    """Compute what all stages hold; the designs of a study share it.
+
+    Parameters
+    ----------
+    parameters
+        Of each layer: all, and those that are tied.
+    stash_and_transient
+        Bytes of each layer.
+    optimizer, shards, usable_bytes
+        What decides the state, and what may be held.
+    """
+    stash_bytes, transient_bytes = zip(*stash_and_transient, strict=True)
+    all_parameters, shared = _parameters_of_runs(parameters)
+    stash = _sums(stash_bytes)
+    own = [count for count, _ in parameters]
+    resident = _resident_bytes(own, transient_bytes, all_parameters, optimizer, shards)
+    return _HeldBytes(
+        parameters=all_parameters.astype(np.int64),
         shared_parameters=shared.astype(np.int64),
         resident_bytes=resident,
         stash_bytes=stash,
-        in_flight_limit=in_flight_limits(resident, stash, problem.hbm_usable_bytes),
+        in_flight_limit=in_flight_limits(resident, stash, usable_bytes),
     )
 
 
@@ -148,7 +216,11 @@ def collective_table_s(terms: Sequence[Term], size_bytes: FloatArray) -> FloatAr
 
 
 def _resident_bytes(
-    layers: tuple[LayerCost, ...], parameters: FloatArray, optimizer: Optimizer, shards: Shards
+    own_parameters: Sequence[int],
+    transient_bytes: Sequence[int],
+    parameters: FloatArray,
+    optimizer: Optimizer,
+    shards: Shards,
 ) -> FloatArray:
     """Return state and largest working set of runs of layers."""
     state = sum(
@@ -159,9 +231,9 @@ def _resident_bytes(
             (optimizer.state_bytes, shards.optimizer),
         )
     )
-    working_set = _maxima([layer.transient_bytes for layer in layers])
+    working_set = _maxima(transient_bytes)
     if shards != UNSHARDED:
-        whole = [shards.whole_layer_bytes(layer.parameters, optimizer) for layer in layers]
+        whole = [shards.whole_layer_bytes(count, optimizer) for count in own_parameters]
         working_set = working_set + _maxima(whole)
     return np.asarray(state + working_set, dtype=np.float64)
 
@@ -176,27 +248,33 @@ def _maxima(values: Sequence[float]) -> FloatArray:
 
 def parameters_of_runs(layers: Sequence[LayerCost]) -> tuple[FloatArray, FloatArray]:
     """Count the parameters of runs of layers, and those shared with layers outside."""
-    tied = [layer.tied_parameters for layer in layers]
+    return _parameters_of_runs(tuple((each.parameters, each.tied_parameters) for each in layers))
+
+
+@for_many_designs
+def _parameters_of_runs(
+    parameters: tuple[tuple[int, int], ...],
+) -> tuple[FloatArray, FloatArray]:
+    """Count the same, of layers with so many parameters, and so many that are tied."""
+    own, tied = zip(*parameters, strict=True)
     tied_sum, tied_max = _sums(tied), _maxima(tied)
-    parameters = _sums([layer.parameters for layer in layers]) - tied_sum + tied_max
     shared = np.where(tied_sum < sum(tied), tied_max, 0.0)
-    return parameters, shared
+    return _sums(own) - tied_sum + tied_max, shared
 
 
+@for_many_designs
 def _receives(
-    problem: PlacementProblem,
-    layers: tuple[LayerCost, ...],
-    messages: Sequence[Term],
+    output_bytes: tuple[int, ...], edges: tuple[tuple[int, int], ...], messages: tuple[Term, ...]
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return seconds of receiving activations and gradients, and bytes sent, of runs of layers."""
     consumers: dict[int, list[int]] = {}
-    for source, destination in problem.edges:
+    for source, destination in edges:
         consumers.setdefault(source, []).append(destination)
-    sizes_bytes = [float(layers[source].output_bytes) for source in consumers]
+    sizes_bytes = [float(output_bytes[source]) for source in consumers]
     fastest = {size_bytes: cheapest(messages, size_bytes) for size_bytes in set(sizes_bytes)}
     seconds = {size_bytes: term.seconds(size_bytes) for size_bytes, term in fastest.items()}
     return receives_of_runs(
-        len(layers),
+        len(output_bytes),
         np.array(list(consumers), dtype=np.int64),
         np.cumsum([0, *map(len, consumers.values())], dtype=np.int64),
         np.array(list(chain.from_iterable(consumers.values())), dtype=np.int64),

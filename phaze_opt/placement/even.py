@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -37,7 +38,12 @@ def all_even_starts(layers: Sequence[LayerCost]) -> IntArray:
     (layers + 1, layers)
         The row of so many stages holds their first layers, then zeros; row 0 is no split.
     """
-    run, count = _longest_run(layers), len(layers)
+    return _all_starts(_longest_run(layers), len(layers))
+
+
+@lru_cache(maxsize=64)
+def _all_starts(run: tuple[int, int], count: int) -> IntArray:
+    """Split so many layers, of which a run is equal, evenly into every number of stages, cached."""
     starts = np.zeros((count + 1, count), dtype=np.int64)
     for stages in range(1, count + 1):
         starts[stages, :stages] = _divide(run, count, stages)

@@ -96,6 +96,7 @@ def explain_excess(name: str, memory: StageMemory, problem: PlacementProblem) ->
 
 def explain_infeasible(problem: PlacementProblem) -> InfeasibleError:
     """Say why no placement fits, by the layer or stage that comes closest to fitting."""
+    problem = problem.outline
     devices = problem.cluster.devices
     widths = [width for width in sorted(problem.layers) if width <= devices]
     if not widths:
@@ -135,6 +136,7 @@ def explain_tightest_split(problem: PlacementProblem) -> MisfitError:
     problem
         With a tensor-parallel width of no more devices than there are.
     """
+    problem = problem.outline
     widths = [width for width in sorted(problem.layers) if width <= problem.cluster.devices]
     tightest = [_least_memory_split(problem, width) for width in widths]
     split = min(tightest, key=lambda split: (split.need_bytes, split.width))

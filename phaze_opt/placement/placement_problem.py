@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -59,6 +60,12 @@ class LayerCost:
     backward_link_s: float = 0.0
     recompute_link_s: float = 0.0
 
+    def named(self, name: str) -> LayerCost:
+        """Return the same layer with another name; a model has hundreds, so nothing is checked."""
+        other = object.__new__(LayerCost)
+        other.__dict__.update(self.__dict__, name=name)
+        return other
+
 
 @dataclass(frozen=True)
 class PlacementProblem:
@@ -80,6 +87,10 @@ class PlacementProblem:
         What the vector lanes of one device can update, and accumulate; by default they never bind.
     collective_core_share
         Share of a device's cores that communication takes while it runs beside compute.
+    least
+        The layers of every width with at most their seconds, and else as they are; layers that are
+        alike here are alike there. Where they are given, ``layers`` of a width are looked at only
+        if it may be the fastest: finding them may take long.
     """
 
     layers: Mapping[int, tuple[LayerCost, ...]]
@@ -91,6 +102,12 @@ class PlacementProblem:
     step_parameters_per_s: float = math.inf
     accumulation_parameters_per_s: float = math.inf
     collective_core_share: float = 0.0
+    least: Mapping[int, tuple[LayerCost, ...]] | None = None
+
+    @cached_property
+    def outline(self) -> PlacementProblem:
+        """The same with the least seconds: all that questions of bytes and shapes need."""
+        return self if self.least is None else replace(self, layers=self.least, least=None)
 
     @property
     def step_s_per_parameter(self) -> float:

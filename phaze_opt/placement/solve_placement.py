@@ -78,7 +78,7 @@ def place_again(problem: PlacementProblem, placement: Placement) -> Placement:
 
 def _check(problem: PlacementProblem) -> None:
     """Refuse problems that no placement can answer."""
-    lengths = {len(layers) for layers in problem.layers.values()}
+    lengths = {len(layers) for layers in problem.outline.layers.values()}
     if len(lengths) != 1 or 0 in lengths:
         raise InputError("Every tensor-parallel width must have the same layers, at least one.")
     (count,) = lengths

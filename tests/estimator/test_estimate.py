@@ -106,14 +106,19 @@ def test_an_operator_does_not_depend_on_its_neighbours(
         assert alone.all_cores.energy_j[0] == together.all_cores.energy_j[index]
 
 
-@given(st.lists(st.lists(operators, max_size=3), max_size=3), accelerators)
+@given(
+    st.lists(st.tuples(st.lists(operators, max_size=3), st.sampled_from([1, 2, 8])), max_size=3),
+    accelerators,
+)
 def test_several_graphs_at_once_are_each_by_itself(
-    members: list[list[Operator]], accelerator: Accelerator
+    members: list[tuple[list[Operator], int]], accelerator: Accelerator
 ) -> None:
     """Graphs that are estimated together have, bit for bit, the numbers of each alone."""
-    graphs = [graph_of(*own) for own in members]
-    for graph, both in zip(graphs, estimate_each(graphs, accelerator, CLUSTER), strict=True):
-        alone = estimate(graph, accelerator, CLUSTER)
+    graphs = [graph_of(*own) for own, _ in members]
+    widths = [width for _, width in members]
+    together = estimate_each(graphs, accelerator, CLUSTER, widths)
+    for graph, width, both in zip(graphs, widths, together, strict=True):
+        alone = estimate(graph, accelerator, CLUSTER, width)
         for mode, same in ((both.one_core, alone.one_core), (both.all_cores, alone.all_cores)):
             for values, expected in zip(mode.arrays(), same.arrays(), strict=True):
                 assert np.array_equal(values, expected)

@@ -12,9 +12,11 @@ from phaze_opt.network.collective import (
     CollectiveName,
     collective_s,
     collective_terms,
+    rising_starts,
 )
 from phaze_opt.network.groups import members_per_level
 from phaze_opt.network.message import send_receive_s
+from phaze_opt.network.presets import load_cluster
 
 kinds = st.sampled_from(COLLECTIVES)
 sizes = st.floats(0.0, 1e12)
@@ -210,3 +212,30 @@ def test_bad_groups_are_refused() -> None:
         collective_s("all_reduce", 1.0, 0, flat())
     with pytest.raises(InputError, match="joins at most 8"):
         collective_s("all_reduce", 1.0, 16, torus(2, 2, 2))
+
+
+@pytest.mark.parametrize("halving", [True, False])
+@pytest.mark.parametrize("latency_s", [0.0, 1e-3])
+@pytest.mark.parametrize("ramp_bytes", [0.0, 1e6])
+def test_a_larger_group_of_a_range_is_never_faster(
+    halving: bool, latency_s: float, ramp_bytes: float
+) -> None:
+    """Within each range of sizes that begins at one of the starts."""
+    level = NetworkLevel(1e9, latency_s, "switch", ramp_bytes=ramp_bytes, halving=halving)
+    cluster = Cluster("flat", (level,), 200)
+    starts = rising_starts(cluster, 100)
+    assert starts is not None and starts[0] == 1
+    for stride in (1, 2):
+        for size_bytes in (0.0, 1.0, 1e4, 1e9):
+            times_s = [
+                collective_s("all_reduce", size_bytes, group, cluster, stride)
+                for group in range(1, 101)
+            ]
+            falls = [group + 1 for group in range(1, 100) if times_s[group] < times_s[group - 1]]
+            assert set(falls) <= set(starts.tolist())
+
+
+@pytest.mark.parametrize("name", ["dgx-a100", "tpuv4-torus"])
+def test_ranges_are_known_of_single_switches_only(name: str) -> None:
+    """A larger group may fit nodes or a torus better."""
+    assert rising_starts(load_cluster(name, 64), 64) is None

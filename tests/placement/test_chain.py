@@ -4,7 +4,7 @@ from hypothesis import assume, given, settings
 
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate
-from phaze_opt.placement.chain import best_split, least_loads
+from phaze_opt.placement.chain import best_split, least_loads, least_tail_terms, least_times
 from phaze_opt.placement.pipeline import held_by_place
 from phaze_opt.placement.placement_problem import PlacementProblem
 from tests.placement.strategies import all_degrees, all_splits, closed_form, problems
@@ -74,3 +74,45 @@ def test_known_time_prunes_everything_above() -> None:
     held = held_by_place(2, 4)
     assert best_split(load, none, none, free, held, 4, 2, np.inf, none[0])[0] == pytest.approx(5.0)
     assert np.isinf(best_split(load, none, none, free, held, 4, 2, 4.9, none[0])[0])
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_kernels_equal_their_definitions(seed: int) -> None:
+    """Loops that stop early give what trying everything gives, for any numbers."""
+    random = np.random.default_rng(seed)
+    count = int(random.integers(1, 7))
+    shape = count, count + 1
+    load_s, tail_s, backward_s = random.choice([0.0, 0.5, 1.0, 1.5, 2.0, 7.0], (3, *shape))
+    limit = random.choice(np.array([-1, 1, 2, 9]), shape)
+    held = held_by_place(count, int(random.integers(1, count + 1)))
+    most_s, sum_s = least_loads(load_s, limit, held)
+    terms = least_tail_terms(tail_s, backward_s, count)
+    for stages in range(1, count + 1):
+        for first in range(count - stages + 1):
+            loads, tails = [], []
+            for split in all_splits(count - first, stages):
+                ends = (*split[1:], count - first)
+                runs = [(first + i, first + j) for i, j in zip(split, ends, strict=True)]
+                if all(limit[run] >= held[stages - k] for k, run in enumerate(runs)):
+                    loads.append([load_s[run] for run in runs])
+                before_s = np.cumsum([0.0, *(backward_s[run] for run in runs)])
+                tails.append(max(tail_s[run] - before_s[k] for k, run in enumerate(runs)))
+            assert most_s[stages, first] == min(map(max, loads), default=np.inf)
+            assert sum_s[stages, first] == pytest.approx(min(map(sum, loads), default=np.inf))
+            if first == 0:
+                assert terms[stages] == pytest.approx(min(tails))
+    microbatches = random.integers(1, 6, count)
+    rows, pipeline = np.zeros(count, dtype=np.int64), np.arange(1, count + 1)
+    tails_s = tail_s[:1, 1:].copy()
+    work_s, time_s = least_times(load_s, limit, held, tails_s, rows, pipeline, microbatches)
+    for k, rounds in enumerate(microbatches - 1):
+        first_ends = [
+            j for j in range(1, count + 1) if limit[0, j] >= held[k + 1] and most_s[k, j] < np.inf
+        ]
+        works = [
+            rounds * max(load_s[0, j], most_s[k, j]) + load_s[0, j] + sum_s[k, j]
+            for j in first_ends
+        ]
+        times = [work + tails_s[0, j - 1] for work, j in zip(works, first_ends, strict=True)]
+        assert work_s[k] == pytest.approx(min(works, default=np.inf))
+        assert time_s[k] == pytest.approx(min(times, default=np.inf))

@@ -1,0 +1,207 @@
+"""What leaves candidates out never changes the answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phaze_opt.errors import InfeasibleError
+from phaze_opt.network.cluster import Cluster, NetworkLevel
+from phaze_opt.on_demand import OnDemand
+from phaze_opt.placement import best, candidates
+from phaze_opt.placement.candidate_costs import CandidateCosts
+from phaze_opt.placement.candidates import Candidate
+from phaze_opt.placement.placement_problem import LayerCost, Placement, PlacementProblem
+from phaze_opt.placement.solve_placement import solve_placement
+from phaze_opt.training import Training
+from tests.placement.strategies import layer_costs
+
+SECONDS = "forward_s", "backward_s", "recompute_s"
+
+
+@st.composite
+def large_problems(draw: st.DrawFn) -> PlacementProblem:
+    """Draw a chain with more candidates and splits than are all tried."""
+    count = draw(st.integers(8, 12))
+    level = NetworkLevel(
+        draw(st.sampled_from([30.0, 1e3, 1e6])),
+        draw(st.sampled_from([0.0, 0.01])),
+        "switch",
+        halving=draw(st.booleans()),
+    )
+    return PlacementProblem(
+        layers=draw(layer_costs(count, (1, 2, 4), forward_share=None)),
+        edges=tuple((index, index + 1) for index in range(count - 1)),
+        cluster=Cluster("drawn", (level,), draw(st.sampled_from([100, 128, 200]))),
+        training=Training(
+            draw(st.sampled_from([128, 200, 250])),
+            draw(st.integers(1, 2)),
+            zero=draw(st.sampled_from([0, 0, 1, 3])),
+            overlap=draw(st.sampled_from(["none", "data"])),
+            optimizer=draw(st.sampled_from(["sgd", "adam"])),
+        ),
+        hbm_usable_bytes=draw(st.sampled_from([500.0, 2000.0, 1e9])),
+        hbm_bytes_per_s=draw(st.sampled_from([100.0, 1e4])),
+    )
+
+
+def solved(problem: PlacementProblem) -> Placement | str:
+    """Return the placement, or why there is none."""
+    try:
+        return solve_placement(problem)
+    except InfeasibleError as error:
+        return str(error)
+
+
+def lowered(layers: tuple[LayerCost, ...], shares: Mapping[str, float]) -> tuple[LayerCost, ...]:
+    """Return layers with a share of their seconds, those that are alike with the same share."""
+
+    def share(layer: LayerCost) -> float:
+        # Any function of the layer without its name.
+        value = math.modf(1e3 * (layer.forward_s + layer.backward_s))[0]
+        return shares["least"] + (shares["most"] - shares["least"]) * value
+
+    return tuple(
+        replace(layer, **{name: share(layer) * getattr(layer, name) for name in SECONDS})
+        for layer in layers
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(large_problems(), st.floats(0.0, 1.0), st.floats(0.0, 1.0))
+def test_least_seconds_change_nothing(problem: PlacementProblem, least: float, most: float) -> None:
+    """However far the least seconds are below the seconds, the answer is the same to the bit."""
+    shares = {"least": min(least, most), "most": max(least, most)}
+    asked: list[int] = []
+
+    def find(width: int) -> tuple[LayerCost, ...]:
+        asked.append(width)
+        return problem.layers[width]
+
+    bounded = replace(
+        problem,
+        layers=OnDemand(problem.layers, find),
+        least={width: lowered(each, shares) for width, each in problem.layers.items()},
+    )
+    assert solved(bounded) == solved(problem)
+    if shares["least"] == 1.0:
+        assert len(asked) <= len(problem.layers)
+
+
+def test_a_width_that_cannot_be_the_fastest_is_not_asked_for() -> None:
+    """Its least seconds say so."""
+    blocks = [LayerCost(f"block.{i}", 1.0, 2.0, 0.0, 10, 0, 1, 1, 1) for i in range(12)]
+    slower = [replace(block, forward_s=9.0, backward_s=9.0) for block in blocks]
+    layers = {1: tuple(blocks), 2: tuple(slower)}
+
+    def find(width: int) -> tuple[LayerCost, ...]:
+        assert width == 1, "the width of 2 was asked for"
+        return layers[width]
+
+    problem = PlacementProblem(
+        layers=OnDemand(layers, find),
+        edges=tuple((i, i + 1) for i in range(11)),
+        cluster=Cluster("flat", (NetworkLevel(1e6, 0.0, "switch"),), 128),
+        training=Training(256),
+        hbm_usable_bytes=1e9,
+        hbm_bytes_per_s=1e9,
+        least=layers,
+    )
+    assert solve_placement(problem).tensor == 1
+
+
+@settings(max_examples=30, deadline=None)
+@given(problem=large_problems())
+def test_classes_change_nothing(problem: PlacementProblem) -> None:
+    """The answer is that of every number of replicas by itself."""
+    found = solved(problem)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(candidates, "rising_starts", lambda cluster, most: None)
+        patch.setattr(candidates, "_grids", candidates._grids.__wrapped__)
+        assert found == solved(problem)
+
+
+@settings(max_examples=30, deadline=None)
+@given(problem=large_problems())
+def test_classes_hold_every_candidate_once(problem: PlacementProblem) -> None:
+    """All degrees that the devices and the batch allow, with equal microbatches in a class."""
+    training, devices = problem.training, problem.cluster.devices
+    found = []
+    for grid in CandidateCosts(problem).grids:
+        assert (grid.sizes > 0).all()
+        for index in range(len(grid.data)):
+            members = list(grid.candidates(index))
+            assert members[0] == grid.candidate(index)
+            assert {training.microbatches(each.data) for each in members} == {
+                int(grid.microbatches[index])
+            }
+            found += [(each.pipeline, each.data, each.tensor) for each in members]
+    expected = [
+        (pipeline, data, tensor)
+        for tensor, layers in problem.layers.items()
+        for pipeline in range(1, len(layers) + 1)
+        for data in range(1, training.global_batch // training.microbatch + 1)
+        if pipeline * data * tensor <= devices
+    ]
+    assert sorted(found) == sorted(expected)
+
+
+@settings(max_examples=20, deadline=None)
+@given(problem=large_problems())
+def test_the_fewest_replicas_of_a_class_bound_all_others(problem: PlacementProblem) -> None:
+    """Tails, work and memory of the candidates of a class."""
+    costs = CandidateCosts(problem)
+    for grid in costs.grids:
+        for index in np.flatnonzero(grid.sizes > 1)[:5].tolist():
+            fewest, *others = grid.candidates(index)
+            for other in others[:5]:
+                assert (costs.tail_s(fewest) <= costs.tail_s(other)).all()
+                assert (costs.work(fewest).load_s <= costs.work(other).load_s).all()
+                limit = costs.stages(fewest).in_flight_limit
+                assert (limit == costs.stages(other).in_flight_limit).all()
+
+
+@settings(max_examples=20, deadline=None)
+@given(problem=large_problems())
+def test_a_shared_tail_term_is_a_bound(problem: PlacementProblem) -> None:
+    """That of a power of two of replicas is at most that of more replicas."""
+    costs = CandidateCosts(problem)
+    for grid in costs.grids[:2]:
+        for index in range(0, len(grid.data), 7):
+            candidate = grid.candidate(index)
+            own_s = costs.least_tail_term_s(candidate)
+            assert costs.shared_tail_term_s(candidate) <= own_s * (1.0 + 1e-12)
+
+
+def test_a_very_large_class_is_split_once() -> None:
+    """The answer is that of the fewest replicas, and does not take every number of them."""
+    blocks = [LayerCost(f"block.{i}", 1.0 + i, 2.0, 0.0, 10, 0, 1, 1, 1) for i in range(12)]
+    problem = PlacementProblem(
+        layers={1: tuple(blocks)},
+        edges=tuple((i, i + 1) for i in range(11)),
+        cluster=Cluster("flat", (NetworkLevel(1e6, 0.0, "switch"),), 100_000),
+        training=Training(100_000, optimizer="sgd"),
+        hbm_usable_bytes=60.0,  # a layer each
+        hbm_bytes_per_s=1e9,
+    )
+    split: list[Candidate] = []
+
+    def count(costs: CandidateCosts, candidate: Candidate, *limits: float) -> tuple[float, Any]:
+        split.append(candidate)
+        return find(costs, candidate, *limits)
+
+    with pytest.MonkeyPatch.context() as patch:
+        find = best._closed_form_answer
+        patch.setattr(best, "_closed_form_answer", count)
+        found = solved(problem)
+    assert isinstance(found, Placement)
+    assert found.microbatches == problem.training.microbatches(found.data)
+    assert found.data == 1 or problem.training.microbatches(found.data - 1) > found.microbatches
+    assert len(split) < 1000
