@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.network.term import nothing_sent
@@ -19,6 +18,7 @@ from phaze_opt.placement.placement_problem import (
     PlacementProblem,
     StageMemory,
 )
+from phaze_opt.placement.tightest import tightest_split
 from phaze_opt.training import OPTIMIZERS, PipelineScheduleName
 from phaze_opt.units import format_bytes
 
@@ -195,8 +195,12 @@ def _least_memory_split(problem: PlacementProblem, width: int) -> _TightSplit:
             costs[shards] = stage_costs(problem, width, [nothing_sent(problem.cluster)], shards)
         # What a stage holds depends on its place only, so one pass serves all numbers of stages.
         most_stages = min(len(layers), devices // (width * data))
-        need_bytes, starts = _tightest(costs[shards], _held(problem, data, most_stages))
-        splits.append(_TightSplit(need_bytes, width, data, shards, starts))
+        need_bytes, starts = tightest_split(
+            costs[shards].resident_bytes,
+            costs[shards].stash_bytes,
+            np.array(_held(problem, data, most_stages), dtype=np.int64),
+        )
+        splits.append(_TightSplit(need_bytes, width, data, shards, starts.tolist()))
     return min(splits, key=lambda split: (split.need_bytes, split.data))
 
 
@@ -215,24 +219,3 @@ def _data_degrees(problem: PlacementProblem, width: int) -> list[int]:
 
     most = {_most_data(problem, width, stages) for stages in range(1, layers + 1)}
     return sorted({1} | {data for data in most if data * width <= devices and matters(data)})
-
-
-def _tightest(costs: StageCosts, held: list[int]) -> tuple[float, list[int]]:
-    """Return bytes and first layers of the split whose fullest stage holds least."""
-    count = costs.layers
-    invalid = np.tril(np.ones((count, count + 1), dtype=np.bool_))
-    after = np.full(count + 1, np.inf)
-    after[count] = 0.0
-    choices: list[NDArray[np.intp]] = []
-    best, best_stages = np.inf, 0
-    for place in range(1, len(held)):
-        need = costs.resident_bytes + held[place] * costs.stash_bytes
-        fullest = np.where(invalid, np.inf, np.maximum(need, after))
-        choices.append(fullest.argmin(axis=1))
-        after = np.append(fullest.min(axis=1), np.inf)
-        if after[0] < best:
-            best, best_stages = float(after[0]), place
-    starts = [0]
-    for place in range(best_stages, 1, -1):
-        starts.append(int(choices[place - 1][starts[-1]]))
-    return best, starts
