@@ -16,6 +16,7 @@ import dataclasses
 import functools
 import json
 import os
+import stat
 import tomllib
 import typing
 from collections.abc import Callable, Mapping
@@ -28,6 +29,7 @@ import msgspec
 from msgspec import inspect
 
 from phaze_opt.errors import InputError, NotFoundError, unknown_name
+from phaze_opt.limits import MOST_DATA_BYTES, MOST_FILE_BYTES
 from phaze_opt.printing import printable
 
 T = TypeVar("T")
@@ -158,8 +160,8 @@ def write_whole(path: Path, data: bytes) -> None:
         part.unlink(missing_ok=True)
 
 
-def read_file(path: Path, what: str) -> bytes:
-    """Return the content of a file.
+def read_file(path: Path, what: str, most_bytes: int = MOST_DATA_BYTES) -> bytes:
+    """Return the content of a regular file; pipes and devices may never end.
 
     Parameters
     ----------
@@ -167,15 +169,26 @@ def read_file(path: Path, what: str) -> bytes:
         The file.
     what
         Its kind, for the error's sentence (for example ``"workload file"``).
+    most_bytes
+        Largest size that is read.
 
     Raises
     ------
     NotFoundError
         If there is no such file.
     InputError
-        If it cannot be read.
+        If it cannot be read, is no regular file, or is too large.
     """
     try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            kind = "a folder" if stat.S_ISDIR(found.st_mode) else "a pipe or a device"
+            raise InputError(f"The {what} at {path} is {kind}, but it must be a file.")
+        if found.st_size > most_bytes:
+            raise InputError(
+                f"The {what} at {path} has {found.st_size:,} bytes, but at most {most_bytes:,} are "
+                "read."
+            )
         return path.read_bytes()
     except FileNotFoundError:
         raise NotFoundError(f"There is no {what} at {path}.") from None
@@ -194,8 +207,10 @@ def read_toml_file(path: Path, what: str) -> dict[str, Any]:
         If it cannot be read or is not TOML.
     """
     try:
-        return tomllib.loads(read_file(path, what).decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        return tomllib.loads(read_file(path, what, MOST_FILE_BYTES).decode("utf-8"))
+    except InputError:
+        raise
+    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, or an endless number
         raise InputError(f"The {what} {path} is not valid TOML: {error}.") from None
 
 

@@ -7,6 +7,7 @@ from typing import Literal, TypeVar
 
 from phaze_opt.arrays import IntArray
 from phaze_opt.errors import InputError
+from phaze_opt.limits import MOST_SAMPLES, check_size
 from phaze_opt.printing import short_repr
 
 Recompute = Literal["none", "selective", "full"]
@@ -137,8 +138,7 @@ class Training:
         return short_repr(self)
 
     def __post_init__(self) -> None:
-        if self.global_batch < 1:
-            raise InputError(f"global_batch is {self.global_batch}, but it must be at least 1.")
+        check_size("global_batch", self.global_batch, MOST_SAMPLES)
         if not 1 <= self.microbatch <= self.global_batch:
             raise InputError(
                 f"microbatch is {self.microbatch}, but it must be between 1 and the global batch "
@@ -157,8 +157,7 @@ class Training:
                 f"pipeline_schedule is {self.pipeline_schedule!r}, but it must be 1f1b, gpipe or "
                 "interleaved."
             )
-        if self.interleave < 1:
-            raise InputError(f"interleave is {self.interleave}, but it must be at least 1.")
+        check_size("interleave", self.interleave, MOST_SAMPLES)
         if self.interleave > 1 and self.pipeline_schedule != "interleaved":
             raise InputError(
                 f"interleave is {self.interleave}, but the pipeline schedule "

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from phaze_opt.errors import InputError
+from phaze_opt.limits import MOST_DEVICES, check_size
 from phaze_opt.printing import PrintsAsTables
 
 Topology = Literal["switch", "ring", "torus"]
@@ -77,8 +78,8 @@ class NetworkLevel:
             )
         if not 0 < self.efficiency <= 1:
             raise InputError(f"efficiency is {self.efficiency}, but it must be in (0, 1].")
-        if self.group_size is not None and self.group_size < 1:
-            raise InputError(f"group_size is {self.group_size}, but it must be at least 1.")
+        if self.group_size is not None:
+            check_size("group_size", self.group_size, MOST_DEVICES)
         if not (math.isfinite(self.bandwidth_bytes_per_s) and self.bandwidth_bytes_per_s > 0):
             raise InputError(
                 f"bandwidth_bytes_per_s is {self.bandwidth_bytes_per_s}, but it must be positive."
@@ -138,8 +139,7 @@ class Cluster(PrintsAsTables, tables="phaze_opt.report.tables:cluster_tables"):
     source: str = ""
 
     def __post_init__(self) -> None:
-        if self.devices < 1:
-            raise InputError(f"devices is {self.devices}, but it must be at least 1.")
+        check_size("devices", self.devices, MOST_DEVICES)
         if not self.levels:
             raise InputError(f"The cluster {self.name!r} has no network level.")
         if self.devices > self.reach:

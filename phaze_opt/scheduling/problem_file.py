@@ -119,7 +119,7 @@ def read_problems(
         place = f"{what} at {path}, line {line}"
         try:
             plain, position = decoder.raw_decode(text, position)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # no JSON, or a number without end
             raise InputError(f"The {place} is not valid JSON: {error}.") from None
         row = from_builtins(_without_keywords(plain), ProblemRow, place)
         try:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from phaze_opt.errors import InputError, unknown_name
+from phaze_opt.limits import MOST_SIZE, check_size
 
 if TYPE_CHECKING:
     from phaze_opt.scheduling.residency import Residency, Tensor
@@ -245,8 +246,7 @@ def check_problem(problem: ScheduleProblem) -> tuple[int, ...]:
     if problem.intra_operator not in INTRA_OPERATOR_RULES:
         raise unknown_name("intra-operator rule", problem.intra_operator, INTRA_OPERATOR_RULES)
     for name in ("num_tc", "num_vc"):
-        if getattr(problem, name) < 0:
-            raise InputError(f"{name} is {getattr(problem, name)}, but it must not be negative.")
+        check_size(name, getattr(problem, name), MOST_SIZE, least=0)
     seen: set[str] = set()
     total_s = 0.0
     for operator in problem.operators:

@@ -15,6 +15,7 @@ from phaze_opt.codec import from_builtins
 from phaze_opt.errors import InputError, unknown_name
 from phaze_opt.hardware.area import AreaModel
 from phaze_opt.hardware.fields import ALIASES, CALIBRATION, FIELD_TYPES, PEAK_TFLOPS
+from phaze_opt.limits import MOST_SAMPLES
 from phaze_opt.network.cluster import NetworkLevel
 from phaze_opt.network.cluster_file import LEVEL_ALIASES
 from phaze_opt.search.axes import RULE, Scalar
@@ -184,7 +185,7 @@ def _check_training(name: str, value: Scalar) -> None:
             raise unknown_name("attention in the space:", value, get_args(AttentionKind))
         return
     # Large and interleaved, so that only the option itself can be refused.
-    fields: dict[str, Any] = {"global_batch": 2**62, "pipeline_schedule": "interleaved"}
+    fields: dict[str, Any] = {"global_batch": MOST_SAMPLES, "pipeline_schedule": "interleaved"}
     try:
         from_builtins({**fields, name: value}, Training, "space")
     except InputError as error:

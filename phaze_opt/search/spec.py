@@ -15,6 +15,7 @@ from typing import Any, Literal
 from phaze_opt.codec import convert_fields, from_builtins, read_toml_file
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.area import AreaModel
+from phaze_opt.limits import MOST_DEVICES, MOST_SAMPLES, MOST_TRIALS, check_size
 from phaze_opt.printing import short_repr
 from phaze_opt.search.axis_names import TRAINING_NAMES
 from phaze_opt.search.objectives import OBJECTIVES, Aggregate, ObjectiveKind, ObjectiveName
@@ -123,8 +124,7 @@ class SearchSpec:
     def __post_init__(self) -> None:
         convert_fields(self, "search")
         sampler_options(self.sampler, self.options)
-        if self.trials < 1:
-            raise InputError(f"trials is {self.trials}, but it must be at least 1.")
+        check_size("trials", self.trials, MOST_TRIALS)
         if not 0 <= self.seed < 2**32:
             raise InputError(f"seed is {self.seed}, but it must be between 0 and 2^32 - 1.")
 
@@ -158,6 +158,8 @@ class WorkloadSpec:
         convert_fields(self, "workload")
         if not 0 < self.weight < math.inf:
             raise InputError(f"weight is {self.weight}, but it must be positive.")
+        if self.global_batch is not None:
+            check_size("global_batch", self.global_batch, MOST_SAMPLES)
         _check_widths(self.tensor_parallel)
         if not self.name:
             object.__setattr__(self, "name", self.model)
@@ -239,10 +241,8 @@ class StudySpec:
             )
         if not self.cluster:
             raise InputError("cluster is missing: a study needs a network, a preset or a file.")
-        if self.devices < 1:
-            raise InputError(f"devices is {self.devices}, but it must be at least 1.")
-        if self.global_batch < 1:
-            raise InputError(f"global_batch is {self.global_batch}, but it must be at least 1.")
+        check_size("devices", self.devices, MOST_DEVICES)
+        check_size("global_batch", self.global_batch, MOST_SAMPLES)
         _check_widths(self.tensor_parallel)
         self._check_training()
         self._check_workloads()

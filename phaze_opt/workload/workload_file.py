@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from phaze_opt.codec import from_builtins, from_json, read_file, to_json
 from phaze_opt.errors import InputError
+from phaze_opt.limits import MOST_SIZE, MOST_WORK
 from phaze_opt.user_files import write_file
 from phaze_opt.workload.graph import (
     SCHEMA_VERSION,
@@ -240,11 +242,19 @@ def _operator_problem(operator: Operator) -> str | None:
     sizes += [size for work in operator.vector for size in (work.rows, work.columns)]
     if operator.collective is not None:
         sizes.append(operator.collective.size_bytes)
+    products = [(gemm.m, gemm.n, gemm.k, gemm.batch) for gemm in operator.gemms]
+    edges = [*sizes, *(edge for product in products for edge in product)]
+    work = [math.prod(product) for product in products]
+    work += [part.rows * part.columns for part in operator.vector]
+    if max(edges) > MOST_SIZE or max(work, default=0) > MOST_WORK:
+        return f"a size above {MOST_SIZE:,}, or work above {MOST_WORK:,} operations"
     if min(sizes) < 0 or operator.outliving_bytes > operator.write_bytes:
         return "a size that is not allowed"
-    if any(min(gemm.m, gemm.n, gemm.k, gemm.batch) < 1 for gemm in operator.gemms):
+    if any(min(product) < 1 for product in products):
         return "a matrix product with a dimension below 1"
     scores = operator.attention
+    if scores is not None and max(scores.heads, scores.queries, scores.keys) > MOST_SIZE:
+        return f"attention scores with a dimension above {MOST_SIZE:,}"
     if scores is not None and min(scores.heads, scores.queries, scores.keys) < 1:
         return "attention scores with a dimension below 1"
     return None

@@ -266,6 +266,8 @@ def _check_file(url: URL, shown: str, create: bool) -> None:
         if not path.absolute().parent.is_dir():
             raise PhazeError(f"The storage {shown} cannot be made: its folder does not exist.")
         return
+    if not path.is_file():
+        raise InputError(f"The storage {shown} is a pipe or a device, but it must be a file.")
     try:
         with path.open("rb") as stream:
             head = stream.read(16)

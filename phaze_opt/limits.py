@@ -1,0 +1,57 @@
+"""The largest sizes that are accepted, for every edge of the program.
+
+Larger numbers are typing errors: no machine has so many devices, and sums of their products would
+leave 64 bits. Within the limits time and memory do not grow with a number of devices or samples.
+"""
+
+from __future__ import annotations
+
+from phaze_opt.errors import InputError
+
+MOST_DEVICES = 10**7
+"""Devices of a cluster."""
+
+MOST_SAMPLES = 10**9
+"""Samples of a global batch."""
+
+MOST_TRIALS = 10**7
+"""Trials of a study."""
+
+MOST_SIZE = 2**40
+"""Edge of a product, elements of a vector operator, bytes of a buffer, and every other integer for
+which no limit is named."""
+
+MOST_WORK = 2**60
+"""Multiply-accumulates of a product, or elements of a vector operator."""
+
+MOST_FILE_BYTES = 16 * 2**20
+"""A file that a person writes: TOML, or JSON of the same content."""
+
+MOST_DATA_BYTES = 2**30
+"""A file that a program writes: captured workloads, bundles, certificates, measurements."""
+
+
+def check_size(name: str, value: int, most: int, least: int = 1) -> None:
+    """Refuse an integer outside its limits.
+
+    Parameters
+    ----------
+    name
+        Of the number, for the error's sentence.
+    value, most, least
+        The number, and what is allowed.
+
+    Raises
+    ------
+    InputError
+        If it is too small or too large.
+    """
+    if value < least:
+        raise InputError(f"{name} is {_shown(value)}, but it must be at least {least:,}.")
+    if value > most:
+        raise InputError(f"{name} is {_shown(value)}, but it may be at most {most:,}.")
+
+
+def _shown(value: int) -> str:
+    """Write a number, of which thousands of digits would help nobody."""
+    return str(value) if abs(value) < 10**30 else "a number of more than 30 digits"
