@@ -17,7 +17,7 @@ from phaze_opt.workload.workload_file import parse_workload
 from phaze_opt.workload.zoo import load_workload
 
 
-@pytest.mark.parametrize("value", [0, -(10**40), 11, 10**5000])
+@pytest.mark.parametrize("value", [0, -(10**40), 11, 10**5000], ids=range(4))
 def test_sizes_outside_are_named(value: int) -> None:
     """However many digits they have."""
     with pytest.raises(InputError, match=r"^things is .*, but it (must|may) be at") as refused:
