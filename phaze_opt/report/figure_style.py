@@ -26,6 +26,9 @@ LIGHT, DARK = "#D9D9D9", "#222222"
 
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 
+LEGEND = {"orientation": "h", "x": 0, "y": 0, "yref": "container", "yanchor": "bottom"}
+"""At the bottom: above the plot a legend would lie under the buttons that plotly shows there."""
+
 Item = TypeVar("Item")
 
 
@@ -51,8 +54,7 @@ def figure(
         "height": 420,
         "hovermode": "closest",
         "hoverlabel": {"align": "left", "font": {"family": _FONT, "size": 12}},
-        # At the bottom: above the plot it would lie under the buttons that plotly shows there.
-        "legend": {"orientation": "h", "x": 0, "y": 0, "yref": "container", "yanchor": "bottom"},
+        "legend": LEGEND,
         "xaxis": x,
         "yaxis": y,
     }

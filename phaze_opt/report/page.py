@@ -46,7 +46,7 @@ def study_state(view: StudyView, key: str) -> bytes:
     parts: Any = _environment().get_template("sections.html").module
     sections = {
         "head": parts.head(view),
-        "answer": parts.answer(view),
+        "answer": parts.answer(view, True),
         "details": parts.details(view, True),
     }
     running = view.summary.state in ("running", "stopping")

@@ -12,6 +12,7 @@ from phaze_opt.report.figure_style import (
     DARK,
     GREEN,
     GREY,
+    LEGEND,
     LIGHT,
     ORANGE,
     PINK,
@@ -487,6 +488,7 @@ def _breakdown(view: StudyView) -> Figure:
         bargap=0.35,
         annotations=totals,
         height=180 + 52 * len(bars),
+        legend={**LEGEND, "traceorder": "normal"},
     )
 
 

@@ -23,7 +23,7 @@ from phaze_opt.report.study_view import view_of
 from phaze_opt.search.ordering import Rank
 from phaze_opt.search.results import design_of
 from phaze_opt.search.space import point_of
-from phaze_opt.search.store.artifacts import DatabaseArtifacts
+from phaze_opt.search.store.artifacts import ARTIFACT_KEY, DatabaseArtifacts
 from phaze_opt.search.store.leases import new_token
 from phaze_opt.search.store.publication import (
     claim_publication,
@@ -145,7 +145,7 @@ class Publisher:
             "encoding": None,
         }
         self._study.storage.optuna.set_trial_system_attr(
-            trial._trial_id, f"artifacts:{artifact_id}", json.dumps(meta)
+            trial._trial_id, f"{ARTIFACT_KEY}{artifact_id}", json.dumps(meta)
         )
 
 

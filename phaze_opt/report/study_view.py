@@ -5,6 +5,7 @@ Sentences are plain text; whoever writes HTML or Markdown of them makes them har
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,9 @@ from phaze_opt.search.enumerating import best_of_enumeration, stored_enumeration
 from phaze_opt.search.exhaustive import Enumeration
 from phaze_opt.search.results import BestDesign, StudySummary
 from phaze_opt.search.space import DesignPoint
+from phaze_opt.search.store.artifacts import ARTIFACT_KEY
+from phaze_opt.search.store.damage import damages
+from phaze_opt.search.store.failures import database_errors
 from phaze_opt.search.study import Study
 from phaze_opt.search.trials import TrialRecord
 from phaze_opt.units import format_seconds
@@ -171,6 +175,8 @@ class StudyView:
         How the answer was found.
     commands, file
         How it is found again: lines for a shell, and the study file.
+    files
+        Names of the files that the best trial has, and their addresses in the dashboard.
     headers, trials
         Columns of numbers and words with their units, and the trials, the best first.
     """
@@ -187,6 +193,7 @@ class StudyView:
     effort: tuple[Fact, ...]
     commands: tuple[str, ...]
     file: str
+    files: tuple[tuple[str, str], ...]
     headers: tuple[str, ...]
     trials: tuple[TrialLine, ...]
     certificate: Certificate | None
@@ -224,10 +231,29 @@ def view_of(study: Study, most_trials: int = MOST_TRIALS) -> StudyView:
         effort=tuple(_effort(summary)),
         commands=tuple(reproduce_commands(summary)),
         file=study_file(summary.resolved.spec),
+        files=() if best is None else tuple(_files(study, best.number)),
         headers=columns.named_headers,
         trials=tuple(_trial_lines(summary.records, columns, most_trials)),
         certificate=certificate,
     )
+
+
+def _files(study: Study, number: int | None) -> list[tuple[str, str]]:
+    """Name the artifacts of a trial, as Optuna stores them, with their addresses."""
+    if number is None:
+        return []
+    optuna, study_id = study.storage.optuna, study.optuna_id
+    with database_errors(study.storage.shown), damages(f"Trial {number} of the study"):
+        trial_id = optuna.get_trial_id_from_study_id_trial_number(study_id, number)
+        attributes = optuna.get_trial_system_attrs(trial_id)
+        metas = [
+            json.loads(value) for key, value in attributes.items() if key.startswith(ARTIFACT_KEY)
+        ]
+        return [
+            (str(meta["filename"]), f"/artifacts/{study_id}/{trial_id}/{meta['artifact_id']}")
+            for meta in metas
+            if meta is not None
+        ]
 
 
 def _question(summary: StudySummary) -> str:

@@ -15,6 +15,9 @@ from phaze_opt.errors import InputError
 from phaze_opt.search.store.storage import Storage
 from phaze_opt.search.store.tables import ArtifactRow
 
+ARTIFACT_KEY = "artifacts:"
+"""What the key of a trial's system attribute begins with that describes an artifact, as JSON."""
+
 LARGEST_BYTES = 2**26
 """Size of an artifact; a larger one would slow down every backup of the database."""
 
