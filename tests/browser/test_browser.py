@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -72,7 +71,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     lines = [server.stderr.readline() for _ in range(2)]
     (address,) = re.findall(r"http://\S+", lines[1])
     yield Served(address, load_study("watched", f"sqlite:///{folder / 'a.db'}"))
-    server.send_signal(signal.SIGINT)
+    server.terminate()
     server.wait(20)
 
 
