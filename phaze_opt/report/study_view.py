@@ -249,11 +249,11 @@ def _files(study: Study, number: int | None) -> list[tuple[str, str]]:
         metas = [
             json.loads(value) for key, value in attributes.items() if key.startswith(ARTIFACT_KEY)
         ]
-        return [
+        return sorted(
             (str(meta["filename"]), f"/artifacts/{study_id}/{trial_id}/{meta['artifact_id']}")
             for meta in metas
             if meta is not None
-        ]
+        )
 
 
 def _question(summary: StudySummary) -> str:
