@@ -100,7 +100,7 @@ def make_server(
     read_only
         Refuse every request that may change something.
     first
-        Study that is read meanwhile, so that its page comes at once.
+        Study that is read already now, so that its page comes at once.
 
     Raises
     ------
@@ -118,7 +118,7 @@ def make_server(
     pages = Pages(storage)
     server.set_app(guarded(pages, bound, read_only=read_only))
     if first is not None:
-        threading.Thread(target=pages.read_ahead, args=(first,), daemon=True).start()
+        pages.read_ahead(first)
     return server
 
 
