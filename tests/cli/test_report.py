@@ -9,6 +9,7 @@ import pytest
 
 from phaze_opt.report.images import BROWSER_VARIABLE
 from phaze_opt.report.reproducing import reproduce_commands
+from phaze_opt.report.study_view import view_of
 from phaze_opt.search.study import load_study
 from tests.cli.conftest import Phaze
 
@@ -43,6 +44,8 @@ def test_reports_and_plots_are_written(ran: Phaze, monkeypatch: pytest.MonkeyPat
         written = ran("report", "small", *arguments)
         assert (written.code, written.out) == (0, "")
         assert answer in Path(path).read_text(encoding="utf-8")
+    files = {name for name, _ in view_of(load_study("small")).files}
+    assert {"breakdown.csv", "pipeline.html", "schedules.html", "schedules.trace.json"} <= files
     refused = ran("report", "small", "--output", "a.pdf")
     assert refused.code == 2 and ".html or .md" in refused.sentence
     assert ran("plot", "small", "area", "-o", "area.html").code == 0
