@@ -60,7 +60,7 @@ _NOTE, _PLOTS = "dashboard:note", "dashboard:plot_data:"
 
 
 class Publisher:
-    """What a worker tells of its trials; see `phaze_opt.search.worker.Watcher`.
+    """Shows what a worker does; see `phaze_opt.search.watching.Show`.
 
     Parameters
     ----------
@@ -103,12 +103,11 @@ class Publisher:
         """Write the study at the end of a run, after whoever writes it at the moment."""
         end_s = time.monotonic() + _FINAL_WAIT_S
         claim = (self._study.storage, self._study.uid, self._token)
-        while not (is_free := claim_publication(*claim, at_once=True)):
+        while not claim_publication(*claim, at_once=True):
             if time.monotonic() > end_s:
                 return
             time.sleep(0.2)
-        if is_free:
-            self._write()
+        self._write()
 
     def _write(self) -> None:
         """Write note and plots in one transaction, and give up the right to write."""
@@ -122,16 +121,13 @@ class Publisher:
             end_publication(study.storage, study.uid, self._token, pause_s)
 
     def _is_best(self, rank: Rank) -> bool:
-        """Whether no finished trial is as good."""
+        """Whether no finished trial is as good; the best of those that were read is kept."""
         if self._best is not None and self._best.key <= rank.key:
             return False
         # Another worker may have found a better one since.
         found = best_trial(self._study.trials())
-        if found is not None and found.rank is not None and found.rank.key <= rank.key:
-            self._best = found.rank
-            return False
-        self._best = rank
-        return True
+        self._best = None if found is None else found.rank
+        return self._best is None or rank.key < self._best.key
 
     def _attach(self, trial: Trial, file: ArtifactFile) -> None:
         """Store a file as an artifact of a running trial."""
