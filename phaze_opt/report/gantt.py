@@ -96,7 +96,6 @@ def gantt_page(events: Iterable[Event], title: str) -> str:
         Of the page.
     """
     processes = [one for one in _processes(events) if one.end_s > 0.0]
-    used = {_kind(one) for each in processes for lane in each.lanes.values() for one in lane.slices}
     body = "".join(_drawing(one) for one in processes) or "<p>Nothing takes any time.</p>"
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -110,7 +109,8 @@ def gantt_page(events: Iterable[Event], title: str) -> str:
 _STYLE = (
     "body{font:14px/1.4 system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;"
     "margin:1em 1.5em;color:#222}h1{font-size:1.4em}h2{font-size:1.05em;margin:1.2em 0 .3em}"
-    "svg{display:block;font-size:11px}.legend{margin:.1em 0 .4em;font-size:.92em}.legend span{display:inline-block;margin-right:1.2em}"
+    "svg{display:block;font-size:11px}.legend{margin:.1em 0 .4em;font-size:.92em}"
+    ".legend span{display:inline-block;margin-right:1.2em}"
     ".legend i{display:inline-block;width:.9em;height:.9em;margin-right:.35em;"
     "vertical-align:-.1em;border-radius:2px}.note{color:#5c5c5c}"
 )
