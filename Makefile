@@ -4,7 +4,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup study test lint bench clean
+.PHONY: setup study test test-browser lint bench clean
 
 setup: $(STAMP)
 
@@ -31,6 +31,10 @@ lint: $(STAMP)
 
 test: lint
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2
+
+# Needs Debian's chromium and chromium-driver, which .ci/browser installs.
+test-browser: $(STAMP)
+	$(BIN)/python -m pytest tests/browser --override-ini addopts="--strict-markers --strict-config -q"
 
 bench: $(STAMP)
 	$(BIN)/python -m pytest tests/benchmarks --benchmark-only --override-ini addopts=

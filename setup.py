@@ -8,5 +8,10 @@ setup(
         *(f"phaze_opt.{name}" for name in find_packages(include=["cli", "cli.*"])),
     ],
     package_dir={"phaze_opt": "phaze_opt", "phaze_opt.cli": "cli"},
-    package_data={"": ["data/**/*.toml", "data/**/*.csv", "data/**/*.zip", "py.typed"]},
+    package_data={
+        "": [
+            *(f"data/**/*.{kind}" for kind in ("toml", "csv", "zip", "html", "css", "js")),
+            "py.typed",
+        ]
+    },
 )

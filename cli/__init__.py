@@ -16,6 +16,7 @@ Modules
 ``study``        ``study create``, ``run``, ``show``, …; ``progress`` shows a run
 ``spec``         ``spec check``
 ``dashboard``    ``dashboard``
+``report``       ``report`` and ``plot``
 ``accelerator``  ``accelerator ls``, ``show``, ``compare``
 ``cluster``      ``cluster ls``, ``show``, ``collective``
 ``workload``     ``workload ls``, ``show``, ``capture``

@@ -19,6 +19,7 @@ from .dashboard import dashboard
 from .estimate import app as estimate_app
 from .place import place
 from .point import evaluate, explain
+from .report import plot, report
 from .schedule import schedule
 from .spec import app as spec_app
 from .study import app as study_app
@@ -46,6 +47,8 @@ app.command("calibrate")(calibrate)
 app.command("validate")(validate)
 app.add_typer(study_app, name="study")
 app.command("dashboard")(dashboard)
+app.command("report")(report)
+app.command("plot")(plot)
 app.add_typer(spec_app, name="spec")
 app.add_typer(accelerator_app, name="accelerator")
 app.add_typer(cluster_app, name="cluster")

@@ -216,7 +216,9 @@ def evaluate(
     timeline: Annotated[
         Path | None,
         typer.Option(
-            metavar="OUT", help="Write timelines for Perfetto: of the pipeline, and of each pass."
+            metavar="OUT",
+            help="Write timelines of the pipeline and of each pass; .html is a drawing, any other "
+            "file is for Perfetto.",
         ),
     ] = None,
     as_json: JsonOption = False,

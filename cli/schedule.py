@@ -47,7 +47,9 @@ def schedule(
     trace: Annotated[
         Path | None,
         typer.Option(
-            metavar="OUT", help="Write a timeline for Perfetto: a lane per core, and what stays."
+            metavar="OUT",
+            help="Write a timeline: a lane per core, and what stays; .html is a drawing, any "
+            "other file is for Perfetto.",
         ),
     ] = None,
     as_json: JsonOption = True,
@@ -69,7 +71,6 @@ def schedule(
     """
     from phaze_opt.codec import to_json
     from phaze_opt.errors import unknown_name
-    from phaze_opt.scheduling.perfetto import write_trace
     from phaze_opt.scheduling.problem_file import read_problems, result_row
     from phaze_opt.scheduling.schedule_problem import (
         INTRA_OPERATOR_RULES,
@@ -95,4 +96,7 @@ def schedule(
         if trace is not None:
             solved.append((problem, found))
     if trace is not None:
-        write_trace(trace, solved)
+        from phaze_opt.report.timeline import write_drawing_or_events
+        from phaze_opt.scheduling.perfetto import schedule_events
+
+        write_drawing_or_events(trace, schedule_events(solved))

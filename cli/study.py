@@ -67,15 +67,14 @@ def run(
 
         phaze-opt study run quickstart --trials 300 --workers 2
     """
-    from phaze_opt.report.dashboard import save_note
+    from phaze_opt.report.publishing import Publisher
     from phaze_opt.search.results import next_command
 
     from .progress import run_progress
 
     study = open_study(name, storage)
     with run_progress() as show:
-        outcome = study.run(trials, workers=workers, on_progress=show)
-    save_note(study)
+        outcome = study.run(trials, workers=workers, on_progress=show, show=Publisher)
     print(outcome)
     if outcome.is_stopped:
         say(f"Stopped; '{next_command(name, outcome.total, study.resolved)}' goes on from here.")

@@ -95,14 +95,14 @@ def merge(
 
         phaze-opt study merge mine mine ours --second-storage sqlite:///laptop.db
     """
-    from phaze_opt.report.dashboard import save_note
+    from phaze_opt.report.publishing import publish
     from phaze_opt.search.merging import merge_studies
     from phaze_opt.search.study import load_study
 
     opened = open_database(storage)
     other = opened if second_storage is None else open_database(second_storage)
     merged = merge_studies(load_study(first, opened), load_study(second, other), new, opened)
-    save_note(merged.study)
+    publish(merged.study)
     ours, theirs = merged.taken
     total = f"{ours + theirs} trials, {ours} of {first} and {theirs} of {second}"
     print(f"study {new} ({merged.study.resolved.hash[:12]}): {total}")

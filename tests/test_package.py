@@ -13,6 +13,7 @@ import phaze_opt
 
 ROOT = Path(__file__).parents[1]
 HEAVY = ("torch", "ortools", "optuna", "pandas", "numba", "numpy", "sqlalchemy")
+SHIPPED = (".py", ".toml", ".csv", ".zip", ".html", ".css", ".js", ".typed")
 TINY = "gpt:layers=2,hidden=64,heads=2,sequence=32,vocab=128"
 PUBLIC_NAMES = {
     *("load_workload", "capture", "load_accelerator", "load_cluster"),
@@ -27,7 +28,7 @@ def installed_paths() -> set[str]:
     paths = set()
     for folder, prefix in (("phaze_opt", "phaze_opt"), ("cli", "phaze_opt/cli")):
         for path in (ROOT / folder).rglob("*"):
-            if path.is_file() and path.suffix in (".py", ".toml", ".csv", ".zip", ".typed"):
+            if path.is_file() and path.suffix in SHIPPED:
                 paths.add(f"{prefix}/{path.relative_to(ROOT / folder).as_posix()}")
     return paths
 

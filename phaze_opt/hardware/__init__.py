@@ -18,7 +18,7 @@ Where each formula is:
 * default size of a private buffer: `accelerator.default_l2_bytes`
 * bandwidth of a global buffer that nobody states: `chip_file.glb_bytes_per_cycle_for`
 * peak FLOP/s, usable HBM, sustained HBM bandwidth: properties of `accelerator.Accelerator`
-* largest PE array and largest chip that can be built: `accelerator.check_chip`
+* largest PE array and largest chip that can be built: `buildable.check_chip`
 * joules per multiply-accumulate, lane cycle and byte: `energy.energy_per_event`
 * leakage power: `energy.static_power_w`
 """

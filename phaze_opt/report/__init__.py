@@ -15,8 +15,15 @@ Modules
 ``studies``            tables and sentences about studies: the answer, trials, lists
 ``specs``              what a spec means, and how two studies differ
 ``enumeration``        the certified best designs of a space
-``dashboard``          the server of Optuna Dashboard, and the note of a study in it
-``timeline``           a batch through its pipeline, for Perfetto
+``study_view``         what people see of a study, as data: page, report, note and plots take it
+``reproducing``        commands and study file that give an answer again
+``plots``              the plots of a study; ``figure_style`` how they look; ``images`` PNG and SVG
+``page``               pages and the report as HTML, from the templates in ``data``
+``markdown``           the note of a study, and the report as Markdown
+``dashboard``          the server: our pages beside Optuna Dashboard; ``guard`` what it refuses
+``publishing``         keeps note, plots and files in Optuna Dashboard up to date during a run
+``artifacts``          the files of a design: timelines, time as CSV, the note of its trial
+``timeline``           a batch through its pipeline, for Perfetto; ``gantt`` timelines as drawings
 ``export``             trials as CSV, JSON or Parquet
 ``workers``            who works on a study
 
@@ -27,7 +34,10 @@ text made harmless for a terminal         -> `phaze_opt.printing.printable`, in 
 tables of ``print(result)``               -> `phaze_opt.printing.PrintsAsTables`
 layers that count in a model              -> `explanation_words.heavy_layers`
 changes that are shown of those tried     -> `explanation._telling`
-note of a study in the dashboard          -> `dashboard.note_of`
-requests that the dashboard refuses       -> `dashboard.guarded`
+note of a study in the dashboard          -> `markdown.note_of`
+requests that the dashboard refuses       -> `guard.guarded`
+text made harmless in HTML and in plots   -> `page._harmless` and `figure_style.figure_text`
+share of the variance that a value explains -> `plots.importances`
+how often, and by whom, a study is shown anew -> `publishing.Publisher.told`
 text that a spreadsheet would obey        -> `export._safe`
 """

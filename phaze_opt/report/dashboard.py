@@ -1,186 +1,238 @@
-"""The dashboard of studies: Optuna Dashboard on a storage, local and guarded, with their notes.
+"""The dashboard: a page of ours for every study, and Optuna Dashboard beside it, on one storage.
 
-The note of a study is its answer in words, as Markdown.
+``/`` lists the studies, ``/study/NAME`` is the page of one, ``/state/NAME`` what that page asks for
+while it is open, ``/phaze/…`` its script and style. Everything else is Optuna Dashboard's.
 """
 
 from __future__ import annotations
 
-import html
 import importlib
+import logging
+import socket
+import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from socketserver import ThreadingMixIn
 from typing import Any
+from urllib.parse import parse_qs, quote
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
-from wsgiref.simple_server import make_server as make_wsgi_server
 
-from phaze_opt.errors import PhazeError
-from phaze_opt.printing import printable
-from phaze_opt.report.studies import (
-    accelerator_words,
-    effort_words,
-    objective_words,
-    proof_words,
-    ratio_words,
-    training_words,
-    trial_words,
-    value_words,
+from phaze_opt.codec import to_json
+from phaze_opt.errors import NotFoundError, PhazeError
+from phaze_opt.report.guard import WsgiApplication, guarded, html_response
+from phaze_opt.report.page import (
+    asset,
+    plotly_script,
+    problem_page,
+    studies_page,
+    study_page,
+    study_state,
 )
-from phaze_opt.report.words import (
-    binding_words,
-    microbatch_words,
-    pass_proof_words,
-    placement_words,
-    share_words,
-    time_words,
-)
-from phaze_opt.search.results import BestDesign, StudySummary
-from phaze_opt.search.spec import StudySpec
-from phaze_opt.search.store.failures import database_errors, patiently
-from phaze_opt.search.store.storage import Storage
-from phaze_opt.search.study import Study
+from phaze_opt.report.study_view import view_of
+from phaze_opt.search.store.artifacts import DatabaseArtifacts
+from phaze_opt.search.store.failures import database_errors
+from phaze_opt.search.store.storage import Storage, reading_once
+from phaze_opt.search.store.studies import study_uids
+from phaze_opt.search.study import Study, list_summaries, load_study
 
-WsgiApplication = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+_STUDY, _STATE, _ASSETS = "/study/", "/state/", "/phaze/"
+_ASSET_TYPES = {
+    "page.css": "text/css; charset=utf-8",
+    "page.js": "text/javascript; charset=utf-8",
+    "plotly.js": "text/javascript; charset=utf-8",
+}
+_JSON = "application/json; charset=utf-8"
+_OK, _NOT_FOUND, _WRONG = "200 OK", "404 Not Found", "500 Internal Server Error"
+_SLOWEST_S = 60
 
-_MARKUP = frozenset("\\`*_[]#!|~$")
-_READING = ("GET", "HEAD", "OPTIONS")
-_FORBIDDEN = "403 Forbidden"
+# Optuna Dashboard writes tracebacks of requests that it does not understand.
+logging.getLogger("optuna_dashboard").addHandler(logging.NullHandler())
 
 
-class _Server(ThreadingMixIn, WSGIServer):
+class DashboardServer(ThreadingMixIn, WSGIServer):
     """Answers several requests at once, and does not wait for open ones at the end."""
 
     daemon_threads = True
 
+    def __init__(self, address: tuple[str, int]) -> None:
+        if ":" in address[0]:
+            self.address_family = socket.AF_INET6
+        super().__init__(address, _QuietHandler)
+
+    def server_bind(self) -> None:
+        """Bind without asking a name server for the name of the address."""
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+        self.setup_environ()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Write nothing: a browser that goes away is no error."""
+
 
 class _QuietHandler(WSGIRequestHandler):
-    """Writes no line per request."""
+    """Writes no line per request, and does not wait for ever for one."""
+
+    timeout = _SLOWEST_S
 
     def log_message(self, format: str, *args: Any) -> None:
         """Write nothing."""
 
 
-def make_server(storage: Storage, host: str, port: int, *, read_only: bool = False) -> WSGIServer:
+def make_server(
+    storage: Storage,
+    host: str,
+    port: int,
+    *,
+    read_only: bool = False,
+    first: str | None = None,
+) -> DashboardServer:
     """Return a server that listens already; ``serve_forever`` answers.
 
     Parameters
     ----------
+    storage
+        Holds the studies.
+    host
+        Address or name; an IPv6 address with brackets or without.
     port
         0 for any free one.
     read_only
         Refuse every request that may change something.
+    first
+        Study that is read already now, so that its page comes at once.
 
     Raises
     ------
     PhazeError
         If the address cannot be used.
     """
-    application: WsgiApplication = importlib.import_module("optuna_dashboard").wsgi(storage.optuna)
-    application = guarded(application, host, read_only=read_only)
+    bound = host.removeprefix("[").removesuffix("]")
     try:
-        return make_wsgi_server(
-            host, port, application, server_class=_Server, handler_class=_QuietHandler
-        )
+        server = DashboardServer((bound, port))
     except OSError as error:
         raise PhazeError(
             f"The dashboard cannot listen on {host}:{port}: {error.strerror or error}; "
             "choose another --port."
         ) from None
+    pages = Pages(storage)
+    server.set_app(guarded(pages, bound, read_only=read_only))
+    if first is not None:
+        pages.read_ahead(first)
+    return server
 
 
-def guarded(application: WsgiApplication, host: str, *, read_only: bool) -> WsgiApplication:
-    """Refuse foreign host names and, if asked, changes; the dashboard itself refuses neither.
+def address_of(server: DashboardServer, name: str | None = None) -> str:
+    """Return the address of a server, or of its page of a study, for a browser on this machine."""
+    host = str(server.server_name)
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    shown = f"[{host}]" if ":" in host else host
+    page = "" if name is None else _STUDY.removeprefix("/") + quote(name, safe="")
+    return f"http://{shown}:{server.server_port}/{page}"
 
-    It has no login. A page of another site could make a browser talk to it under a name of its own
-    (DNS rebinding); on a local address only local names are therefore answered.
+
+class Pages:
+    """The application behind the guard.
+
+    Finished trials are read once and kept (`phaze_opt.search.store.storage.reading_once`), until a
+    study is deleted: its number may then become that of another one.
     """
-    local = ("localhost", "127.0.0.1", "[::1]", "::1")
 
-    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        asked = str(environ.get("HTTP_HOST", "")).rsplit(":", 1)[0]
-        if host in local and asked not in (*local, ""):
-            return _refuse(start_response, "This dashboard answers only under a local name.")
-        if read_only and environ["REQUEST_METHOD"] not in _READING:
-            return _refuse(start_response, "This dashboard is read-only.")
-        return application(environ, start_response)
+    def __init__(self, storage: Storage) -> None:
+        self._given = storage
+        self._lock = threading.Lock()
+        self._uids: frozenset[str] = frozenset()
+        self._open()
 
-    return answer
+    def _open(self) -> None:
+        """Begin to keep trials anew."""
+        self._storage = reading_once(self._given)
+        # Imported here: it brings a web framework along.
+        make: Any = importlib.import_module("optuna_dashboard").wsgi
+        self._optuna: WsgiApplication = make(
+            self._storage.optuna, artifact_store=DatabaseArtifacts(self._given)
+        )
+
+    def read_ahead(self, name: str) -> None:
+        """Read the trials of a study before someone asks for them."""
+        # What is wrong with the study is said on its page.
+        with suppress(PhazeError):
+            load_study(name, self._storage).trials()
+
+    def __call__(
+        self, environ: dict[str, Any], start_response: Callable[..., Any]
+    ) -> Iterable[bytes]:
+        """Answer a request."""
+        path = str(environ.get("PATH_INFO", "")).encode("latin-1").decode("utf-8")
+        if path.startswith(_ASSETS):
+            return _asset(path.removeprefix(_ASSETS), start_response)
+        own = path == "/" or path.startswith((_STUDY, _STATE))
+        try:
+            if own or path.startswith("/api/studies"):
+                self._forget_deleted()
+            if not own:
+                return self._optuna(environ, start_response)
+            if path.startswith(_STATE):
+                return self._state(path.removeprefix(_STATE), environ, start_response)
+            if path == "/":
+                return html_response(start_response, _OK, self._list())
+            return html_response(start_response, _OK, self._page(path.removeprefix(_STUDY)))
+        except PhazeError as error:
+            status = _NOT_FOUND if isinstance(error, NotFoundError) else _WRONG
+            if path.startswith(_STATE):
+                start_response(status, [("Content-Type", _JSON)])
+                return [to_json({"reason": str(error)})]
+            return html_response(start_response, status, problem_page(str(error)))
+
+    def _forget_deleted(self) -> None:
+        """Keep no trials of a study that is gone."""
+        with self._lock:
+            uids = frozenset(uid for uid in study_uids(self._given).values() if uid is not None)
+            if self._uids - uids:
+                self._open()
+            self._uids = uids
+
+    def _list(self) -> str:
+        """Return the page of all studies."""
+        summaries, unreadable = list_summaries(self._storage)
+        return studies_page(self._given.shown, summaries, unreadable)
+
+    def _page(self, name: str) -> str:
+        """Return the page of a study."""
+        study = load_study(name, self._storage)
+        key = _key(study)
+        return study_page(view_of(study), key, _STATE + quote(name, safe=""))
+
+    def _state(
+        self, name: str, environ: dict[str, Any], start_response: Callable[..., Any]
+    ) -> Iterable[bytes]:
+        """Answer with what is new on the page of a study."""
+        study = load_study(name, self._storage)
+        # Read before the state: at worst the page asks once too often.
+        key = _key(study)
+        known = parse_qs(str(environ.get("QUERY_STRING", ""))).get("key", [""])[0]
+        running = bool(study.office().counts().running)
+        body = to_json({"key": key, "running": running})
+        if known != key:
+            with database_errors(self._given.shown):
+                body = study_state(view_of(study), key)
+        start_response(_OK, [("Content-Type", _JSON), ("Cache-Control", "no-store")])
+        return [body]
 
 
-def _refuse(start_response: Callable[..., Any], reason: str) -> Iterable[bytes]:
-    """Answer that a request is not allowed, in the form that the dashboard shows."""
-    start_response(_FORBIDDEN, [("Content-Type", "application/json")])
-    return [f'{{"reason": "{reason}"}}'.encode()]
+def _key(study: Study) -> str:
+    """Name what a page shows of a study; another key means that something on it may be new."""
+    office = study.office()
+    counts = office.counts()
+    parts = (counts.done, counts.left, counts.running, counts.failed, office.stop_requested())
+    return "-".join(str(int(part)) for part in parts)
 
 
-def save_note(study: Study) -> None:
-    """Write the answer into the study's note, where it changed."""
-    # Imported here: it brings a web server along.
-    dashboard = importlib.import_module("optuna_dashboard")
-
-    def save() -> None:
-        body = note_of(study.summary())
-        with database_errors(study.storage.shown):
-            if dashboard.get_note(study.optuna_study) != body:
-                dashboard.save_note(study.optuna_study, body)
-
-    patiently(save)
-
-
-def note_of(summary: StudySummary) -> str:
-    """Write the answer of a study as Markdown."""
-    spec, limit_mm2 = summary.resolved.spec, summary.resolved.area_limit_mm2
-    answer = ["Nothing feasible was found yet."]
-    if summary.best is not None:
-        answer = _answer_lines(summary.best, limit_mm2)
-    lines = [
-        f"# {plain(summary.name)}",
-        f"{_question(spec)} on {spec.devices} devices "
-        f"({plain(spec.cluster)}, global batch {spec.global_batch}, {spec.optimizer}) within "
-        f"{limit_mm2:.4g} mm²?",
-        "",
-        *answer,
-        "",
-        f"{trial_words(summary)}; {effort_words(summary)}; "
-        f"{share_words(summary.cached_share)} cached; proven optimal: {proof_words(summary)}.",
-        "",
-        "The area is a relative budget (no network, PHY or control), not a die size.",
-    ]
-    return "\n".join(lines)
-
-
-def _question(spec: StudySpec) -> str:
-    """Begin the question that a study asks."""
-    if spec.objectives == ("throughput",) and len(spec.runs) == 1:
-        return f"Which accelerator trains **{plain(spec.models)}** fastest"
-    return (
-        f"Which accelerator has the {plain(objective_words(spec))}, training "
-        f"**{plain(spec.models)}**"
+def _asset(name: str, start_response: Callable[..., Any]) -> Iterable[bytes]:
+    """Answer with a script or the style sheet."""
+    if name not in _ASSET_TYPES:
+        return html_response(start_response, _NOT_FOUND, problem_page("There is no such page."))
+    start_response(
+        _OK, [("Content-Type", _ASSET_TYPES[name]), ("Cache-Control", "private, max-age=3600")]
     )
-
-
-def _answer_lines(best: BestDesign, limit_mm2: float) -> list[str]:
-    """Write the best design of a study, one line per fact."""
-    lines = [
-        f"**{plain(value_words(best.spec, best.metrics.values))}** (trial {best.number}): "
-        f"{plain(accelerator_words(best.params))}; {plain(training_words(best.params))}.",
-        "",
-        *(f"- {plain(line)}" for line in ratio_words(best)),
-        f"- area used: {(best.metrics.area_mm2 or 0.0) / limit_mm2:.1%}",
-    ]
-    evaluation = best.evaluation if len(best.evaluations) == 1 else None
-    if evaluation is None or evaluation.placement is None:
-        return lines
-    placement = evaluation.placement
-    return [
-        *lines,
-        f"- placement: {placement_words(placement)}, microbatches {microbatch_words(placement)}",
-        f"- bound by: {plain(binding_words(evaluation))}",
-        f"- time of a batch: {plain(time_words(evaluation))}",
-        *(f"- its passes: {pass_proof_words(proofs)}" for proofs in best.pass_proofs if proofs),
-    ]
-
-
-def plain(text: str) -> str:
-    """Make text from a file or a database plain text in Markdown: no markup, no links, no lines."""
-    marked = "".join(f"\\{letter}" if letter in _MARKUP else letter for letter in printable(text))
-    return html.escape(marked, quote=False)
+    return [plotly_script() if name == "plotly.js" else asset(name)]

@@ -11,12 +11,14 @@ from phaze_opt.errors import PhazeError
 from phaze_opt.report.layout import add_row, grid, pairs, sentence, shortened
 from phaze_opt.report.tables import evaluation_tables
 from phaze_opt.report.words import (
+    axis_words,
     binding_words,
     microbatch_words,
     padding_words,
     pass_proof_words,
     placement_words,
     share_words,
+    value_of_axis,
 )
 from phaze_opt.search.axes import Scalar
 from phaze_opt.search.axis_names import AxisKind, kind_of
@@ -39,6 +41,16 @@ _CHIP_ORDER = {
     "batch": ("microbatch",),
 }
 """Columns of tables of designs; GLB in MiB, HBM in GiB and GB/s."""
+
+_LONG_HEADERS = {
+    "TC": "TC × array",
+    "VC": "VC × lanes",
+    "GLB": "GLB [MiB]",
+    "HBM": "HBM [GiB]",
+    "GB/s": "HBM [GB/s]",
+    "batch": "microbatch",
+}
+"""The same where there is room for units."""
 
 
 _CHIP = ("num_tc", "num_vc", "pe_x", "pe_y", "pe_vc", "glb_mib", "hbm_gib")
@@ -64,7 +76,7 @@ def training_words(params: Mapping[str, Scalar]) -> str:
 def _others(params: Mapping[str, Scalar], kinds: Container[AxisKind], named: Container[str]) -> str:
     """List the other parameters of some kinds."""
     return "".join(
-        f", {name} {value}"
+        f", {value_of_axis(name, value)}"
         for name, value in params.items()
         if name not in named and kind_of(name) in kinds
     )
@@ -84,6 +96,15 @@ def _value_words(spec: StudySpec, kind: ObjectiveKind, value: float) -> str:
         return f"{value:.4f} × the {kind.name.replace('_', ' ')} of {spec.reference}"
     number = f"{value:,.0f}" if kind.name == "throughput" else f"{value:,.6g}"
     return f"{number} {kind.unit}"
+
+
+def design_words(spec: StudySpec, point: DesignPoint, metrics: Metrics) -> str:
+    """Describe a trial in one line: its values or why it has none, its area and its point."""
+    found = value_words(spec, metrics.values) if metrics.feasible else f"no: {metrics.reason}"
+    area = "" if metrics.area_mm2 is None else f"; {metrics.area_mm2:,.1f} mm²"
+    chosen = metrics.runs[0].chosen.items() if len(metrics.runs) == 1 else ()
+    values = ", ".join(value_of_axis(name, value) for name, value in (*point.values, *chosen))
+    return f"{found}{area}; {values}"
 
 
 def objective_words(spec: StudySpec) -> str:
@@ -293,6 +314,10 @@ class SearchedColumns:
         units = ["relative" if several and one.name != "area" else one.unit for one in kinds]
         area = ["mm²"] if self._has_area else []
         self.headers = [f">{one}" for one in (*units, *area, *self._columns, *self._others)]
+        values = [value_header(spec, place) for place in range(len(kinds))]
+        names = [_LONG_HEADERS.get(one, one) for one in self._columns]
+        names += [axis_words(one) for one in self._others]
+        self.named_headers = (*values, *(["area [mm²]"] if area else []), *names)
 
     def cells(self, point: DesignPoint | None, metrics: Metrics | None) -> list[str]:
         """Return the cells of one design, those that are not known as dashes."""
@@ -325,10 +350,22 @@ def trials_table(spec: StudySpec, trials: Iterable[TrialRecord]) -> Table:
 
 def _state_words(trial: TrialRecord) -> str:
     """Name the state of a trial; of an infeasible one the limit that rules it out."""
-    if trial.kind == "infeasible" and trial.metrics is not None:
-        words = {"area": "over area", "memory": "not fitting"}
-        return words.get(trial.metrics.limit or "", f"no: {trial.metrics.limit}")
-    return trial.kind
+    return infeasible_words(trial) if trial.kind == "infeasible" else trial.kind
+
+
+def infeasible_words(trial: TrialRecord) -> str:
+    """Say which limit rules a trial out."""
+    limit = None if trial.metrics is None else trial.metrics.limit
+    words = {"area": "over area", "memory": "not fitting", None: "infeasible"}
+    return words.get(limit, f"no: {limit}")
+
+
+def value_header(spec: StudySpec, place: int) -> str:
+    """Name the values of an objective with their unit; of several workloads they are ratios."""
+    kind = spec.objective_kinds[place]
+    ratio = len(spec.runs) > 1 and kind.name != "area"
+    unit = f"× {spec.reference}" if ratio else kind.unit
+    return f"{kind.name.replace('_', ' ')} [{unit}]"
 
 
 def studies_table(summaries: Sequence[StudySummary]) -> Table:

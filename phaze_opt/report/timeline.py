@@ -6,13 +6,16 @@ tensors stay on the chip.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from phaze_opt.codec import write_whole
+from phaze_opt.errors import InputError
 from phaze_opt.layer_passes import LayerPass
 from phaze_opt.placement.describe import placement_replay
 from phaze_opt.placement.pipeline import Replay
 from phaze_opt.placement.placement_problem import Placement, Stage
+from phaze_opt.report.gantt import gantt_page
 from phaze_opt.scheduling.perfetto import Event, name_event, slice_event, trace_events, write_events
 
 _PROCESS = 1
@@ -25,6 +28,8 @@ def write_timeline(path: Path, placement: Placement, passes: Iterable[LayerPass]
 
     Parameters
     ----------
+    path
+        A name that ends in ``.html`` gets a drawing, any other one the events for Perfetto.
     placement
         Of the layers.
     passes
@@ -35,11 +40,34 @@ def write_timeline(path: Path, placement: Placement, passes: Iterable[LayerPass]
     InputError
         If the file cannot be written.
     """
-    events = timeline_events(placement)
+    write_drawing_or_events(path, [*timeline_events(placement), *pass_events(passes)])
+
+
+def write_drawing_or_events(path: Path, events: Sequence[Event]) -> None:
+    """Write events as a Gantt chart where the name ends in ``.html``, else for Perfetto.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
+    """
+    if path.suffix != ".html":
+        write_events(path, events)
+        return
+    try:
+        write_whole(path, gantt_page(events, path.stem).encode())
+    except OSError as error:
+        raise InputError(f"The timeline cannot be written to {path}: {error.strerror}.") from None
+
+
+def pass_events(passes: Iterable[LayerPass]) -> list[Event]:
+    """Return the events of single passes, a process for each; those of a batch come before them."""
     # The forward that runs again under full recompute is one pass.
-    for process, one in enumerate(dict.fromkeys(passes), start=_PROCESS + 1):
-        events += trace_events(one.problem, one.schedule, process)
-    write_events(path, events)
+    return [
+        event
+        for process, one in enumerate(dict.fromkeys(passes), start=_PROCESS + 1)
+        for event in trace_events(one.problem, one.schedule, process)
+    ]
 
 
 def timeline_events(placement: Placement) -> list[Event]:
@@ -76,9 +104,10 @@ def _network_events(done: Replay, index: int, stage: Stage, lane: int) -> list[E
     The hidden part is drawn where it ends, as long as it takes; where gradients are sent in every
     microbatch there is no such part.
     """
-    (gradients,) = [each for each in stage.communication if each.kind == "gradient_synchronisation"]
+    kind = "gradient_synchronisation"
+    gradients = next((each for each in stage.communication if each.kind == kind), None)
     once_s = stage.synchronisation_s
-    if gradients.hidden_s <= 0.0 or gradients.exposed_s > once_s:
+    if gradients is None or gradients.hidden_s <= 0.0 or gradients.exposed_s > once_s:
         return []
     end_s = float(done.finish_s[index])
     hidden_s = min(gradients.hidden_s, end_s)

@@ -27,7 +27,58 @@ _KIND_WORDS = {
     "stash": "stashes",
     "transient": "working set",
 }
+_UNITS = {
+    "gb_per_s": "GB/s",
+    "bytes_per_s": "B/s",
+    "bytes_per_cycle": "B/cycle",
+    "gib": "GiB",
+    "mib": "MiB",
+    "kib": "KiB",
+    "mb": "MB",
+    "bytes": "B",
+    "ghz": "GHz",
+    "hz": "Hz",
+    "us": "µs",
+    "tflops": "TFLOP/s",
+    "s": "s",
+}
+"""Units by the endings of names, the longest of those that may be mistaken first."""
+
+_AXIS_WORDS = {
+    "num_tc": "TC",
+    "num_vc": "VC",
+    "pe_x": "array width",
+    "pe_y": "array height",
+    "pe_vc": "lanes per VC",
+}
+_ABBREVIATIONS = ("hbm", "glb", "l2", "tc", "vc")
 _LEAST_SHARE = 0.005
+
+
+def axis_words(name: str) -> str:
+    """Name a number that may be searched, with its unit: ``hbm_gb_per_s`` is "HBM [GB/s]"."""
+    words, unit = _name_and_unit(name)
+    return f"{words} [{unit}]" if unit else words
+
+
+def value_of_axis(name: str, value: object, *, bare: bool = False) -> str:
+    """Write the value of such a number: "HBM 1,600 GB/s", or ``bare`` "1,600"."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        text = str(value)
+    else:
+        text = f"{value:,.0f}" if float(value).is_integer() else f"{value:,.6g}"
+    words, unit = _name_and_unit(name)
+    return text if bare else " ".join([words, text, *([unit] if unit else [])])
+
+
+def _name_and_unit(name: str) -> tuple[str, str]:
+    """Split the name of a number into words and the unit that it carries."""
+    ending = next((one for one in _UNITS if name.endswith(f"_{one}")), None)
+    stem = name.removesuffix(f"_{ending}") if ending else name
+    words = _AXIS_WORDS.get(stem) or " ".join(
+        part.upper() if part in _ABBREVIATIONS else part for part in stem.split("_")
+    )
+    return words, _UNITS[ending] if ending else ""
 
 
 def placement_words(placement: Placement) -> str:
@@ -64,7 +115,12 @@ def rate_words(evaluation: Evaluation) -> str:
     tokens, tflops = evaluation.tokens_per_s_per_device, evaluation.tflops_per_device
     if tokens is None or tflops is None:
         return "–"
-    return f"{tokens:,.4g} tokens/s, {tflops:,.4g} TFLOP/s"
+    return f"{number_words(tokens)} tokens/s, {number_words(tflops)} TFLOP/s"
+
+
+def number_words(number: float) -> str:
+    """Write a positive number with four significant digits, a large one whole, never as a power."""
+    return f"{number:,.0f}" if number >= 1000.0 else f"{number:.4g}"
 
 
 def mfu_words(evaluation: Evaluation) -> str:

@@ -29,18 +29,13 @@ _NETWORK = "network"
 Event = dict[str, object]
 
 
-def write_trace(path: Path, schedules: Iterable[tuple[ScheduleProblem, Schedule]]) -> None:
-    """Write the timelines of schedules to one file, each as its own process from time 0.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written.
-    """
-    events: list[Event] = []
-    for process, (problem, schedule) in enumerate(schedules, start=1):
-        events += trace_events(problem, schedule, process)
-    write_events(path, events)
+def schedule_events(schedules: Iterable[tuple[ScheduleProblem, Schedule]]) -> list[Event]:
+    """Give the timelines of schedules, each as its own process from time 0."""
+    return [
+        event
+        for process, (problem, schedule) in enumerate(schedules, start=1)
+        for event in trace_events(problem, schedule, process)
+    ]
 
 
 def write_events(path: Path, events: Sequence[Event]) -> None:
@@ -52,9 +47,14 @@ def write_events(path: Path, events: Sequence[Event]) -> None:
         If the file cannot be written.
     """
     try:
-        path.write_bytes(to_json({"traceEvents": events, "displayTimeUnit": "ns"}))
+        path.write_bytes(trace_document(events))
     except OSError as error:
         raise InputError(f"The trace cannot be written to {path}: {error.strerror}.") from None
+
+
+def trace_document(events: Sequence[Event]) -> bytes:
+    """Return events as the JSON that Perfetto and Chrome open."""
+    return to_json({"traceEvents": events, "displayTimeUnit": "ns"})
 
 
 def trace_events(problem: ScheduleProblem, schedule: Schedule, process: int = 1) -> list[Event]:

@@ -18,6 +18,7 @@ The way of a study through the room:
 - `running`: a run, from the baselines and tickets to its end; `processes`: worker processes and
   signals; `worker`: one worker, which claims tickets, asks a sampler (`samplers`), evaluates and
   tells.
+- `watching`: how workers show their trials to people.
 - `proving`: at the end of a run, the passes of the best design that the search left open.
 - `objective`: from a point to its metrics; `trials`: the metrics of a trial, written and read.
 - `baselines`: known accelerators, each at its best; `ordering`: the order of designs.

@@ -124,11 +124,9 @@ def enumerate_study(
         If a signal stopped it.
     """
     study.check_version()
-    # The answer is the same with and without bounds; what was counted on the way is not.
-    key = content_hash([study.resolved.hash, top, bounds])
-    stored = find_enumeration(study.storage, key)
+    stored = stored_enumeration(study, top, bounds)
     if stored is not None:
-        return from_json(stored, Enumeration, f"stored enumeration of the study {study.name!r}")
+        return stored
     if workers is not None and workers < 1:
         raise InputError(f"workers is {workers}, but it must be at least 1.")
     found: Enumeration | None = None
@@ -154,8 +152,24 @@ def enumerate_study(
     if found is None:
         raise StoppedError(stop.exit_code or 1)
     if found.status == "certified":
-        keep_enumeration(study.storage, key, to_json(found).decode())
+        keep_enumeration(study.storage, _answer_key(study, top, bounds), to_json(found).decode())
     return found
+
+
+def stored_enumeration(study: Study, top: int = TOP, bounds: bool = True) -> Enumeration | None:
+    """Return the stored answer of `enumerate_study`; ``None`` where there is none."""
+    stored = find_enumeration(study.storage, _answer_key(study, top, bounds))
+    if stored is None:
+        return None
+    return from_json(stored, Enumeration, f"stored enumeration of the study {study.name!r}")
+
+
+def _answer_key(study: Study, top: int, bounds: bool) -> str:
+    """Return the key of an answer.
+
+    The answer is the same with and without bounds; what was counted on the way is not.
+    """
+    return content_hash([study.resolved.hash, top, bounds])
 
 
 def certificate_of(study: Study, found: Enumeration, top: int) -> Certificate:

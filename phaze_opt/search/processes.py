@@ -26,6 +26,7 @@ from phaze_opt.search.objective import Evaluator
 from phaze_opt.search.store.failures import LostConnectionError, patiently
 from phaze_opt.search.store.leases import expire_dead_workers
 from phaze_opt.search.store.storage import URL_VARIABLE, Storage
+from phaze_opt.search.watching import ShowStudy
 
 _POLL_S = 0.2
 _MOST_REPLACEMENTS = 30
@@ -103,15 +104,16 @@ class WorkerJob:
     ----------
     work
         Opens the study of this name and works on it until it is done.
-    total, lease_s, evaluator
+    total, lease_s, evaluator, show
         See `phaze_opt.search.running.run_study`.
     """
 
-    work: Callable[[str, int, float, Evaluator, StopSignals], None]
+    work: Callable[[WorkerJob, StopSignals], None]
     name: str
     total: int
     lease_s: float
     evaluator: Evaluator
+    show: ShowStudy | None = None
 
 
 def run_processes(
@@ -169,7 +171,7 @@ def worker_process(job: WorkerJob) -> None:
     """Run a worker process; its exit code is 0, 1 after an error, 143 after a signal."""
     with StopSignals(ignore_interrupt=True) as stop:
         try:
-            job.work(job.name, job.total, job.lease_s, job.evaluator, stop)
+            job.work(job, stop)
         except StopNow:
             pass
         except Exception as error:

@@ -19,6 +19,7 @@ from phaze_opt.search.objective import RunInputs, run_inputs
 from phaze_opt.search.store.caches import EvaluationCache, ScheduleCache, find_evaluations
 from phaze_opt.search.store.stored_study import StoredStudy
 from phaze_opt.search.trials import RunMetrics, best_trial, read_trials
+from phaze_opt.workload.graph import Workload
 
 
 @dataclass(frozen=True)
@@ -124,17 +125,22 @@ def solve_further(
     cache
         Schedules by content; solved ones are added.
     """
-    assert evaluation.placement is not None
-    workload, width = study.workloads()[inputs.capture], evaluation.placement.tensor
-    of_width = tuple(one for one in workload.variants if one.tensor_parallel == width)
     return evaluate(
-        replace(workload, variants=of_width),
+        chosen_workload(study, inputs, evaluation),
         inputs.accelerator,
         inputs.cluster,
         inputs.training,
         cache=cache,
         prove=True,
     )
+
+
+def chosen_workload(study: StoredStudy, inputs: RunInputs, evaluation: Evaluation) -> Workload:
+    """Return the captured workload of a feasible design, at its tensor width only."""
+    assert evaluation.placement is not None
+    workload, width = study.workloads()[inputs.capture], evaluation.placement.tensor
+    of_width = tuple(one for one in workload.variants if one.tensor_parallel == width)
+    return replace(workload, variants=of_width)
 
 
 def prove_best(study: StoredStudy, evaluations: EvaluationCache) -> None:

@@ -137,6 +137,8 @@ class StudySummary(PrintsAsTables, tables="phaze_opt.report.studies:summary_tabl
     outside
         By the name of a baseline that no trial can find: which of its values the space does not
         have.
+    records
+        The trials, by number.
     """
 
     name: str
@@ -154,6 +156,7 @@ class StudySummary(PrintsAsTables, tables="phaze_opt.report.studies:summary_tabl
     why_infeasible: Mapping[str, int]
     failures: tuple[str, ...]
     outside: Mapping[str, str]
+    records: tuple[TrialRecord, ...] = ()
 
     def __repr__(self) -> str:
         complete = self.trials["complete"]
@@ -283,6 +286,7 @@ def summarise(study: StoredStudy) -> StudySummary:
             if (reason := outside_space(study.resolved, baseline)) is not None
         },
         failures=tuple(office.reasons()),
+        records=tuple(trials),
     )
 
 

@@ -21,12 +21,13 @@ from phaze_opt.search.processes import StopNow, StopSignals, WorkerJob, run_proc
 from phaze_opt.search.proving import prove_best
 from phaze_opt.search.space import DesignPoint, params_of
 from phaze_opt.search.store.caches import EvaluationCache, ScheduleCache
-from phaze_opt.search.store.failures import patiently
+from phaze_opt.search.store.failures import DatabaseError, patiently
 from phaze_opt.search.store.leases import LeaseKeeper, expire_dead_workers, new_token
 from phaze_opt.search.store.storage import open_storage
 from phaze_opt.search.store.stored_study import StoredStudy, find_study
 from phaze_opt.search.store.tickets import TicketCounts
 from phaze_opt.search.trials import check_study
+from phaze_opt.search.watching import ShowStudy, Watcher
 from phaze_opt.search.worker import TrialCallback, Worker
 
 
@@ -90,6 +91,7 @@ class StudyRun:
     total: int
     lease_s: float
     stop: StopSignals
+    show: ShowStudy | None = None
 
     def objective(self, token: str, reference: Sequence[Measured] = ()) -> Objective:
         """Return the objective, with the caches of the database."""
@@ -114,6 +116,7 @@ def run_study(
     workers: int,
     on_progress: Callable[[Progress], None],
     lease_s: float,
+    show: ShowStudy | None = None,
 ) -> RunOutcome:
     """Run until the study has ``trials`` complete trials in total.
 
@@ -121,7 +124,7 @@ def run_study(
     ----------
     evaluator
         Evaluates one point.
-    trials, workers, on_progress, lease_s
+    trials, workers, on_progress, lease_s, show
         See `phaze_opt.search.study.Study.run`.
     """
     total = study.resolved.spec.search.trials if trials is None else trials
@@ -137,24 +140,25 @@ def run_study(
         on_progress(Progress(total, office.counts(), study.best_value(), unit))
 
     with StopSignals(raise_on_repeat=workers == 1) as stop, suppress(StopNow):
-        run = StudyRun(study, evaluator, total, lease_s, stop)
+        run = StudyRun(study, evaluator, total, lease_s, stop, show)
         if patiently(partial(_prepare, run, new_token())):
             patiently(report)
             _start_workers(run, workers, report)
         if patiently(office.counts).done >= total and not stop.requested:
             patiently(partial(_prove_best, run, new_token()))
+    with suppress(DatabaseError):
+        Watcher(study, show).finish()
     counts = patiently(office.counts)
     missing = counts.done < total and not stop.requested
     failures = tuple(patiently(office.reasons)) if missing else ()
     return RunOutcome(total, counts, stop.exit_code, failures)
 
 
-def worker_main(
-    name: str, total: int, lease_s: float, evaluator: Evaluator, stop: StopSignals
-) -> None:
+def worker_main(job: WorkerJob, stop: StopSignals) -> None:
     """Open the storage that the environment names, and work on a study as one worker."""
-    study = patiently(lambda: find_study(name, open_storage()))
-    _work_on(StudyRun(study, evaluator, total, lease_s, stop), lambda number, metrics: None)
+    study = patiently(lambda: find_study(job.name, open_storage()))
+    run = StudyRun(study, job.evaluator, job.total, job.lease_s, stop, job.show)
+    _work_on(run, lambda number, metrics: None)
 
 
 def _start_workers(run: StudyRun, workers: int, report: Callable[[], None]) -> None:
@@ -162,7 +166,7 @@ def _start_workers(run: StudyRun, workers: int, report: Callable[[], None]) -> N
     if workers == 1:
         _work_on(run, lambda number, metrics: report())
         return
-    job = WorkerJob(worker_main, run.study.name, run.total, run.lease_s, run.evaluator)
+    job = WorkerJob(worker_main, run.study.name, run.total, run.lease_s, run.evaluator, run.show)
     run_processes(job, run.study.storage, workers, run.stop, report)
 
 
@@ -184,6 +188,7 @@ def _new_worker(run: StudyRun) -> Worker:
         office=run.study.office(run.lease_s),
         objective=run.objective(token, find_reference(run.study.resolved, run.study.storage)),
         token=token,
+        watcher=Watcher(run.study, run.show),
     )
 
 

@@ -29,6 +29,7 @@ from phaze_opt.search.store.storage import Storage, open_storage
 from phaze_opt.search.store.stored_study import StoredStudy, find_study, new_study
 from phaze_opt.search.store.studies import delete_study, study_uids
 from phaze_opt.search.trials import TrialRecord, read_trials, trial_to_json_dict
+from phaze_opt.search.watching import ShowStudy
 from phaze_opt.workload.graph import Workload
 
 _CREATION_S = 5.0
@@ -57,6 +58,7 @@ class Study(StoredStudy, PrintsAsTables, tables="phaze_opt.report.studies:study_
         workers: int = 1,
         on_progress: Callable[[Progress], None] = ignore_progress,
         lease_s: float = DEFAULT_LEASE_S,
+        show: ShowStudy | None = None,
     ) -> RunOutcome:
         """Run until the study has ``trials`` complete trials in total.
 
@@ -70,6 +72,9 @@ class Study(StoredStudy, PrintsAsTables, tables="phaze_opt.report.studies:study_
             Called after trials.
         lease_s
             Seconds without a sign of life after which a worker loses its trial to others.
+        show
+            Keeps what people see of the study up to date, in every worker:
+            `phaze_opt.report.publishing.Publisher`, as on the command line.
 
         Raises
         ------
@@ -81,7 +86,7 @@ class Study(StoredStudy, PrintsAsTables, tables="phaze_opt.report.studies:study_
             If a number is not positive.
         """
         self.check_version()
-        return run_study(self, self.evaluator, trials, workers, on_progress, lease_s)
+        return run_study(self, self.evaluator, trials, workers, on_progress, lease_s, show)
 
     def check_version(self) -> None:
         """Refuse a study of another cost model.

@@ -23,6 +23,7 @@ from phaze_opt.search.store.failures import DatabaseError, database_errors, pati
 from phaze_opt.search.store.storage import Storage
 from phaze_opt.search.store.tickets import MAX_ATTEMPTS, Ticket, TicketOffice
 from phaze_opt.search.trials import METRICS_KEY, Metrics, metrics_to_plain, trial_cost
+from phaze_opt.search.watching import Watcher
 
 if TYPE_CHECKING:
     from optuna.study import Study
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 
 CONSTRAINT_KEY = "violation"
+DASHBOARD_CONSTRAINTS_KEY = "constraints"
+"""Under this key Optuna Dashboard reads whether a trial is feasible."""
+
 _WAIT_S = 0.2
 
 TrialCallback = Callable[[int, Metrics], None]
@@ -45,6 +49,8 @@ class Worker:
         Optuna's object and number of the study; the object gets a new sampler for each trial.
     token
         Name under which the worker holds tickets and evaluations.
+    watcher
+        Shows its trials to people.
     samplers
         Propose the points.
     """
@@ -56,6 +62,7 @@ class Worker:
     office: TicketOffice
     objective: Objective
     token: str
+    watcher: Watcher
     samplers: Samplers = field(init=False)
 
     def __post_init__(self) -> None:
@@ -145,12 +152,17 @@ class Worker:
         else:
             if counted:
                 on_trial(trial.number, metrics)
+                self.watcher.told()
 
     def _tell(self, trial: Trial, metrics: Metrics) -> bool:
         """Finish a trial; False where another worker has closed it since."""
         try:
             trial.set_user_attr(METRICS_KEY, metrics_to_plain(metrics))
             trial.set_constraint(CONSTRAINT_KEY, metrics.violation)
+            self.storage.optuna.set_trial_system_attr(
+                trial._trial_id, DASHBOARD_CONSTRAINTS_KEY, [metrics.violation]
+            )
+            self.watcher.telling(trial, metrics)
             self.optuna_study.tell(trial, list(metrics.values))
         except UpdateFinishedTrialError:
             return False

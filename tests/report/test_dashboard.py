@@ -1,40 +1,55 @@
-"""The dashboard on a study, its note, and what it refuses."""
+"""The dashboard: our pages beside Optuna's, what workers keep up to date in it, and its guard."""
 
 from __future__ import annotations
 
 import http.client
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import optuna
 import pytest
+from sqlalchemy import select
 
 from phaze_opt.errors import PhazeError
-from phaze_opt.report.dashboard import make_server, note_of, save_note
+from phaze_opt.report.dashboard import address_of, make_server
+from phaze_opt.report.plots import PLOT_KINDS
+from phaze_opt.report.publishing import Publisher, publish
+from phaze_opt.report.study_view import view_of
+from phaze_opt.search.store.studies import delete_study
+from phaze_opt.search.store.tables import ArtifactRow
 from phaze_opt.search.study import Study
-from tests.search.fakes import toy_study
+from tests.report.studies import run_study
 
 Ask = Callable[..., tuple[int, Any]]
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    """Run a short toy study."""
-    made = toy_study(f"sqlite:///{tmp_path_factory.mktemp('dashboard') / 'a.db'}")
-    made.run(8)
+    """Run a short toy study that is shown while it runs."""
+    made = run_study(tmp_path_factory.mktemp("dashboard"), trials=0)
+    made.run(30, show=Publisher)
     return made
 
 
 def serve(study: Study, *, read_only: bool) -> Iterator[Ask]:
     """Serve a study, and yield what asks the server."""
-    server = make_server(study.storage, "127.0.0.1", 0, read_only=read_only)
+    server = make_server(study.storage, "127.0.0.1", 0, read_only=read_only, first=study.name)
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
-    def ask(path: str, method: str = "GET", host: str | None = None) -> tuple[int, Any]:
+    def ask(
+        path: str, method: str = "GET", host: str | None = None, origin: str | None = None
+    ) -> tuple[int, Any]:
         connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
-        headers = {} if host is None else {"Host": host}
+        headers = {"Content-Type": "application/json"}
+        headers |= {} if host is None else {"Host": host}
+        headers |= {} if origin is None else {"Origin": origin}
+        own = f"http://127.0.0.1:{server.server_port}"
+        headers |= {"Origin": own} if method != "GET" and origin is None else {}
         connection.request(method, path, body="{}", headers=headers)
         answer = connection.getresponse()
         body = answer.read()
@@ -59,39 +74,132 @@ def ask_read_only(study: Study) -> Iterator[Ask]:
     yield from serve(study, read_only=True)
 
 
-def test_study_is_shown_with_its_answer(study: Study, ask: Ask) -> None:
-    """The dashboard lists the study, crowns its best trial, and shows the answer in words."""
-    save_note(study)
-    code, listed = ask("/api/studies")
+def detail(ask: Ask, study: Study) -> Any:
+    """Return what Optuna Dashboard's own page gets of a study."""
+    code, found = ask(f"/api/studies/{study.optuna_id}?after=0")
     assert code == 200
-    (entry,) = listed["study_summaries"]
-    assert entry["study_name"] == "toy"
-    _, detail = ask(f"/api/studies/{entry['study_id']}?after=0")
-    assert len(detail["trials"]) == 8
-    best = study.best()
-    assert best is not None
-    assert f"{best.metrics.value:,.0f} samples/s" in detail["note"]["body"]
-    fastest = max(each.metrics.value for each in study.trials() if each.metrics is not None)
-    crowned = max(detail["trials"], key=lambda trial: trial["values"][0])
-    assert crowned["values"][0] == fastest
+    return found
 
 
-def test_note_is_written_once(study: Study, ask: Ask) -> None:
-    """A note that did not change is not written again."""
-    save_note(study)
-    versions = []
-    for _ in range(2):
-        _, listed = ask("/api/studies")
-        _, detail = ask(f"/api/studies/{listed['study_summaries'][0]['study_id']}?after=0")
-        versions.append(detail["note"]["version"])
-        save_note(study)
-    assert versions[0] == versions[1]
+def test_our_pages_stand_beside_optunas(study: Study, ask: Ask) -> None:
+    """The list and the page of a study are ours, the rest is Optuna's; both know the answer."""
+    headline = view_of(study).headline
+    for path in ("/", f"/study/{study.name}"):
+        code, page = ask(path)
+        assert code == 200 and headline in page.decode()
+    assert ask("/study/none")[0] == 404
+    assert ask("/dashboard")[0] == 200
+    assert ask("/phaze/page.js")[0] == ask("/phaze/plotly.js")[0] == 200
+    assert ask("/phaze/../page.py")[0] == 404
 
 
-def test_note_of_an_empty_study(tmp_path: Path) -> None:
-    """Before the first trial the note says so."""
-    empty = toy_study(f"sqlite:///{tmp_path / 'a.db'}")
-    assert "Nothing feasible was found yet." in note_of(empty.summary())
+def test_a_page_asks_for_what_is_new(study: Study, ask: Ask) -> None:
+    """The state of a study comes whole, and without its parts to who knows it already."""
+    code, whole = ask(f"/state/{study.name}")
+    assert code == 200
+    assert set(whole["figures"]) == set(PLOT_KINDS)
+    assert view_of(study).headline in whole["sections"]["answer"]
+    assert ask(f"/state/{study.name}?key={whole['key']}") == (
+        200,
+        {"key": whole["key"], "running": False},
+    )
+    assert ask("/state/none")[0] == 404
+
+
+def test_the_best_shown_is_the_best_feasible(study: Study, ask: Ask) -> None:
+    """Optuna Dashboard crowns the fastest feasible trial, and knows which are not feasible."""
+    found = detail(ask, study)
+    records = {one.number: one for one in study.trials()}
+    values = [one.metrics.value for one in records.values() if one.rank and one.metrics]
+    (crowned,) = found["best_trials"]
+    assert crowned["values"] == [max(values)]
+    for trial in found["trials"]:
+        violated = any(value > 0 for value in trial["constraints"])
+        assert violated == (records[trial["number"]].kind == "infeasible")
+    assert any(record.kind == "infeasible" for record in records.values())
+
+
+def test_workers_keep_the_note_and_the_plots(study: Study, ask: Ask) -> None:
+    """After a run the study has its note, and every plot once, with points."""
+    found = detail(ask, study)
+    assert view_of(study).headline in found["note"]["body"]
+    plots = {one["id"]: json.loads(one["graph_object"]) for one in found["plotly_graph_objects"]}
+    assert set(plots) == {f"phaze-{kind}" for kind in PLOT_KINDS}
+    assert all(figure["data"] for figure in plots.values())
+    assert found["objective_names"] == ["throughput_samples_per_s"]
+
+
+def test_each_new_best_has_a_note_and_files(study: Study, ask: Ask) -> None:
+    """The first feasible trial and each better one have them, others not; all have words."""
+    trials = detail(ask, study)["trials"]
+    records = {one.number: one for one in study.trials()}
+    best = None
+    for trial in trials:
+        rank = records[trial["number"]].rank
+        is_best = rank is not None and (best is None or rank.key < best)
+        best = rank.key if is_best and rank is not None else best
+        assert bool(trial["artifacts"]) == bool(trial["note"]["body"]) == is_best
+        words = {one["key"]: one["value"] for one in trial["user_attrs"]}["design"]
+        assert ("samples/s" in words) == (rank is not None) and "mm²" in words
+        for artifact in trial["artifacts"]:
+            address = f"/artifacts/{study.optuna_id}/{trial['trial_id']}/{artifact['artifact_id']}"
+            code, content = ask(address)
+            assert code == 200 and content
+    names = {one["filename"] for trial in trials for one in trial["artifacts"]}
+    assert {"breakdown.csv", "pipeline.html", "pipeline.trace.json"} <= names
+
+
+def test_writing_again_counts_the_version(study: Study, ask: Ask) -> None:
+    """A note that is written again has the next version, and old parts of plots are gone."""
+    before = detail(ask, study)["note"]["version"]
+    publish(study)
+    found = detail(ask, study)
+    assert found["note"]["version"] == before + 1
+    assert len(found["plotly_graph_objects"]) == len(PLOT_KINDS)
+
+
+def test_a_deleted_study_takes_its_files_along(tmp_path: Path) -> None:
+    """What was stored for its trials is deleted with it, and its page says that it is gone."""
+    made = run_study(tmp_path, trials=0)
+    made.run(6, show=Publisher)
+    assert stored_files(made) > 0
+    for ask in serve(made, read_only=True):
+        assert ask("/study/toy")[0] == 200
+        delete_study("toy", made.storage)
+        assert ask("/study/toy")[0] == 404
+    assert stored_files(made) == 0
+
+
+def stored_files(study: Study) -> int:
+    """Count the artifacts in the database."""
+    with study.storage.reading() as session:
+        return len(session.scalars(select(ArtifactRow.id)).all())
+
+
+def test_kept_trials_are_those_of_the_study(tmp_path: Path) -> None:
+    """A study that takes the number of a deleted one is not shown with its trials."""
+    first = run_study(tmp_path, trials=8)
+    for ask in serve(first, read_only=True):
+        assert "8 of 8 complete" in ask("/study/toy")[1].decode()
+        delete_study("toy", first.storage)
+        again = run_study(tmp_path, trials=3)
+        assert again.optuna_id == first.storage.optuna.get_study_id_from_name("toy")
+        assert "3 of 3 complete" in ask("/study/toy")[1].decode()
+        assert len(detail(ask, again)["trials"]) == 3
+
+
+def test_showing_that_fails_harms_no_trial(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search goes on without its note, and says so once."""
+
+    def broken(*args: object) -> None:
+        raise RuntimeError("no ink")
+
+    monkeypatch.setattr("phaze_opt.report.publishing.design_words", broken)
+    made = run_study(tmp_path, trials=0)
+    assert made.run(6, show=Publisher).counts.done == 6
+    assert capsys.readouterr().err.count("The dashboard is not kept up to date") <= 2
 
 
 def test_reading_only_refuses_changes(study: Study, ask_read_only: Ask) -> None:
@@ -99,13 +207,15 @@ def test_reading_only_refuses_changes(study: Study, ask_read_only: Ask) -> None:
     assert ask_read_only("/api/studies")[0] == 200
     code, answer = ask_read_only("/api/studies/1", method="DELETE")
     assert (code, answer["reason"]) == (403, "This dashboard is read-only.")
-    assert len(study.trials()) == 8
+    assert len(study.trials()) == 30
 
 
-def test_foreign_names_are_refused(ask: Ask) -> None:
-    """A page that lets its own name point to this machine gets no answer."""
+def test_strangers_are_refused(study: Study, ask: Ask) -> None:
+    """Neither under a foreign name nor from a foreign page does the dashboard do anything."""
     assert ask("/api/studies", host="evil.example:80")[0] == 403
     assert ask("/api/studies", host="localhost:1234")[0] == 200
+    assert ask("/api/studies/1", method="DELETE", origin="http://evil.example")[0] == 403
+    assert len(study.trials()) == 30
 
 
 def test_a_taken_port_is_one_sentence(study: Study) -> None:
@@ -114,3 +224,24 @@ def test_a_taken_port_is_one_sentence(study: Study) -> None:
     with pytest.raises(PhazeError, match="another --port"):
         make_server(study.storage, "127.0.0.1", server.server_port)
     server.server_close()
+
+
+def test_addresses_are_those_a_browser_takes(study: Study) -> None:
+    """An address everywhere is shown as one of this machine, IPv6 in brackets."""
+    server = make_server(study.storage, "0.0.0.0", 0)
+    assert address_of(server, "a b") == f"http://127.0.0.1:{server.server_port}/study/a%20b"
+    server.server_close()
+    if socket.has_ipv6:
+        server = make_server(study.storage, "[::1]", 0)
+        assert urlsplit(address_of(server)).netloc == f"[::1]:{server.server_port}"
+        server.server_close()
+
+
+def test_optuna_sees_feasibility_too(study: Study) -> None:
+    """The best trial that Optuna itself names is feasible."""
+    loaded = optuna.load_study(study_name=study.name, storage=study.storage.optuna)
+    best = study.best()
+    assert best is not None
+    assert loaded.best_value == max(
+        one.metrics.value for one in study.trials() if one.rank and one.metrics
+    )

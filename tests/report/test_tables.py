@@ -7,16 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from markdown_it import MarkdownIt
 from rich.console import Console, RenderableType
 
 from phaze_opt.evaluation import Evaluation, evaluate
 from phaze_opt.explanation.explain import explain
 from phaze_opt.hardware.presets import accelerator_presets, load_accelerator
 from phaze_opt.network.presets import cluster_presets, load_cluster
-from phaze_opt.report.dashboard import note_of
 from phaze_opt.report.explanation import explanation_tables
 from phaze_opt.report.layout import sentence
+from phaze_opt.report.markdown import note_of
 from phaze_opt.report.studies import best_tables, studies_table, study_tables, trials_table
+from phaze_opt.report.study_view import view_of
 from phaze_opt.report.tables import (
     accelerator_tables,
     cluster_tables,
@@ -69,8 +71,10 @@ def test_hostile_names_are_shown_not_run(tmp_path: Path) -> None:
         text = printed(table)
         assert "\x1b" not in text and "\r" not in text
         assert "[red]" in text
-    note = note_of(summary)
-    assert "<script" not in note and "![a]" not in note and "\n$" not in note
+    note = note_of(view_of(study))
+    assert "\n$" not in note and "\r" not in note
+    rendered = MarkdownIt().render(note)
+    assert "<script" not in rendered and "<a " not in rendered and "<img" not in rendered
 
 
 def test_no_rows_no_table() -> None:

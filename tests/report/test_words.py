@@ -47,7 +47,7 @@ def test_a_chip_in_words() -> None:
     assert accelerator_words(PARAMS) == expected
     assert training_words(PARAMS) == "microbatch 4, recompute none"
     searched: dict[str, Scalar] = {**PARAMS, "hbm_gb_per_s": 1600, "zero": 1}
-    assert accelerator_words(searched) == f"{expected}, hbm_gb_per_s 1600"
+    assert accelerator_words(searched) == f"{expected}, HBM 1,600 GB/s"
     assert training_words(searched) == "microbatch 4, recompute none, zero 1"
 
 

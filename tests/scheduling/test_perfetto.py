@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from phaze_opt.errors import InputError
-from phaze_opt.scheduling.perfetto import MOST_LANES, trace_events, write_trace
+from phaze_opt.scheduling.perfetto import MOST_LANES, schedule_events, trace_events, write_events
 from phaze_opt.scheduling.schedule_problem import ScheduleOperator, ScheduleProblem
 from phaze_opt.scheduling.solve_schedule import solve_schedule
 from tests.scheduling.residency_problems import as_problem, random_residency
@@ -81,8 +81,8 @@ def test_file_holds_one_process_per_schedule(tmp_path: Path) -> None:
         (problem, solve_schedule(problem)) for problem in (layer_like(0, 9, 2), layer_like(1, 9, 2))
     ]
     path = tmp_path / "trace.json"
-    write_trace(path, pairs)
+    write_events(path, schedule_events(pairs))
     events = json.loads(path.read_text())["traceEvents"]
     assert {event["pid"] for event in events} == {1, 2}
     with pytest.raises(InputError, match="cannot be written"):
-        write_trace(tmp_path, pairs)
+        write_events(tmp_path, schedule_events(pairs))

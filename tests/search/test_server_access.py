@@ -15,8 +15,8 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.engine import URL, make_url
 
 from phaze_opt.errors import PhazeError
-from phaze_opt.report.dashboard import save_note
 from phaze_opt.report.layout import to_text
+from phaze_opt.report.publishing import Publisher, publish
 from phaze_opt.report.workers import workers_table
 from phaze_opt.search.spec import SearchSpec
 from phaze_opt.search.store.failures import DatabaseError
@@ -107,8 +107,8 @@ def test_workers_step_by_step(database: URL, worker_url: str, drive: Drive) -> N
 def test_a_worker_may_not_harm(worker_url: str) -> None:
     """It reads and works; it neither makes, alters nor deletes studies, and drops no table."""
     study = reopened(worker_url)
-    study.run(3)
-    save_note(study)
+    study.run(3, show=Publisher)
+    publish(study)
     assert study.summary().trials["complete"] == 3
     assert study.best() is not None
     with pytest.raises(DatabaseError, match="permission denied"):

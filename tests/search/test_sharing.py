@@ -12,7 +12,7 @@ import pytest
 
 from phaze_opt.codec import to_json
 from phaze_opt.errors import ConflictError, InputError, NotFoundError
-from phaze_opt.report.dashboard import save_note
+from phaze_opt.report.publishing import publish
 from phaze_opt.search.bundle import read_bundle, write_bundle
 from phaze_opt.search.bundle_file import pack, unpack
 from phaze_opt.search.sharing import export_bundle, import_snapshot, read_bundle_file
@@ -52,7 +52,7 @@ def test_the_same_study_elsewhere(any_url: str, tmp_path: Path) -> None:
     """Trials, answer, notes, target and summary are there, and a second export is the same."""
     study = toy_study(any_url, space=QUICK)
     study.run(8)
-    save_note(study)
+    publish(study)
     bundle = exported(study)
     copy = imported(bundle, f"sqlite:///{tmp_path / 'a.db'}")
     assert (copy.name, answer(copy)) == ("toy", answer(study))

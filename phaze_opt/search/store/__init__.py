@@ -15,6 +15,9 @@ for trials and transactions for the tables of this program (prefix ``phaze_``).
 - `caches`: evaluations and schedules, each computed once for all studies.
 - `stored_results`: the same as text, many at once.
 - `trial_rows`: finished trials written many at once.
+- `enumerations`: bounds and answers of enumerations.
+- `artifacts`: files of studies and trials, which every machine sees.
+- `publication`: what Optuna Dashboard shows of a study, with one writer at a time.
 
 Where a rule stands:
 

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +93,18 @@ class Storage:
         self.optuna.remove_session()
         self.optuna.engine.dispose()
         self.engine.dispose()
+
+
+def reading_once(storage: Storage) -> Storage:
+    """Return a storage for a program that reads the same trials again and again.
+
+    Finished trials are read from the database once, and kept. They never change; but a study that
+    is deleted may leave its number to another one, and the trials kept under it are then wrong.
+    """
+    from optuna.storages._cached_storage import _CachedStorage
+
+    kept: Any = _CachedStorage(storage.optuna)
+    return replace(storage, optuna=kept)
 
 
 def write_shared(session: Session, row: Base) -> None:

@@ -13,7 +13,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import DeclarativeBase, InstrumentedAttribute, Mapped, mapped_column
 from sqlalchemy.sql.functions import FunctionElement
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """Version of these tables; a database with an older one is brought up to date."""
 
 
@@ -34,7 +34,9 @@ class StudyRow(Base):
     """A frozen study: its resolved form as JSON, with the hash of what decides the answer.
 
     ``target`` is how many complete trials the last run asked for, ``stop_requested`` whether all
-    workers shall end after their running trial.
+    workers shall end after their running trial. ``publisher`` is the worker that writes what people
+    see of the study, until ``publisher_until_s`` at the latest; where there is none, until then
+    nobody writes.
     """
 
     __tablename__ = "phaze_study"
@@ -48,6 +50,8 @@ class StudyRow(Base):
     created_s: Mapped[float] = mapped_column(Double)
     stop_requested: Mapped[bool] = mapped_column(default=False)
     target: Mapped[int | None]
+    publisher: Mapped[str | None] = mapped_column(String(120))
+    publisher_until_s: Mapped[float | None] = mapped_column(Double)
 
 
 class WorkloadRow(Base):
@@ -125,6 +129,16 @@ class EnumerationRow(Base):
 
     key: Mapped[str] = mapped_column(String(64), primary_key=True)
     body: Mapped[str] = mapped_column(Text)
+
+
+class ArtifactRow(Base):
+    """A file of a study or trial; Optuna's attributes say of which, and how it is named."""
+
+    __tablename__ = "phaze_artifact"
+
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    study_uid: Mapped[str | None] = mapped_column(String(36), index=True)
+    body: Mapped[bytes] = mapped_column(LargeBinary(2**26))
 
 
 class database_now_s(FunctionElement[float]):

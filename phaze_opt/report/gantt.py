@@ -1,0 +1,279 @@
+"""Timelines as a Gantt chart: a page of HTML with drawings and no script.
+
+Takes the events that `phaze_opt.scheduling.perfetto` writes for Perfetto.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from phaze_opt.printing import printable
+from phaze_opt.report.figure_style import (
+    BLUE,
+    GREEN,
+    GREY,
+    LIGHT,
+    ORANGE,
+    PINK,
+    RED,
+    SKY,
+    YELLOW,
+    thinned,
+)
+from phaze_opt.scheduling.perfetto import Event
+from phaze_opt.units import format_bytes, format_seconds
+
+_LABELS, _WIDTH, _LANE, _GAP, _AXIS = 230, 1_100, 20, 4, 26
+"""Pixels: of the names of lanes, of the time, of a lane, between lanes, of the axis."""
+
+_MOST_SLICES = 8_000
+"""Slices of a drawing; shorter neighbours are then drawn as one."""
+
+_MOST_LANES = 200
+_LETTER = 6.6
+_TICKS = 8
+_S_PER_US = 1e-6
+
+_COLOURS = {
+    "forward": BLUE,
+    "recompute": SKY,
+    "backward": GREEN,
+    "parameter gather": PINK,
+    "gradient synchronisation": RED,
+    "exposed gradient synchronisation": RED,
+    "hidden gradient synchronisation": "#F2B27A",
+    "optimizer": "#7A5C3E",
+    "TC": BLUE,
+    "VC": GREEN,
+    "TC+VC": SKY,
+    "none": ORANGE,
+    "tensor": LIGHT,
+}
+_WORDS = {
+    "TC": "tensor cores",
+    "VC": "vector cores",
+    "TC+VC": "both kinds of cores",
+    "none": "network",
+    "tensor": "tensor on the chip",
+}
+_WHITE_TEXT = (BLUE, GREEN, RED, "#7A5C3E")
+_SPARE = (YELLOW, GREY)
+
+
+@dataclass
+class _Lane:
+    """A row of a drawing."""
+
+    name: str
+    slices: list[Event] = field(default_factory=list)
+
+
+@dataclass
+class _Process:
+    """A drawing: rows on one axis of time."""
+
+    name: str
+    lanes: dict[object, _Lane] = field(default_factory=dict)
+
+    @property
+    def end_s(self) -> float:
+        """End of the last slice."""
+        slices = [one for lane in self.lanes.values() for one in lane.slices]
+        return max((sum(_span_s(one)) for one in slices), default=0.0)
+
+
+def gantt_page(events: Iterable[Event], title: str) -> str:
+    """Draw events, each process by itself from time 0.
+
+    Parameters
+    ----------
+    events
+        As `phaze_opt.scheduling.perfetto.trace_events` gives them.
+    title
+        Of the page.
+    """
+    processes = [one for one in _processes(events) if one.end_s > 0.0]
+    body = "".join(_drawing(one) for one in processes) or "<p>Nothing takes any time.</p>"
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta http-equiv="Content-Security-Policy" '
+        "content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        f"<title>{_escaped(title)}</title><style>{_STYLE}</style></head><body>"
+        f"<h1>{_escaped(title)}</h1>{body}</body></html>\n"
+    )
+
+
+_STYLE = (
+    "body{font:14px/1.4 system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;"
+    "margin:1em 1.5em;color:#222}h1{font-size:1.4em}h2{font-size:1.05em;margin:1.2em 0 .3em}"
+    "svg{display:block;font-size:11px}.legend{margin:.1em 0 .4em;font-size:.92em}"
+    ".legend span{display:inline-block;margin-right:1.2em}"
+    ".legend i{display:inline-block;width:.9em;height:.9em;margin-right:.35em;"
+    "vertical-align:-.1em;border-radius:2px}.note{color:#5c5c5c}"
+)
+
+
+def _processes(events: Iterable[Event]) -> list[_Process]:
+    """Sort events into processes and lanes, in the order in which they are named."""
+    processes: dict[object, _Process] = {}
+    for event in events:
+        process = processes.setdefault(event["pid"], _Process("timeline"))
+        args: Any = event.get("args", {})
+        if event["ph"] == "M" and event["name"] == "process_name":
+            process.name = str(args["name"])
+            continue
+        lane = process.lanes.setdefault(event["tid"], _Lane(str(event["tid"])))
+        if event["ph"] == "M":
+            lane.name = str(args["name"])
+        elif event["ph"] == "X":
+            lane.slices.append(event)
+    return list(processes.values())
+
+
+def _drawing(process: _Process) -> str:
+    """Draw one process."""
+    end_s = process.end_s
+    lanes = [lane for lane in process.lanes.values() if lane.slices]
+    shown = thinned(lanes, _MOST_LANES)
+    least = max(0.6, _WIDTH * len(shown) / _MOST_SLICES)
+    rows = []
+    for place, lane in enumerate(shown):
+        top = _AXIS + place * (_LANE + _GAP)
+        rows.append(
+            f'<text x="{_LABELS - 8}" y="{top + 14}" text-anchor="end">'
+            f"{_escaped(_shortened(lane.name, _LABELS - 12))}"
+            f"<title>{_escaped(lane.name)}</title></text>"
+        )
+        rows += [_slice(one, end_s, top) for one in _merged(lane.slices, end_s, least)]
+    height = _AXIS + len(shown) * (_LANE + _GAP)
+    hidden = len(lanes) - len(shown)
+    note = f'<p class="note">{hidden} more lanes are not drawn.</p>' if hidden else ""
+    used = {_kind(one) for lane in shown for one in lane.slices}
+    return (
+        f"<h2>{_escaped(process.name)}: {format_seconds(end_s)}</h2>{_legend(used)}"
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_LABELS + _WIDTH + 60}" '
+        f'height="{height + 4}" role="img">{_axis(end_s, height)}{"".join(rows)}</svg>{note}'
+    )
+
+
+def _axis(end_s: float, height: int) -> str:
+    """Draw the axis of time with lines through all lanes."""
+    step_s = _step(end_s / _TICKS)
+    parts = []
+    for tick in range(int(end_s / step_s * (1.0 + 1e-9)) + 1):
+        x = _LABELS + _WIDTH * tick * step_s / end_s
+        parts.append(
+            f'<line x1="{x:.1f}" y1="{_AXIS - 4}" x2="{x:.1f}" y2="{height}" stroke="#E0E0E0"/>'
+            f'<text x="{x:.1f}" y="{_AXIS - 9}" text-anchor="middle">'
+            f"{format_seconds(tick * step_s)}</text>"
+        )
+    return "".join(parts)
+
+
+def _step(least_s: float) -> float:
+    """Return the next larger of 1, 2 and 5 times a power of ten."""
+    power = 10.0**-30
+    while power * 10.0 <= least_s:
+        power *= 10.0
+    return next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= least_s)
+
+
+def _merged(slices: Sequence[Event], end_s: float, least: float) -> list[dict[str, Any]]:
+    """Join slices that are too short to be seen with those before them.
+
+    Parameters
+    ----------
+    slices
+        Of one lane.
+    end_s
+        End of the axis.
+    least
+        Pixels of the shortest slice that is drawn by itself.
+    """
+    merged: list[dict[str, Any]] = []
+    for one in sorted(slices, key=lambda event: _span_s(event)[0]):
+        start_s, length_s = _span_s(one)
+        pixels = _WIDTH / end_s
+        last = merged[-1] if merged else None
+        is_short = last is not None and min(length_s, last["length_s"]) * pixels < least
+        if last is not None and is_short and (start_s - last["end_s"]) * pixels < least:
+            last["end_s"] = max(last["end_s"], start_s + length_s)
+            last["length_s"] = last["end_s"] - last["start_s"]
+            last["count"] += 1
+        else:
+            end = start_s + length_s
+            entry = {"event": one, "start_s": start_s, "end_s": end, "length_s": length_s}
+            merged.append({**entry, "count": 1})
+    return merged
+
+
+def _slice(entry: Mapping[str, Any], end_s: float, top: int) -> str:
+    """Draw one slice, with what it is where the pointer is, and inside it if there is room."""
+    event, colour = entry["event"], _colour(_kind(entry["event"]))
+    x = _LABELS + _WIDTH * entry["start_s"] / end_s
+    width = max(0.5, _WIDTH * entry["length_s"] / end_s)
+    name = str(event["name"])
+    label = ""
+    if width > 8 * _LETTER:
+        fill = "#FFFFFF" if colour in _WHITE_TEXT else "#222222"
+        shown = _escaped(_shortened(name, width - 8))
+        label = f'<text x="{x + 4:.1f}" y="{top + 14}" fill="{fill}">{shown}</text>'
+    return (
+        f'<g><title>{_escaped(_tooltip(entry))}</title><rect x="{x:.2f}" y="{top}" '
+        f'width="{width:.2f}" height="{_LANE}" fill="{colour}" stroke="#FFFFFF" '
+        f'stroke-width="{0.5 if width > 3 else 0}"/>{label}</g>'
+    )
+
+
+def _tooltip(entry: Mapping[str, Any]) -> str:
+    """Say what a slice is."""
+    event, count = entry["event"], entry["count"]
+    args: Mapping[str, Any] = event.get("args", {})
+    size = f", {format_bytes(args['bytes'])}" if "bytes" in args else ""
+    batch = f", microbatch {args['microbatch']}" if "microbatch" in args else ""
+    more = f" and {count - 1} more" if count > 1 else ""
+    span = f"{format_seconds(entry['start_s'])} to {format_seconds(entry['end_s'])}"
+    return f"{event['name']}{more}{batch}{size}: {format_seconds(entry['length_s'])}, {span}"
+
+
+def _legend(used: Iterable[str]) -> str:
+    """Name the colours."""
+    known = [kind for kind in _COLOURS if kind in used]
+    known += sorted(set(used) - set(known))
+    parts = [
+        f'<span><i style="background:{_colour(kind)}"></i>{_escaped(_WORDS.get(kind, kind))}</span>'
+        for kind in known
+    ]
+    return f'<p class="legend">{"".join(parts)}</p>'
+
+
+def _kind(event: Event) -> str:
+    """Return what decides the colour of a slice: its name in a pipeline, its cores in a layer."""
+    name, category = str(event["name"]), str(event.get("cat", ""))
+    return name if name in _COLOURS else category
+
+
+def _colour(kind: str) -> str:
+    """Return a colour."""
+    return _COLOURS.get(kind, _SPARE[len(kind) % len(_SPARE)])
+
+
+def _span_s(event: Event) -> tuple[float, float]:
+    """Return start and length of a slice in seconds."""
+    start: Any = event["ts"]
+    length: Any = event["dur"]
+    return _S_PER_US * start, _S_PER_US * length
+
+
+def _shortened(text: str, pixels: float) -> str:
+    """Cut text that does not fit."""
+    longest = max(1, int(pixels / _LETTER))
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def _escaped(text: str) -> str:
+    """Make text harmless in HTML."""
+    return html.escape(printable(text))

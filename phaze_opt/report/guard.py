@@ -1,0 +1,224 @@
+"""Keeps strangers away from the dashboard, which has no login: a thin layer of WSGI.
+
+A page of another site can make a browser talk to a server on this machine: under a name of its own
+that points here (DNS rebinding), or by sending a form or JSON across. The guard therefore answers
+only under the names that the server has, takes writes only from pages that it served itself, lets
+no page put one of ours into a frame, and answers what is no proper request with 400.
+"""
+
+from __future__ import annotations
+
+import io
+import ipaddress
+import json
+import re
+import socket
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+WsgiApplication = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+Headers = list[tuple[str, str]]
+
+BAD_REQUEST = "400 Bad Request"
+FORBIDDEN = "403 Forbidden"
+FAILED = "500 Internal Server Error"
+
+_READING = ("GET", "HEAD", "OPTIONS")
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+_WILDCARDS = ("", "0.0.0.0", "::")
+_LARGEST_PORT = 65_535
+_LARGEST_BODY = 2**27
+_LONGEST_TARGET = 8_192
+_AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?", re.IGNORECASE)
+
+_POLICY = "Content-Security-Policy"
+_NO_FRAMES = "frame-ancestors 'none'"
+_ARTIFACT_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+"""An artifact may be any file that someone uploaded; opened as a page it may do nothing."""
+
+_NOT_SENT = ("access-control-allow-origin", "x-powered-by")
+"""Headers that would let pages of other sites read the answers."""
+
+
+@dataclass(frozen=True)
+class Refusal(Exception):
+    """Why a request is not answered."""
+
+    status: str
+    reason: str
+
+
+def guarded(application: WsgiApplication, host: str, *, read_only: bool = False) -> WsgiApplication:
+    """Return an application that answers only requests that it should.
+
+    Parameters
+    ----------
+    application
+        What answers them.
+    host
+        Address or name that the server is bound to.
+    read_only
+        Whether every request that may change something is refused.
+    """
+
+    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        path = str(environ.get("PATH_INFO", ""))
+
+        def start(status: str, headers: Headers, *error: Any) -> Any:
+            return start_response(status, _safe_headers(headers, path), *error)
+
+        try:
+            _check(environ, host, read_only)
+        except Refusal as refusal:
+            return refuse(start, refusal.status, refusal.reason)
+        # The applications behind it write tracebacks there.
+        environ["wsgi.errors"] = io.StringIO()
+        try:
+            return application(environ, start)
+        except Exception:
+            return refuse(start, FAILED, "The dashboard could not answer this.")
+
+    return answer
+
+
+def refuse(start_response: Callable[..., Any], status: str, reason: str) -> list[bytes]:
+    """Answer that a request is not allowed, in the form that Optuna Dashboard shows."""
+    start_response(status, [("Content-Type", "application/json; charset=utf-8")])
+    return [json.dumps({"reason": reason}).encode()]
+
+
+def is_local(host: str) -> bool:
+    """Whether only programs on this machine reach a server that is bound to a host."""
+    return _as_name(host) in _LOCAL or _is_loopback(_as_name(host))
+
+
+def split_authority(text: str) -> tuple[str, int | None]:
+    """Split ``Host``, or the end of an ``Origin``, into a name in lower case and a port.
+
+    Raises
+    ------
+    Refusal
+        If it is neither name nor address with an optional port; one with user information is none.
+    """
+    match = _AUTHORITY.fullmatch(text)
+    port = int(match[2]) if match is not None and match[2] else None
+    if match is None or (port is not None and not 0 < port <= _LARGEST_PORT):
+        raise Refusal(BAD_REQUEST, "The request names no valid host.")
+    return _as_name(match[1]), port
+
+
+def _check(environ: dict[str, Any], host: str, read_only: bool) -> None:
+    """Refuse a request that is malformed, comes under a foreign name, or may not write."""
+    _check_form(environ)
+    authority = str(environ.get("HTTP_HOST", ""))
+    name, port = split_authority(authority)
+    if not _is_own(name, host):
+        raise Refusal(FORBIDDEN, "This dashboard does not answer under this name.")
+    if environ["REQUEST_METHOD"] in _READING:
+        return
+    if read_only:
+        raise Refusal(FORBIDDEN, "This dashboard is read-only.")
+    scheme, separator, origin = str(environ.get("HTTP_ORIGIN", "")).partition("://")
+    if not separator or scheme not in ("http", "https"):
+        raise Refusal(FORBIDDEN, "Changes are taken from pages of this dashboard only.")
+    if split_authority(origin) != (name, port):
+        raise Refusal(FORBIDDEN, "Changes are not taken from pages of another site.")
+
+
+def _check_form(environ: dict[str, Any]) -> None:
+    """Refuse what no browser sends: it would make an application behind stumble."""
+    try:
+        path = str(environ.get("PATH_INFO", "")).encode("latin-1").decode("utf-8")
+        length = int(environ.get("CONTENT_LENGTH") or 0)
+    except ValueError:
+        raise Refusal(BAD_REQUEST, "The request is malformed.") from None
+    query = str(environ.get("QUERY_STRING", ""))
+    if "\x00" in path or not path.startswith("/") or len(path) + len(query) > _LONGEST_TARGET:
+        raise Refusal(BAD_REQUEST, "The address is malformed.")
+    if re.search(r"(?:^|&)after=(?![0-9]{1,9}(?:&|$))", query):
+        raise Refusal(BAD_REQUEST, "after must be a number of trials.")
+    if not 0 <= length <= _LARGEST_BODY or environ.get("HTTP_TRANSFER_ENCODING"):
+        raise Refusal(BAD_REQUEST, "The length of the request is not valid.")
+    if environ["REQUEST_METHOD"] not in (*_READING, "POST", "PUT", "DELETE", "PATCH"):
+        raise Refusal(BAD_REQUEST, "The method is not known.")
+    if length:
+        body = environ["wsgi.input"].read(length)
+        environ["wsgi.input"] = io.BytesIO(body)
+        _check_body(body, str(environ.get("CONTENT_TYPE", "")))
+
+
+def _check_body(body: bytes, content_type: str) -> None:
+    """Refuse a body that is not the one JSON object that the dashboard's pages send."""
+    if content_type.partition(";")[0].strip().lower() != "application/json":
+        return
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError):
+        raise Refusal(BAD_REQUEST, "The body is not valid JSON.") from None
+    if not isinstance(content, dict):
+        raise Refusal(BAD_REQUEST, "The body is not a JSON object.")
+
+
+def _is_own(name: str, host: str) -> bool:
+    """Whether a name is one of the server's.
+
+    A server that listens everywhere is known under every address of the machine. Rebinding needs a
+    name, not an address; of names only this machine's own is taken.
+    """
+    bound = _as_name(host)
+    if name in _LOCAL or name == bound:
+        return True
+    if bound not in _WILDCARDS:
+        return False
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return name == socket.gethostname().lower()
+    return True
+
+
+def _as_name(host: str) -> str:
+    """Return a host in lower case and without the brackets of an IPv6 address."""
+    return host.lower().removeprefix("[").removesuffix("]")
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether a host is an address that does not leave this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _safe_headers(headers: Headers, path: str) -> Headers:
+    """Add what a browser must not do with an answer."""
+    kept = [pair for pair in headers if pair[0].lower() not in (*_NOT_SENT, _POLICY.lower())]
+    policies = [value for name, value in headers if name.lower() == _POLICY.lower()]
+    if path.startswith("/artifacts/"):
+        policies.append(_ARTIFACT_POLICY)
+    policy = ";".join([*(one.rstrip("; ") for one in policies), _NO_FRAMES])
+    return [
+        *kept,
+        (_POLICY, policy),
+        ("X-Content-Type-Options", "nosniff"),
+        ("X-Frame-Options", "DENY"),
+        ("Referrer-Policy", "same-origin"),
+    ]
+
+
+def html_response(start_response: Callable[..., Any], status: str, page: str) -> list[bytes]:
+    """Answer with a page of ours, which loads only what this server serves."""
+    policy = (
+        "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
+        "img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'"
+    )
+    start_response(
+        status,
+        [
+            ("Content-Type", "text/html; charset=utf-8"),
+            ("Cache-Control", "no-store"),
+            (_POLICY, policy),
+        ],
+    )
+    return [page.encode()]

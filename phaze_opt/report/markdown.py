@@ -1,0 +1,128 @@
+"""A study as Markdown: its note in Optuna Dashboard, and the report for a repository or a wiki."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+
+from phaze_opt.printing import printable
+from phaze_opt.report.study_view import ComparedDesign, Fact, StudyView
+
+_MARKUP = frozenset("\\`*_[]#!|~$")
+_MOST_TRIALS = 20
+
+
+def note_of(view: StudyView) -> str:
+    """Write the answer of a study, for its note."""
+    lines = [
+        f"# {plain(view.name)}",
+        plain(view.question),
+        "",
+        *_answer_lines(view),
+        "",
+        *(f"- {plain(_compared_words(one))}" for one in view.compared if one.kind != "best"),
+        "",
+        *_fact_lines("What binds", view.binding),
+        *_fact_lines("How it was found", view.effort),
+        *_command_lines(view),
+    ]
+    return "\n".join(lines)
+
+
+def report_markdown(view: StudyView) -> str:
+    """Write a study with its comparison, certificate and best trials."""
+    compared = [
+        (
+            one.name,
+            one.values or "–",
+            "–" if one.ratio is None else f"{one.ratio:.3f} ×",
+            "–" if one.area_mm2 is None else f"{one.area_mm2:,.1f}",
+            one.chip + (f" ({one.note})" if one.note else ""),
+        )
+        for one in view.compared
+    ]
+    headers = ("compared with", "value", "best ÷ this", "area [mm²]", "design")
+    trials = [
+        (str(one.number), one.state, *one.cells) for one in view.trials if one.kind == "feasible"
+    ]
+    lines = [
+        f"# {plain(view.name)} ({plain(view.state)})",
+        "",
+        plain(view.question),
+        "",
+        *_answer_lines(view),
+        "",
+        *(_table(headers, compared) if compared else []),
+        *_fact_lines("What binds the best design", view.binding),
+        *_fact_lines("How it was found", view.effort),
+        *_certificate_lines(view),
+        *_command_lines(view),
+        *_code("The study file:", view.file.rstrip("\n").split("\n")),
+        "## The best designs",
+        "",
+        *_table(("trial", "state", *view.headers), trials[:_MOST_TRIALS]),
+    ]
+    return "\n".join(lines)
+
+
+def plain(text: str) -> str:
+    """Make text from a file or a database plain text in Markdown: no markup, no links, no lines."""
+    marked = "".join(f"\\{letter}" if letter in _MARKUP else letter for letter in printable(text))
+    return html.escape(marked, quote=False)
+
+
+def _answer_lines(view: StudyView) -> list[str]:
+    """Write the best design."""
+    best = view.best
+    if best is None:
+        return ["Nothing feasible was found yet."]
+    design = "; ".join(map(plain, view.answer))
+    return [f"**{plain(view.headline)}** (trial {best.number}): {design}."]
+
+
+def _compared_words(one: ComparedDesign) -> str:
+    """Compare the best design with another one, in a sentence."""
+    if one.values is None or one.ratio is None:
+        return f"{one.name} {one.note or 'is not evaluated yet'}"
+    note = f"; {one.note}" if one.note else ""
+    return f"{one.ratio:.3f} × {one.name} ({one.values}{note}): {one.chip}"
+
+
+def _fact_lines(title: str, facts: Sequence[Fact]) -> list[str]:
+    """Write facts as a list below a title."""
+    if not facts:
+        return []
+    rows = [f"- {plain(fact.name)}: {plain(fact.text)}" for fact in facts]
+    return [f"## {title}", "", *rows, ""]
+
+
+def _certificate_lines(view: StudyView) -> list[str]:
+    """Write what an enumeration proved."""
+    certificate = view.certificate
+    if certificate is None:
+        return []
+    rows = [(str(place), *row) for place, row in enumerate(certificate.top, start=1)]
+    table = _table(("place", *certificate.headers), rows) if rows else []
+    return ["## Certificate", "", plain(certificate.words), "", *table]
+
+
+def _command_lines(view: StudyView) -> list[str]:
+    """Write the commands that give the answer again."""
+    lines = [line for command in view.commands for line in command.split("\n")]
+    return ["## How to get it again", "", *_code("", lines)]
+
+
+def _code(title: str, lines: Sequence[str]) -> list[str]:
+    """Write lines as they are: an indented block, which no text in it can end."""
+    head = [title, ""] if title else []
+    return [*head, *(f"    {printable(line)}" for line in lines), ""]
+
+
+def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Write a table."""
+    lines = [headers, ["---"] * len(headers), *rows]
+    cells = [
+        " | ".join(line if place == 1 else list(map(plain, line)))
+        for place, line in enumerate(lines)
+    ]
+    return [*(f"| {line} |" for line in cells), ""]

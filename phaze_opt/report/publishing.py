@@ -1,0 +1,179 @@
+"""Keeps what Optuna Dashboard shows of a study up to date while its workers run.
+
+Before a trial that is better than all others is told, it gets its files, the artifacts, and a note.
+After trials, at most every few seconds and by one worker at a time, the note of the study and its
+plots are written anew.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+import uuid
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from phaze_opt.report.artifacts import ArtifactFile, trial_files, trial_note
+from phaze_opt.report.figure_style import titled
+from phaze_opt.report.markdown import note_of
+from phaze_opt.report.plots import TITLES, all_plots
+from phaze_opt.report.studies import design_words
+from phaze_opt.report.study_view import view_of
+from phaze_opt.search.ordering import Rank
+from phaze_opt.search.results import design_of
+from phaze_opt.search.space import point_of
+from phaze_opt.search.store.artifacts import ARTIFACT_KEY, DatabaseArtifacts
+from phaze_opt.search.store.leases import new_token
+from phaze_opt.search.store.publication import (
+    claim_publication,
+    end_publication,
+    read_attribute,
+    write_attributes,
+)
+from phaze_opt.search.store.storage import reading_once
+from phaze_opt.search.store.stored_study import StoredStudy
+from phaze_opt.search.study import Study, study_of
+from phaze_opt.search.trials import Metrics, best_trial
+
+if TYPE_CHECKING:
+    from optuna.trial import Trial
+
+PAUSE_S = 5.0
+"""Seconds between two writings of a study; longer where writing takes long."""
+
+_PAUSE_PER_WRITING = 20.0
+"""Pause in multiples of what writing takes: it then costs a search at most a twentieth."""
+
+_LOOK_S = 1.0
+"""Seconds between two looks of a worker whether it may write."""
+
+_FINAL_WAIT_S = 20.0
+
+WORDS_KEY = "design"
+"""User attribute of a trial: what it found, in human units."""
+
+_CHUNK = 2_045
+"""Characters of a value of Optuna Dashboard's attributes; longer texts are split."""
+
+_NOTE, _PLOTS = "dashboard:note", "dashboard:plot_data:"
+
+
+class Publisher:
+    """Shows what a worker does; see `phaze_opt.search.watching.Show`.
+
+    Parameters
+    ----------
+    stored
+        The study that the worker runs.
+    """
+
+    def __init__(self, stored: StoredStudy) -> None:
+        # Trials are read often, and each finished one only once.
+        self._study = study_of(replace(stored, storage=reading_once(stored.storage)))
+        self._token = new_token()
+        self._best: Rank | None = None
+        self._looks_s = 0.0
+
+    def telling(self, trial: Trial, metrics: Metrics) -> None:
+        """Describe a trial in words; if it is the best so far, give it files and a note."""
+        resolved = self._study.resolved
+        point = point_of(resolved.spec.space, trial.params)
+        trial.set_user_attr(WORDS_KEY, design_words(resolved.spec, point, metrics))
+        if not metrics.feasible:
+            return
+        rank = metrics.rank(resolved, point)
+        if not self._is_best(rank):
+            return
+        best = design_of(self._study, trial.number, point, metrics)
+        for file in trial_files(self._study, best):
+            self._attach(trial, file)
+        attributes = note_attributes(_trial_note_key(trial._trial_id), trial_note(best), 1)
+        write_attributes(self._study.storage, self._study.optuna_id, attributes)
+
+    def told(self) -> None:
+        """Write the study anew, unless that was done a moment ago or another worker does it."""
+        if time.monotonic() < self._looks_s:
+            return
+        self._looks_s = time.monotonic() + _LOOK_S
+        if claim_publication(self._study.storage, self._study.uid, self._token):
+            self._write()
+
+    def finish(self) -> None:
+        """Write the study at the end of a run, after whoever writes it at the moment."""
+        end_s = time.monotonic() + _FINAL_WAIT_S
+        claim = (self._study.storage, self._study.uid, self._token)
+        while not claim_publication(*claim, at_once=True):
+            if time.monotonic() > end_s:
+                return
+            time.sleep(0.2)
+        self._write()
+
+    def _write(self) -> None:
+        """Write note and plots in one transaction, and give up the right to write."""
+        started_s = time.monotonic()
+        study = self._study
+        try:
+            publish(study)
+        finally:
+            took_s = time.monotonic() - started_s
+            pause_s = max(PAUSE_S, _PAUSE_PER_WRITING * took_s)
+            end_publication(study.storage, study.uid, self._token, pause_s)
+
+    def _is_best(self, rank: Rank) -> bool:
+        """Whether no finished trial is as good; the best of those that were read is kept."""
+        if self._best is not None and self._best.key <= rank.key:
+            return False
+        # Another worker may have found a better one since.
+        found = best_trial(self._study.trials())
+        self._best = None if found is None else found.rank
+        return self._best is None or rank.key < self._best.key
+
+    def _attach(self, trial: Trial, file: ArtifactFile) -> None:
+        """Store a file as an artifact of a running trial."""
+        artifact_id = str(uuid.uuid4())
+        store = DatabaseArtifacts(self._study.storage, self._study.uid)
+        store.write(artifact_id, io.BytesIO(file.content))
+        meta = {
+            "artifact_id": artifact_id,
+            "filename": file.name,
+            "mimetype": file.mimetype,
+            "encoding": None,
+        }
+        self._study.storage.optuna.set_trial_system_attr(
+            trial._trial_id, f"{ARTIFACT_KEY}{artifact_id}", json.dumps(meta)
+        )
+
+
+def publish(study: Study) -> None:
+    """Write the note and the plots of a study, as Optuna Dashboard keeps them."""
+    view = view_of(study)
+    number = study.optuna_id
+    version = read_attribute(study.storage, number, f"{_NOTE}_ver")
+    attributes = note_attributes(_NOTE, note_of(view), _next_version(version))
+    for kind, figure in all_plots(view).items():
+        text = json.dumps(titled(figure, TITLES[kind]), ensure_ascii=False, allow_nan=False)
+        attributes |= _chunks(f"{_PLOTS}phaze-{kind}:", text)
+    replaced = (f"{_NOTE}_str:", f"{_PLOTS}phaze-")
+    write_attributes(study.storage, number, attributes, replaced)
+
+
+def note_attributes(key: str, body: str, version: int) -> dict[str, Any]:
+    """Return the attributes that hold a note; ``key`` tells that of a study from a trial's."""
+    return {f"{key}_ver": version, **_chunks(f"{key}_str:", body)}
+
+
+def _trial_note_key(trial_id: int) -> str:
+    """Return what the attributes of a trial's note begin with."""
+    return f"dashboard:{trial_id}:note"
+
+
+def _next_version(version: object) -> int:
+    """Return the next version of a note; the dashboard counts them."""
+    return version + 1 if isinstance(version, int) else 1
+
+
+def _chunks(prefix: str, text: str) -> dict[str, Any]:
+    """Split a text as Optuna Dashboard does."""
+    starts = range(0, len(text), _CHUNK)
+    return {f"{prefix}{at}": text[start : start + _CHUNK] for at, start in enumerate(starts)}

@@ -1,0 +1,99 @@
+"""What people see of a study in Optuna Dashboard: who may write it, and in one transaction.
+
+Workers on several machines keep it up to date. One of them at a time claims the right to write, and
+gives it up with a pause during which nobody writes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import column, delete, insert, or_, select, table, update
+
+from phaze_opt.search.store.storage import Storage
+from phaze_opt.search.store.tables import StudyRow, database_now_s, lease_is_over
+
+WRITING_S = 60.0
+"""Seconds after which a writer that gave no sign is taken for dead."""
+
+_ATTRIBUTES: Any = table(
+    "study_system_attributes", column("study_id"), column("key"), column("value_json")
+)
+
+
+def claim_publication(storage: Storage, uid: str, token: str, *, at_once: bool = False) -> bool:
+    """Claim the right to write, and return whether it was free.
+
+    Parameters
+    ----------
+    storage, uid
+        The database, and the study by its UUID.
+    token
+        Names the writer.
+    at_once
+        Do not keep to the pause after the last writer.
+    """
+    free = lease_is_over(StudyRow.publisher_until_s)
+    if at_once:
+        free = or_(free, StudyRow.publisher.is_(None))
+    claimed = (
+        update(StudyRow)
+        .where(StudyRow.uid == uid, free)
+        .values(publisher=token, publisher_until_s=database_now_s() + WRITING_S)
+    )
+    with storage.writing() as session:
+        result: Any = session.execute(claimed)
+        return bool(result.rowcount)
+
+
+def end_publication(storage: Storage, uid: str, token: str, pause_s: float) -> None:
+    """Give up the right to write; for ``pause_s`` seconds nobody gets it."""
+    with storage.writing() as session:
+        session.execute(
+            update(StudyRow)
+            .where(StudyRow.uid == uid, StudyRow.publisher == token)
+            .values(publisher=None, publisher_until_s=database_now_s() + pause_s)
+        )
+
+
+def write_attributes(
+    storage: Storage, study_id: int, attributes: Mapping[str, object], replaced: Sequence[str] = ()
+) -> None:
+    """Write system attributes of a study, so that no reader sees some new and some old ones.
+
+    Optuna's own function writes one attribute per transaction.
+
+    Parameters
+    ----------
+    study_id
+        Optuna's number.
+    attributes
+        Plain data by key.
+    replaced
+        Beginnings of keys; what begins so and is not among the new ones is deleted.
+    """
+    key = _ATTRIBUTES.c.key
+    of_study = _ATTRIBUTES.c.study_id == study_id
+    rows = [
+        {"study_id": study_id, "key": name, "value_json": json.dumps(value)}
+        for name, value in attributes.items()
+    ]
+    old = or_(
+        key.in_(list(attributes)), *(key.startswith(one, autoescape=True) for one in replaced)
+    )
+    with storage.writing() as session:
+        session.execute(delete(_ATTRIBUTES).where(of_study, old))
+        if rows:
+            session.execute(insert(_ATTRIBUTES), rows)
+
+
+def read_attribute(storage: Storage, study_id: int, name: str) -> object:
+    """Return one system attribute of a study; ``None`` where there is none."""
+    query = select(_ATTRIBUTES.c.value_json).where(
+        _ATTRIBUTES.c.study_id == study_id, _ATTRIBUTES.c.key == name
+    )
+    with storage.reading() as session:
+        text = session.scalar(query)
+    return None if text is None else json.loads(text)
