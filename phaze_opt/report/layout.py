@@ -7,6 +7,7 @@ neither markup nor a control character means anything.
 from __future__ import annotations
 
 import io
+import os
 import sys
 import textwrap
 
@@ -19,8 +20,10 @@ from phaze_opt.printing import printable
 LINE = 79
 """Longest line of a sentence: 80 columns show it whole."""
 
-_WIDE = 200
-"""Columns where there is no terminal: a pipe gets whole lines."""
+COLUMNS = 80
+"""Columns where there is no terminal, and nobody names a number."""
+
+_FEWEST_COLUMNS = 40
 
 
 def print_tables(shown: RenderableType) -> None:
@@ -34,9 +37,14 @@ def print_tables(shown: RenderableType) -> None:
 def to_text(shown: RenderableType) -> str:
     """Return the printed text without styles and without a line end after the last line."""
     stream = io.StringIO()
-    width = None if sys.stdout.isatty() else _WIDE
-    Console(file=stream, width=width, color_system=None, highlight=False).print(shown)
+    Console(file=stream, width=None if sys.stdout.isatty() else columns(), color_system=None, highlight=False).print(shown)
     return "\n".join(line.rstrip() for line in stream.getvalue().rstrip("\n").split("\n"))
+
+
+def columns() -> int:
+    """Return the width of what is no terminal: ``COLUMNS`` of the environment, or 80."""
+    stated = os.environ.get("COLUMNS", "")
+    return max(int(stated), _FEWEST_COLUMNS) if stated.isdecimal() else COLUMNS
 
 
 def grid(*columns: str, gap: int = 2) -> Table:
