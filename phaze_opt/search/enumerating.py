@@ -297,14 +297,14 @@ def enumeration_to_json_dict(study: Study, found: Enumeration) -> dict[str, Any]
         "status": found.status,
         "gap": found.gap,
         "best": None if best is None else best_to_json_dict(study.name, best),
-        "top": [_ranked_to_json_dict(one) for one in found.top],
+        "top": [ranked_to_json_dict(one) for one in found.top],
         "wall_s": found.wall_s,
         "version": found.version,
     }
 
 
-def _ranked_to_json_dict(one: RankedDesign) -> dict[str, Any]:
-    """Return one design of the top."""
+def ranked_to_json_dict(one: RankedDesign) -> dict[str, Any]:
+    """Return one design of an enumeration."""
     return {
         "values": list(one.metrics.values),
         "params": dict(one.point),

@@ -131,8 +131,9 @@ class Archive:
         step = max(1, _COMPARED // max(1, self.costs.size))
         for begin in range(0, len(costs), step):
             own = costs[begin : begin + step, np.newaxis]
-            no_worse = (self.costs <= own).all(axis=2)
-            found[begin : begin + step] = (no_worse & (self.costs < own).any(axis=2)).any(axis=1)
+            no_worse = np.all(self.costs <= own, axis=2)
+            better = np.any(self.costs < own, axis=2)
+            found[begin : begin + step] = np.any(no_worse & better, axis=1)
         return found
 
     def add(self, costs: Costs, rank: Rank, design: FrontDesign) -> None:

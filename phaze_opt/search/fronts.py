@@ -9,10 +9,10 @@ from typing import Any
 
 from phaze_opt.codec import from_json, to_json
 from phaze_opt.search.engine import Engine
-from phaze_opt.search.enumerating import search_space
+from phaze_opt.search.enumerating import ranked_to_json_dict, search_space
 from phaze_opt.search.exhaustive import EnumerationProgress
 from phaze_opt.search.front_bounds import front_objectives
-from phaze_opt.search.front_search import FoundFront, FrontDesign, find_front
+from phaze_opt.search.front_search import FoundFront, find_front
 from phaze_opt.search.frozen import content_hash
 from phaze_opt.search.objectives import OBJECTIVES, ObjectiveName
 from phaze_opt.search.pools import Pool
@@ -103,16 +103,10 @@ def front_to_json_dict(study: Study, front: Front) -> dict[str, Any]:
         "points": front.found.points,
         "evaluated": front.found.evaluated,
         "feasible": front.found.feasible,
-        "front": [_to_json_dict(one) for one in front.found.designs],
+        "front": [
+            ranked_to_json_dict(one.design) | {"values": list(one.values)}
+            for one in front.found.designs
+        ],
         "wall_s": front.wall_s,
         "version": front.version,
-    }
-
-
-def _to_json_dict(one: FrontDesign) -> dict[str, Any]:
-    """Return one design of the front."""
-    return {
-        "values": list(one.values),
-        "params": dict(one.design.point),
-        "area_mm2": one.design.metrics.area_mm2,
     }

@@ -13,7 +13,7 @@ from typing import Any
 from phaze_opt.errors import InputError
 from phaze_opt.search.axes import Scalar
 from phaze_opt.search.engine import Engine
-from phaze_opt.search.enumerating import enumerate_study
+from phaze_opt.search.enumerating import enumerate_study, ranked_to_json_dict
 from phaze_opt.search.exhaustive import EnumerationProgress, RankedDesign
 from phaze_opt.search.objective import evaluate_point
 from phaze_opt.search.space import DesignPoint
@@ -155,7 +155,7 @@ def robustness_to_json_dict(study: Study, found: Robustness) -> dict[str, Any]:
     """Return the answer as ``study robust --json`` prints it."""
     return {
         "study": study.name,
-        "winner": _design_to_json_dict(found.winner),
+        "winner": ranked_to_json_dict(found.winner),
         "stays": found.stays,
         "of": len(found.variants),
         "variants": [
@@ -164,7 +164,7 @@ def robustness_to_json_dict(study: Study, found: Robustness) -> dict[str, Any]:
                 "scale": one.variation.scale,
                 "applied": one.applied,
                 "stays": one.winner_stays,
-                "best": None if one.best is None else _design_to_json_dict(one.best),
+                "best": None if one.best is None else ranked_to_json_dict(one.best),
                 "changes": {name: list(two) for name, two in one.changes(found.winner).items()},
                 "winner_values": list(one.winner.values) if one.winner.feasible else None,
                 "winner_reason": one.winner.reason,
@@ -173,13 +173,4 @@ def robustness_to_json_dict(study: Study, found: Robustness) -> dict[str, Any]:
             for one in found.variants
         ],
         "version": found.version,
-    }
-
-
-def _design_to_json_dict(one: RankedDesign) -> dict[str, Any]:
-    """Return one design."""
-    return {
-        "values": list(one.metrics.values),
-        "params": dict(one.point),
-        "area_mm2": one.metrics.area_mm2,
     }

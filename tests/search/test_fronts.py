@@ -19,6 +19,7 @@ from phaze_opt.search.exhaustive import RankedDesign
 from phaze_opt.search.front_bounds import front_objectives
 from phaze_opt.search.front_search import Archive, FrontDesign, find_front
 from phaze_opt.search.fronts import Front, front_of_study, front_to_json_dict
+from phaze_opt.search.objectives import ObjectiveName
 from phaze_opt.search.ordering import Rank
 from phaze_opt.search.space import Space
 from phaze_opt.search.spec import StudySpec
@@ -26,8 +27,8 @@ from phaze_opt.search.store.enumerations import BoundStore
 from phaze_opt.search.study import Study, create_study
 from phaze_opt.search.trials import Metrics
 from tests.search.enumerations import CASES, RUN
-from tests.search.test_exhaustive import toy
 from tests.search.fakes import toy_evaluator
+from tests.search.test_exhaustive import toy
 
 FRONTS: dict[str, dict[str, Any]] = {
     "paper": {
@@ -91,7 +92,8 @@ def test_stopped_anywhere_it_goes_on(tmp_path: Path) -> None:
         return toy_evaluator(*args)
 
     engine = Engine(study, counted)
-    store, names = BoundStore(study.storage), ("throughput", "area")
+    store = BoundStore(study.storage)
+    names: tuple[ObjectiveName, ...] = ("throughput", "area")
     for after in (0, 3, 10):
         begun = len(calls)
         stopped = find_front(
