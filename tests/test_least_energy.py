@@ -34,7 +34,7 @@ chips_of_any_kind = st.one_of(
 
 @pytest.mark.parametrize("model", MODELS)
 @given(chip=chips_of_any_kind, training=trainings)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_no_pass_takes_less(model: str, chip: Accelerator, training: Training) -> None:
     """In the modes that any schedule chooses, with whatever stays on the chip."""
     captured = workload(model, training.microbatch, training.sequence_parallel)
@@ -55,7 +55,7 @@ def test_no_pass_takes_less(model: str, chip: Accelerator, training: Training) -
     zero=st.sampled_from([0, 1, 2, 3]),
     degrees=st.sampled_from([(1, 64), (2, 32), (1, 16), (2, 1), (2, 3)]),
 )
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_no_batch_takes_less(
     model: str, chip: Accelerator, training: Training, zero: int, degrees: tuple[int, int]
 ) -> None:
