@@ -306,7 +306,8 @@ class SearchedColumns:
     """
 
     def __init__(self, spec: StudySpec, kinds: Sequence[ObjectiveKind] | None = None) -> None:
-        several, kinds = len(spec.runs) > 1, spec.objective_kinds if kinds is None else kinds
+        several, own = len(spec.runs) > 1, kinds is None
+        kinds = spec.objective_kinds if kinds is None else kinds
         names = [name for name, axis in spec.space.searched.items() if len(axis.values) > 1]
         known = {name for each in _CHIP_ORDER.values() for name in each}
         self._values = len(kinds)
@@ -316,7 +317,7 @@ class SearchedColumns:
         units = ["relative" if several and one.name != "area" else one.unit for one in kinds]
         area = ["mm²"] if self._has_area else []
         self.headers = [f">{one}" for one in (*units, *area, *self._columns, *self._others)]
-        values = [value_header(spec, place) for place in range(len(kinds))]
+        values = [value_header(spec, place) for place in range(len(kinds))] if own else units
         names = [_LONG_HEADERS.get(one, one) for one in self._columns]
         names += [axis_words(one) for one in self._others]
         self.named_headers = (*values, *(["area [mm²]"] if area else []), *names)
