@@ -64,6 +64,23 @@ def enumeration_progress() -> Iterator[Callable[[EnumerationProgress], None]]:
 
 
 @contextmanager
+def steps_progress(steps: int) -> Iterator[Callable[[int, str], None]]:
+    """Yield the function that shows on stderr which of some long steps is done."""
+    if not sys.stderr.isatty():
+        yield lambda done, words: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    words_column = TextColumn("{task.description}")
+    with Bar(*columns, words_column, console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=steps)
+        yield lambda done, words: bar.update(task, completed=done, description=words)
+
+
+@contextmanager
 def run_progress() -> Iterator[Callable[[Progress], None]]:
     """Yield the function that shows a run's progress on stderr: best value, rate, time left."""
     if not sys.stderr.isatty():

@@ -13,6 +13,7 @@ from phaze_opt.printing import printable
 from . import study_share as share
 from .output import JsonOption, StorageOption, print_json, print_table, say
 from .study_enumerate import enumerate_all, verify
+from .study_front import pareto, robust
 from .study_storage import NameArgument, open_database, open_study
 
 app = typer.Typer(
@@ -298,3 +299,5 @@ app.command()(verify)
 for _command in (share.export, share.merge, share.copy, share.workers, share.stop):
     app.command()(_command)
 app.command("import")(share.import_bundle)
+app.command()(pareto)
+app.command()(robust)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from phaze_opt.estimator.estimate import (
     RESOURCES,
     GraphEstimate,
     ModeEstimate,
+    ModeSeconds,
     estimate_each,
 )
 from phaze_opt.estimator.traffic import ENERGY_LEVELS
@@ -34,6 +36,8 @@ from phaze_opt.workload.fusion import FusionMode, fuse
 from phaze_opt.workload.graph import Layer, OperatorGraph, WorkloadVariant
 
 ScheduleCache = MutableMapping[str, Schedule]
+
+Mode = TypeVar("Mode", bound=ModeSeconds)
 
 fuse_once = lru_cache(maxsize=1024)(fuse)
 
@@ -274,15 +278,15 @@ def _as_on_chip(
     """Return the estimates with the chip's lanes, and collectives beside products."""
     if chip.lane_rate != 1.0:
         estimates = GraphEstimate(
-            _with_lane_rate(estimates.one_core, chip.lane_rate),
-            _with_lane_rate(estimates.all_cores, chip.lane_rate),
+            with_lane_rate(estimates.one_core, chip.lane_rate),
+            with_lane_rate(estimates.all_cores, chip.lane_rate),
         )
     core_share = chip.accelerator.calibration.collective_core_share
     return chunk_collectives(graph, estimates, chunked, core_share)
 
 
-def _with_lane_rate(mode: ModeEstimate, rate: float) -> ModeEstimate:
-    """Return the estimates with the lanes so many times as fast."""
+def with_lane_rate(mode: Mode, rate: float) -> Mode:
+    """Return the estimates with the vector lanes ``rate`` times as fast."""
     others_s = np.maximum.reduce([mode.glb_s, mode.hbm_s, mode.link_s])
     constant_s = mode.latency_s - np.maximum.reduce([others_s, mode.tc_s, mode.vc_s])
     vc_s, exposed_s = mode.vc_s / rate, mode.exposed_lanes_s / rate

@@ -35,7 +35,7 @@ from phaze_opt.estimator.least_traffic import (
 from phaze_opt.estimator.rooflines import roofline_seconds
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.layer_costs import copies_s
-from phaze_opt.layer_passes import default_fusion, fuse_once, graphs_of
+from phaze_opt.layer_passes import default_fusion, fuse_once, graphs_of, with_lane_rate
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.pass_problem import bandwidth_shares, core_types, precedences
 from phaze_opt.placement.least import LeastLayers
@@ -100,6 +100,7 @@ def least_layers(
     fusion: FusionMode | None = None,
     *,
     rooflines: bool = False,
+    lane_rate: float = 1.0,
 ) -> LeastLayers:
     """Bound the passes of every distinct layer from below.
 
@@ -119,6 +120,8 @@ def least_layers(
     rooflines
         Whether to look at peak rates alone (`phaze_opt.estimator.rooflines`). The bounds are then
         lower, and hold for every chip with the same rates and buffer, whatever its cores are.
+    lane_rate
+        Rate of the vector lanes relative to the accelerator's; see `phaze_opt.layer_passes.Chip`.
 
     Returns
     -------
@@ -145,7 +148,7 @@ def least_layers(
     passes = [graphs_of(layer, training) for layer in variant.layers]
     graphs = [fuse_once(graph, fusion) for of_layer in passes for graph in of_layer.values()]
     bound = _roofline_passes if rooflines else _least_passes
-    least_s = bound(graphs, chips, cluster, training, variant.tensor_parallel)
+    least_s = bound(graphs, chips, cluster, training, variant.tensor_parallel, lane_rate)
     directions = [name for of_layer in passes for name in of_layer]
 
     def of(direction: str) -> FloatArray:
@@ -198,6 +201,7 @@ def _least_passes(
     cluster: Cluster,
     training: Training,
     tensor_parallel: int,
+    lane_rate: float,
 ) -> FloatArray:
     """Bound every graph on every chip; the bounds have the shape (graphs, chips)."""
     ends = np.cumsum([len(graph.operators) for graph in graphs]).tolist()
@@ -209,6 +213,12 @@ def _least_passes(
     # As in `layer_passes`.
     chunked = tensor_parallel if training.overlap == "all" else 1
     for some in least_seconds(joined, chips, cluster, tensor_parallel):
+        if lane_rate != 1.0:
+            some = replace(
+                some,
+                one_core=with_lane_rate(some.one_core, lane_rate),
+                all_cores=with_lane_rate(some.all_cores, lane_rate),
+            )
         for row, (graph, part) in enumerate(zip(graphs, parts, strict=True)):
             own = some.part(part)
             least_s[row, some.where] = _least_pass(graph, own, chunked, training.residency)
@@ -251,12 +261,15 @@ def _roofline_passes(
     cluster: Cluster,
     training: Training,
     tensor_parallel: int,
+    lane_rate: float,
 ) -> FloatArray:
     """Bound every graph by the peak rates of every chip; the shape is (graphs, chips)."""
     chunked = tensor_parallel if training.overlap == "all" else 1
     passes = []
     for graph in graphs:
         mode = roofline_seconds(graph, chips, cluster, tensor_parallel)
+        if lane_rate != 1.0:
+            mode = with_lane_rate(mode, lane_rate)
         if chunked > 1:
             # As if every collective had a product next to it that hides all but one chunk.
             core_share = chips.column("calibration.collective_core_share")

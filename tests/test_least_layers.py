@@ -231,3 +231,23 @@ def test_chips_are_of_one_kind() -> None:
     both = [load_accelerator("tpuv4-phaze"), load_accelerator("h100")]
     assert "concurrent_operators" in refuse(both, training)
     assert "no accelerators" in refuse([], training)
+
+
+@given(
+    chip=any_accelerators,
+    training=trainings,
+    lane_rate=st.sampled_from([0.5, 1.25]),
+    rooflines=st.booleans(),
+)
+@settings(max_examples=8, deadline=None)
+def test_no_layer_is_faster_with_other_lanes(
+    chip: Accelerator, training: Training, lane_rate: float, rooflines: bool
+) -> None:
+    """Bounds know how fast the lanes are, as evaluations do in what-if questions."""
+    captured = workload(MODELS[3], training.microbatch, training.sequence_parallel)
+    exact = costed(captured, chip, training, lane_rate=lane_rate)
+    for variant in captured.variants:
+        least = least_layers(
+            variant, [chip], CLUSTER, training, rooflines=rooflines, lane_rate=lane_rate
+        )
+        check_bounds(variant, least, 0, exact)

@@ -10,7 +10,8 @@ belongs to a model or an operator by name except the counted lane cycles.
 * ``working_sets``: what operators need in a managed buffer beside tensors that stay there;
   ``cache_reuse``: which reads a cache serves.
 * ``chips``: properties of many chips as columns; ``least_seconds``: times of operators on many
-  chips at once; ``least_traffic``: what the HBM moves at least while tensors stay on the chip.
+  chips at once; ``least_traffic``: what the HBM moves at least while tensors stay on the chip;
+  ``least_energy``: what a graph takes at least.
 * ``tensor_core``: the fastest plan of matrix products, chosen from ``gemm_tilings`` (every tiling
   of one product), ``gemm_groups`` (a batch in groups) and ``gemm_traffic`` (HBM and L2 bytes).
 * ``vector_core``: lane cycles of vector operators.
@@ -29,6 +30,6 @@ Where each formula is:
 * repeated reads of tiles, blocks and long rows: `traffic.operator_traffic`
 * reuse distance of a read, and when a cache serves it: `cache_reuse.Reuse.served_by`
 * most bytes that an operator need not move: `least_traffic.most_kept_bytes`
-* dynamic energy by level: `traffic.energy_by_level_j`
+* dynamic energy by level: `traffic.energy_by_level_j`; least of all: `least_energy.least_energy_j`
 * utilisation: `single.estimate_gemm`, `single.estimate_vector`
 """

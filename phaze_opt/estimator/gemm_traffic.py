@@ -171,6 +171,20 @@ def moved_bytes(across_1: int, across_2: int, through: int, x: int, y: int, held
     return best
 
 
+def least_l2_bytes_per_mac(pe_x: FloatArray, pe_y: FloatArray) -> FloatArray:
+    """Bound the L2 traffic of any tile per multiply-accumulate from below; see `moved_bytes`.
+
+    With s of the R registers along the first edge, a multiply-accumulate takes at least
+    2 B · (s / (pe_y R) + 1 / (pe_x s)), which no split makes smaller than 4 B / √(pe_x pe_y R).
+
+    Parameters
+    ----------
+    pe_x, pe_y
+        Edges of the array.
+    """
+    return np.asarray(2.0 * ELEMENT_BYTES / np.sqrt(pe_x * pe_y * _REGISTERS_PER_PE))
+
+
 @lazily_compiled("float64(int64,int64,int64,int64,int64,int64)")
 def tile_l2_bytes(dataflow: int, m: int, n: int, k: int, x: int, y: int) -> float:
     """L2 traffic of one tile ``m × n × k`` with the operand held that takes the fewest cycles."""

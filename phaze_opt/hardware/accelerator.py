@@ -187,11 +187,11 @@ class Accelerator(PrintsAsTables, tables="phaze_opt.report.tables:accelerator_ta
         """
         return self.area_if_known("phaze-22nm")
 
-    def area_if_known(self, model: AreaModel) -> float | None:
+    def area_if_known(self, model: AreaModel, pe_scale: float = 1.0) -> float | None:
         """Return the area under an area model, ``None`` outside the table of SRAM macros."""
-        return self.area_under(model) if self._has_area else None
+        return self.area_under(model, pe_scale) if self._has_area else None
 
-    def area_under(self, model: AreaModel) -> float:
+    def area_under(self, model: AreaModel, pe_scale: float = 1.0) -> float:
         """Return the area in mm² under an area model; see `area_of_arrays_mm2`.
 
         Raises
@@ -200,7 +200,7 @@ class Accelerator(PrintsAsTables, tables="phaze_opt.report.tables:accelerator_ta
             If a buffer lies outside the table of SRAM macros.
         """
         columns = {name: getattr(self, name) for name in AREA_FIELDS}
-        return float(area_of_arrays_mm2(columns, model))
+        return float(area_of_arrays_mm2(columns, model, pe_scale))
 
     @property
     def _has_area(self) -> bool:

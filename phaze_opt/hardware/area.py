@@ -9,7 +9,7 @@ has larger vector lanes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
@@ -173,7 +173,9 @@ def vector_core_um2(
     return np.asarray(lanes_um2 + l2.interpolate(l2_bytes, l2.area_um2))
 
 
-def area_of_arrays_mm2(columns: Mapping[str, npt.ArrayLike], model: AreaModel) -> FloatArray:
+def area_of_arrays_mm2(
+    columns: Mapping[str, npt.ArrayLike], model: AreaModel, pe_scale: float = 1.0
+) -> FloatArray:
     """Area of many accelerators at once.
 
     GLB + num_tc · tensor core + num_vc · vector core + control of all cores + HBM PHY + network;
@@ -186,6 +188,8 @@ def area_of_arrays_mm2(columns: Mapping[str, npt.ArrayLike], model: AreaModel) -
         The fields of `AREA_FIELDS`, each of shape (accelerators,) or a scalar.
     model
         Area model.
+    pe_scale
+        Area of processing elements and vector lanes relative to the model's, for what-if questions.
 
     Returns
     -------
@@ -197,6 +201,11 @@ def area_of_arrays_mm2(columns: Mapping[str, npt.ArrayLike], model: AreaModel) -
         If a buffer lies outside the table of SRAM macros.
     """
     constants = area_constants(model)
+    constants = replace(
+        constants,
+        tensor_pe_um2=constants.tensor_pe_um2 * pe_scale,
+        vector_lane_um2=constants.vector_lane_um2 * pe_scale,
+    )
     value = {name: np.asarray(column, dtype=np.float64) for name, column in columns.items()}
     glb = sram_table("GLB")
     blocks_um2 = (

@@ -301,31 +301,46 @@ class SearchedColumns:
     ----------
     spec
         Of the study.
+    kinds
+        Objectives whose values are shown; those of the study where ``None``.
     """
 
-    def __init__(self, spec: StudySpec) -> None:
-        several, kinds = len(spec.runs) > 1, spec.objective_kinds
+    def __init__(self, spec: StudySpec, kinds: Sequence[ObjectiveKind] | None = None) -> None:
+        several, own = len(spec.runs) > 1, kinds is None
+        kinds = spec.objective_kinds if kinds is None else kinds
         names = [name for name, axis in spec.space.searched.items() if len(axis.values) > 1]
         known = {name for each in _CHIP_ORDER.values() for name in each}
         self._values = len(kinds)
-        self._has_area = "area" not in spec.objectives
+        self._has_area = all(kind.name != "area" for kind in kinds)
         self._columns = [column for column, of in _CHIP_ORDER.items() if set(of) & set(names)]
         self._others = [name for name in names if name not in known]
         units = ["relative" if several and one.name != "area" else one.unit for one in kinds]
         area = ["mm²"] if self._has_area else []
         self.headers = [f">{one}" for one in (*units, *area, *self._columns, *self._others)]
-        values = [value_header(spec, place) for place in range(len(kinds))]
+        values = [value_header(spec, place) for place in range(len(kinds))] if own else units
         names = [_LONG_HEADERS.get(one, one) for one in self._columns]
         names += [axis_words(one) for one in self._others]
         self.named_headers = (*values, *(["area [mm²]"] if area else []), *names)
 
-    def cells(self, point: DesignPoint | None, metrics: Metrics | None) -> list[str]:
-        """Return the cells of one design, those that are not known as dashes."""
+    def cells(
+        self,
+        point: DesignPoint | None,
+        metrics: Metrics | None,
+        values: Sequence[float] | None = None,
+    ) -> list[str]:
+        """Return the cells of one design, those that are not known as dashes.
+
+        Parameters
+        ----------
+        point, metrics
+            The design.
+        values
+            Of the objectives that are shown; those of the metrics where ``None``.
+        """
         cells = ["–"] * self._values
         if metrics is not None and metrics.feasible:
-            cells = [
-                f"{value:,.0f}" if value >= 1000 else f"{value:.4g}" for value in metrics.values
-            ]
+            shown = metrics.values if values is None else values
+            cells = [f"{value:,.0f}" if value >= 1000 else f"{value:.4g}" for value in shown]
         if self._has_area:
             area_mm2 = None if metrics is None else metrics.area_mm2
             cells.append("–" if area_mm2 is None else f"{area_mm2:,.1f}")

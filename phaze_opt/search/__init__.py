@@ -24,6 +24,8 @@ The way of a study through the room:
 - `baselines`: known accelerators, each at its best; `ordering`: the order of designs.
 - `results`: the best design and the state of a study, also as JSON.
 - `chips`, `bounds`, `exhaustive`, `enumerating`: the whole space, and its certified best designs.
+- `front_bounds`, `front_search`, `fronts`: the whole space, and all designs that none other beats.
+- `variations`, `robustness`: the whole space again, under other constants of the cost model.
 - `pareto`, `trial_choice`, `difference`: fronts, lists of trials, two studies side by side.
 - `store`: everything that opens the database.
 
@@ -36,7 +38,7 @@ Where a formula or rule stands:
   `constraints.run_violation`
 - what costs nothing under an area model, and is refused -> `axis_names.refuse_free_axes`
 - best of the options that every evaluation solves -> `objective.best_of_runs`
-- front of several objectives -> `pareto.front`
+- front of several objectives, of trials -> `pareto.front`; of a space -> `front_search.Archive`
 - what no point can exceed -> `bounds.Bounds.values`; which points an enumeration leaves out ->
   `exhaustive._evaluate`
 - inputs that decide an evaluation, hence its key in the cache -> `objective.evaluation_key`

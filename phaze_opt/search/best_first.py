@@ -274,21 +274,7 @@ class BestFirst:
     @cached_property
     def box_bounds(self) -> FloatArray:
         """Bounds of all boxes: (options, sizes, boxes)."""
-        grid = self.grid
-        options, sizes, _ = grid.shape
-        boxes = len(grid.chips.first) - 1
-        key = content_hash([grid.study.hash, "boxes"])
-        found = None if self._store is None else self._store.find(key)
-        if found is None or found.shape != (options * sizes, boxes):
-            some = Bounded.boxes(grid.chips) if boxes else None
-            bounds = np.zeros((options, sizes, boxes))
-            for option in range(options if some else 0):
-                assert some is not None
-                bounds[option] = bounds_of(grid, self._rule, option, some)
-            found = rounded_up(bounds.reshape(options * sizes, boxes))
-            if self._store is not None:
-                self._store.keep(key, found)
-        return found.reshape(options, sizes, boxes)
+        return bounds_of_boxes(self.grid, self._rule, self._store)
 
     @cached_property
     def cells(self) -> _Cells:
@@ -430,6 +416,29 @@ class _Here:
     def bound(self, parts: Sequence[Part]) -> Waited:
         """Bound them at once."""
         return Known(bound_parts(self._grid, self._rule, parts))
+
+
+def bounds_of_boxes(grid: Grid, rule: Bounds, store: BoundStore | None) -> FloatArray:
+    """Bound the boxes of a space by rooflines, or take the stored bounds.
+
+    Returns
+    -------
+    bounds : (options, sizes, boxes)
+    """
+    options, sizes, _ = grid.shape
+    boxes = len(grid.chips.first) - 1
+    key = content_hash([grid.study.hash, "boxes"])
+    found = None if store is None else store.find(key)
+    if found is None or found.shape != (options * sizes, boxes):
+        some = Bounded.boxes(grid.chips) if boxes else None
+        bounds = np.zeros((options, sizes, boxes))
+        for option in range(options if some else 0):
+            assert some is not None
+            bounds[option] = bounds_of(grid, rule, option, some)
+        found = rounded_up(bounds.reshape(options * sizes, boxes))
+        if store is not None:
+            store.keep(key, found)
+    return found.reshape(options, sizes, boxes)
 
 
 def bound_parts(grid: Grid, rule: Bounds, parts: Sequence[Part]) -> list[FloatArray]:

@@ -24,6 +24,7 @@ from phaze_opt.costed_point import (
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.chips import Chips as ChipColumns
 from phaze_opt.layer_passes import Chip, default_fusion
+from phaze_opt.least_energy import least_batch_energy_j
 from phaze_opt.least_layers import least_layers
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.placement.least import LeastLayers, LeastPlacement
@@ -31,17 +32,29 @@ from phaze_opt.search.chips import Chips
 from phaze_opt.search.designs import Design
 from phaze_opt.search.frozen import ResolvedStudy
 from phaze_opt.search.objective import RunInputs, run_inputs
-from phaze_opt.search.objectives import Measured, joined
+from phaze_opt.search.objectives import (
+    OBJECTIVES,
+    Measured,
+    ObjectiveKind,
+    ObjectiveName,
+    joined,
+)
 from phaze_opt.search.spec import StudySpec
 from phaze_opt.training import Training
 from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import Workload, WorkloadVariant
 
-BOUNDED_OBJECTIVES = ("throughput", "tokens", "throughput_per_area")
+BOUNDED_OBJECTIVES: tuple[ObjectiveName, ...] = ("throughput", "tokens", "throughput_per_area")
 """Objectives that grow with the throughput, and with nothing else that is not known exactly."""
 
 ROUNDING = 1e-9
 """Relative excess of a bound, so that sums in another order never take it below the truth."""
+
+
+def bounded_rate(spec: StudySpec) -> ObjectiveKind:
+    """Return the objective that `Bounds` bounds: the first that it can, or the throughput."""
+    named = [name for name in spec.objectives if name in BOUNDED_OBJECTIVES]
+    return OBJECTIVES[named[0] if named else "throughput"]
 
 
 def check_bounded(spec: StudySpec) -> None:
@@ -125,7 +138,9 @@ class Bounds:
     _placements: dict[Hashable, LeastPlacement] = field(default_factory=dict)
 
     def values(self, design: Design, some: Bounded) -> FloatArray:
-        """Bound the objective from above, for some architectures with every size of the HBM.
+        """Bound the rate from above, for some architectures with every size of the HBM.
+
+        The rate is the objective that `bounded_rate` names.
 
         Parameters
         ----------
@@ -148,11 +163,11 @@ class Bounds:
             return np.zeros(some.hbm_bytes.shape)
         fastest = [self._throughput(of_run, some) for of_run in inputs]
         # What one sample per second is worth: the bounded objectives are proportional to the rate.
-        kind = spec.objective_kinds[0]
+        kind = bounded_rate(spec)
         areas_mm2 = some.area_mm2.tolist()
         worth = np.array(
             [
-                [kind.of(_one_sample_per_s(workload, area_mm2, design)) for area_mm2 in areas_mm2]
+                [kind.of(one_sample_per_s(workload, area_mm2, design)) for area_mm2 in areas_mm2]
                 for workload in self._of_runs()
             ]
         )
@@ -168,6 +183,47 @@ class Bounds:
         """Return one captured workload of every run; all of one run have the same tokens."""
         per_run = len(self.workloads) // len(self.study.spec.runs)
         return list(self.workloads[::per_run])
+
+    def least_energy_j_per_sample(self, design: Design, chips: ChipColumns) -> FloatArray:
+        """Bound the energy per sample from below, of several workloads as the study joins them.
+
+        Parameters
+        ----------
+        design
+            Network and options, with any chip.
+        chips
+            The architectures.
+
+        Returns
+        -------
+        energy_j : (architectures,)
+
+        Raises
+        ------
+        InputError
+            If the options exclude each other.
+        """
+        spec, kind = self.study.spec, OBJECTIVES["energy_per_sample"]
+        first = replace(design, accelerator=chips[0])
+        inputs = [run_inputs(self.study, run, first) for run in range(len(spec.runs))]
+        least_j = np.stack([self._least_energy_j(of_run, chips) for of_run in inputs])
+        if len(inputs) == 1:
+            only: FloatArray = least_j[0]
+            return only
+        scale = np.array([[kind.of(other)] for other in self.reference])
+        weights = [run.weight for run in spec.runs]
+        return joined(kind, spec.aggregate, least_j / scale, weights) * (1.0 - ROUNDING)
+
+    def _least_energy_j(self, inputs: Sequence[RunInputs], chips: ChipColumns) -> FloatArray:
+        """Bound the energy per sample of one workload: the least of the options and widths."""
+        fusion = default_fusion(chips[0])
+        best = np.full(len(chips), np.inf)
+        for one in inputs:
+            training = training_as_fused(one.training, fusion)
+            for variant in variants_within(self.workloads[one.capture], one.cluster, training):
+                batch_j = least_batch_energy_j(variant, chips, one.cluster, training, fusion)
+                best = np.minimum(best, batch_j / training.global_batch)
+        return best * (1.0 - ROUNDING)
 
     def _throughput(self, inputs: Sequence[RunInputs], some: Bounded) -> FloatArray:
         """Bound the throughput of one workload: the best over the options that are solved."""
@@ -196,7 +252,9 @@ class Bounds:
         cluster, training = inputs.cluster, inputs.training
         fusion = default_fusion(some.architectures[0])
         as_fused = training_as_fused(training, fusion)
-        rates = chip_rates([Chip(chip, cluster, fusion) for chip in some.architectures], as_fused)
+        lane_rate = self.study.lane_rate
+        chips = [Chip(chip, cluster, fusion, lane_rate) for chip in some.architectures]
+        rates = chip_rates(chips, as_fused)
         usable = some.architectures.column("calibration.usable_hbm_share")[:, 0]
         usable = usable * (1.0 - self.study.spec.constraints.min_memory_margin)
         best = np.full(some.hbm_bytes.shape, np.inf)
@@ -228,7 +286,12 @@ class Bounds:
 
         def bound() -> LeastLayers:
             return least_layers(
-                variant, some.architectures, cluster, training, rooflines=some.rooflines
+                variant,
+                some.architectures,
+                cluster,
+                training,
+                rooflines=some.rooflines,
+                lane_rate=self.study.lane_rate,
             )
 
         return self._keep(key, bound)
@@ -264,7 +327,7 @@ class Bounds:
         return self._known[key]
 
 
-def _one_sample_per_s(workload: Workload, area_mm2: float, design: Design) -> Measured:
+def one_sample_per_s(workload: Workload, area_mm2: float, design: Design) -> Measured:
     """Return what the bounded objectives take; energy and power are none of theirs."""
     devices = design.cluster.devices
     return Measured(1.0, float(workload.sequence), np.nan, np.nan, area_mm2, devices)

@@ -187,7 +187,7 @@ def _areas_mm2(study: ResolvedStudy, columns: dict[str, FloatArray]) -> FloatArr
     held &= l2.holds(columns["l2_tc_bytes"]) & l2.holds(columns["l2_vc_bytes"])
     area_mm2 = np.full(len(held), np.inf)
     inside = {name: column[held] for name, column in _area_fields(columns).items()}
-    area_mm2[held] = area_of_arrays_mm2(inside, study.spec.area.model)
+    area_mm2[held] = area_of_arrays_mm2(inside, study.spec.area.model, study.pe_scale)
     return area_mm2
 
 

@@ -35,7 +35,7 @@ class Violation:
 
 def chip_violation(study: ResolvedStudy, chip: Accelerator) -> Violation | None:
     """Say why a chip is none of the study: not buildable, too large or, if asked, too small."""
-    area_mm2 = chip.area_if_known(study.spec.area.model)
+    area_mm2 = study.area_if_known_mm2(chip)
     if area_mm2 is None:
         return Violation(
             "chip",

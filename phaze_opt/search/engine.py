@@ -17,6 +17,7 @@ from phaze_opt.search.store.leases import LeaseKeeper, new_token
 from phaze_opt.search.store.storage import open_storage
 from phaze_opt.search.store.stored_study import StoredStudy, find_study
 from phaze_opt.search.trials import Metrics
+from phaze_opt.search.variations import Variation, varied
 
 LEASE_S = 10.0
 """Seconds without a sign of life after which others evaluate the points of a process."""
@@ -35,7 +36,7 @@ class Engine:
 
     def __init__(self, study: StoredStudy, evaluator: Evaluator) -> None:
         resolved, workloads = study.resolved, study.workloads()
-        reference = find_reference(resolved, study.storage)
+        reference = find_reference(resolved.nominal, study.storage)
         self.token = new_token()
         self.objective = Objective(
             resolved,
@@ -67,17 +68,23 @@ class EngineJob:
     ----------
     url
         Of its database; ``None`` where the environment has it.
+    variation
+        Of the constants of its cost model, if any.
     """
 
     url: str | None
     study: str
     evaluator: Evaluator
+    variation: Variation | None = None
 
 
 @lru_cache(maxsize=1)
 def engine_of(job: EngineJob) -> Engine:
     """Return this process's engine of a study."""
-    return Engine(find_study(job.study, open_storage(job.url)), job.evaluator)
+    study = find_study(job.study, open_storage(job.url))
+    if job.variation is not None:
+        study.resolved = varied(study.resolved, job.variation)
+    return Engine(study, job.evaluator)
 
 
 def bound_there(job: EngineJob, parts: Sequence[Part]) -> list[FloatArray]:

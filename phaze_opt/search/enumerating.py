@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from phaze_opt.codec import from_json, to_json
 from phaze_opt.errors import InputError
@@ -34,9 +34,12 @@ from phaze_opt.search.store.leases import DEFAULT_LEASE_S, expire_dead_workers, 
 from phaze_opt.search.store.storage import open_storage
 from phaze_opt.search.store.stored_study import new_study
 from phaze_opt.search.study import Study
+from phaze_opt.search.variations import variation_of
 from phaze_opt.search.verifying import Check, check_origin, verify
 from phaze_opt.units import GIB, MIB, format_seconds
 from phaze_opt.workload.graph import Workload
+
+Found = TypeVar("Found")
 
 FEW_POINTS = 20_000
 """Spaces with fewer points are enumerated before other processes would have started."""
@@ -127,32 +130,66 @@ def enumerate_study(
     stored = stored_enumeration(study, top, bounds)
     if stored is not None:
         return stored
+
+    def search(
+        engine: Engine, pool: Pool | None, stopped: Callable[[], bool]
+    ) -> Enumeration | None:
+        return enumerate_space(
+            engine,
+            BoundStore(study.storage),
+            top=top,
+            bounds=bounds,
+            time_limit_s=time_limit_s,
+            on_progress=on_progress,
+            stopped=stopped,
+            pool=pool,
+        )
+
+    found = search_space(study, search, workers, dask)
+    if found.status == "certified":
+        keep_enumeration(study.storage, _answer_key(study, top, bounds), to_json(found).decode())
+    return found
+
+
+def search_space(
+    study: Study,
+    search: Callable[[Engine, Pool | None, Callable[[], bool]], Found | None],
+    workers: int | None,
+    dask: str | None = None,
+) -> Found:
+    """Search the whole space of a study, after its baselines, until a signal stops it.
+
+    Parameters
+    ----------
+    study
+        The study.
+    search
+        Takes what bounds and evaluates here, the pool if it is elsewhere, and what says whether to
+        stop; returns ``None`` where it was stopped.
+    workers, dask
+        As for `enumerate_study`.
+
+    Raises
+    ------
+    StoppedError
+        If a signal stopped it.
+    """
     if workers is not None and workers < 1:
         raise InputError(f"workers is {workers}, but it must be at least 1.")
-    found: Enumeration | None = None
+    found: Found | None = None
     with StopSignals() as stop, suppress(StopNow):
         run = StudyRun(study, study.evaluator, 0, DEFAULT_LEASE_S, stop)
         expire_dead_workers(study.storage)
-        patiently(partial(evaluate_baselines, run, new_token()))
+        if study.resolved.nominal is study.resolved:
+            patiently(partial(evaluate_baselines, run, new_token()))
         if not stop.requested:
             engine = Engine(study, study.evaluator)
             if workers is None:
                 workers = 1 if engine.grid.points < FEW_POINTS else len(os.sched_getaffinity(0))
             with _pool(study, workers, dask) as pool:
-                found = enumerate_space(
-                    engine,
-                    BoundStore(study.storage),
-                    top=top,
-                    bounds=bounds,
-                    time_limit_s=time_limit_s,
-                    on_progress=on_progress,
-                    stopped=lambda: stop.requested,
-                    pool=pool,
-                )
+                found = search(engine, pool, lambda: stop.requested)
     if found is None:
         raise StoppedError(stop.exit_code or 1)
-    if found.status == "certified":
-        keep_enumeration(study.storage, _answer_key(study, top, bounds), to_json(found).decode())
     return found
 
 
@@ -228,10 +265,11 @@ def _pool(study: Study, workers: int, dask: str | None) -> Iterator[Pool | None]
     """Provide the processes that bound and evaluate; ``None`` for this one."""
     if dask is not None:
         url = study.storage.url.render_as_string(hide_password=False)
-        with dask_cluster(EngineJob(url, study.name, study.evaluator), dask) as cluster:
+        job = EngineJob(url, study.name, study.evaluator, variation_of(study.resolved))
+        with dask_cluster(job, dask) as cluster:
             yield cluster
     elif workers > 1:
-        job = EngineJob(None, study.name, study.evaluator)
+        job = EngineJob(None, study.name, study.evaluator, variation_of(study.resolved))
         with processes(job, study.storage, workers) as local:
             yield local
     else:
@@ -259,14 +297,14 @@ def enumeration_to_json_dict(study: Study, found: Enumeration) -> dict[str, Any]
         "status": found.status,
         "gap": found.gap,
         "best": None if best is None else best_to_json_dict(study.name, best),
-        "top": [_ranked_to_json_dict(one) for one in found.top],
+        "top": [ranked_to_json_dict(one) for one in found.top],
         "wall_s": found.wall_s,
         "version": found.version,
     }
 
 
-def _ranked_to_json_dict(one: RankedDesign) -> dict[str, Any]:
-    """Return one design of the top."""
+def ranked_to_json_dict(one: RankedDesign) -> dict[str, Any]:
+    """Return one design of an enumeration."""
     return {
         "values": list(one.metrics.values),
         "params": dict(one.point),

@@ -91,6 +91,25 @@ class ResolvedStudy:
     clusters: tuple[ClusterChoice, ...] = ()
 
     @property
+    def nominal(self) -> ResolvedStudy:
+        """The study with the constants of the cost model; see `phaze_opt.search.variations`."""
+        return self
+
+    @property
+    def lane_rate(self) -> float:
+        """Rate of the vector lanes relative to the cost model's."""
+        return 1.0
+
+    @property
+    def pe_scale(self) -> float:
+        """Area of processing elements and lanes relative to the area model's."""
+        return 1.0
+
+    def area_if_known_mm2(self, chip: Accelerator) -> float | None:
+        """Return the area of a chip, ``None`` outside the table of SRAM macros."""
+        return chip.area_if_known(self.spec.area.model, self.pe_scale)
+
+    @property
     def hash(self) -> str:
         """SHA-256 of all that decides the answer (the study's name does not)."""
         anonymous = dataclasses.replace(self, spec=dataclasses.replace(self.spec, name="study"))
@@ -201,7 +220,7 @@ def _resolve(spec: StudySpec) -> ResolvedStudy:
         base=base,
         baselines=tuple(_baseline(name, spec) for name in spec.baselines),
         cluster=cluster,
-        area_limit_mm2=_area_limit_mm2(spec, base),
+        area_limit_mm2=area_limit_mm2(spec, base),
         workload_hashes=(),
         cost_model_version=current_version(),
         clusters=clusters,
@@ -253,13 +272,23 @@ def _baseline(name: str, spec: StudySpec) -> Baseline:
     return Baseline(name, chip)
 
 
-def _area_limit_mm2(spec: StudySpec, base: Accelerator) -> float:
-    """Return the largest area that a study allows."""
+def area_limit_mm2(spec: StudySpec, base: Accelerator, pe_scale: float = 1.0) -> float:
+    """Return the largest area that a study allows.
+
+    Parameters
+    ----------
+    spec
+        The study.
+    base
+        Of its chips.
+    pe_scale
+        Area of processing elements and lanes relative to the area model's.
+    """
     if spec.area.max_mm2 is not None:
         return spec.area.max_mm2
     name = spec.space.base if spec.area.max_of is None else spec.area.max_of
     chip = base if spec.area.max_of is None else load_accelerator(name)
-    limit_mm2 = chip.area_if_known(spec.area.model)
+    limit_mm2 = chip.area_if_known(spec.area.model, pe_scale)
     if limit_mm2 is None:
         raise InputError(
             f"The area limit is that of {name!r}, which has no area, since a buffer of it lies "

@@ -24,7 +24,7 @@ from phaze_opt.search.constraints import (
 )
 from phaze_opt.search.designs import Design, training_of
 from phaze_opt.search.frozen import ResolvedStudy, captures, content_hash
-from phaze_opt.search.objectives import Measured, aggregated
+from phaze_opt.search.objectives import Measured, ObjectiveKind, aggregated
 from phaze_opt.search.ordering import Rank, best_of
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.spec import StudySpec
@@ -45,9 +45,11 @@ def evaluate_point(
     cluster: Cluster,
     training: Training,
     cache: MutableMapping[str, Schedule],
+    *,
+    lane_rate: float = 1.0,
 ) -> Evaluation:
     """Evaluate a point with the cost model, at its best placement."""
-    return evaluate(workload, accelerator, cluster, training, cache=cache)
+    return evaluate(workload, accelerator, cluster, training, cache=cache, lane_rate=lane_rate)
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ class Objective:
         try:
             design = self.study.design(point)
             violation = chip_violation(self.study, design.accelerator)
-            area_mm2 = design.accelerator.area_if_known(self.study.spec.area.model)
+            area_mm2 = self.study.area_if_known_mm2(design.accelerator)
             if violation is None:
                 runs = [self.best_run(index, design) for index in range(len(self.study.spec.runs))]
                 violation = worst(run.violation for run in runs if run.violation is not None)
@@ -145,7 +147,7 @@ class Objective:
         """
         inputs = run_inputs(self.study, run, design)
         runs = [self.evaluate(one) for one in inputs]
-        area_mm2 = design.accelerator.area_if_known(self.study.spec.area.model) or 0.0
+        area_mm2 = self.study.area_if_known_mm2(design.accelerator) or 0.0
         return best_of_runs(self.study, runs, area_mm2)
 
     def evaluate(self, inputs: RunInputs) -> EvaluatedRun:
@@ -281,7 +283,10 @@ def measured_run(run: EvaluatedRun, area_mm2: float) -> Measured:
 
 
 def objective_values(
-    spec: StudySpec, measured: Sequence[Measured], reference: Sequence[Measured]
+    spec: StudySpec,
+    measured: Sequence[Measured],
+    reference: Sequence[Measured],
+    kinds: Sequence[ObjectiveKind] | None = None,
 ) -> tuple[float, ...]:
     """Return the value of every objective: of one workload its own, of several the aggregate.
 
@@ -291,14 +296,14 @@ def objective_values(
         The study.
     measured, reference
         Every workload on a design, and on the reference.
+    kinds
+        The objectives; those of the study where ``None``.
     """
+    kinds = spec.objective_kinds if kinds is None else kinds
     if len(spec.runs) == 1:
-        return tuple(kind.of(measured[0]) for kind in spec.objective_kinds)
+        return tuple(kind.of(measured[0]) for kind in kinds)
     weights = [run.weight for run in spec.runs]
-    return tuple(
-        aggregated(kind, spec.aggregate, measured, reference, weights)
-        for kind in spec.objective_kinds
-    )
+    return tuple(aggregated(kind, spec.aggregate, measured, reference, weights) for kind in kinds)
 
 
 def run_metrics(name: str, run: EvaluatedRun) -> RunMetrics:
@@ -315,12 +320,13 @@ def run_metrics(name: str, run: EvaluatedRun) -> RunMetrics:
 
 def evaluation_key(study: ResolvedStudy, inputs: RunInputs) -> str:
     """Hash all inputs of an evaluation, the version of the cost model included."""
-    return content_hash(
-        {
-            "workload": study.workload_hashes[inputs.capture],
-            "accelerator": to_builtins(inputs.accelerator),
-            "cluster": to_builtins(inputs.cluster),
-            "training": to_builtins(inputs.training),
-            "cost_model_version": study.cost_model_version,
-        }
-    )
+    decides = {
+        "workload": study.workload_hashes[inputs.capture],
+        "accelerator": to_builtins(inputs.accelerator),
+        "cluster": to_builtins(inputs.cluster),
+        "training": to_builtins(inputs.training),
+        "cost_model_version": study.cost_model_version,
+    }
+    if study.lane_rate != 1.0:
+        decides["lane_rate"] = study.lane_rate
+    return content_hash(decides)

@@ -1,0 +1,51 @@
+"""Tables of the front of a space."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+
+from phaze_opt.report.layout import add_row, grid, pairs, sentence
+from phaze_opt.report.studies import SearchedColumns
+from phaze_opt.search.front_search import FrontDesign
+from phaze_opt.search.fronts import Front
+from phaze_opt.search.objectives import OBJECTIVES
+from phaze_opt.search.space import DesignPoint
+from phaze_opt.search.study import Study
+from phaze_opt.units import format_seconds
+
+_SHOWN = 20
+
+
+def front_tables(study: Study, front: Front) -> RenderableType:
+    """Show the designs of a front, evenly spread where there are many."""
+    found, kinds = front.found, [OBJECTIVES[name] for name in front.objectives]
+    directions = [
+        f"{'most' if kind.maximise else 'least'} {kind.name.replace('_', ' ')}" for kind in kinds
+    ]
+    title = f"{study.name}: {len(found.designs):,} designs that no other one beats"
+    table = pairs()
+    add_row(table, "objectives", ", ".join(directions))
+    add_row(table, "points", f"{found.points:,} within the limits of the chip")
+    add_row(table, "evaluated", f"{found.evaluated:,}, of which {found.feasible:,} feasible")
+    add_row(table, "time taken", format_seconds(front.wall_s))
+    add_row(table, "cost model", f"version {front.version}")
+    parts: list[RenderableType] = [sentence(title, style="bold"), table]
+    if found.designs:
+        columns = SearchedColumns(study.resolved.spec, kinds)
+        designs = grid(*columns.headers, gap=1)
+        shown = _spread(found.designs)
+        for one in shown:
+            point = DesignPoint(one.design.point)
+            add_row(designs, *columns.cells(point, one.design.metrics, one.values))
+        parts += [sentence(""), designs]
+        if len(shown) < len(found.designs):
+            words = f"{len(shown)} of {len(found.designs):,} designs; --json has all of them."
+            parts.append(sentence(words))
+    return Group(*parts)
+
+
+def _spread(designs: tuple[FrontDesign, ...]) -> list[FrontDesign]:
+    """Return some designs at equal distances, both ends among them."""
+    last = len(designs) - 1
+    places = {round(place * last / (_SHOWN - 1)) for place in range(_SHOWN)}
+    return [designs[place] for place in sorted(places)]

@@ -1,0 +1,52 @@
+"""Table of how far the best design depends on constants of the cost model."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+
+from phaze_opt.report.layout import add_row, grid, pairs, sentence
+from phaze_opt.report.studies import SearchedColumns, value_words
+from phaze_opt.search.robustness import Robustness, VariedAnswer
+from phaze_opt.search.space import DesignPoint
+from phaze_opt.search.study import Study
+from phaze_opt.search.variations import Factor
+
+_WORDS: dict[Factor, str] = {
+    "lane_cycles": "lane cycles",
+    "pe_area": "PE area",
+    "hbm_efficiency": "HBM rate",
+    "network_bandwidth": "network",
+}
+
+
+def robustness_tables(study: Study, found: Robustness) -> RenderableType:
+    """Show the winner, and the best design under every variation."""
+    spec = study.resolved.spec
+    title = f"{study.name}: the winner stays in {found.stays} of {len(found.variants)} variations"
+    table = pairs()
+    add_row(table, "winner", value_words(spec, found.winner.metrics.values))
+    add_row(table, "cost model", f"version {found.version}")
+    columns = SearchedColumns(spec, kinds=())
+    variants = grid("varied", ">by", ">loss", *columns.headers, gap=1)
+    winner = DesignPoint(found.winner.point)
+    add_row(variants, "nothing", "", "", *columns.cells(winner, found.winner.metrics))
+    for one in found.variants:
+        by = f"{one.applied - 1.0:+.0%}"
+        factor = _WORDS[one.variation.factor]
+        if one.best is None:
+            add_row(variants, factor, by, "nothing is feasible")
+            continue
+        cells = columns.cells(DesignPoint(one.best.point), one.best.metrics)
+        add_row(variants, factor, by, _loss_words(one), *cells)
+    note = (
+        "Every row is the best design with one constant varied; the loss is by how much the "
+        "winner of the study is below it there, and 'out' if it is not feasible."
+    )
+    return Group(sentence(title, style="bold"), table, sentence(""), variants, sentence(note))
+
+
+def _loss_words(one: VariedAnswer) -> str:
+    """Say how the winner does under a variation."""
+    if one.winner_stays:
+        return "stays"
+    return "out" if one.loss is None else f"{one.loss:.1%}"

@@ -1,0 +1,112 @@
+"""The front of a stored study: with its caches, its answer kept, and as JSON."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from phaze_opt.codec import from_json, to_json
+from phaze_opt.search.engine import Engine
+from phaze_opt.search.enumerating import ranked_to_json_dict, search_space
+from phaze_opt.search.exhaustive import EnumerationProgress
+from phaze_opt.search.front_bounds import front_objectives
+from phaze_opt.search.front_search import FoundFront, find_front
+from phaze_opt.search.frozen import content_hash
+from phaze_opt.search.objectives import OBJECTIVES, ObjectiveName
+from phaze_opt.search.pools import Pool
+from phaze_opt.search.store.enumerations import BoundStore, find_enumeration, keep_enumeration
+from phaze_opt.search.study import Study
+
+
+@dataclass(frozen=True)
+class Front:
+    """The front of a study's whole space, proven for its cost model.
+
+    Attributes
+    ----------
+    objectives
+        What it is drawn over.
+    wall_s
+        Seconds that it took; of the last part, where it was stopped before.
+    version
+        Of the cost model.
+    """
+
+    objectives: tuple[ObjectiveName, ...]
+    found: FoundFront
+    wall_s: float
+    version: str
+
+
+def front_of_study(
+    study: Study,
+    *,
+    energy: bool = False,
+    bounds: bool = True,
+    workers: int | None = None,
+    on_progress: Callable[[EnumerationProgress], None] = lambda progress: None,
+) -> Front:
+    """Find the designs of a study's whole space that no other one dominates.
+
+    Parameters
+    ----------
+    study
+        Its trials play no part; cached evaluations are used, and the stored answer.
+    energy
+        Whether the energy per sample is an objective, too.
+    bounds, on_progress
+        See `phaze_opt.search.front_search.find_front`.
+    workers
+        See `phaze_opt.search.enumerating.enumerate_study`.
+
+    Raises
+    ------
+    ConflictError
+        If the study was created with another version of the cost model.
+    InputError
+        If no bound is known for an objective, or the space is too large.
+    StoppedError
+        If a signal stopped it.
+    """
+    study.check_version()
+    names = front_objectives(study.resolved.spec, energy=energy)
+    key = content_hash([study.resolved.hash, "front", list(names), bounds])
+    stored = find_enumeration(study.storage, key)
+    if stored is not None:
+        return from_json(stored, Front, f"stored front of the study {study.name!r}")
+    started_s = time.monotonic()
+
+    def search(engine: Engine, pool: Pool | None, stopped: Callable[[], bool]) -> FoundFront | None:
+        return find_front(
+            engine,
+            BoundStore(study.storage),
+            names,
+            bounds=bounds,
+            on_progress=on_progress,
+            stopped=stopped,
+            pool=pool,
+        )
+
+    found = search_space(study, search, workers)
+    front = Front(names, found, time.monotonic() - started_s, study.resolved.cost_model_version)
+    keep_enumeration(study.storage, key, to_json(front).decode())
+    return front
+
+
+def front_to_json_dict(study: Study, front: Front) -> dict[str, Any]:
+    """Return the answer as ``study pareto --json`` prints it."""
+    return {
+        "study": study.name,
+        "objectives": [OBJECTIVES[name].metric for name in front.objectives],
+        "points": front.found.points,
+        "evaluated": front.found.evaluated,
+        "feasible": front.found.feasible,
+        "front": [
+            ranked_to_json_dict(one.design) | {"values": list(one.values)}
+            for one in front.found.designs
+        ],
+        "wall_s": front.wall_s,
+        "version": front.version,
+    }

@@ -1,0 +1,111 @@
+"""Least energy of layers and batches: at most what an evaluation counts, under every option."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phaze_opt.costed_point import Point, cost_point, training_as_fused
+from phaze_opt.errors import InputError
+from phaze_opt.estimator.chips import Chips
+from phaze_opt.estimator.least_energy import least_energy_j
+from phaze_opt.evaluation import Evaluation, evaluate, place_point
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.layer_passes import default_fusion
+from phaze_opt.least_energy import least_batch_energy_j
+from phaze_opt.training import Training
+from phaze_opt.workload.graph import Workload, WorkloadVariant
+from tests.strategies import any_accelerators
+from tests.test_least_layers import CLUSTER, GPUS, SLACK, TPUS, trainings, workload
+
+MODELS = (
+    "gpt:layers=2,hidden=512,heads=8,sequence=512,vocab=4096,attention=eager",
+    "llama:layers=2,hidden=512,heads=8,kv_heads=2,ffn=1024,sequence=512,vocab=4096,attention=flash",
+)
+chips_of_any_kind = st.one_of(
+    any_accelerators, st.sampled_from([*TPUS, *GPUS]).map(load_accelerator)
+)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@given(chip=chips_of_any_kind, training=trainings)
+@settings(max_examples=6, deadline=None)
+def test_no_pass_takes_less(model: str, chip: Accelerator, training: Training) -> None:
+    """In the modes that any schedule chooses, with whatever stays on the chip."""
+    captured = workload(model, training.microbatch, training.sequence_parallel)
+    costed = cost_point(Point(captured, chip, CLUSTER, training))
+    for width, cost in costed.costs.items():
+        for passes in cost.passes:
+            for one in passes.all():
+                least_j = least_energy_j(
+                    one.graph, Chips([chip]), CLUSTER, width, residency=training.residency
+                )
+                assert 0.0 <= least_j[0] <= sum(one.energy_by_level_j.values()) * SLACK
+
+
+@pytest.mark.parametrize("model", MODELS)
+@given(
+    chip=chips_of_any_kind,
+    training=trainings,
+    zero=st.sampled_from([0, 1, 2, 3]),
+    degrees=st.sampled_from([(1, 64), (2, 32), (1, 16), (2, 1), (2, 3)]),
+)
+@settings(max_examples=6, deadline=None)
+def test_no_batch_takes_less(
+    model: str, chip: Accelerator, training: Training, zero: int, degrees: tuple[int, int]
+) -> None:
+    """On any chip, at any placement that fits."""
+    chip = replace(chip, hbm_bytes=2**40)
+    training = replace(training, zero=zero)
+    captured = workload(model, training.microbatch, training.sequence_parallel)
+    for variant in captured.variants:
+        width = variant.tensor_parallel
+        pipeline, data = degrees
+        if pipeline * data * width > CLUSTER.devices:
+            data = CLUSTER.devices // (pipeline * width)
+        found = evaluated(captured, chip, training, (pipeline, data, width))
+        if found is not None:
+            assert least_of(variant, chip, training) <= found.energy_j_per_batch * SLACK
+
+
+def evaluated(
+    captured: Workload, chip: Accelerator, training: Training, degrees: tuple[int, int, int]
+) -> Evaluation | None:
+    """Return a feasible evaluation at a placement; ``None`` where there is none."""
+    try:
+        found = place_point(cost_point(Point(captured, chip, CLUSTER, training, degrees)))
+    except InputError:
+        return None
+    return found if found.feasible else None
+
+
+def least_of(variant: WorkloadVariant, chip: Accelerator, training: Training) -> float:
+    """Return the bound of one chip."""
+    fusion = default_fusion(chip)
+    as_fused = training_as_fused(training, fusion)
+    return float(least_batch_energy_j(variant, Chips([chip]), CLUSTER, as_fused, fusion)[0])
+
+
+def test_the_bound_is_close() -> None:
+    """Without residency the bound holds most of the energy of a known chip."""
+    training = Training(64, recompute="full", residency=False)
+    chip = load_accelerator("tpuv4-phaze")
+    captured = workload(MODELS[0], 1, False)
+    exact = evaluate(captured, chip, CLUSTER, training)
+    least_j = min(least_of(variant, chip, training) for variant in captured.variants)
+    assert 0.75 * exact.energy_j_per_batch < least_j < exact.energy_j_per_batch
+
+
+def test_chips_at_once_are_the_same() -> None:
+    """Many chips give what each gives alone."""
+    chips = [load_accelerator(name) for name in TPUS]
+    variant = workload(MODELS[0], 1, False).variants[0]
+    training = Training(64)
+    together = least_batch_energy_j(variant, Chips(chips), CLUSTER, training, "epilogue")
+    alone = [least_of(variant, chip, training) for chip in chips]
+    np.testing.assert_allclose(together, alone, rtol=1e-12)
