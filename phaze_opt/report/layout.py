@@ -37,7 +37,12 @@ def print_tables(shown: RenderableType) -> None:
 def to_text(shown: RenderableType) -> str:
     """Return the printed text without styles and without a line end after the last line."""
     stream = io.StringIO()
-    Console(file=stream, width=None if sys.stdout.isatty() else columns(), color_system=None, highlight=False).print(shown)
+    Console(
+        file=stream,
+        width=None if sys.stdout.isatty() else columns(),
+        color_system=None,
+        highlight=False,
+    ).print(shown)
     return "\n".join(line.rstrip() for line in stream.getvalue().rstrip("\n").split("\n"))
 
 
