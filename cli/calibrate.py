@@ -168,24 +168,29 @@ def _show(chip: str, result: Calibrated) -> None:
         }
         for table in result.tables
     ]
-    constants = [
+    print_table(
+        Group(
+            section(f"Residuals of {chip}, calibrated", rows_table(residuals)),
+            *(
+                section(f"Constants from {table.name}", rows_table(_constant_rows(table)))
+                for table in result.tables
+            ),
+        )
+    )
+
+
+def _constant_rows(table: CalibratedTable) -> list[dict[str, Any]]:
+    """Return the constants of a table for a person."""
+    return [
         {
-            "table": table.name,
             "constant": constant.name,
             "value": constant.value if math.isfinite(constant.value) else None,
             "±": _error_words(constant),
             "unit": constant.unit,
             "origin": constant.origin + (", at its bound" if constant.at_bound else ""),
         }
-        for table in result.tables
         for constant in table.fit.constants
     ]
-    print_table(
-        Group(
-            section(f"Residuals of {chip}, calibrated", rows_table(residuals)),
-            section("Constants", rows_table(constants)),
-        )
-    )
 
 
 def _error_words(constant: FittedConstant) -> str:
