@@ -25,6 +25,7 @@ The way of a study through the room:
 - `results`: the best design and the state of a study, also as JSON.
 - `chips`, `bounds`, `exhaustive`, `enumerating`: the whole space, and its certified best designs.
 - `pareto`, `trial_choice`, `difference`: fronts, lists of trials, two studies side by side.
+- `comparing`: searches of one question, measured by its certified optimum.
 - `store`: everything that opens the database.
 
 Where a formula or rule stands:
@@ -42,7 +43,9 @@ Where a formula or rule stands:
 - inputs that decide an evaluation, hence its key in the cache -> `objective.evaluation_key`
 - limits and checks of a bundle -> `bundle_file.unpack` and `bundle.read_bundle`
 - which trial of two studies is kept -> `merging.merge_studies`
-- hash of a study -> `frozen.ResolvedStudy.hash`
+- hash of a study -> `frozen.ResolvedStudy.hash`; of its question, however it is searched for ->
+  `frozen.ResolvedStudy.question_hash`
+- trials that random search needs -> `comparing.random_search`
 - powers of two as exponents, steps, choices, derived values -> `axes`
 - first trials (the baselines in the space) -> `running._baseline_params`
 - seed of a trial's sampler -> `samplers.by_name.Samplers.for_ticket`
