@@ -18,7 +18,13 @@ from phaze_opt.hardware.area import AreaModel
 from phaze_opt.limits import MOST_DEVICES, MOST_SAMPLES, MOST_TRIALS, check_size
 from phaze_opt.printing import short_repr
 from phaze_opt.search.axis_names import TRAINING_NAMES
-from phaze_opt.search.objectives import OBJECTIVES, Aggregate, ObjectiveKind, ObjectiveName
+from phaze_opt.search.objectives import (
+    BOUNDED_OBJECTIVES,
+    OBJECTIVES,
+    Aggregate,
+    ObjectiveKind,
+    ObjectiveName,
+)
 from phaze_opt.search.samplers.options import SamplerName, check_objectives, sampler_options
 from phaze_opt.search.space import Space
 from phaze_opt.training import OptimizerName, Overlap, PipelineScheduleName, Recompute, Training
@@ -250,7 +256,7 @@ class StudySpec:
             raise InputError(
                 f"objectives is {list(self.objectives)}, but it must list different ones."
             )
-        check_objectives(self.search.sampler, len(self.objectives))
+        self._check_search()
 
     def __repr__(self) -> str:
         return short_repr(self)
@@ -312,6 +318,17 @@ class StudySpec:
             )
         fixed["pipeline_schedule"] = schedule or ("interleaved" if self.interleave > 1 else "1f1b")
         Training(**fixed)
+
+    def _check_search(self) -> None:
+        """Refuse a sampler that cannot search for the objectives."""
+        sampler = self.search.sampler
+        check_objectives(sampler, len(self.objectives))
+        (first, *_) = self.objectives
+        if sampler == "bound" and first not in BOUNDED_OBJECTIVES:
+            raise InputError(
+                f"No bound is known for the objective {first}, which the sampler bound needs. "
+                f"Bounded: {', '.join(BOUNDED_OBJECTIVES)}."
+            )
 
     def _check_workloads(self) -> None:
         """Refuse several workloads that cannot be told apart or compared."""
