@@ -68,7 +68,7 @@ def _answers(compared: Comparison) -> RenderableType:
 
 def _names(one: SearchScore) -> tuple[str, str, str]:
     """Return the cells that name a search."""
-    return shortened(one.name, _LONGEST_NAME), one.search.sampler, str(one.search.seed)
+    return shortened(one.name, _LONGEST_NAME), one.sampler, str(one.seed)
 
 
 def _until_table() -> tuple[str, ...]:
@@ -167,7 +167,7 @@ def comparison_figure(compared: Comparison) -> Figure:
                 y=[value for _, value in known],
                 mode="lines",
                 line={"shape": "hv"},
-                name=f"{one.name} ({one.search.sampler})",
+                name=f"{one.name} ({one.sampler})",
             )
         )
     if optimum is not None:

@@ -47,7 +47,7 @@ Where a formula or rule stands:
   `frozen.ResolvedStudy.question_hash`
 - trials that random search needs -> `comparing.random_search`
 - powers of two as exponents, steps, choices, derived values -> `axes`
-- first trials (the baselines in the space) -> `running._baseline_params`
+- first trials (the baselines in the space) -> `running.baseline_params`
 - seed of a trial's sampler -> `samplers.by_name.Samplers.for_ticket`
 - hill climbing -> `samplers.climb`; CMA-ES -> `samplers.evolution`; every point once ->
   `samplers.enumeration`

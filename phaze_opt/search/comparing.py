@@ -23,8 +23,9 @@ from phaze_opt.errors import InputError
 from phaze_opt.search.exhaustive import Enumeration
 from phaze_opt.search.ordering import VALUE_BIN, Rank
 from phaze_opt.search.pareto import front
+from phaze_opt.search.samplers.options import SamplerName
 from phaze_opt.search.space import DesignPoint
-from phaze_opt.search.spec import SearchSpec, StudySpec
+from phaze_opt.search.spec import StudySpec
 from phaze_opt.search.store.enumerations import find_answers
 from phaze_opt.search.study import Study
 from phaze_opt.search.trials import TrialRecord, best_trial
@@ -128,7 +129,8 @@ class SearchScore:
     """
 
     name: str
-    search: SearchSpec
+    sampler: SamplerName
+    seed: int
     complete: int
     duplicates: int
     infeasible: Mapping[str, int]
@@ -320,7 +322,8 @@ def _score(
             place = optimum.place_of.get(best.point)
     return SearchScore(
         name=study.name,
-        search=study.resolved.spec.search,
+        sampler=study.resolved.spec.sampler,
+        seed=study.resolved.spec.search.seed,
         complete=len(complete),
         duplicates=len(points) - len(set(points)),
         infeasible=Counter(limits),

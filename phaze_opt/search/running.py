@@ -210,7 +210,7 @@ def _prepare(run: StudyRun, token: str) -> bool:
     evaluate_baselines(run, token)
     if run.stop.requested:
         return False
-    office.issue(run.total, _baseline_params(study))
+    office.issue(run.total, baseline_params(study))
     return True
 
 
@@ -234,7 +234,7 @@ def _prove_best(run: StudyRun, token: str) -> None:
         prove_best(run.study, evaluations)
 
 
-def _baseline_params(study: StoredStudy) -> list[dict[str, Any]]:
+def baseline_params(study: StoredStudy) -> list[dict[str, Any]]:
     """Return the baselines that lie in the space as parameters: they are the first trials."""
     space = study.resolved.spec.space
     found: list[dict[str, Any]] = []

@@ -74,12 +74,13 @@ class Worker:
     guide: BestBoundFirst | None = field(init=False)
 
     def __post_init__(self) -> None:
-        search, space = self.resolved.spec.search, distributions(self.resolved.spec.space)
+        spec = self.resolved.spec
+        search, space = spec.search, distributions(spec.space)
         cost = partial(trial_cost, self.resolved)
-        options = sampler_options(search.sampler, search.options)
-        self.samplers = Samplers(search.sampler, search.seed, space, cost, options)
+        options = sampler_options(spec.sampler, search.options)
+        self.samplers = Samplers(spec.sampler, search.seed, space, cost, options)
         self.guide = None
-        if search.sampler == "bound":
+        if spec.sampler == "bound":
             one, store = self.objective, BoundStore(self.storage)
             self.guide = best_bound_first(self.resolved, one.workloads, one.reference, store, cost)
 

@@ -123,7 +123,7 @@ def check_shown(found: Comparison, tmp_path: Path) -> None:
     page = tmp_path / "compared.html"
     write_comparison(found, page)
     text = page.read_text(encoding="utf-8")
-    assert all(f"{one.name} ({one.search.sampler})" in text for one in found.studies)
+    assert all(f"{one.name} ({one.sampler})" in text for one in found.studies)
 
 
 def test_without_an_enumeration_the_best_known_is_the_measure(tmp_path: Path) -> None:
