@@ -19,6 +19,7 @@ The way of a study through the room:
   signals; `worker`: one worker, which claims tickets, asks a sampler (`samplers`), evaluates and
   tells.
 - `watching`: how workers show their trials to people.
+- `guided`: the points of the sampler ``bound``, also for a study of Optuna alone.
 - `proving`: at the end of a run, the passes of the best design that the search left open.
 - `objective`: from a point to its metrics; `trials`: the metrics of a trial, written and read.
 - `baselines`: known accelerators, each at its best; `ordering`: the order of designs.
@@ -49,9 +50,12 @@ Where a formula or rule stands:
 - powers of two as exponents, steps, choices, derived values -> `axes`
 - first trials (the baselines in the space) -> `running.baseline_params`
 - seed of a trial's sampler -> `samplers.by_name.Samplers.for_ticket`
+- best bound first, and when the best is proven -> `samplers.bound.BestBoundFirst`; sampler by
+  default -> `spec.default_sampler`
+- no point twice among workers -> `store.tickets.TicketOffice.claim`
 - hill climbing -> `samplers.climb`; CMA-ES -> `samplers.evolution`; every point once ->
   `samplers.enumeration`
 - number of trials that a study shall have -> `store.tickets.TicketOffice.target`
-- state of a study (running, stopping, stopped, done) -> `results._state`
+- state of a study (running, stopping, stopped, done, proven) -> `results._state`
 - lease expiry -> `store.tables.lease_is_over`; renewal -> `store.leases.LeaseKeeper`
 """
