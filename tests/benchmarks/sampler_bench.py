@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -129,23 +129,27 @@ class Bench:
         return self._metrics[point]
 
 
-def searches(
+def search_all(
     models: Sequence[str], samplers: Sequence[SamplerName], seeds: int, trials: int
-) -> Iterator[Search]:
-    """Run all searches that are not kept yet, and yield all."""
+) -> None:
+    """Run all searches that are not kept yet, and keep them."""
     for model in models:
         bench: Bench | None = None
         for sampler in samplers:
             # What follows from the bounds alone is the same for every seed.
             for seed in range(1 if sampler == "bound" else seeds):
-                name = f"{COST_MODEL_VERSION}-{model}-{sampler}-{seed}-{trials}.json"
-                path = FOLDER / name
+                path = FOLDER / f"{COST_MODEL_VERSION}-{model}-{sampler}-{seed}-{trials}.json"
                 if not path.exists():
                     bench = bench or Bench(model)
-                    path.write_bytes(to_json(bench.search(sampler, seed, trials)))
-                found = from_json(path.read_bytes(), Search, str(path))
-                print(f"{model} {sampler} {seed}: {found.regrets[-1]:.3%}, {found.ask_s:.1f} s")
-                yield found
+                    found = bench.search(sampler, seed, trials)
+                    path.write_bytes(to_json(found))
+                    print(f"{model} {sampler} {seed}: {found.regrets[-1]:.3%}")
+
+
+def kept(trials: int) -> list[Search]:
+    """Return all searches of this cost model that were ever run with so many trials."""
+    paths = sorted(FOLDER.glob(f"{COST_MODEL_VERSION}-*-{trials}.json"))
+    return [from_json(path.read_bytes(), Search, str(path)) for path in paths]
 
 
 def main() -> None:
@@ -159,11 +163,9 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     FOLDER.mkdir(parents=True, exist_ok=True)
-    done = list(
-        searches(
-            options.models.split(","), options.samplers.split(","), options.seeds, options.trials
-        )
-    )
+    models, samplers = options.models.split(","), options.samplers.split(",")
+    search_all(models, samplers, options.seeds, options.trials)
+    done = kept(options.trials)
     write_report(done, STUDIES / "README.md", STUDIES / "samplers.svg")
 
 

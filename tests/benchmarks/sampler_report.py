@@ -99,7 +99,14 @@ def table(done: Sequence[Search]) -> str:
         )
     headers = ["sampler", *models, "near", "regret", "infeasible", "duplicates", "ms/trial"]
     lines = [headers, ["---"] + ["---:"] * (len(headers) - 1), *rows]
-    return "\n" + "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n\n"
+    trials = max(one.trials for one in done)
+    seeds = ", ".join(
+        f"`{sampler}` {len({one.seed for one in done if one.sampler == sampler})}"
+        for sampler in _by_quality(done)
+    )
+    note = f"At most {trials} trials; seeds: {seeds}. Empty cells were not run."
+    rows_text = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    return f"\n{rows_text}\n\n{note}\n\n"
 
 
 def _by_quality(done: Sequence[Search]) -> list[str]:
