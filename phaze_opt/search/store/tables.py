@@ -13,7 +13,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import DeclarativeBase, InstrumentedAttribute, Mapped, mapped_column
 from sqlalchemy.sql.functions import FunctionElement
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """Version of these tables; a database with an older one is brought up to date."""
 
 
