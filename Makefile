@@ -4,7 +4,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup study test test-browser lint bench clean
+.PHONY: setup study test test-browser lint bench sampler-bench clean
 
 setup: $(STAMP)
 
@@ -38,6 +38,10 @@ test-browser: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m pytest tests/benchmarks --benchmark-only --override-ini addopts=
+
+# Two hours; OPTIONS="--models bert-large --seeds 2 --trials 100" is a short form.
+sampler-bench: $(STAMP)
+	$(BIN)/python -m tests.benchmarks.sampler_bench $(OPTIONS)
 
 clean:
 	rm -rf .venv build dist *.egg-info

@@ -24,7 +24,7 @@ def watch_study(study: Study) -> None:
 
     summary = study.summary()
     with Live(summary_table(summary), auto_refresh=False) as live:
-        while summary.state != "done":
+        while summary.state not in ("done", "proven"):
             time.sleep(_WATCH_S)
             summary = study.summary()
             live.update(summary_table(summary), refresh=True)

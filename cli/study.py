@@ -12,6 +12,7 @@ from phaze_opt.printing import printable
 
 from . import study_share as share
 from .output import JsonOption, StorageOption, print_json, print_table, say
+from .study_compare import compare
 from .study_enumerate import enumerate_all, verify
 from .study_front import pareto, robust
 from .study_storage import NameArgument, open_database, open_study
@@ -294,6 +295,7 @@ def delete(
     print(f"deleted {printable(name)}")
 
 
+app.command()(compare)
 app.command("enumerate")(enumerate_all)
 app.command()(verify)
 for _command in (share.export, share.merge, share.copy, share.workers, share.stop):

@@ -15,6 +15,7 @@ Modules
 ``studies``            tables and sentences about studies: the answer, trials, lists
 ``specs``              what a spec means, and how two studies differ
 ``enumeration``        the certified best designs of a space
+``comparison``         searches of one question side by side
 ``study_view``         what people see of a study, as data: page, report, note and plots take it
 ``reproducing``        commands and study file that give an answer again
 ``plots``              the plots of a study; ``figure_style`` how they look; ``images`` PNG and SVG

@@ -30,7 +30,7 @@ def spec_table(checked: SpecCheck) -> RenderableType:
     add_row(table, "feasible", _feasible_words(checked))
     if checked.seconds_per_point is not None:
         add_row(table, "a point takes", format_seconds(checked.seconds_per_point))
-    add_row(table, "search", f"{spec.search.trials:,} trials, {spec.search.sampler}")
+    add_row(table, "search", f"{spec.search.trials:,} trials, {spec.sampler}")
     for baseline in resolved.baselines:
         reason = checked.outside.get(baseline.name)
         words = "in the space" if reason is None else f"outside: {reason}"

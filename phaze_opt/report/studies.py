@@ -147,6 +147,8 @@ def state_words(summary: StudySummary) -> str:
         return "stopping after the running trials"
     if summary.state == "stopped":
         return f"stopped; '{summary.next_command}' goes on"
+    if summary.state == "proven":
+        return "proven, no other design is better in this cost model"
     return summary.state
 
 

@@ -19,6 +19,7 @@ The way of a study through the room:
   signals; `worker`: one worker, which claims tickets, asks a sampler (`samplers`), evaluates and
   tells.
 - `watching`: how workers show their trials to people.
+- `guided`: the points of the sampler ``bound``, also for a study of Optuna alone.
 - `proving`: at the end of a run, the passes of the best design that the search left open.
 - `objective`: from a point to its metrics; `trials`: the metrics of a trial, written and read.
 - `baselines`: known accelerators, each at its best; `ordering`: the order of designs.
@@ -27,6 +28,7 @@ The way of a study through the room:
 - `front_bounds`, `front_search`, `fronts`: the whole space, and all designs that none other beats.
 - `variations`, `robustness`: the whole space again, under other constants of the cost model.
 - `pareto`, `trial_choice`, `difference`: fronts, lists of trials, two studies side by side.
+- `comparing`: searches of one question, measured by its certified optimum.
 - `store`: everything that opens the database.
 
 Where a formula or rule stands:
@@ -44,13 +46,18 @@ Where a formula or rule stands:
 - inputs that decide an evaluation, hence its key in the cache -> `objective.evaluation_key`
 - limits and checks of a bundle -> `bundle_file.unpack` and `bundle.read_bundle`
 - which trial of two studies is kept -> `merging.merge_studies`
-- hash of a study -> `frozen.ResolvedStudy.hash`
+- hash of a study -> `frozen.ResolvedStudy.hash`; of its question, however it is searched for ->
+  `frozen.ResolvedStudy.question_hash`
+- trials that random search needs -> `comparing.random_search`
 - powers of two as exponents, steps, choices, derived values -> `axes`
-- first trials (the baselines in the space) -> `running._baseline_params`
+- first trials (the baselines in the space) -> `running.baseline_params`
 - seed of a trial's sampler -> `samplers.by_name.Samplers.for_ticket`
+- best bound first, and when the best is proven -> `samplers.bound.BestBoundFirst`; sampler by
+  default -> `spec.default_sampler`
+- no point twice among workers -> `store.tickets.TicketOffice.claim`
 - hill climbing -> `samplers.climb`; CMA-ES -> `samplers.evolution`; every point once ->
   `samplers.enumeration`
 - number of trials that a study shall have -> `store.tickets.TicketOffice.target`
-- state of a study (running, stopping, stopped, done) -> `results._state`
+- state of a study (running, stopping, stopped, done, proven) -> `results._state`
 - lease expiry -> `store.tables.lease_is_over`; renewal -> `store.leases.LeaseKeeper`
 """

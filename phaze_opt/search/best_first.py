@@ -354,7 +354,7 @@ class BestFirst:
     def _ask(self, parts: list[Part]) -> tuple[str, Waited]:
         """Find the bounds of a batch in the store, or have them computed."""
         plain = [[part.option, *part.rows] for part in parts]
-        key = content_hash([self.grid.study.hash, "chips", plain])
+        key = content_hash([self.grid.study.question_hash, "chips", plain])
         found = None if self._store is None else self._store.find(key)
         ends = np.cumsum([len(part.architectures) for part in parts])
         if found is None or found.shape != (self.grid.shape[1], ends[-1]):
@@ -427,7 +427,7 @@ def bounds_of_boxes(grid: Grid, rule: Bounds, store: BoundStore | None) -> Float
     """
     options, sizes, _ = grid.shape
     boxes = len(grid.chips.first) - 1
-    key = content_hash([grid.study.hash, "boxes"])
+    key = content_hash([grid.study.question_hash, "boxes"])
     found = None if store is None else store.find(key)
     if found is None or found.shape != (options * sizes, boxes):
         some = Bounded.boxes(grid.chips) if boxes else None

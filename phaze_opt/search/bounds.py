@@ -33,19 +33,16 @@ from phaze_opt.search.designs import Design
 from phaze_opt.search.frozen import ResolvedStudy
 from phaze_opt.search.objective import RunInputs, run_inputs
 from phaze_opt.search.objectives import (
+    BOUNDED_OBJECTIVES,
     OBJECTIVES,
     Measured,
     ObjectiveKind,
-    ObjectiveName,
     joined,
 )
 from phaze_opt.search.spec import StudySpec
 from phaze_opt.training import Training
 from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import Workload, WorkloadVariant
-
-BOUNDED_OBJECTIVES: tuple[ObjectiveName, ...] = ("throughput", "tokens", "throughput_per_area")
-"""Objectives that grow with the throughput, and with nothing else that is not known exactly."""
 
 ROUNDING = 1e-9
 """Relative excess of a bound, so that sums in another order never take it below the truth."""

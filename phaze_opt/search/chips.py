@@ -23,11 +23,8 @@ from phaze_opt.search.axis_names import field_of, kind_of
 from phaze_opt.search.chip_columns import Build, chip_builder, chip_columns
 from phaze_opt.search.constraints import chip_violation
 from phaze_opt.search.frozen import ResolvedStudy
-from phaze_opt.search.space import Space
+from phaze_opt.search.space import MOST_CHIPS, Space
 from phaze_opt.units import GIB
-
-MOST_CHIPS = 20_000_000
-"""Chips of a space, those above the area limit included, that fit the memory of a machine."""
 
 _CANDIDATES = 2**17
 """Chips that are looked at together, which bounds the memory."""

@@ -147,7 +147,8 @@ def enumerate_study(
 
     found = search_space(study, search, workers, dask)
     if found.status == "certified":
-        keep_enumeration(study.storage, _answer_key(study, top, bounds), to_json(found).decode())
+        body, question = to_json(found).decode(), study.resolved.question_hash
+        keep_enumeration(study.storage, _answer_key(study, top, bounds), body, question)
     return found
 
 
@@ -206,7 +207,7 @@ def _answer_key(study: Study, top: int, bounds: bool) -> str:
 
     The answer is the same with and without bounds; what was counted on the way is not.
     """
-    return content_hash([study.resolved.hash, top, bounds])
+    return content_hash([study.resolved.question_hash, top, bounds])
 
 
 def certificate_of(study: Study, found: Enumeration, top: int) -> Certificate:

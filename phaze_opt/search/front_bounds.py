@@ -16,14 +16,19 @@ from phaze_opt.errors import InputError
 from phaze_opt.estimator.chips import Chips as ChipColumns
 from phaze_opt.search.best_first import Grid
 from phaze_opt.search.bounds import (
-    BOUNDED_OBJECTIVES,
     ROUNDING,
     Bounds,
     bounded_rate,
     one_sample_per_s,
 )
 from phaze_opt.search.objective import Objective, objective_values
-from phaze_opt.search.objectives import OBJECTIVES, Measured, ObjectiveKind, ObjectiveName
+from phaze_opt.search.objectives import (
+    BOUNDED_OBJECTIVES,
+    OBJECTIVES,
+    Measured,
+    ObjectiveKind,
+    ObjectiveName,
+)
 from phaze_opt.search.proving import chosen_inputs
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.spec import StudySpec

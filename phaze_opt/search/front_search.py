@@ -285,7 +285,7 @@ class _FrontSearch:
     def _bounded(self, parts: list[Part]) -> list[FloatArray]:
         """Return the bounds of the rate of some parts, stored or new."""
         plain = [[part.option, list(part.rows)] for part in parts]
-        key = content_hash([self._grid.study.hash, "chips", plain])
+        key = content_hash([self._grid.study.question_hash, "chips", plain])
         found = None if self._store is None else self._store.find(key)
         ends = np.cumsum([len(part.architectures) for part in parts])
         if found is None or found.shape != (self._grid.shape[1], ends[-1]):

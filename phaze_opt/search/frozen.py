@@ -24,7 +24,7 @@ from phaze_opt.search.axes import Scalar
 from phaze_opt.search.axis_names import CHIP_ALIASES, kind_of, refuse_free_axes
 from phaze_opt.search.designs import Design, chip_of, cluster_of
 from phaze_opt.search.space import DesignPoint
-from phaze_opt.search.spec import StudySpec, WorkloadSpec
+from phaze_opt.search.spec import SearchSpec, StudySpec, WorkloadSpec
 from phaze_opt.workload.config import AttentionKind
 from phaze_opt.workload.graph import Workload
 
@@ -114,6 +114,19 @@ class ResolvedStudy:
         """SHA-256 of all that decides the answer (the study's name does not)."""
         anonymous = dataclasses.replace(self, spec=dataclasses.replace(self.spec, name="study"))
         return content_hash(anonymous)
+
+    @property
+    def question_hash(self) -> str:
+        """SHA-256 of all that decides which design is the best, not of how it is searched for.
+
+        Baselines belong to it only where the values of several workloads are relative to one.
+        """
+        search = SearchSpec(sampler="random", trials=1)
+        spec = dataclasses.replace(self.spec, name="study", search=search)
+        if len(spec.runs) > 1:
+            return content_hash(dataclasses.replace(self, spec=spec))
+        alone = dataclasses.replace(spec, baselines=(), relative_to=None)
+        return content_hash(dataclasses.replace(self, spec=alone, baselines=()))
 
     def design(self, point: DesignPoint) -> Design:
         """Return what a point stands for.

@@ -22,6 +22,9 @@ ObjectiveName = Literal[
 ]
 Aggregate = Literal["geometric-mean", "weighted-mean", "minimum"]
 
+BOUNDED_OBJECTIVES: tuple[ObjectiveName, ...] = ("throughput", "tokens", "throughput_per_area")
+"""Objectives that grow with the throughput, and with nothing else that is not known exactly."""
+
 
 @dataclass(frozen=True)
 class Measured:

@@ -32,7 +32,7 @@ from phaze_opt.search.store.stored_study import StoredStudy
 from phaze_opt.search.store.tickets import TicketCounts
 from phaze_opt.search.trials import Metrics, TrialRecord, best_trial, read_trials
 
-StudyState = Literal["new", "running", "stopping", "stopped", "done", "failed"]
+StudyState = Literal["new", "running", "stopping", "stopped", "done", "proven", "failed"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -118,7 +118,8 @@ class StudySummary(PrintsAsTables, tables="phaze_opt.report.studies:summary_tabl
         Complete trials that the study shall have: the number that the last run asked for, and
         before the first run that of the spec.
     left
-        Trials that are missing from the target and neither complete nor failed.
+        Trials that are missing from the target and neither complete nor failed; none where the best
+        is proven.
     busy_s
         Time during which at least one trial ran.
     rate_per_s
@@ -247,7 +248,7 @@ def summarise(study: StoredStudy) -> StudySummary:
     """Read a study, count and average."""
     office = study.office()
     # Read before the trials, so that a study that is done has all its trials.
-    counts, stopping = office.counts(), office.stop_requested()
+    counts, stopping, proven = office.counts(), office.stop_requested(), office.is_proven()
     # A study that an older program ran has tickets, but no target.
     target = office.target() or counts.done + counts.left or study.resolved.spec.search.trials
     trials = read_trials(study)
@@ -258,7 +259,7 @@ def summarise(study: StoredStudy) -> StudySummary:
     return StudySummary(
         name=study.name,
         resolved=study.resolved,
-        state=_state(counts, target, stopping),
+        state=_state(counts, target, stopping, proven),
         trials={
             "complete": len(complete),
             "infeasible": sum(trial.kind == "infeasible" for trial in complete),
@@ -267,7 +268,7 @@ def summarise(study: StoredStudy) -> StudySummary:
             "running": min(counts.running, sum(trial.kind == "running" for trial in trials)),
         },
         target=target,
-        left=max(0, min(counts.left, target - len(complete))),
+        left=0 if proven else max(0, min(counts.left, target - len(complete))),
         best=best_design(study, trials),
         busy_s=busy_s,
         rate_per_s=len(complete) / busy_s if busy_s > 0 else None,
@@ -369,13 +370,15 @@ def summary_to_json_dict(summary: StudySummary) -> dict[str, Any]:
     }
 
 
-def _state(counts: TicketCounts, target: int, stopping: bool) -> StudyState:
+def _state(counts: TicketCounts, target: int, stopping: bool, proven: bool) -> StudyState:
     """Name the state of a study; single failed trials are counted, and are not a state.
 
     A ticket whose lease has run out, or whose worker is known to be gone, keeps no study running.
     """
     if counts.running:
         return "stopping" if stopping else "running"
+    if proven:
+        return "proven"
     if counts.left and counts.done < target:
         return "stopped"
     if counts.done:

@@ -63,22 +63,27 @@ class RunOutcome:
         130 or 143 where a signal ended it, else ``None``.
     failures
         Why trials failed, each reason once.
+    is_proven
+        Whether it ended because no point that is left can be better than the best.
     """
 
     total: int
     counts: TicketCounts
     exit_code: int | None
     failures: tuple[str, ...] = ()
+    is_proven: bool = False
 
     @property
     def is_stopped(self) -> bool:
         """Whether a signal or ``study stop`` ended it before it had its trials."""
-        missing = self.counts.done < self.total and not self.failures
+        missing = self.counts.done < self.total and not self.failures and not self.is_proven
         return self.exit_code is not None or missing
 
     def __str__(self) -> str:
         done = self.counts.done
         beyond = f"; {self.total} were asked for" if done > self.total else ""
+        if self.is_proven:
+            return f"{done} trials complete: the best is proven, no other design is better"
         return f"{done} of {max(done, self.total)} trials complete{beyond}"
 
 
@@ -144,14 +149,15 @@ def run_study(
         if patiently(partial(_prepare, run, new_token())):
             patiently(report)
             _start_workers(run, workers, report)
-        if patiently(office.counts).done >= total and not stop.requested:
+        ended = patiently(office.counts).done >= total or patiently(office.is_proven)
+        if ended and not stop.requested:
             patiently(partial(_prove_best, run, new_token()))
     with suppress(DatabaseError):
         Watcher(study, show).finish()
-    counts = patiently(office.counts)
-    missing = counts.done < total and not stop.requested
+    counts, proven = patiently(office.counts), patiently(office.is_proven)
+    missing = counts.done < total and not stop.requested and not proven
     failures = tuple(patiently(office.reasons)) if missing else ()
-    return RunOutcome(total, counts, stop.exit_code, failures)
+    return RunOutcome(total, counts, stop.exit_code, failures, proven)
 
 
 def worker_main(job: WorkerJob, stop: StopSignals) -> None:
@@ -195,7 +201,7 @@ def _new_worker(run: StudyRun) -> Worker:
 def _prepare(run: StudyRun, token: str) -> bool:
     """Evaluate the baselines and issue the tickets; False where there is nothing to run."""
     study, office = run.study, run.study.office(run.lease_s)
-    if office.counts().done >= run.total:
+    if office.counts().done >= run.total or office.is_proven():
         return False
     check_study(study)
     office.request_stop(False)
@@ -204,7 +210,7 @@ def _prepare(run: StudyRun, token: str) -> bool:
     evaluate_baselines(run, token)
     if run.stop.requested:
         return False
-    office.issue(run.total, _baseline_params(study))
+    office.issue(run.total, baseline_params(study))
     return True
 
 
@@ -228,7 +234,7 @@ def _prove_best(run: StudyRun, token: str) -> None:
         prove_best(run.study, evaluations)
 
 
-def _baseline_params(study: StoredStudy) -> list[dict[str, Any]]:
+def baseline_params(study: StoredStudy) -> list[dict[str, Any]]:
     """Return the baselines that lie in the space as parameters: they are the first trials."""
     space = study.resolved.spec.space
     found: list[dict[str, Any]] = []

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 DEFAULT_BASE = "tpuv4-phaze"
 
+MOST_CHIPS = 20_000_000
+"""Chips of a space, those above the area limit included, that fit the memory of a machine."""
+
 PHAZE = "phaze"
 """Name of the space of the paper."""
 

@@ -7,8 +7,8 @@ a value of the wrong type or outside its range is refused before anything is sto
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,10 +17,16 @@ from phaze_opt.errors import InputError
 from phaze_opt.hardware.area import AreaModel
 from phaze_opt.limits import MOST_DEVICES, MOST_SAMPLES, MOST_TRIALS, check_size
 from phaze_opt.printing import short_repr
-from phaze_opt.search.axis_names import TRAINING_NAMES
-from phaze_opt.search.objectives import OBJECTIVES, Aggregate, ObjectiveKind, ObjectiveName
+from phaze_opt.search.axis_names import TRAINING_NAMES, kind_of
+from phaze_opt.search.objectives import (
+    BOUNDED_OBJECTIVES,
+    OBJECTIVES,
+    Aggregate,
+    ObjectiveKind,
+    ObjectiveName,
+)
 from phaze_opt.search.samplers.options import SamplerName, check_objectives, sampler_options
-from phaze_opt.search.space import Space
+from phaze_opt.search.space import MOST_CHIPS, Space
 from phaze_opt.training import OptimizerName, Overlap, PipelineScheduleName, Recompute, Training
 from phaze_opt.workload.config import AttentionKind
 
@@ -107,7 +113,8 @@ class SearchSpec:
     Attributes
     ----------
     sampler
-        See `phaze_opt.search.samplers.by_name.Samplers`.
+        See `phaze_opt.search.samplers.by_name.Samplers`; ``None`` for the best one that can search
+        for the study's objectives, see `default_sampler`.
     trials
         Complete trials that the study shall have, unless a run asks for another number.
     seed
@@ -116,14 +123,17 @@ class SearchSpec:
         Of the sampler, by the names of `phaze_opt.search.samplers.options`.
     """
 
-    sampler: SamplerName = "tpe"
+    sampler: SamplerName | None = None
     trials: int = 60
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         convert_fields(self, "search")
-        sampler_options(self.sampler, self.options)
+        if self.sampler is not None:
+            sampler_options(self.sampler, self.options)
+        elif self.options:
+            raise InputError("options are given, but no sampler; name the one that they belong to.")
         check_size("trials", self.trials, MOST_TRIALS)
         if not 0 <= self.seed < 2**32:
             raise InputError(f"seed is {self.seed}, but it must be between 0 and 2^32 - 1.")
@@ -250,7 +260,10 @@ class StudySpec:
             raise InputError(
                 f"objectives is {list(self.objectives)}, but it must list different ones."
             )
-        check_objectives(self.search.sampler, len(self.objectives))
+        if self.search.sampler is None:
+            best = replace(self.search, sampler=default_sampler(self.space, self.objectives))
+            object.__setattr__(self, "search", best)
+        self._check_search()
 
     def __repr__(self) -> str:
         return short_repr(self)
@@ -262,6 +275,12 @@ class StudySpec:
             return self.workloads
         assert self.model is not None
         return (WorkloadSpec(self.model),)
+
+    @property
+    def sampler(self) -> SamplerName:
+        """The sampler, by default the best one for the study."""
+        assert self.search.sampler is not None
+        return self.search.sampler
 
     @property
     def objective_kinds(self) -> tuple[ObjectiveKind, ...]:
@@ -313,6 +332,17 @@ class StudySpec:
         fixed["pipeline_schedule"] = schedule or ("interleaved" if self.interleave > 1 else "1f1b")
         Training(**fixed)
 
+    def _check_search(self) -> None:
+        """Refuse a sampler that cannot search for the objectives."""
+        sampler = self.sampler
+        check_objectives(sampler, len(self.objectives))
+        (first, *_) = self.objectives
+        if sampler == "bound" and first not in BOUNDED_OBJECTIVES:
+            raise InputError(
+                f"No bound is known for the objective {first}, which the sampler bound needs. "
+                f"Bounded: {', '.join(BOUNDED_OBJECTIVES)}."
+            )
+
     def _check_workloads(self) -> None:
         """Refuse several workloads that cannot be told apart or compared."""
         names = [run.name for run in self.runs]
@@ -332,6 +362,19 @@ class StudySpec:
         for axis in ("attention", "global_batch"):
             if axis in self.space.axes and any(getattr(run, axis) for run in self.workloads):
                 raise InputError(_STATED_TWICE.format(axis))
+
+
+def default_sampler(space: Space, objectives: Sequence[ObjectiveName]) -> SamplerName:
+    """Return the sampler that is near the optimum soonest; ``studies/README.md`` has the figures.
+
+    ``bound`` where there is a bound and the chips of the space can be listed; else ``climb``, the
+    best of those that see no bounds; for several objectives ``tpe``.
+    """
+    if len(objectives) > 1:
+        return "tpe"
+    sizes = [len(axis.values) for name, axis in space.searched.items() if kind_of(name) == "chip"]
+    listed = math.prod(sizes) <= MOST_CHIPS
+    return "bound" if listed and objectives[0] in BOUNDED_OBJECTIVES else "climb"
 
 
 _STATED_TWICE = "{0} is stated in the study and is an axis of its space; give one of them."

@@ -85,7 +85,7 @@ def spec_text(
             f"max_of = {toml_value(base)}",
             "",
             "[search]",
-            'sampler = "climb"',
+            _line('sampler = "bound"', "best bounds first; ends when the best is proven"),
             "trials = 100",
             "seed = 0",
             "",

@@ -14,14 +14,17 @@ from optuna.trial import FrozenTrial, TrialState
 
 from phaze_opt.errors import InputError, NotFoundError, PhazeError
 from phaze_opt.search.frozen import ResolvedStudy
+from phaze_opt.search.guided import best_bound_first
 from phaze_opt.search.objective import Objective
 from phaze_opt.search.processes import StopNow, StopSignals
+from phaze_opt.search.samplers.bound import BestBoundFirst
 from phaze_opt.search.samplers.by_name import Samplers
 from phaze_opt.search.samplers.options import sampler_options
 from phaze_opt.search.space import Space, distributions, point_of
+from phaze_opt.search.store.enumerations import BoundStore
 from phaze_opt.search.store.failures import DatabaseError, database_errors, patiently
 from phaze_opt.search.store.storage import Storage
-from phaze_opt.search.store.tickets import MAX_ATTEMPTS, Ticket, TicketOffice
+from phaze_opt.search.store.tickets import MAX_ATTEMPTS, Ticket, TicketOffice, point_key
 from phaze_opt.search.trials import METRICS_KEY, Metrics, metrics_to_plain, trial_cost
 from phaze_opt.search.watching import Watcher
 
@@ -35,6 +38,8 @@ DASHBOARD_CONSTRAINTS_KEY = "constraints"
 """Under this key Optuna Dashboard reads whether a trial is feasible."""
 
 _WAIT_S = 0.2
+_OFFERED = 8
+"""Points that are offered at once: other workers may take the first ones meanwhile."""
 
 TrialCallback = Callable[[int, Metrics], None]
 
@@ -53,6 +58,8 @@ class Worker:
         Shows its trials to people.
     samplers
         Propose the points.
+    guide
+        Gives points to the tickets where the sampler is ``bound``; else ``None``.
     """
 
     storage: Storage
@@ -64,12 +71,18 @@ class Worker:
     token: str
     watcher: Watcher
     samplers: Samplers = field(init=False)
+    guide: BestBoundFirst | None = field(init=False)
 
     def __post_init__(self) -> None:
-        search, space = self.resolved.spec.search, distributions(self.resolved.spec.space)
+        spec = self.resolved.spec
+        search, space = spec.search, distributions(spec.space)
         cost = partial(trial_cost, self.resolved)
-        options = sampler_options(search.sampler, search.options)
-        self.samplers = Samplers(search.sampler, search.seed, space, cost, options)
+        options = sampler_options(spec.sampler, search.options)
+        self.samplers = Samplers(spec.sampler, search.seed, space, cost, options)
+        self.guide = None
+        if spec.sampler == "bound":
+            one, store = self.objective, BoundStore(self.storage)
+            self.guide = best_bound_first(self.resolved, one.workloads, one.reference, store, cost)
 
     def work(self, total: int, stop: StopSignals, on_trial: TrialCallback) -> None:
         """Run trials until ``total`` are complete, no ticket is left, or a stop is requested.
@@ -93,8 +106,8 @@ class Worker:
         if stop.requested:
             return False
         with database_errors(self.storage.shown):
-            if not self.office.stop_requested():
-                ticket = self.office.claim(self.token, total)
+            if not self.office.stop_requested() and not self._is_proven():
+                ticket = self.office.claim(self.token, total, self._offers())
                 if ticket is not None:
                     self._serve(ticket, on_trial)
                     return True
@@ -104,6 +117,35 @@ class Worker:
                     return True
             self._close_orphans()
             return False
+
+    def _is_proven(self) -> bool:
+        """Whether no point that is left can be better than the best trial."""
+        if self.guide is None:
+            return False
+        if self.office.is_proven():
+            return True
+        self.guide.read(self.optuna_study.get_trials(deepcopy=False))
+        if not self.guide.is_proven:
+            return False
+        self.office.mark_proven()
+        return True
+
+    def _offers(self) -> list[Mapping[str, Any]] | None:
+        """Return the points that a ticket may take; ``None`` where it takes none."""
+        if self.guide is None:
+            return None
+        claimed = self.office.claimed()
+
+        def is_claimed(params: Mapping[str, Any]) -> bool:
+            return point_key(params) in claimed
+
+        found = self.guide.next_points(_OFFERED, is_claimed)
+        if not found and self.office.counts().held == 0:
+            # What could be better is tried, but a trial failed: nothing will be proven.
+            found = self.guide.next_points(_OFFERED, is_claimed, beyond=True)
+            if not found:
+                return None
+        return [one.params for one in found]
 
     def _serve(self, ticket: Ticket, on_trial: TrialCallback) -> None:
         """Run the trial of one ticket, after settling that of its previous holder."""

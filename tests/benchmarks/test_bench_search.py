@@ -75,6 +75,7 @@ def test_claim_and_finish(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
     [
         (name, trials)
         for name in get_args(SamplerName)
+        if name != "bound"  # whose points come with the tickets
         # Beyond 400 trials a Gaussian process takes minutes.
         for trials in ((100, 400) if name == "gp" else (100, 1000, 3000))
     ],

@@ -86,3 +86,25 @@ def test_the_schema_is_json(phaze: Phaze) -> None:
     assert printed["$defs"]["StudySpec"]["properties"]["space"]
     assert phaze("spec", "schema", "--output", "s.json").code == 0
     assert Path("s.json").exists()
+
+
+def test_searches_are_compared(phaze: Phaze) -> None:
+    """Two searches of one question stand side by side, below the certified optimum."""
+    for name, sampler in (("few", "brute-force"), ("some", "random")):
+        spec = SPEC.replace("brute-force", sampler).replace("24", "25" if name == "few" else "5")
+        Path(f"{name}.toml").write_text(spec)
+        phaze("study", "create", f"{name}.toml", "--name", name)
+        phaze("study", "run", name)
+    known = phaze("study", "compare", "few", "some", "--json").json
+    assert known["optimum"]["status"] == "best known"
+    phaze("study", "enumerate", "some", "--top", "24")
+    found = phaze("study", "compare", "few", "some", "--html", "both.html", "--json")
+    assert found.json["optimum"]["status"] == "certified" and found.json["points"] == 24
+    assert found.json["studies"][0]["regret"] == 0.0
+    assert found.json["random"][3]["expected_trials"] == 12.5
+    assert "few (brute-force)" in Path("both.html").read_text()
+    assert found.sentence == "both.html holds the plot."
+    shown = phaze("study", "compare", "few", "some")
+    assert "certified" in shown.out and max(map(len, shown.out.splitlines())) <= 80
+    assert phaze("study", "compare", "few", "none").code == 3
+    assert phaze("study", "compare", "few", "few").code == 2

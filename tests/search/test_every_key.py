@@ -77,7 +77,7 @@ INNER: dict[type, tuple[str, dict[str, str]]] = {
             "sampler": '"random"',
             "trials": "7",
             "seed": "3",
-            "options": "{ n_ei_candidates = 9 }",
+            "options": '{ n_ei_candidates = 9 }\nsampler = "tpe"',
         },
     ),
 }

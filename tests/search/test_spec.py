@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def test_quickstart_is_valid() -> None:
         # A word that is none of the allowed ones: all of them are named.
         (
             "[search]\nsampler = 'tpr'",
-            "Unknown sampler .*'tpe'.*Allowed: brute-force, climb, cmaes",
+            "Unknown sampler .*'tpe'.*Allowed: bound, brute-force, climb, cmaes",
         ),
         ("optimizer = 'sgdm'", "Unknown optimizer .*'sgd'"),
         ("[area]\nmodel = 'die'", "Unknown model .*Allowed: chip, phaze-22nm"),
@@ -79,7 +80,11 @@ def test_quickstart_is_valid() -> None:
         ("objectives = ['speed']", "Unknown objectives.*throughput"),
         ("objectives = []", "must list different ones"),
         ("objectives = ['area', 'power']\n[search]\nsampler = 'climb'", "climb"),
-        ("[search.options]\nn_ei_candidate = 9", "Did you mean 'n_ei_candidates'"),
+        ("[search]\noptions = { sigma = 0.1 }", "no sampler; name the one"),
+        (
+            "[search]\nsampler = 'tpe'\noptions = { n_ei_candidate = 9 }",
+            "Did you mean 'n_ei_candidates'",
+        ),
         ("[search]\nsampler = 'cmaes'\noptions = { sigma = 2.0 }", "sigma is 2.0"),
         ("objectives = ['area', 'area']", "must list different ones"),
         ("aggregate = 'mean'", "Unknown aggregate"),
@@ -253,3 +258,27 @@ def test_hostile_names_are_refused(name: str) -> None:
     """A name that a shell, a path, a terminal or a page would stumble over is refused."""
     with pytest.raises(InputError, match="not allowed"):
         check_study_name(name)
+
+
+@pytest.mark.parametrize(
+    ("change", "sampler"),
+    [
+        ("", "bound"),
+        ('objectives = ["throughput_per_area"]', "bound"),
+        ('objectives = ["energy_per_sample"]', "climb"),
+        ('objectives = ["throughput", "area"]', "tpe"),
+        (
+            "[space]\nnum_tc = { min = 1, max = 5000, step = 1 }\nnum_vc = { min = 1, max = 5000, "
+            "step = 1 }",
+            "climb",
+        ),
+        ("[search]\nsampler = 'random'", "random"),
+    ],
+)
+def test_the_default_sampler_follows_from_the_question(
+    tmp_path: Path, change: str, sampler: str
+) -> None:
+    """One with a bound where there is one and the chips can be listed; a stated one stays."""
+    spec = read_spec(written(tmp_path, MINIMAL + change))
+    assert spec.sampler == spec.search.sampler == sampler
+    assert replace(spec, name="other").sampler == sampler

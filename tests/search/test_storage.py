@@ -16,7 +16,14 @@ from phaze_opt.search.store.storage import (
     resolve_url,
     shown_url,
 )
-from phaze_opt.search.store.tables import SCHEMA_VERSION, SchemaRow, TicketRow, database_now_s
+from phaze_opt.search.store.tables import (
+    SCHEMA_VERSION,
+    ClaimRow,
+    EnumerationRow,
+    SchemaRow,
+    TicketRow,
+    database_now_s,
+)
 
 
 def test_url_comes_from_option_environment_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,11 +164,15 @@ def test_older_tables_are_brought_up_to_date(sqlite_url: str) -> None:
     with storage.engine.begin() as connection:
         connection.exec_driver_sql("ALTER TABLE phaze_ticket DROP COLUMN reason")
         connection.exec_driver_sql("ALTER TABLE phaze_study DROP COLUMN target")
+        connection.exec_driver_sql("ALTER TABLE phaze_enumeration DROP COLUMN question")
+        connection.exec_driver_sql("DROP TABLE phaze_claim")
         connection.exec_driver_sql("UPDATE phaze_schema SET version = 0")
     storage.close()
     with open_storage(sqlite_url).reading() as session:
         assert session.scalar(select(SchemaRow.version)) == SCHEMA_VERSION
         assert session.scalars(select(TicketRow.reason)).all() == []
+        assert session.scalars(select(EnumerationRow.question)).all() == []
+        assert session.scalars(select(ClaimRow.point)).all() == []
 
 
 def test_passwords_among_the_options_are_hidden() -> None:

@@ -9,8 +9,8 @@ from sqlalchemy import update
 
 from phaze_opt.search.store.leases import expire, expire_dead_workers, new_token
 from phaze_opt.search.store.tables import StudyRow, TicketRow
-from phaze_opt.search.store.tickets import MAX_ATTEMPTS, TicketCounts, TicketOffice
-from tests.search.fakes import toy_study
+from phaze_opt.search.store.tickets import MAX_ATTEMPTS, TicketCounts, TicketOffice, point_key
+from tests.search.fakes import quick_study, toy_study
 
 
 @pytest.fixture
@@ -175,3 +175,30 @@ def test_stop_is_seen_by_all(office: TicketOffice) -> None:
     assert not office.stop_requested()
     with office._storage.writing() as session:
         assert session.query(StudyRow).count() == 1
+
+
+def test_a_point_belongs_to_one_ticket(any_url: str) -> None:
+    """Tickets take the first point that is free; one that was lost keeps its own."""
+    study = toy_study(any_url)
+    office = study.office()
+    office.issue(5, [{"x": 9}])
+    offers = [{"x": 9}, {"x": 1}, {"x": 2}, {"x": 3}]
+    taken = [office.claim(worker, 5, offers) for worker in ("a", "b", "c")]
+    assert [ticket and ticket.params for ticket in taken] == [{"x": 9}, {"x": 1}, {"x": 2}]
+    assert office.claimed() == {point_key({"x": x}) for x in (9, 1, 2)}
+    assert office.claim("d", 5, offers[:3]) is None
+    assert office.claim("d", 5, []) is None
+    lose(office)
+    again, last = office.claim("d", 5, []), office.claim("e", 5, offers)
+    assert again is not None and (again.k, again.params) == (0, {"x": 9})
+    assert last is not None and (last.k, last.params) == (1, {"x": 1})
+    study.delete()
+    assert office.claimed() == set()
+
+
+def test_a_proven_study_is_marked(any_url: str) -> None:
+    """The mark is that of one study."""
+    one, other = toy_study(any_url), quick_study(any_url, name="other")
+    assert not one.office().is_proven()
+    one.office().mark_proven()
+    assert one.office().is_proven() and not other.office().is_proven()

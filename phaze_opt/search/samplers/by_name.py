@@ -42,7 +42,9 @@ class Samplers:
     Parameters
     ----------
     name
-        ``random``; ``tpe`` (tree-structured Parzen estimator, Bergstra et al., NeurIPS 2011);
+        ``bound`` (best bound first: its points are given, and random after the last of them; see
+        `phaze_opt.search.guided`); ``random``; ``tpe`` (tree-structured Parzen estimator, Bergstra
+        et al., NeurIPS 2011);
         ``climb`` (coordinate hill climbing with restarts); ``nsga2`` (Deb et al., 2002) and
         ``nsga3`` (Deb and Jain, 2014); ``cmaes`` (Hansen, 2016); ``gp`` (Gaussian process, slow);
         ``qmc`` (Sobol' sequence); ``brute-force`` (every point once).
@@ -109,7 +111,7 @@ def _maker(
 
             evolution = Evolution(Grid.of(space), seed, cost, options)
             return lambda own_seed, ticket: ReplaySampler(own_seed, evolution)
-    if name == "random":
+    if name in ("random", "bound"):
         return lambda own_seed, ticket: RandomSampler(seed=own_seed)
     points = _points_by_ticket(name, seed, Grid.of(space))
     return lambda own_seed, ticket: GivenSampler(points(ticket))

@@ -11,7 +11,7 @@ from phaze_opt.errors import InputError, look_up
 from phaze_opt.printing import short_repr
 
 SamplerName = Literal[
-    "random", "tpe", "climb", "nsga2", "nsga3", "cmaes", "gp", "qmc", "brute-force"
+    "bound", "random", "tpe", "climb", "nsga2", "nsga3", "cmaes", "gp", "qmc", "brute-force"
 ]
 
 
@@ -34,7 +34,7 @@ class _Options:
 
 @dataclass(frozen=True, repr=False)
 class NoOptions(_Options):
-    """``random``, ``qmc`` and ``brute-force`` have no options."""
+    """``bound``, ``random``, ``qmc`` and ``brute-force`` have no options."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -136,6 +136,7 @@ SamplerOptions = (
 )
 
 _OPTIONS: Mapping[str, type[SamplerOptions]] = {
+    "bound": NoOptions,
     "random": NoOptions,
     "tpe": TpeOptions,
     "climb": ClimbOptions,
@@ -147,7 +148,7 @@ _OPTIONS: Mapping[str, type[SamplerOptions]] = {
     "brute-force": NoOptions,
 }
 
-_ONE_OBJECTIVE: tuple[SamplerName, ...] = ("climb", "cmaes")
+_ONE_OBJECTIVE: tuple[SamplerName, ...] = ("bound", "climb", "cmaes")
 """Those that need a total order of finished trials."""
 
 PARENTS_KEY = ":parent:"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import zlib
 
 import numpy as np
+from sqlalchemy import select
 
 from phaze_opt.arrays import FloatArray
 from phaze_opt.search.store.storage import Storage, write_shared
@@ -55,10 +56,17 @@ def find_enumeration(storage: Storage, key: str) -> str | None:
         return None if row is None else row.body
 
 
-def keep_enumeration(storage: Storage, key: str, body: str) -> None:
-    """Store an answer."""
+def find_answers(storage: Storage, question: str) -> list[str]:
+    """Return all stored answers to a question as JSON: there may be several, of several lengths."""
+    with storage.reading() as session:
+        query = select(EnumerationRow.body).where(EnumerationRow.question == question)
+        return list(session.scalars(query.order_by(EnumerationRow.key)))
+
+
+def keep_enumeration(storage: Storage, key: str, body: str, question: str | None = None) -> None:
+    """Store an answer; one without a question is found by its key alone."""
     with storage.writing() as session:
-        write_shared(session, EnumerationRow(key=key, body=body))
+        write_shared(session, EnumerationRow(key=key, body=body, question=question))
 
 
 def _packed(bounds: FloatArray) -> bytes:

@@ -13,7 +13,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import DeclarativeBase, InstrumentedAttribute, Mapped, mapped_column
 from sqlalchemy.sql.functions import FunctionElement
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """Version of these tables; a database with an older one is brought up to date."""
 
 
@@ -34,7 +34,8 @@ class StudyRow(Base):
     """A frozen study: its resolved form as JSON, with the hash of what decides the answer.
 
     ``target`` is how many complete trials the last run asked for, ``stop_requested`` whether all
-    workers shall end after their running trial. ``publisher`` is the worker that writes what people
+    workers shall end after their running trial, ``proven`` whether no point that is left can be
+    better than the best trial. ``publisher`` is the worker that writes what people
     see of the study, until ``publisher_until_s`` at the latest; where there is none, until then
     nobody writes.
     """
@@ -52,6 +53,7 @@ class StudyRow(Base):
     target: Mapped[int | None]
     publisher: Mapped[str | None] = mapped_column(String(120))
     publisher_until_s: Mapped[float | None] = mapped_column(Double)
+    proven: Mapped[bool | None]
 
 
 class WorkloadRow(Base):
@@ -85,6 +87,16 @@ class TicketRow(Base):
     trial_number: Mapped[int | None]
     params: Mapped[str | None] = mapped_column(Text)
     reason: Mapped[str | None] = mapped_column(Text)
+
+
+class ClaimRow(Base):
+    """A point that a ticket of a study has taken, by its hash: no other ticket may take it."""
+
+    __tablename__ = "phaze_claim"
+
+    study_uid: Mapped[str] = mapped_column(String(36), primary_key=True)
+    point: Mapped[str] = mapped_column(String(64), primary_key=True)
+    k: Mapped[int]
 
 
 class EvaluationRow(Base):
@@ -123,12 +135,17 @@ class BoundRow(Base):
 
 
 class EnumerationRow(Base):
-    """The answer of an enumeration as JSON, by the hash of its study and of what was asked."""
+    """The answer of an enumeration as JSON, by the hash of its question and of what was asked.
+
+    ``question`` is the hash of the question alone; see
+    `phaze_opt.search.frozen.ResolvedStudy.question_hash`.
+    """
 
     __tablename__ = "phaze_enumeration"
 
     key: Mapped[str] = mapped_column(String(64), primary_key=True)
     body: Mapped[str] = mapped_column(Text)
+    question: Mapped[str | None] = mapped_column(String(64))
 
 
 class ArtifactRow(Base):

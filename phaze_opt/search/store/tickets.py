@@ -5,6 +5,9 @@ lose those whose worker is killed at the wrong moment (its heartbeat). Here a wo
 in one transaction, renews its lease from a thread, writes the trial's number into the ticket as
 soon as the trial exists, and closes the ticket after the trial is told. A worker that takes over an
 expired ticket first settles the trial of the previous holder. All times are the database's.
+
+A sampler that must not propose a point twice offers points when a worker claims a ticket: in the
+same transaction the ticket takes one that no other ticket of the study has taken.
 """
 
 from __future__ import annotations
@@ -18,10 +21,17 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, case, func, or_, select, update
 from sqlalchemy.orm import Session
 
+from phaze_opt.search.frozen import content_hash
 from phaze_opt.search.store.damage import DamagedError
 from phaze_opt.search.store.leases import is_dead
 from phaze_opt.search.store.storage import Storage
-from phaze_opt.search.store.tables import StudyRow, TicketRow, database_now_s, lease_is_over
+from phaze_opt.search.store.tables import (
+    ClaimRow,
+    StudyRow,
+    TicketRow,
+    database_now_s,
+    lease_is_over,
+)
 
 MAX_ATTEMPTS = 3
 """A ticket that lost its worker this many times is given up and reported."""
@@ -142,23 +152,41 @@ class TicketOffice:
                 params = json.dumps(first[k]) if k < len(first) else None
                 session.add(TicketRow(study_uid=self._study_uid, k=k, state="open", params=params))
 
-    def claim(self, token: str, total: int) -> Ticket | None:
+    def claim(
+        self, token: str, total: int, offers: Sequence[Mapping[str, Any]] | None = None
+    ) -> Ticket | None:
         """Take the lowest ticket that is open or whose lease has run out.
 
-        Returns ``None`` if there is none, or if ``total`` tickets are done or held already.
+        Parameters
+        ----------
+        token
+            Of the worker.
+        total
+            No ticket is taken if so many are done or held already.
+        offers
+            Points of which a ticket without parameters takes the first that no other ticket has
+            taken; without such a point, only tickets with parameters can be taken. ``None`` where
+            tickets without parameters take none.
+
+        Returns
+        -------
+        ticket
+            ``None`` where there is none.
         """
         with self._storage.writing() as session:
             self._lock_study(session)
             taken = or_(_STATE == "done", and_(_STATE == "held", ~_EXPIRED))
             if (session.scalar(select(func.count()).where(self._mine, taken)) or 0) >= total:
                 return None
+            free = or_(_STATE == "open", and_(_STATE == "held", _EXPIRED))
+            if offers is not None and not offers:
+                free = and_(free, TicketRow.params.is_not(None))
             row = session.scalar(
-                select(TicketRow)
-                .where(self._mine, or_(_STATE == "open", and_(_STATE == "held", _EXPIRED)))
-                .order_by(TicketRow.k)
-                .limit(1)
+                select(TicketRow).where(self._mine, free).order_by(TicketRow.k).limit(1)
             )
             if row is None:
+                return None
+            if offers is not None and not self._take_point(session, row, offers):
                 return None
             ticket = Ticket(
                 k=row.k,
@@ -181,6 +209,12 @@ class TicketOffice:
                 )
             )
             return ticket
+
+    def claimed(self) -> set[str]:
+        """Return the keys of all points that tickets have taken; see `point_key`."""
+        query = select(ClaimRow.point).where(ClaimRow.study_uid == self._study_uid)
+        with self._storage.reading() as session:
+            return set(session.scalars(query))
 
     def held_by(self, token: str) -> list[Ticket]:
         """Return the tickets that a token holds."""
@@ -227,6 +261,17 @@ class TicketOffice:
         query = select(StudyRow.stop_requested).where(self._is_study)
         with self._storage.reading() as session:
             return bool(session.scalar(query))
+
+    def is_proven(self) -> bool:
+        """Whether no point that is left can be better than the best trial."""
+        query = select(StudyRow.proven).where(self._is_study)
+        with self._storage.reading() as session:
+            return bool(session.scalar(query))
+
+    def mark_proven(self) -> None:
+        """Write down that no point that is left can be better than the best trial."""
+        with self._storage.writing() as session:
+            session.execute(update(StudyRow).where(self._is_study).values(proven=True))
 
     def request_stop(self, wanted: bool) -> None:
         """Ask all workers of the study to begin no further trial, or take that back."""
@@ -341,6 +386,21 @@ class TicketOffice:
         """Let one claim of a study at a time pass (SQLite has one writer in any case)."""
         session.execute(select(StudyRow.uid).where(self._is_study).with_for_update())
 
+    def _take_point(
+        self, session: Session, row: TicketRow, offers: Sequence[Mapping[str, Any]]
+    ) -> bool:
+        """Take the point of a ticket that has one, else the first free one of those offered."""
+        own = _read_params(row.params)
+        for params in offers if own is None else (own,):
+            claim = ClaimRow(study_uid=self._study_uid, point=point_key(params), k=row.k)
+            if session.get(ClaimRow, (claim.study_uid, claim.point)) is None:
+                session.add(claim)
+            elif own is None:
+                continue
+            row.params = json.dumps(dict(params))
+            return True
+        return False
+
     def _change(self, ticket: Ticket, **values: Any) -> bool:
         """Update a ticket if its token still holds it."""
         held = (TicketRow.k == ticket.k, _STATE == "held", TicketRow.token == ticket.token)
@@ -350,6 +410,11 @@ class TicketOffice:
                 return False
             session.execute(update(TicketRow).where(self._mine, *held).values(**values))
             return True
+
+
+def point_key(params: Mapping[str, Any]) -> str:
+    """Hash the parameters of a point, in whatever order."""
+    return content_hash(sorted(params.items()))
 
 
 def _read_params(text: str | None) -> Mapping[str, Any] | None:
