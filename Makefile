@@ -30,7 +30,7 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 test: lint
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3
 
 # Needs Debian's chromium and chromium-driver, which .ci/browser installs.
 test-browser: $(STAMP)

@@ -99,9 +99,12 @@ def enumerate_all(
         say(f"Stopped; 'phaze-opt study enumerate {name}' goes on from here.")
         raise typer.Exit(stopped.exit_code) from None
     if certificate is not None or check:
+        from phaze_opt.search.certificate import write_certificate
+
         made = certificate_of(study, found, top)
         if certificate is not None:
-            _write(certificate, made)
+            write_certificate(certificate, made)
+            say(f"{certificate} holds the certificate.")
         if check:
             _verify(made)
     if as_json:
@@ -135,18 +138,6 @@ def verify(
         f"{found.study.spec.name}: verified; no design of {found.points:,} is better than the "
         f"best {len(found.top)} (cost model {found.study.cost_model_version})"
     )
-
-
-def _write(path: Path, made: Certificate) -> None:
-    """Write a certificate whole."""
-    from phaze_opt.errors import PhazeError
-    from phaze_opt.search.certificate import write_certificate
-
-    try:
-        write_certificate(path, made)
-    except OSError as error:
-        raise PhazeError(f"The file {path} cannot be written: {error.strerror}.") from None
-    say(f"{path} holds the certificate.")
 
 
 def _verify(made: Certificate) -> list[Check]:

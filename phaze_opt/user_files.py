@@ -148,8 +148,8 @@ def alias_of(field: str, value: object, aliases: Mapping[str, Alias]) -> tuple[s
 def write_file(path: Path, data: bytes | str) -> None:
     """Write a file whole, in place of one that there may be, which stays if that fails.
 
-    The file is written beside and renamed. What is no file (a pipe, ``/dev/stdout``) is written
-    into, and of a link the file that it points to.
+    The file is written beside and renamed, so that a link is replaced, and what it points to stays
+    as it is. What is no file (a pipe, ``/dev/stdout``) is written into.
 
     Raises
     ------
@@ -161,7 +161,7 @@ def write_file(path: Path, data: bytes | str) -> None:
         if path.exists() and not path.is_file():
             path.write_bytes(content)
         else:
-            write_whole(path.resolve(), content)
+            write_whole(path, content)
     except OSError as error:
         raise PhazeError(f"The file {path} cannot be written: {error.strerror}.") from None
 

@@ -107,11 +107,13 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_links_and_pipes_stay_what_they_are(tmp_path: Path) -> None:
-    """A link is followed, what is no file is written into, and a folder is refused."""
+def test_links_are_replaced_and_pipes_written_into(tmp_path: Path) -> None:
+    """Nothing is written through a link to somewhere else, and a folder is refused."""
+    (tmp_path / "file").write_text("kept")
     (tmp_path / "link").symlink_to(tmp_path / "file")
     write_file(tmp_path / "link", "content")
-    assert (tmp_path / "link").is_symlink() and (tmp_path / "file").read_text() == "content"
+    assert not (tmp_path / "link").is_symlink() and (tmp_path / "link").read_text() == "content"
+    assert (tmp_path / "file").read_text() == "kept"
     write_file(Path("/dev/null"), "content")
     assert not Path("/dev/null").is_file()
     with pytest.raises(PhazeError, match="cannot be written"):

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from phaze_opt.codec import to_json
-from phaze_opt.errors import InputError
 from phaze_opt.scheduling.schedule_problem import (
     Schedule,
     ScheduledOperator,
     ScheduleOperator,
     ScheduleProblem,
 )
+from phaze_opt.user_files import write_file
 
 MOST_LANES = 64
 """With more cores of one type, those that never run an operator alone share one lane."""
@@ -43,13 +43,10 @@ def write_events(path: Path, events: Sequence[Event]) -> None:
 
     Raises
     ------
-    InputError
+    PhazeError
         If the file cannot be written.
     """
-    try:
-        path.write_bytes(trace_document(events))
-    except OSError as error:
-        raise InputError(f"The trace cannot be written to {path}: {error.strerror}.") from None
+    write_file(path, trace_document(events))
 
 
 def trace_document(events: Sequence[Event]) -> bytes:

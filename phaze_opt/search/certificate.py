@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
-from phaze_opt.codec import from_json, read_file, to_json, write_whole
+from phaze_opt.codec import from_json, read_file, to_json
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.area import AREA_FIELDS
@@ -25,6 +25,7 @@ from phaze_opt.search.chips import box_rates
 from phaze_opt.search.exhaustive import Enumeration
 from phaze_opt.search.frozen import ResolvedStudy, content_hash
 from phaze_opt.search.space import DesignPoint
+from phaze_opt.user_files import write_file
 
 FORMAT = 1
 
@@ -177,8 +178,8 @@ def rates_of(study: ResolvedStudy, chip: Accelerator) -> dict[str, float]:
 
 
 def write_certificate(path: Path, certificate: Certificate) -> None:
-    """Write a certificate; a failure leaves no file, or the one that was there."""
-    write_whole(path, to_json(certificate) + b"\n")
+    """Write a certificate; see `phaze_opt.user_files.write_file`."""
+    write_file(path, to_json(certificate) + b"\n")
 
 
 def read_certificate(path: Path) -> Certificate:

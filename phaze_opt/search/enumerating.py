@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from phaze_opt.codec import from_json, to_json
+from phaze_opt.codec import from_json, to_builtins, to_json
 from phaze_opt.errors import InputError
 from phaze_opt.search.best_first import BestFirst, Grid
 from phaze_opt.search.certificate import Certificate, certify
@@ -299,6 +299,7 @@ def enumeration_to_json_dict(study: Study, found: Enumeration) -> dict[str, Any]
         "gap": found.gap,
         "best": None if best is None else best_to_json_dict(study.name, best),
         "top": [ranked_to_json_dict(one) for one in found.top],
+        "levels": to_builtins(found.levels),
         "wall_s": found.wall_s,
         "version": found.version,
     }

@@ -63,7 +63,7 @@ def test_exactly_n_with_several_processes(
     any_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several processes make exactly the trials asked for, and compute no point twice."""
-    total, processes = 200, 4
+    total, processes = 120, 4
     monkeypatch.setenv(COUNT_VARIABLE, str(tmp_path / "count"))
     study = toy_study(any_url, search=SearchSpec(sampler="random", trials=total, seed=1))
     assert study.run(workers=processes).counts.done == total
