@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from phaze_opt.network.cluster import Cluster
     from phaze_opt.network.presets import load_cluster
     from phaze_opt.placement.placement_problem import Placement
-    from phaze_opt.search.enumerating import enumerate_study
     from phaze_opt.search.space import Space
     from phaze_opt.search.spec import StudySpec
     from phaze_opt.search.study import Study, create_study, load_study
@@ -44,7 +43,6 @@ _NAMES_BY_MODULE = {
     "network.cluster": ("Cluster",),
     "network.presets": ("load_cluster",),
     "placement.placement_problem": ("Placement",),
-    "search.enumerating": ("enumerate_study",),
     "search.space": ("Space",),
     "search.spec": ("StudySpec",),
     "search.study": ("Study", "create_study", "load_study"),
@@ -70,7 +68,6 @@ __all__ = [
     "Training",
     "capture",
     "create_study",
-    "enumerate_study",
     "evaluate",
     "explain",
     "load_accelerator",

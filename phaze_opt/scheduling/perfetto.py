@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from phaze_opt.codec import to_json
+from phaze_opt.errors import InputError, PhazeError
 from phaze_opt.scheduling.schedule_problem import (
     Schedule,
     ScheduledOperator,
@@ -43,10 +44,13 @@ def write_events(path: Path, events: Sequence[Event]) -> None:
 
     Raises
     ------
-    PhazeError
+    InputError
         If the file cannot be written.
     """
-    write_file(path, trace_document(events))
+    try:
+        write_file(path, trace_document(events))
+    except PhazeError as error:
+        raise InputError(str(error)) from None
 
 
 def trace_document(events: Sequence[Event]) -> bytes:
