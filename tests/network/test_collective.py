@@ -2,7 +2,7 @@ import math
 from typing import cast
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze_opt.errors import InputError
@@ -195,10 +195,9 @@ def test_strided_groups_use_the_outer_level() -> None:
     assert members_per_level(12, nodes()) is None
 
 
-@given(st.floats(0.0, 1e9), st.integers(2, 64))
+@given(st.floats(0.0, 1e9), st.integers(2, 8))
 def test_send_takes_the_slowest_link(size: float, group: int) -> None:
     """A pipeline's message counts as one over the slowest link between its stages."""
-    assume(group <= 8)
     assert send_receive_s(size, nodes(), 1, group) == pytest.approx(1e-6 + size / 3e11)
     assert send_receive_s(size, nodes(), 8, group) == pytest.approx(2e-6 + size / 2.5e10)
     assert send_receive_s(size, nodes(), 1, 1) == 0.0
