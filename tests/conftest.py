@@ -5,14 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from phaze_opt.compiled import load_all
-
-# A test that states its own number keeps it. HYPOTHESIS_PROFILE=thorough tries many times as many.
-settings.register_profile("quick", max_examples=40)
-settings.register_profile("thorough", max_examples=1000)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -159,7 +159,7 @@ def test_damaged_rows(
     assert_commands_stand(study_url, capfd)
 
 
-@pytest.mark.parametrize(("statement", "value"), ANYWHERE[::8])
+@pytest.mark.parametrize(("statement", "value"), ANYWHERE[::5])
 @pytest.mark.parametrize("any_url", ["postgresql"], indirect=True)
 @pytest.mark.usefixtures("toy_commands")
 def test_damaged_rows_of_a_server(

@@ -73,7 +73,7 @@ def test_bounds_change_nothing_but_the_work(
 
 def test_processes_find_the_same(tmp_path: Path) -> None:
     """Several processes evaluate the points of one, and count them alike."""
-    study = study_of("gpus", tmp_path)
+    study = study_of("paper", tmp_path)
     engine = Engine(study, study.evaluator)
     here = find_front(engine, None, ("throughput", "area"))
     there = front_of_study(study, workers=2).found

@@ -63,7 +63,7 @@ def test_exactly_n_with_several_processes(
     any_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several processes make exactly the trials asked for, and compute no point twice."""
-    total, processes = 80, 4
+    total, processes = 200, 4
     monkeypatch.setenv(COUNT_VARIABLE, str(tmp_path / "count"))
     study = toy_study(any_url, search=SearchSpec(sampler="random", trials=total, seed=1))
     assert study.run(workers=processes).counts.done == total
@@ -84,7 +84,7 @@ def test_killed_where_it_hurts(any_url: str, drive: Drive, where: str) -> None:
 
 def test_many_kills_among_three_workers(any_url: str, drive: Drive) -> None:
     """Workers that are killed again and again leave exactly the trials asked for."""
-    total, kills = 40, 6
+    total, kills = 60, 9
     study = toy_study(any_url, search=SearchSpec(sampler="random", trials=total, seed=2))
     arguments = ("--total", str(total), "--evaluator", "slow_evaluator", "--lease", "2")
     workers = [drive(any_url, *arguments) for _ in range(3)]

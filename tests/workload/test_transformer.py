@@ -99,7 +99,7 @@ def test_gpt3_has_175_billion_parameters() -> None:
     assert workload.parameters == pytest.approx(175e9, rel=0.005)
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(transformers(), st.integers(1, 3), st.sampled_from([2, 4]))
 def test_laws_of_every_shape(config: TransformerConfig, microbatch: int, t: int) -> None:
     """Counts, FLOPs, shards and communication are closed forms: three captures answer for all."""
