@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -68,11 +67,10 @@ def enumerate_all(
     from phaze_opt.search.enumerating import (
         StoppedError,
         certificate_of,
-        check_memory,
         enumerate_study,
         enumeration_to_json_dict,
-        size_words,
     )
+    from phaze_opt.search.space_size import space_size
 
     from .progress import enumeration_progress
 
@@ -82,8 +80,10 @@ def enumerate_all(
             "A certificate is of a whole enumeration with bounds; leave out --time-limit and "
             "--no-bounds."
         )
-    check_memory(study, memory_gib)
-    say(size_words(study))
+    size = space_size(study)
+    if memory_gib is not None:
+        size.check_memory(memory_gib)
+    say(str(size))
     try:
         with enumeration_progress() as show:
             found = enumerate_study(
@@ -145,7 +145,6 @@ def _verify(made: Certificate) -> list[Check]:
     from phaze_opt.search.enumerating import verify_certificate
 
     def show(check: Check) -> None:
-        with suppress(BrokenPipeError):
-            say(f"checked {check.checked:,} of {check.of:,} {check.what}")
+        say(f"checked {check.checked:,} of {check.of:,} {check.what}")
 
     return verify_certificate(made, on_check=show)

@@ -116,11 +116,12 @@ class LeastPlacement:
             accumulation_parameters_per_s=np.inf,
             collective_core_share=0.0,
         )
-        self._costs = CandidateCosts(bare)
+        self._bare = bare
 
     @cached_property
     def _candidates(self) -> LeastCandidates:
-        return LeastCandidates.of(self._costs, self._distinct)
+        # Its costs of all stages, of which the bounds need a small part, are let go here.
+        return LeastCandidates.of(CandidateCosts(self._bare), self._distinct)
 
     def candidates_within(self, usable_bytes: float) -> CandidateArrays:
         """Return the candidates that fit a memory, as `least_times.least_times_s` takes them."""

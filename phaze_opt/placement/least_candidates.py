@@ -28,6 +28,7 @@ from phaze_opt.placement.exchanges import lines_of
 from phaze_opt.placement.memory import Shards
 from phaze_opt.placement.pipeline import held_by_place, interleaved_in_flight
 from phaze_opt.placement.runs import sums_of_runs
+from phaze_opt.training import Optimizer, PipelineScheduleName
 
 
 class CandidateArrays(NamedTuple):
@@ -48,17 +49,21 @@ class LeastCandidates:
 
     Attributes
     ----------
-    costs
-        Of layers without seconds.
+    schedule, optimizer
+        Of the training run.
     repeated : (layers,)
         Which layers are the distinct one that is repeated most.
     own, every_pass, lines, held, whole, real
-        See `least_times.least_times_s`; the tables of ``limit`` are those of `stages`.
-    stages
-        What stages hold, by what replicas share out.
+        See `least_times.least_times_s`; the tables of ``limit`` are those of `memory`.
+    memory
+        State and working set of all stages, and what each microbatch in flight adds, in bytes and
+        of shape (layers, layers + 1), by what replicas share out.
+    shards
+        What they share out.
     """
 
-    costs: CandidateCosts
+    schedule: PipelineScheduleName
+    optimizer: Optimizer
     repeated: BoolArray
     own: FloatArray
     every_pass: FloatArray
@@ -66,7 +71,7 @@ class LeastCandidates:
     held: FloatArray
     whole: IntArray
     real: FloatArray
-    stages: tuple[StageCosts, ...]
+    memory: tuple[tuple[FloatArray, FloatArray], ...]
     shards: tuple[Shards, ...]
     _fitting: dict[float, CandidateArrays] = field(default_factory=dict)
 
@@ -80,8 +85,8 @@ class LeastCandidates:
         if usable_bytes not in self._fitting:
             limit = np.array(
                 [
-                    in_flight_limits(stages.resident_bytes, stages.stash_bytes, usable_bytes)
-                    for stages in self.stages
+                    in_flight_limits(resident_bytes, stash_bytes, usable_bytes)
+                    for resident_bytes, stash_bytes in self.memory
                 ],
                 dtype=np.int64,
             ).reshape(-1, *self.held.shape[1:])
@@ -112,7 +117,7 @@ class LeastCandidates:
         counts = sums_of_runs(self.repeated.astype(np.float64))
         stages, microbatches = whole[:, column.STAGES], whole[:, column.MICROBATCHES]
         # Where there are fewer microbatches than stages, or all are in flight, the fewest bound.
-        few = (microbatches < stages) | (self.costs.schedule == "gpipe")
+        few = (microbatches < stages) | (self.schedule == "gpipe")
         few &= whole[:, column.CHUNKS] == 1
         for table in np.unique(whole[:, column.LIMIT]):
             for part in (few, ~few):
@@ -121,7 +126,7 @@ class LeastCandidates:
                     continue
                 most_stages = int(stages[here].max())
                 fewest = int(microbatches[here].min()) if part is few else most_stages
-                held = held_by_place(most_stages, fewest, self.costs.schedule)
+                held = held_by_place(most_stages, fewest, self.schedule)
                 most, _ = least_loads(counts, limit[table], held)
                 least[here] = most[stages[here], 0]
         return least
@@ -129,11 +134,11 @@ class LeastCandidates:
     def _interleaved_bytes(self, whole: IntArray) -> float:
         """Bound what the fullest stage holds by the average stage."""
         stages, chunks = int(whole[column.STAGES]), int(whole[column.CHUNKS])
-        table = self.stages[whole[column.LIMIT]]
+        _, stash_bytes = self.memory[whole[column.LIMIT]]
         ahead = interleaved_in_flight(stages, int(whole[column.MICROBATCHES]), chunks)
-        state = self.shards[whole[column.LIMIT]].state_bytes(self.costs.optimizer)
+        state = self.shards[whole[column.LIMIT]].state_bytes(self.optimizer)
         parameters = float(self.own.sum())
-        stash = float(ahead.min()) / chunks * float(table.stash_bytes[0, -1])
+        stash = float(ahead.min()) / chunks * float(stash_bytes[0, -1])
         return float((parameters * state + stash) / stages * (1.0 - 1e-12))
 
 
@@ -153,7 +158,7 @@ class _Collector:
         self.every_pass: dict[tuple[int, int], int] = {}
         self.pass_rows: list[FloatArray] = []
         self.tables: dict[Shards, int] = {}
-        self.stages: list[StageCosts] = []
+        self.memory: list[tuple[FloatArray, FloatArray]] = []
         self.fewest: dict[tuple[int, int, Term], int] = {}
         self.messages: dict[int, tuple[float, float]] = {}
 
@@ -165,7 +170,8 @@ class _Collector:
         order = np.lexsort((whole[:, column.STAGES], -real[:, column.REACH]))
         count = len(self.own)
         return LeastCandidates(
-            costs=self.costs,
+            schedule=self.costs.schedule,
+            optimizer=self.costs.optimizer,
             repeated=self.repeated,
             own=self.own,
             every_pass=np.array(self.pass_rows).reshape(-1, 2, count + 1),
@@ -173,7 +179,7 @@ class _Collector:
             held=np.stack([self.parameters, self._tied()]),
             whole=whole[order],
             real=real[order],
-            stages=tuple(self.stages),
+            memory=tuple(self.memory),
             shards=tuple(self.tables),
         )
 
@@ -226,8 +232,8 @@ class _Collector:
         shards = costs.shards(candidate.data)
         stages = costs.stages(candidate)
         if shards not in self.tables:
-            self.tables[shards] = len(self.stages)
-            self.stages.append(stages)
+            self.tables[shards] = len(self.memory)
+            self.memory.append((stages.resident_bytes, stages.stash_bytes))
         synchronised = gathered = every_pass = -1
         mean_s = 0.0
         gradient_bytes = float(costs.optimizer.gradient_bytes)

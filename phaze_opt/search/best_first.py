@@ -271,6 +271,10 @@ class BestFirst:
         cells = 0 if head is None else bisect.bisect_right(self.cells.head, head)
         return int(self.cells.rows[: max(cells, self.cells_of(self.batches))].sum())
 
+    def bound_boxes(self) -> None:
+        """Bound all boxes now, not when the first point is asked for."""
+        _ = self.cells
+
     @cached_property
     def box_bounds(self) -> FloatArray:
         """Bounds of all boxes: (options, sizes, boxes)."""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from phaze_opt.codec import from_json, to_builtins, to_json
 from phaze_opt.errors import InputError
-from phaze_opt.search.best_first import BestFirst, Grid
+from phaze_opt.search.best_first import BestFirst
 from phaze_opt.search.certificate import Certificate, certify
 from phaze_opt.search.engine import Engine, EngineJob
 from phaze_opt.search.exhaustive import (
@@ -36,7 +36,6 @@ from phaze_opt.search.store.stored_study import new_study
 from phaze_opt.search.study import Study
 from phaze_opt.search.variations import variation_of
 from phaze_opt.search.verifying import Check, check_origin, verify
-from phaze_opt.units import GIB, MIB, format_seconds
 from phaze_opt.workload.graph import Workload
 
 Found = TypeVar("Found")
@@ -45,53 +44,12 @@ FEW_POINTS = 20_000
 """Spaces with fewer points are enumerated before other processes would have started."""
 
 
-_BASE_BYTES, _CHIP_BYTES = 400 * MIB, 1500
-"""Memory of a process without chips, and of each chip (measured)."""
-
-
 class StoppedError(Exception):
     """A signal stopped an enumeration; what is bounded and evaluated is kept."""
 
     def __init__(self, exit_code: int) -> None:
         super().__init__(exit_code)
         self.exit_code = exit_code
-
-
-def size_words(study: Study) -> str:
-    """Say how large the space of a study is, and how long it takes to bound its boxes.
-
-    Raises
-    ------
-    InputError
-        If the space is too large.
-    """
-    grid = Grid.of(study.resolved)
-    boxes = len(grid.chips.first) - 1
-    bound_s = grid.points * 1e-6 + boxes * len(grid.options) * 5e-4
-    return (
-        f"{grid.points:,} points: {len(grid.options):,} × {len(grid.chips):,} chips in {boxes:,} "
-        f"boxes; bounding them takes about {format_seconds(bound_s)}"
-    )
-
-
-def check_memory(study: Study, most_gib: float | None) -> None:
-    """Refuse a space for which the list of chips takes more memory than there may be.
-
-    Raises
-    ------
-    InputError
-        Naming what it takes.
-    """
-    if most_gib is None:
-        return
-    if not most_gib > 0.0:
-        raise InputError(f"memory-gib is {most_gib}, but it must be positive.")
-    need_gib = (_BASE_BYTES + _CHIP_BYTES * len(Grid.of(study.resolved).chips)) / GIB
-    if need_gib > most_gib:
-        raise InputError(
-            f"The enumeration takes about {need_gib:.2g} GiB, more than {most_gib:g}; fix some "
-            "axes of the space."
-        )
 
 
 def enumerate_study(

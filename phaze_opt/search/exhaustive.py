@@ -210,7 +210,7 @@ def enumerate_space(
         )
 
     best_first = BestFirst(engine.grid, engine.rule, store, pool, on_open)
-    best_first.cells  # noqa: B018  # all boxes are bounded here, not at the first point
+    best_first.bound_boxes()
     watch.spend("boxes", watch.started_s)
     return _answer(engine, best, watch, iter(best_first), best_first, pool)
 

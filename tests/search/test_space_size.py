@@ -1,0 +1,37 @@
+"""What is said of a space before it is enumerated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from phaze_opt.errors import InputError
+from phaze_opt.search.space import Space
+from phaze_opt.search.space_size import SpaceSize, space_size
+from phaze_opt.search.study import create_study
+from tests.search.enumerations import engine_of
+from tests.search.fakes import TOY, toy_spec
+
+
+def size_of(folder: Path, name: str, **axes: object) -> SpaceSize:
+    """Return the size of a small space, and check that it is that of its points."""
+    space = Space("tpuv4-lanes", num_tc=[2, 4], hbm_gib=[16, 32], microbatch=(1, 2), **axes)
+    spec = toy_spec(space=space, baselines=())
+    study = create_study(spec, f"sqlite:///{folder / name}.db", workload=TOY)
+    size = space_size(study)
+    grid = engine_of(study).grid
+    assert (size.points, size.options, size.chips) == (grid.points, *grid.shape[::2])
+    assert f"{size.points:,} points" in str(size)
+    return size
+
+
+def test_shared_out_state_takes_a_table_for_every_number_of_replicas(tmp_path: Path) -> None:
+    """So a space with ZeRO takes more memory; what takes too much is refused with both numbers."""
+    plain, shared = size_of(tmp_path, "plain"), size_of(tmp_path, "shared", zero=1)
+    assert shared.memory_bytes > plain.memory_bytes
+    plain.check_memory(64.0)
+    with pytest.raises(InputError, match=r"takes about .* GiB, more than 0\.1"):
+        plain.check_memory(0.1)
+    with pytest.raises(InputError, match="memory-gib is 0"):
+        plain.check_memory(0.0)
