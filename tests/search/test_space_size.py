@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from tests.search.enumerations import engine_of
 from tests.search.fakes import TOY, toy_spec
 
 
-def size_of(folder: Path, name: str, **axes: object) -> SpaceSize:
+def size_of(folder: Path, name: str, **axes: Any) -> SpaceSize:
     """Return the size of a small space, and check that it is that of its points."""
     space = Space("tpuv4-lanes", num_tc=[2, 4], hbm_gib=[16, 32], microbatch=(1, 2), **axes)
     spec = toy_spec(space=space, baselines=())
