@@ -9,9 +9,13 @@ tails, takes at least the following, for every stage s (paths through the events
     (2) Σ_{j<s} (F_j + B_j) + m·F_s + b_s + (m−1)·B_s + tail_1
     (3) Σ_j F_j + Σ_{j≥s} b_j + (m−1)·B_s + (m−h)·F_s + tail_s
     (4) Σ_j F_j + Σ_{j≥s} b_j + (m−1)·B_s + (m−h)·F_s + Σ_{j<s} B_j + tail_1
+    (5) Σ_j F_j + Σ_{j≥s} b_j + (m−h)·(F_s+B_s) + Σ_{j>s} (F_j+B_j) + tail_s
+    (6) the same, with Σ_{j<s} B_j + tail_1 instead of tail_s
 
-(3) and (4) pass through the first backward, for which a stage has done at most h forwards; GPipe
-does all forwards before it, and they pass through m − 1 forwards of every stage. A queue of Q
+(3) to (6) pass through the first backward, for which a stage has done at most h forwards; GPipe
+does all forwards before it, and (3) and (4) pass through m − 1 forwards of every stage. (5) and (6)
+follow the last microbatch from its forward at s to the last stage and back, and are for m > h: the
+h − 1 backwards that stage s still owes then are less work than what they wait for. A queue of Q
 seconds beside the compute C of a stage, that takes the share κ of it, ends after at least ``max(C +
 κ·Q, κ·C + Q)``; so does whatever takes turns, with κ = 1.
 
@@ -161,11 +165,16 @@ def _stage_s(
     saving_s = (sums[OWN, j] - sums[OWN, i]) * real[ACCUMULATION_S]
     busy_s = microbatches * (forward + backward) - saving_s
     begin_s = sums[FORWARD, i] + max(stage - 2, 0) * activation_s
-    through_s = sums[FORWARD, layers] + (stages - 1) * activation_s
-    through_s += sums[BACKWARD, layers] - sums[BACKWARD, i] + (stages - stage) * gradient_s
-    through_s -= (sums[OWN, layers] - sums[OWN, i]) * real[ACCUMULATION_S]
-    through_s += (microbatches - 1) * backward + again * forward
-    done_s = max(begin_s + busy_s, through_s)
+    # Until the stage ends its first backward.
+    first_s = sums[FORWARD, layers] + (stages - 1) * activation_s
+    first_s += sums[BACKWARD, layers] - sums[BACKWARD, i] + (stages - stage) * gradient_s
+    first_s -= (sums[OWN, layers] - sums[OWN, i]) * real[ACCUMULATION_S]
+    done_s = max(begin_s + busy_s, first_s + (microbatches - 1) * backward + again * forward)
+    if again > 0 and not whole[GPIPE]:
+        others_s = sums[FORWARD, layers] - sums[FORWARD, j] + sums[BACKWARD, layers]
+        others_s += (stages - stage) * activation_s - sums[BACKWARD, j]
+        others_s += max(stages - stage - 1, 0) * gradient_s
+        done_s = max(done_s, first_s + again * (forward + backward) + others_s)
     tail_s = following_s(i, j, backward, lines, held, whole, real)
     least_s: float = done_s + tail_s
     if stage > 1:

@@ -192,12 +192,17 @@ def test_is_infinite_where_nothing_fits(problem: PlacementProblem) -> None:
 
 
 @pytest.mark.parametrize("repeating", [True, False])
-@pytest.mark.parametrize("options", [{"overlap": "none"}, {}, {"zero": 1}, {"zero": 3}])
-def test_is_near_the_placement_of_a_transformer(repeating: bool, options: dict[str, Any]) -> None:
-    """For layers of one kind on 1,024 devices the bound is at most 4 % too low."""
+@pytest.mark.parametrize(
+    ("options", "share"),
+    [({"overlap": "none"}, 0.995), ({}, 0.995), ({"zero": 1}, 0.995), ({"zero": 3}, 0.97)],
+)
+def test_is_near_the_placement_of_a_transformer(
+    repeating: bool, options: dict[str, Any], share: float
+) -> None:
+    """For layers of one kind on 1,024 devices the bound is at most 0.5 % too low (ZeRO 3: 3 %)."""
     problem = transformer(26, repeating, 40e9)
     problem = replace(problem, training=replace(problem.training, **options))
-    assert least_s(problem) > 0.96 * solved_s(problem)
+    assert least_s(problem) > share * solved_s(problem)
 
 
 @settings(max_examples=40, deadline=None)
