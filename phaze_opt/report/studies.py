@@ -70,7 +70,8 @@ def accelerator_words(params: Mapping[str, Scalar]) -> str:
 def training_words(params: Mapping[str, Scalar]) -> str:
     """Describe the training options of a design, and what is searched of its network."""
     words = ", ".join(f"{name} {params[name]}" for name in _TRAINING if name in params)
-    return words + _others(params, ("training", "network"), _TRAINING)
+    words += _others(params, ("training", "network"), _TRAINING)
+    return words.removeprefix(", ") or "as the study says"
 
 
 def _others(params: Mapping[str, Scalar], kinds: Container[AxisKind], named: Container[str]) -> str:

@@ -49,6 +49,7 @@ def test_a_chip_in_words() -> None:
     searched: dict[str, Scalar] = {**PARAMS, "hbm_gb_per_s": 1600, "zero": 1}
     assert accelerator_words(searched) == f"{expected}, HBM 1,600 GB/s"
     assert training_words(searched) == "microbatch 4, recompute none, zero 1"
+    assert training_words({"num_tc": 4}) == "as the study says"
 
 
 def test_a_placement_in_words() -> None:
