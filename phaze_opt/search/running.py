@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from phaze_opt.search.space import DesignPoint, params_of
 from phaze_opt.search.store.caches import EvaluationCache, ScheduleCache
 from phaze_opt.search.store.failures import DatabaseError, patiently
 from phaze_opt.search.store.leases import LeaseKeeper, expire_dead_workers, new_token
-from phaze_opt.search.store.storage import open_storage
+from phaze_opt.search.store.storage import open_storage, reading_once
 from phaze_opt.search.store.stored_study import StoredStudy, find_study
 from phaze_opt.search.store.tickets import TicketCounts
 from phaze_opt.search.trials import check_study
@@ -186,15 +186,16 @@ def _work_on(run: StudyRun, on_trial: TrialCallback) -> None:
 def _new_worker(run: StudyRun) -> Worker:
     """Make a worker with a new token."""
     token = new_token()
+    reading = replace(run.study, storage=reading_once(run.study.storage))
     return Worker(
         storage=run.study.storage,
-        optuna_study=run.study.optuna_study,
+        optuna_study=reading.optuna_study,
         study_id=run.study.optuna_id,
         resolved=run.study.resolved,
         office=run.study.office(run.lease_s),
         objective=run.objective(token, find_reference(run.study.resolved, run.study.storage)),
         token=token,
-        watcher=Watcher(run.study, run.show),
+        watcher=Watcher(reading, run.show),
     )
 
 

@@ -25,6 +25,7 @@ from phaze_opt.search.store.enumerations import BoundStore
 from phaze_opt.search.store.failures import DatabaseError, database_errors, patiently
 from phaze_opt.search.store.storage import Storage
 from phaze_opt.search.store.tickets import MAX_ATTEMPTS, Ticket, TicketOffice, point_key
+from phaze_opt.search.store.trial_storage import write
 from phaze_opt.search.trials import METRICS_KEY, Metrics, metrics_to_plain, trial_cost
 from phaze_opt.search.watching import Watcher
 
@@ -178,6 +179,7 @@ class Worker:
                     self._close(trial.number)
                     return
                 params = suggest(trial, self.resolved.spec.space)
+                write(trial)
                 metrics = self.objective(point_of(self.resolved.spec.space, params))
                 counted = self._tell(trial, metrics) and self.office.finish(ticket)
         except StopNow:
@@ -201,7 +203,7 @@ class Worker:
         try:
             trial.set_user_attr(METRICS_KEY, metrics_to_plain(metrics))
             trial.set_constraint(CONSTRAINT_KEY, metrics.violation)
-            self.storage.optuna.set_trial_system_attr(
+            trial.storage.set_trial_system_attr(
                 trial._trial_id, DASHBOARD_CONSTRAINTS_KEY, [metrics.violation]
             )
             self.watcher.telling(trial, metrics)

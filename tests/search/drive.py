@@ -57,6 +57,7 @@ def shift_clock(hours: float) -> None:
 
     patch("time.time", lambda: now() + seconds).start()
     patch("optuna.storages._rdb.storage.datetime", Shifted).start()
+    patch("phaze_opt.search.store.trial_storage.datetime", Shifted).start()
 
 
 def run_forked(

@@ -106,7 +106,7 @@ def found(study: Study) -> list[DesignPoint | None]:
 
 # Tried by hand with every number: nothing differs between them but the place in the code.
 @pytest.mark.parametrize(
-    ("moment", "numbers"), [("statement", range(2, 260, 31)), ("commit", range(1, 70, 13))]
+    ("moment", "numbers"), [("statement", range(2, 137, 16)), ("commit", range(1, 29, 5))]
 )
 def test_lost_anywhere_nothing_is_lost(
     any_url: str,

@@ -48,7 +48,8 @@ _DRIVERS = {
     "postgresql+psycopg": "postgresql+psycopg",
 }
 _RACE_WORDS = ("already exists", "duplicate key", "UNIQUE", "locked", "concurrently")
-_READ_ONLY: Mapping[str, Any] = {"phaze_read_only": True}
+READ_ONLY: Mapping[str, Any] = {"phaze_read_only": True}
+"""Option of what only reads, and therefore takes no write lock on SQLite."""
 
 for _name in ("psycopg", "sqlalchemy"):
     # Unless the user sets up logging, messages about a lost connection must not be printed.
@@ -84,7 +85,7 @@ class Storage:
     @contextmanager
     def reading(self) -> Iterator[Session]:
         """Open a transaction that only reads, and therefore waits for no lock."""
-        engine = self.engine.execution_options(**_READ_ONLY)
+        engine = self.engine.execution_options(**READ_ONLY)
         with database_errors(self.shown), Session(engine) as session:
             yield session
 
@@ -96,14 +97,15 @@ class Storage:
 
 
 def reading_once(storage: Storage) -> Storage:
-    """Return a storage for a program that reads the same trials again and again.
+    """Return a storage for a program that runs trials, or reads the same ones again and again.
 
-    Finished trials are read from the database once, and kept. They never change; but a study that
-    is deleted may leave its number to another one, and the trials kept under it are then wrong.
+    See `phaze_opt.search.store.trial_storage.RunningTrials`.
     """
-    from optuna.storages._cached_storage import _CachedStorage
+    from phaze_opt.search.store.trial_storage import RunningTrials
 
-    kept: Any = _CachedStorage(storage.optuna)
+    if isinstance(storage.optuna, RunningTrials):
+        return storage
+    kept: Any = RunningTrials(storage)
     return replace(storage, optuna=kept)
 
 
@@ -187,12 +189,14 @@ def _open_optuna(url: URL) -> RDBStorage:
     """Open Optuna's storage, which makes its own tables."""
     import optuna
 
+    from phaze_opt.search.store.trial_storage import TrialStorage
+
     # Its warnings quote SQL; this program reports failures in its own words.
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     logging.getLogger("alembic").setLevel(logging.WARNING)
     try:
         # Its own check reads all its migrations each time; this one does so once per process.
-        storage = optuna.storages.RDBStorage(
+        storage = TrialStorage(
             url.render_as_string(hide_password=False),
             engine_kwargs=_engine_options(url),
             skip_compatibility_check=True,
@@ -291,7 +295,7 @@ def _check_file(url: URL, shown: str, create: bool) -> None:
 
 def _bring_up_to_date(engine: Engine, shown: str) -> None:
     """Make the tables, or check that they are of the version this program reads."""
-    reading = engine.connect().execution_options(**_READ_ONLY)
+    reading = engine.connect().execution_options(**READ_ONLY)
     with reading as connection:
         has_schema = inspect(connection).has_table(SchemaRow.__tablename__)
         stored = connection.scalar(select(SchemaRow.version)) if has_schema else None

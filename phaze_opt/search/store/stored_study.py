@@ -26,6 +26,7 @@ from phaze_opt.search.store.storage import Storage, write_shared
 from phaze_opt.search.store.studies import UID_KEY, delete_rows, uid_of
 from phaze_opt.search.store.tables import StudyRow, WorkloadRow
 from phaze_opt.search.store.tickets import TicketOffice
+from phaze_opt.search.store.trial_rows import best_value
 from phaze_opt.workload.graph import Workload
 from phaze_opt.workload.workload_file import parse_workload
 
@@ -124,17 +125,12 @@ class StoredStudy:
 
         Among several objectives no single value is the best.
         """
-        number, kinds = self.optuna_id, self.resolved.spec.objective_kinds
+        kinds = self.resolved.spec.objective_kinds
         if len(kinds) > 1:
             return None
         with self._reading():
-            try:
-                trial = self.storage.optuna.get_best_trial(number)
-            except (ValueError, KeyError):
-                return None
-            value = trial.values[0] if trial.values else None
-            feasible = value is not None and 0 < value < kinds[0].ceiling
-            return value if feasible else None
+            value = best_value(self.storage, self.name, kinds[0].maximise)
+            return value if value is not None and 0 < value < kinds[0].ceiling else None
 
     def check(self) -> list[FrozenTrial]:
         """Read all rows that a run or a copy reads, before it changes anything.
