@@ -98,13 +98,12 @@ def test_renewal_keeps_a_claim(sqlite_url: str) -> None:
     """A worker that renews its lease is not overtaken."""
     storage = open_storage(sqlite_url, create=True)
     cache = EvaluationCache(storage, "me", 30.0)
-    assert cache._find_or_claim("k") is None
+    assert cache._claim("k", None)
     with storage.writing() as session:
         session.execute(update(EvaluationRow).values(until_s=0.0))
     cache.renew_lease("me")
     other = EvaluationCache(storage, "you", 30.0)
-    assert other._find_or_claim("k") is None
-    assert not other._holds("k")
+    assert not other._claim("k", None)
 
 
 def changed(change: Callable[[dict[str, Any]], object]) -> str:

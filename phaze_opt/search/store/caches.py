@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, or_, select, update
 
 from phaze_opt.codec import from_json, to_json
 from phaze_opt.errors import InputError
@@ -21,7 +21,7 @@ from phaze_opt.evaluation import (
     evaluation_to_json_dict,
 )
 from phaze_opt.scheduling.schedule_problem import Schedule
-from phaze_opt.search.store.storage import Storage, write_shared
+from phaze_opt.search.store.storage import Storage, inserting
 from phaze_opt.search.store.tables import EvaluationRow, ScheduleRow, database_now_s, lease_is_over
 
 QUICK_PROOF_S = 0.02
@@ -62,10 +62,11 @@ class EvaluationCache:
             Gives, after that, the keys of the schedules that it needed.
         """
         while True:
-            found = self._find_or_claim(key)
+            stored = self._read(key)
+            found = _evaluation_of(stored)
             if found is not None:
                 return found, True
-            if self._holds(key):
+            if self._claim(key, stored):
                 break
             time.sleep(_POLL_S)
         try:
@@ -90,33 +91,27 @@ class EvaluationCache:
         with self._storage.writing() as session:
             session.execute(delete(EvaluationRow).where(EvaluationRow.token == self._token))
 
-    def _find_or_claim(self, key: str) -> Evaluation | None:
-        """Return the stored evaluation, or claim the key unless another worker holds it."""
+    def _read(self, key: str) -> object:
+        """Return what is stored of an evaluation, readable or not."""
+        query = select(EvaluationRow.body).where(EvaluationRow.key == key)
         with self._storage.reading() as session:
-            evaluation = _evaluation_of(session.get(EvaluationRow, key))
-        if evaluation is not None:
-            return evaluation
-        with self._storage.writing() as session:
-            row = session.get(EvaluationRow, key, with_for_update=True)
-            if row is None:
-                write_shared(session, EvaluationRow(key=key))
-            elif (evaluation := _evaluation_of(row)) is not None:
-                return evaluation
-            session.execute(
-                update(EvaluationRow)
-                .where(
-                    EvaluationRow.key == key,
-                    EvaluationRow.token.is_(None) | (lease_is_over(EvaluationRow.until_s)),
-                )
-                .values(token=self._token, until_s=database_now_s() + self._lease_s, body=None)
-            )
-        return None
+            return session.scalar(query)
 
-    def _holds(self, key: str) -> bool:
-        """Whether the claim is this worker's."""
-        query = select(EvaluationRow.token).where(EvaluationRow.key == key)
-        with self._storage.reading() as session:
-            return session.scalar(query) == self._token
+    def _claim(self, key: str, stored: object) -> bool:
+        """Claim a key, unless another worker holds it, or more than that is stored by now."""
+        body, token = EvaluationRow.body, EvaluationRow.token
+        unchanged = body.is_(None) if stored is None else body == stored
+        free = or_(token.is_(None), token == self._token, lease_is_over(EvaluationRow.until_s))
+        claim = {"token": self._token, "until_s": database_now_s() + self._lease_s}
+        with self._storage.writing() as session:
+            statement = inserting(session, EvaluationRow).values(key=key, **claim)
+            claimed = session.connection().execute(
+                statement.on_conflict_do_update(
+                    index_elements=["key"], set_={**claim, "body": None}, where=free & unchanged
+                ),
+                execution_options={"preserve_rowcount": True},
+            )
+            return claimed.rowcount == 1
 
     def _store(self, key: str, evaluation: Evaluation, schedules: Sequence[str]) -> None:
         """Write an evaluation, unless another worker took over and was first."""
@@ -146,7 +141,7 @@ def find_evaluations(storage: Storage, keys: Iterable[str]) -> dict[str, Evaluat
         for start in range(0, len(wanted), 500):
             part = wanted[start : start + 500]
             for row in session.scalars(select(EvaluationRow).where(EvaluationRow.key.in_(part))):
-                evaluation = _evaluation_of(row)
+                evaluation = _evaluation_of(row.body)
                 if evaluation is not None:
                     found[row.key] = evaluation
     return found
@@ -164,12 +159,12 @@ def write_evaluation(evaluation: Evaluation) -> str:
     return json.dumps(plain, allow_nan=False, separators=(",", ":"))
 
 
-def _evaluation_of(row: EvaluationRow | None) -> Evaluation | None:
+def _evaluation_of(body: object) -> Evaluation | None:
     """Read a stored evaluation; one that is damaged counts as absent."""
-    if row is None or not isinstance(row.body, str):
+    if not isinstance(body, str):
         return None
     try:
-        return evaluation_from_json_dict(from_json(row.body, dict, "stored evaluation"))
+        return evaluation_from_json_dict(from_json(body, dict, "stored evaluation"))
     except InputError:
         return None
 
@@ -248,13 +243,19 @@ class ScheduleCache(MutableMapping[str, Schedule]):
 
     def flush(self) -> None:
         """Write the new schedules to the database."""
-        if not self._new:
-            return
-        with self._storage.writing() as session:
-            # In order, so that no two workers wait for each other.
-            for key in sorted(set(self._new) & set(self._known)):
-                body = to_json(self._known[key]).decode()
-                write_shared(session, ScheduleRow(key=key, body=body))
+        # In order, so that no two workers wait for each other.
+        keys = sorted(set(self._new) & set(self._known))
+        rows = [{"key": key, "body": to_json(self._known[key]).decode()} for key in keys]
+        if rows:
+            with self._storage.writing() as session:
+                statement = inserting(session, ScheduleRow)
+                # A stored one that cannot be read is replaced; any other one is the same.
+                session.connection().execute(
+                    statement.on_conflict_do_update(
+                        index_elements=["key"], set_={"body": statement.excluded.body}
+                    ),
+                    rows,
+                )
         self._new.clear()
 
 

@@ -27,6 +27,8 @@ from sqlalchemy import (
     text,
     update,
 )
+from sqlalchemy.dialects.postgresql import insert as postgresql_insert
+from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError
 from sqlalchemy.orm import Session
@@ -113,6 +115,12 @@ def write_shared(session: Session, row: Base) -> None:
     """Write a row that another process may write too: equal keys have equal content."""
     with suppress(IntegrityError), session.begin_nested():
         session.merge(row)
+
+
+def inserting(session: Session, table: Any) -> Any:
+    """Return an INSERT that can say what becomes of rows that are there already."""
+    is_sqlite = session.get_bind().dialect.name == "sqlite"
+    return (sqlite_insert if is_sqlite else postgresql_insert)(table)
 
 
 def resolve_url(storage: str | None) -> str:

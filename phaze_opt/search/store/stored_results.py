@@ -12,11 +12,9 @@ from itertools import islice
 from typing import Any
 
 from sqlalchemy import select
-from sqlalchemy.dialects.postgresql import insert as postgresql_insert
-from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.orm import Session
 
-from phaze_opt.search.store.storage import Storage
+from phaze_opt.search.store.storage import Storage, inserting
 from phaze_opt.search.store.tables import Base, EvaluationRow, ScheduleRow
 
 _AT_ONCE = 500
@@ -72,8 +70,7 @@ def write_results(
 
 def _add(session: Session, kind: type[Base], rows: Sequence[Mapping[str, Any]]) -> None:
     """Insert rows; of those that are there already only claims without a result are filled."""
-    is_sqlite = session.get_bind().dialect.name == "sqlite"
-    statement: Any = (sqlite_insert if is_sqlite else postgresql_insert)(kind)
+    statement = inserting(session, kind)
     if kind is EvaluationRow:
         filled = {name: statement.excluded[name] for name in ("body", "schedules")}
         statement = statement.on_conflict_do_update(

@@ -17,10 +17,9 @@ from optuna.distributions import BaseDistribution, distribution_to_json, json_to
 from optuna.storages._rdb import models
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import Connection, func, insert, select
-from sqlalchemy.dialects.postgresql import insert as postgresql_insert
-from sqlalchemy.dialects.sqlite import insert as sqlite_insert
+from sqlalchemy.orm import Session
 
-from phaze_opt.search.store.storage import Storage
+from phaze_opt.search.store.storage import Storage, inserting
 
 _AT_ONCE = 500
 """Trials of a statement; SQLite allows some thousand parameters in one."""
@@ -164,17 +163,16 @@ def insert_trials(storage: Storage, study_id: int, trials: Sequence[FrozenTrial]
             session.connection().execute(insert(table), rows)
 
 
-def write_content(connection: Connection, trial_id: int, trial: FrozenTrial) -> None:
+def write_content(session: Session, trial_id: int, trial: FrozenTrial) -> None:
     """Write what a trial holds, beside what its row holds; attributes of the same key go."""
-    is_sqlite = connection.dialect.name == "sqlite"
     for table, rows in _rows_of({trial_id: trial}).items():
-        statement: Any = (sqlite_insert if is_sqlite else postgresql_insert)(table)
+        statement = inserting(session, table)
         if table in (_USER_ATTRIBUTE, _SYSTEM_ATTRIBUTE):
             statement = statement.on_conflict_do_update(
                 index_elements=["trial_id", "key"],
                 set_={"value_json": statement.excluded.value_json},
             )
-        connection.execute(statement, rows)
+        session.connection().execute(statement, rows)
 
 
 def _rows_of(trials: Mapping[int, FrozenTrial]) -> dict[Any, list[dict[str, Any]]]:

@@ -227,7 +227,7 @@ class RunningTrials(_CachedStorage):
             changed: Any = session.execute(change)
             runs = bool(changed.rowcount)
             if runs:
-                write_content(session.connection(), trial_id, unwritten)
+                write_content(session, trial_id, unwritten)
         del self._unwritten[trial_id]
         if not runs:
             raise UpdateFinishedTrialError(f"Trial {kept.number} is finished already.")
