@@ -58,6 +58,12 @@ def load_all() -> None:
         function.load()
 
 
+def load(*functions: Callable[..., Any]) -> None:
+    """Load some lazily compiled functions."""
+    for function in functions:
+        cast(_Deferred, function).load()
+
+
 def callee(signature: str) -> Callable[[F], F]:
     """Compile a function that only compiled functions call."""
     options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}

@@ -81,7 +81,7 @@ def cost_point(point: Point, cache: ScheduleCache | None = None) -> CostedPoint:
     point
         What to cost.
     cache
-        Schedules by content; solved ones are added.
+        Schedules by content; solved ones are added. ``None`` where nobody asks for them again.
 
     Raises
     ------
@@ -94,10 +94,9 @@ def cost_point(point: Point, cache: ScheduleCache | None = None) -> CostedPoint:
     fusion = point.fusion or default_fusion(accelerator)
     training = training_as_fused(point.training, fusion)
     chip = Chip(accelerator, cluster, fusion, point.lane_rate, point.prove)
-    schedules = {} if cache is None else cache
     variants = _variants(point.workload, cluster, training, degrees)
     estimated = estimate_widths(variants, chip, training)
-    costs = OnDemand(estimated, lambda width: estimated[width].cost(schedules))
+    costs = OnDemand(estimated, lambda width: estimated[width].cost(cache))
     problem = PlacementProblem(
         layers=OnDemand(estimated, lambda width: costs[width].chain),
         edges=tuple((s, d) for s, d, _ in variants[0].edges),

@@ -117,7 +117,7 @@ class EstimatedWidth:
         bare = [_bare_layer(each, self.training, self.chip.fusion) for each in self.variant.layers]
         return len({replace(each, name="") for each in bare}) < len(bare)
 
-    def cost(self, cache: ScheduleCache) -> WidthCost:
+    def cost(self, cache: ScheduleCache | None) -> WidthCost:
         """Schedule every distinct layer.
 
         Parameters

@@ -21,7 +21,13 @@ from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.layer_residency import cached_reads_of, residency_of, with_hbm_bytes
 from phaze_opt.network.cluster import Cluster
-from phaze_opt.pass_problem import build_problem, least_of_pass, least_of_residency
+from phaze_opt.pass_problem import (
+    build_columns,
+    build_problem,
+    least_of_pass,
+    least_of_residency,
+)
+from phaze_opt.scheduling.problem_columns import ProblemColumns
 from phaze_opt.scheduling.residency import Residency
 from phaze_opt.scheduling.schedule_problem import (
     CachedReads,
@@ -29,8 +35,9 @@ from phaze_opt.scheduling.schedule_problem import (
     ScheduleProblem,
     ScheduleStatus,
     SolveMethod,
+    check_problem,
 )
-from phaze_opt.scheduling.solve_schedule import solve_schedule
+from phaze_opt.scheduling.solve_schedule import solve_columns, with_residency
 from phaze_opt.training import Training
 from phaze_opt.workload.fusion import FusionMode, fuse
 from phaze_opt.workload.graph import Layer, OperatorGraph, WorkloadVariant
@@ -89,11 +96,28 @@ class Chip:
 class LayerPass:
     """One graph of a layer as it runs: fused, estimated in both modes, scheduled."""
 
-    graph: OperatorGraph
-    estimates: GraphEstimate
-    problem: ScheduleProblem
+    estimated: EstimatedPass
     schedule: Schedule
-    accelerator: Accelerator
+
+    @property
+    def graph(self) -> OperatorGraph:
+        """The operators."""
+        return self.estimated.graph
+
+    @property
+    def estimates(self) -> GraphEstimate:
+        """Their two modes."""
+        return self.estimated.estimates
+
+    @property
+    def problem(self) -> ScheduleProblem:
+        """What was scheduled."""
+        return self.estimated.problem
+
+    @property
+    def accelerator(self) -> Accelerator:
+        """What it runs on."""
+        return self.estimated.accelerator
 
     @cached_property
     def chosen(self) -> ModeEstimate:
@@ -169,9 +193,13 @@ class EstimatedPass:
     @cached_property
     def problem(self) -> ScheduleProblem:
         """What is to be scheduled."""
-        name = f"{self.layer} {self.direction}"
-        problem = build_problem(name, self.graph, self.estimates, self.accelerator)
+        problem = build_problem(f"{self.layer} {self.direction}", self.graph, self._columns)
         return replace(problem, cached=self._cached, residency=self._joint)
+
+    @cached_property
+    def _columns(self) -> ProblemColumns:
+        """The same without residency."""
+        return build_columns(self.graph, self.estimates, self.accelerator)
 
     @cached_property
     def _cached(self) -> CachedReads | None:
@@ -199,14 +227,21 @@ class EstimatedPass:
         least_s = least_of_pass(self.graph, self.estimates, self.accelerator)
         return least_s if self._joint is None else min(least_s, least_of_residency(self._joint))
 
-    def run(self, cache: ScheduleCache, method: SolveMethod) -> LayerPass:
+    def run(self, cache: ScheduleCache | None, method: SolveMethod) -> LayerPass:
         """Schedule the pass."""
-        schedule = solve_schedule(self.problem, cache, method=method)
-        return LayerPass(self.graph, self.estimates, self.problem, schedule, self.accelerator)
+        if not np.isfinite(self._columns.values.sum()):
+            check_problem(self.problem)  # says which operator takes endless time
+        schedule = solve_columns(self._columns, cache, method=method)
+        if self._cached is not None or self._joint is not None:
+            schedule = with_residency(self.problem, schedule, cache, method)
+        return LayerPass(self, schedule)
 
 
 def run_layers(
-    layers: Sequence[Sequence[EstimatedPass]], chip: Chip, training: Training, cache: ScheduleCache
+    layers: Sequence[Sequence[EstimatedPass]],
+    chip: Chip,
+    training: Training,
+    cache: ScheduleCache | None,
 ) -> tuple[LayerPasses, ...]:
     """Schedule all passes of all layers."""
     method: SolveMethod = "auto" if chip.prove else "branch-and-bound"

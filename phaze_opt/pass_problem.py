@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from phaze_opt.arrays import FloatArray
+from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.estimator.estimate import GraphEstimate, ModeSeconds
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.scheduling.least_makespan import (
@@ -18,8 +18,11 @@ from phaze_opt.scheduling.least_makespan import (
     least_joint_makespan,
     least_makespan,
 )
+from phaze_opt.scheduling.problem_columns import PrecedenceGraph, ProblemColumns, precedence_graph
 from phaze_opt.scheduling.residency import Residency
 from phaze_opt.scheduling.schedule_problem import (
+    CORE_TYPES,
+    VALUES,
     CoreType,
     IntraOperatorRule,
     ScheduleOperator,
@@ -51,13 +54,23 @@ def precedences(graph: OperatorGraph) -> tuple[tuple[int, int], ...]:
     return tuple((source, destination) for source, destination, _ in graph.edges)
 
 
-def build_problem(
-    name: str,
+@lru_cache(maxsize=1024)
+def _operators(graph: OperatorGraph) -> tuple[tuple[str, ...], IntArray, PrecedenceGraph]:
+    """Return names, places of the core types, and precedences of the operators of a graph."""
+    places = [CORE_TYPES.index(core) for core in core_types(graph)]
+    return (
+        tuple([operator.id for operator in graph.operators]),
+        np.array(places, dtype=np.int64),
+        precedence_graph(len(places), precedences(graph)),
+    )
+
+
+def build_columns(
     graph: OperatorGraph,
     estimate: GraphEstimate,
     accelerator: Accelerator,
     intra_operator: IntraOperatorRule = "exclusive",
-) -> ScheduleProblem:
+) -> ProblemColumns:
     """Join operators, their two modes and the cores of the chip.
 
     The share of a bandwidth is its busy time over the operator's latency, rounded up to a
@@ -65,27 +78,34 @@ def build_problem(
     which is pessimistic, since a real operator would slow down and let others in.
     """
     one, every = estimate.one_core, estimate.all_cores
-    rows = np.concatenate(
-        [
-            [one.latency_s, every.latency_s],
-            bandwidth_shares([one.hbm_s, one.glb_s, one.link_s], one),
-            bandwidth_shares([every.hbm_s, every.glb_s], every),
-        ]
-    )
-    operators = tuple(
-        ScheduleOperator(operator.id, core, *values)
-        for operator, core, values in zip(
-            graph.operators, core_types(graph), rows.T.tolist(), strict=True
-        )
-    )
-    return ScheduleProblem(
-        name=name,
+    ids, core, precedence = _operators(graph)
+    values = np.empty((len(ids), len(VALUES)))
+    values[:, 0], values[:, 1] = one.latency_s, every.latency_s
+    values[:, 2:5] = bandwidth_shares([one.hbm_s, one.glb_s, one.link_s], one).T
+    values[:, 5:] = bandwidth_shares([every.hbm_s, every.glb_s], every).T
+    return ProblemColumns(
+        ids=ids,
+        core=core,
+        values=values,
+        graph=precedence,
         num_tc=accelerator.num_tc,
         num_vc=accelerator.num_vc,
-        operators=operators,
-        edges=precedences(graph),
         intra_operator=intra_operator,
         serial=not accelerator.concurrent_operators,
+    )
+
+
+def build_problem(name: str, graph: OperatorGraph, columns: ProblemColumns) -> ScheduleProblem:
+    """Write the columns of a graph as a problem with a name."""
+    operators = zip(columns.ids, core_types(graph), columns.values.tolist(), strict=True)
+    return ScheduleProblem(
+        name=name,
+        num_tc=columns.num_tc,
+        num_vc=columns.num_vc,
+        operators=tuple([ScheduleOperator(one, core, *row) for one, core, row in operators]),
+        edges=precedences(graph),
+        intra_operator=columns.intra_operator,
+        serial=columns.serial,
     )
 
 

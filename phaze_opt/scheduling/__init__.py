@@ -9,14 +9,17 @@ bound and the gap to it). The room imports no other room.
 The way of a problem through the room:
 
 - `schedule_problem`: the problem, the schedule, and what makes a problem invalid.
+- `problem_columns`: a problem without residency as arrays.
 - `solve_schedule`: the entrance, which calls the modules below.
-- `canonical`: the form of a problem without names, and its key in a cache.
+- `canonical`: the form of a problem without names, and its key in a cache; `tuple_hashes` hashes as
+  Python does.
 - `reduction`: contract operators without duration, split into parts, drop modes and resources.
 - `instance`: one part of a problem in integer time units, and a plan of it.
 - `bounds`: lower bounds on the makespan.
 - `least_makespan`: lower bounds of a pass on many chips at once; `least_kernel` is its compiled
   loop.
 - `list_scheduler`: priority list schedules.
+- `quick_plan`: bounds and list schedules of a part in one compiled call.
 - `branch_and_bound`: the exact search; `search_kernel` and `search_states` are its compiled loops.
 - `cp_sat_modes`: CP-SAT for what the exact search leaves open; `cp_sat`: how the solver is called.
 - `cached_reads`: operators in their order beside a cache.
@@ -31,9 +34,9 @@ The way of a problem through the room:
 Where a formula or rule stands:
 
 - valid problem -> `schedule_problem.check_problem`
-- resources that an operator takes in each mode -> `instance.operator_demand`
-- lower bound of a schedule -> `bounds.root_bounds`: the largest of critical path (`bounds.tails`)
-  and work of each resource (`bounds.work_bound`)
+- resources that an operator takes in each mode -> `reduction._write_demand`
+- lower bound of a schedule -> `bounds.root_bound`: the largest of critical path (`bounds.tails`)
+  and work of each resource (`bounds._work_bound`)
 - lower bound on many chips at once -> `least_makespan.least_makespan`
 - lower bound from a mixture of resources and chains -> `bounds.mixed_bound`
 - bound from which a makespan counts as optimal -> `instance.proving_bound`

@@ -10,13 +10,13 @@ So this formula gives the critical path, the work of every resource, and every m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from phaze_opt.arrays import FloatArray
-from phaze_opt.scheduling.instance import Instance
+from phaze_opt.arrays import BoolArray, FloatArray, IntArray
+from phaze_opt.compiled import inlined, lazily_compiled
+from phaze_opt.scheduling.instance import Instance, in_set
 
 _CHAINS = 8
 """Chains added to a mixture at most."""
@@ -30,8 +30,11 @@ _NEW_CHAIN_WEIGHT = 0.2
 _STEP = 3.0
 """Length of the first update; later ones fall with the square root of their number."""
 
+_LIMB = 21
+"""Bits of the lower part of a duration: a product with a demand then takes two integers."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Bounds:
     """Lower bounds of an instance that need no search, in time units.
 
@@ -39,70 +42,142 @@ class Bounds:
     ----------
     makespan
         Lower bound on the makespan of every schedule.
-    tail
-        ``[operator]``: least time from the operator's start to the end of the schedule.
+    tail : (operators,)
+        Least time from the operator's start to the end of the schedule.
     """
 
     makespan: int
-    tail: tuple[int, ...]
+    tail: IntArray
 
 
-def root_bounds(instance: Instance) -> Bounds:
-    """Bound the makespan from below by the critical path and by the work of every resource."""
-    tail = tails(instance, [instance.least_duration(i) for i in range(instance.size)])
-    work = [work_bound(instance, resource) for resource in range(len(instance.capacity))]
-    return Bounds(max([*tail, *work]), tuple(tail))
+@lazily_compiled("i8(i8[:, ::1], b1[:, ::1], i8[:, :, ::1], i8[::1], i8[::1])")
+def root_bound(
+    duration: IntArray, allowed: BoolArray, demand: IntArray, capacity: IntArray, tail: IntArray
+) -> int:
+    """Bound the makespan from below by the critical path and by the work of every resource.
+
+    Parameters
+    ----------
+    duration, allowed, demand, capacity
+        Of an `Instance`.
+    tail
+        `tails` of the least durations.
+    """
+    bound = int(tail.max())
+    for resource in range(len(capacity)):
+        bound = max(bound, _work_bound(duration, allowed, demand, capacity[resource], resource))
+    return bound
 
 
-def tails(instance: Instance, duration: Sequence[int]) -> list[int]:
+@lazily_compiled("i8[::1](i8[:, ::1], b1[:, ::1])")
+def least_durations(duration: IntArray, allowed: BoolArray) -> IntArray:
+    """Give the duration of each operator in its faster allowed mode."""
+    least = np.empty(len(duration), dtype=np.int64)
+    for i in range(len(duration)):
+        least[i] = duration[i].max()
+        for mode in range(2):
+            if allowed[i, mode]:
+                least[i] = min(least[i], duration[i, mode])
+    return least
+
+
+@lazily_compiled("i8[::1](i8[:, ::1], i8[::1])")
+def tails(descendants: IntArray, duration: IntArray) -> IntArray:
     """Give the longest path from the start of each operator to the end of the schedule.
 
     Parameters
     ----------
-    instance
-        The precedences.
-    duration
-        Duration of each operator, in time units.
+    descendants
+        Of an `Instance`.
+    duration : (operators,)
+        In time units.
     """
-    tail = list(duration)
-    for i in range(instance.size - 1, -1, -1):
-        tail[i] += max([tail[j] for j in instance.successors[i]], default=0)
+    tail = duration.copy()
+    for i in range(len(tail) - 1, -1, -1):
+        longest = 0
+        for j in range(i + 1, len(tail)):
+            if in_set(descendants[i], j):
+                longest = max(longest, tail[j])
+        tail[i] += longest
     return tail
 
 
-def drop_hopeless_modes(instance: Instance, upper: int) -> Instance:
+@lazily_compiled("b1(i8[:, ::1], b1[:, ::1], i8[:, ::1], i8[::1], i8)")
+def drop_hopeless_modes(
+    duration: IntArray, allowed: BoolArray, ancestors: IntArray, tail: IntArray, upper: int
+) -> bool:
     """Keep the modes in which the longest path through the operator is shorter than a makespan.
 
     Parameters
     ----------
-    instance
-        The operators to schedule.
+    duration, allowed, ancestors
+        Of an `Instance`; modes that are dropped are no longer allowed.
+    tail
+        `tails` of the least durations.
     upper
         Makespan in time units. Only shorter schedules count: if some operator has no mode left,
         no schedule is shorter.
+
+    Returns
+    -------
+    Whether a mode was dropped.
     """
-    shortest = [instance.least_duration(i) for i in range(instance.size)]
-    tail = tails(instance, shortest)
-    modes = []
-    head = [0] * instance.size
-    for i, kept in enumerate(instance.modes):
-        head[i] = max([head[j] + shortest[j] for j in instance.predecessors[i]], default=0)
+    shortest = least_durations(duration, allowed)
+    head = np.zeros(len(tail), dtype=np.int64)
+    dropped = False
+    for i in range(len(tail)):
+        for j in range(i):
+            if in_set(ancestors[i], j):
+                head[i] = max(head[i], head[j] + shortest[j])
         around = head[i] + tail[i] - shortest[i]
-        modes.append(tuple([m for m in kept if around + instance.duration[i][m] < upper]))
-    return replace(instance, modes=tuple(modes))
+        for mode in range(2):
+            if allowed[i, mode] and around + duration[i, mode] >= upper:
+                allowed[i, mode] = False
+                dropped = True
+    return dropped
 
 
-def work_bound(instance: Instance, resource: int) -> int:
+@inlined
+def _work_bound(
+    duration: IntArray, allowed: BoolArray, demand: IntArray, capacity: int, resource: int
+) -> int:
     """Bound the makespan by one resource: the sum of duration × demand, divided by capacity.
 
-    Each operator counts in the mode in which duration × demand is smaller.
+    Each operator counts in the mode in which duration × demand is smaller. Such a product may take
+    more than 64 bits, and is written as high · 2^21 + low.
     """
-    work = 0
-    for duration, demand, modes in zip(
-        instance.duration, instance.demand, instance.modes, strict=True
-    ):
-        work += min([duration[mode] * demand[mode][resource] for mode in modes])
-    return -(-work // instance.capacity[resource])
+    quotients, remainders = 0, 0
+    for i in range(duration.shape[0]):
+        least_high, least_low = -1, 0
+        for mode in range(2):
+            if allowed[i, mode]:
+                units = demand[i, mode, resource]
+                low = (duration[i, mode] & ((1 << _LIMB) - 1)) * units
+                high = (duration[i, mode] >> _LIMB) * units + (low >> _LIMB)
+                low &= (1 << _LIMB) - 1
+                if least_high < 0 or high < least_high or (high == least_high and low < least_low):
+                    least_high, least_low = high, low
+        rest = ((least_high % capacity) << _LIMB) + least_low
+        quotients += ((least_high // capacity) << _LIMB) + rest // capacity
+        remainders += rest % capacity
+    return quotients + (remainders + capacity - 1) // capacity
+
+
+@lazily_compiled("b1[:, ::1](b1[:, ::1], i8[:, :, ::1], i8[::1])")
+def runs_alone(allowed: BoolArray, demand: IntArray, capacity: IntArray) -> BoolArray:
+    """Say of each operator in each mode whether no other operator can run beside it."""
+    alone = np.ones((len(allowed), 2), dtype=np.bool_)
+    for i in range(len(allowed)):
+        for mode in range(2):
+            needs_any = False
+            for resource in range(len(capacity)):
+                needs_any = needs_any or demand[i, mode, resource] > 0
+                if demand[i, mode, resource] != capacity[resource]:
+                    alone[i, mode] = False
+            if allowed[i, mode] and not needs_any:
+                # An operator that needs nothing can run beside every other.
+                return np.zeros((len(allowed), 2), dtype=np.bool_)
+    return alone
 
 
 def mixed_bound(instance: Instance) -> tuple[int, FloatArray]:
@@ -117,20 +192,18 @@ def mixed_bound(instance: Instance) -> tuple[int, FloatArray]:
     The bound in time units, and the share of the mixture that each operator takes in each mode:
     (operators, 2).
     """
-    duration = np.array(instance.duration, dtype=np.float64)
-    forbidden = np.array(
-        [[0.0 if m in kept else np.inf for m in (0, 1)] for kept in instance.modes]
-    )
-    demand = np.array(instance.demand, dtype=np.float64)
-    share = demand / np.array(instance.capacity, dtype=np.float64)
-    alone = np.array(instance.runs_alone)
+    duration = instance.duration.astype(np.float64)
+    forbidden = np.where(instance.allowed, 0.0, np.inf)
+    share = instance.demand / instance.capacity
+    alone = runs_alone(instance.allowed, instance.demand, instance.capacity)
     shares = list(np.moveaxis(share, 2, 0))
     weights = np.full(len(shares), 1.0 / len(shares))
     best, best_weights = -1.0, weights
     intra = ((duration + forbidden).argmin(axis=1) == 1).astype(np.float64)
     for _ in range(_CHAINS):
         chosen = np.where(alone, 0.0, duration)
-        chain = _longest_chain(instance, (1 - intra) * chosen[:, 0] + intra * chosen[:, 1])
+        through = (1 - intra) * chosen[:, 0] + intra * chosen[:, 1]
+        chain = _longest_chain(instance.ancestors, through)
         row: FloatArray = alone.astype(np.float64)
         row[chain] = 1.0
         if any(np.array_equal(row, known) for known in shares):
@@ -188,18 +261,25 @@ def _reweigh(
     return best, best_weights, often / (step + 1)
 
 
-def _longest_chain(instance: Instance, duration: FloatArray) -> list[int]:
+@lazily_compiled("i8[::1](i8[:, ::1], f8[::1])")
+def _longest_chain(ancestors: IntArray, duration: FloatArray) -> IntArray:
     """Give the operators of the longest path, the last one first."""
-    reach = [0.0] * instance.size
-    previous = [-1] * instance.size
-    for i in range(instance.size):
-        for j in sorted(instance.predecessors[i]):
-            if reach[j] > reach[i]:
-                reach[i], previous[i] = reach[j], j
-        reach[i] += float(duration[i])
-    position = max(range(instance.size), key=reach.__getitem__)
-    chain = []
+    count = len(duration)
+    reach, previous = np.zeros(count), np.full(count, -1)
+    for i in range(count):
+        waiting = ancestors[i].copy()
+        for j in range(i - 1, -1, -1):
+            if in_set(waiting, j):
+                # A direct predecessor: those before it are none.
+                for word in range(len(waiting)):
+                    waiting[word] &= ~ancestors[j, word]
+                if reach[j] >= reach[i] and reach[j] > 0.0:
+                    reach[i], previous[i] = reach[j], j
+        reach[i] += duration[i]
+    chain = np.empty(count, dtype=np.int64)
+    position, length = np.argmax(reach), 0
     while position >= 0:
-        chain.append(position)
+        chain[length] = position
+        length += 1
         position = previous[position]
-    return chain
+    return chain[:length]

@@ -13,11 +13,23 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.scheduling.bounds import Bounds, mixed_bound
-from phaze_opt.scheduling.instance import INTRA, SINGLE, Instance, Plan, proving_bound
+from phaze_opt.arrays import BoolArray, FloatArray, IntArray
+from phaze_opt.compiled import lazily_compiled, load
+from phaze_opt.scheduling.bounds import Bounds, mixed_bound, runs_alone
+from phaze_opt.scheduling.instance import INTRA, SINGLE, Instance, Plan, in_set, proving_bound
 from phaze_opt.scheduling.search_kernel import Scratch, SearchArrays, expand_all
-from phaze_opt.scheduling.search_states import ANCESTORS, CODE, DURATION, LAST, LISTS, OPENING
+from phaze_opt.scheduling.search_states import (
+    ANCESTORS,
+    BELOW,
+    CODE,
+    DURATION,
+    FIRST,
+    LAST,
+    LISTS,
+    OPENING,
+    SHORTEST,
+    TWIN,
+)
 
 _FIRST_WIDTH, _SECOND_WIDTH, _GROWTH, _LAST_WIDTH = 16, 2**10, 8, 2**15
 """Widths of the passes: the first pass finds a good plan, the second is exact for most layers, and
@@ -27,7 +39,10 @@ each later one is ``_GROWTH`` times as wide as the one before. The last width li
 _CHEAP_PASSES = 2
 """Passes without the mixed bound, which takes a few milliseconds."""
 
-_WORD = 64
+
+def load_search() -> None:
+    """Load the compiled code of the search, or compile it."""
+    load(runs_alone, _operator_rows, _most_at_once)
 
 
 def improve(instance: Instance, bounds: Bounds, incumbent: Plan, effort: int) -> tuple[Plan, int]:
@@ -48,13 +63,20 @@ def improve(instance: Instance, bounds: Bounds, incumbent: Plan, effort: int) ->
     -------
     The best plan known, and a lower bound on the makespan in time units.
     """
-    operators = _operator_rows(instance, bounds)
-    demand = np.array(instance.demand, dtype=np.int64).reshape(2 * instance.size, -1)
-    capacity = np.array(instance.capacity, dtype=np.int64)
-    rate = np.ascontiguousarray((demand / capacity).T)
+    alone = runs_alone(instance.allowed, instance.demand, instance.capacity)
+    operators = _operator_rows(
+        instance.duration,
+        instance.allowed,
+        instance.demand,
+        instance.ancestors,
+        instance.descendants,
+        alone,
+        bounds.tail,
+    )
+    rate = (instance.demand / instance.capacity).reshape(2 * instance.size, -1).T.copy()
     least = _least_costs(operators, rate)
-    demand, capacity = _concurrent_resources(instance, demand, capacity)
-    at_once = _most_at_once(instance)
+    demand, capacity = _concurrent_resources(instance, alone)
+    at_once = _most_at_once(instance.ancestors)
     best, lower, width, passes = incumbent, bounds.makespan, _FIRST_WIDTH, 0
     while lower < proving_bound(best.makespan):
         if passes == _CHEAP_PASSES:
@@ -173,58 +195,58 @@ def _read_plan(trail: IntArray, first: Sequence[int], state: int, operators: Int
     return plan
 
 
-def _concurrent_resources(
-    instance: Instance, demand: IntArray, capacity: IntArray
-) -> tuple[IntArray, IntArray]:
+def _concurrent_resources(instance: Instance, alone: BoolArray) -> tuple[IntArray, IntArray]:
     """Keep the resources that can bind while several operators run, and mark who runs alone.
 
     An operator in a mode that runs alone needs no comparison of resources: one more column of the
     demand marks it.
     """
-    alone = np.array(instance.runs_alone).reshape(-1)
-    used = np.array([mode in modes for modes in instance.modes for mode in (SINGLE, INTRA)])
-    beside = np.where((used & ~alone)[:, np.newaxis], demand, 0)
-    most = beside.reshape(instance.size, 2, -1).max(axis=1).sum(axis=0)
-    binding = most > capacity
-    marked = np.ascontiguousarray(np.column_stack([demand[:, binding], alone]))
-    return marked, capacity[binding]
+    beside = instance.demand * (instance.allowed & ~alone)[:, :, np.newaxis]
+    binding = beside.max(axis=1).sum(axis=0) > instance.capacity
+    marked = np.concatenate([instance.demand[:, :, binding], alone[:, :, np.newaxis]], axis=2)
+    marked = np.ascontiguousarray(marked.reshape(2 * instance.size, -1))
+    return marked, instance.capacity[binding]
 
 
-def _operator_rows(instance: Instance, bounds: Bounds) -> IntArray:
+@lazily_compiled(
+    "i8[:, ::1](i8[:, ::1], b1[:, ::1], i8[:, :, ::1], i8[:, ::1], i8[:, ::1], b1[:, ::1], i8[::1])"
+)
+def _operator_rows(
+    duration: IntArray,
+    allowed: BoolArray,
+    demand: IntArray,
+    ancestors: IntArray,
+    descendants: IntArray,
+    alone: BoolArray,
+    tail: IntArray,
+) -> IntArray:
     """Write the operators as rows of the kernel, with the columns of `search_states`."""
-    words = -(-instance.size // _WORD)
-    seen: dict[tuple[object, ...], int] = {}
-    rows = []
-    for i, modes in enumerate(instance.modes):
-        traits = (
-            instance.duration[i],
-            instance.demand[i],
-            modes,
-            instance.ancestors[i],
-            instance.descendants[i],
-        )
-        alone = [mode for mode in modes if instance.runs_alone[i][mode]]
-        last = alone[0] if alone and not instance.descendants[i] else -1
-        first = alone[0] if alone and not instance.ancestors[i] and last < 0 else -1
-        shortest = instance.least_duration(i)
-        durations = [
-            instance.duration[i][mode] if mode in modes else -1 for mode in (SINGLE, INTRA)
-        ]
-        set_bytes = instance.ancestors[i].to_bytes(words * _WORD // 8, "little")
-        ancestors = np.frombuffer(set_bytes, dtype="<i8").tolist()
-        rows.append(
-            [
-                *durations,
-                bounds.tail[i] - shortest,
-                shortest,
-                seen.get(traits, -1),
-                last,
-                first,
-                *ancestors,
-            ]
-        )
-        seen[traits] = i
-    return np.array(rows, dtype=np.int64)
+    rows = np.empty((len(duration), ANCESTORS + ancestors.shape[1]), dtype=np.int64)
+    for i in range(len(rows)):
+        rows[i, SHORTEST] = duration[i].max()
+        rows[i, LAST] = rows[i, FIRST] = rows[i, TWIN] = -1
+        for mode in (INTRA, SINGLE):
+            rows[i, DURATION + mode] = -1
+            if allowed[i, mode]:
+                rows[i, DURATION + mode] = duration[i, mode]
+                rows[i, SHORTEST] = min(rows[i, SHORTEST], duration[i, mode])
+                if alone[i, mode] and not descendants[i].any():
+                    rows[i, LAST] = mode
+                elif alone[i, mode] and not ancestors[i].any():
+                    rows[i, FIRST] = mode
+        rows[i, BELOW] = tail[i] - rows[i, SHORTEST]
+        rows[i, ANCESTORS:] = ancestors[i]
+        for j in range(i - 1, -1, -1):
+            if (
+                np.array_equal(duration[i], duration[j])
+                and np.array_equal(allowed[i], allowed[j])
+                and np.array_equal(demand[i], demand[j])
+                and np.array_equal(ancestors[i], ancestors[j])
+                and np.array_equal(descendants[i], descendants[j])
+            ):
+                rows[i, TWIN] = j
+                break
+    return rows
 
 
 def _least_costs(operators: IntArray, rate: FloatArray) -> IntArray:
@@ -235,14 +257,15 @@ def _least_costs(operators: IntArray, rate: FloatArray) -> IntArray:
     return least
 
 
-def _most_at_once(instance: Instance) -> int:
+@lazily_compiled("i8(i8[:, ::1])")
+def _most_at_once(ancestors: IntArray) -> int:
     """Bound how many operators run at once, by a greedy cover with chains (Dilworth, 1950)."""
-    ends: list[int] = []
-    for i, ancestors in enumerate(instance.ancestors):
-        for chain, end in enumerate(ends):
-            if ancestors >> end & 1:
-                ends[chain] = i
-                break
-        else:
-            ends.append(i)
-    return len(ends)
+    ends = np.empty(len(ancestors), dtype=np.int64)
+    chains = 0
+    for i in range(len(ancestors)):
+        chain = 0
+        while chain < chains and not in_set(ancestors[i], ends[chain]):
+            chain += 1
+        ends[chain] = i
+        chains = max(chains, chain + 1)
+    return chains

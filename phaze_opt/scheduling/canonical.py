@@ -9,44 +9,54 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import numpy as np
+
+from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.compiled import inlined, lazily_compiled
+from phaze_opt.scheduling.problem_columns import ProblemColumns
 from phaze_opt.scheduling.schedule_problem import (
     CORE_TYPES,
     INTRA_OPERATOR_RULES,
-    ScheduleOperator,
-    ScheduleProblem,
+)
+from phaze_opt.scheduling.tuple_hashes import (
+    EMPTY,
+    add_entry,
+    end_tuple,
+    hash_float,
+    hash_integer,
+    sort_first,
 )
 
-Attributes = tuple[int, float, float, float, float, float, float, float]
+NO_CORE = CORE_TYPES.index("none")
 
 
-def operator_attributes(operator: ScheduleOperator, bandwidth: bool) -> Attributes:
-    """List the numbers of an operator: index of the core type, two latencies, five fractions."""
-    core = CORE_TYPES.index(operator.core)
-    # An operator on no core has one mode: its other latency and shares do not count.
-    has_modes = operator.core != "none"
-    latency_s = operator.latency_s
-    intra_s = operator.intra_op_latency_s if has_modes else latency_s
-    if not bandwidth:
-        return (core, latency_s, intra_s, 0.0, 0.0, 0.0, 0.0, 0.0)
-    return (
-        core,
-        latency_s,
-        intra_s,
-        operator.hbm_fraction,
-        operator.glb_fraction,
-        operator.link_fraction,
-        operator.intra_op_hbm_fraction if has_modes else operator.hbm_fraction,
-        operator.intra_op_glb_fraction if has_modes else operator.glb_fraction,
-    )
+@dataclass(frozen=True, eq=False)
+class CanonicalForm:
+    """The content of a problem in the canonical order of its operators.
+
+    Attributes
+    ----------
+    order : (operators,)
+        Place of every operator in the problem.
+    core, values
+        As in `ProblemColumns`; an operator on no core has the same numbers in both modes, and all
+        shares are 0 where bandwidths are no resources.
+    edges : (precedences, 2)
+        Sorted, without repetition.
+    """
+
+    order: IntArray
+    core: IntArray
+    values: FloatArray
+    edges: IntArray
 
 
-def canonical_order(
-    attributes: Sequence[Attributes], edges: Sequence[tuple[int, int]], order: Sequence[int]
-) -> list[int]:
-    """Order operators topologically by their attributes and their place in the graph, not by name.
+def canonical_form(columns: ProblemColumns, bandwidth: bool) -> CanonicalForm:
+    """Order operators topologically by their numbers and their place in the graph, not by name.
 
-    Every operator gets one colour from its attributes and the colours of its predecessors, and one
+    Every operator gets one colour from its numbers and the colours of its predecessors, and one
     from the first colour and the colours of its successors: one round of Weisfeiler–Leman
     refinement in each direction, which covers the whole of an acyclic graph. Operators of equal
     colours are interchangeable in practice; if they are not, the order is still topological, but
@@ -54,71 +64,100 @@ def canonical_order(
 
     Parameters
     ----------
-    attributes
-        Attributes of each operator.
-    edges
-        Precedences as pairs of indices.
-    order
-        Any topological order.
-    """
-    count = len(attributes)
-    before: list[list[int]] = [[] for _ in range(count)]
-    after: list[list[int]] = [[] for _ in range(count)]
-    for source, target in edges:
-        before[target].append(source)
-        after[source].append(target)
-    depth = [0] * count
-    above = [0] * count
-    for index in order:
-        colours = sorted([above[other] for other in before[index]])
-        above[index] = hash((attributes[index], *colours))
-        for other in after[index]:
-            depth[other] = max(depth[other], depth[index] + 1)
-    below = [0] * count
-    for index in reversed(order):
-        colours = sorted([below[other] for other in after[index]])
-        below[index] = hash((above[index], *colours))
-    return sorted(order, key=lambda index: (depth[index], above[index], below[index]))
-
-
-def canonical_form(
-    problem: ScheduleProblem, order: Sequence[int], bandwidth: bool
-) -> tuple[list[int], list[Attributes], list[tuple[int, int]]]:
-    """Give the canonical order of the operators, and the attributes and edges in this order.
-
-    Parameters
-    ----------
-    problem
+    columns
         A valid problem.
-    order
-        Any topological order of its operators.
     bandwidth
         Whether bandwidths are resources; if not, all shares count as 0.
     """
-    attributes = [operator_attributes(operator, bandwidth) for operator in problem.operators]
-    edges = sorted(set(problem.edges))
-    canonical = canonical_order(attributes, edges, order)
-    rank = [0] * len(canonical)
-    for position, index in enumerate(canonical):
-        rank[index] = position
-    return (
-        canonical,
-        [attributes[index] for index in canonical],
-        sorted([(rank[source], rank[target]) for source, target in edges]),
-    )
+    values = columns.values.copy()
+    # An operator on no core has one mode: its other latency and shares do not count.
+    alone = columns.core == NO_CORE
+    values[alone, 1], values[alone, 5], values[alone, 6] = values[alone][:, [0, 2, 3]].T
+    if not bandwidth:
+        values[:, 2:] = 0.0
+    graph = columns.graph
+    order, edges = canonical_order(columns.core, values, graph.edges, graph.order)
+    return CanonicalForm(order, columns.core[order], values[order], edges)
 
 
-def form_key(
-    problem: ScheduleProblem,
-    attributes: Sequence[Attributes],
-    edges: Sequence[tuple[int, int]],
-    settings: tuple[int, ...],
-) -> str:
+@lazily_compiled("Tuple((i8[::1], i8[:, ::1]))(i8[::1], f8[:, ::1], i8[:, ::1], i8[::1])")
+def canonical_order(
+    core: IntArray, values: FloatArray, edges: IntArray, order: IntArray
+) -> tuple[IntArray, IntArray]:
+    """Give the canonical order, and the edges between places in it.
+
+    Parameters
+    ----------
+    core, values, edges
+        Of the operators as they are written.
+    order
+        Any topological order.
+    """
+    count = len(core)
+    before, first_before = _neighbours(edges[:, 1], edges[:, 0], count)
+    after, first_after = _neighbours(edges[:, 0], edges[:, 1], count)
+    depth = np.zeros(count, dtype=np.int64)
+    above = np.empty(count, dtype=np.int64)
+    below = np.empty(count, dtype=np.int64)
+    colours = np.empty(count, dtype=np.int64)
+    for i in order:
+        own = add_entry(EMPTY, core[i])
+        for column in range(values.shape[1]):
+            own = add_entry(own, hash_float(values[i, column]))
+        own = end_tuple(own, 1 + values.shape[1])
+        around = before[first_before[i] : first_before[i + 1]]
+        above[i] = _colour(own, above, around, colours)
+        for j in after[first_after[i] : first_after[i + 1]]:
+            depth[j] = max(depth[j], depth[i] + 1)
+    for i in order[::-1]:
+        around = after[first_after[i] : first_after[i + 1]]
+        below[i] = _colour(hash_integer(above[i]), below, around, colours)
+    canonical = order.copy()
+    for key in (below, above, depth):
+        canonical = canonical[np.argsort(key[canonical], kind="mergesort")]
+    rank = np.empty(count, dtype=np.int64)
+    rank[canonical] = np.arange(count)
+    pairs = np.sort(rank[edges[:, 0]] * count + rank[edges[:, 1]])
+    return canonical, np.column_stack((pairs // count, pairs % count))
+
+
+@lazily_compiled("UniTuple(i8[::1], 2)(i8[:], i8[:], i8)")
+def _neighbours(ends: IntArray, others: IntArray, count: int) -> tuple[IntArray, IntArray]:
+    """Group the other ends of edges by one end, and say where each group begins."""
+    first = np.zeros(count + 1, dtype=np.int64)
+    for end in ends:
+        first[end + 1] += 1
+    first = np.cumsum(first)
+    place = first.copy()
+    grouped = np.empty(len(ends), dtype=np.int64)
+    for e in range(len(ends)):
+        grouped[place[ends[e]]] = others[e]
+        place[ends[e]] += 1
+    return grouped, first
+
+
+@inlined
+def _colour(own: int, of: IntArray, around: IntArray, scratch: IntArray) -> int:
+    """Hash an operator's own hash together with the colours of its neighbours, sorted."""
+    for place in range(around.shape[0]):
+        scratch[place] = of[around[place]]
+    sort_first(scratch, around.shape[0])
+    state = add_entry(EMPTY, own)
+    for place in range(around.shape[0]):
+        state = add_entry(state, hash_integer(scratch[place]))
+    return end_tuple(state, 1 + around.shape[0])
+
+
+_ENTRY = np.dtype([("core", "<i8"), ("values", "<f8", 7)])
+
+
+def form_key(form: CanonicalForm, columns: ProblemColumns, settings: Sequence[int]) -> str:
     """Hash a canonical form together with the cores, the rules and the settings of the solver."""
-    rule = INTRA_OPERATOR_RULES.index(problem.intra_operator)
-    head = (problem.num_tc, problem.num_vc, rule, int(problem.serial), *settings)
-    digest = hashlib.blake2b(struct.pack(f"<{len(head)}qq", *head, len(attributes)), digest_size=20)
-    for entry in attributes:
-        digest.update(struct.pack("<q7d", *entry))
-    digest.update(struct.pack(f"<{2 * len(edges)}q", *[end for edge in edges for end in edge]))
+    rule = INTRA_OPERATOR_RULES.index(columns.intra_operator)
+    head = (columns.num_tc, columns.num_vc, rule, int(columns.serial), *settings, len(form.core))
+    entries = np.empty(len(form.core), dtype=_ENTRY)
+    entries["core"], entries["values"] = form.core, form.values
+    digest = hashlib.blake2b(struct.pack(f"<{len(head)}q", *head), digest_size=20)
+    digest.update(entries.tobytes())
+    digest.update(form.edges.astype("<i8").tobytes())
     return digest.hexdigest()

@@ -31,17 +31,18 @@ class _Model:
 
     def __init__(self, instance: Instance, bounds: Bounds, known: Plan) -> None:
         self.instance, self.known = instance, known
+        self.length: list[list[int]] = instance.duration.tolist()
         self.model = new_model()
         demand, capacity = _smallest_units(instance)
         bits = _PRODUCT_BITS - max([one.bit_length() for one in capacity], default=0)
         bits = min(_TIME_BITS, bits - instance.size.bit_length())
         # At least 1, so that operators keep their order.
         self.units = max(1, known.makespan >> bits)
-        self.duration = [[max(1, one // self.units) for one in pair] for pair in instance.duration]
+        self.duration = [[max(1, one // self.units) for one in pair] for pair in self.length]
         chosen = [pair[mode] for pair, mode in zip(self.duration, known.mode, strict=True)]
         end = [
             start + pair[mode]
-            for start, pair, mode in zip(known.start, instance.duration, known.mode, strict=True)
+            for start, pair, mode in zip(known.start, self.length, known.mode, strict=True)
         ]
         self.known_start = starts_in_order(known.start, end, chosen, 0)
         self.horizon = max(map(sum, zip(self.known_start, chosen, strict=True)))
@@ -115,7 +116,7 @@ class _Model:
         )
         # Durations were rounded down, so the bound holds for the true ones, but for the operators
         # that had to be lengthened to one unit.
-        longer = sum(min(pair) < self.units for pair in self.instance.duration)
+        longer = sum(min(pair) < self.units for pair in self.length)
         bound = min((solved.bound - longer) * self.units, self.known.makespan)
         if solved.values is None:
             return self.known, 0
@@ -128,7 +129,7 @@ class _Model:
         start = [solved.value(one) for one in self.start]
         coarse = [pair[one] for pair, one in zip(self.duration, mode, strict=True)]
         end = list(map(sum, zip(start, coarse, strict=True)))
-        length = [pair[one] for pair, one in zip(self.instance.duration, mode, strict=True)]
+        length = [pair[one] for pair, one in zip(self.length, mode, strict=True)]
         fine = starts_in_order(start, end, length, 0)
         return Plan(tuple(fine), tuple(mode), max(map(sum, zip(fine, length, strict=True))))
 
@@ -161,12 +162,13 @@ def _smallest_units(
     instance: Instance,
 ) -> tuple[list[list[tuple[int, ...]]], tuple[int, ...]]:
     """Divide demands and capacity of each resource by their greatest common divisor."""
+    demands, capacity = instance.demand.tolist(), instance.capacity.tolist()
     scale = [
-        math.gcd(amount, *[pair[mode][r] for pair in instance.demand for mode in (SINGLE, INTRA)])
-        for r, amount in enumerate(instance.capacity)
+        math.gcd(amount, *[pair[mode][r] for pair in demands for mode in (SINGLE, INTRA)])
+        for r, amount in enumerate(capacity)
     ]
     demand = [
         [tuple(a // s for a, s in zip(amounts, scale, strict=True)) for amounts in pair]
-        for pair in instance.demand
+        for pair in demands
     ]
-    return demand, tuple(a // s for a, s in zip(instance.capacity, scale, strict=True))
+    return demand, tuple(a // s for a, s in zip(capacity, scale, strict=True))

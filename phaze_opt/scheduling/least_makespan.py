@@ -15,9 +15,13 @@ from operator import itemgetter
 import numpy as np
 
 from phaze_opt.arrays import BoolArray, FloatArray, IntArray
-from phaze_opt.scheduling.instance import last_of
+from phaze_opt.scheduling.instance import direct_predecessors
 from phaze_opt.scheduling.least_kernel import RESOURCES, least_of_parts
-from phaze_opt.scheduling.reduction import contracted_ancestors, series_parts
+from phaze_opt.scheduling.reduction import (
+    contracted_ancestors,
+    part_precedences,
+    series_parts,
+)
 from phaze_opt.scheduling.schedule_problem import CoreType
 
 
@@ -170,23 +174,21 @@ def _parts(
     cores: tuple[CoreType, ...], edges: tuple[tuple[int, int], ...], instant: bytes
 ) -> _Parts:
     """Split a pass into parts, cached; ``instant`` are the bytes of an array of truth values."""
-    skipped: list[bool] = np.frombuffer(instant, dtype=np.bool_).tolist()
-    ancestors = contracted_ancestors(skipped, sorted(set(edges)))
-    parts = series_parts([i for i, skip in enumerate(skipped) if not skip], ancestors)
-    kept = [i for part in parts for i in part]
-    before = [_direct(i, part, ancestors) for part in parts for i in part]
+    skipped = np.frombuffer(instant, dtype=np.bool_).copy()
+    pairs = np.array(sorted(set(edges)), dtype=np.int64).reshape(-1, 2)
+    ancestors = contracted_ancestors(skipped, pairs)
+    kept, first = series_parts(skipped, ancestors)
+    before = [
+        sorted(direct)
+        for part in np.split(kept, first[1:-1])
+        for direct in direct_predecessors(part_precedences(part, ancestors)[0])
+    ]
     on_cores = [[kind in cores[i] for i in kept] for kind in ("TC", "VC")]
     return _Parts(
-        operators=np.array(kept, dtype=np.int64),
-        first=np.cumsum([0, *map(len, parts)], dtype=np.int64),
+        operators=kept,
+        first=first,
         first_before=np.cumsum([0, *map(len, before)], dtype=np.int64),
         before=np.array([j for own in before for j in own], dtype=np.int64),
         on_cores=np.array(on_cores, dtype=np.bool_),
         has_modes=np.array([cores[i] != "none" for i in kept], dtype=np.bool_),
     )
-
-
-def _direct(operator: int, part: list[int], ancestors: list[int]) -> list[int]:
-    """List the direct predecessors of an operator in its part, by their places in it."""
-    members = sum([1 << index for index in part])
-    return sorted(part.index(j) for j in last_of(ancestors[operator] & members, ancestors))

@@ -12,223 +12,311 @@ Two reductions come later: `bounds.drop_hopeless_modes` needs a known schedule, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import numpy as np
 
+from phaze_opt.arrays import BoolArray, FloatArray, IntArray
+from phaze_opt.compiled import callee, inlined, lazily_compiled
 from phaze_opt.scheduling.instance import (
     BANDWIDTH_CAPACITY,
     INTRA,
     SINGLE,
     TIME_RESOLUTION,
-    Instance,
-    last_of,
-    operator_demand,
+    WORD,
+    add_to_set,
+    in_set,
 )
-from phaze_opt.scheduling.schedule_problem import IntraOperatorRule
 
-_Demand = tuple[tuple[int, ...], tuple[int, ...]]
+_RESOURCES = 6
+"""Tensor cores, vector cores, HBM, global buffer, link, and the chip."""
 
+INSTANCE_TYPE = "i8[:, ::1], b1[:, ::1], i8[:, :, ::1], i8[::1], i8[:, ::1], i8[:, ::1]"
+"""In numba's notation, the arrays of an `instance.Instance`, in its order."""
 
-def set_bits(mask: int) -> list[int]:
-    """List the positions of the bits of a mask that are set, rising."""
-    positions = []
-    while mask:
-        lowest = mask & -mask
-        positions.append(lowest.bit_length() - 1)
-        mask ^= lowest
-    return positions
+InstanceArrays = tuple[IntArray, BoolArray, IntArray, IntArray, IntArray, IntArray]
 
 
-def is_instant(attributes: Sequence[float]) -> bool:
-    """Say whether an operator has no duration in its faster mode."""
-    return min(attributes[1], attributes[2]) <= 0.0
-
-
-def contracted_ancestors(instant: Sequence[bool], edges: Sequence[tuple[int, int]]) -> list[int]:
-    """Give the ancestors with a duration of each operator, as bit masks.
+@lazily_compiled("i8[:, ::1](b1[::1], i8[:, ::1])")
+def contracted_ancestors(instant: BoolArray, edges: IntArray) -> IntArray:
+    """Give the ancestors with a duration of each operator.
 
     Parameters
     ----------
-    instant
+    instant : (operators,)
         Whether each operator has no duration; operators are numbered topologically.
-    edges
-        Precedences as sorted pairs of indices.
+    edges : (precedences, 2)
+        Sorted.
+
+    Returns
+    -------
+    ancestors : (operators, words)
+        Sets as bit masks.
     """
-    ancestors = [0] * len(instant)
-    for source, target in edges:
-        own = 0 if instant[source] else 1 << source
-        ancestors[target] |= ancestors[source] | own
+    count = len(instant)
+    ancestors = np.zeros((count, (count + WORD - 1) // WORD), dtype=np.int64)
+    for e in range(len(edges)):
+        source, target = edges[e, 0], edges[e, 1]
+        for word in range(ancestors.shape[1]):
+            ancestors[target, word] |= ancestors[source, word]
+        if not instant[source]:
+            add_to_set(ancestors[target], source)
     return ancestors
 
 
-def series_parts(kept: Sequence[int], ancestors: Sequence[int]) -> list[list[int]]:
+@lazily_compiled("UniTuple(i8[::1], 2)(b1[::1], i8[:, ::1])")
+def series_parts(instant: BoolArray, ancestors: IntArray) -> tuple[IntArray, IntArray]:
     """Split operators into parts of which each must end before the next one starts.
 
     Parameters
     ----------
-    kept
-        The operators with a duration, in topological order.
+    instant
+        As for `contracted_ancestors`: operators without duration belong to no part.
     ancestors
-        Ancestors of every operator, as masks over ``kept`` operators.
+        What it returns.
+
+    Returns
+    -------
+    members : (operators with a duration,)
+        Part by part, in topological order.
+    first : (parts + 1,)
+        Where each part begins in ``members``, and where the last one ends.
     """
-    ordered = sorted(kept, key=lambda index: (ancestors[index].bit_count(), index))
-    common = (1 << (max(kept) + 1)) - 1 if kept else 0
-    parts: list[list[int]] = []
-    part: list[int] = []
-    cuts = set()
-    for position in range(len(ordered) - 1, 0, -1):
-        # A cut lies before `position` if every later operator has all earlier ones as ancestors.
-        common &= ancestors[ordered[position]]
-        if common.bit_count() == position:
-            cuts.add(position)
-    for position, index in enumerate(ordered):
-        if position in cuts:
-            parts.append(sorted(part))
-            part = []
-        part.append(index)
-    if part:
-        parts.append(sorted(part))
-    return parts
+    count, words = ancestors.shape
+    sizes = np.full(count, count + 1)
+    kept = 0
+    for i in range(count):
+        if not instant[i]:
+            kept += 1
+            sizes[i] = _size_of(ancestors[i])
+    # Those with fewer ancestors come first, then those with the lower number.
+    members = np.argsort(sizes, kind="mergesort")[:kept]
+    first = np.empty(kept + 1, dtype=np.int64)
+    first[0] = 0
+    parts = 0
+    # A cut lies before a place if every later operator has all earlier ones as ancestors.
+    common = np.full(words, -1)
+    is_cut = np.zeros(kept + 1, dtype=np.bool_)
+    for place in range(kept - 1, 0, -1):
+        for word in range(words):
+            common[word] &= ancestors[members[place], word]
+        is_cut[place] = _size_of(common) == place
+    for place in range(1, kept + 1):
+        if is_cut[place] or place == kept:
+            parts += 1
+            first[parts] = place
+            members[first[parts - 1] : place] = np.sort(members[first[parts - 1] : place])
+    return members, first[: parts + 1]
 
 
+@inlined
+def _size_of(words: IntArray) -> int:
+    """Count the operators of a set."""
+    size = 0
+    for word in range(words.shape[0]):
+        rest = words[word]
+        while rest != 0:
+            rest &= rest - 1
+            size += 1
+    return size
+
+
+@lazily_compiled(
+    f"Tuple((Tuple(({INSTANCE_TYPE})), f8))(i8[::1], i8[::1], f8[:, ::1], i8[:, ::1], i8, i8, b1)"
+)
 def build_instance(
-    part: Sequence[int],
-    attributes: Sequence[Sequence[float]],
-    ancestors: Sequence[int],
-    cores: tuple[int, int],
-    rule: IntraOperatorRule,
-) -> Instance:
-    """Write one part of a problem as a reduced `Instance`.
+    part: IntArray,
+    core: IntArray,
+    values: FloatArray,
+    ancestors: IntArray,
+    num_tc: int,
+    num_vc: int,
+    exclusive: bool,
+) -> tuple[InstanceArrays, float]:
+    """Write one part of a problem as the arrays of a reduced `Instance`.
 
     Parameters
     ----------
-    part
+    part : (size,)
         Indices of its operators, in topological order.
-    attributes, ancestors
-        Attributes and ancestors of all operators of the problem.
-    cores
+    core, values, ancestors
+        Of all operators of the problem; see `canonical.CanonicalForm` and `contracted_ancestors`.
+    num_tc, num_vc
         Numbers of tensor cores and of vector cores.
-    rule
-        Which operators may not run beside an operator on all cores; see `ScheduleProblem`.
+    exclusive
+        Whether nothing runs beside an operator on all cores; see `ScheduleProblem`.
+
+    Returns
+    -------
+    The arrays of the instance, and the seconds of `TIME_RESOLUTION` time units.
     """
     size = len(part)
-    capacity: tuple[int, ...] = (
-        *cores,
-        BANDWIDTH_CAPACITY,
-        BANDWIDTH_CAPACITY,
-        BANDWIDTH_CAPACITY,
-        size,
+    before, after = part_precedences(part, ancestors)
+    capacity = np.array(
+        [num_tc, num_vc, BANDWIDTH_CAPACITY, BANDWIDTH_CAPACITY, BANDWIDTH_CAPACITY, size]
     )
-    own_ancestors, own_descendants = _precedences(part, ancestors)
-    total_s = sum(min(attributes[index][1], attributes[index][2]) for index in part)
-    duration = tuple(
-        (_to_units(attributes[index][1], total_s), _to_units(attributes[index][2], total_s))
-        for index in part
-    )
-    demand: list[_Demand] = [operator_demand(attributes[index], rule, capacity) for index in part]
-    modes = [_useful_modes(*pair) for pair in zip(duration, demand, strict=True)]
-    _fix_modes_that_run_alone(duration, demand, modes, own_ancestors, own_descendants, capacity)
-    demand, capacity = _binding_resources(demand, modes, capacity)
-    return Instance(
-        duration=duration,
-        modes=tuple(modes),
-        demand=tuple(demand),
-        capacity=capacity,
-        ancestors=tuple(own_ancestors),
-        descendants=tuple(own_descendants),
-        seconds_per_unit=total_s / TIME_RESOLUTION,
-    )
+    total_s = 0.0
+    for i in range(size):
+        total_s += min(values[part[i], 0], values[part[i], 1])
+    duration = np.empty((size, 2), dtype=np.int64)
+    demand = np.empty((size, 2, _RESOURCES), dtype=np.int64)
+    allowed = np.empty((size, 2), dtype=np.bool_)
+    for i in range(size):
+        own = values[part[i]]
+        for mode in range(2):
+            duration[i, mode] = _to_units(own[mode], total_s)
+        _write_demand(core[part[i]], own, exclusive, capacity, demand[i])
+        _write_useful_modes(duration[i], demand[i], allowed[i])
+    _fix_modes_that_run_alone(duration, demand, allowed, before, after, capacity)
+    demand, capacity = _binding_resources(demand, allowed, capacity)
+    return (duration, allowed, demand, capacity, before, after), total_s
 
 
-def _precedences(part: Sequence[int], ancestors: Sequence[int]) -> tuple[list[int], list[int]]:
+@inlined
+def _to_units(latency_s: float, total_s: float) -> int:
+    """Round a latency to time units, limited to twice the sum of all shortest latencies."""
+    return max(1, int(np.rint(min(latency_s / total_s, 2.0) * TIME_RESOLUTION)))
+
+
+@lazily_compiled("UniTuple(i8[:, ::1], 2)(i8[::1], i8[:, ::1])")
+def part_precedences(part: IntArray, ancestors: IntArray) -> tuple[IntArray, IntArray]:
     """Give ancestors and descendants within a part; operators are numbered by place in it."""
-    members = sum([1 << index for index in part])
-    place = {index: position for position, index in enumerate(part)}
-    before = [0] * len(part)
-    after = [0] * len(part)
-    direct = [[place[j] for j in last_of(ancestors[i] & members, ancestors)] for i in part]
-    for position, predecessors in enumerate(direct):
-        for other in predecessors:
-            before[position] |= before[other] | 1 << other
-    for position in range(len(part) - 1, -1, -1):
-        for other in direct[position]:
-            after[other] |= after[position] | 1 << position
+    size = len(part)
+    before = np.zeros((size, (size + WORD - 1) // WORD), dtype=np.int64)
+    after = np.zeros_like(before)
+    for i in range(size):
+        for j in range(i):
+            if in_set(ancestors[part[i]], part[j]):
+                add_to_set(before[i], j)
+                add_to_set(after[j], i)
     return before, after
 
 
-def _to_units(latency_s: float, total_s: float) -> int:
-    """Round a latency to time units, limited to twice the sum of all shortest latencies."""
-    return max(1, round(min(latency_s / total_s, 2.0) * TIME_RESOLUTION))
+@inlined
+def _write_demand(
+    core: int, values: FloatArray, exclusive: bool, capacity: IntArray, demand: IntArray
+) -> None:
+    """Write the amounts of the six resources that an operator takes in each mode.
+
+    Under the rule ``exclusive``, an operator on all cores of its type takes every resource whole.
+    """
+    tensor, vector = int(core == 0 or core == 2), int(core == 1 or core == 2)
+    demand[SINGLE, 0], demand[SINGLE, 1], demand[SINGLE, 5] = tensor, vector, 1
+    for resource in range(3):
+        demand[SINGLE, 2 + resource] = int(np.rint(values[2 + resource] * BANDWIDTH_CAPACITY))
+    if exclusive:
+        for resource in range(_RESOURCES):
+            demand[INTRA, resource] = capacity[resource]
+    else:
+        demand[INTRA, 0], demand[INTRA, 1] = capacity[0] * tensor, capacity[1] * vector
+        demand[INTRA, 2] = int(np.rint(values[5] * BANDWIDTH_CAPACITY))
+        demand[INTRA, 3] = int(np.rint(values[6] * BANDWIDTH_CAPACITY))
+        demand[INTRA, 4], demand[INTRA, 5] = demand[SINGLE, 4], 1
 
 
-def _useful_modes(duration: tuple[int, int], demand: _Demand) -> tuple[int, ...]:
+@inlined
+def _write_useful_modes(duration: IntArray, demand: IntArray, allowed: BoolArray) -> None:
     """Drop a mode that is never better than the other one.
 
     Such a mode takes longer than all operators one after another (by more than rounding), or it
     takes at least the duration of the other mode and at least its amount of every resource.
     """
-    for keep, drop in ((SINGLE, INTRA), (INTRA, SINGLE)):
-        if duration[drop] > TIME_RESOLUTION + TIME_RESOLUTION // 1024:
-            return (keep,)
-    for keep, drop in ((SINGLE, INTRA), (INTRA, SINGLE)):
-        less = all(a <= b for a, b in zip(demand[keep], demand[drop], strict=True))
-        if less and duration[keep] <= duration[drop]:
-            return (keep,)
-    return (SINGLE, INTRA)
+    allowed[SINGLE] = allowed[INTRA] = True
+    for drop in (INTRA, SINGLE):
+        if duration[drop] > TIME_RESOLUTION + TIME_RESOLUTION // 1024 and allowed[drop]:
+            allowed[drop] = False
+            return
+    for drop in (INTRA, SINGLE):
+        keep = 1 - drop
+        if duration[keep] <= duration[drop] and _at_most(demand[keep], demand[drop]):
+            allowed[drop] = False
+            return
 
 
+@inlined
+def _at_most(one: IntArray, other: IntArray) -> bool:
+    """Say whether no amount of a demand is larger than that of another."""
+    most = True
+    for resource in range(one.shape[0]):
+        most = most and one[resource] <= other[resource]
+    return most
+
+
+@inlined
 def _fix_modes_that_run_alone(
-    duration: Sequence[tuple[int, int]],
-    demand: list[_Demand],
-    modes: list[tuple[int, ...]],
-    ancestors: Sequence[int],
-    descendants: Sequence[int],
-    capacity: tuple[int, ...],
+    duration: IntArray,
+    demand: IntArray,
+    allowed: BoolArray,
+    before: IntArray,
+    after: IntArray,
+    capacity: IntArray,
 ) -> None:
     """Fix the faster mode of operators beside which no other can run; they take the whole chip."""
-    # An operator that takes every resource whole runs alone: all operators take some of the chip.
-    shared = [
-        [pair[mode] for mode in kept if pair[mode] != capacity]
-        for pair, kept in zip(demand, modes, strict=True)
-    ]
-    size = len(duration)
-    everything = (1 << size) - 1
-    for index in range(size):
-        free = everything & ~(ancestors[index] | descendants[index] | 1 << index)
-        if any(
-            _fit_together(own, other, capacity)
-            for own in shared[index]
-            for position in set_bits(free)
-            for other in shared[position]
-        ):
+    for i in range(len(duration)):
+        if _has_company(i, demand, allowed, before[i], after[i], capacity):
             continue
-        fastest = min(modes[index], key=lambda mode: (duration[index][mode], mode))
-        modes[index] = (fastest,)
-        demand[index] = (capacity, capacity)
-        shared[index] = []
+        fastest = _fastest_mode(duration[i], allowed[i])
+        for mode in range(2):
+            allowed[i, mode] = mode == fastest
+            for resource in range(_RESOURCES):
+                demand[i, mode, resource] = capacity[resource]
 
 
-def _fit_together(one: Sequence[int], other: Sequence[int], capacity: Sequence[int]) -> bool:
-    """Say whether the capacity suffices for two demands together."""
-    return all(a + b <= c for a, b, c in zip(one, other, capacity, strict=True))
+@inlined
+def _has_company(
+    i: int,
+    demand: IntArray,
+    allowed: BoolArray,
+    before: IntArray,
+    after: IntArray,
+    capacity: IntArray,
+) -> bool:
+    """Say whether another operator can run beside one, by precedences and capacities.
+
+    An operator that takes every resource whole runs alone: all operators take some of the chip.
+    """
+    for own in range(2):
+        if not allowed[i, own]:
+            continue
+        for j in range(len(demand)):
+            if j == i or in_set(before, j) or in_set(after, j):
+                continue
+            for other in range(2):
+                if allowed[j, other]:
+                    together = True
+                    for resource in range(capacity.shape[0]):
+                        needed = demand[i, own, resource] + demand[j, other, resource]
+                        together = together and needed <= capacity[resource]
+                    if together:
+                        return True
+    return False
 
 
+@inlined
+def _fastest_mode(duration: IntArray, allowed: BoolArray) -> int:
+    """Give the allowed mode with the shorter duration, of equal ones the first."""
+    if allowed[SINGLE] and (not allowed[INTRA] or duration[SINGLE] <= duration[INTRA]):
+        return SINGLE
+    return INTRA
+
+
+@callee("Tuple((i8[:, :, ::1], i8[::1]))(i8[:, :, ::1], b1[:, ::1], i8[::1])")
 def _binding_resources(
-    demand: Sequence[_Demand], modes: Sequence[tuple[int, ...]], capacity: tuple[int, ...]
-) -> tuple[list[_Demand], tuple[int, ...]]:
+    demand: IntArray, allowed: BoolArray, capacity: IntArray
+) -> tuple[IntArray, IntArray]:
     """Drop the resources that suffice for all operators at once."""
-    most = [
-        tuple(map(max, *pair)) if len(kept) > 1 else pair[kept[0]]
-        for pair, kept in zip(demand, modes, strict=True)
-    ]
-    binding = [
-        resource
-        for resource, (needed, limit) in enumerate(
-            zip(map(sum, zip(*most, strict=True)), capacity, strict=True)
-        )
-        if needed > limit
-    ]
-    kept_demand = [
-        (tuple(single[r] for r in binding), tuple(intra[r] for r in binding))
-        for single, intra in demand
-    ]
-    return kept_demand, tuple(capacity[r] for r in binding)
+    kept = np.empty(len(capacity), dtype=np.int64)
+    count = 0
+    for resource in range(len(capacity)):
+        needed = 0
+        for i in range(len(demand)):
+            most = 0
+            for mode in range(2):
+                if allowed[i, mode]:
+                    most = max(most, demand[i, mode, resource])
+            needed += most
+        if needed > capacity[resource]:
+            kept[count] = resource
+            count += 1
+    fewer = np.empty((len(demand), 2, count), dtype=np.int64)
+    for place in range(count):
+        fewer[:, :, place] = demand[:, :, kept[place]]
+    return fewer, capacity[kept[:count]]

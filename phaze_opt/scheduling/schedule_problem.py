@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import typing
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -41,6 +42,8 @@ _FRACTIONS = (
     "intra_op_hbm_fraction",
     "intra_op_glb_fraction",
 )
+VALUES = (*_LATENCIES, *_FRACTIONS)
+"""The numbers of an operator, in the order of `ScheduleOperator`."""
 
 
 @dataclass(frozen=True)
@@ -339,8 +342,6 @@ def topological_order(problem: ScheduleProblem) -> tuple[int, ...]:
         If an edge names an operator that does not exist, or the edges form a cycle.
     """
     count = len(problem.operators)
-    waiting = [0] * count
-    successors: list[list[int]] = [[] for _ in range(count)]
     for before, after in problem.edges:
         for end, other in ((before, after), (after, before)):
             if not 0 <= end < count:
@@ -349,6 +350,25 @@ def topological_order(problem: ScheduleProblem) -> tuple[int, ...]:
                     f"An edge of operator {known!r} ends at operator number {end}, "
                     f"but there are {count} operators, counted from 0."
                 )
+    order, successors, waiting = sorted_topologically(count, problem.edges)
+    if len(order) < count:
+        raise InputError(
+            f"The operators form a cycle: {_name_cycle(problem, successors, waiting)}."
+        )
+    return tuple(order)
+
+
+def sorted_topologically(
+    count: int, edges: Sequence[tuple[int, int]]
+) -> tuple[list[int], list[list[int]], list[int]]:
+    """Order operators as far as they are on no cycle.
+
+    Returns the order, the successors of each operator, and for how many predecessors that could not
+    be ordered each waits.
+    """
+    waiting = [0] * count
+    successors: list[list[int]] = [[] for _ in range(count)]
+    for before, after in edges:
         successors[before].append(after)
         waiting[after] += 1
     order = [index for index in range(count) if waiting[index] == 0]
@@ -357,11 +377,7 @@ def topological_order(problem: ScheduleProblem) -> tuple[int, ...]:
             waiting[after] -= 1
             if waiting[after] == 0:
                 order.append(after)
-    if len(order) < count:
-        raise InputError(
-            f"The operators form a cycle: {_name_cycle(problem, successors, waiting)}."
-        )
-    return tuple(order)
+    return order, successors, waiting
 
 
 def _name_cycle(problem: ScheduleProblem, successors: list[list[int]], waiting: list[int]) -> str:

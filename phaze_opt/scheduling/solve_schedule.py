@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, replace
 
+from phaze_opt.compiled import load
 from phaze_opt.errors import unknown_name
-from phaze_opt.scheduling.bounds import drop_hopeless_modes, root_bounds
 from phaze_opt.scheduling.cached_reads import schedule_with_cache
-from phaze_opt.scheduling.canonical import Attributes, canonical_form, form_key
+from phaze_opt.scheduling.canonical import (
+    NO_CORE,
+    CanonicalForm,
+    canonical_form,
+    canonical_order,
+    form_key,
+)
 from phaze_opt.scheduling.instance import (
     INTRA,
     SINGLE,
@@ -18,15 +25,10 @@ from phaze_opt.scheduling.instance import (
     proving_bound,
     starts_in_order,
 )
-from phaze_opt.scheduling.list_scheduler import best_list_schedule
-from phaze_opt.scheduling.reduction import (
-    build_instance,
-    contracted_ancestors,
-    is_instant,
-    series_parts,
-)
+from phaze_opt.scheduling.problem_columns import PrecedenceGraph, ProblemColumns, problem_columns
+from phaze_opt.scheduling.quick_plan import QuickPlan, plan_part, quick_plan
+from phaze_opt.scheduling.reduction import contracted_ancestors, series_parts
 from phaze_opt.scheduling.schedule_problem import (
-    CORE_TYPES,
     SOLVE_METHODS,
     Schedule,
     ScheduledOperator,
@@ -102,116 +104,158 @@ def solve_schedule(
     """
     if method not in SOLVE_METHODS:
         raise unknown_name("method", method, SOLVE_METHODS)
-    order = check_problem(problem)
-    without = _solve_without_residency(problem, order, cache, bandwidth, method, effort)
-    if residency and problem.cached is not None:
+    graph = PrecedenceGraph.of(problem.edges, check_problem(problem))
+    columns = problem_columns(problem, graph)
+    without = solve_columns(columns, cache, bandwidth=bandwidth, method=method, effort=effort)
+    return with_residency(problem, without, cache, method, effort) if residency else without
+
+
+def with_residency(
+    problem: ScheduleProblem,
+    without: Schedule,
+    cache: MutableMapping[str, Schedule] | None,
+    method: SolveMethod,
+    effort: int = DEFAULT_EFFORT,
+) -> Schedule:
+    """Find a schedule in which tensors stay on the chip, if the problem has any that may.
+
+    Parameters
+    ----------
+    problem
+        A valid problem.
+    without
+        Its schedule without residency.
+    cache, method, effort
+        See `solve_schedule`.
+    """
+    if problem.cached is not None:
         return schedule_with_cache(problem, problem.cached, without)
-    if problem.residency is None or not residency:
+    if problem.residency is None:
         return without
     from phaze_opt.scheduling.solve_jointly import solve_jointly
 
     return solve_jointly(problem, problem.residency, without, method, effort, cache)
 
 
-def _solve_without_residency(
-    problem: ScheduleProblem,
-    order: Sequence[int],
-    cache: MutableMapping[str, Schedule] | None,
-    bandwidth: bool,
-    method: SolveMethod,
-    effort: int,
+def solve_columns(
+    columns: ProblemColumns,
+    cache: MutableMapping[str, Schedule] | None = None,
+    *,
+    bandwidth: bool = True,
+    method: SolveMethod = "branch-and-bound",
+    effort: int = DEFAULT_EFFORT,
 ) -> Schedule:
-    """Find a short schedule in which every tensor goes through HBM, in the cache or anew."""
+    """Find a short schedule in which every tensor goes through HBM, in the cache or anew.
+
+    Parameters
+    ----------
+    columns
+        A valid problem.
+    cache, bandwidth, method, effort
+        See `solve_schedule`.
+    """
+    # The solver's time leaves out loading its compiled code, or compiling it.
+    load(canonical_order, contracted_ancestors, series_parts, plan_part)
     began = time.perf_counter()
-    canonical, attributes, edges = canonical_form(problem, order, bandwidth)
-    settings: tuple[int, ...] = (SOLVER_VERSION, int(bandwidth), effort)
-    if method != "branch-and-bound":
-        settings = (*settings, SOLVE_METHODS.index(method))
-    key = form_key(problem, attributes, edges, settings)
-    found = cache.get(key) if cache is not None else None
-    # A stored schedule may be damaged: it comes from a database that others can write to.
-    if found is None or len(found.operators) != len(problem.operators):
-        draft = _schedule_parts(problem, attributes, edges, method, effort)
-        # The solver's time leaves out loading the compiled search, or compiling it.
-        began += draft.loading_s
-        found = _to_schedule(draft, time.perf_counter() - began)
-        if cache is not None:
-            cache[key] = found
-    own = list(found.operators)
-    for entry, index in zip(found.operators, canonical, strict=True):
-        name = problem.operators[index].id
-        own[index] = ScheduledOperator(name, entry.start_s, entry.end_s, entry.intra_operator)
-    return replace(found, operators=tuple(own), solve_s=time.perf_counter() - began)
+    form = canonical_form(columns, bandwidth)
+    order, key = form.order.tolist(), ""
+    if cache is not None:
+        settings: tuple[int, ...] = (SOLVER_VERSION, int(bandwidth), effort)
+        if method != "branch-and-bound":
+            settings = (*settings, SOLVE_METHODS.index(method))
+        key = form_key(form, columns, settings)
+        found = cache.get(key)
+        # A stored schedule may be damaged: it comes from a database that others can write to.
+        if found is not None and len(found.operators) == len(order):
+            solve_s = time.perf_counter() - began
+            return replace(
+                found, operators=_named(found.operators, order, columns.ids), solve_s=solve_s
+            )
+    draft = _schedule_parts(form, columns, method, effort)
+    entries = list(zip(draft.start_s, draft.end_s, draft.intra_operator, strict=True))
+    if cache is not None:
+        stored = tuple(
+            [ScheduledOperator(str(place), *entry) for place, entry in enumerate(entries)]
+        )
+        cache[key] = _to_schedule(draft, stored, time.perf_counter() - began - draft.loading_s)
+    own = dict(zip(order, entries, strict=True))
+    operators = tuple([ScheduledOperator(name, *own[i]) for i, name in enumerate(columns.ids)])
+    return _to_schedule(draft, operators, time.perf_counter() - began - draft.loading_s)
+
+
+def _named(
+    stored: Sequence[ScheduledOperator], order: Sequence[int], ids: Sequence[str]
+) -> tuple[ScheduledOperator, ...]:
+    """Give the entries of a canonical order the names and the order of a problem."""
+    own = list(stored)
+    for entry, index in zip(stored, order, strict=True):
+        own[index] = ScheduledOperator(ids[index], entry.start_s, entry.end_s, entry.intra_operator)
+    return tuple(own)
 
 
 def _schedule_parts(
-    problem: ScheduleProblem,
-    attributes: Sequence[Attributes],
-    edges: Sequence[tuple[int, int]],
-    method: SolveMethod,
-    effort: int,
+    form: CanonicalForm, columns: ProblemColumns, method: SolveMethod, effort: int
 ) -> _Draft:
     """Schedule the canonical form part by part."""
-    count = len(attributes)
-    draft = _Draft([0.0] * count, [0.0] * count, [False] * count)
-    if problem.serial:
-        for index, entry in enumerate(attributes):
-            _append_operator(index, entry, INTRA, draft)
+    core, latency_s = form.core.tolist(), form.values[:, :2].tolist()
+    draft = _Draft([0.0] * len(core), [0.0] * len(core), [False] * len(core))
+    if columns.serial:
+        for index, kind in enumerate(core):
+            _append_operator(index, INTRA, kind, latency_s[index], draft)
         return draft
-    instant = [is_instant(entry) for entry in attributes]
-    draft.intra_operator = [
-        skip and entry[1] > 0.0 for skip, entry in zip(instant, attributes, strict=True)
-    ]
-    ancestors = contracted_ancestors(instant, edges)
-    for part in series_parts([i for i in range(count) if not instant[i]], ancestors):
+    instant = form.values[:, :2].min(axis=1) <= 0.0
+    draft.intra_operator = (instant & (form.values[:, 0] > 0.0)).tolist()
+    ancestors = contracted_ancestors(instant, form.edges)
+    members, first = series_parts(instant, ancestors)
+    cores, exclusive = (columns.num_tc, columns.num_vc), columns.intra_operator == "exclusive"
+    places, bounds = members.tolist(), first.tolist()
+    for begin, end in itertools.pairwise(bounds):
+        part = places[begin:end]
         if len(part) == 1:
-            entry = attributes[part[0]]
-            _append_operator(part[0], entry, INTRA if entry[2] < entry[1] else SINGLE, draft)
+            (index,) = part
+            on_one_s, on_all_s = latency_s[index]
+            mode = INTRA if on_all_s < on_one_s else SINGLE
+            _append_operator(index, mode, core[index], latency_s[index], draft)
             continue
-        cores = (problem.num_tc, problem.num_vc)
-        instance = build_instance(part, attributes, ancestors, cores, problem.intra_operator)
-        plan, bound, needed = _solve_instance(instance, method, effort, draft)
+        quick = quick_plan(members[begin:end], form.core, form.values, ancestors, cores, exclusive)
+        plan, bound, needed = _solve_instance(quick, method, effort, draft)
         draft.method = max(draft.method, _METHODS.index(needed))
-        _append_part(part, attributes, instance, plan, bound, draft)
-    for source, target in edges:
-        # Edges are sorted by source, and sources come before targets: one pass is enough.
-        if instant[target]:
-            at_s = max(draft.start_s[target], draft.end_s[source])
-            draft.start_s[target] = draft.end_s[target] = at_s
+        _append_part(part, latency_s, quick.instance, plan, bound, draft)
+    if instant.any():
+        for source, target in form.edges.tolist():
+            # Edges are sorted by source, and sources come before targets: one pass is enough.
+            if instant[target]:
+                at_s = max(draft.start_s[target], draft.end_s[source])
+                draft.start_s[target] = draft.end_s[target] = at_s
     return draft
 
 
-def _append_operator(index: int, entry: Attributes, mode: int, draft: _Draft) -> None:
+def _append_operator(
+    index: int, mode: int, core: int, latency_s: Sequence[float], draft: _Draft
+) -> None:
     """Let one operator run after the schedule so far."""
     draft.start_s[index] = draft.makespan_s
-    draft.makespan_s += entry[1 + mode]
-    draft.bound_s += entry[1 + mode]
+    draft.makespan_s += latency_s[mode]
+    draft.bound_s += latency_s[mode]
     draft.end_s[index] = draft.makespan_s
-    draft.intra_operator[index] = mode == INTRA and entry[0] != CORE_TYPES.index("none")
+    draft.intra_operator[index] = mode == INTRA and core != NO_CORE
 
 
 def _solve_instance(
-    instance: Instance, method: SolveMethod, effort: int, draft: _Draft
+    quick: QuickPlan, method: SolveMethod, effort: int, draft: _Draft
 ) -> tuple[Plan, int, ScheduleMethod]:
     """Give a plan, a lower bound in time units, and the method that ended the search."""
-    bounds = root_bounds(instance)
-    plan = best_list_schedule(instance, bounds)
-    if proving_bound(plan.makespan) <= bounds.makespan:
+    instance, bounds, plan = quick.instance, quick.bounds, quick.plan
+    if quick.proven:
         return plan, bounds.makespan, "list"
-    fewer = drop_hopeless_modes(instance, proving_bound(plan.makespan))
-    if not all(fewer.modes):
-        return plan, proving_bound(plan.makespan), "list"
-    if fewer.modes != instance.modes:
-        instance, bounds = fewer, root_bounds(fewer)
-        if proving_bound(plan.makespan) <= bounds.makespan:
-            return plan, proving_bound(plan.makespan), "list"
     found, bound = plan, bounds.makespan
     needed: ScheduleMethod = "list"
-    # Numba and the solver are imported only where bounds and list schedules leave something open.
+    # The search and the solver are imported only where list schedules leave something open.
     if method != "cp-sat":
         began = time.perf_counter()
-        from phaze_opt.scheduling.branch_and_bound import improve
+        from phaze_opt.scheduling.branch_and_bound import improve, load_search
 
+        load_search()
         draft.loading_s += time.perf_counter() - began
         found, bound = improve(instance, bounds, plan, effort)
         needed = "branch-and-bound"
@@ -230,7 +274,7 @@ def _solve_instance(
 
 def _append_part(
     part: Sequence[int],
-    attributes: Sequence[Attributes],
+    latency_s: Sequence[Sequence[float]],
     instance: Instance,
     plan: Plan,
     bound: int,
@@ -238,8 +282,9 @@ def _append_part(
 ) -> None:
     """Let the plan of a part, in seconds, run after the schedule so far."""
     origin_s = draft.makespan_s
-    end = [start + instance.duration[i][plan.mode[i]] for i, start in enumerate(plan.start)]
-    duration_s = [attributes[index][1 + plan.mode[i]] for i, index in enumerate(part)]
+    duration = instance.duration.tolist()
+    end = [start + duration[i][plan.mode[i]] for i, start in enumerate(plan.start)]
+    duration_s = [latency_s[index][plan.mode[i]] for i, index in enumerate(part)]
     start_s = starts_in_order(plan.start, end, duration_s, origin_s)
     for i, index in enumerate(part):
         draft.start_s[index] = start_s[i]
@@ -254,12 +299,13 @@ def _append_part(
         draft.bound_s += min(length_s, (bound - instance.size) * instance.seconds_per_unit)
 
 
-def _to_schedule(draft: _Draft, solve_s: float) -> Schedule:
-    """Write the schedule, with places in the canonical order as ids."""
+def _to_schedule(
+    draft: _Draft, operators: tuple[ScheduledOperator, ...], solve_s: float
+) -> Schedule:
+    """Write the schedule."""
     proven = draft.bound_s >= draft.makespan_s * (1.0 - 1e-9)
-    entries = zip(draft.start_s, draft.end_s, draft.intra_operator, strict=True)
     return Schedule(
-        operators=tuple([ScheduledOperator(str(i), *entry) for i, entry in enumerate(entries)]),
+        operators=operators,
         makespan_s=draft.makespan_s,
         status="optimal" if proven else "feasible",
         bound_s=draft.makespan_s if proven else draft.bound_s,

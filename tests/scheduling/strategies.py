@@ -3,14 +3,22 @@
 import random
 from typing import Any
 
+import numpy as np
 from hypothesis import strategies as st
 
+from phaze_opt.scheduling.bounds import Bounds, least_durations, root_bound, tails
+from phaze_opt.scheduling.canonical import canonical_form
+from phaze_opt.scheduling.instance import TIME_RESOLUTION, Instance, Plan
+from phaze_opt.scheduling.list_scheduler import best_list_schedule
+from phaze_opt.scheduling.problem_columns import PrecedenceGraph, ProblemColumns, problem_columns
+from phaze_opt.scheduling.reduction import build_instance, contracted_ancestors
 from phaze_opt.scheduling.schedule_problem import (
     CoreType,
     IntraOperatorRule,
     Schedule,
     ScheduleOperator,
     ScheduleProblem,
+    check_problem,
 )
 from phaze_opt.scheduling.solve_schedule import solve_schedule
 
@@ -97,6 +105,45 @@ def layer_like(seed: int, count: int, width: int, **changes: Any) -> SchedulePro
         "edges": tuple(sorted(edges)),
     }
     return ScheduleProblem(**{**fields, **changes})
+
+
+def to_columns(problem: ScheduleProblem) -> ProblemColumns:
+    """Write a problem as arrays, after checking it."""
+    return problem_columns(problem, PrecedenceGraph.of(problem.edges, check_problem(problem)))
+
+
+def to_instance(problem: ScheduleProblem) -> Instance:
+    """Write the whole problem as one instance, not split."""
+    form = canonical_form(to_columns(problem), bandwidth=True)
+    instant = form.values[:, :2].min(axis=1) <= 0.0
+    arrays, total_s = build_instance(
+        np.flatnonzero(~instant),
+        form.core,
+        form.values,
+        contracted_ancestors(instant, form.edges),
+        problem.num_tc,
+        problem.num_vc,
+        problem.intra_operator == "exclusive",
+    )
+    return Instance(*arrays, total_s / TIME_RESOLUTION)
+
+
+def bounds_and_list(instance: Instance) -> tuple[Bounds, Plan]:
+    """Give the bounds of an instance and its best list schedule."""
+    duration, allowed, demand = instance.duration, instance.allowed, instance.demand
+    tail = tails(instance.descendants, least_durations(duration, allowed))
+    bounds = Bounds(root_bound(duration, allowed, demand, instance.capacity, tail), tail)
+    plan, makespan = best_list_schedule(
+        duration,
+        allowed,
+        demand,
+        instance.capacity,
+        instance.ancestors,
+        instance.descendants,
+        bounds.makespan,
+    )
+    start, mode = plan.T.tolist()
+    return bounds, Plan(tuple(start), tuple(mode), makespan)
 
 
 def cache_key(problem: ScheduleProblem, **settings: Any) -> str:

@@ -2,12 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from phaze_opt.scheduling.bounds import root_bounds
 from phaze_opt.scheduling.branch_and_bound import improve
 from phaze_opt.scheduling.instance import proving_bound
-from phaze_opt.scheduling.list_scheduler import best_list_schedule
-from tests.scheduling.strategies import layer_like
-from tests.scheduling.test_bounds import to_instance
+from tests.scheduling.strategies import bounds_and_list, layer_like, to_instance
 
 
 @pytest.mark.parametrize("rule", ["exclusive", "per-type"])
@@ -15,8 +12,7 @@ from tests.scheduling.test_bounds import to_instance
 def test_narrow_searches_stay_honest(seed: int, rule: str) -> None:
     """With any effort, bound <= optimum <= makespan, and more effort gives no longer schedule."""
     instance = to_instance(layer_like(seed, 40, 4, intra_operator=rule))
-    bounds = root_bounds(instance)
-    listed = best_list_schedule(instance, bounds)
+    bounds, listed = bounds_and_list(instance)
     optimum, proven = improve(instance, bounds, listed, effort=1_000_000)
     assert proving_bound(optimum.makespan) <= proven
     previous = listed.makespan
@@ -31,9 +27,7 @@ def test_more_than_one_word() -> None:
     """With more than 64 operators, two equal halves take twice the time of one half."""
     half = layer_like(1, 36, 2)
     single = to_instance(half)
-    optimum, _ = improve(
-        single, root_bounds(single), best_list_schedule(single, root_bounds(single)), 500_000
-    )
+    optimum, _ = improve(single, *bounds_and_list(single), 500_000)
     count = len(half.operators)
     ends = [i for i in range(count) if all(before != i for before, _ in half.edges)]
     begins = [i for i in range(count) if all(after != i for _, after in half.edges)]
@@ -48,8 +42,7 @@ def test_more_than_one_word() -> None:
     )
     instance = to_instance(double)
     assert instance.size == 2 * single.size
-    bounds = root_bounds(instance)
-    plan, bound = improve(instance, bounds, best_list_schedule(instance, bounds), 500_000)
+    plan, bound = improve(instance, *bounds_and_list(instance), 500_000)
     seconds = plan.makespan * instance.seconds_per_unit
     assert proving_bound(plan.makespan) <= bound
     assert seconds == pytest.approx(2 * optimum.makespan * single.seconds_per_unit, rel=1e-8)

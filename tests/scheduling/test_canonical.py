@@ -1,16 +1,16 @@
 from dataclasses import replace
 
 from phaze_opt.scheduling.canonical import canonical_form
-from phaze_opt.scheduling.schedule_problem import ScheduleOperator, ScheduleProblem, check_problem
-from tests.scheduling.strategies import cache_key, layer_like
+from phaze_opt.scheduling.schedule_problem import ScheduleOperator, ScheduleProblem
+from tests.scheduling.strategies import cache_key, layer_like, to_columns
 
 
 def test_form_is_topological() -> None:
     """In the canonical order every edge points forward."""
     problem = layer_like(2, 40, 4)
-    order, _, edges = canonical_form(problem, check_problem(problem), bandwidth=True)
-    assert sorted(order) == list(range(40))
-    assert all(before < after for before, after in edges)
+    form = canonical_form(to_columns(problem), bandwidth=True)
+    assert sorted(form.order.tolist()) == list(range(40))
+    assert (form.edges[:, 0] < form.edges[:, 1]).all()
 
 
 def test_key_sees_everything_that_matters() -> None:
