@@ -54,6 +54,10 @@ class InfeasibleError(PhazeError):
         super().__init__(message)
         self.violation = violation
 
+    def again(self) -> InfeasibleError:
+        """Return an equal error that was not raised before."""
+        return InfeasibleError(str(self), self.violation)
+
 
 def unknown_name(what: str, name: object, allowed: Iterable[str]) -> InputError:
     """Build the error for a name outside a closed set, with the nearest allowed one.

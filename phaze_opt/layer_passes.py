@@ -224,7 +224,7 @@ class EstimatedPass:
             if self._cached is not None:
                 latency_s = np.minimum(latency_s, self._cached.latency_s)
             return float(latency_s.sum())
-        least_s = least_of_pass(self.graph, self.estimates, self.accelerator)
+        least_s = least_of_pass(self.graph, self._columns)
         return least_s if self._joint is None else min(least_s, least_of_residency(self._joint))
 
     def run(self, cache: ScheduleCache | None, method: SolveMethod) -> LayerPass:

@@ -116,22 +116,19 @@ def bandwidth_shares(busy_s: Sequence[FloatArray], mode: ModeSeconds) -> FloatAr
     return np.asarray(np.minimum(steps, BANDWIDTH_STEPS) / BANDWIDTH_STEPS)
 
 
-def least_of_pass(
-    graph: OperatorGraph, estimates: GraphEstimate, accelerator: Accelerator
-) -> float:
+def least_of_pass(graph: OperatorGraph, columns: ProblemColumns) -> float:
     """Bound the makespan of every schedule without residency from below, up to rounding."""
-    one = estimates.one_core
-    hbm, glb, link = bandwidth_shares([one.hbm_s, one.glb_s, one.link_s], one)[:, np.newaxis]
-    columns = OperatorColumns(
-        one.latency_s[np.newaxis],
-        estimates.all_cores.latency_s[np.newaxis],
+    one_core_s, all_cores_s, hbm, glb, link = columns.values.T[:5, np.newaxis]
+    operators = OperatorColumns(
+        one_core_s,
+        all_cores_s,
         hbm_fraction=hbm,
         glb_fraction=glb,
         link_fraction=link,
-        num_tc=np.array([float(accelerator.num_tc)]),
-        num_vc=np.array([float(accelerator.num_vc)]),
+        num_tc=np.array([float(columns.num_tc)]),
+        num_vc=np.array([float(columns.num_vc)]),
     )
-    return float(least_makespan(core_types(graph), precedences(graph), columns)[0])
+    return float(least_makespan(core_types(graph), precedences(graph), operators)[0])
 
 
 def least_of_residency(joint: Residency) -> float:

@@ -69,7 +69,9 @@ def best_placement(costs: CandidateCosts) -> Layout | None:
     else:
         widths = _Widths(costs)
         times_s = [time(*answer) for answer in _closed_form_answers(widths)]
-        _time_even_splits(widths, min(times_s, default=np.inf), time)
+        # Where no split fits, no even split does.
+        if widths.any_fits:
+            _time_even_splits(widths, min(times_s, default=np.inf), time)
     if not known:
         return None
     least_s = min(entry[0] for entry in known)
@@ -103,12 +105,19 @@ def _all_splits(costs: CandidateCosts) -> Iterator[tuple[Candidate, IntArray]]:
 
 
 class _Widths:
-    """The candidates of every tensor-parallel width, with costs that may be bounds for a while."""
+    """The candidates of every tensor-parallel width, with costs that may be bounds for a while.
+
+    Attributes
+    ----------
+    any_fits
+        Whether the bound of a width was finite so far, so that its seconds were asked for.
+    """
 
     def __init__(self, costs: CandidateCosts) -> None:
         self.costs = costs
         self._least = CandidateCosts(costs.problem.outline)
         self._unknown = set(costs.problem.least or ())
+        self.any_fits = False
         self.grids: dict[int, list[CandidateGrid]] = {}
         for grid in costs.grids:
             self.grids.setdefault(grid.tensor, []).append(grid)
@@ -127,6 +136,7 @@ class _Widths:
     def settle(self, tensor: int) -> list[CandidateGrid]:
         """Return the candidates of a width whose seconds are to be known from here on."""
         self._unknown.discard(tensor)
+        self.any_fits = True
         return self.grids[tensor]
 
 

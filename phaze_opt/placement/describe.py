@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
@@ -12,24 +14,25 @@ from phaze_opt.placement.pipeline import PipelineWork, Replay, interleaved_in_fl
 from phaze_opt.placement.placement_problem import (
     ChunkWork,
     Communication,
+    LayerCost,
     Placement,
     Stage,
     StageMemory,
 )
-from phaze_opt.placement.timing import StageTail, pipeline_work, replay_layout, stage_tails
+from phaze_opt.placement.timing import StageTail, Timed, timed_layout
 
 
-def describe(costs: CandidateCosts, layout: Layout) -> Placement:
-    """Describe layers laid out over stages in full."""
+def describe(costs: CandidateCosts, layout: Layout, timed: Timed | None = None) -> Placement:
+    """Describe layers laid out over stages in full, where they are timed already or not."""
     candidate = layout.candidate
-    done = replay_layout(costs, layout)
-    tails = stage_tails(costs, layout, done)
-    time_s = max(float(end) + tail.all_s for end, tail in zip(done.finish_s, tails, strict=True))
-    waits_s = _first_waits_s(pipeline_work(costs, layout))
+    work, tails, time_s = timed or timed_layout(costs, layout)
+    waits_s = _first_waits_s(work)
     memories = stage_memories(costs, layout)
     stages = tuple(
-        _stage(costs, layout, index, memories[index], tails[index], waits_s[index])
-        for index in range(candidate.pipeline)
+        [
+            _stage(costs, layout, index, work, memories[index], tails[index], waits_s[index])
+            for index in range(candidate.pipeline)
+        ]
     )
     heaviest = max(range(len(stages)), key=lambda index: (stages[index].load_s, -index))
     return Placement(
@@ -76,12 +79,13 @@ def _stage(
     costs: CandidateCosts,
     layout: Layout,
     index: int,
+    work: PipelineWork,
     memory: StageMemory,
     tail: StageTail,
     wait_s: float,
 ) -> Stage:
     """Describe one stage."""
-    tables, work = costs.stages(layout.candidate), pipeline_work(costs, layout)
+    tables = costs.stages(layout.candidate)
     runs = layout.runs(index)
     chunks = tuple(
         ChunkWork(
@@ -95,7 +99,7 @@ def _stage(
     )
     layers = layout.layers(index, costs.problem.layers[layout.candidate.tensor])
     return Stage(
-        layers=tuple(layer.name for layer in layers),
+        layers=tuple([layer.name for layer in layers]),
         devices=layout.candidate.tensor,
         load_s=float((work.forward_s + work.backward_s)[:, index].sum()),
         memory_bytes=memory,
@@ -103,12 +107,17 @@ def _stage(
         synchronisation_s=tail.synchronisation_s,
         optimizer_s=tail.optimizer_s,
         gather_s=tail.gather_s,
-        communication=_communication(costs, layout, index, tail, wait_s),
+        communication=_communication(costs, layout, index, layers, tail, wait_s),
     )
 
 
 def _communication(
-    costs: CandidateCosts, layout: Layout, stage: int, tail: StageTail, wait_s: float
+    costs: CandidateCosts,
+    layout: Layout,
+    stage: int,
+    layers: Sequence[LayerCost],
+    tail: StageTail,
+    wait_s: float,
 ) -> tuple[Communication, ...]:
     """Return what a stage exchanges with other stages and other replicas per batch."""
     candidate, group, optimizer = layout.candidate, costs.group(layout.candidate), costs.optimizer
@@ -126,8 +135,6 @@ def _communication(
             microbatches * transfer_bytes,
         )
     ]
-    chain = costs.problem.layers[candidate.tensor]
-    layers = layout.layers(stage, chain)
     parameters = local_parameters(layers)
     gradient_bytes = group.sent_bytes(
         group.gradient_terms, float(parameters * optimizer.gradient_bytes)
@@ -139,7 +146,7 @@ def _communication(
         network_s += microbatches * sum(float(reductions.total_s[run]) for run in runs)
         gradient_bytes *= microbatches
     tied = [layer.tied_parameters for layer in layers]
-    if candidate.pipeline > 1 and sum(tied) < sum(layer.tied_parameters for layer in chain):
+    if candidate.pipeline > 1 and sum(tied) < costs.replicated(candidate.tensor).tied_parameters:
         shared_bytes = max(tied) * float(optimizer.gradient_bytes)
         gradient_bytes += shared_bytes * costs.message(candidate).all_sent_per_byte
     found.append(Communication("gradient_synchronisation", network_s, exposed_s, gradient_bytes))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from phaze_opt.errors import InfeasibleError
+from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.term import nothing_sent
 from phaze_opt.placement.costs import StageCosts, stage_costs
 from phaze_opt.placement.memory import Shards, stage_memory
@@ -19,7 +22,7 @@ from phaze_opt.placement.placement_problem import (
     StageMemory,
 )
 from phaze_opt.placement.tightest import tightest_split
-from phaze_opt.training import OPTIMIZERS, PipelineScheduleName
+from phaze_opt.training import OPTIMIZERS, PipelineScheduleName, Training
 from phaze_opt.units import format_bytes
 
 
@@ -50,6 +53,10 @@ class MisfitError(InfeasibleError):
         self.memory = memory
         self.usable_bytes = usable_bytes
         self.misfit = nearest or own
+
+    def again(self) -> MisfitError:
+        """Return an equal error that was not raised before."""
+        return MisfitError(str(self), self.memory, self.usable_bytes, self.misfit)
 
 
 def explain_misfit(
@@ -95,8 +102,57 @@ def explain_excess(name: str, memory: StageMemory, problem: PlacementProblem) ->
 
 
 def explain_infeasible(problem: PlacementProblem) -> InfeasibleError:
-    """Say why no placement fits, by the layer or stage that comes closest to fitting."""
-    problem = problem.outline
+    """Say why no placement fits, by the layer or stage that comes closest to fitting.
+
+    That depends on bytes only, and is found once for all designs that share them.
+    """
+    held = tuple(
+        [
+            (width, tuple([_held_by(layer) for layer in layers]))
+            for width, layers in sorted(problem.outline.layers.items())
+        ]
+    )
+    known = _known_reason(held, problem.cluster, problem.training, problem.hbm_usable_bytes)
+    return known.again()
+
+
+_Held = tuple[str, int, int, int, int]
+"""Name, parameters, tied parameters, stash and working set of a layer."""
+
+
+def _held_by(layer: LayerCost) -> _Held:
+    """Return what a layer holds."""
+    return (
+        layer.name,
+        layer.parameters,
+        layer.tied_parameters,
+        layer.stash_bytes,
+        layer.transient_bytes,
+    )
+
+
+@lru_cache(maxsize=256)
+def _known_reason(
+    held: tuple[tuple[int, tuple[_Held, ...]], ...],
+    cluster: Cluster,
+    training: Training,
+    hbm_usable_bytes: float,
+) -> InfeasibleError:
+    """Do as `explain_infeasible`, cached."""
+    layers = {
+        width: tuple(
+            [
+                LayerCost(name, 0.0, 0.0, 0.0, own, tied, stash, transient, 0)
+                for name, own, tied, stash, transient in chain
+            ]
+        )
+        for width, chain in held
+    }
+    return _explain(PlacementProblem(layers, (), cluster, training, hbm_usable_bytes, math.inf))
+
+
+def _explain(problem: PlacementProblem) -> InfeasibleError:
+    """Find the reason."""
     devices = problem.cluster.devices
     widths = [width for width in sorted(problem.layers) if width <= devices]
     if not widths:

@@ -19,7 +19,7 @@ from phaze_opt.placement.infeasible import explain_excess, explain_infeasible
 from phaze_opt.placement.interleaved import evaluate_interleaved, solve_interleaved
 from phaze_opt.placement.layout import Layout
 from phaze_opt.placement.placement_problem import Placement, PlacementProblem
-from phaze_opt.placement.timing import with_fastest_gathers
+from phaze_opt.placement.timing import timed_layout, with_fastest_gathers
 
 
 def solve_placement(
@@ -113,24 +113,18 @@ def _given(
             f"{data * training.microbatch}, but it is {training.global_batch}."
         )
     orders = (True,) if len(problem.cluster.levels) == 1 else (True, False)
-    answers = [
-        _given_order(problem, costs, Candidate.of(pipeline, data, tensor, data_inside))
-        for data_inside in orders
-    ]
-    return min(answers, key=lambda answer: answer.time_per_batch_s)
-
-
-def _given_order(
-    problem: PlacementProblem, costs: CandidateCosts, candidate: Candidate
-) -> Placement:
-    """Evaluate the even split of given degrees and rank order."""
-    if problem.training.interleave > 1:
-        return evaluate_interleaved(costs, candidate)
-    layers = problem.layers[candidate.tensor]
-    starts = even_starts(layers, candidate.pipeline)
-    layout = Layout.of_starts(candidate, starts, len(layers))
-    _refuse_misfit(costs, layout)
-    return describe(costs, with_fastest_gathers(costs, layout))
+    candidates = [Candidate.of(pipeline, data, tensor, data_inside) for data_inside in orders]
+    if training.interleave > 1:
+        answers = [evaluate_interleaved(costs, candidate) for candidate in candidates]
+        return min(answers, key=lambda answer: answer.time_per_batch_s)
+    starts = even_starts(layers, pipeline)
+    layouts = [Layout.of_starts(candidate, starts, len(layers)) for candidate in candidates]
+    # What a stage holds does not depend on the order of ranks.
+    _refuse_misfit(costs, layouts[0])
+    layouts = [with_fastest_gathers(costs, layout) for layout in layouts]
+    timed = [timed_layout(costs, layout) for layout in layouts]
+    best = min(range(len(timed)), key=lambda order: timed[order].time_s)
+    return describe(costs, layouts[best], timed[best])
 
 
 def _refuse_misfit(costs: CandidateCosts, layout: Layout) -> None:

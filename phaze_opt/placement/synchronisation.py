@@ -72,6 +72,11 @@ class ReplicatedLayers:
         return parameters_of_runs(self.layers)[0]
 
     @cached_property
+    def tied_parameters(self) -> int:
+        """Those of all layers that are tied, each as often as a layer holds it."""
+        return sum(layer.tied_parameters for layer in self.layers)
+
+    @cached_property
     def own_parameters(self) -> tuple[tuple[slice, FloatArray], ...]:
         """Parameters of each layer, tied ones with the first layer of a run that holds them.
 

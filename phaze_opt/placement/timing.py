@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -54,17 +55,33 @@ def pipeline_work(costs: CandidateCosts, layout: Layout) -> PipelineWork:
     )
 
 
-def replay_layout(costs: CandidateCosts, layout: Layout) -> Replay:
+def _replay(costs: CandidateCosts, layout: Layout, work: PipelineWork) -> Replay:
     """Replay a batch event by event."""
     schedule = "interleaved" if layout.chunks > 1 else costs.schedule
-    microbatches = costs.microbatches(layout.candidate.data)
-    return replay(pipeline_work(costs, layout), microbatches, schedule)
+    return replay(work, costs.microbatches(layout.candidate.data), schedule)
+
+
+class Timed(NamedTuple):
+    """What the stages do, what each still does after its last backward, and the time of a batch."""
+
+    work: PipelineWork
+    tails: list[StageTail]
+    time_s: float
+
+
+def timed_layout(costs: CandidateCosts, layout: Layout) -> Timed:
+    """Replay a batch event by event, and add what follows it."""
+    work = pipeline_work(costs, layout)
+    done = _replay(costs, layout, work)
+    tails = stage_tails(costs, layout, done)
+    ends_s = zip(done.finish_s.tolist(), tails, strict=True)
+    return Timed(work, tails, max(end_s + tail.all_s for end_s, tail in ends_s))
 
 
 def replayed_s(costs: CandidateCosts, layout: Layout) -> float:
     """Return the time of a batch by event replay, with what follows the last backwards."""
     if layout.chunks > 1:
-        done = replay_layout(costs, layout)
+        done = _replay(costs, layout, pipeline_work(costs, layout))
         tails_s = [tail.all_s for tail in stage_tails(costs, layout, done)]
         return float((done.finish_s + np.array(tails_s)).max())
     microbatches = costs.microbatches(layout.candidate.data)
