@@ -10,7 +10,7 @@ from phaze_opt.hardware.area import (
     AREA_FIELDS,
     AreaModel,
     area_of_arrays_mm2,
-    sram_table,
+    has_macro,
 )
 from phaze_opt.printing import PrintsAsTables, short_repr
 from phaze_opt.units import GIB, KIB
@@ -205,9 +205,8 @@ class Accelerator(PrintsAsTables, tables="phaze_opt.report.tables:accelerator_ta
     @property
     def _has_area(self) -> bool:
         """Whether all buffers lie within the table of SRAM macros."""
-        l2, glb = sram_table("L2"), sram_table("GLB")
-        buffers = (self.l2_tc_bytes, l2), (self.l2_vc_bytes, l2), (self.glb_bytes, glb)
-        return all(table.holds(size) for size, table in buffers)
+        private = has_macro("L2", self.l2_tc_bytes) and has_macro("L2", self.l2_vc_bytes)
+        return private and has_macro("GLB", self.glb_bytes)
 
     @property
     def sustained_clock_hz(self) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Literal
 
 import numpy as np
@@ -137,6 +137,33 @@ def sram_table(level: SramLevel) -> SramTable:
     )
 
 
+@lru_cache(maxsize=4096)
+def macro_um2(level: SramLevel, size_bytes: float) -> float:
+    """Return the area of one macro, cached: chips of a search have few sizes.
+
+    Raises
+    ------
+    InputError
+        If the size lies outside the table.
+    """
+    table = sram_table(level)
+    return float(table.interpolate(size_bytes, table.area_um2))
+
+
+@lru_cache(maxsize=4096)
+def has_macro(level: SramLevel, size_bytes: float) -> bool:
+    """Tell whether a size lies within the table of a level, cached."""
+    return bool(sram_table(level).holds(size_bytes))
+
+
+def _macros_um2(level: SramLevel, size_bytes: npt.ArrayLike) -> FloatArray | float:
+    """Return the areas of macros of some sizes."""
+    if np.ndim(size_bytes) == 0:
+        return macro_um2(level, float(np.asarray(size_bytes)))
+    table = sram_table(level)
+    return table.interpolate(size_bytes, table.area_um2)
+
+
 @cache
 def area_constants(model: str) -> AreaConstants:
     """Return the constants of an area model.
@@ -156,9 +183,8 @@ def tensor_core_um2(
 
     The control of a core (``core_mm2``) is not included.
     """
-    l2 = sram_table("L2")
     pe_um2 = np.asarray(pe_x) * np.asarray(pe_y) * constants.tensor_pe_um2
-    return np.asarray(pe_um2 + l2.interpolate(l2_bytes, l2.area_um2))
+    return np.asarray(pe_um2 + _macros_um2("L2", l2_bytes))
 
 
 def vector_core_um2(
@@ -168,9 +194,8 @@ def vector_core_um2(
 
     The control of a core (``core_mm2``) is not included.
     """
-    l2 = sram_table("L2")
     lanes_um2 = np.asarray(pe_vc) * constants.vector_lane_um2
-    return np.asarray(lanes_um2 + l2.interpolate(l2_bytes, l2.area_um2))
+    return np.asarray(lanes_um2 + _macros_um2("L2", l2_bytes))
 
 
 def area_of_arrays_mm2(
@@ -201,15 +226,15 @@ def area_of_arrays_mm2(
         If a buffer lies outside the table of SRAM macros.
     """
     constants = area_constants(model)
-    constants = replace(
-        constants,
-        tensor_pe_um2=constants.tensor_pe_um2 * pe_scale,
-        vector_lane_um2=constants.vector_lane_um2 * pe_scale,
-    )
+    if pe_scale != 1.0:
+        constants = replace(
+            constants,
+            tensor_pe_um2=constants.tensor_pe_um2 * pe_scale,
+            vector_lane_um2=constants.vector_lane_um2 * pe_scale,
+        )
     value = {name: np.asarray(column, dtype=np.float64) for name, column in columns.items()}
-    glb = sram_table("GLB")
     blocks_um2 = (
-        glb.interpolate(value["glb_bytes"], glb.area_um2)
+        _macros_um2("GLB", value["glb_bytes"])
         + value["num_tc"]
         * tensor_core_um2(value["pe_x"], value["pe_y"], value["l2_tc_bytes"], constants)
         + value["num_vc"] * vector_core_um2(value["pe_vc"], value["l2_vc_bytes"], constants)

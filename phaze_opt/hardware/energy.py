@@ -11,7 +11,7 @@ import numpy as np
 from phaze_opt.arrays import FloatArray
 from phaze_opt.codec import data_table
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.hardware.area import SramTable, area_constants, sram_table
+from phaze_opt.hardware.area import SramTable, area_constants, macro_um2, sram_table
 from phaze_opt.units import J_PER_PJ, MIB, MM2_PER_UM2
 
 _BYTES_PER_SRAM_ACCESS = 8
@@ -138,10 +138,9 @@ def _logic_mm2(accelerator: Accelerator) -> float:
 
 def _sram_area_mm2(accelerator: Accelerator) -> float:
     """Return the area of all SRAM macros of an accelerator."""
-    l2, glb = sram_table("L2"), sram_table("GLB")
     um2 = (
-        float(glb.interpolate(accelerator.glb_bytes, glb.area_um2))
-        + accelerator.num_tc * float(l2.interpolate(accelerator.l2_tc_bytes, l2.area_um2))
-        + accelerator.num_vc * float(l2.interpolate(accelerator.l2_vc_bytes, l2.area_um2))
+        macro_um2("GLB", accelerator.glb_bytes)
+        + accelerator.num_tc * macro_um2("L2", accelerator.l2_tc_bytes)
+        + accelerator.num_vc * macro_um2("L2", accelerator.l2_vc_bytes)
     )
     return um2 * MM2_PER_UM2
