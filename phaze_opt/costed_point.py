@@ -90,7 +90,7 @@ def cost_point(point: Point, cache: ScheduleCache | None = None) -> CostedPoint:
     """
     accelerator, cluster = point.accelerator, point.cluster
     check_chip(accelerator)
-    degrees = _degrees(point.placement, point.workload, cluster)
+    degrees = degrees_of(point.placement, point.workload, cluster)
     fusion = point.fusion or default_fusion(accelerator)
     training = training_as_fused(point.training, fusion)
     chip = Chip(accelerator, cluster, fusion, point.lane_rate, point.prove)
@@ -180,7 +180,7 @@ def _lanes_per_s(chip: Chip, kind: str) -> float:
     return cycles_per_s / vector_operator(kind).cycles
 
 
-def _degrees(placement: Placing, workload: Workload, cluster: Cluster) -> Degrees | None:
+def degrees_of(placement: Placing, workload: Workload, cluster: Cluster) -> Degrees | None:
     """Resolve a placement to its degrees, or to nothing where they are to be found."""
     if placement == "solve":
         return None

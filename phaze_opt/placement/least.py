@@ -84,6 +84,8 @@ class LeastPlacement:
         The width, one of the problem's.
     distinct
         Which distinct layer each of the layers is, as a row of `LeastLayers`.
+    degrees
+        ``(pipeline, data, tensor)``, if they are given; by default the best of all.
 
     Raises
     ------
@@ -91,7 +93,13 @@ class LeastPlacement:
         If the training has an option that the bound does not know.
     """
 
-    def __init__(self, problem: PlacementProblem, tensor: int, distinct: Sequence[int]) -> None:
+    def __init__(
+        self,
+        problem: PlacementProblem,
+        tensor: int,
+        distinct: Sequence[int],
+        degrees: tuple[int, int, int] | None = None,
+    ) -> None:
         check_declared(problem.training)
         self.training = problem.training
         self._distinct = np.array(distinct, dtype=np.int64)
@@ -117,11 +125,12 @@ class LeastPlacement:
             collective_core_share=0.0,
         )
         self._bare = bare
+        self._degrees = degrees
 
     @cached_property
     def _candidates(self) -> LeastCandidates:
         # Its costs of all stages, of which the bounds need a small part, are let go here.
-        return LeastCandidates.of(CandidateCosts(self._bare), self._distinct)
+        return LeastCandidates.of(CandidateCosts(self._bare), self._distinct, self._degrees)
 
     def candidates_within(self, usable_bytes: float) -> CandidateArrays:
         """Return the candidates that fit a memory, as `least_times.least_times_s` takes them."""

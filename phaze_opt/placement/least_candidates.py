@@ -76,9 +76,14 @@ class LeastCandidates:
     _fitting: dict[float, CandidateArrays] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, costs: CandidateCosts, distinct: IntArray) -> LeastCandidates:
-        """Collect all candidates, of layers that are distinct or not."""
-        return _Collector(costs, distinct).collect()
+    def of(
+        cls,
+        costs: CandidateCosts,
+        distinct: IntArray,
+        degrees: tuple[int, int, int] | None = None,
+    ) -> LeastCandidates:
+        """Collect all candidates, or those of given degrees, of layers that are distinct or not."""
+        return _Collector(costs, distinct, degrees).collect()
 
     def fitting(self, usable_bytes: float) -> CandidateArrays:
         """Return the arrays of the candidates that fit a memory, each computed once."""
@@ -145,8 +150,14 @@ class LeastCandidates:
 class _Collector:
     """Fills the arrays of the candidates of one width."""
 
-    def __init__(self, costs: CandidateCosts, distinct: IntArray) -> None:
+    def __init__(
+        self,
+        costs: CandidateCosts,
+        distinct: IntArray,
+        degrees: tuple[int, int, int] | None,
+    ) -> None:
         self.costs = costs
+        self.degrees = degrees
         self.repeated = distinct == np.bincount(distinct).argmax()
         (self.tensor,) = costs.problem.layers
         replicated = costs.replicated(self.tensor)
@@ -186,17 +197,30 @@ class _Collector:
     def _all(self) -> Iterator[Candidate]:
         """Yield the candidates, without those that others beat on every accelerator."""
         chunks = self.costs.problem.training.interleave
-        for grid in self.costs.grids:
-            for index in range(len(grid.data)):
-                candidate = grid.candidate(index)
-                interleaves = chunks > 1 and candidate.pipeline > 1
-                if interleaves and (
-                    candidate.pipeline * chunks > self.costs.layers
-                    or self.costs.microbatches(candidate.data) % candidate.pipeline
-                ):
-                    continue
-                if not self._beaten(candidate):
-                    yield candidate
+        for candidate in self._of_degrees():
+            interleaves = chunks > 1 and candidate.pipeline > 1
+            if interleaves and (
+                candidate.pipeline * chunks > self.costs.layers
+                or self.costs.microbatches(candidate.data) % candidate.pipeline
+            ):
+                continue
+            if not self._beaten(candidate):
+                yield candidate
+
+    def _of_degrees(self) -> Iterator[Candidate]:
+        """Yield the candidates with the fewest replicas of every class, or with given degrees."""
+        if self.degrees is None:
+            for grid in self.costs.grids:
+                for index in range(len(grid.data)):
+                    yield grid.candidate(index)
+            return
+        pipeline, data, tensor = self.degrees
+        problem = self.costs.problem
+        fits = pipeline * data * tensor <= problem.cluster.devices
+        fits = fits and pipeline <= self.costs.layers
+        if fits and data * problem.training.microbatch <= problem.training.global_batch:
+            for data_inside in (True,) if len(problem.cluster.levels) == 1 else (True, False):
+                yield Candidate.of(pipeline, data, tensor, data_inside)
 
     def _beaten(self, candidate: Candidate) -> bool:
         """Whether fewer replicas run as many microbatches at no greater cost on any accelerator."""

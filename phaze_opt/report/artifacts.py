@@ -121,7 +121,8 @@ def _passes(study: Study, best: BestDesign, run: int, evaluation: Evaluation) ->
     workload = chosen_workload(study, inputs, evaluation)
     if not any(layer.forward.operators for one in workload.variants for layer in one.layers):
         return []
-    point = Point(workload, inputs.accelerator, inputs.cluster, inputs.training)
+    placement = study.resolved.spec.placement
+    point = Point(workload, inputs.accelerator, inputs.cluster, inputs.training, placement)
     try:
         # The cache is only read: what it gives was solved when the design was evaluated.
         costed = cost_point(point, ScheduleCache(study.storage))

@@ -108,6 +108,7 @@ def _evaluate_command(best: BestDesign, chip: str) -> str | None:
     attention = options.get("attention") or run.attention or spec.attention
     given |= {"--sequence": sequence} if sequence is not None else {}
     given |= {"--attention": attention} if attention is not None else {}
+    given |= {"--placement": spec.placement} if spec.placement != "solve" else {}
     # No name that a command takes holds a control character; one in a damaged row ends no line.
     words = [f"{option} {shlex.quote(printable(str(value)))}" for option, value in given.items()]
     return _broken(["phaze-opt evaluate", *words, *stated])

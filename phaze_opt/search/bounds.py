@@ -16,8 +16,10 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.costed_point import (
+    Degrees,
     bare_problem,
     chip_rates,
+    degrees_of,
     training_as_fused,
     variants_within,
 )
@@ -255,7 +257,7 @@ class Bounds:
         usable = some.architectures.column("calibration.usable_hbm_share")[:, 0]
         usable = usable * (1.0 - self.study.spec.constraints.min_memory_margin)
         best = np.full(some.hbm_bytes.shape, np.inf)
-        for variant in variants_within(self.workloads[inputs.capture], cluster, training):
+        for variant in self.variants(inputs):
             layers = self._layers(inputs.capture, variant, some, cluster, training)
             placement = self._placement(inputs.capture, variant, cluster, as_fused, fusion)
             for size, capacities in enumerate(some.hbm_bytes):
@@ -264,6 +266,16 @@ class Bounds:
                     layers, of_size, best[size], splits=not some.rooflines
                 )
         return best
+
+    def variants(self, inputs: RunInputs) -> list[WorkloadVariant]:
+        """Return the variants of a workload that the placement may use."""
+        degrees = self._degrees(inputs.capture, inputs.cluster)
+        captured = variants_within(self.workloads[inputs.capture], inputs.cluster, inputs.training)
+        return [one for one in captured if degrees is None or one.tensor_parallel == degrees[2]]
+
+    def _degrees(self, capture: int, cluster: Cluster) -> Degrees | None:
+        """Return the degrees of every design; ``None`` where each finds its own."""
+        return degrees_of(self.study.spec.placement, self.workloads[capture], cluster)
 
     def _layers(
         self,
@@ -303,10 +315,12 @@ class Bounds:
     ) -> LeastPlacement:
         """Prepare what the placement needs beside the chips."""
         width = variant.tensor_parallel
+        degrees = self._degrees(capture, cluster)
 
         def prepare() -> LeastPlacement:
             problem = bare_problem(variant, cluster, training, fusion)
-            return LeastPlacement(problem, width, [index for _, index in variant.nodes])
+            distinct = [index for _, index in variant.nodes]
+            return LeastPlacement(problem, width, distinct, degrees)
 
         key = capture, width, cluster, training
         if key not in self._placements:

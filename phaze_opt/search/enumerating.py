@@ -22,7 +22,7 @@ from phaze_opt.search.exhaustive import (
     enumerate_space,
 )
 from phaze_opt.search.frozen import content_hash, documents_of
-from phaze_opt.search.objective import Evaluator, evaluate_point
+from phaze_opt.search.objective import Evaluator, evaluator_of
 from phaze_opt.search.pools import Pool, dask_cluster, processes
 from phaze_opt.search.processes import StopNow, StopSignals
 from phaze_opt.search.results import BestDesign, best_to_json_dict, design_of
@@ -183,7 +183,7 @@ def certificate_of(study: Study, found: Enumeration, top: int) -> Certificate:
 def verify_certificate(
     certificate: Certificate,
     *,
-    evaluator: Evaluator = evaluate_point,
+    evaluator: Evaluator | None = None,
     workloads: Sequence[Workload] | None = None,
     on_check: Callable[[Check], None] = lambda check: None,
 ) -> list[Check]:
@@ -194,7 +194,7 @@ def verify_certificate(
     certificate
         As `phaze_opt.search.certificate.read_certificate` gives it.
     evaluator, workloads
-        Replaced in tests.
+        Replaced in tests; ``None`` for those that the certificate names.
     on_check
         Called after every check.
 
@@ -206,6 +206,7 @@ def verify_certificate(
         Naming what is not as the certificate says.
     """
     captured = check_origin(certificate) if workloads is None else tuple(workloads)
+    evaluator = evaluator_of(certificate.study) if evaluator is None else evaluator
     with tempfile.TemporaryDirectory() as folder:
         storage = open_storage(f"sqlite:///{folder}/verify.db", create=True)
         try:

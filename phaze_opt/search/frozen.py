@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from phaze_opt.codec import to_json
+from phaze_opt.codec import to_builtins, to_json
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.presets import load_cluster
+from phaze_opt.placement.expert import expert_degrees
 from phaze_opt.search.axes import Scalar
 from phaze_opt.search.axis_names import CHIP_ALIASES, kind_of, refuse_free_axes
 from phaze_opt.search.designs import Design, chip_of, cluster_of
@@ -113,7 +114,7 @@ class ResolvedStudy:
     def hash(self) -> str:
         """SHA-256 of all that decides the answer (the study's name does not)."""
         anonymous = dataclasses.replace(self, spec=dataclasses.replace(self.spec, name="study"))
-        return content_hash(anonymous)
+        return _hash_of(anonymous)
 
     @property
     def question_hash(self) -> str:
@@ -124,9 +125,9 @@ class ResolvedStudy:
         search = SearchSpec(sampler="random", trials=1)
         spec = dataclasses.replace(self.spec, name="study", search=search)
         if len(spec.runs) > 1:
-            return content_hash(dataclasses.replace(self, spec=spec))
+            return _hash_of(dataclasses.replace(self, spec=spec))
         alone = dataclasses.replace(spec, baselines=(), relative_to=None)
-        return content_hash(dataclasses.replace(self, spec=alone, baselines=()))
+        return _hash_of(dataclasses.replace(self, spec=alone, baselines=()))
 
     def design(self, point: DesignPoint) -> Design:
         """Return what a point stands for.
@@ -169,6 +170,14 @@ class ResolvedStudy:
 def content_hash(value: object) -> str:
     """SHA-256 of a value's canonical JSON."""
     return hashlib.sha256(to_json(value)).hexdigest()
+
+
+def _hash_of(study: ResolvedStudy) -> str:
+    """Hash a study; one that solves its placement as programs did before there was a choice."""
+    plain = to_builtins(study)
+    if study.spec.placement == "solve":
+        del plain["spec"]["placement"]
+    return content_hash(plain)
 
 
 def documents_of(resolved: ResolvedStudy, workloads: Sequence[Workload]) -> dict[str, bytes]:
@@ -238,6 +247,18 @@ def _resolve(spec: StudySpec) -> ResolvedStudy:
         cost_model_version=current_version(),
         clusters=clusters,
     )
+
+
+def _check_expert(spec: StudySpec, run: WorkloadSpec) -> None:
+    """Refuse an expert placement that is not known, or of a width that is not captured."""
+    if spec.placement == "solve":
+        return
+    _, _, width = expert_degrees(run.model, spec.devices)
+    if width not in tensor_parallel(spec, run):
+        raise InputError(
+            f"placement is expert, but the expert splits {run.model} over {width} devices, which "
+            "tensor_parallel does not hold."
+        )
 
 
 def captures(spec: StudySpec) -> tuple[CaptureChoice, ...]:
@@ -323,6 +344,7 @@ def check_names(spec: StudySpec) -> ResolvedStudy:
     resolved = _resolve(spec)
     for run in spec.runs:
         allowed = widths(run.model)
+        _check_expert(spec, run)
         for width in tensor_parallel(spec, run):
             if width not in allowed:
                 raise InputError(

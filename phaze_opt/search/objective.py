@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from phaze_opt.codec import to_builtins
 from phaze_opt.errors import InputError
@@ -27,7 +28,7 @@ from phaze_opt.search.frozen import ResolvedStudy, captures, content_hash
 from phaze_opt.search.objectives import Measured, ObjectiveKind, aggregated
 from phaze_opt.search.ordering import Rank, best_of
 from phaze_opt.search.space import DesignPoint
-from phaze_opt.search.spec import StudySpec
+from phaze_opt.search.spec import PlacementChoice, StudySpec
 from phaze_opt.search.store.caches import EvaluationCache, ScheduleCache
 from phaze_opt.search.trials import Metrics, RunMetrics
 from phaze_opt.training import Training
@@ -46,10 +47,21 @@ def evaluate_point(
     training: Training,
     cache: MutableMapping[str, Schedule],
     *,
+    placement: PlacementChoice = "solve",
     lane_rate: float = 1.0,
 ) -> Evaluation:
-    """Evaluate a point with the cost model, at its best placement."""
-    return evaluate(workload, accelerator, cluster, training, cache=cache, lane_rate=lane_rate)
+    """Evaluate a point with the cost model, by default at its best placement."""
+    return evaluate(
+        workload, accelerator, cluster, training, placement, cache=cache, lane_rate=lane_rate
+    )
+
+
+def evaluator_of(study: ResolvedStudy) -> Evaluator:
+    """Return what evaluates the points of a study: as it places them, with its vector lanes."""
+    placement, lane_rate = study.spec.placement, study.lane_rate
+    if placement == "solve" and lane_rate == 1.0:
+        return evaluate_point
+    return partial(evaluate_point, placement=placement, lane_rate=lane_rate)
 
 
 @dataclass(frozen=True)
@@ -327,6 +339,8 @@ def evaluation_key(study: ResolvedStudy, inputs: RunInputs) -> str:
         "training": to_builtins(inputs.training),
         "cost_model_version": study.cost_model_version,
     }
+    if study.spec.placement != "solve":
+        decides["placement"] = study.spec.placement
     if study.lane_rate != 1.0:
         decides["lane_rate"] = study.lane_rate
     return content_hash(decides)

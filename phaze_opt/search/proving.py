@@ -130,6 +130,7 @@ def solve_further(
         inputs.accelerator,
         inputs.cluster,
         inputs.training,
+        study.resolved.spec.placement,
         cache=cache,
         prove=True,
     )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from phaze_opt.errors import InputError
@@ -15,7 +14,7 @@ from phaze_opt.search.axes import Scalar
 from phaze_opt.search.engine import Engine
 from phaze_opt.search.enumerating import enumerate_study, ranked_to_json_dict
 from phaze_opt.search.exhaustive import EnumerationProgress, RankedDesign
-from phaze_opt.search.objective import evaluate_point
+from phaze_opt.search.objective import evaluator_of
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.study import Study
 from phaze_opt.search.trials import Metrics
@@ -127,7 +126,7 @@ def study_under(study: Study, variation: Variation) -> Study:
     resolved = varied(study.resolved, variation)
     evaluator = study.evaluator
     if variation.factor == "lane_cycles":
-        evaluator = partial(evaluate_point, lane_rate=resolved.lane_rate)
+        evaluator = evaluator_of(resolved)
     return replace(study, resolved=resolved, evaluator=evaluator)
 
 

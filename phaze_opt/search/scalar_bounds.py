@@ -17,7 +17,7 @@ from itertools import combinations
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
-from phaze_opt.costed_point import chip_rates, training_as_fused, variants_within
+from phaze_opt.costed_point import chip_rates, training_as_fused
 from phaze_opt.estimator.attention import visible_scores
 from phaze_opt.estimator.cache_reuse import reads_again
 from phaze_opt.estimator.vector_core import vector_operator
@@ -60,7 +60,7 @@ class ScalarBounds(Bounds):
         usable = chip.calibration.usable_hbm_share
         usable *= 1.0 - self.study.spec.constraints.min_memory_margin
         best = [math.inf] * len(hbm_bytes)
-        for variant in variants_within(self.workloads[inputs.capture], cluster, training):
+        for variant in self.variants(inputs):
             layers = _all(variant)
             passes_s = [_layer_s(variant, layer, chip, cluster, training) for layer in layers]
             placement = self._placement(inputs.capture, variant, cluster, as_fused, fusion)

@@ -33,6 +33,9 @@ from phaze_opt.workload.config import AttentionKind
 Widths = tuple[int, ...] | Literal["all"]
 """Tensor-parallel widths; ``"all"`` for those among 1, 2, 4 and 8 that divide the model."""
 
+PlacementChoice = Literal["solve", "expert"]
+"""How every design is placed."""
+
 
 @dataclass(frozen=True, repr=False)
 class AreaSpec:
@@ -200,6 +203,9 @@ class StudySpec:
     aggregate, relative_to
         How the values of several workloads are joined, each relative to that of the same workload
         on a baseline, by default the first.
+    placement
+        ``"solve"`` for the fastest placement of every design, or ``"expert"`` for the degrees that
+        people use for the model, of every design and baseline.
     baselines
         Presets or TOML files to compare with, each at its best over the training options of the
         space and over the placement, with its own HBM.
@@ -241,6 +247,7 @@ class StudySpec:
     overlap: Overlap = "data"
     fused_optimizer: bool = True
     gather_copies: bool = False
+    placement: PlacementChoice = "solve"
 
     def __post_init__(self) -> None:
         convert_fields(self, "study")

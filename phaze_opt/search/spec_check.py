@@ -151,6 +151,7 @@ def _keeps_limits(
         inputs.accelerator,
         inputs.cluster,
         inputs.training,
+        resolved.spec.placement,
         cache=cache,
     )
     return run_violation(resolved.spec.constraints, evaluation) is None

@@ -15,7 +15,7 @@ from phaze_opt.errors import ConflictError, InputError, NotFoundError
 from phaze_opt.printing import PrintsAsTables
 from phaze_opt.search.baselines import BaselineResult, find_baselines
 from phaze_opt.search.frozen import ResolvedStudy, current_version, documents_of, freeze
-from phaze_opt.search.objective import Evaluator, evaluate_point
+from phaze_opt.search.objective import Evaluator, evaluate_point, evaluator_of
 from phaze_opt.search.results import (
     BestDesign,
     StudySummary,
@@ -218,7 +218,8 @@ def load_study(name: str, storage: Storage | str | None = None) -> Study:
 
 def study_of(stored: StoredStudy) -> Study:
     """Return a stored study as one that can run."""
-    return Study(stored.storage, stored.name, stored.uid, stored.resolved)
+    evaluator = evaluator_of(stored.resolved)
+    return Study(stored.storage, stored.name, stored.uid, stored.resolved, evaluator=evaluator)
 
 
 def list_summaries(storage: Storage) -> tuple[list[StudySummary], dict[str, str]]:

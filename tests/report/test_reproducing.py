@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,14 @@ def test_names_are_quoted_for_a_shell(tmp_path: Path) -> None:
     words = shlex.split(commands[-1])
     assert words[:2] == ["phaze-opt", "evaluate"]
     assert words[words.index("--model") + 1] == model
+
+
+def test_the_placement_of_a_study_is_that_of_its_best_design(tmp_path: Path) -> None:
+    """A study of expert placements names them; others name none."""
+    study = run_study(tmp_path)
+    summary = study.summary()
+    assert summary.best is not None
+    spec = replace(summary.best.spec, placement="expert")
+    placed = replace(summary, best=replace(summary.best, spec=spec))
+    assert "--placement" not in reproduce_commands(summary)[-1]
+    assert "--placement expert" in reproduce_commands(placed)[-1]

@@ -22,6 +22,16 @@ CASES: dict[str, dict[str, Any]] = {
             num_tc=(4, 16), num_vc=4, pe_x=(64, 128), pe_y=128, glb_mib=[16, 64], hbm_gib=[2, 8]
         ),
     },
+    "experts": {
+        "model": "bert-large",
+        "attention": "eager",
+        "placement": "expert",
+        "overlap": "none",
+        "tensor_parallel": (1, 2),
+        "space": Space.phaze(
+            num_tc=(4, 16), num_vc=4, pe_x=128, pe_y=[64, 128], glb_mib=[16, 64], hbm_gib=[2, 8]
+        ),
+    },
     "today": {
         "model": "gpt2-xl",
         "attention": "flash",

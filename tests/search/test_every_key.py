@@ -38,6 +38,7 @@ OTHER: dict[str, str] = {
     "tensor_parallel": "[1, 2]",
     "sequence_parallel": "true",
     "residency": "false",
+    "placement": '"expert"',
     "baselines": '["tpuv4-lanes"]',
     "space": "{ num_tc = [1, 2] }",
     "area": '{ model = "chip" }',

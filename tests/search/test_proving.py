@@ -44,6 +44,7 @@ class Prover:
         accelerator: Accelerator,
         cluster: Cluster,
         training: Training,
+        placement: str,
         *,
         cache: MutableMapping[str, Schedule],
         prove: bool,

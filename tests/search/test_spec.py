@@ -282,3 +282,13 @@ def test_the_default_sampler_follows_from_the_question(
     spec = read_spec(written(tmp_path, MINIMAL + change))
     assert spec.sampler == spec.search.sampler == sampler
     assert replace(spec, name="other").sampler == sampler
+
+
+def test_only_a_known_expert_places_a_study() -> None:
+    """A model without an expert placement, or of a width that is not captured, is refused."""
+    known = StudySpec("e", "gpt3-175b", "flat-4GiB", 1024, 4096, placement="expert")
+    with pytest.raises(InputError, match="splits gpt3-175b over 4 devices"):
+        check_names(known)
+    assert check_names(replace(known, tensor_parallel=(1, 4))).spec.placement == "expert"
+    with pytest.raises(InputError, match="expert placement"):
+        check_names(replace(known, model="llama3-8b"))
