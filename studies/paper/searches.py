@@ -1,0 +1,79 @@
+"""The certified best design of a study's whole space."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from phaze_opt.errors import InputError
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.search.axes import Scalar
+from phaze_opt.search.designs import chip_of
+from phaze_opt.search.enumerating import enumerate_study
+from phaze_opt.search.spec import StudySpec
+from phaze_opt.search.study import Study, create_study
+from studies.paper.work import Work
+
+
+@dataclass(frozen=True)
+class Winner:
+    """The best design of a study.
+
+    Attributes
+    ----------
+    study
+        Its name in the database of the run.
+    values
+        On the axes of the space.
+    value
+        Of the objective.
+    area_mm2, limit_mm2
+        Under the area model of the study.
+    points, evaluated
+        Designs of the space, and those that were evaluated; the bounds of all others prove that
+        none of them is better.
+    accelerator
+        Its chip.
+    """
+
+    study: str
+    values: Mapping[str, Scalar]
+    value: float
+    area_mm2: float
+    limit_mm2: float
+    points: int
+    evaluated: int
+    status: str
+    gap: float
+    accelerator: Accelerator
+
+
+def study_in(work: Work, spec: StudySpec) -> Study:
+    """Return the study of a spec in the database of a run."""
+    return create_study(spec, work.storage, exist_ok=True)
+
+
+def search(work: Work, spec: StudySpec) -> Winner:
+    """Enumerate the space of a study, unless that was done."""
+
+    def enumerated() -> Winner:
+        study = study_in(work, spec)
+        found = enumerate_study(study, workers=work.workers)
+        if not found.top:
+            raise InputError(f"No design of the study {spec.name!r} is feasible.")
+        best = found.top[0]
+        assert best.metrics.area_mm2 is not None
+        return Winner(
+            study=spec.name,
+            values=dict(best.point),
+            value=best.metrics.value,
+            area_mm2=best.metrics.area_mm2,
+            limit_mm2=study.resolved.area_limit_mm2,
+            points=found.points,
+            evaluated=found.evaluated,
+            status=found.status,
+            gap=0.0 if found.gap is None else found.gap,
+            accelerator=chip_of(study.resolved.base, dict(best.point)),
+        )
+
+    return work.answer(f"search-{spec.name}", spec, Winner, enumerated)

@@ -1,0 +1,98 @@
+"""The parts of a run: each answer is kept in a file, with the seconds that it took."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from phaze_opt.codec import from_builtins, from_json, to_builtins, to_json, write_whole
+from phaze_opt.errors import InputError
+from phaze_opt.evaluation import COST_MODEL_VERSION
+from phaze_opt.search.frozen import content_hash
+from phaze_opt.search.store.storage import Storage, open_storage
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """The file of a part; an answer belongs to a question and to a version of the cost model."""
+
+    question: str
+    cpu_s: float
+    wall_s: float
+    answer: Any
+
+
+@dataclass
+class Work:
+    """Where a run keeps what it has done.
+
+    Attributes
+    ----------
+    folder
+        Holds the database and a file for each part.
+    workers
+        Processes that search a space.
+    tell
+        Called with a line when a part begins and when it is done.
+    cpu_s
+        Processor seconds of every part that was asked for, as they were when it was done.
+    """
+
+    folder: Path
+    workers: int = 2
+    tell: Callable[[str], None] = print
+    cpu_s: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        (self.folder / "parts").mkdir(parents=True, exist_ok=True)
+        self.storage: Storage = open_storage(f"sqlite:///{self.folder / 'paper.db'}", create=True)
+
+    def answer(
+        self, part: str, question: object, kind: type[Answer], compute: Callable[[], Answer]
+    ) -> Answer:
+        """Return the answer of a part, which is computed unless it is kept.
+
+        Parameters
+        ----------
+        part
+            Its name, of which its file is named.
+        question
+            All that decides the answer, as dataclasses or plain data.
+        kind
+            Dataclass of the answer.
+        compute
+            Finds it.
+        """
+        asked = content_hash([to_builtins(question), COST_MODEL_VERSION])
+        path = self.folder / "parts" / f"{part}.json"
+        kept = _read(path)
+        if kept is None or kept.question != asked:
+            self.tell(f"{part} …")
+            cpu_s, began_s = _cpu_s(), time.monotonic()
+            found = compute()
+            spent_s, wall_s = _cpu_s() - cpu_s, time.monotonic() - began_s
+            kept = _Kept(asked, spent_s, wall_s, to_builtins(found))
+            write_whole(path, to_json(kept))
+            self.tell(f"{part}: {spent_s:.0f} s of a processor in {wall_s:.0f} s")
+        self.cpu_s[part] = kept.cpu_s
+        return from_builtins(kept.answer, kind, f"answer of {part}")
+
+
+def _read(path: Path) -> _Kept | None:
+    """Return what is kept; nothing where a file is missing or of another program."""
+    try:
+        return from_json(path.read_bytes(), _Kept, str(path))
+    except (FileNotFoundError, InputError):
+        return None
+
+
+def _cpu_s() -> float:
+    """Processor seconds of this process and of those that it has waited for."""
+    both = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(used.ru_utime + used.ru_stime for used in both)
