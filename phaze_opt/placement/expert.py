@@ -26,7 +26,8 @@ def expert_degrees(model: str, devices: int) -> tuple[int, int, int]:
     Parameters
     ----------
     model
-        A model of the table.
+        A model of the table; what a captured one is named after a comma, its attention, does not
+        move the layers.
     devices
         How many there are.
 
@@ -35,5 +36,6 @@ def expert_degrees(model: str, devices: int) -> tuple[int, int, int]:
     InputError
         If the table does not have the model.
     """
-    pipeline, tensor = look_up(expert_placements(), model, "model with an expert placement")
+    name, *_ = model.split(",")
+    pipeline, tensor = look_up(expert_placements(), name, "model with an expert placement")
     return pipeline, max(1, devices // (pipeline * tensor)), tensor

@@ -60,9 +60,7 @@ costs nothing is the most that any multicast could save."""
 
 NETWORK = Ablation("free-network", "network a thousand times as fast", axes=_FREE_NETWORK)
 MEMORY = Ablation("free-memory", "memory traffic is free", axes=_FREE_GLB | _FREE_HBM)
-BOTH = Ablation(
-    "free-both", "network and memory free", axes=_FREE_GLB | _FREE_HBM | _FREE_NETWORK
-)
+BOTH = Ablation("free-both", "network and memory free", axes=_FREE_GLB | _FREE_HBM | _FREE_NETWORK)
 AS_PUBLISHED = (NETWORK, MEMORY, BOTH)
 """Errors of the published code put back. Its clock is a thousand times too slow, so that compute
 takes milliseconds where communication takes microseconds; its times do not see the bandwidths of

@@ -121,7 +121,7 @@ def train(
             )
             ranked.append((rank, (design, found)))
     best = best_of(ranked)
-    model = workload.model
+    model = str(resolved.spec.model)
     if best is None:
         return Trained(model, name, placed_by, 0.0, area_mm2=chip.area_under(_area(resolved)))
     design, found = best
@@ -140,7 +140,7 @@ def _trained(
     placement = found.placement
     assert placement is not None
     return Trained(
-        model=workload.model,
+        model=str(resolved.spec.model),
         chip=name,
         placed_by=placed_by,
         throughput_samples_per_s=found.throughput_samples_per_s,

@@ -48,10 +48,10 @@ class Scope:
     """
 
     models: tuple[str, ...] = MODELS
-    ablated: tuple[str, ...] = ("bert-large", "llama2-7b", "gpt3-175b")
-    robust: tuple[str, ...] = ("bert-large", "gpt3-175b")
+    ablated: tuple[str, ...] = ("opt-350m", "llama2-7b", "gpt3-175b")
+    robust: tuple[str, ...] = ("llama2-7b", "gpt3-175b")
     today: tuple[str, ...] = ("bert-large", "llama2-7b", "gpt3-175b")
-    fronts: tuple[str, ...] = ("bert-large", "gpt3-175b")
+    fronts: tuple[str, ...] = ("llama2-7b", "gpt3-175b")
     axes: Mapping[str, Any] = field(default_factory=dict)
     run: Mapping[str, Any] = field(default_factory=dict)
 

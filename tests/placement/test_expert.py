@@ -2,6 +2,7 @@ import pytest
 
 from phaze_opt.errors import InputError
 from phaze_opt.placement.expert import expert_degrees, expert_placements
+from phaze_opt.workload.zoo import load_workload
 
 
 @pytest.mark.parametrize(
@@ -31,3 +32,10 @@ def test_unknown_models_and_few_devices() -> None:
     with pytest.raises(InputError, match="Did you mean 'bert-large'"):
         expert_degrees("bert-larg", 1024)
     assert expert_degrees("megatron-gpt2-8.3b", 8) == (8, 1, 8)
+
+
+def test_another_attention_is_placed_alike() -> None:
+    """A model with another attention is captured under another name, and placed as before."""
+    model = load_workload("bert-large", attention="flash").model
+    assert model != "bert-large"
+    assert expert_degrees(model, 1024) == expert_degrees("bert-large", 1024)

@@ -1,0 +1,116 @@
+"""What must be true of the results, whatever they are; a run that breaks it ends with an error."""
+
+from __future__ import annotations
+
+from phaze_opt.search.ordering import VALUE_BIN
+from studies.paper.comparison import Trained
+from studies.paper.experiments import ALONE, COMMON, OURS, Results
+
+_BIN = 1.0 + VALUE_BIN
+"""The order of designs takes the smaller of two that are this close."""
+_ROUNDING = 1.0 + 1e-9
+
+
+class WrongResultError(Exception):
+    """A result that cannot be."""
+
+
+def check(results: Results) -> int:
+    """Hold the results to what must be true; return how many statements were checked.
+
+    Raises
+    ------
+    WrongResultError
+        Naming the first that does not hold.
+    """
+    statements = [
+        *_below_rooflines(results),
+        *_solved_is_never_worse(results),
+        *_both_are_never_worse(results),
+        *_within_area(results),
+    ]
+    for holds, words in statements:
+        if not holds:
+            raise WrongResultError(words)
+    return len(statements)
+
+
+def _all_runs(results: Results) -> list[Trained]:
+    """Return every run of every part."""
+    several = [results.ablations, results.published]
+    changed = [one for by_name in several for models in by_name.values() for one in models.values()]
+    changed += [*results.built.values(), *results.today.values()]
+    return [*results.runs, *(run for one in changed for run in one.runs)]
+
+
+def _below_rooflines(results: Results) -> list[tuple[bool, str]]:
+    """No run is faster than the peak rates of its chip, nor does it compute more than the peak."""
+    return [
+        (
+            run.least_time_s <= run.time_per_batch_s * _ROUNDING and run.mfu <= run.hfu <= 1.0,
+            f"{run.model} on {run.chip} takes {run.time_per_batch_s} s per batch, but rooflines "
+            f"allow {run.least_time_s} s.",
+        )
+        for run in _all_runs(results)
+        if run.time_per_batch_s is not None
+    ]
+
+
+def _solved_is_never_worse(results: Results) -> list[tuple[bool, str]]:
+    """No expert is faster than the solved placement."""
+    statements = []
+    changed = [
+        one
+        for by_name in (results.ablations, results.published)
+        for models in by_name.values()
+        for one in models.values()
+    ]
+    groups = [results.runs, *(one.runs for one in [*changed, *results.today.values()])]
+    for runs in groups:
+        solved = {(one.model, one.chip): one for one in runs if one.placed_by == "solve"}
+        for expert in runs:
+            best = solved[expert.model, expert.chip]
+            statements.append(
+                (
+                    expert.throughput_samples_per_s <= best.throughput_samples_per_s * _BIN,
+                    f"{expert.model} on {expert.chip}: the expert placement is faster than the "
+                    "solved one.",
+                )
+            )
+    return statements
+
+
+def _both_are_never_worse(results: Results) -> list[tuple[bool, str]]:
+    """Nothing of the same space is faster than the chip that is searched with its placement."""
+    statements = []
+    for model, winner in results.ours.items():
+        others = {
+            chip: results.run(model, chip, "solve").throughput_samples_per_s
+            for chip in ("tpuv4-phaze", ALONE, COMMON, OURS)
+        }
+        if model in results.expert:
+            others["the chip of the expert placement"] = results.expert[model].value
+        for chip, value in others.items():
+            statements.append(
+                (
+                    value <= winner.value * _BIN,
+                    f"{model}: {chip} trains {value} samples/s, but the best of the space trains "
+                    f"{winner.value}.",
+                )
+            )
+    return statements
+
+
+def _within_area(results: Results) -> list[tuple[bool, str]]:
+    """No searched chip is larger than it may be."""
+    return [
+        (
+            winner.area_mm2 <= winner.limit_mm2,
+            f"{winner.study}: {winner.area_mm2} mm² is above the limit.",
+        )
+        for winner in [
+            *results.ours.values(),
+            *(one.winner for one in results.built.values()),
+            *(one for by_share in results.areas.values() for one in by_share.values()),
+        ]
+    ]

@@ -1,0 +1,267 @@
+"""The parts of a run: every search and every evaluation that the results are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.search.robustness import robustness_of_study
+from phaze_opt.search.spec import StudySpec
+from studies.paper.ablations import ABLATIONS, AS_PUBLISHED, Ablation
+from studies.paper.comparison import PLACEMENTS, PlacedBy, Trained, train
+from studies.paper.searches import Winner, search, study_in
+from studies.paper.settings import (
+    BASELINES,
+    Scope,
+    alone_study,
+    built_area_study,
+    common_study,
+    expert_study,
+    paper_study,
+    smaller_study,
+    today_study,
+)
+from studies.paper.toggles import WAYS, scheduled
+from studies.paper.work import Work
+
+ALONE, OURS, COMMON = "alone", "ours", "common"
+"""Names of the chips that are searched."""
+
+SHARES = (0.25, 0.5, 0.75)
+"""Of the area, besides all of it."""
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The answer of a part that evaluates."""
+
+    runs: tuple[Trained, ...]
+
+
+@dataclass(frozen=True)
+class Varied:
+    """The winner under another constant of the cost model.
+
+    Attributes
+    ----------
+    loss
+        By how much it is below the best design; ``None`` where it does not fit.
+    changes
+        Axes on which the best design is another one, with its values.
+    """
+
+    factor: str
+    scale: float
+    stays: bool
+    loss: float | None
+    changes: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Robust:
+    """How the winner of a model does under other constants."""
+
+    model: str
+    variants: tuple[Varied, ...]
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A model in a variant of the setting: its searched chip, and known ones beside it."""
+
+    winner: Winner
+    runs: tuple[Trained, ...]
+
+
+@dataclass(frozen=True)
+class Results:
+    """Everything that was found, by model where it belongs to one.
+
+    Attributes
+    ----------
+    ours, alone, expert
+        Chips searched with placement, without, and under the expert placement.
+    common
+        One chip for all models.
+    runs
+        Of the main comparison.
+    ablations, published
+        By ablation, then by model.
+    schedules
+        By the way to schedule.
+    built
+        Chips searched under the area model ``chip``.
+    areas
+        By share of the area.
+    today
+        In today's setting.
+    cpu_s
+        Processor seconds by part.
+    """
+
+    scope: Scope
+    ours: Mapping[str, Winner]
+    alone: Mapping[str, Winner]
+    expert: Mapping[str, Winner]
+    common: Winner
+    runs: tuple[Trained, ...]
+    ablations: Mapping[str, Mapping[str, Changed]]
+    published: Mapping[str, Mapping[str, Changed]]
+    schedules: Mapping[str, tuple[Trained, ...]]
+    built: Mapping[str, Changed]
+    areas: Mapping[str, Mapping[float, Winner]]
+    robust: tuple[Robust, ...]
+    today: Mapping[str, Changed]
+    cpu_s: Mapping[str, float]
+
+    def run(self, model: str, chip: str, placed_by: PlacedBy) -> Trained:
+        """Return one run of the main comparison."""
+        return next(
+            one
+            for one in self.runs
+            if (one.model, one.chip, one.placed_by) == (model, chip, placed_by)
+        )
+
+
+def run_everything(work: Work, scope: Scope) -> Results:
+    """Answer every part that is not answered yet, the most important ones first."""
+    studies = {model: paper_study(scope, model) for model in scope.models}
+    ours = {model: search(work, spec) for model, spec in studies.items()}
+    alone = {model: search(work, alone_study(spec)) for model, spec in studies.items()}
+    common = search(work, common_study(scope))
+    runs: list[Trained] = []
+    for model, spec in studies.items():
+        searched = {
+            ALONE: (alone[model].accelerator, False),
+            OURS: (ours[model].accelerator, True),
+            COMMON: (common.accelerator, True),
+        }
+        runs += _compare(work, spec, f"compare-{model}", _known(BASELINES) | searched)
+    ablated = {model: studies[model] for model in scope.ablated}
+    return Results(
+        scope=scope,
+        ours=ours,
+        alone=alone,
+        expert={model: search(work, expert_study(spec)) for model, spec in ablated.items()},
+        common=common,
+        runs=tuple(runs),
+        schedules=_schedules(work, ablated, ours),
+        published={one.name: _changed(work, ablated, one) for one in AS_PUBLISHED},
+        ablations={one.name: _changed(work, ablated, one) for one in ABLATIONS},
+        today={model: _today(work, scope, model) for model in scope.today},
+        built={model: _built(work, spec) for model, spec in studies.items()},
+        areas={
+            model: {share: search(work, smaller_study(studies[model], share)) for share in SHARES}
+            for model in scope.fronts
+        },
+        robust=tuple(_robust(work, studies[model]) for model in scope.robust),
+        cpu_s=work.cpu_s,
+    )
+
+
+def _known(names: Iterable[str]) -> dict[str, tuple[Accelerator, bool]]:
+    """Return known chips, which keep their HBM."""
+    return {name: (load_accelerator(name), True) for name in names}
+
+
+def _compare(
+    work: Work,
+    spec: StudySpec,
+    part: str,
+    chips: Mapping[str, tuple[Accelerator, bool]],
+    placements: tuple[PlacedBy, ...] = PLACEMENTS,
+) -> tuple[Trained, ...]:
+    """Evaluate a model on some chips, each under every way to place it.
+
+    Parameters
+    ----------
+    work, spec, part
+        The study of the model, and the name of the part.
+    chips
+        By name, each with whether it keeps its HBM.
+    placements
+        Ways to place it.
+    """
+
+    def evaluated() -> Runs:
+        study = study_in(work, spec)
+        (workload,) = study.workloads()
+        return Runs(
+            tuple(
+                train(study, workload, name, chip, placed_by, own_hbm=own_hbm)
+                for name, (chip, own_hbm) in chips.items()
+                for placed_by in placements
+            )
+        )
+
+    return work.answer(part, [spec, chips, placements], Runs, evaluated).runs
+
+
+def _changed(
+    work: Work, studies: Mapping[str, StudySpec], ablation: Ablation
+) -> dict[str, Changed]:
+    """Search and compare under an ablation."""
+    placements = PLACEMENTS if ablation.has_experts else PLACEMENTS[1:]
+    found = {}
+    for model, spec in studies.items():
+        study = ablation.study(spec)
+        winner = search(work, study)
+        chips = _known(BASELINES[:2]) | {OURS: (winner.accelerator, True)}
+        part = f"compare-{study.name}"
+        found[model] = Changed(winner, _compare(work, study, part, chips, placements))
+    return found
+
+
+def _built(work: Work, spec: StudySpec) -> Changed:
+    """Search a chip under the area model of built chips, and train its model on it."""
+    study = built_area_study(spec)
+    winner = search(work, study)
+    chips = {OURS: (winner.accelerator, True)}
+    return Changed(winner, _compare(work, study, f"compare-{study.name}", chips, ("solve",)))
+
+
+def _today(work: Work, scope: Scope, model: str) -> Changed:
+    """Search a chip in today's setting, and compare it with the one that has its area."""
+    spec = today_study(scope, model)
+    winner = search(work, spec)
+    chips = _known(BASELINES[1:]) | {OURS: (winner.accelerator, True)}
+    return Changed(winner, _compare(work, spec, f"compare-{spec.name}", chips))
+
+
+def _schedules(
+    work: Work, studies: Mapping[str, StudySpec], ours: Mapping[str, Winner]
+) -> dict[str, tuple[Trained, ...]]:
+    """Train some models on known chips and on the searched one, scheduled in other ways."""
+    found = {}
+    for number, way in enumerate(WAYS):
+        runs: list[Trained] = []
+        for model, spec in studies.items():
+            chips = _known(BASELINES[:2]) | {OURS: (ours[model].accelerator, True)}
+            with scheduled(way):
+                runs += _compare(work, spec, f"schedules-{number}-{model}", chips, ("solve",))
+        found[way] = tuple(runs)
+    return found
+
+
+def _robust(work: Work, spec: StudySpec) -> Robust:
+    """Search a chip again under other constants of the cost model."""
+
+    def varied() -> Robust:
+        found = robustness_of_study(study_in(work, spec), workers=work.workers)
+        return Robust(
+            str(spec.model),
+            tuple(
+                Varied(
+                    one.variation.factor,
+                    one.variation.scale,
+                    one.winner_stays,
+                    one.loss,
+                    {name: str(new) for name, (_, new) in one.changes(found.winner).items()},
+                )
+                for one in found.variants
+            ),
+        )
+
+    return work.answer(f"robust-{spec.name}", spec, Robust, varied)

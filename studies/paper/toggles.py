@@ -1,0 +1,42 @@
+"""Other ways to schedule a layer, for an ablation; the product has none of these switches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+from phaze_opt.scheduling.schedule_problem import Schedule, ScheduleProblem
+from phaze_opt.scheduling.solve_schedule import solve_schedule
+
+Solve = Callable[..., Schedule]
+
+
+def _in_sequence(problem: ScheduleProblem, *args: Any, **options: Any) -> Schedule:
+    """Schedule one operator at a time, each on all cores of its type."""
+    return solve_schedule(replace(problem, serial=True), *args, **options)
+
+
+WAYS: dict[str, Solve] = {
+    "one operator at a time": _in_sequence,
+    "list schedules": partial(solve_schedule, effort=1),
+    "exact schedules": solve_schedule,
+    "bandwidth not shared": partial(solve_schedule, bandwidth=False),
+}
+"""What takes the place of the scheduler; the third is the scheduler itself."""
+
+
+@contextmanager
+def scheduled(way: str) -> Iterator[None]:
+    """Schedule all layers in another way.
+
+    What bounds a schedule from below no longer does, so that the placement looks at every width.
+    """
+    with (
+        patch("phaze_opt.layer_passes.solve_schedule", WAYS[way]),
+        patch("phaze_opt.costed_point._least_layers", lambda *args: None),
+    ):
+        yield
