@@ -4,7 +4,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup study test test-browser lint bench sampler-bench clean
+.PHONY: setup study paper test test-browser lint bench sampler-bench clean
 
 setup: $(STAMP)
 
@@ -22,6 +22,10 @@ study: $(STAMP)
 	$(BIN)/phaze-opt study create studies/quickstart.toml --exist-ok
 	$(BIN)/phaze-opt study run quickstart
 	$(BIN)/phaze-opt study show quickstart
+
+# At most an hour from nothing; answers that build/paper has are not computed again.
+paper: $(STAMP)
+	$(BIN)/python -m studies.paper $(OPTIONS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
