@@ -106,7 +106,7 @@ Throughput relative to exact schedules; placements are solved under each.
 `tpuv4-torus`, Adam in mixed precision, fused attention, residency, sequence parallelism, gradients
 that go out during the backward, recompute none, selective or full; the area of `tpuv4-lanes` under
 `chip`, which charges for the HBM's bandwidth, and that bandwidth searched. The space is the part of
-all chips that built ones lie in: arrays of 64 to 256 on a side, 2 to 32 of them; see
+all chips that built ones lie in: 1 to 64 arrays of 32 to 256 on a side; see
 `studies/paper/settings.py`. All of this part is bounded or evaluated; what lies outside is not
 covered.
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from phaze_opt.errors import InputError
+from phaze_opt.errors import ConflictError, InputError
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.search.axes import Scalar
 from phaze_opt.search.designs import chip_of
 from phaze_opt.search.enumerating import enumerate_study
 from phaze_opt.search.spec import StudySpec
+from phaze_opt.search.store.studies import delete_study
 from phaze_opt.search.study import Study, create_study
 from studies.paper.work import Work
 
@@ -49,8 +50,13 @@ class Winner:
 
 
 def study_in(work: Work, spec: StudySpec) -> Study:
-    """Return the study of a spec in the database of a run."""
-    return create_study(spec, work.storage, exist_ok=True)
+    """Return the study of a spec in the database of a run, where it replaces an older one."""
+    try:
+        return create_study(spec, work.storage, exist_ok=True)
+    except ConflictError:
+        # The spec or the cost model was another one; evaluations that still hold are kept.
+        delete_study(spec.name, work.storage)
+        return create_study(spec, work.storage)
 
 
 def search(work: Work, spec: StudySpec) -> Winner:
