@@ -7,22 +7,19 @@ order in which they were asked for: what comes out does not depend on the pool.
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import connection
 from typing import Any, Generic, Protocol, TypeVar
 
 from phaze_opt.arrays import FloatArray
 from phaze_opt.errors import InputError, PhazeError
 from phaze_opt.search.best_first import Part
 from phaze_opt.search.engine import Engine, EngineJob, bound_there, evaluate_there
-from phaze_opt.search.processes import storage_in_environment
+from phaze_opt.search.processes import end_with_parent, storage_in_environment
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.store.leases import expire_dead_workers
 from phaze_opt.search.store.storage import Storage
@@ -242,10 +239,4 @@ class _Asked(Generic[T]):
 def _begin_in_process() -> None:
     """Leave signals to the process that gives the tasks, and end when it is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent: Any = multiprocessing.parent_process()
-
-    def watch() -> None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, name="parent watch", daemon=True).start()
+    end_with_parent()

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any, Self
@@ -29,7 +30,12 @@ from phaze_opt.search.store.storage import URL_VARIABLE, Storage
 from phaze_opt.search.watching import ShowStudy
 
 _POLL_S = 0.2
-_MOST_REPLACEMENTS = 30
+_MOST_IN_VAIN = 60
+"""Workers killed one after the other, without a closed ticket, before a run ends."""
+
+_LONGEST_PAUSE_S = 5.0
+"""At most so long a killed worker is not replaced."""
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -121,19 +127,21 @@ def run_processes(
     storage: Storage,
     workers: int,
     stop: StopSignals,
-    on_poll: Callable[[], None],
+    on_poll: Callable[[], int],
 ) -> None:
     """Run workers until all have ended, and replace those that are killed.
+
+    As often as needed, and later each time unless trials are finished between the kills.
 
     Parameters
     ----------
     on_poll
-        Called a few times per second.
+        Called a few times per second; returns how many tickets are closed.
 
     Raises
     ------
     PhazeError
-        If workers fail, or are killed again and again.
+        If workers fail, or are killed again and again and finish nothing.
     """
     context = multiprocessing.get_context("spawn")
 
@@ -144,31 +152,40 @@ def run_processes(
 
     with storage_in_environment(storage):
         running = [start() for _ in range(workers)]
-        replacements, failures, passed_on = 0, 0, 0
-        while running:
+        due_s: list[float] = []
+        finished, in_vain, failures, passed_on = 0, 0, 0, 0
+        while running or (due_s and not stop.requested):
             time.sleep(_POLL_S)
             with suppress(LostConnectionError):
                 # The workers themselves wait for a lost database, and fail if it stays away.
-                on_poll()
+                finished, before = on_poll(), finished
+                in_vain = 0 if finished > before else in_vain
             passed_on = _pass_on(stop, running, passed_on)
+            now_s = time.monotonic()
+            if not stop.requested:
+                running += [start() for due in due_s if due <= now_s]
+            due_s = [due for due in due_s if due > now_s]
             for process in [each for each in running if not each.is_alive()]:
                 running.remove(process)
                 code = process.exitcode or 0
                 failures += code == 1
                 if code < 0 and not stop.requested:
                     patiently(partial(expire_dead_workers, storage))
-                    replacements += 1
-                    if replacements > _MOST_REPLACEMENTS:
+                    in_vain += 1
+                    if in_vain > _MOST_IN_VAIN:
                         raise PhazeError(
-                            f"Workers of the study {job.name!r} were killed {replacements} times."
+                            f"Workers of the study {job.name!r} were killed {in_vain} times in "
+                            "turn, and finished no trial between."
                         )
-                    running.append(start())
+                    pause_s = 0.0 if in_vain <= workers else _POLL_S * 2.0 ** (in_vain - workers)
+                    due_s.append(now_s + min(pause_s, _LONGEST_PAUSE_S))
     if failures == workers:
         raise PhazeError(f"All workers of the study {job.name!r} failed; their errors are above.")
 
 
 def worker_process(job: WorkerJob) -> None:
     """Run a worker process; its exit code is 0, 1 after an error, 143 after a signal."""
+    end_with_parent()
     with StopSignals(ignore_interrupt=True) as stop:
         try:
             job.work(job, stop)
@@ -182,6 +199,17 @@ def worker_process(job: WorkerJob) -> None:
             sys.exit(1)
         if stop.exit_code is not None:
             sys.exit(stop.exit_code)
+
+
+def end_with_parent() -> None:
+    """End this process at once when the one that started it is gone, however that ended."""
+    parent: Any = multiprocessing.parent_process()
+
+    def watch() -> None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent watch", daemon=True).start()
 
 
 def _pass_on(stop: StopSignals, running: list[BaseProcess], passed_on: int) -> int:

@@ -25,8 +25,9 @@ from phaze_opt.search.store.failures import DatabaseError, patiently
 from phaze_opt.search.store.leases import LeaseKeeper, expire_dead_workers, new_token
 from phaze_opt.search.store.storage import open_storage, reading_once
 from phaze_opt.search.store.stored_study import StoredStudy, find_study
+from phaze_opt.search.store.tables import LONGEST_LEASE_S
 from phaze_opt.search.store.tickets import TicketCounts
-from phaze_opt.search.trials import check_study
+from phaze_opt.search.trials import Metrics, check_study
 from phaze_opt.search.watching import ShowStudy, Watcher
 from phaze_opt.search.worker import TrialCallback, Worker
 
@@ -136,13 +137,17 @@ def run_study(
     for what, number in (("trials", total), ("workers", workers)):
         if number < 1:
             raise InputError(f"{what} is {number}, but it must be at least 1.")
+    if not 0.0 < lease_s <= LONGEST_LEASE_S / 2:
+        raise InputError(f"lease_s is {lease_s:g}, but it must be in (0, {LONGEST_LEASE_S / 2:g}].")
     office = study.office(lease_s)
 
     spec = study.resolved.spec
     unit = spec.objective_kinds[0].unit if len(spec.runs) == 1 else f"× {spec.reference}"
 
-    def report() -> None:
-        on_progress(Progress(total, office.counts(), study.best_value(), unit))
+    def report() -> int:
+        counts = office.counts()
+        on_progress(Progress(total, counts, study.best_value(), unit))
+        return counts.done + counts.failed
 
     with StopSignals(raise_on_repeat=workers == 1) as stop, suppress(StopNow):
         run = StudyRun(study, evaluator, total, lease_s, stop, show)
@@ -164,26 +169,30 @@ def worker_main(job: WorkerJob, stop: StopSignals) -> None:
     """Open the storage that the environment names, and work on a study as one worker."""
     study = patiently(lambda: find_study(job.name, open_storage()))
     run = StudyRun(study, job.evaluator, job.total, job.lease_s, stop, job.show)
-    _work_on(run, lambda number, metrics: None)
+    _work_on(run, lambda number, metrics: None, is_alone=False)
 
 
-def _start_workers(run: StudyRun, workers: int, report: Callable[[], None]) -> None:
+def _start_workers(run: StudyRun, workers: int, report: Callable[[], int]) -> None:
     """Work in this process, or start several processes and wait for their end."""
     if workers == 1:
-        _work_on(run, lambda number, metrics: report())
+
+        def on_trial(number: int, metrics: Metrics) -> None:
+            report()
+
+        _work_on(run, on_trial, is_alone=True)
         return
     job = WorkerJob(worker_main, run.study.name, run.total, run.lease_s, run.evaluator, run.show)
     run_processes(job, run.study.storage, workers, run.stop, report)
 
 
-def _work_on(run: StudyRun, on_trial: TrialCallback) -> None:
+def _work_on(run: StudyRun, on_trial: TrialCallback, *, is_alone: bool) -> None:
     """Work on a study as one worker until it is done."""
-    worker = patiently(partial(_new_worker, run))
+    worker = patiently(partial(_new_worker, run, is_alone))
     with LeaseKeeper([worker.office, worker.objective.evaluations], worker.token, run.lease_s):
         worker.work(run.total, run.stop, on_trial)
 
 
-def _new_worker(run: StudyRun) -> Worker:
+def _new_worker(run: StudyRun, is_alone: bool) -> Worker:
     """Make a worker with a new token."""
     token = new_token()
     reading = replace(run.study, storage=reading_once(run.study.storage))
@@ -196,6 +205,7 @@ def _new_worker(run: StudyRun) -> Worker:
         objective=run.objective(token, find_reference(run.study.resolved, run.study.storage)),
         token=token,
         watcher=Watcher(reading, run.show),
+        is_alone=is_alone,
     )
 
 

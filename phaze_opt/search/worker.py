@@ -24,7 +24,7 @@ from phaze_opt.search.space import Space, distributions, point_of
 from phaze_opt.search.store.enumerations import BoundStore
 from phaze_opt.search.store.failures import DatabaseError, database_errors, patiently
 from phaze_opt.search.store.storage import Storage
-from phaze_opt.search.store.tickets import MAX_ATTEMPTS, Ticket, TicketOffice, point_key
+from phaze_opt.search.store.tickets import MOST_DEATHS, Ticket, TicketOffice, point_key
 from phaze_opt.search.store.trial_storage import write
 from phaze_opt.search.trials import METRICS_KEY, Metrics, metrics_to_plain, trial_cost
 from phaze_opt.search.watching import Watcher
@@ -57,6 +57,8 @@ class Worker:
         Name under which the worker holds tickets and evaluations.
     watcher
         Shows its trials to people.
+    is_alone
+        Whether no other worker was started with it.
     samplers
         Propose the points.
     guide
@@ -71,6 +73,7 @@ class Worker:
     objective: Objective
     token: str
     watcher: Watcher
+    is_alone: bool
     samplers: Samplers = field(init=False)
     guide: BestBoundFirst | None = field(init=False)
 
@@ -159,10 +162,13 @@ class Worker:
             if params is None and last is not None and self._is_point(last.params):
                 params = last.params
             self.office.remember(ticket, params)
-        if ticket.last_attempt:
+        if ticket.is_deadly:
             point = "" if params is None else f" at {dict(params)}"
-            reason = f"Trial {ticket.k}{point} lost its worker {MAX_ATTEMPTS} times."
+            reason = f"{MOST_DEATHS} workers in turn died on trial {ticket.k}{point}."
             self.office.fail(ticket, reason)
+            return
+        if ticket.rest_s and (ticket.is_witnessed or not self.is_alone):
+            self.office.give_back(ticket, ticket.rest_s)
             return
         if params is not None and not self._is_point(params):
             params = None
@@ -187,6 +193,9 @@ class Worker:
             raise
         except DatabaseError:
             raise
+        except MemoryError:
+            # As if the kernel had killed the worker: others may have taken the memory.
+            self.office.lose(ticket)
         except Exception as error:
             self._check_study()
             if trial is not None:

@@ -19,6 +19,7 @@ from unittest.mock import patch
 import optuna
 
 import phaze_opt.search.study as study_module
+from phaze_opt.search.objective import Objective
 from phaze_opt.search.store.storage import Storage, open_storage
 from phaze_opt.search.store.tickets import TicketOffice
 from phaze_opt.search.study import load_study
@@ -40,6 +41,8 @@ def arm(where: str) -> None:
             die()
 
         patch.object(optuna.trial.Trial, "__init__", made_and_dead).start()
+    elif where == "in-evaluation":
+        patch.object(Objective, "__call__", die).start()
     elif where == "before-assign":
         patch.object(TicketOffice, "assign", die).start()
     elif where == "before-done":

@@ -15,7 +15,6 @@ import phaze_opt.search.frozen as frozen_module
 import phaze_opt.search.store.failures as failures_module
 import phaze_opt.search.study as study_module
 from phaze_opt.evaluation import Evaluation
-from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.store.caches import EvaluationCache
 from phaze_opt.search.store.failures import (
     DatabaseError,
@@ -29,7 +28,7 @@ from phaze_opt.search.store.tickets import Ticket, TicketOffice
 from phaze_opt.search.study import Study
 from phaze_opt.search.worker import TrialCallback, Worker
 from tests.search.fakes import quick_study
-from tests.search.test_processes import assert_exactly
+from tests.search.test_processes import assert_exactly, points
 
 TRIALS = 2
 LAST = 10_000
@@ -99,11 +98,6 @@ def make(storage: Storage, number: int) -> Study:
     return quick_study(storage, TRIALS, f"n{number}", 64 + number)
 
 
-def found(study: Study) -> list[DesignPoint | None]:
-    """Return the points of the complete trials."""
-    return [trial.point for trial in study.trials() if trial.kind in ("feasible", "infeasible")]
-
-
 # Tried by hand with every number: nothing differs between them but the place in the code.
 @pytest.mark.parametrize(
     ("moment", "numbers"), [("statement", range(2, 137, 16)), ("commit", range(1, 29, 5))]
@@ -132,7 +126,7 @@ def test_lost_anywhere_nothing_is_lost(
         saboteur.strike_at(LAST)
         assert (outcome.exit_code, outcome.failures) == (None, ())
         assert_exactly(study, TRIALS)
-        assert found(study) == found(undisturbed)
+        assert points(study) == points(undisturbed)
     assert struck >= len(numbers) - 2
     assert capfd.readouterr().err == ""
 

@@ -8,11 +8,20 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import func, select
 
+import phaze_opt.search.store.tickets as tickets_module
 from phaze_opt.errors import PhazeError
+from phaze_opt.evaluation import Evaluation
+from phaze_opt.search.samplers.options import SamplerName
+from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.spec import SearchSpec
+from phaze_opt.search.store.tables import EvaluationRow
+from phaze_opt.search.store.tickets import MOST_DEATHS
+from phaze_opt.search.store.workers import list_workers
 from phaze_opt.search.study import Study
 from tests.search.conftest import Drive, DrivenProcess
 from tests.search.fakes import (
@@ -20,6 +29,7 @@ from tests.search.fakes import (
     STUCK_VARIABLE,
     deadly_evaluator,
     reopened,
+    toy_evaluator,
     toy_study,
 )
 
@@ -38,6 +48,11 @@ def assert_exactly(study: Study, total: int) -> None:
     assert kinds["running"] == kinds["waiting"] == 0
     counts = study.office().counts()
     assert (counts.done, counts.open, counts.held) == (total, 0, 0)
+
+
+def points(study: Study) -> list[DesignPoint | None]:
+    """Return the points of the complete trials, in the order of their numbers."""
+    return [trial.point for trial in study.trials() if trial.kind in ("feasible", "infeasible")]
 
 
 def wait_for(study: Study, done: int) -> None:
@@ -197,14 +212,68 @@ def test_killed_workers_keep_no_study_running(
 
 
 def test_a_deadly_point_is_reported(sqlite_url: str) -> None:
-    """A point that kills its worker three times is given up, told, and the rest is done."""
+    """A point on which three workers die in turn is given up, told, and the rest is done."""
     study = toy_study(sqlite_url, search=SearchSpec(sampler="random", trials=8, seed=3))
     study.evaluator = deadly_evaluator
     outcome = study.run(workers=2)
     assert outcome.counts.failed >= 1
     assert outcome.counts.done == 8 - outcome.counts.failed
-    assert all("lost its worker 3 times" in reason for reason in outcome.failures)
+    assert all("3 workers in turn died on" in reason for reason in outcome.failures)
     assert counted(study)["running"] == 0
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe"])
+def test_a_lone_worker_killed_again_and_again_finds_the_same(
+    sqlite_url: str, drive: Drive, tmp_path: Path, sampler: SamplerName
+) -> None:
+    """Its trials are those of an undisturbed one, and no kill is blamed on a point."""
+    search = SearchSpec(sampler=sampler, trials=15, seed=5)
+    undisturbed = toy_study(f"sqlite:///{tmp_path / 'other.db'}", search=search)
+    undisturbed.run()
+    study = toy_study(sqlite_url, search=search)
+    for kill in range(2 * MOST_DEATHS):
+        # The first trials are those of baselines, and cached.
+        where = ("in-evaluation", "in-ask", "before-assign", "before-done")[kill % 4]
+        assert ended(drive(sqlite_url, "--die", where)) == -signal.SIGKILL
+    assert ended(drive(sqlite_url)) == 0
+    assert_exactly(study, 15)
+    assert points(study) == points(undisturbed)
+
+
+def test_memory_that_runs_out_is_a_lost_worker(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ticket is tried again, and given up only where it happens every time."""
+    monkeypatch.setattr(tickets_module, "FIRST_REST_S", 0.01)
+    study = toy_study(sqlite_url, search=SearchSpec(sampler="random", trials=12, seed=3))
+    study.evaluator = toy_evaluator
+    study.run(8)
+    failures = iter([MemoryError, MemoryError])
+
+    def greedy_evaluator(*args: Any) -> Evaluation:
+        for failure in failures:
+            raise failure
+        return toy_evaluator(*args)
+
+    study.evaluator = greedy_evaluator
+    assert study.run().failures == ()
+    assert_exactly(study, 12)
+
+
+def test_workers_end_with_their_parent(sqlite_url: str, drive: Drive) -> None:
+    """Nobody goes on alone, and the next run completes what they held at once."""
+    study = toy_study(sqlite_url)
+    process = drive(sqlite_url, "--workers", "2", "--evaluator", "slow_evaluator")
+    wait_for(study, 2)
+    workers = [worker.process for worker in list_workers(study)]
+    assert workers
+    process.kill()
+    process.communicate()
+    wait_until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
+    assert study.run().counts.done == 20
+    assert_exactly(study, 20)
+    with study.storage.reading() as session:
+        assert not session.scalar(select(func.count()).where(EvaluationRow.body.is_(None)))
 
 
 def test_failing_workers_are_reported(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 import pytest
@@ -9,20 +10,50 @@ from sqlalchemy import update
 
 from phaze_opt.search.store.leases import expire, expire_dead_workers, new_token
 from phaze_opt.search.store.tables import StudyRow, TicketRow
-from phaze_opt.search.store.tickets import MAX_ATTEMPTS, TicketCounts, TicketOffice, point_key
+from phaze_opt.search.store.tickets import (
+    MOST_DEATHS,
+    Ticket,
+    TicketCounts,
+    TicketOffice,
+    point_key,
+)
 from tests.search.fakes import quick_study, toy_study
 
 
 @pytest.fixture
 def office(any_url: str) -> TicketOffice:
-    """Return the tickets of a new study."""
-    return toy_study(any_url).office(lease_s=30.0)
+    """Return the tickets of a new study, as a worker that has been there for a while sees them."""
+    office = toy_study(any_url).office(lease_s=30.0)
+    assert office.claim("me", 0) is None
+    time.sleep(0.002)
+    return office
 
 
-def lose(office: TicketOffice) -> None:
-    """Let every lease run out."""
+def lose(office: TicketOffice, k: int | None = None) -> None:
+    """Let the lease of a ticket run out, or its rest; those of all without a number."""
+    which = TicketRow.k >= 0 if k is None else TicketRow.k == k
     with office._storage.writing() as session:
-        session.execute(update(TicketRow).values(until_s=0.0))
+        session.execute(update(TicketRow).where(which).values(until_s=0.0))
+
+
+def shift_clock(office: TicketOffice, seconds: float) -> None:
+    """Put the database's clock forward: all times that are stored lie so much earlier."""
+    with office._storage.writing() as session:
+        earlier = {each: getattr(TicketRow, each) - seconds for each in ("since_s", "until_s")}
+        session.execute(update(TicketRow).values(earlier))
+
+
+def claim(office: TicketOffice, total: int) -> Ticket:
+    """Claim a ticket that must be there."""
+    ticket = office.claim("me", total)
+    assert ticket is not None
+    return ticket
+
+
+def another(office: TicketOffice) -> TicketOffice:
+    """Return the tickets as a worker that begins now sees them."""
+    time.sleep(0.002)
+    return TicketOffice(office._storage, office._study_uid, office.lease_s)
 
 
 def test_as_many_as_issued_and_no_more(office: TicketOffice) -> None:
@@ -103,26 +134,102 @@ def test_an_odd_lease_keeps_nobody_waiting(sqlite_url: str, until_s: str) -> Non
 
 
 def test_a_deadly_ticket_is_given_up(office: TicketOffice) -> None:
-    """After three lost leases a ticket may only be closed."""
+    """It killed three workers in turn, each time while another one was alive: it may be closed."""
     office.issue(1)
-    for _ in range(MAX_ATTEMPTS):
-        ticket = office.claim("me", 1)
-        assert ticket is not None and not ticket.last_attempt
+    for _ in range(MOST_DEATHS):
+        assert not claim(office, 1).is_deadly
         lose(office)
-    ticket = office.claim("me", 1)
-    assert ticket is not None and ticket.last_attempt
+    ticket = claim(office, 1)
+    assert ticket.is_deadly
     assert office.fail(ticket, "it kills")
     assert office.reasons() == ["it kills"]
     office.issue(1)
     assert office.counts() == TicketCounts(open=1, held=0, done=0, failed=1)
 
 
+def test_a_lone_worker_tries_as_often_as_needed(office: TicketOffice) -> None:
+    """Nobody saw what killed it, so that its point is not blamed."""
+    office.issue(2)
+    for losses in range(5 * MOST_DEATHS):
+        ticket = claim(another(office), 2)
+        assert (ticket.k, ticket.losses) == (0, losses)
+        assert not (ticket.is_deadly or ticket.is_witnessed)
+        lose(office)
+
+
+@pytest.mark.parametrize("ending", ["lost", "completed"])
+def test_deaths_for_a_general_reason_blame_no_ticket(office: TicketOffice, ending: str) -> None:
+    """Where a fresh ticket is lost, or a lost one is completed, the others are counted anew."""
+    office.issue(2)
+    suspect, other = claim(office, 2), claim(office, 2)
+    for _ in range(MOST_DEATHS - 1):
+        lose(office, 0)
+        suspect = claim(office, 2)
+    assert suspect.k == 0 and not suspect.is_deadly
+    if ending == "completed":
+        other = dataclasses.replace(other, losses=1)
+        assert office.finish(other)
+    else:
+        # The suspect is not claimed first, since its lease still runs.
+        office.renew_lease("me")
+        lose(office, 1)
+        assert claim(office, 2).k == 1
+    lose(office, 0)
+    assert not claim(office, 2).is_deadly
+
+
+def test_several_deadly_tickets_all_end(office: TicketOffice) -> None:
+    """They do not save each other."""
+    office.issue(3)
+    claimed = 0
+    while office.counts().failed < 3:
+        ticket = claim(office, 3)
+        claimed += 1
+        assert claimed < 40
+        if ticket.is_deadly:
+            assert office.fail(ticket, "it kills")
+        else:
+            lose(office, ticket.k)
+
+
+def test_a_lost_ticket_rests_longer_each_time(office: TicketOffice) -> None:
+    """Meanwhile others are served; a clock that is put back does not prolong the rest."""
+    office.issue(2)
+    claim(office, 2)
+    rests = []
+    for _ in range(2):
+        lose(office)
+        rests.append(claim(office, 2).rest_s)
+    assert rests[1] == 2 * rests[0] > 0
+    resting = Ticket(0, "me", None, None)
+    assert office.give_back(resting, rests[1])
+    assert claim(office, 2).k == 1
+    assert office.claim("me", 2) is None
+    shift_clock(office, -3600.0)
+    assert claim(office, 2).k == 0
+
+
+@pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
+def test_a_clock_that_jumps_costs_no_trial(office: TicketOffice, jump_s: float) -> None:
+    """Whoever held a ticket before is refused where another one took it, and only there."""
+    office.issue(2)
+    mine, renewed = claim(office, 2), claim(office, 2)
+    shift_clock(office, jump_s)
+    yours = another(office).claim("you", 2)
+    assert yours is not None and yours.k == 0
+    office.renew_lease("me")
+    assert another(office).claim("third", 2) is None
+    assert not office.finish(mine)
+    assert office.finish(renewed) and office.finish(yours)
+    assert office.counts() == TicketCounts(open=0, held=0, done=2, failed=0)
+
+
 def test_giving_back_does_not_count_as_lost(office: TicketOffice) -> None:
     """A ticket may be given back any number of times."""
     office.issue(1)
-    for _ in range(2 * MAX_ATTEMPTS):
+    for _ in range(2 * MOST_DEATHS):
         ticket = office.claim("me", 1)
-        assert ticket is not None and not ticket.last_attempt
+        assert ticket is not None and not (ticket.is_deadly or ticket.losses)
         assert office.remember(ticket, {"a": 1})
         assert office.give_back(ticket)
     ticket = office.claim("me", 1)

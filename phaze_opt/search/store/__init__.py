@@ -24,7 +24,8 @@ Where a rule stands:
 - lease expiry -> `tables.lease_is_over` (on the clock `tables.database_now_s`); a lease is taken in
   `tickets.TicketOffice.claim`, renewed by `leases.LeaseKeeper` four times within
   `leases.DEFAULT_LEASE_S`, and ended at once by `leases.expire_dead_workers`
-- attempts until a ticket is given up -> `tickets.MAX_ATTEMPTS`
+- deaths until a ticket is given up, and its rests -> `tickets.TicketOffice._count_loss`
+- claims that nobody computes any more are swept -> `leases.sweep_claims`
 - exactly one computation of a point -> `caches.EvaluationCache.get_or_compute`
 - write lock of SQLite at the start of a transaction -> `storage._begin_on_sqlite`
 - loss of a connection, and how long it is waited for -> `failures.patiently`

@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import delete, or_, select, update
 
@@ -115,13 +116,16 @@ class EvaluationCache:
 
     def _store(self, key: str, evaluation: Evaluation, schedules: Sequence[str]) -> None:
         """Write an evaluation, unless another worker took over and was first."""
-        body = write_evaluation(evaluation)
+        body, needed = write_evaluation(evaluation), json.dumps(schedules)
         with self._storage.writing() as session:
-            session.execute(
+            stored: Any = session.execute(
                 update(EvaluationRow)
                 .where(EvaluationRow.key == key, EvaluationRow.body.is_(None))
-                .values(body=body, token=None, until_s=None, schedules=json.dumps(schedules))
+                .values(body=body, token=None, until_s=None, schedules=needed)
             )
+            if not stored.rowcount:
+                # Another worker was first, or this one was stalled and its claim is swept.
+                write_shared(session, EvaluationRow(key=key, body=body, schedules=needed))
 
     def _release(self, key: str) -> None:
         """Give up a claim, so that another worker can compute the point at once."""

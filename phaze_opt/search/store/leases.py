@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, Self
 
-from sqlalchemy import select, update
+from sqlalchemy import delete, select, update
 
 from phaze_opt.errors import PhazeError
 from phaze_opt.search.store.storage import Storage
-from phaze_opt.search.store.tables import EvaluationRow, TicketRow
+from phaze_opt.search.store.tables import EvaluationRow, TicketRow, lease_is_over
 
 DEFAULT_LEASE_S = 30.0
 """How long a worker may give no sign of life before others take over its work."""
@@ -75,7 +75,7 @@ def expire(storage: Storage, tokens: Sequence[str]) -> None:
 
 
 def expire_dead_workers(storage: Storage) -> None:
-    """End the leases of this machine's workers whose process is gone."""
+    """End the leases of this machine's workers whose process is gone, and sweep their claims."""
     with storage.reading() as session:
         held = {
             token
@@ -86,6 +86,20 @@ def expire_dead_workers(storage: Storage) -> None:
     dead = sorted(token for token in held if is_dead(token))
     if dead:
         expire(storage, dead)
+    sweep_claims(storage)
+
+
+def sweep_claims(storage: Storage) -> None:
+    """Delete claims on evaluations that are over: nobody may ever ask for their points again."""
+    empty = (EvaluationRow.token.is_not(None), EvaluationRow.body.is_(None))
+    with storage.reading() as session:
+        keys = (
+            select(EvaluationRow.key).where(*empty, lease_is_over(EvaluationRow.until_s)).limit(1)
+        )
+        if session.scalar(keys) is None:
+            return
+    with storage.writing() as session:
+        session.execute(delete(EvaluationRow).where(*empty, lease_is_over(EvaluationRow.until_s)))
 
 
 def process_of(token: str) -> int | None:

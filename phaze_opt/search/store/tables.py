@@ -13,7 +13,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import DeclarativeBase, InstrumentedAttribute, Mapped, mapped_column
 from sqlalchemy.sql.functions import FunctionElement
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 """Version of these tables; a database with an older one is brought up to date."""
 
 
@@ -70,7 +70,9 @@ class TicketRow(Base):
 
     ``token`` names the worker that holds the ticket, ``host`` its machine, ``since_s`` is when it
     took the ticket and ``until_s`` the end of its lease, both on the database's clock, and
-    ``params`` is the JSON of parameters that the trial must take instead of sampled ones.
+    ``params`` is the JSON of parameters that the trial must take instead of sampled ones. Before
+    ``until_s`` an open ticket rests. ``attempts`` counts the workers that were lost on it, and
+    ``deaths`` those of them in turn that speak against its point.
     """
 
     __tablename__ = "phaze_ticket"
@@ -84,6 +86,7 @@ class TicketRow(Base):
     since_s: Mapped[float | None] = mapped_column(Double)
     until_s: Mapped[float | None] = mapped_column(Double)
     attempts: Mapped[int] = mapped_column(default=0)
+    deaths: Mapped[int | None]
     trial_number: Mapped[int | None]
     params: Mapped[str | None] = mapped_column(Text)
     reason: Mapped[str | None] = mapped_column(Text)
@@ -165,8 +168,8 @@ class database_now_s(FunctionElement[float]):
     inherit_cache = True
 
 
-LONGEST_LEASE_S = 86_400.0
-"""A lease that ends later was not written by this program, and counts as over."""
+LONGEST_LEASE_S = 600.0
+"""A lease that ends later counts as over: the clock was put back, or another program wrote it."""
 
 
 def lease_is_over(until_s: ColumnElement[Any] | InstrumentedAttribute[Any]) -> ColumnElement[bool]:

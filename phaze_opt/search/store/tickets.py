@@ -6,6 +6,15 @@ in one transaction, renews its lease from a thread, writes the trial's number in
 soon as the trial exists, and closes the ticket after the trial is told. A worker that takes over an
 expired ticket first settles the trial of the previous holder. All times are the database's.
 
+A worker that is lost (killed, preempted, out of memory) says nothing about its point: the ticket is
+tried again as often as needed. Only a point on which `MOST_DEATHS` workers die in turn, while
+others live on, is given up. A loss counts as such a death if the worker that takes the ticket over
+was alive when the lost one took it. The ticket rests for a while, twice as long after each loss;
+only a lone worker tries it at once, so that its trials come in the undisturbed order. The count of
+all other tickets begins anew whenever workers die for a general reason, which shows where a ticket
+is lost for the first time, or is completed after a loss. Each ticket does so once, so that several
+deadly points end, too.
+
 A sampler that must not propose a point twice offers points when a worker claims a ticket: in the
 same transaction the ticket takes one that no other ticket of the study has taken.
 """
@@ -18,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, case, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from phaze_opt.search.frozen import content_hash
@@ -33,8 +42,12 @@ from phaze_opt.search.store.tables import (
     lease_is_over,
 )
 
-MAX_ATTEMPTS = 3
-"""A ticket that lost its worker this many times is given up and reported."""
+MOST_DEATHS = 3
+"""A ticket on which so many workers die in turn, while others live on, is given up."""
+
+FIRST_REST_S = 0.5
+LONGEST_REST_S = 60.0
+"""For how long a ticket rests after its first loss, and at most."""
 
 _STATES = ("open", "held", "done", "failed")
 _STATE = TicketRow.state
@@ -57,15 +70,24 @@ class Ticket:
         Parameters that the trial must take, ``None`` to sample them.
     last_trial_number
         Trial of the previous holder, which must be settled first.
-    last_attempt
-        Whether it was lost `MAX_ATTEMPTS` times, so that it may only be settled, not tried again.
+    is_deadly
+        Whether `MOST_DEATHS` workers died on it in turn: it may only be settled, not tried again.
+    rest_s
+        Seconds for which it shall rest before it is tried again.
+    losses
+        How many workers were lost on it.
+    is_witnessed
+        Whether this worker was alive when the lost one took it.
     """
 
     k: int
     token: str
     params: Mapping[str, Any] | None
     last_trial_number: int | None
-    last_attempt: bool
+    is_deadly: bool = False
+    rest_s: float = 0.0
+    losses: int = 0
+    is_witnessed: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,7 +101,7 @@ class StoredTicket:
     state
         ``"open"``, ``"held"``, ``"done"`` or ``"failed"``.
     attempts
-        How often it was claimed.
+        How many workers were lost on it.
     trial_number
         Of its trial, where it has one.
     params
@@ -133,6 +155,7 @@ class TicketOffice:
         self._storage = storage
         self._study_uid = study_uid
         self.lease_s = lease_s
+        self._born_s: float | None = None
 
     def issue(self, total: int, first: Sequence[Mapping[str, Any]] = ()) -> None:
         """Make tickets until ``total`` are open, held or done; failed ones are replaced.
@@ -155,7 +178,7 @@ class TicketOffice:
     def claim(
         self, token: str, total: int, offers: Sequence[Mapping[str, Any]] | None = None
     ) -> Ticket | None:
-        """Take the lowest ticket that is open or whose lease has run out.
+        """Take the lowest ticket that is open and does not rest, or whose lease has run out.
 
         Parameters
         ----------
@@ -175,10 +198,11 @@ class TicketOffice:
         """
         with self._storage.writing() as session:
             self._lock_study(session)
+            born_s = self._birth_s(session)
             taken = or_(_STATE == "done", and_(_STATE == "held", ~_EXPIRED))
             if (session.scalar(select(func.count()).where(self._mine, taken)) or 0) >= total:
                 return None
-            free = or_(_STATE == "open", and_(_STATE == "held", _EXPIRED))
+            free = and_(_STATE.in_(("open", "held")), _EXPIRED)
             if offers is not None and not offers:
                 free = and_(free, TicketRow.params.is_not(None))
             row = session.scalar(
@@ -188,16 +212,21 @@ class TicketOffice:
                 return None
             if offers is not None and not self._take_point(session, row, offers):
                 return None
+            is_lost = row.state == "held"
+            is_witnessed = is_lost and isinstance(row.since_s, float) and row.since_s > born_s
+            rest_s = self._count_loss(session, row, is_witnessed) if is_lost else 0.0
             ticket = Ticket(
                 k=row.k,
                 token=token,
                 params=_read_params(row.params),
-                last_trial_number=row.trial_number if row.state == "held" else None,
-                last_attempt=row.attempts >= MAX_ATTEMPTS,
+                last_trial_number=row.trial_number if is_lost else None,
+                is_deadly=(row.deaths or 0) >= MOST_DEATHS,
+                rest_s=rest_s,
+                losses=row.attempts,
+                is_witnessed=is_witnessed,
             )
             row.state = "held"
             row.token = token
-            row.attempts += 1
             session.flush()
             session.execute(
                 update(TicketRow)
@@ -221,7 +250,9 @@ class TicketOffice:
         query = select(TicketRow).where(self._mine, _STATE == "held", TicketRow.token == token)
         with self._storage.reading() as session:
             return [
-                Ticket(row.k, token, _read_params(row.params), row.trial_number, False)
+                Ticket(
+                    row.k, token, _read_params(row.params), row.trial_number, losses=row.attempts
+                )
                 for row in session.scalars(query)
             ]
 
@@ -245,16 +276,26 @@ class TicketOffice:
 
     def finish(self, ticket: Ticket) -> bool:
         """Close a ticket whose trial is complete; False if it was lost meanwhile."""
-        return self._change(ticket, state="done", token=None)
+        if not self._change(ticket, state="done", token=None):
+            return False
+        if ticket.losses:
+            with self._storage.writing() as session:
+                self._lock_study(session)
+                self._begin_counts_anew(session, ticket.k)
+        return True
 
     def fail(self, ticket: Ticket, reason: str) -> bool:
         """Close a ticket whose trial cannot be completed."""
         return self._change(ticket, state="failed", token=None, reason=reason[:_LONGEST_REASON])
 
-    def give_back(self, ticket: Ticket) -> bool:
-        """Open a ticket again, as if it had not been claimed."""
-        attempts = case((TicketRow.attempts > 0, TicketRow.attempts - 1), else_=0)
-        return self._change(ticket, state="open", token=None, attempts=attempts, trial_number=None)
+    def give_back(self, ticket: Ticket, rest_s: float = 0.0) -> bool:
+        """Open a ticket again, to be claimed after a rest."""
+        until_s = database_now_s() + rest_s if rest_s else None
+        return self._change(ticket, state="open", token=None, trial_number=None, until_s=until_s)
+
+    def lose(self, ticket: Ticket) -> bool:
+        """Let a ticket go as if this worker had died on it."""
+        return self._change(ticket, token=None, until_s=0.0)
 
     def stop_requested(self) -> bool:
         """Whether the study was asked to stop."""
@@ -357,7 +398,7 @@ class TicketOffice:
         query = select(TicketRow).where(self._mine).order_by(TicketRow.k)
         with self._storage.reading() as session:
             for k, row in enumerate(session.scalars(query)):
-                numbers = (row.attempts, 0 if row.trial_number is None else row.trial_number)
+                numbers = (row.attempts, row.deaths or 0, row.trial_number or 0)
                 possible = all(isinstance(each, int) and each >= 0 for each in numbers)
                 if row.k != k or row.state not in _STATES or not possible:
                     raise DamagedError(f"Ticket {k} of {what} is damaged.")
@@ -401,14 +442,38 @@ class TicketOffice:
             return True
         return False
 
+    def _count_loss(self, session: Session, row: TicketRow, is_witnessed: bool) -> float:
+        """Count a lost worker; return for how long the ticket shall rest."""
+        row.attempts += 1
+        if row.attempts == 1:
+            self._begin_counts_anew(session, row.k)
+        row.deaths = (row.deaths or 0) + is_witnessed
+        return min(FIRST_REST_S * 2.0 ** min(row.attempts - 1, 30), LONGEST_REST_S)
+
+    def _birth_s(self, session: Session) -> float:
+        """Return when this worker first asked for a ticket, on the database's clock."""
+        if self._born_s is None:
+            self._born_s = float(session.scalar(select(database_now_s())) or 0.0)
+        return self._born_s
+
+    def _begin_counts_anew(self, session: Session, k: int) -> None:
+        """Workers die for a general reason: no death so far speaks against another ticket."""
+        others = (self._mine, TicketRow.k != k, TicketRow.deaths > 0)
+        session.execute(update(TicketRow).where(*others).values(deaths=0))
+
+    def _held(self, session: Session, ticket: Ticket) -> TicketRow | None:
+        """Return the row of a ticket if its token still holds it, locked."""
+        held = (TicketRow.k == ticket.k, _STATE == "held", TicketRow.token == ticket.token)
+        return session.scalar(select(TicketRow).where(self._mine, *held).with_for_update())
+
     def _change(self, ticket: Ticket, **values: Any) -> bool:
         """Update a ticket if its token still holds it."""
-        held = (TicketRow.k == ticket.k, _STATE == "held", TicketRow.token == ticket.token)
         with self._storage.writing() as session:
-            row = session.scalar(select(TicketRow).where(self._mine, *held).with_for_update())
+            row = self._held(session, ticket)
             if row is None:
                 return False
-            session.execute(update(TicketRow).where(self._mine, *held).values(**values))
+            this = (self._mine, TicketRow.k == row.k)
+            session.execute(update(TicketRow).where(*this).values(**values))
             return True
 
 
