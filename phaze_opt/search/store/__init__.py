@@ -4,6 +4,7 @@ Takes the URL of a database (SQLite, PostgreSQL). Gives a `storage.Storage`, wit
 for trials and transactions for the tables of this program (prefix ``phaze_``).
 
 - `storage`: opens a database, makes its tables or brings them up to date.
+- `sqlite_file`: the file of an SQLite database, written or only read.
 - `tables`: the tables; the clock of the database.
 - `failures`: errors of a database as one sentence; retries while it is away.
 - `damage`: rows that this program did not write.

@@ -100,7 +100,7 @@ def _database_error(shown: str, error: BaseException) -> PhazeError:
     if "readonly" in sentence or "unable to open database file" in sentence:
         return DatabaseError(
             f"The storage {shown} cannot be written ({sentence}); the file and its folder must be "
-            "writable, for reading too."
+            "writable, for anything but reading."
         )
     if "disk I/O error" in sentence:
         return DatabaseError(f"The storage {shown} failed ({sentence}); is the disk full?")

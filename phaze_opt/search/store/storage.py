@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,8 @@ from sqlalchemy.exc import ArgumentError, IntegrityError
 from sqlalchemy.orm import Session
 
 from phaze_opt.errors import ConflictError, InputError, NotFoundError, PhazeError
-from phaze_opt.search.store.failures import LOCK_TIMEOUT_S, DatabaseError, database_errors
+from phaze_opt.search.store.failures import DatabaseError, database_errors
+from phaze_opt.search.store.sqlite_file import SqliteFile, sqlite_file
 from phaze_opt.search.store.tables import SCHEMA_VERSION, Base, SchemaRow
 
 if TYPE_CHECKING:
@@ -165,13 +167,15 @@ def open_storage(storage: str | None = None, *, create: bool = False) -> Storage
     """
     url = _parse(resolve_url(storage))
     shown = shown_url(url)
+    file = None
     if url.get_backend_name() == "sqlite":
         _check_file(url, shown, create)
+        file = sqlite_file(Path(url.database or ""), shown, create=create)
     last_try = 4
     for attempt in range(last_try + 1):
         try:
             with database_errors(shown):
-                return _open(url, shown)
+                return _open(url, shown, file)
         except DatabaseError as error:
             # Two processes that make the same tables at once disturb each other only for a moment.
             raced = any(word in str(error) for word in _RACE_WORDS)
@@ -181,19 +185,20 @@ def open_storage(storage: str | None = None, *, create: bool = False) -> Storage
     raise AssertionError("the loop above returns or raises")
 
 
-def _open(url: URL, shown: str) -> Storage:
+def _open(url: URL, shown: str, file: SqliteFile | None) -> Storage:
     """Open both engines and bring the tables to the present version."""
-    optuna_storage = _open_optuna(url)
-    engine = create_engine(url, **_engine_options(url))
+    options = _engine_options(file)
+    optuna_storage = _open_optuna(url, options)
+    engine = create_engine(url, **options)
     # Attached only now: while Optuna builds its tables it would lock itself out.
     for each in (optuna_storage.engine, engine):
-        if url.get_backend_name() == "sqlite":
-            event.listen(each, "begin", _begin_on_sqlite)
-    _bring_up_to_date(engine, shown)
+        if file is not None:
+            event.listen(each, "begin", partial(_begin_on_sqlite, file))
+    _bring_up_to_date(engine, shown, file is None or file.is_writable)
     return Storage(url=url, shown=shown, optuna=optuna_storage, engine=engine)
 
 
-def _open_optuna(url: URL) -> RDBStorage:
+def _open_optuna(url: URL, options: dict[str, Any]) -> RDBStorage:
     """Open Optuna's storage, which makes its own tables."""
     import optuna
 
@@ -206,7 +211,7 @@ def _open_optuna(url: URL) -> RDBStorage:
         # Its own check reads all its migrations each time; this one does so once per process.
         storage = TrialStorage(
             url.render_as_string(hide_password=False),
-            engine_kwargs=_engine_options(url),
+            engine_kwargs=options,
             skip_compatibility_check=True,
         )
     except ImportError as error:
@@ -230,13 +235,11 @@ _newest_schemas: dict[str, str] = {}
 """The version of Optuna's tables by that of Optuna."""
 
 
-def _engine_options(url: URL) -> dict[str, Any]:
+def _engine_options(file: SqliteFile | None) -> dict[str, Any]:
     """Return the options with which SQLAlchemy connects."""
-    if url.get_backend_name() == "sqlite":
-        return {
-            "connect_args": {"timeout": LOCK_TIMEOUT_S},
-            "pool_events": [(_set_up_sqlite, "connect")],
-        }
+    if file is not None:
+        set_up = _set_up_sqlite if file.is_writable else _set_up_reading
+        return {"creator": file.connect, "pool_events": [(set_up, "connect")]}
     # One pooled connection per engine and worker; a stale one is replaced before it is used.
     return {"pool_size": 1, "max_overflow": 2, "pool_pre_ping": True}
 
@@ -251,9 +254,16 @@ def _set_up_sqlite(connection: Any, record: Any) -> None:
     cursor.close()
 
 
-def _begin_on_sqlite(connection: Connection) -> None:
+def _set_up_reading(connection: Any, record: Any) -> None:
+    """Leave the mode of a file that cannot be written as it is."""
+    connection.isolation_level = None
+
+
+def _begin_on_sqlite(file: SqliteFile, connection: Connection) -> None:
     """Take the write lock at once: a lock that is upgraded later may deadlock."""
-    read_only = connection.get_execution_options().get("phaze_read_only", False)
+    file.check()
+    asked = connection.get_execution_options().get("phaze_read_only", False)
+    read_only = asked or not file.is_writable
     connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
 
 
@@ -301,7 +311,7 @@ def _check_file(url: URL, shown: str, create: bool) -> None:
         raise InputError(f"The file of the storage {shown} is not an SQLite database.")
 
 
-def _bring_up_to_date(engine: Engine, shown: str) -> None:
+def _bring_up_to_date(engine: Engine, shown: str, is_writable: bool) -> None:
     """Make the tables, or check that they are of the version this program reads."""
     reading = engine.connect().execution_options(**READ_ONLY)
     with reading as connection:
@@ -309,6 +319,11 @@ def _bring_up_to_date(engine: Engine, shown: str) -> None:
         stored = connection.scalar(select(SchemaRow.version)) if has_schema else None
     if stored == SCHEMA_VERSION:
         return
+    if not is_writable:
+        raise ConflictError(
+            f"The storage {shown} cannot be written, and its tables are of another version than "
+            f"{SCHEMA_VERSION}; a copy in a folder that can be written is brought up to date."
+        )
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":
             connection.execute(text(f"SELECT pg_advisory_xact_lock({_SCHEMA_LOCK_ID})"))
