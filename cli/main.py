@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from phaze_opt.errors import PhazeError
-from phaze_opt.printing import print_error
+from phaze_opt.printing import print_error, without_passwords
 
 from .accelerator import app as accelerator_app
 from .calibrate import calibrate
@@ -109,6 +109,6 @@ def run_with(arguments: list[str], *, debug: bool = False) -> int:
 def _fail(error: BaseException, sentence: str, exit_code: int, debug: bool) -> int:
     """Print the error as one line, with its traceback if asked, and return its exit code."""
     if debug:
-        traceback.print_exception(error)
+        print(without_passwords("".join(traceback.format_exception(error))), file=sys.stderr)
     print_error(sentence)
     return exit_code

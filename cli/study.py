@@ -15,7 +15,7 @@ from .output import JsonOption, StorageOption, print_json, print_table, say
 from .study_compare import compare
 from .study_enumerate import enumerate_all, verify
 from .study_front import pareto, robust
-from .study_storage import NameArgument, open_database, open_study
+from .study_storage import NameArgument, open_database, open_study, say_storage
 
 app = typer.Typer(
     no_args_is_help=True, help="Search for the best accelerator and placement, in a database."
@@ -39,8 +39,8 @@ def create(
     from phaze_opt.search.spec import read_spec
     from phaze_opt.search.study import create_study
 
-    checked = read_spec(spec)
-    study = create_study(checked, open_database(storage, create=True), name=name, exist_ok=exist_ok)
+    checked, url = read_spec(spec), say_storage(storage)
+    study = create_study(checked, url, name=name, exist_ok=exist_ok)
     print(f"study {study.name} ({study.resolved.hash[:12]})")
     for baseline in study.resolved.baselines:
         reason = outside_space(study.resolved, baseline)

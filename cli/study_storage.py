@@ -17,10 +17,18 @@ NameArgument = Annotated[str, typer.Argument(help="Name of the study.", show_def
 
 def open_database(storage: str | None, *, create: bool = False) -> Storage:
     """Open the storage, and say which."""
-    from phaze_opt.search.store.storage import open_storage, resolve_url, shown_url
+    from phaze_opt.search.store.storage import open_storage
 
-    say(f"storage {shown_url(resolve_url(storage))}")
-    return open_storage(storage, create=create)
+    return open_storage(say_storage(storage), create=create)
+
+
+def say_storage(storage: str | None) -> str:
+    """Say which storage is used, and return its URL."""
+    from phaze_opt.search.store.storage import resolve_url, shown_url
+
+    url = resolve_url(storage)
+    say(f"storage {shown_url(url)}")
+    return url
 
 
 def open_study(name: str, storage: str | None) -> Study:

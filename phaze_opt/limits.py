@@ -24,6 +24,9 @@ which no limit is named."""
 MOST_WORK = 2**60
 """Multiply-accumulates of a product, or elements of a vector operator."""
 
+MOST_TENSOR_BYTES = 2**50
+"""Of a tensor that a collective sends: a thousand times the gradients of the largest models."""
+
 MOST_FILE_BYTES = 16 * 2**20
 """A file that a person writes: TOML, or JSON of the same content."""
 

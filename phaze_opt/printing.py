@@ -11,12 +11,17 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import re
 import sys
 from collections.abc import Container
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+# The last @ of a word ends a password: one that is not written as %40 may be part of it.
+_PASSWORD = re.compile(r"(:/+[^\s:/@]*:)\S+(?=@)")
+_PASSWORD_OPTION = re.compile(r"(?i)([?&][^\s=&]*(?:pass|secret)[^\s=&]*=)[^\s&'\"),]+")
 
 
 def printable(text: str) -> str:
@@ -32,9 +37,15 @@ def printable_json(document: str) -> str:
     )
 
 
+def without_passwords(text: str) -> str:
+    """Replace the passwords of URLs, which a person may have written in any place."""
+    return _PASSWORD_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1***", text))
+
+
 def print_error(sentence: str) -> None:
-    """Print an error as one line on stderr."""
-    print(f"Error: {printable(' '.join(sentence.split()))}", file=sys.stderr)
+    """Print an error as one line on stderr, without the passwords of URLs."""
+    line = without_passwords(" ".join(sentence.split()))
+    print(f"Error: {printable(line)}", file=sys.stderr)
 
 
 class PrintsAsTables:

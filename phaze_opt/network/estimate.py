@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from phaze_opt.errors import InputError
+from phaze_opt.limits import MOST_TENSOR_BYTES
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import CollectiveName, collective_cost
 
@@ -56,6 +57,10 @@ def estimate_collective(
     for name, value in (("size_bytes", size_bytes), ("call_overhead_s", call_overhead_s)):
         if not (math.isfinite(value) and value >= 0.0):
             raise InputError(f"{name} is {value}, but it must be finite and must not be negative.")
+    if size_bytes > MOST_TENSOR_BYTES:
+        raise InputError(
+            f"size_bytes is {size_bytes:g}, but it may be at most {MOST_TENSOR_BYTES:,}."
+        )
     cost = collective_cost(kind, size_bytes, devices, cluster)
     latency_s = cost.time_s + call_overhead_s
     bandwidth = bus_bandwidth_bytes_per_s(kind, size_bytes, devices, latency_s)

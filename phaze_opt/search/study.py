@@ -180,14 +180,15 @@ def create_study(
     InputError
         If the spec names something unknown.
     """
-    if not isinstance(storage, Storage):
-        storage = open_storage(storage, create=True)
     if name is not None:
         check_study_name(name)
         spec = replace(spec, name=name)
     given = [workload] if isinstance(workload, Workload) else workload
     resolved, workloads = freeze(spec, given)
     documents = documents_of(resolved, workloads)
+    if not isinstance(storage, Storage):
+        # Only now: a refused spec makes no file.
+        storage = open_storage(storage, create=True)
     try:
         with new_study(storage, spec.name, resolved, documents) as stored:
             _name_the_metrics(stored.optuna_study, spec)

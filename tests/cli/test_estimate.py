@@ -251,3 +251,12 @@ def test_accelerators_are_compared(phaze: Phaze) -> None:
     assert by_field["pe_vc"]["ratio"] == 8.0
     assert "num_tc" not in by_field
     assert "none" in phaze("accelerator", "compare", "tpuv4-phaze", "tpuv4-phaze").out
+
+
+@pytest.mark.parametrize("size", ["1e30", "inf", "-1", str(2**50 + 1)])
+def test_a_tensor_of_a_collective_has_a_largest_size(phaze: Phaze, size: str) -> None:
+    """No network ever sends more."""
+    asked = ("--cluster", "dgx-h100", "--kind", "all_reduce", "--devices", "8", "--bytes")
+    ran = phaze("estimate", "collective", *asked, size)
+    assert (ran.code, ran.out) == (2, "") and "size_bytes is" in ran.sentence
+    assert phaze("estimate", "collective", *asked, str(2**50)).code == 0

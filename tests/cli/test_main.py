@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from phaze_opt.cli import main as main_module
 
+from phaze_opt.printing import without_passwords
 from tests.cli.conftest import Phaze
 
 ROOT = Path(__file__).parents[2]
@@ -129,3 +130,35 @@ def test_interrupt_is_130(phaze: Phaze, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(main_module, "app", interrupt)
     ran = phaze("study", "ls")
     assert (ran.code, ran.out, ran.err) == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("study", "ls", "--", "{url}"),
+        ("study", "show", "{url}"),
+        ("study", "show", "{url}", "--debug"),
+        ("{url}",),
+        ("--{url}",),
+        ("evaluate", "--model", "{url}"),
+        ("study", "ls", "--storage", "mysql+x://me:hunter2@h/db"),
+        ("spec", "check", "{url}"),
+    ],
+)
+@pytest.mark.parametrize(
+    "url", ["postgresql://me:hunter2@h/db", "postgresql://h:9/db?user=me&password=hunter2"]
+)
+def test_a_password_in_a_wrong_place_is_not_repeated(
+    phaze: Phaze, arguments: tuple[str, ...], url: str
+) -> None:
+    """Whatever the mistake is, no error shows the password of a URL."""
+    ran = phaze(*(argument.format(url=url) for argument in arguments))
+    assert ran.code in (2, 3)
+    assert "Error: " in ran.err and "hunter2" not in ran.out + ran.err
+
+
+def test_passwords_are_found_in_any_text() -> None:
+    """Also with an @ of their own; what holds none stays as it is."""
+    assert without_passwords("'p://me:a@b@h/db' q://i:x@h") == "'p://me:***@h/db' q://i:***@h"
+    for text in ("sqlite:///a@b.db", "http://host:80/x", "me@host: 5", "https://h/?page=2"):
+        assert without_passwords(text) == text

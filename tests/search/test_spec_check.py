@@ -88,6 +88,7 @@ def test_check_and_create_refuse_alike(tmp_path: Path, change: str) -> None:
         create_study(spec, f"sqlite:///{tmp_path / 'a.db'}")
 
     assert sentence(check_spec) == sentence(create)
+    assert not (tmp_path / "a.db").exists()
 
 
 def test_a_check_says_what_a_run_will_meet(tmp_path: Path) -> None:
