@@ -4,7 +4,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup study paper test test-browser lint bench sampler-bench clean
+.PHONY: setup study paper test test-browser torture lint bench sampler-bench clean
 
 setup: $(STAMP)
 
@@ -39,6 +39,10 @@ test: lint
 # Needs Debian's chromium and chromium-driver, which .ci/browser installs.
 test-browser: $(STAMP)
 	$(BIN)/python -m pytest tests/browser --override-ini addopts="--strict-markers --strict-config -q"
+
+# Half an hour; OPTIONS="--only arguments --seconds 60" is one case, "--resume FILE" goes on.
+torture: $(STAMP)
+	$(BIN)/python -W ignore -m tests.torture $(OPTIONS)
 
 bench: $(STAMP)
 	$(BIN)/python -m pytest tests/benchmarks --benchmark-only --override-ini addopts=

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+_LONGEST_WORD = 500
 # The last @ of a word ends a password: one that is not written as %40 may be part of it.
 _PASSWORD = re.compile(r"(:/+[^\s:/@]*:)\S+(?=@)")
 _PASSWORD_OPTION = re.compile(r"(?i)([?&][^\s=&]*(?:pass|secret)[^\s=&]*=)[^\s&'\"),]+")
@@ -37,6 +38,11 @@ def printable_json(document: str) -> str:
     )
 
 
+def _shortened(word: str) -> str:
+    """Cut a word that nobody would read: a name of a thousand letters may come from a file."""
+    return word if len(word) <= _LONGEST_WORD else f"{word[:_LONGEST_WORD]}…"
+
+
 def without_passwords(text: str) -> str:
     """Replace the passwords of URLs, which a person may have written in any place."""
     return _PASSWORD_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1***", text))
@@ -44,7 +50,7 @@ def without_passwords(text: str) -> str:
 
 def print_error(sentence: str) -> None:
     """Print an error as one line on stderr, without the passwords of URLs."""
-    line = without_passwords(" ".join(sentence.split()))
+    line = " ".join(_shortened(word) for word in without_passwords(sentence).split())
     print(f"Error: {printable(line)}", file=sys.stderr)
 
 

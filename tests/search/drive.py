@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import signal
 import sys
 import time
@@ -19,6 +20,8 @@ from unittest.mock import patch
 import optuna
 
 import phaze_opt.search.study as study_module
+from phaze_opt.errors import PhazeError
+from phaze_opt.printing import print_error
 from phaze_opt.search.objective import Objective
 from phaze_opt.search.store.storage import Storage, open_storage
 from phaze_opt.search.store.tickets import TicketOffice
@@ -73,7 +76,12 @@ def run_forked(
     for descriptor, path in zip((1, 2), outputs, strict=True):
         with path.open("w") as stream:
             os.dup2(stream.fileno(), descriptor)
-    sys.exit(run(arguments))
+    try:
+        code = run(arguments)
+    except PhazeError as error:
+        print_error(str(error))
+        code = error.exit_code
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -85,7 +93,10 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--evaluator", default="toy_evaluator")
     parser.add_argument("--die", default="never")
     parser.add_argument("--clock", type=float, default=0.0)
+    parser.add_argument("--file-bytes", type=int, default=resource.RLIM_INFINITY)
     options = parser.parse_args(arguments)
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (options.file_bytes, hard))
     shift_clock(options.clock)
     storage: Storage = open_storage()
     study = load_study("toy", storage)

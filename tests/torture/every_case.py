@@ -1,0 +1,41 @@
+"""All cases, in the order of the table."""
+
+from __future__ import annotations
+
+from tests.torture import (
+    arguments,
+    bundles,
+    connections,
+    databases,
+    disks,
+    hardware_files,
+    kills,
+    problems,
+    specs,
+    stalls,
+    workloads,
+)
+from tests.torture.case import Case
+
+CASES: tuple[Case, ...] = (
+    kills.SQLITE,
+    kills.POSTGRESQL,
+    stalls.STALLS,
+    stalls.PARENTS,
+    connections.CUTS_SQLITE,
+    connections.CUTS_POSTGRESQL,
+    connections.RESTARTS,
+    disks.FULL,
+    disks.READ_ONLY,
+    disks.VANISHED,
+    databases.FILES,
+    databases.ROWS,
+    specs.CASE,
+    workloads.CASE,
+    problems.CASE,
+    hardware_files.ACCELERATORS,
+    hardware_files.CLUSTERS,
+    bundles.CASE,
+    arguments.CASE,
+    arguments.PROCESSES,
+)
