@@ -9,7 +9,8 @@ import pytest
 from sqlalchemy import update
 
 from phaze_opt.search.store.leases import expire, expire_dead_workers, new_token
-from phaze_opt.search.store.tables import StudyRow, TicketRow
+from phaze_opt.search.store.storage import Storage
+from phaze_opt.search.store.tables import EvaluationRow, StudyRow, TicketRow
 from phaze_opt.search.store.tickets import (
     MOST_DEATHS,
     Ticket,
@@ -36,11 +37,11 @@ def lose(office: TicketOffice, k: int | None = None) -> None:
         session.execute(update(TicketRow).where(which).values(until_s=0.0))
 
 
-def shift_clock(office: TicketOffice, seconds: float) -> None:
+def shift_clock(storage: Storage, seconds: float) -> None:
     """Put the database's clock forward: all times that are stored lie so much earlier."""
-    with office._storage.writing() as session:
-        earlier = {each: getattr(TicketRow, each) - seconds for each in ("since_s", "until_s")}
-        session.execute(update(TicketRow).values(earlier))
+    with storage.writing() as session:
+        for column in (TicketRow.since_s, TicketRow.until_s, EvaluationRow.until_s):
+            session.execute(update(column.class_).values({column.key: column - seconds}))
 
 
 def claim(office: TicketOffice, total: int) -> Ticket:
@@ -205,7 +206,7 @@ def test_a_lost_ticket_rests_longer_each_time(office: TicketOffice) -> None:
     assert office.give_back(resting, rests[1])
     assert claim(office, 2).k == 1
     assert office.claim("me", 2) is None
-    shift_clock(office, -3600.0)
+    shift_clock(office._storage, -3600.0)
     assert claim(office, 2).k == 0
 
 
@@ -214,7 +215,7 @@ def test_a_clock_that_jumps_costs_no_trial(office: TicketOffice, jump_s: float) 
     """Whoever held a ticket before is refused where another one took it, and only there."""
     office.issue(2)
     mine, renewed = claim(office, 2), claim(office, 2)
-    shift_clock(office, jump_s)
+    shift_clock(office._storage, jump_s)
     yours = another(office).claim("you", 2)
     assert yours is not None and yours.k == 0
     office.renew_lease("me")

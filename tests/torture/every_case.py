@@ -22,6 +22,7 @@ CASES: tuple[Case, ...] = (
     kills.POSTGRESQL,
     stalls.STALLS,
     stalls.PARENTS,
+    stalls.CLOCKS,
     connections.CUTS_SQLITE,
     connections.CUTS_POSTGRESQL,
     connections.RESTARTS,
