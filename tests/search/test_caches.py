@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from phaze_opt.codec import to_json
 from phaze_opt.evaluation import Evaluation, evaluation_to_json_dict
@@ -25,6 +25,7 @@ from phaze_opt.search.store.caches import (
     find_evaluations,
     write_evaluation,
 )
+from phaze_opt.search.store.leases import sweep_claims
 from phaze_opt.search.store.storage import open_storage
 from phaze_opt.search.store.tables import EvaluationRow, ScheduleRow
 from phaze_opt.training import Training
@@ -79,6 +80,25 @@ def test_a_claim_that_ran_out_is_taken_over(any_url: str) -> None:
         session.add(EvaluationRow(key="k", token="gone", until_s=0.0, body=None))
     cache = EvaluationCache(storage, "me", 30.0)
     assert cache.get_or_compute("k", lambda: EVALUATION) == (EVALUATION, False)
+
+
+def test_claims_of_the_gone_are_swept(any_url: str) -> None:
+    """Those that are over, and only those; who was only stalled still stores its result."""
+    storage = open_storage(any_url, create=True)
+    gone, alive = EvaluationCache(storage, "gone", 30.0), EvaluationCache(storage, "alive", 30.0)
+
+    def sweep() -> Evaluation:
+        alive._claim("held", None)
+        with storage.writing() as session:
+            over = update(EvaluationRow).where(EvaluationRow.token == "gone")
+            session.execute(over.values(until_s=0.0))
+        sweep_claims(storage)
+        with storage.reading() as session:
+            assert session.scalars(select(EvaluationRow.key)).all() == ["held"]
+        return EVALUATION
+
+    assert gone.get_or_compute("k", sweep) == (EVALUATION, False)
+    assert find_evaluations(storage, ["k", "held"]) == {"k": EVALUATION}
 
 
 def test_an_error_frees_the_claim(any_url: str) -> None:

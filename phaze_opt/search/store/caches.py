@@ -10,7 +10,6 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import delete, or_, select, update
 
@@ -116,16 +115,16 @@ class EvaluationCache:
 
     def _store(self, key: str, evaluation: Evaluation, schedules: Sequence[str]) -> None:
         """Write an evaluation, unless another worker took over and was first."""
-        body, needed = write_evaluation(evaluation), json.dumps(schedules)
+        found: dict[str, str | None] = {"token": None, "until_s": None}
+        found |= {"body": write_evaluation(evaluation), "schedules": json.dumps(schedules)}
         with self._storage.writing() as session:
-            stored: Any = session.execute(
-                update(EvaluationRow)
-                .where(EvaluationRow.key == key, EvaluationRow.body.is_(None))
-                .values(body=body, token=None, until_s=None, schedules=needed)
+            # The row is gone where this worker was stalled and its claim is swept.
+            statement = inserting(session, EvaluationRow).values(key=key, **found)
+            session.connection().execute(
+                statement.on_conflict_do_update(
+                    index_elements=["key"], set_=found, where=EvaluationRow.body.is_(None)
+                )
             )
-            if not stored.rowcount:
-                # Another worker was first, or this one was stalled and its claim is swept.
-                write_shared(session, EvaluationRow(key=key, body=body, schedules=needed))
 
     def _release(self, key: str) -> None:
         """Give up a claim, so that another worker can compute the point at once."""
