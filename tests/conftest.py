@@ -1,12 +1,23 @@
 """Fixtures that every test sees."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from phaze_opt.compiled import load_all
+
+# What is imported while tests are collected stays: searching it for garbage is half of that time.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Search only what tests make from now on."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -27,3 +38,19 @@ def workload_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def loaded() -> None:
     """Load the compiled loops before the first test, so that no test is slow for that."""
     load_all()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def migrations() -> Iterator[None]:
+    """Let Optuna read its migrations once, not for each new database: that is most of the work."""
+    from optuna.storages._rdb.storage import _VersionManager
+
+    read, found = _VersionManager._create_alembic_script, []
+
+    def read_once(manager: _VersionManager) -> object:
+        if not found:
+            found.append(read(manager))
+        return found[0]
+
+    with patch.object(_VersionManager, "_create_alembic_script", read_once):
+        yield

@@ -19,6 +19,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 
 import tests.search.drive as drive_module
+from phaze_opt.search.store.storage import open_storage
 
 ROOT = Path(__file__).parents[2]
 
@@ -83,8 +84,9 @@ def postgresql_server() -> Iterator[Any]:
     """
     with tempfile.TemporaryDirectory(prefix="phaze-", ignore_cleanup_errors=True) as folder:
         server = get_server(folder)
-        # No test loses power: what is written need not reach the disk.
-        server.psql("ALTER SYSTEM SET fsync = off")
+        # No test loses power: what is written need not reach the disk. Nor is any database old.
+        for setting in ("fsync", "full_page_writes", "autovacuum"):
+            server.psql(f"ALTER SYSTEM SET {setting} = off")
         server.psql("SELECT pg_reload_conf()")
         yield server
         server.cleanup()
@@ -103,18 +105,40 @@ def sqlite_url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'study.db'}"
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def any_url(request: pytest.FixtureRequest) -> str:
-    """Return the URL of an empty database of either kind."""
-    if request.param == "sqlite":
-        return str(request.getfixturevalue("sqlite_url"))
-    url = make_url(request.getfixturevalue("postgresql")).set(drivername="postgresql+psycopg")
+def new_database(server: str, template: str = "template1") -> str:
+    """Make a database on a server as a copy of another one, and return its URL."""
+    url = make_url(server).set(drivername="postgresql+psycopg")
     name = f"study_{next(_names)}"
     engine = create_engine(url, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name}"))
+        connection.execute(text(f"CREATE DATABASE {name} TEMPLATE {template}"))
     engine.dispose()
     return url.set(database=name).render_as_string(hide_password=False)
+
+
+@pytest.fixture(scope="session")
+def with_tables(postgresql: str) -> str:
+    """Name a database with all tables: a copy takes a fifth of the time of making them."""
+    url = new_database(postgresql)
+    open_storage(url).close()
+    return str(make_url(url).database)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_url(request: pytest.FixtureRequest) -> str:
+    """Return the URL of an empty database of either kind."""
+    if request.param == "sqlite":
+        return str(request.getfixturevalue("sqlite_url"))
+    return new_database(request.getfixturevalue("postgresql"))
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def any_url(request: pytest.FixtureRequest) -> str:
+    """Return the URL of a database of either kind without studies."""
+    if request.param == "sqlite":
+        return str(request.getfixturevalue("sqlite_url"))
+    template = request.getfixturevalue("with_tables")
+    return new_database(request.getfixturevalue("postgresql"), template)
 
 
 @pytest.fixture(scope="session")

@@ -55,10 +55,10 @@ def test_odd_urls_are_refused(url: str, tmp_path: Path, monkeypatch: pytest.Monk
     assert list(tmp_path.iterdir()) == []
 
 
-def test_opening_twice_changes_nothing(any_url: str) -> None:
+def test_opening_twice_changes_nothing(empty_url: str) -> None:
     """The tables are made once; whoever comes later finds them."""
-    open_storage(any_url, create=True).close()
-    storage = open_storage(any_url)
+    open_storage(empty_url, create=True).close()
+    storage = open_storage(empty_url)
     with storage.reading() as session:
         assert session.scalar(select(func.count()).select_from(SchemaRow)) == 1
     storage.close()
