@@ -85,7 +85,8 @@ class LeastPlacement:
     distinct
         Which distinct layer each of the layers is, as a row of `LeastLayers`.
     degrees
-        ``(pipeline, data, tensor)``, if they are given; by default the best of all.
+        ``(pipeline, data, tensor)``, if they are given, with even stages; by default the best of
+        all, and of all splits.
 
     Raises
     ------

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from phaze_opt.placement.costs import (
     in_flight_limits,
     parameters_of_runs,
 )
+from phaze_opt.placement.even import even_starts
 from phaze_opt.placement.exchanges import lines_of
 from phaze_opt.placement.memory import Shards
 from phaze_opt.placement.pipeline import held_by_place, interleaved_in_flight
@@ -60,6 +61,8 @@ class LeastCandidates:
         of shape (layers, layers + 1), by what replicas share out.
     shards
         What they share out.
+    ends : (layers,)
+        Where a stage that begins at each layer ends at the latest; ``None`` for anywhere.
     """
 
     schedule: PipelineScheduleName
@@ -73,6 +76,7 @@ class LeastCandidates:
     real: FloatArray
     memory: tuple[tuple[FloatArray, FloatArray], ...]
     shards: tuple[Shards, ...]
+    ends: IntArray | None = None
     _fitting: dict[float, CandidateArrays] = field(default_factory=dict)
 
     @classmethod
@@ -95,6 +99,8 @@ class LeastCandidates:
                 ],
                 dtype=np.int64,
             ).reshape(-1, *self.held.shape[1:])
+            if self.ends is not None:
+                limit[:, np.arange(limit.shape[2]) > self.ends[:, np.newaxis]] = 0
             interleaved = self.whole[:, column.CHUNKS] > 1
             fits = np.zeros(len(self.whole), dtype=np.bool_)
             fits[~interleaved] = column.fitting(
@@ -157,6 +163,7 @@ class _Collector:
         degrees: tuple[int, int, int] | None,
     ) -> None:
         self.costs = costs
+        self.distinct = distinct
         self.degrees = degrees
         self.repeated = distinct == np.bincount(distinct).argmax()
         (self.tensor,) = costs.problem.layers
@@ -192,7 +199,25 @@ class _Collector:
             real=real[order],
             memory=tuple(self.memory),
             shards=tuple(self.tables),
+            ends=self._even_ends(),
         )
+
+    def _even_ends(self) -> IntArray | None:
+        """Return where stages of given degrees end, which are even: no other split covers all.
+
+        Nothing is said where the seconds of layers, which are not known here, may decide which of
+        them are alike.
+        """
+        training, layers = self.costs.problem.training, self.costs.problem.layers[self.tensor]
+        if self.degrees is None or self.degrees[0] > len(layers) or training.interleave > 1:
+            return None
+        starts = even_starts(layers, self.degrees[0])
+        kinds = zip(layers, self.distinct.tolist(), strict=True)
+        told_apart = [replace(layer, forward_s=float(kind)) for layer, kind in kinds]
+        if not np.array_equal(starts, even_starts(told_apart, self.degrees[0])):
+            return None
+        ends = np.append(starts[1:], len(layers))
+        return np.asarray(ends[np.searchsorted(ends, np.arange(len(layers)), side="right")])
 
     def _all(self) -> Iterator[Candidate]:
         """Yield the candidates, without those that others beat on every accelerator."""

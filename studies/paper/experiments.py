@@ -144,7 +144,6 @@ def run_everything(work: Work, scope: Scope) -> Results:
         scope=scope,
         ours=ours,
         alone=alone,
-        expert={model: search(work, expert_study(spec)) for model, spec in ablated.items()},
         common=common,
         runs=tuple(runs),
         schedules=_schedules(work, ablated, ours),
@@ -156,6 +155,7 @@ def run_everything(work: Work, scope: Scope) -> Results:
             model: {share: search(work, smaller_study(studies[model], share)) for share in SHARES}
             for model in scope.fronts
         },
+        expert={model: search(work, expert_study(spec)) for model, spec in ablated.items()},
         robust=tuple(_robust(work, studies[model]) for model in scope.robust),
         cpu_s=work.cpu_s,
     )
