@@ -27,7 +27,7 @@ def even_starts(layers: Sequence[LayerCost], stages: int) -> IntArray:
     stages
         At most the number of layers.
     """
-    return _divide(_longest_run(layers), len(layers), stages)
+    return _divide(longest_run(layers), len(layers), stages)
 
 
 def all_even_starts(layers: Sequence[LayerCost]) -> IntArray:
@@ -38,7 +38,7 @@ def all_even_starts(layers: Sequence[LayerCost]) -> IntArray:
     (layers + 1, layers)
         The row of so many stages holds their first layers, then zeros; row 0 is no split.
     """
-    return _all_starts(_longest_run(layers), len(layers))
+    return _all_starts(longest_run(layers), len(layers))
 
 
 @lru_cache(maxsize=64)
@@ -61,7 +61,7 @@ def _divide(run: tuple[int, int], layers: int, stages: int) -> IntArray:
     return starts
 
 
-def _longest_run(layers: Sequence[LayerCost]) -> tuple[int, int]:
+def longest_run(layers: Sequence[LayerCost]) -> tuple[int, int]:
     """Return start and length of the longest run of layers that cost the same."""
     best_start, best_count, start = 0, 0, 0
     costs = [_cost(layer) for layer in layers]

@@ -24,7 +24,7 @@ from phaze_opt.placement.costs import (
     in_flight_limits,
     parameters_of_runs,
 )
-from phaze_opt.placement.even import even_starts
+from phaze_opt.placement.even import even_starts, longest_run
 from phaze_opt.placement.exchanges import lines_of
 from phaze_opt.placement.memory import Shards
 from phaze_opt.placement.pipeline import held_by_place, interleaved_in_flight
@@ -211,12 +211,11 @@ class _Collector:
         training, layers = self.costs.problem.training, self.costs.problem.layers[self.tensor]
         if self.degrees is None or self.degrees[0] > len(layers) or training.interleave > 1:
             return None
-        starts = even_starts(layers, self.degrees[0])
         kinds = zip(layers, self.distinct.tolist(), strict=True)
         told_apart = [replace(layer, forward_s=float(kind)) for layer, kind in kinds]
-        if not np.array_equal(starts, even_starts(told_apart, self.degrees[0])):
+        if longest_run(layers) != longest_run(told_apart):
             return None
-        ends = np.append(starts[1:], len(layers))
+        ends = np.append(even_starts(layers, self.degrees[0])[1:], len(layers))
         return np.asarray(ends[np.searchsorted(ends, np.arange(len(layers)), side="right")])
 
     def _all(self) -> Iterator[Candidate]:

@@ -135,6 +135,39 @@ def test_never_above_interleaved_pipelines(problem: PlacementProblem) -> None:
     assert least_s(problem) <= solved_s(problem) * SLACK
 
 
+@settings(max_examples=150, deadline=None)
+@given(st.one_of(training_problems(), training_problems(interleave=True)), st.data())
+def test_given_degrees_are_never_faster(problem: PlacementProblem, data: st.DataObject) -> None:
+    """The bound of given degrees is at most their time, and at least the bound of all."""
+    width = data.draw(st.sampled_from(sorted(problem.layers)))
+    layers = problem.layers[width]
+    if data.draw(st.booleans()):
+        first, *others = layers
+        twins = [replace(first, name=one.name, tied_parameters=0) for one in others[:-1]]
+        layers = (first, *twins, *others[-1:])
+        problem = replace(problem, layers={width: layers})
+    degrees = data.draw(st.integers(1, len(layers))), data.draw(st.integers(1, 4)), width
+    # Layers that share parameters are different ones, as an embedding and a head are.
+    nameless = [replace(one, name=one.name if one.tied_parameters else "") for one in layers]
+    kinds = tuple(dict.fromkeys(nameless))
+    rows = [kinds.index(layer) for layer in nameless]
+    found_s = [
+        float(
+            LeastPlacement(problem, width, rows, given).least_s(
+                layer_seconds(kinds), rates(problem), splits=splits
+            )[0]
+        )
+        for given, splits in ((degrees, True), (degrees, False), (None, True))
+    ]
+    try:
+        time_s = solve_placement(problem, degrees).time_per_batch_s
+    except InfeasibleError:
+        time_s = math.inf
+    assert found_s[1] <= found_s[0] * SLACK
+    assert found_s[2] <= found_s[0] * SLACK
+    assert found_s[0] <= time_s * SLACK
+
+
 @settings(max_examples=100, deadline=None)
 @given(training_problems(), st.lists(st.floats(0.2, 1.0), min_size=7, max_size=7), st.booleans())
 def test_smaller_seconds_give_a_smaller_bound(
