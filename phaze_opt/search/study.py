@@ -71,7 +71,8 @@ class Study(StoredStudy, PrintsAsTables, tables="phaze_opt.report.studies:study_
         on_progress
             Called after trials.
         lease_s
-            Seconds without a sign of life after which a worker loses its trial to others.
+            Seconds without a sign of life after which a worker loses its trial to others; at most
+            300.
         show
             Keeps what people see of the study up to date, in every worker:
             `phaze_opt.report.publishing.Publisher`, as on the command line.
@@ -83,7 +84,7 @@ class Study(StoredStudy, PrintsAsTables, tables="phaze_opt.report.studies:study_
         DamagedError
             If rows of the study cannot be read; nothing is changed then.
         InputError
-            If a number is not positive.
+            If a number is not positive, or the lease too long.
         """
         self.check_version()
         return run_study(self, self.evaluator, trials, workers, on_progress, lease_s, show)

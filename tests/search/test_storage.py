@@ -71,6 +71,17 @@ def test_a_missing_file_is_not_made(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_empty_file_is_left_empty_by_reading(tmp_path: Path) -> None:
+    """Only what makes a study makes tables in it."""
+    path = tmp_path / "empty.db"
+    path.touch()
+    with pytest.raises(NotFoundError, match="is empty"):
+        open_storage(f"sqlite:///{path}")
+    assert path.read_bytes() == b""
+    open_storage(f"sqlite:///{path}", create=True).close()
+    assert path.read_bytes()
+
+
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     """A database cannot be made in a folder that does not exist."""
     with pytest.raises(PhazeError, match="folder does not exist"):

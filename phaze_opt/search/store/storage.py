@@ -307,6 +307,9 @@ def _check_file(url: URL, shown: str, create: bool) -> None:
             head = stream.read(16)
     except OSError as error:
         raise PhazeError(f"The storage {shown} cannot be read: {error.strerror}.") from None
+    if not head and not create:
+        # Reading must not make tables in whatever file happens to be empty.
+        raise NotFoundError(f"The file of the storage {shown} is empty.")
     if head not in (b"", b"SQLite format 3\x00"):
         raise InputError(f"The file of the storage {shown} is not an SQLite database.")
 
