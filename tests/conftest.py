@@ -15,8 +15,9 @@ gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Search only what tests make from now on."""
+    """Search only what tests make from now on, and less often: it takes an eighth of their time."""
     gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
     gc.enable()
 
 
