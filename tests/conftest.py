@@ -46,7 +46,8 @@ def migrations() -> Iterator[None]:
     """Let Optuna read its migrations once, not for each new database: that is most of the work."""
     from optuna.storages._rdb.storage import _VersionManager
 
-    read, found = _VersionManager._create_alembic_script, []
+    read = _VersionManager._create_alembic_script
+    found: list[object] = []
 
     def read_once(manager: _VersionManager) -> object:
         if not found:

@@ -25,7 +25,7 @@ from phaze_opt.search.store.stored_study import StoredStudy
 
 TrialKind = Literal["feasible", "infeasible", "failed", "running", "waiting"]
 METRICS_KEY = "phaze"
-"""Attribute of a trial that holds its `Metrics`: a single one, as each costs a commit."""
+"""Attribute of a trial that holds its `Metrics`: a single one, as each costs a row."""
 
 ORIGIN_KEY = "phaze:origin"
 """Attribute of a trial that was merged: the studies and numbers that it had, the oldest first."""

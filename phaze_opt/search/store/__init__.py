@@ -15,7 +15,8 @@ for trials and transactions for the tables of this program (prefix ``phaze_``).
 - `workers`: who holds the tickets of a study, and since when.
 - `caches`: evaluations and schedules, each computed once for all studies.
 - `stored_results`: the same as text, many at once.
-- `trial_rows`: finished trials written many at once.
+- `trial_rows`: rows of trials, read and written many at once.
+- `trial_storage`: Optuna's storage over them, which keeps a running trial and writes it at once.
 - `enumerations`: bounds and answers of enumerations.
 - `artifacts`: files of studies and trials, which every machine sees.
 - `publication`: what Optuna Dashboard shows of a study, with one writer at a time.
