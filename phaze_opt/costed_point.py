@@ -88,28 +88,66 @@ def cost_point(point: Point, cache: ScheduleCache | None = None) -> CostedPoint:
     InputError
         As `phaze_opt.evaluation.evaluate`.
     """
-    accelerator, cluster = point.accelerator, point.cluster
-    check_chip(accelerator)
-    degrees = degrees_of(point.placement, point.workload, cluster)
-    fusion = point.fusion or default_fusion(accelerator)
-    training = training_as_fused(point.training, fusion)
-    chip = Chip(accelerator, cluster, fusion, point.lane_rate, point.prove)
-    variants = _variants(point.workload, cluster, training, degrees)
-    estimated = estimate_widths(variants, chip, training)
-    costs = OnDemand(estimated, lambda width: estimated[width].cost(cache))
-    problem = PlacementProblem(
-        layers=OnDemand(estimated, lambda width: costs[width].chain),
-        edges=tuple((s, d) for s, d, _ in variants[0].edges),
-        cluster=cluster,
+    return cost_points([point], cache)[0]
+
+
+def cost_points(points: Sequence[Point], cache: ScheduleCache | None = None) -> list[CostedPoint]:
+    """Do as `cost_point` for points that differ in nothing but their chips.
+
+    Raises
+    ------
+    InputError
+        As `phaze_opt.evaluation.evaluate`.
+    """
+    first = points[0]
+    cluster = first.cluster
+    for point in points:
+        check_chip(point.accelerator)
+    degrees = degrees_of(first.placement, first.workload, cluster)
+    fusion = fusion_of(first)
+    training = training_as_fused(first.training, fusion)
+    variants = _variants(first.workload, cluster, training, degrees)
+    chips = [
+        Chip(point.accelerator, cluster, fusion, point.lane_rate, point.prove) for point in points
+    ]
+    edges = tuple((s, d) for s, d, _ in variants[0].edges)
+
+    def costed(point: Point, chip: Chip, estimated: dict[int, EstimatedWidth]) -> CostedPoint:
+        costs = OnDemand(estimated, lambda width: estimated[width].cost(cache))
+        layers = OnDemand(estimated, lambda width: costs[width].chain)
+        least = _least_layers(estimated, costs) if degrees is None and len(estimated) > 1 else None
+        problem = _problem(chip, training, edges, layers, least)
+        return CostedPoint(point, problem, costs, degrees)
+
+    return list(map(costed, points, chips, estimate_widths(variants, chips, training)))
+
+
+def fusion_of(point: Point) -> FusionMode:
+    """Return how the operators of a point are fused."""
+    return point.fusion or default_fusion(point.accelerator)
+
+
+def _problem(
+    chip: Chip,
+    training: Training,
+    edges: tuple[tuple[int, int], ...],
+    layers: Mapping[int, tuple[LayerCost, ...]],
+    least: Mapping[int, tuple[LayerCost, ...]] | None,
+) -> PlacementProblem:
+    """Join layers and chip to what the placement takes."""
+    accelerator = chip.accelerator
+    return PlacementProblem(
+        layers=layers,
+        edges=edges,
+        cluster=chip.cluster,
         training=training,
         hbm_usable_bytes=accelerator.usable_hbm_bytes,
         hbm_bytes_per_s=accelerator.sustained_hbm_bytes_per_s,
         step_parameters_per_s=_lanes_per_s(chip, f"{training.optimizer}_update"),
         accumulation_parameters_per_s=_lanes_per_s(chip, "add"),
         collective_core_share=accelerator.calibration.collective_core_share,
-        least=_least_layers(estimated, costs) if degrees is None and len(estimated) > 1 else None,
+        least=least,
     )
-    return CostedPoint(point, problem, costs, degrees)
 
 
 def _least_layers(

@@ -155,13 +155,28 @@ class EstimatedWidth:
 
 
 def estimate_widths(
-    variants: Sequence[WorkloadVariant], chip: Chip, training: Training
-) -> dict[int, EstimatedWidth]:
-    """Estimate every distinct layer of some variants, by their tensor-parallel widths."""
-    return {
-        variant.tensor_parallel: EstimatedWidth(variant, chip, training, passes)
-        for variant, passes in zip(variants, estimate_passes(variants, chip, training), strict=True)
-    }
+    variants: Sequence[WorkloadVariant], chips: Sequence[Chip], training: Training
+) -> list[dict[int, EstimatedWidth]]:
+    """Estimate every distinct layer of some variants on some chips.
+
+    Parameters
+    ----------
+    variants, training
+        What runs.
+    chips
+        With one network and one fusion.
+
+    Returns
+    -------
+    For every chip, by tensor-parallel width.
+    """
+    return [
+        {
+            variant.tensor_parallel: EstimatedWidth(variant, chip, training, passes)
+            for variant, passes in zip(variants, of_chip, strict=True)
+        }
+        for chip, of_chip in zip(chips, estimate_passes(variants, chips, training), strict=True)
+    ]
 
 
 class _PassSeconds(NamedTuple):
@@ -173,7 +188,7 @@ class _PassSeconds(NamedTuple):
 
 def _least_passes(passes: Sequence[EstimatedPass], training: Training) -> list[_PassSeconds]:
     """Return the least that forward, backward and recompute of a layer take."""
-    least = {one.direction: _PassSeconds(one.least_s, one.estimates.link_s) for one in passes}
+    least = {one.direction: _PassSeconds(one.least_s, one.link_s) for one in passes}
     again = least["forward"] if training.recompute == "full" else least.get("recompute")
     return [least["forward"], least["backward"], again or _PassSeconds(0.0, 0.0)]
 
@@ -183,7 +198,7 @@ def _scheduled_passes(passes: LayerPasses) -> list[_PassSeconds]:
     return [
         _PassSeconds(0.0, 0.0)
         if one is None
-        else _PassSeconds(one.schedule.makespan_s, one.estimates.link_s)
+        else _PassSeconds(one.schedule.makespan_s, one.estimated.link_s)
         for one in (passes.forward, passes.backward, passes.recompute)
     ]
 

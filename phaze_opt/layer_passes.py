@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -15,13 +16,14 @@ from phaze_opt.estimator.estimate import (
     GraphEstimate,
     ModeEstimate,
     ModeSeconds,
-    estimate_each,
+    estimate_jointly,
 )
 from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.layer_residency import cached_reads_of, residency_of, with_hbm_bytes
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.pass_problem import (
+    JointPasses,
     build_columns,
     build_problem,
     least_of_pass,
@@ -176,6 +178,12 @@ class EstimatedPass:
     ----------
     layer, direction
         What it is a pass of, and which one.
+    graph
+        Fused.
+    joint, row, place
+        What it was estimated with, and which chip and which pass of that it is.
+    chip
+        What it runs on.
     chunked
         Collectives of so many devices run beside products, chunk by chunk; 1 for none.
     residency
@@ -185,10 +193,35 @@ class EstimatedPass:
     layer: str
     direction: str
     graph: OperatorGraph
-    estimates: GraphEstimate
-    accelerator: Accelerator
+    joint: JointPasses
+    row: int
+    place: int
+    chip: Chip
     chunked: int
     residency: bool
+
+    @property
+    def accelerator(self) -> Accelerator:
+        """The chip."""
+        return self.chip.accelerator
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether the operators take what was estimated."""
+        return self.chip.lane_rate == 1.0 and self.chunked == 1
+
+    @cached_property
+    def estimates(self) -> GraphEstimate:
+        """Both modes of all operators, with the chip's lanes and collectives beside products."""
+        estimates = self.joint.estimate.of(self.row, self.place)
+        if self._is_plain:
+            return estimates
+        return _as_on_chip(self.graph, estimates, self.chip, self.chunked)
+
+    @cached_property
+    def link_s(self) -> float:
+        """Seconds for which all operators use the network."""
+        return self.joint.link_s(self.row, self.place) if self._is_plain else self.estimates.link_s
 
     @cached_property
     def problem(self) -> ScheduleProblem:
@@ -199,6 +232,8 @@ class EstimatedPass:
     @cached_property
     def _columns(self) -> ProblemColumns:
         """The same without residency."""
+        if self._is_plain:
+            return self.joint.columns(self.row, self.place, self.graph)
         return build_columns(self.graph, self.estimates, self.accelerator)
 
     @cached_property
@@ -224,7 +259,10 @@ class EstimatedPass:
             if self._cached is not None:
                 latency_s = np.minimum(latency_s, self._cached.latency_s)
             return float(latency_s.sum())
-        least_s = least_of_pass(self.graph, self._columns)
+        if self._is_plain:
+            least_s = self.joint.least_s(self.row, self.place, self.graph)
+        else:
+            least_s = least_of_pass(self.graph, self._columns)
         return least_s if self._joint is None else min(least_s, least_of_residency(self._joint))
 
     def run(self, cache: ScheduleCache | None, method: SolveMethod) -> LayerPass:
@@ -258,45 +296,55 @@ def schedule_problems(
     variant: WorkloadVariant, chip: Chip, training: Training
 ) -> list[ScheduleProblem]:
     """Return the problem of every pass of every distinct layer, named after both."""
-    (layers,) = estimate_passes([variant], chip, training)
+    ((layers,),) = estimate_passes([variant], [chip], training)
     return [one.problem for of_layer in layers for one in of_layer]
 
 
 def estimate_passes(
-    variants: Sequence[WorkloadVariant], chip: Chip, training: Training
-) -> list[list[list[EstimatedPass]]]:
-    """Estimate all passes of all layers of some variants at once, each by itself."""
-    fused, widths, graphs_of_layers = [], [], []
-    for variant in variants:
-        of_layers = [graphs_of(layer, training) for layer in variant.layers]
-        graphs_of_layers.append(of_layers)
-        graphs = [graph for of_layer in of_layers for graph in of_layer.values()]
-        fused += [fuse_once(graph, chip.fusion) for graph in graphs]
-        widths += [variant.tensor_parallel] * len(graphs)
-    estimates = estimate_each(fused, chip.accelerator, chip.cluster, widths)
-    each = iter(zip(fused, estimates, strict=True))
+    variants: Sequence[WorkloadVariant], chips: Sequence[Chip], training: Training
+) -> list[list[list[list[EstimatedPass]]]]:
+    """Estimate all passes of all layers of some variants on some chips at once, each by itself.
 
-    def estimated(variant: WorkloadVariant, layer: Layer, direction: str) -> EstimatedPass:
-        graph, estimate = next(each)
-        # Chunks of collectives run beside products only where that is asked for.
-        chunked = variant.tensor_parallel if training.overlap == "all" else 1
-        return EstimatedPass(
-            layer.name,
-            direction,
-            graph,
-            _as_on_chip(graph, estimate, chip, chunked),
-            chip.accelerator,
-            chunked,
-            training.residency,
-        )
+    Parameters
+    ----------
+    variants, training
+        What runs.
+    chips
+        With one network and one fusion.
 
-    return [
-        [
-            [estimated(variant, layer, direction) for direction in of_layer]
-            for layer, of_layer in zip(variant.layers, of_layers, strict=True)
-        ]
-        for variant, of_layers in zip(variants, graphs_of_layers, strict=True)
+    Returns
+    -------
+    By chip, variant and distinct layer.
+    """
+    named = [
+        [(layer.name, graphs_of(layer, training)) for layer in variant.layers]
+        for variant in variants
     ]
+    first = chips[0]
+    graphs, widths = [], []
+    for variant, layers in zip(variants, named, strict=True):
+        own = [fuse_once(graph, first.fusion) for _, passes in layers for graph in passes.values()]
+        graphs += own
+        widths += [variant.tensor_parallel] * len(own)
+    accelerators = [chip.accelerator for chip in chips]
+    joint = JointPasses(estimate_jointly(graphs, accelerators, first.cluster, widths), accelerators)
+    # Chunks of collectives run beside products only where that is asked for.
+    chunked = [width if training.overlap == "all" else 1 for width in widths]
+
+    def on_chip(row: int, chip: Chip) -> list[list[list[EstimatedPass]]]:
+        places = itertools.count()
+
+        def estimated(layer: str, direction: str) -> EstimatedPass:
+            at = next(places)
+            own = joint, row, at, chip, chunked[at], training.residency
+            return EstimatedPass(layer, direction, graphs[at], *own)
+
+        return [
+            [[estimated(name, direction) for direction in passes] for name, passes in layers]
+            for layers in named
+        ]
+
+    return list(itertools.starmap(on_chip, enumerate(chips)))
 
 
 def graphs_of(layer: Layer, training: Training) -> dict[str, OperatorGraph]:

@@ -6,12 +6,13 @@ The bounds are those of `phaze_opt.least_layers` for one chip, from the estimate
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.estimator.estimate import GraphEstimate, ModeSeconds
+from phaze_opt.estimator.estimate import GraphEstimate, JointEstimate, ModeSeconds
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.scheduling.least_makespan import (
     OperatorColumns,
@@ -22,7 +23,6 @@ from phaze_opt.scheduling.problem_columns import PrecedenceGraph, ProblemColumns
 from phaze_opt.scheduling.residency import Residency
 from phaze_opt.scheduling.schedule_problem import (
     CORE_TYPES,
-    VALUES,
     CoreType,
     IntraOperatorRule,
     ScheduleOperator,
@@ -71,18 +71,18 @@ def build_columns(
     accelerator: Accelerator,
     intra_operator: IntraOperatorRule = "exclusive",
 ) -> ProblemColumns:
-    """Join operators, their two modes and the cores of the chip.
+    """Join operators, their two modes and the cores of the chip."""
+    return _columns(graph, operator_values(estimate), accelerator, intra_operator)
 
-    The share of a bandwidth is its busy time over the operator's latency, rounded up to a
-    hundredth: an operator that saturates takes all of it. Shares are rigid while the operator runs,
-    which is pessimistic, since a real operator would slow down and let others in.
-    """
-    one, every = estimate.one_core, estimate.all_cores
+
+def _columns(
+    graph: OperatorGraph,
+    values: FloatArray,
+    accelerator: Accelerator,
+    intra_operator: IntraOperatorRule = "exclusive",
+) -> ProblemColumns:
+    """Join the operators of a graph with their numbers and the cores of the chip."""
     ids, core, precedence = _operators(graph)
-    values = np.empty((len(ids), len(VALUES)))
-    values[:, 0], values[:, 1] = one.latency_s, every.latency_s
-    values[:, 2:5] = bandwidth_shares([one.hbm_s, one.glb_s, one.link_s], one).T
-    values[:, 5:] = bandwidth_shares([every.hbm_s, every.glb_s], every).T
     return ProblemColumns(
         ids=ids,
         core=core,
@@ -93,6 +93,77 @@ def build_columns(
         intra_operator=intra_operator,
         serial=not accelerator.concurrent_operators,
     )
+
+
+def operator_values(estimate: GraphEstimate) -> FloatArray:
+    """Return the numbers that the scheduler takes of operators.
+
+    The share of a bandwidth is its busy time over the operator's latency, rounded up to a
+    hundredth: an operator that saturates takes all of it. Shares are rigid while the operator runs,
+    which is pessimistic, since a real operator would slow down and let others in.
+
+    Parameters
+    ----------
+    estimate
+        Of a graph on one chip, or on many.
+
+    Returns
+    -------
+    values : (operators, 7) or (chips, operators, 7)
+        See `phaze_opt.scheduling.problem_columns.ProblemColumns`.
+    """
+    one, every = estimate.one_core, estimate.all_cores
+    shares = bandwidth_shares([one.hbm_s, one.glb_s, one.link_s], one)
+    intra_shares = bandwidth_shares([every.hbm_s, every.glb_s], every)
+    return np.stack([one.latency_s, every.latency_s, *shares, *intra_shares], axis=-1)
+
+
+@dataclass(frozen=True, eq=False)
+class JointPasses:
+    """The passes of some chips, estimated as one; see `phaze_opt.estimator.estimate`.
+
+    Attributes
+    ----------
+    estimate
+        Of all passes on all chips.
+    accelerators
+        The chips.
+    """
+
+    estimate: JointEstimate
+    accelerators: Sequence[Accelerator]
+
+    @cached_property
+    def _values(self) -> FloatArray:
+        return operator_values(self.estimate.both)
+
+    @cached_property
+    def _least_s(self) -> dict[int, FloatArray]:
+        """Least makespans on all chips, by the number of the pass."""
+        return {}
+
+    def columns(self, chip: int, place: int, graph: OperatorGraph) -> ProblemColumns:
+        """Return what the scheduler takes of one pass, whose graph is given, on one chip."""
+        values = self._values[chip, self.estimate.parts[place]]
+        return _columns(graph, values, self.accelerators[chip])
+
+    def link_s(self, chip: int, place: int) -> float:
+        """Return for how long one pass uses the network on one chip."""
+        return float(self.estimate.both.all_cores.link_s[chip, self.estimate.parts[place]].sum())
+
+    def least_s(self, chip: int, place: int, graph: OperatorGraph) -> float:
+        """Bound the makespan of one pass, whose graph is given, as `least_of_pass` does."""
+        if place not in self._least_s:
+            values = self._values[:, self.estimate.parts[place]]
+            takes_time = values[:, :, :2].min(axis=2) > 0.0
+            if not (takes_time == takes_time[0]).all():
+                # The bound of several chips takes operators out only if none needs time for them.
+                return least_of_pass(graph, self.columns(chip, place, graph))
+            cores = np.array(
+                [[float(each.num_tc), float(each.num_vc)] for each in self.accelerators]
+            )
+            self._least_s[place] = _least_s(graph, values, cores)
+        return float(self._least_s[place][chip])
 
 
 def build_problem(name: str, graph: OperatorGraph, columns: ProblemColumns) -> ScheduleProblem:
@@ -118,17 +189,31 @@ def bandwidth_shares(busy_s: Sequence[FloatArray], mode: ModeSeconds) -> FloatAr
 
 def least_of_pass(graph: OperatorGraph, columns: ProblemColumns) -> float:
     """Bound the makespan of every schedule without residency from below, up to rounding."""
-    one_core_s, all_cores_s, hbm, glb, link = columns.values.T[:5, np.newaxis]
+    cores = np.array([[float(columns.num_tc), float(columns.num_vc)]])
+    return float(_least_s(graph, columns.values[np.newaxis], cores)[0])
+
+
+def _least_s(graph: OperatorGraph, values: FloatArray, cores: FloatArray) -> FloatArray:
+    """Bound the makespans of a pass on some chips.
+
+    Parameters
+    ----------
+    values : (chips, operators, 7)
+        See `operator_values`.
+    cores : (chips, 2)
+        Tensor cores and vector cores.
+    """
+    one_core_s, all_cores_s, hbm, glb, link = np.moveaxis(values, 2, 0)[:5]
     operators = OperatorColumns(
         one_core_s,
         all_cores_s,
         hbm_fraction=hbm,
         glb_fraction=glb,
         link_fraction=link,
-        num_tc=np.array([float(columns.num_tc)]),
-        num_vc=np.array([float(columns.num_vc)]),
+        num_tc=cores[:, 0],
+        num_vc=cores[:, 1],
     )
-    return float(least_makespan(core_types(graph), precedences(graph), operators)[0])
+    return least_makespan(core_types(graph), precedences(graph), operators)
 
 
 def least_of_residency(joint: Residency) -> float:

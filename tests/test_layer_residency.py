@@ -127,7 +127,7 @@ def test_a_cache_saves_reads_and_is_never_slower(name: str) -> None:
         never_worse(*(run("bert-large", chip, microbatch, on) for on in (True, False)))
     variant = workload("bert-large").variants[0]
     place, training = cached_chip(chip), Training(64, 1)
-    (estimated,) = estimate_passes([variant], place, training)
+    ((estimated,),) = estimate_passes([variant], [place], training)
     passes = run_layers(estimated, place, training, {})
     assert any(own.schedule.residency for layer in passes for own in layer.all())
     rate = chip.sustained_hbm_bytes_per_s

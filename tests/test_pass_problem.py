@@ -42,7 +42,7 @@ def test_no_schedule_is_shorter_than_its_bound(
     cache: dict[str, Schedule] = {}
     for variant in load_workload(GPT, tensor_parallel=(1, 4)).variants:
         on = Chip(chip, cluster, default_fusion(chip))
-        (estimated,) = estimate_widths([variant], on, training).values()
+        (estimated,) = estimate_widths([variant], [on], training)[0].values()
         costed = estimated.cost(cache)
         least = least_layers(variant, [chip], cluster, training)
         for row, layer in enumerate(variant.layers):

@@ -124,17 +124,49 @@ def estimate_each(
     cluster: Cluster,
     tensor_parallel: int | Sequence[int] = 1,
 ) -> list[GraphEstimate]:
+    """Do as `estimate_jointly` for one accelerator, and return the estimates of all graphs."""
+    joint = estimate_jointly(graphs, [accelerator], cluster, tensor_parallel)
+    return [joint.of(0, graph) for graph in range(len(graphs))]
+
+
+@dataclass(frozen=True, eq=False)
+class JointEstimate:
+    """Several graphs on several accelerators, estimated as one graph.
+
+    Attributes
+    ----------
+    both
+        All operators, (accelerators, operators).
+    parts
+        Where the operators of every graph are.
+    """
+
+    both: GraphEstimate
+    parts: tuple[slice, ...]
+
+    def of(self, accelerator: int, graph: int) -> GraphEstimate:
+        """Return the estimate of one graph on one accelerator."""
+        which = accelerator, self.parts[graph]
+        return GraphEstimate(self.both.one_core.rows(which), self.both.all_cores.rows(which))
+
+
+def estimate_jointly(
+    graphs: Sequence[OperatorGraph],
+    accelerators: Sequence[Accelerator],
+    cluster: Cluster,
+    tensor_parallel: int | Sequence[int] = 1,
+) -> JointEstimate:
     """Estimate every operator of some graphs on one core and on all cores of its type.
 
-    The result equals estimates of each graph alone, bit for bit. The graphs are estimated as one:
-    with the few operators of a layer, calls cost more than arithmetic.
+    The result equals estimates of each graph alone on each accelerator alone, bit for bit. They are
+    estimated as one: with the few operators of a layer, calls cost more than arithmetic.
 
     Parameters
     ----------
     graphs
         Operators of one device at the tensor-parallel width.
-    accelerator
-        The chip.
+    accelerators
+        The chips.
     cluster
         Network for the graphs' collectives.
     tensor_parallel
@@ -156,10 +188,10 @@ def estimate_each(
     none = np.zeros(0)
     link_s = np.concatenate([none, *(seconds for seconds, _ in each)])
     sent_bytes = np.concatenate([none, *(sent for _, sent in each)])
-    both = _both_modes(operator_table(joined), [accelerator], (link_s, sent_bytes))
+    both = _both_modes(operator_table(joined), accelerators, (link_s, sent_bytes))
     ends = itertools.accumulate(len(graph.operators) for graph in graphs)
-    parts = [(0, slice(end - len(g.operators), end)) for end, g in zip(ends, graphs, strict=True)]
-    return [GraphEstimate(both.one_core.rows(p), both.all_cores.rows(p)) for p in parts]
+    parts = [slice(end - len(g.operators), end) for end, g in zip(ends, graphs, strict=True)]
+    return JointEstimate(both, tuple(parts))
 
 
 @lru_cache(maxsize=64)

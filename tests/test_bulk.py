@@ -1,0 +1,81 @@
+"""Evaluating many points at once changes nothing but the time it takes."""
+
+from dataclasses import replace
+from functools import cache
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phaze_opt.bulk import evaluate_many
+from phaze_opt.costed_point import Placing, Point
+from phaze_opt.evaluation import Evaluation, evaluate, evaluation_to_json_dict
+from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.network.presets import load_cluster
+from phaze_opt.training import Training
+from phaze_opt.workload.graph import Workload
+from phaze_opt.workload.zoo import load_workload
+
+
+@cache
+def workload(model: str) -> Workload:
+    """Capture a small model."""
+    return load_workload(model, tensor_parallel=(1, 2), microbatch=(1,))
+
+
+MODELS = (
+    "gpt:layers=4,hidden=256,heads=4,sequence=128,vocab=1024",
+    "gpt:layers=3,hidden=128,heads=2,sequence=64,vocab=512",
+)
+
+
+@st.composite
+def points(draw: st.DrawFn) -> Point:
+    """Points that differ in anything."""
+    name = draw(st.sampled_from(["tpuv4-phaze", "tpuv4-phaze", "a100-80"]))
+    fields = {}
+    if name == "tpuv4-phaze":
+        fields = {
+            "num_tc": 2 ** draw(st.integers(0, 4)),
+            "num_vc": 2 ** draw(st.integers(0, 4)),
+            "pe_x": 2 ** draw(st.integers(3, 7)),
+        }
+    chip = load_accelerator(name, **fields)
+    if draw(st.sampled_from([False, False, True])):
+        # Nothing fits.
+        chip = replace(chip, hbm_bytes=2**20)
+    training = Training(
+        16,
+        1,
+        draw(st.sampled_from(["none", "full", "selective"])),
+        residency=draw(st.booleans()),
+        overlap=draw(st.sampled_from(["none", "data", "all"])),
+    )
+    placing: Placing = draw(st.sampled_from(["solve", (1, 2, 2)]))
+    return Point(
+        workload(draw(st.sampled_from(MODELS))),
+        chip,
+        load_cluster("flat-4GiB", 8),
+        training,
+        placing,
+        lane_rate=draw(st.sampled_from([1.0, 1.0, 0.5])),
+    )
+
+
+def alone(point: Point) -> Evaluation:
+    """Evaluate a point by itself."""
+    return evaluate(
+        point.workload,
+        point.accelerator,
+        point.cluster,
+        point.training,
+        point.placement,
+        lane_rate=point.lane_rate,
+    )
+
+
+@settings(max_examples=15, deadline=None)
+@given(many=st.lists(points(), max_size=8))
+def test_equals_each_alone(many: list[Point]) -> None:
+    """Every evaluation is that of its point by itself, bit for bit, in the order of the points."""
+    together = [evaluation_to_json_dict(one) for one in evaluate_many(many)]
+    assert together == [evaluation_to_json_dict(alone(point)) for point in many]
