@@ -104,12 +104,15 @@ class EstimatedWidth:
     passes: Sequence[Sequence[EstimatedPass]]
 
     def least_chain(self) -> tuple[LayerCost, ...]:
-        """Return every layer with the least seconds that its schedules may have, up to rounding."""
+        """Return every layer with the least seconds that its schedules may have, up to rounding.
+
+        The layers have the names of the distinct ones.
+        """
         distinct = [
             self._layer_cost(layer, _least_passes(own, self.training))
             for layer, own in zip(self.variant.layers, self.passes, strict=True)
         ]
-        return _all_layers(self.variant, distinct)
+        return tuple([distinct[index] for _, index in self.variant.nodes])
 
     @property
     def has_twins(self) -> bool:

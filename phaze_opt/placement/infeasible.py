@@ -106,9 +106,10 @@ def explain_infeasible(problem: PlacementProblem) -> InfeasibleError:
 
     That depends on bytes only, and is found once for all designs that share them.
     """
+    names = [layer.name for layer in problem.layers[max(problem.layers)]]
     held = tuple(
         [
-            (width, tuple([_held_by(layer) for layer in layers]))
+            (width, tuple([_held_by(*pair) for pair in zip(names, layers, strict=True)]))
             for width, layers in sorted(problem.outline.layers.items())
         ]
     )
@@ -120,10 +121,10 @@ _Held = tuple[str, int, int, int, int]
 """Name, parameters, tied parameters, stash and working set of a layer."""
 
 
-def _held_by(layer: LayerCost) -> _Held:
+def _held_by(name: str, layer: LayerCost) -> _Held:
     """Return what a layer holds."""
     return (
-        layer.name,
+        name,
         layer.parameters,
         layer.tied_parameters,
         layer.stash_bytes,

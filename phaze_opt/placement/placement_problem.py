@@ -88,9 +88,9 @@ class PlacementProblem:
     collective_core_share
         Share of a device's cores that communication takes while it runs beside compute.
     least
-        The layers of every width with at most their seconds, and else as they are; layers that are
-        alike here are alike there. Where they are given, ``layers`` of a width are looked at only
-        if it may be the fastest: finding them may take long.
+        The layers of every width with at most their seconds, and else as they are, names aside;
+        layers that are alike here are alike there. Where they are given, ``layers`` of a width are
+        looked at only if it may be the fastest: finding them may take long.
     """
 
     layers: Mapping[int, tuple[LayerCost, ...]]
