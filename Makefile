@@ -45,6 +45,7 @@ torture: $(STAMP)
 	$(BIN)/python -W ignore -m tests.torture $(OPTIONS)
 
 bench: $(STAMP)
+	$(BIN)/python -m tests.benchmarks.table
 	$(BIN)/python -m pytest tests/benchmarks --benchmark-only --override-ini addopts=
 
 # Two hours; OPTIONS="--models bert-large --seeds 2 --trials 100" is a short form.

@@ -1,0 +1,285 @@
+"""How fast the program is, beside how fast it was and shall be: one table.
+
+    make bench                                             # all rows
+    python -m tests.benchmarks.table evaluate-bert-large   # one row
+
+Every row is measured in a process of its own. Times are CPU time of that process, the minimum of
+several runs; memory is the most that the process held.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from phaze_opt.bulk import evaluate_many
+from phaze_opt.costed_point import Point
+from phaze_opt.evaluation import evaluate
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.network.collective import collective_terms
+from phaze_opt.network.presets import load_cluster
+from phaze_opt.placement import candidates
+from phaze_opt.placement.solve_placement import solve_placement
+from phaze_opt.training import Recompute, Training
+from phaze_opt.workload.graph import Workload
+from phaze_opt.workload.zoo import load_workload
+from tests.benchmarks.test_bench_evaluate import phaze_point
+from tests.benchmarks.test_bench_placement import transformer
+
+DESIGNS, WARM = 100, 10
+RUNS = 3
+PLACE_FILE = Path(__file__).parents[1] / "data" / "placement" / "phaze" / "004.json"
+
+Figures = tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the table.
+
+    Attributes
+    ----------
+    work
+        What is measured, with the units.
+    measure
+        Measures it.
+    before, bar
+        What it was when the table was made, and what it shall be; ``None`` where nobody knows.
+    """
+
+    work: str
+    measure: Callable[[], Figures]
+    before: tuple[float | None, ...]
+    bar: tuple[float | None, ...]
+
+
+def least_ms(work: Callable[[], Any], runs: int = RUNS) -> float:
+    """Return the CPU time of the fastest of some runs after a first one, in ms."""
+    work()
+    return min(cpu_ms(work) for _ in range(runs))
+
+
+def cpu_ms(work: Callable[[], Any]) -> float:
+    """Return the CPU time of one run, in ms."""
+    began = time.process_time()
+    work()
+    return (time.process_time() - began) * 1e3
+
+
+def most_mb() -> float:
+    """Return the most memory that this process has held."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+@cache
+def captured(model: str, microbatch: int) -> Workload:
+    """Load a model of the zoo."""
+    return load_workload(model, tensor_parallel=(1, 2, 4, 8), microbatch=(microbatch,))
+
+
+def designs(rng: random.Random) -> Iterator[Accelerator]:
+    """Yield distinct designs of the paper's space, drawn at random."""
+    limit_mm2 = load_accelerator("tpuv4-phaze").area_mm2 or 0.0
+    seen = set()
+    while True:
+        edge = 2 ** rng.randint(1, 8)
+        fields = {
+            "num_tc": 2 ** rng.randint(0, 12),
+            "num_vc": 2 ** rng.randint(0, 12),
+            "pe_x": edge,
+            "pe_y": 2 ** rng.randint(1, 8),
+            "pe_vc": edge,
+            "glb_mib": 2 ** rng.randint(1, 7),
+            "hbm_gib": rng.choice([32, 64, 80]),
+        }
+        chip = load_accelerator("tpuv4-phaze", **fields)
+        share = (chip.area_mm2 or 2 * limit_mm2) / limit_mm2
+        enough = share >= 0.3 or 1 in (chip.num_tc, chip.num_vc)
+        if share <= 1.0 and enough and chip not in seen:
+            seen.add(chip)
+            yield chip
+
+
+def random_points(model: str, count: int) -> list[Point]:
+    """Return points of the study of a model in the setting of the paper."""
+    rng = random.Random(model)
+    chips = designs(rng)
+    points = []
+    for _ in range(count):
+        microbatch = 2 ** rng.randint(0, 3)
+        recompute: Recompute = "full" if rng.randint(0, 1) else "none"
+        training = Training(4096, microbatch, recompute, "sgd", residency=False, overlap="none")
+        cluster = load_cluster("flat-4GiB", 1024)
+        points.append(Point(captured(model, microbatch), next(chips), cluster, training))
+    return points
+
+
+def evaluate_point(point: Point) -> Any:
+    """Evaluate a point by itself."""
+    return evaluate(point.workload, point.accelerator, point.cluster, point.training)
+
+
+def alone(model: str) -> Figures:
+    """Evaluate random designs one by one."""
+    points = random_points(model, WARM + DESIGNS)
+    for point in points[:WARM]:
+        evaluate_point(point)
+    rounds = [[cpu_ms(partial(evaluate_point, p)) for p in points[WARM:]] for _ in range(RUNS)]
+    times_ms = [min(each) for each in zip(*rounds, strict=True)]
+    return statistics.median(times_ms), statistics.mean(times_ms)
+
+
+def bulk(model: str) -> Figures:
+    """Evaluate the same designs in one call."""
+    points = random_points(model, WARM + DESIGNS)[WARM:]
+    return (least_ms(partial(evaluate_many, points)) / DESIGNS,)
+
+
+def infeasible() -> Figures:
+    """Evaluate random designs with too little memory for the model."""
+    points = random_points("gpt3-175b", 20)
+    small = [replace(p, accelerator=replace(p.accelerator, hbm_bytes=2**28)) for p in points]
+    return (least_ms(lambda: [evaluate_point(point) for point in small]) / len(small),)
+
+
+def given() -> Figures:
+    """Evaluate a given placement on a GPU."""
+    workload = load_workload("gpt3-175b", tensor_parallel=(8,), microbatch=(1,))
+    chip, cluster = load_accelerator("a100-80"), load_cluster("dgx-a100", 1024)
+    training = Training(1536, 1, "full", "adam")
+    return (least_ms(lambda: evaluate(workload, chip, cluster, training, (8, 16, 8)), 40),)
+
+
+def million(model: str) -> Figures:
+    """Place a good design on a million devices, with tables of degrees found anew."""
+    point = phaze_point(model, 10**6, 10**6)
+
+    def anew() -> None:
+        candidates._grids.cache_clear()
+        collective_terms.cache_clear()
+        evaluate(*point)
+
+    return least_ms(anew) / 1e3, most_mb()
+
+
+def chain() -> Figures:
+    """Place a chain of a thousand layers."""
+    problem = transformer(1000, True, 400e9)
+    return least_ms(lambda: solve_placement(problem)) / 1e3, most_mb()
+
+
+def command(*arguments: str) -> Figures:
+    """Run a Python process, and return its CPU time in seconds."""
+
+    def run() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    run()
+    return (min(run() for _ in range(RUNS)),)
+
+
+def cached_trials(trials: int = 100) -> Figures:
+    """Run trials whose evaluations are all stored, and return how many come per second."""
+    from phaze_opt.search.spec import SearchSpec
+    from phaze_opt.search.study import create_study
+    from tests.search.fakes import TOY, toy_spec, toy_study
+
+    search = SearchSpec("random", trials, 1)
+    with tempfile.TemporaryDirectory() as folder:
+        study = toy_study(f"sqlite:///{Path(folder) / 'a.db'}", search=search)
+        study.run()
+        again = [
+            create_study(toy_spec(search=search), study.storage, name=f"copy{i}", workload=TOY)
+            for i in range(RUNS)
+        ]
+        return (trials / min(cpu_ms(copy.run) / 1e3 for copy in again),)
+
+
+COMMAND = ("-c", "from phaze_opt.cli.main import run; run()")
+POINT = ("--cluster", "flat-4GiB", "--devices", "8", "--global-batch", "8", "--microbatch", "1")
+EVALUATE = ("evaluate", "--model", "bert-large", "--accelerator", "tpuv4-lanes", *POINT)
+
+ROWS = {
+    "evaluate-bert-large": Row(
+        "random design, median, mean / ms", partial(alone, "bert-large"), (13, 15), (5, 5)
+    ),
+    "evaluate-gpt3-175b": Row(
+        "random design, median, mean / ms", partial(alone, "gpt3-175b"), (19, 25), (5, 7)
+    ),
+    "evaluate-llama2-7b": Row(
+        "random design, median, mean / ms", partial(alone, "llama2-7b"), (16, 138), (5, 10)
+    ),
+    "bulk-bert-large": Row(
+        "the same in bulk, mean / ms", partial(bulk, "bert-large"), (None,), (2,)
+    ),
+    "bulk-gpt3-175b": Row("the same in bulk, mean / ms", partial(bulk, "gpt3-175b"), (None,), (3,)),
+    "bulk-llama2-7b": Row("the same in bulk, mean / ms", partial(bulk, "llama2-7b"), (None,), (8,)),
+    "infeasible-gpt3-175b": Row("too little memory / ms", infeasible, (None,), (None,)),
+    "given-gpt3-175b": Row("8x16x8 on a100-80 / ms", given, (5.2,), (1.5,)),
+    "million-bert-large": Row(
+        "10^6 devices / s, MB", partial(million, "bert-large"), (31.6, 930), (0.5, 300)
+    ),
+    "million-gpt3-175b": Row(
+        "10^6 devices / s, MB", partial(million, "gpt3-175b"), (6.7, 1400), (0.5, 300)
+    ),
+    "chain-1000": Row("1,000 layers, 1,024 devices / s, MB", chain, (2.8, 1000), (0.5, 300)),
+    "import-evaluation": Row(
+        "import phaze_opt.evaluation / s",
+        partial(command, "-c", "import phaze_opt.evaluation"),
+        (0.84,),
+        (0.5,),
+    ),
+    "command-place": Row(
+        "place a small file / s",
+        partial(command, *COMMAND, "place", str(PLACE_FILE), "--format", "phaze"),
+        (0.9,),
+        (0.5,),
+    ),
+    "command-evaluate": Row(
+        "evaluate, warm / s", partial(command, *COMMAND, *EVALUATE), (1.25,), (0.7,)
+    ),
+    "cached-trials": Row("stored points, random / trials per s", cached_trials, (29,), (25,)),
+}
+"""The rows, by the name that measures one of them."""
+
+
+def shown(figures: Sequence[float | None]) -> str:
+    """Write the figures of a cell."""
+    return ", ".join(
+        "-" if one is None else f"{one:.3g}" if one < 1e3 else f"{one:.0f}" for one in figures
+    )
+
+
+def main(names: Sequence[str]) -> None:
+    """Measure some rows in this process, or all of them in processes of their own."""
+    if names:
+        for name in names:
+            print(json.dumps(ROWS[name].measure()))
+        return
+    print(f"{'row':21} {'what':36} {'now':>11} {'was':>11} {'bar':>8}")
+    for name, row in ROWS.items():
+        call = [sys.executable, "-m", "tests.benchmarks.table", name]
+        done = subprocess.run(call, check=True, stdout=subprocess.PIPE, text=True)
+        now = json.loads(done.stdout.splitlines()[-1])
+        cells = f"{shown(now):>11} {shown(row.before):>11} {shown(row.bar):>8}"
+        print(f"{name:21} {row.work:36} {cells}", flush=True)
+    print("One row: python -m tests.benchmarks.table ROW")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
