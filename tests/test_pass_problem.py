@@ -50,7 +50,7 @@ def test_no_schedule_is_shorter_than_its_bound(
             node = next(i for i, (_, index) in enumerate(variant.nodes) if index == at)
             bound, found = estimated.least_chain()[node], costed.chain[node]
             assert replace(found, forward_s=0, backward_s=0, recompute_s=0) == replace(
-                bound, forward_s=0, backward_s=0, recompute_s=0
+                bound, name=found.name, forward_s=0, backward_s=0, recompute_s=0
             )
             for seconds in ("forward_s", "backward_s", "recompute_s"):
                 bound_s, found_s = getattr(bound, seconds), getattr(found, seconds)
