@@ -103,11 +103,13 @@ def show(
 
         phaze-opt study show quickstart --watch
     """
+    from phaze_opt.search.enumerating import certified_to_json_dict
     from phaze_opt.search.results import summary_to_json_dict
 
     study = open_study(name, storage)
     if as_json:
-        print_json(summary_to_json_dict(study.summary()))
+        certified = certified_to_json_dict(study)
+        print_json({**summary_to_json_dict(study.summary()), "certified": certified})
     elif watch:
         from .progress import watch_study
 

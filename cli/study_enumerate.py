@@ -66,9 +66,9 @@ def enumerate_all(
     """
     from phaze_opt.search.enumerating import (
         StoppedError,
-        certificate_of,
         enumerate_study,
         enumeration_to_json_dict,
+        kept_certificate,
     )
     from phaze_opt.search.space_size import space_size
 
@@ -101,7 +101,7 @@ def enumerate_all(
     if certificate is not None or check:
         from phaze_opt.search.certificate import write_certificate
 
-        made = certificate_of(study, found, top)
+        made = kept_certificate(study, found, top)
         if certificate is not None:
             write_certificate(certificate, made)
             say(f"{certificate} holds the certificate.")

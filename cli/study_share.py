@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from phaze_opt.units import counted
+
 from .output import JsonOption, StorageOption, print_json, print_table, say
 from .study_storage import NameArgument, open_database, open_study
 
@@ -24,8 +26,9 @@ def export(
 ) -> None:
     """Write the trials of a study, or all of it, into a file.
 
-    A bundle is one file with the frozen spec, the captured models, trials, evaluations, schedules
-    and notes; 'phaze-opt study import' makes the study of it anywhere.
+    A bundle is one file with the frozen spec, the captured models, trials, evaluations, schedules,
+    notes, files of trials, and the certified optimum with its certificate where 'study enumerate'
+    has found it; 'phaze-opt study import' makes the study of it anywhere.
 
     For example:
 
@@ -38,12 +41,12 @@ def export(
         from phaze_opt.search.sharing import export_bundle
 
         written = export_bundle(study, output)
-        results = f"{len(written.evaluations):,} evaluations"
-        print(f"{len(written.trials):,} trials and {results} in {output}")
+        results = counted(len(written.evaluations), "evaluation")
+        print(f"{counted(len(written.trials), 'trial')} and {results} in {output}")
         return
     from phaze_opt.report.export import write_trials
 
-    print(f"{write_trials(study, output, file_format)} trials in {output}")
+    print(f"{counted(write_trials(study, output, file_format), 'trial')} in {output}")
 
 
 def import_bundle(
@@ -56,7 +59,9 @@ def import_bundle(
     """Make a study of a bundle; nothing is written unless the bundle is whole.
 
     'phaze-opt study run' goes on from where it stood. A bundle holds data, none of which is
-    executed, but nobody has checked its numbers: evaluations of a stranger are taken as they are.
+    executed, but nobody has checked its numbers: evaluations of a stranger, and their word that a
+    design is the best, are taken as they are. 'phaze-opt study enumerate NAME --certificate FILE'
+    writes the certificate, which 'phaze-opt study verify FILE' checks without them.
 
     Example: phaze-opt study import quickstart.zip --name theirs
     """
@@ -65,8 +70,12 @@ def import_bundle(
 
     snapshot = read_bundle_file(file)
     study = import_snapshot(snapshot, open_database(storage, create=True), name)
-    results = f"{len(snapshot.trials):,} trials, {len(snapshot.evaluations):,} evaluations"
-    print(f"study {study.name} ({study.resolved.hash[:12]}): {results}")
+    results = [
+        counted(len(snapshot.trials), "trial"),
+        counted(len(snapshot.evaluations), "evaluation"),
+        *([] if snapshot.certificate is None else ["a certificate"]),
+    ]
+    print(f"study {study.name} ({study.resolved.hash[:12]}): {', '.join(results)}")
     if study.resolved.cost_model_version != current_version():
         say(
             "It has another cost-model version than this program: it can be looked at, and "

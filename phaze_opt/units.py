@@ -21,6 +21,11 @@ def format_seconds(seconds: float) -> str:
     return "0 s" if seconds == 0.0 else f"{seconds / 1e-9:.4g} ns"
 
 
+def counted(number: int, noun: str) -> str:
+    """Write a number with its noun, which gets an ``s`` unless there is one."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def format_bytes(size_bytes: float) -> str:
     """Write a size with four significant digits and a binary prefix."""
     for scale, unit in _BINARY_STEPS:

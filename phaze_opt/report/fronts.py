@@ -6,8 +6,8 @@ from rich.console import Group, RenderableType
 
 from phaze_opt.report.layout import add_row, grid, pairs, sentence
 from phaze_opt.report.studies import SearchedColumns
+from phaze_opt.search.answers import Front
 from phaze_opt.search.front_search import FrontDesign
-from phaze_opt.search.fronts import Front
 from phaze_opt.search.objectives import OBJECTIVES
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.study import Study

@@ -22,13 +22,15 @@ from phaze_opt.report.words import (
 )
 from phaze_opt.search.axes import Scalar
 from phaze_opt.search.axis_names import AxisKind, kind_of
+from phaze_opt.search.enumerating import stored_enumeration
+from phaze_opt.search.exhaustive import Enumeration
 from phaze_opt.search.objectives import ObjectiveKind
 from phaze_opt.search.results import BestDesign, StudySummary
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.spec import StudySpec
 from phaze_opt.search.study import Study
 from phaze_opt.search.trials import Metrics, RunMetrics, TrialRecord
-from phaze_opt.units import format_seconds
+from phaze_opt.units import counted, format_seconds
 
 _LONGEST_NAME = 20
 
@@ -229,11 +231,11 @@ def _front_tables(best: BestDesign) -> list[RenderableType]:
 
 def study_tables(study: Study) -> RenderableType:
     """Show the answer of a study so far and how it was found."""
-    return summary_table(study.summary())
+    return summary_table(study.summary(), stored_enumeration(study))
 
 
-def summary_table(summary: StudySummary) -> RenderableType:
-    """Show the answer of a study and how it was found; see `study_tables`."""
+def summary_table(summary: StudySummary, certified: Enumeration | None = None) -> RenderableType:
+    """Show the answer of a study, against the certified optimum; see `study_tables`."""
     spec = summary.resolved.spec
     table = pairs()
     add_row(
@@ -248,6 +250,8 @@ def summary_table(summary: StudySummary) -> RenderableType:
         add_row(table, "best", "nothing feasible yet")
     else:
         _add_best(table, summary.best, summary.resolved.area_limit_mm2)
+    if certified is not None:
+        add_row(table, "certified", certified_words(summary, certified))
     if summary.is_outdated:
         add_row(
             table,
@@ -264,6 +268,19 @@ def summary_table(summary: StudySummary) -> RenderableType:
     for line in outside_words(summary):
         add_row(table, "outside", f"{line}; no trial can find it")
     return Group(sentence(f"{summary.name}: {state_words(summary)}", style="bold"), table)
+
+
+def certified_words(summary: StudySummary, found: Enumeration) -> str:
+    """Name the certified optimum of a space, and how near the best trial is to it."""
+    points = f"{counted(found.points, 'design')} of the space"
+    if not found.top:
+        return f"none of the {points} is feasible"
+    metrics = found.top[0].metrics
+    value = value_words(summary.resolved.spec, metrics.values)
+    words = f"no other of the {points} is better than {value}"
+    if summary.best is None:
+        return words
+    return f"{words}; the best trial has {summary.best.metrics.value / metrics.value:.1%} of it"
 
 
 def _add_best(table: Table, best: BestDesign, limit_mm2: float) -> None:

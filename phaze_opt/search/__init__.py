@@ -12,9 +12,10 @@ The way of a study through the room:
 - `frozen`: the spec with every name resolved, its hash, and the captured model.
 - `study`: `study.create_study`, `study.load_study` and the study itself; `copying`: copies of it,
   and studies started anew with another version of the cost model.
-- `snapshot`: all of a study at one moment; `bundle`: the same as one file, whose form is in
-  `bundle_file`; `sharing`: a study written into a bundle, and made of one; `merging`: two studies
-  of one spec joined.
+- `snapshot`: all of a study at one moment, with the files of its trials (`attached_files`) and the
+  `answers` about its whole space; `bundle`: the same as one file, whose form is in `bundle_file`,
+  its trials in `bundle_trials` and its lines in `bundle_documents`; `sharing`: a study written into
+  a bundle, and made of one; `merging`: two studies of one spec joined.
 - `running`: a run, from the baselines and tickets to its end; `processes`: worker processes and
   signals; `worker`: one worker, which claims tickets, asks a sampler (`samplers`), evaluates and
   tells.

@@ -3,7 +3,9 @@
 Members of the file (`phaze_opt.search.bundle_file` holds its form): ``spec.json`` (the frozen
 study), ``workloads/HASH.json``, ``study.json`` (target and attributes, with the notes), and one
 JSON document a line in ``trials.jsonl``, ``tickets.jsonl``, ``evaluations.jsonl`` and
-``schedules.jsonl``; where there is one, ``certificate.json``.
+``schedules.jsonl``; where there are any, ``answers.jsonl`` about the whole space with the
+``certificate.json`` of an enumeration, as 'study verify' reads it, and ``files/HASH``, what
+attributes of the study and its trials name.
 
 All of it is plain data of known types, and all of it is read and checked before any is stored.
 The name of the study is that of its spec, whatever it is called in its database.
@@ -11,37 +13,39 @@ The name of the study is that of its spec, whatever it is called in its database
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
-from optuna.distributions import BaseDistribution, distribution_to_json, json_to_distribution
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
-from phaze_opt.codec import from_json, to_builtins, to_json
+from phaze_opt.codec import from_builtins, from_json, to_builtins, to_json
 from phaze_opt.errors import InputError
 from phaze_opt.evaluation import evaluation_from_json_dict
+from phaze_opt.search.answers import Answer, Front, certifies
+from phaze_opt.search.attached_files import check_files
+from phaze_opt.search.bundle_documents import line, lines, refused
 from phaze_opt.search.bundle_file import pack, unpack
+from phaze_opt.search.bundle_trials import read_trials, write_trials
+from phaze_opt.search.certificate import Certificate, certificate_document, parse_certificate
+from phaze_opt.search.exhaustive import Enumeration
 from phaze_opt.search.frozen import ResolvedStudy
+from phaze_opt.search.objectives import ObjectiveName
 from phaze_opt.search.snapshot import Snapshot
-from phaze_opt.search.store.damage import DAMAGES, check_trial
 from phaze_opt.search.store.stored_results import StoredEvaluation
 from phaze_opt.search.store.tickets import StoredTicket
-from phaze_opt.search.trials import read_trial
 from phaze_opt.workload.workload_file import parse_workload
 
 _SPEC, _STUDY = "spec.json", "study.json"
 _TRIALS, _TICKETS = "trials.jsonl", "tickets.jsonl"
 _EVALUATIONS, _SCHEDULES = "evaluations.jsonl", "schedules.jsonl"
-_CERTIFICATE = "certificate.json"
+_ANSWERS, _CERTIFICATE = "answers.jsonl", "certificate.json"
 _REQUIRED = (_SPEC, _STUDY, _TRIALS, _TICKETS, _EVALUATIONS, _SCHEDULES)
 _WORKLOAD = re.compile(r"workloads/([0-9a-f]{64})\.json")
+_FILE = re.compile(r"files/([0-9a-f]{64})")
 _EVALUATION_KEY = re.compile(r"[0-9a-f]{64}")
 _LONGEST_KEY = 200
 _MOST = 2**31
@@ -55,29 +59,6 @@ class _StudyDocument:
     target: int | None
     user_attributes: Mapping[str, Any]
     system_attributes: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class _TrialDocument:
-    """A finished trial of Optuna's.
-
-    Attributes
-    ----------
-    params, axes
-        Values, and from what each was chosen, by parameter.
-    started, ended
-        ISO 8601, UTC.
-    """
-
-    number: int
-    state: Literal["COMPLETE", "PRUNED", "FAIL"]
-    values: tuple[float, ...] | None
-    params: Mapping[str, Any]
-    axes: Mapping[str, Any]
-    user_attributes: Mapping[str, Any]
-    system_attributes: Mapping[str, Any]
-    started: str
-    ended: str
 
 
 @dataclass(frozen=True)
@@ -97,6 +78,16 @@ class _ScheduleDocument:
     schedule: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class _AnswerDocument:
+    """An answer about the whole space: of an enumeration, or of a front over some objectives."""
+
+    bounds: bool
+    answer: Mapping[str, Any]
+    top: int | None = None
+    objectives: tuple[ObjectiveName, ...] = ()
+
+
 def write_bundle(snapshot: Snapshot) -> bytes:
     """Write a study as the bytes of a bundle; equal studies give equal bytes.
 
@@ -109,16 +100,20 @@ def write_bundle(snapshot: Snapshot) -> bytes:
     study = _StudyDocument(snapshot.target, snapshot.user_attributes, snapshot.system_attributes)
     members = {
         _SPEC: to_json(resolved),
-        _STUDY: _line(study),
-        _TRIALS: b"".join(_line(_trial_document(trial)) for trial in snapshot.trials),
-        _TICKETS: b"".join(map(_line, snapshot.tickets)),
+        _STUDY: line(study),
+        _TRIALS: write_trials(snapshot.trials),
+        _TICKETS: b"".join(map(line, snapshot.tickets)),
         _EVALUATIONS: b"".join(_evaluation_lines(snapshot.evaluations)),
         _SCHEDULES: b"".join(_schedule_lines(snapshot.schedules)),
     }
     for digest, document in snapshot.workloads.items():
         members[f"workloads/{digest}.json"] = document
+    if snapshot.answers:
+        members[_ANSWERS] = b"".join(line(_answer_document(one)) for one in snapshot.answers)
     if snapshot.certificate is not None:
-        members[_CERTIFICATE] = snapshot.certificate
+        members[_CERTIFICATE] = certificate_document(snapshot.certificate)
+    for name, content in snapshot.files.items():
+        members[f"files/{name}"] = content
     return pack(members, spec_hash=resolved.hash, cost_model_version=resolved.cost_model_version)
 
 
@@ -150,7 +145,10 @@ def read_bundle(data: bytes, what: str) -> Snapshot:
     study = from_json(members[_STUDY], _StudyDocument, f"{_STUDY} of the {what}")
     if study.target is not None and not 0 < study.target < _MOST:
         raise InputError(f"target is {study.target} in the {what}, but it must be positive.")
-    trials = tuple(_read_trials(members[_TRIALS], resolved, f"{_TRIALS} of the {what}"))
+    trials = tuple(read_trials(members[_TRIALS], resolved, f"{_TRIALS} of the {what}"))
+    answers = tuple(
+        _read_answers(members.get(_ANSWERS, b""), resolved, f"{_ANSWERS} of the {what}")
+    )
     return Snapshot(
         resolved=resolved,
         workloads=_read_workloads(members, resolved, what),
@@ -161,25 +159,16 @@ def read_bundle(data: bytes, what: str) -> Snapshot:
         system_attributes=study.system_attributes,
         evaluations=_read_evaluations(members[_EVALUATIONS], f"{_EVALUATIONS} of the {what}"),
         schedules=_read_schedules(members[_SCHEDULES], f"{_SCHEDULES} of the {what}"),
-        certificate=members.get(_CERTIFICATE),
+        answers=answers,
+        certificate=_read_certificate(members.get(_CERTIFICATE), resolved, answers, what),
+        files=_read_files(members, study, trials, what),
     )
 
 
 def _is_allowed(name: str) -> bool:
     """Whether a bundle may have a member of this name."""
-    return name in (*_REQUIRED, _CERTIFICATE) or _WORKLOAD.fullmatch(name) is not None
-
-
-def _line(value: object) -> bytes:
-    """Write a document as one line, its keys in order."""
-    text = json.dumps(to_builtins(value), sort_keys=True, allow_nan=False, separators=(",", ":"))
-    return text.encode() + b"\n"
-
-
-def _lines(data: bytes, kind: type[Any], what: str) -> Iterator[Any]:
-    """Read documents of one kind, one a line."""
-    for number, line in enumerate(data.splitlines(), start=1):
-        yield from_json(line, kind, f"line {number} of {what}")
+    known = (*_REQUIRED, _ANSWERS, _CERTIFICATE)
+    return name in known or any(kind.fullmatch(name) for kind in (_WORKLOAD, _FILE))
 
 
 def _body(plain: Mapping[str, Any]) -> str:
@@ -213,7 +202,7 @@ def _schedule_lines(schedules: Mapping[str, str]) -> Iterator[bytes]:
 def _read_evaluations(data: bytes, what: str) -> dict[str, StoredEvaluation]:
     """Read evaluations, each of which must be one."""
     found = {}
-    for document in _lines(data, _EvaluationDocument, what):
+    for document in lines(data, _EvaluationDocument, what):
         if not _EVALUATION_KEY.fullmatch(document.key):
             raise InputError(f"The key {document.key!r} in {what} is no SHA-256.")
         evaluation_from_json_dict(document.evaluation)
@@ -224,7 +213,7 @@ def _read_evaluations(data: bytes, what: str) -> dict[str, StoredEvaluation]:
 def _read_schedules(data: bytes, what: str) -> dict[str, str]:
     """Read schedules; the cache checks each of them when it is asked for."""
     found = {}
-    for document in _lines(data, _ScheduleDocument, what):
+    for document in lines(data, _ScheduleDocument, what):
         if not 0 < len(document.key) <= _LONGEST_KEY:
             raise InputError(f"The key {document.key!r} in {what} is too long or empty.")
         found[document.key] = to_json(document.schedule).decode()
@@ -249,7 +238,7 @@ def _read_workloads(
 
 def _read_tickets(data: bytes, trials: int, what: str) -> tuple[StoredTicket, ...]:
     """Read the tickets, none of them held."""
-    tickets = tuple(_lines(data, StoredTicket, what))
+    tickets = tuple(lines(data, StoredTicket, what))
     for k, ticket in enumerate(tickets):
         known = ticket.trial_number is None or 0 <= ticket.trial_number < trials
         known = known and ticket.state in ("open", "done", "failed")
@@ -258,94 +247,46 @@ def _read_tickets(data: bytes, trials: int, what: str) -> tuple[StoredTicket, ..
     return tickets
 
 
-def _trial_document(trial: FrozenTrial) -> _TrialDocument:
-    """Return a trial as its line has it."""
-    return _TrialDocument(
-        number=trial.number,
-        state=_state(trial.state),
-        values=None if trial.values is None else tuple(trial.values),
-        params=trial.params,
-        axes={name: _axis_document(axis) for name, axis in trial.distributions.items()},
-        user_attributes=trial.user_attrs,
-        system_attributes=trial.system_attrs,
-        started=_time_text(trial.datetime_start),
-        ended=_time_text(trial.datetime_complete),
-    )
+def _answer_document(answer: Answer) -> _AnswerDocument:
+    """Return an answer as its line has it."""
+    plain: Mapping[str, Any] = to_builtins(answer.found)
+    if isinstance(answer.asked, int):
+        return _AnswerDocument(answer.bounds, plain, top=answer.asked)
+    return _AnswerDocument(answer.bounds, plain, objectives=answer.asked)
 
 
-def _read_trials(data: bytes, resolved: ResolvedStudy, what: str) -> Iterator[FrozenTrial]:
-    """Read the trials, which the samplers must be able to use."""
-    for number, document in enumerate(_lines(data, _TrialDocument, what)):
-        with _refused(f"Trial {number} in {what}"):
-            trial = _trial(document)
-            if trial.number != number:
-                raise ValueError(f"its number is {trial.number}")
-            if trial.values is not None and len(trial.values) != len(resolved.spec.objectives):
-                raise ValueError(f"it has {len(trial.values)} values")
-            check_trial(trial, resolved.spec.space)
-            read_trial(resolved, trial)
-        yield trial
+def _read_answers(data: bytes, resolved: ResolvedStudy, what: str) -> Iterator[Answer]:
+    """Read the answers, which must be possible ones of the study."""
+    for number, document in enumerate(lines(data, _AnswerDocument, what), start=1):
+        place = f"line {number} of {what}"
+        kind: type[Enumeration | Front] = Front if document.top is None else Enumeration
+        found = from_builtins(document.answer, kind, place)
+        asked = document.objectives if document.top is None else document.top
+        with refused(f"Line {number} in {what}"):
+            answer = Answer(asked, document.bounds, found)
+            answer.check(resolved)
+        yield answer
 
 
-def _trial(document: _TrialDocument) -> FrozenTrial:
-    """Build a trial, which Optuna checks."""
-    trial = FrozenTrial(
-        number=document.number,
-        state=TrialState[document.state],
-        value=None,
-        values=None if document.values is None else list(document.values),
-        datetime_start=_time(document.started),
-        datetime_complete=_time(document.ended),
-        params=dict(document.params),
-        distributions={name: _axis(json.dumps(axis)) for name, axis in document.axes.items()},
-        user_attrs=dict(document.user_attributes),
-        system_attrs=dict(document.system_attributes),
-        intermediate_values={},
-        trial_id=document.number,
-    )
-    trial._validate()
-    return trial
+def _read_certificate(
+    document: bytes | None, resolved: ResolvedStudy, answers: Sequence[Answer], what: str
+) -> Certificate | None:
+    """Read the certificate, which must be that of an answer of the study."""
+    if document is None:
+        return None
+    certificate = parse_certificate(document, f"{_CERTIFICATE} of the {what}")
+    if certificate.study != resolved or not any(certifies(certificate, one) for one in answers):
+        raise InputError(f"The {_CERTIFICATE} of the {what} is of no answer of its study.")
+    return certificate
 
 
-@contextmanager
-def _refused(what: str) -> Iterator[None]:
-    """Turn what reading a value of a wrong kind raises into one sentence."""
-    try:
-        yield
-    except InputError:
-        raise
-    except DAMAGES as error:
-        raise InputError(f"{what} is not valid: {error}.") from None
-
-
-def _state(state: TrialState) -> Literal["COMPLETE", "PRUNED", "FAIL"]:
-    """Name a state in which a trial is finished."""
-    if state == TrialState.COMPLETE:
-        return "COMPLETE"
-    return "PRUNED" if state == TrialState.PRUNED else "FAIL"
-
-
-def _axis_document(axis: BaseDistribution) -> Any:
-    """Return a distribution as plain data."""
-    return json.loads(distribution_to_json(axis))
-
-
-@functools.lru_cache(maxsize=1024)
-def _axis(document: str) -> BaseDistribution:
-    """Build a distribution of Optuna's from its JSON."""
-    axis: BaseDistribution = json_to_distribution(document)
-    return axis
-
-
-def _time_text(time: datetime | None) -> str:
-    """Write a local time, as Optuna gives it, as UTC."""
-    assert time is not None, "a snapshot has no trial without its times"
-    return time.astimezone(UTC).isoformat()
-
-
-def _time(text: str) -> datetime:
-    """Reverse `_time_text`."""
-    time = datetime.fromisoformat(text)
-    if time.tzinfo is None:
-        raise ValueError(f"{text} is a time without a zone")
-    return time.astimezone().replace(tzinfo=None)
+def _read_files(
+    members: Mapping[str, bytes], study: _StudyDocument, trials: Sequence[FrozenTrial], what: str
+) -> dict[str, bytes]:
+    """Read the files: those that attributes name, and no other."""
+    found = {name[1]: data for member, data in members.items() if (name := _FILE.fullmatch(member))}
+    owners = (study.system_attributes, *(trial.system_attrs for trial in trials))
+    named = {name for attributes in owners for name in check_files(attributes, found)}
+    if named != found.keys():
+        raise InputError(f"The {what} has a file that no attribute names.")
+    return found

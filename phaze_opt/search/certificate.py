@@ -179,7 +179,12 @@ def rates_of(study: ResolvedStudy, chip: Accelerator) -> dict[str, float]:
 
 def write_certificate(path: Path, certificate: Certificate) -> None:
     """Write a certificate; see `phaze_opt.user_files.write_file`."""
-    write_file(path, to_json(certificate) + b"\n")
+    write_file(path, certificate_document(certificate))
+
+
+def certificate_document(certificate: Certificate) -> bytes:
+    """Return a certificate as the bytes of its file."""
+    return to_json(certificate) + b"\n"
 
 
 def read_certificate(path: Path) -> Certificate:
@@ -192,8 +197,12 @@ def read_certificate(path: Path) -> Certificate:
     InputError
         If it is no certificate, of another format, or not as it was written.
     """
-    what = f"{_WHAT} {path}"
-    certificate = from_json(read_file(path, _WHAT), Certificate, what)
+    return parse_certificate(read_file(path, _WHAT), f"{_WHAT} {path}")
+
+
+def parse_certificate(document: bytes | str, what: str) -> Certificate:
+    """Read a certificate from JSON, as `read_certificate` does; ``what`` names it in errors."""
+    certificate = from_json(document, Certificate, what)
     if certificate.format != FORMAT:
         raise InputError(f"The {what} has format {certificate.format}, but {FORMAT} is known.")
     if certificate.content != certificate.checksum:

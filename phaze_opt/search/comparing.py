@@ -275,7 +275,7 @@ def _certified(study: Study) -> Optimum | None:
     what = f"stored enumeration of the study {study.name!r}"
     answers = [
         from_json(body, Enumeration, what)
-        for body in find_answers(study.storage, study.resolved.question_hash)
+        for body in find_answers(study.storage, study.resolved.question_hash).values()
     ]
     found = max(answers, key=lambda one: len(one.top), default=None)
     if found is None or not found.top:

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from phaze_opt.codec import from_json, to_builtins, to_json
+from phaze_opt.codec import to_builtins
 from phaze_opt.errors import InputError
+from phaze_opt.search.answers import (
+    Answer,
+    certifies,
+    find_answer,
+    find_certificate,
+    keep_answer,
+    keep_certificate,
+)
 from phaze_opt.search.best_first import BestFirst
 from phaze_opt.search.certificate import Certificate, certify
 from phaze_opt.search.engine import Engine, EngineJob
@@ -21,14 +31,14 @@ from phaze_opt.search.exhaustive import (
     RankedDesign,
     enumerate_space,
 )
-from phaze_opt.search.frozen import content_hash, documents_of
+from phaze_opt.search.frozen import documents_of
 from phaze_opt.search.objective import Evaluator, evaluator_of
 from phaze_opt.search.pools import Pool, dask_cluster, processes
 from phaze_opt.search.processes import StopNow, StopSignals
 from phaze_opt.search.results import BestDesign, best_to_json_dict, design_of
 from phaze_opt.search.running import StudyRun, evaluate_baselines
 from phaze_opt.search.space import DesignPoint
-from phaze_opt.search.store.enumerations import BoundStore, find_enumeration, keep_enumeration
+from phaze_opt.search.store.enumerations import BoundStore
 from phaze_opt.search.store.failures import patiently
 from phaze_opt.search.store.leases import DEFAULT_LEASE_S, expire_dead_workers, new_token
 from phaze_opt.search.store.storage import open_storage
@@ -105,8 +115,10 @@ def enumerate_study(
 
     found = search_space(study, search, workers, dask)
     if found.status == "certified":
-        body, question = to_json(found).decode(), study.resolved.question_hash
-        keep_enumeration(study.storage, _answer_key(study, top, bounds), body, question)
+        found = replace(found, finished_s=time.time())
+        keep_answer(study.storage, study.resolved, Answer(top, bounds, found))
+        if bounds and study.resolved.nominal is study.resolved:
+            kept_certificate(study, found, top)
     return found
 
 
@@ -154,18 +166,25 @@ def search_space(
 
 def stored_enumeration(study: Study, top: int = TOP, bounds: bool = True) -> Enumeration | None:
     """Return the stored answer of `enumerate_study`; ``None`` where there is none."""
-    stored = find_enumeration(study.storage, _answer_key(study, top, bounds))
-    if stored is None:
-        return None
-    return from_json(stored, Enumeration, f"stored enumeration of the study {study.name!r}")
+    what = f"stored enumeration of the study {study.name!r}"
+    stored = find_answer(study.storage, study.resolved, top, bounds, what)
+    return stored if isinstance(stored, Enumeration) else None
 
 
-def _answer_key(study: Study, top: int, bounds: bool) -> str:
-    """Return the key of an answer.
+def kept_certificate(study: Study, found: Enumeration, top: int) -> Certificate:
+    """Return the stored certificate of a study's enumeration, or make and store it.
 
-    The answer is the same with and without bounds; what was counted on the way is not.
+    Raises
+    ------
+    InputError
+        As `certificate_of`.
     """
-    return content_hash([study.resolved.question_hash, top, bounds])
+    stored = find_certificate(study.storage, study.resolved, top)
+    if stored is not None and certifies(stored, Answer(top, bool(found.levels), found)):
+        return stored
+    made = certificate_of(study, found, top)
+    keep_certificate(study.storage, made)
+    return made
 
 
 def certificate_of(study: Study, found: Enumeration, top: int) -> Certificate:
@@ -260,8 +279,22 @@ def enumeration_to_json_dict(study: Study, found: Enumeration) -> dict[str, Any]
         "top": [ranked_to_json_dict(one) for one in found.top],
         "levels": to_builtins(found.levels),
         "wall_s": found.wall_s,
+        "finished_s": found.finished_s,
         "version": found.version,
     }
+
+
+def certified_to_json_dict(study: Study) -> dict[str, Any] | None:
+    """Return the certified optimum as ``study show --json`` has it; ``None`` where there is none.
+
+    ``ratio`` is the value of the best trial relative to it.
+    """
+    found = stored_enumeration(study)
+    if found is None or not found.top:
+        return None
+    optimum, best = found.top[0], study.best()
+    ratio = None if best is None else best.metrics.value / optimum.metrics.value
+    return {**ranked_to_json_dict(optimum), "points": found.points, "ratio": ratio}
 
 
 def ranked_to_json_dict(one: RankedDesign) -> dict[str, Any]:

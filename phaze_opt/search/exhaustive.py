@@ -106,6 +106,8 @@ class Enumeration:
         The best designs by the order of designs.
     levels
         What each level left out; empty where nothing was bounded.
+    finished_s
+        When it was stored, in seconds since 1970; ``None`` where an older program stored it.
     """
 
     points: int
@@ -119,6 +121,7 @@ class Enumeration:
     wall_s: float
     version: str
     levels: tuple[LevelCounts, ...] = ()
+    finished_s: float | None = None
 
 
 @dataclass(eq=False)

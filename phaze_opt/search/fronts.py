@@ -4,40 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from phaze_opt.codec import from_json, to_json
+from phaze_opt.search.answers import Answer, Front, find_answer, keep_answer
 from phaze_opt.search.engine import Engine
 from phaze_opt.search.enumerating import ranked_to_json_dict, search_space
 from phaze_opt.search.exhaustive import EnumerationProgress
 from phaze_opt.search.front_bounds import front_objectives
 from phaze_opt.search.front_search import FoundFront, find_front
-from phaze_opt.search.frozen import content_hash
-from phaze_opt.search.objectives import OBJECTIVES, ObjectiveName
+from phaze_opt.search.objectives import OBJECTIVES
 from phaze_opt.search.pools import Pool
-from phaze_opt.search.store.enumerations import BoundStore, find_enumeration, keep_enumeration
+from phaze_opt.search.store.enumerations import BoundStore
 from phaze_opt.search.study import Study
-
-
-@dataclass(frozen=True)
-class Front:
-    """The front of a study's whole space, proven for its cost model.
-
-    Attributes
-    ----------
-    objectives
-        What it is drawn over.
-    wall_s
-        Seconds that it took; of the last part, where it was stopped before.
-    version
-        Of the cost model.
-    """
-
-    objectives: tuple[ObjectiveName, ...]
-    found: FoundFront
-    wall_s: float
-    version: str
 
 
 def front_of_study(
@@ -72,10 +50,10 @@ def front_of_study(
     """
     study.check_version()
     names = front_objectives(study.resolved.spec, energy=energy)
-    key = content_hash([study.resolved.hash, "front", list(names), bounds])
-    stored = find_enumeration(study.storage, key)
-    if stored is not None:
-        return from_json(stored, Front, f"stored front of the study {study.name!r}")
+    what = f"stored front of the study {study.name!r}"
+    stored = find_answer(study.storage, study.resolved, names, bounds, what)
+    if isinstance(stored, Front):
+        return stored
     started_s = time.monotonic()
 
     def search(engine: Engine, pool: Pool | None, stopped: Callable[[], bool]) -> FoundFront | None:
@@ -91,7 +69,7 @@ def front_of_study(
 
     found = search_space(study, search, workers)
     front = Front(names, found, time.monotonic() - started_s, study.resolved.cost_model_version)
-    keep_enumeration(study.storage, key, to_json(front).decode())
+    keep_answer(study.storage, study.resolved, Answer(names, bounds, front))
     return front
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from optuna.trial import FrozenTrial, TrialState
 
 from phaze_opt.errors import ConflictError
+from phaze_opt.search.certificate import Certificate
 from phaze_opt.search.samplers.options import PARENTS_KEY
 from phaze_opt.search.snapshot import Snapshot, restore_snapshot, take_snapshot
 from phaze_opt.search.spec import check_study_name
@@ -122,7 +123,19 @@ def _joined(parts: tuple[Snapshot, Snapshot], trials: tuple[FrozenTrial, ...]) -
         system_attributes=_without_trials(first.system_attributes),
         evaluations={**second.evaluations, **first.evaluations},
         schedules={**second.schedules, **first.schedules},
+        answers=tuple(
+            {(one.asked, one.bounds): one for one in (*second.answers, *first.answers)}.values()
+        ),
+        certificate=_certificate(parts),
+        files={**second.files, **first.files},
     )
+
+
+def _certificate(parts: tuple[Snapshot, Snapshot]) -> Certificate | None:
+    """Return a certificate that holds the frozen study of the first; the name may be another."""
+    certificates = [part.certificate for part in parts if part.certificate is not None]
+    fitting = [each for each in certificates if each.study == parts[0].resolved]
+    return max(fitting, key=lambda each: each.asked, default=None)
 
 
 def _without_trials(attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Everything that a study consists of, read at one moment: what copies, bundles and merges take.
 
-Names that hold in one database only are replaced: a trial is named by its number, never by its row.
+Names that hold in one database only are replaced: a trial is named by its number, never by its row,
+and a file by its content.
 A trial that still runs is failed in a snapshot, and its ticket open, because its worker goes on
 with the original.
 """
@@ -18,11 +19,23 @@ from typing import Any
 from optuna.trial import FrozenTrial, TrialState
 
 from phaze_opt.errors import InputError
+from phaze_opt.search.answers import (
+    Answer,
+    find_answer,
+    find_certificate,
+    keep_answer,
+    keep_certificate,
+    longest_certificate,
+    read_answers,
+)
+from phaze_opt.search.attached_files import files_of, named_anew, named_by_content
 from phaze_opt.search.baselines import baseline_inputs
+from phaze_opt.search.certificate import Certificate
 from phaze_opt.search.frozen import ResolvedStudy
 from phaze_opt.search.objective import evaluation_key, run_inputs
 from phaze_opt.search.proving import with_further_keys
 from phaze_opt.search.samplers.options import PARENTS_KEY
+from phaze_opt.search.store.artifacts import read_artifacts, write_artifacts
 from phaze_opt.search.store.damage import damages
 from phaze_opt.search.store.storage import Storage
 from phaze_opt.search.store.stored_results import (
@@ -64,8 +77,12 @@ class Snapshot:
         Of the trials and baselines, by key, with all options that were tried for a point.
     schedules
         JSON of what the evaluations needed, by key.
+    answers
+        About the whole space.
     certificate
-        Of an enumeration, as a bundle has it; a database holds none.
+        Of the enumeration with the longest top.
+    files
+        Contents of the files that attributes of the study and its trials name.
     """
 
     resolved: ResolvedStudy
@@ -77,7 +94,9 @@ class Snapshot:
     system_attributes: Mapping[str, Any]
     evaluations: Mapping[str, StoredEvaluation] = field(default_factory=dict)
     schedules: Mapping[str, str] = field(default_factory=dict)
-    certificate: bytes | None = None
+    answers: tuple[Answer, ...] = ()
+    certificate: Certificate | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def take_snapshot(study: StoredStudy, *, results: bool = True) -> Snapshot:
@@ -88,7 +107,8 @@ def take_snapshot(study: StoredStudy, *, results: bool = True) -> Snapshot:
     study
         May be running.
     results
-        Whether evaluations and schedules are read too; a copy in the same database shares them.
+        Whether evaluations, schedules and answers are read too; a copy in the same database shares
+        them.
 
     Raises
     ------
@@ -104,9 +124,13 @@ def take_snapshot(study: StoredStudy, *, results: bool = True) -> Snapshot:
         trials = tuple(map(_settled, check_study(study)))
         numbers = {trial._trial_id: trial.number for trial in trials}
         complete = {each.number for each in trials if each.state == TrialState.COMPLETE}
+        answers = read_answers(study.storage, study.resolved) if results else ()
         keys = _evaluation_keys(study.resolved, trials) if results else set[str]()
+        keys |= _optimum_keys(answers)
         evaluations = read_evaluations(study.storage, with_further_keys(keys))
         needed = {key for each in evaluations.values() for key in each.schedules}
+        system_attributes = _renamed(system_attributes, numbers.get)
+        trials, system_attributes, files = _with_files(study, trials, system_attributes)
         return Snapshot(
             resolved=study.resolved,
             workloads=study.workload_documents(),
@@ -116,9 +140,12 @@ def take_snapshot(study: StoredStudy, *, results: bool = True) -> Snapshot:
             user_attributes={
                 key: value for key, value in user_attributes.items() if key != UID_KEY
             },
-            system_attributes=_renamed(system_attributes, numbers.get),
+            system_attributes=system_attributes,
             evaluations=evaluations,
             schedules=read_schedules(study.storage, needed),
+            answers=answers,
+            certificate=longest_certificate(study.storage, study.resolved, answers),
+            files=files,
         )
 
 
@@ -133,6 +160,7 @@ def restore_snapshot(snapshot: Snapshot, storage: Storage, name: str) -> StoredS
     with new_study(storage, name, snapshot.resolved, snapshot.workloads) as study:
         _store_tickets(snapshot, study)
         write_results(storage, snapshot.evaluations, snapshot.schedules)
+        _store_answers(snapshot, storage)
         _store_trials(snapshot, study)
     return study
 
@@ -142,16 +170,71 @@ def _store_tickets(snapshot: Snapshot, study: StoredStudy) -> None:
     study.office().write_all(snapshot.tickets, snapshot.target)
 
 
+def _store_answers(snapshot: Snapshot, storage: Storage) -> None:
+    """Write the answers about the whole space; what is stored already stays."""
+    resolved = snapshot.resolved
+    for answer in snapshot.answers:
+        if find_answer(storage, resolved, answer.asked, answer.bounds, "stored answer") is None:
+            keep_answer(storage, resolved, answer)
+    certificate = snapshot.certificate
+    if certificate is not None and find_certificate(storage, resolved, certificate.asked) is None:
+        keep_certificate(storage, certificate)
+
+
 def _store_trials(snapshot: Snapshot, study: StoredStudy) -> None:
-    """Write the trials and the attributes of the study."""
+    """Write the trials and the attributes of the study, with their files."""
     number = study.optuna_id
-    insert_trials(study.storage, number, snapshot.trials)
+    trials = [
+        _with_attributes(trial, _stored_files(snapshot, study, trial.system_attrs))
+        for trial in snapshot.trials
+    ]
+    insert_trials(study.storage, number, trials)
+    attributes = _stored_files(snapshot, study, snapshot.system_attributes)
     rows = trial_ids(study.storage, number)
     for key, value in snapshot.user_attributes.items():
         if key != UID_KEY:
             study.storage.optuna.set_study_user_attr(number, key, value)
-    for key, value in _renamed(snapshot.system_attributes, rows.get).items():
+    for key, value in _renamed(attributes, rows.get).items():
         study.storage.optuna.set_study_system_attr(number, key, value)
+
+
+def _stored_files(
+    snapshot: Snapshot, study: StoredStudy, attributes: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Write the files that attributes name, and return the attributes with their new names."""
+    renamed, contents = named_anew(attributes, snapshot.files)
+    write_artifacts(study.storage, study.uid, contents)
+    return renamed
+
+
+def _with_files(
+    study: StoredStudy, trials: Iterable[FrozenTrial], system_attributes: Mapping[str, Any]
+) -> tuple[tuple[FrozenTrial, ...], dict[str, Any], dict[str, bytes]]:
+    """Return trials and attributes of a study with the files that they name, by content."""
+    trials = tuple(trials)
+    owners = (system_attributes, *(trial.system_attrs for trial in trials))
+    names = [facts.artifact_id for attributes in owners for facts in files_of(attributes)]
+    contents = read_artifacts(study.storage, names)
+    own, files = named_by_content(system_attributes, contents)
+    renamed = []
+    for trial in trials:
+        attributes, found = named_by_content(trial.system_attrs, contents)
+        renamed.append(_with_attributes(trial, attributes))
+        files |= found
+    return tuple(renamed), own, files
+
+
+def _with_attributes(trial: FrozenTrial, system_attributes: dict[str, Any]) -> FrozenTrial:
+    """Return a trial with other system attributes."""
+    changed = copy.copy(trial)
+    changed.system_attrs = system_attributes
+    return changed
+
+
+def _optimum_keys(answers: Iterable[Answer]) -> set[str]:
+    """Return the keys of the evaluations of the best designs of answers."""
+    bests = [answer.designs[0] for answer in answers if answer.designs]
+    return {run.evaluation_key for best in bests for run in best.metrics.runs}
 
 
 def _settled(trial: FrozenTrial) -> FrozenTrial:

@@ -14,11 +14,12 @@ from phaze_opt.errors import ConflictError, InputError
 from phaze_opt.report.fronts import front_tables
 from phaze_opt.report.layout import LINE, to_text
 from phaze_opt.search import front_search
+from phaze_opt.search.answers import Front
 from phaze_opt.search.engine import Engine
 from phaze_opt.search.exhaustive import RankedDesign
 from phaze_opt.search.front_bounds import front_objectives
 from phaze_opt.search.front_search import Archive, FrontDesign, find_front
-from phaze_opt.search.fronts import Front, front_of_study, front_to_json_dict
+from phaze_opt.search.fronts import front_of_study, front_to_json_dict
 from phaze_opt.search.objectives import ObjectiveName
 from phaze_opt.search.ordering import Rank
 from phaze_opt.search.space import Space

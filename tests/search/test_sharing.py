@@ -12,12 +12,20 @@ import pytest
 
 from phaze_opt.codec import to_json
 from phaze_opt.errors import ConflictError, InputError, NotFoundError
-from phaze_opt.report.publishing import publish
+from phaze_opt.report.publishing import Publisher, publish
+from phaze_opt.report.study_view import view_of
+from phaze_opt.search.answers import find_certificate
 from phaze_opt.search.bundle import read_bundle, write_bundle
 from phaze_opt.search.bundle_file import pack, unpack
+from phaze_opt.search.copying import copy_study
+from phaze_opt.search.enumerating import certificate_of, enumerate_study, verify_certificate
+from phaze_opt.search.fronts import front_of_study
+from phaze_opt.search.merging import merge_studies
 from phaze_opt.search.sharing import export_bundle, import_snapshot, read_bundle_file
 from phaze_opt.search.snapshot import take_snapshot
+from phaze_opt.search.space import Space
 from phaze_opt.search.spec import SearchSpec
+from phaze_opt.search.store.artifacts import DatabaseArtifacts
 from phaze_opt.search.store.caches import ScheduleCache
 from phaze_opt.search.store.storage import open_storage
 from phaze_opt.search.store.studies import UID_KEY, study_uids
@@ -260,10 +268,110 @@ def test_another_workload_is_refused(sqlite_url: str) -> None:
         read_bundle(write_bundle(replace(snapshot, workloads={})), "bundle")
 
 
-def test_a_certificate_has_its_place(sqlite_url: str) -> None:
-    """A bundle may hold the certificate of an enumeration."""
-    snapshot = replace(take_snapshot(quick_study(sqlite_url)), certificate=b"{}")
-    assert read_bundle(write_bundle(snapshot), "bundle").certificate == b"{}"
+SPACE = Space("tpuv4-lanes", num_tc=[2, 4], pe_x=[64, 128], hbm_gib=[16, 32], microbatch=(1, 2))
+
+
+def proven_study(url: str) -> Study:
+    """Return a study whose space is enumerated, with its front, and with files of trials."""
+    spec = toy_spec(space=SPACE, baselines=(), search=SearchSpec("random", trials=3, seed=7))
+    study = create_study(spec, url, workload=TOY)
+    study.run(show=Publisher)
+    enumerate_study(study, top=3)
+    front_of_study(study)
+    return study
+
+
+def stored_files(study: Study) -> dict[str, bytes]:
+    """Return the files of the best trial by name, as its page offers them."""
+    artifacts = DatabaseArtifacts(study.storage)
+    return {
+        name: artifacts.open_reader(address.rpartition("/")[2]).read()
+        for name, address in view_of(study).files
+    }
+
+
+def test_answers_about_the_space_and_files_go_along(any_url: str, tmp_path: Path) -> None:
+    """Enumeration, front, certificate and files are there at once, and give the same bundle."""
+    study = proven_study(any_url)
+    bundle = exported(study)
+    for url, name in ((f"sqlite:///{tmp_path / 'b.db'}", "toy"), (any_url, "theirs")):
+        copy = imported(bundle, url, name)
+        assert exported(copy) == bundle
+        assert stored_files(copy) == stored_files(study) != {}
+        assert enumerate_study(copy, top=3) == enumerate_study(study, top=3)
+        assert front_of_study(copy) == front_of_study(study)
+    # Each has files of its own.
+    theirs = stored_files(copy)
+    study.delete()
+    assert stored_files(copy) == theirs
+
+
+def test_a_certificate_goes_along(tmp_path: Path) -> None:
+    """The one of the longest top: it is written again without computing, and verifies."""
+    study = proven_study(f"sqlite:///{tmp_path / 'a.db'}")
+    found = enumerate_study(study, top=5)
+    elsewhere = open_storage(f"sqlite:///{tmp_path / 'b.db'}", create=True)
+    copy = copy_study(study, "copy", elsewhere)
+    for made in (imported(exported(study), f"sqlite:///{tmp_path / 'c.db'}"), copy):
+        certificate = find_certificate(made.storage, made.resolved, 5)
+        assert certificate == certificate_of(study, found, 5)
+        assert certificate is not None and verify_certificate(certificate, workloads=[TOY])
+    second = copy_study(study, "second", study.storage)
+    merged = merge_studies(study, second, "joined", study.storage).study
+    snapshot = take_snapshot(merged)
+    assert snapshot.certificate == certificate
+    assert [one.asked for one in snapshot.answers][:2] == [3, 5]
+    assert snapshot.files.keys() == take_snapshot(study).files.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "sentence"),
+    [
+        ("answers.jsonl", at("top", value=2), "not one to what was asked"),
+        ("answers.jsonl", at("answer", "version", value="6"), "another cost-model version"),
+        ("answers.jsonl", at("answer", "status", value="time_limit"), "not one to what was asked"),
+        ("answers.jsonl", at("answer", "top", 0, "point", 0, 1, value=3), "not valid"),
+        ("answers.jsonl", at("answer", "top", value=[]), "of no answer of its study"),
+        ("answers.jsonl", at("answer", "evaluated", value=1), "of no answer of its study"),
+        ("certificate.json", at("evaluated", value=1), "was altered"),
+        ("certificate.json", at("format", value=9), "has format 9"),
+    ],
+)
+def test_answers_that_contradict_the_study_are_refused(
+    proven: bytes, name: str, change: Callable[[Any], Any], sentence: str
+) -> None:
+    """An answer must be one of the study, and a certificate that of an answer."""
+    with pytest.raises(InputError, match=sentence):
+        read_bundle(with_member(proven, name, change), "bundle")
+
+
+@pytest.fixture(scope="module")
+def proven(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """Return the bundle of a study with answers and files."""
+    return exported(proven_study(f"sqlite:///{tmp_path_factory.mktemp('proven') / 'a.db'}"))
+
+
+def test_files_that_nobody_names_or_that_are_others_are_refused(proven: bytes) -> None:
+    """A file has the name of its content, and an attribute that names it."""
+    snapshot = read_bundle(proven, "bundle")
+    name, content = next(iter(snapshot.files.items()))
+    for files in (
+        {**snapshot.files, name: content + b"x"},
+        {**snapshot.files, "0" * 64: b""},
+        {one: body for one, body in snapshot.files.items() if one != name},
+    ):
+        with pytest.raises(InputError, match=r"another one|no attribute names"):
+            read_bundle(write_bundle(replace(snapshot, files=files)), "bundle")
+
+
+@pytest.mark.parametrize("value", ["null", "{", 3, '{"artifact_id": 1}', "[]"])
+def test_files_that_cannot_be_read_are_left_out(proven: bytes, tmp_path: Path, value: Any) -> None:
+    """A file that the dashboard removed, and attributes of another program, name none."""
+    study = imported(proven, f"sqlite:///{tmp_path / 'a.db'}")
+    attributes = {"artifacts:gone": value, "dashboard:artifacts:1:gone": "null"}
+    for key, odd in attributes.items():
+        study.storage.optuna.set_study_system_attr(study.optuna_id, key, odd)
+    assert exported(study) == proven
 
 
 def test_files_that_are_none(tmp_path: Path, sqlite_url: str) -> None:

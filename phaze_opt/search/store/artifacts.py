@@ -6,13 +6,14 @@ Optuna Dashboard serves them from an artifact store, whose three methods `Databa
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable, Mapping
 from typing import BinaryIO
 
 from optuna.artifacts.exceptions import ArtifactNotFound
-from sqlalchemy import delete
+from sqlalchemy import delete, select
 
 from phaze_opt.errors import InputError
-from phaze_opt.search.store.storage import Storage
+from phaze_opt.search.store.storage import Storage, in_parts
 from phaze_opt.search.store.tables import ArtifactRow
 
 ARTIFACT_KEY = "artifacts:"
@@ -20,6 +21,10 @@ ARTIFACT_KEY = "artifacts:"
 
 LARGEST_BYTES = 2**26
 """Size of an artifact; a larger one would slow down every backup of the database."""
+
+
+_AT_ONCE = 100
+"""Rows of a statement."""
 
 
 class DatabaseArtifacts:
@@ -71,3 +76,23 @@ class DatabaseArtifacts:
         """Delete an artifact, if it is there."""
         with self._storage.writing() as session:
             session.execute(delete(ArtifactRow).where(ArtifactRow.id == artifact_id))
+
+
+def read_artifacts(storage: Storage, names: Iterable[str]) -> dict[str, bytes]:
+    """Return the content of those of these artifacts that there are."""
+    found: dict[str, bytes] = {}
+    for part in in_parts(sorted(set(names)), _AT_ONCE):
+        query = select(ArtifactRow.id, ArtifactRow.body).where(ArtifactRow.id.in_(part))
+        with storage.reading() as session:
+            rows = session.execute(query).all()
+        found |= {str(name): body for name, body in rows if isinstance(body, bytes)}
+    return found
+
+
+def write_artifacts(storage: Storage, study_uid: str, contents: Mapping[str, bytes]) -> None:
+    """Store artifacts of a study."""
+    for part in in_parts(contents.items(), _AT_ONCE):
+        with storage.writing() as session:
+            session.add_all(
+                ArtifactRow(id=name, study_uid=study_uid, body=body) for name, body in part
+            )

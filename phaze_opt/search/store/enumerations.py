@@ -56,11 +56,12 @@ def find_enumeration(storage: Storage, key: str) -> str | None:
         return None if row is None else row.body
 
 
-def find_answers(storage: Storage, question: str) -> list[str]:
-    """Return all stored answers to a question as JSON: there may be several, of several lengths."""
+def find_answers(storage: Storage, question: str) -> dict[str, str]:
+    """Return all stored answers to a question as JSON by key: there may be several lengths."""
     with storage.reading() as session:
-        query = select(EnumerationRow.body).where(EnumerationRow.question == question)
-        return list(session.scalars(query.order_by(EnumerationRow.key)))
+        query = select(EnumerationRow.key, EnumerationRow.body)
+        rows = session.execute(query.where(EnumerationRow.question == question)).all()
+    return {str(key): str(body) for key, body in sorted(map(tuple, rows))}
 
 
 def keep_enumeration(storage: Storage, key: str, body: str, question: str | None = None) -> None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import (
     Connection,
@@ -41,6 +42,8 @@ from phaze_opt.search.store.tables import SCHEMA_VERSION, Base, SchemaRow
 
 if TYPE_CHECKING:
     from optuna.storages import RDBStorage
+
+Row = TypeVar("Row")
 
 DEFAULT_URL = "sqlite:///phaze.db"
 URL_VARIABLE = "PHAZE_STORAGE"
@@ -123,6 +126,13 @@ def inserting(session: Session, table: Any) -> Any:
     """Return an INSERT that can say what becomes of rows that are there already."""
     is_sqlite = session.get_bind().dialect.name == "sqlite"
     return (sqlite_insert if is_sqlite else postgresql_insert)(table)
+
+
+def in_parts(rows: Iterable[Row], size: int) -> Iterator[list[Row]]:
+    """Divide rows, or keys of rows, into parts of one statement each."""
+    left = iter(rows)
+    while part := list(islice(left, size)):
+        yield part
 
 
 def resolve_url(storage: str | None) -> str:

@@ -8,13 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from phaze_opt.search.store.storage import Storage, inserting
+from phaze_opt.search.store.storage import Storage, in_parts, inserting
 from phaze_opt.search.store.tables import Base, EvaluationRow, ScheduleRow
 
 _AT_ONCE = 500
@@ -63,7 +62,7 @@ def write_results(
     ]
     schedule_rows = [{"key": key, "body": body} for key, body in sorted(schedules.items())]
     for kind, rows in ((EvaluationRow, evaluation_rows), (ScheduleRow, schedule_rows)):
-        for part in _parts(rows):
+        for part in in_parts(rows, _AT_ONCE):
             with storage.writing() as session:
                 _add(session, kind, part)
 
@@ -87,18 +86,11 @@ def _read(
     storage: Storage, kind: Any, keys: Iterable[str], columns: Sequence[Any]
 ) -> Iterator[tuple[Any, ...]]:
     """Read columns of the rows of these keys, after their keys, in the order of the keys."""
-    for part in _parts(sorted(set(keys))):
+    for part in in_parts(sorted(set(keys)), _AT_ONCE):
         query = select(kind.key, *columns).where(kind.key.in_(part))
         with storage.reading() as session:
             rows = session.execute(query).all()
         yield from sorted((tuple(row) for row in rows), key=lambda row: str(row[0]))
-
-
-def _parts(rows: Iterable[Any]) -> Iterator[list[Any]]:
-    """Divide rows into parts of one statement each."""
-    left = iter(rows)
-    while part := list(islice(left, _AT_ONCE)):
-        yield part
 
 
 def _read_keys(text: object) -> tuple[str, ...]:
