@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from phaze_opt.errors import InputError
+from phaze_opt.units import counted
 
 from .output import (
     ChangesOption,
@@ -22,6 +23,7 @@ from .output import (
 )
 
 if TYPE_CHECKING:
+    from phaze_opt.layer_passes import Chip
     from phaze_opt.workload.graph import Workload
 
 _FACTORY = re.compile(r"(?!(gpt|llama|hf):)[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -92,11 +94,15 @@ def show(
         ),
     ] = None,
     accelerator: Annotated[
-        str, typer.Option(help="Preset or file: the chip of the problems.")
-    ] = "tpuv4-lanes",
+        str | None,
+        typer.Option(
+            help="Preset or file: draws times on this chip; the chip of the problems, too.",
+            show_default="for the problems tpuv4-lanes",
+        ),
+    ] = None,
     changes: ChangesOption = None,
     cluster: Annotated[
-        str, typer.Option(help="Preset or file: the network of the problems.")
+        str, typer.Option(help="Preset or file: the network of times and problems.")
     ] = "tpuv4-ici-flat",
     as_json: JsonOption = False,
 ) -> None:
@@ -113,6 +119,11 @@ def show(
 
     Example: phaze-opt workload show bert-large --tensor-parallel 2 --graph block.html
 
+    With an accelerator the drawing has what the chip runs: operators fused as there, each with its
+    time.
+
+    Example: phaze-opt workload show bert-large --graph block.html --accelerator h100
+
     Example: phaze-opt workload show bert-large --schedule-problem p.jsonl && phaze-opt schedule
     p.jsonl
     """
@@ -127,10 +138,12 @@ def show(
         sequence_parallel=sequence_parallel,
         sequence=sequence,
     )
+    place = None if accelerator is None else _place(workload, accelerator, changes, cluster)
     if graph is not None:
-        _draw(workload, layer, backward, graph)
+        _draw(workload, layer, backward, graph, accelerator, place)
     if schedule_problem is not None:
-        _write_problems(workload, accelerator, changes, cluster, schedule_problem)
+        place = place or _place(workload, "tpuv4-lanes", changes, cluster)
+        _write_problems(workload, place, schedule_problem)
     summary = summarise(workload)
     if as_json:
         print_json(to_builtins(summary))
@@ -140,29 +153,40 @@ def show(
     print_table(summary_tables(summary))
 
 
-def _write_problems(
-    workload: Workload, accelerator: str, changes: list[str] | None, cluster: str, path: Path
-) -> None:
-    """Write the passes of all layers as problems of the scheduler, a line each."""
+def _place(workload: Workload, accelerator: str, changes: list[str] | None, cluster: str) -> Chip:
+    """Return what the layers run on."""
     from phaze_opt.hardware.presets import load_accelerator
-    from phaze_opt.layer_passes import Chip, default_fusion, schedule_problems
+    from phaze_opt.layer_passes import Chip, default_fusion
     from phaze_opt.network.presets import load_cluster
+
+    (variant,) = workload.variants
+    chip = load_accelerator(accelerator, **read_assignments(changes))
+    return Chip(chip, load_cluster(cluster, variant.tensor_parallel), default_fusion(chip))
+
+
+def _write_problems(workload: Workload, place: Chip, path: Path) -> None:
+    """Write the passes of all layers as problems of the scheduler, a line each."""
+    from phaze_opt.layer_passes import schedule_problems
     from phaze_opt.scheduling.problem_file import to_row
     from phaze_opt.training import Training
     from phaze_opt.user_files import write_file
 
     (variant,) = workload.variants
-    chip = load_accelerator(accelerator, **read_assignments(changes))
-    network = load_cluster(cluster, variant.tensor_parallel)
-    place = Chip(chip, network, default_fusion(chip))
     problems = schedule_problems(variant, place, Training(variant.microbatch, variant.microbatch))
     lines = [json.dumps(to_row(problem), ensure_ascii=False) for problem in problems]
     write_file(path, "\n".join(lines) + "\n")
-    say(f"{path} holds {len(lines)} problems; 'phaze-opt schedule {path}' solves them.")
+    say(f"{path} holds {counted(len(lines), 'problem')}; 'phaze-opt schedule {path}' solves them.")
 
 
-def _draw(workload: Workload, name: str | None, backward: bool, path: Path) -> None:
-    """Draw one pass of one layer."""
+def _draw(
+    workload: Workload,
+    name: str | None,
+    backward: bool,
+    path: Path,
+    accelerator: str | None,
+    place: Chip | None,
+) -> None:
+    """Draw one pass of one layer, with times where it is known what it runs on."""
     from phaze_opt.errors import unknown_name
     from phaze_opt.workload.draw import write_drawing
 
@@ -175,7 +199,23 @@ def _draw(workload: Workload, name: str | None, backward: bool, path: Path) -> N
         raise unknown_name("layer", name, layers)
     chosen = layers[name].backward if backward else layers[name].forward
     direction = "backward" if backward else "forward"
-    write_drawing(chosen, f"{workload.model}: {direction} of {name}", path)
+    title, notes = f"{workload.model}: {direction} of {name}", []
+    if place is not None:
+        from phaze_opt.layer_passes import estimate_passes
+        from phaze_opt.report.words import operator_time_words
+        from phaze_opt.training import Training
+
+        batch = variant.microbatch
+        (passes,) = estimate_passes([variant], place, Training(batch, batch))
+        (found,) = [
+            one
+            for of_layer in passes
+            for one in of_layer
+            if (one.layer, one.direction) == (name, direction)
+        ]
+        chosen, notes = found.graph, operator_time_words(found)
+        title += f", every operator by itself on {accelerator}"
+    write_drawing(chosen, title, path, notes)
 
 
 @app.command()
@@ -216,7 +256,8 @@ def capture(
             sequence=sequence,
         )
     write_workload(workload, output)
-    say(f"{len(workload.variants)} variants of {workload.parameters:,} parameters in {output}")
+    variants = counted(len(workload.variants), "variant")
+    say(f"{variants} of {workload.parameters:,} parameters in {output}")
 
 
 def _capture_user_module(

@@ -8,10 +8,11 @@ from phaze_opt.evaluation import Evaluation
 from phaze_opt.explanation.assumptions import BindingAssumption
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.fields import chip_values, in_units
+from phaze_opt.layer_passes import EstimatedPass
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.placement.placement_problem import Placement
 from phaze_opt.search.proving import PassProofs
-from phaze_opt.units import format_bytes
+from phaze_opt.units import format_bytes, format_seconds
 
 RESOURCE_WORDS = {
     "compute": "tensor cores",
@@ -53,6 +54,19 @@ _AXIS_WORDS = {
 }
 _ABBREVIATIONS = ("hbm", "glb", "l2", "tc", "vc")
 _LEAST_SHARE = 0.005
+
+
+def operator_time_words(estimated: EstimatedPass) -> list[str]:
+    """Say how long every operator of a pass takes by itself, in both of its modes."""
+    every = map(format_seconds, estimated.estimates.all_cores.latency_s.tolist())
+    if not estimated.accelerator.concurrent_operators:
+        return list(every)
+    one = map(format_seconds, estimated.estimates.one_core.latency_s.tolist())
+    pairs = zip(estimated.graph.operators, every, one, strict=True)
+    return [
+        on_all if operator.collective is not None else f"{on_all} on all cores, {on_one} on one"
+        for operator, on_all, on_one in pairs
+    ]
 
 
 def axis_words(name: str) -> str:

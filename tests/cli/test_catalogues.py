@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -301,6 +302,10 @@ def test_residency_is_switched_off(phaze: Phaze) -> None:
 def test_a_layer_is_drawn(phaze: Phaze) -> None:
     """The operators of a layer's pass are drawn as a page or in the DOT language."""
     assert phaze("workload", "show", TINY, "--graph", "block.html").code == 0
+    assert "on all cores" not in Path("block.html").read_text("utf-8")
+    timed = ("--graph", "timed.html", "--accelerator", "tpuv4-lanes")
+    assert phaze("workload", "show", TINY, *timed).code == 0
+    assert re.search(r"[\d.]+ µs on all cores, [\d.]+ µs on one", Path("timed.html").read_text())
     assert "<svg" in Path("block.html").read_text("utf-8")
     assert (
         phaze("workload", "show", TINY, "--graph", "b.dot", "--backward", "--layer", "head").code

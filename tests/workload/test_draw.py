@@ -1,5 +1,6 @@
 """Summaries and drawings of captured workloads."""
 
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -38,7 +39,9 @@ def test_dot_has_every_operator_and_edge(graph: OperatorGraph) -> None:
     """The DOT text has one line per operator and per edge."""
     text = to_dot(graph, 'a "quoted" title')
     assert text.count(" -> ") == len(graph.edges)
-    assert text.count("fillcolor") == len(graph.operators)
+    drawing, legend = text.split("subgraph cluster_legend")
+    assert drawing.count("fillcolor") == len(graph.operators)
+    assert legend.count("fillcolor") == len(set(re.findall(r'fillcolor="(#\w+)"', drawing)))
     assert text.startswith('digraph "a \\"quoted\\" title" {')
 
 
@@ -50,7 +53,23 @@ def test_html_is_well_formed(graph: OperatorGraph) -> None:
     drawing = ElementTree.fromstring(page[page.index("<svg") : page.index("</body>")])
     name = "{http://www.w3.org/2000/svg}"
     assert len(drawing.findall(f"{name}g")) == len(graph.operators)
-    assert len(drawing.findall(f"{name}path")) == len(graph.edges)
+    arrows = drawing.findall(f"{name}path")
+    assert len(arrows) == len(graph.edges)
+    (head,) = drawing.findall(f"{name}defs/{name}marker")
+    assert {arrow.get("marker-end") for arrow in arrows} == {f"url(#{head.get('id')})"}
+
+
+def test_notes_stand_in_the_boxes(graph: OperatorGraph) -> None:
+    """One more line for every operator, and a legend that says so."""
+    notes = [f"note {index}" for index in range(len(graph.operators))]
+    page, text = to_html(graph, "title", notes), to_dot(graph, "title", notes)
+    for index, note in enumerate(notes):
+        assert f">{note}</text>" in page
+        assert text.splitlines()[3 + index].count(f'\\n{note}"') == 1
+    assert "and its time" in page
+    assert "and its time" not in to_html(graph, "title")
+    with pytest.raises(ValueError, match="zip"):
+        to_dot(graph, "title", ["one"])
 
 
 def test_empty_graph_can_be_drawn() -> None:
