@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -187,7 +188,7 @@ def compare(
         if one[name] != other[name]
     ]
     if not as_json:
-        rows = [{**row, "ratio": _ratio_words(row["ratio"])} for row in rows]
+        rows = [_in_units(row, names) for row in rows]
         rows = rows or [{"difference": "none"}]
     print_rows(rows, as_json)
 
@@ -244,6 +245,22 @@ def _ratio(one: object, other: object) -> float | None:
     if isinstance(one, int | float) and isinstance(other, int | float) and one:
         return other / one
     return None
+
+
+def _in_units(row: Mapping[str, Any], names: tuple[str, str]) -> dict[str, Any]:
+    """Return a row of the comparison in the units in which files state the number."""
+    from phaze_opt.report.tables import named_in_units
+
+    shown = [named_in_units(row["field"], row[name]) for name in names]
+    known = {field for (field, _), name in zip(shown, names, strict=True) if row[name] is not None}
+    # One of both may not have the number; both have it in the same unit, or as it is.
+    field = known.pop() if len(known) == 1 else row["field"]
+    values = [row[name] for name in names] if field == row["field"] else [one for _, one in shown]
+    return {
+        "field": field,
+        **dict(zip(names, values, strict=True)),
+        "ratio": _ratio_words(row["ratio"]),
+    }
 
 
 def _ratio_words(ratio: float | None) -> str:

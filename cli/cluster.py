@@ -125,6 +125,15 @@ def collective(
         print_json({"algorithm": cost.algorithm, "time_s": cost.time_s, "levels": levels})
         return
     from phaze_opt.report.tables import rows_table
+    from phaze_opt.units import format_bytes, format_seconds
 
-    print_table(rows_table(levels))
-    print(f"{cost.algorithm}, {cost.time_s:.6g} s")
+    shown = [
+        {
+            "topology": level.topology,
+            "sustained, GB/s": level.sustained_bytes_per_s / 1e9,
+            "sent per device": format_bytes(sent),
+        }
+        for level, sent in zip(cluster.levels, cost.bytes_by_level, strict=True)
+    ]
+    print_table(rows_table(shown))
+    print(f"{cost.algorithm}, {format_seconds(cost.time_s)}")

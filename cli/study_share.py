@@ -113,7 +113,7 @@ def merge(
     merged = merge_studies(load_study(first, opened), load_study(second, other), new, opened)
     publish(merged.study)
     ours, theirs = merged.taken
-    total = f"{ours + theirs} trials, {ours} of {first} and {theirs} of {second}"
+    total = f"{counted(ours + theirs, 'trial')}, {ours} of {first} and {theirs} of {second}"
     print(f"study {new} ({merged.study.resolved.hash[:12]}): {total}")
     if merged.unlike:
         say(

@@ -26,7 +26,7 @@ from phaze_opt.errors import InfeasibleError
 from phaze_opt.partitioning.downsets import Downsets, TooManyDownsetsError, enumerate_downsets
 from phaze_opt.partitioning.phaze_format import PhazeProblem
 from phaze_opt.partitioning.published_kernels import LayerArrays, best_degrees, split_table
-from phaze_opt.units import format_bytes
+from phaze_opt.units import counted, format_bytes
 
 MOST_DOWNSETS = 20_000
 """Most downsets of a layer graph that is solved; the time grows with the square of their number."""
@@ -219,7 +219,7 @@ def _why_infeasible(problem: PhazeProblem) -> str:
         needs.append((need, width, largest.id))
     if not needs:
         return (
-            f"No tensor-parallel width fits {problem.devices} devices: the smallest is "
+            f"No tensor-parallel width fits {counted(problem.devices, 'device')}: the smallest is "
             f"{min(problem.nodes)}."
         )
     need, width, identifier = min(needs)
@@ -247,7 +247,7 @@ def _why_no_split(problem: PhazeProblem) -> str:
             placement, enough = placed, trial
     return (
         f"Every layer fits the {format_bytes(problem.memory_bytes)} of a device alone, but even "
-        f"the split that needs least memory, {placement.pipeline} stages at the tensor-parallel "
-        f"width {placement.tensor}, needs about {format_bytes(enough)} on its fullest stage, "
-        f"{format_bytes(enough - problem.memory_bytes)} more."
+        f"the split that needs least memory, {counted(placement.pipeline, 'stage')} at the "
+        f"tensor-parallel width {placement.tensor}, needs about {format_bytes(enough)} on its "
+        f"fullest stage, {format_bytes(enough - problem.memory_bytes)} more."
     )

@@ -23,7 +23,7 @@ from phaze_opt.placement.placement_problem import (
 )
 from phaze_opt.placement.tightest import tightest_split
 from phaze_opt.training import OPTIMIZERS, PipelineScheduleName, Training
-from phaze_opt.units import format_bytes
+from phaze_opt.units import counted, format_bytes
 
 
 class MisfitError(InfeasibleError):
@@ -158,7 +158,7 @@ def _explain(problem: PlacementProblem) -> InfeasibleError:
     widths = [width for width in sorted(problem.layers) if width <= devices]
     if not widths:
         return InfeasibleError(
-            f"No tensor-parallel width fits {devices} devices: the smallest is "
+            f"No tensor-parallel width fits {counted(devices, 'device')}: the smallest is "
             f"{min(problem.layers)}.",
             violation=min(problem.layers) / devices - 1,
         )
@@ -208,8 +208,8 @@ def explain_tightest_split(problem: PlacementProblem) -> MisfitError:
     stage = max(range(len(needs)), key=lambda index: needs[index])
     i, j = starts[stage], ends[stage]
     name = (
-        f"Even the split that needs least memory, {len(starts)} stages at the tensor-parallel "
-        f"width {split.width}, does not fit: stage {stage + 1} "
+        f"Even the split that needs least memory, {counted(len(starts), 'stage')} at the "
+        f"tensor-parallel width {split.width}, does not fit: stage {stage + 1} "
         f"({layers[i].name!r} to {layers[j - 1].name!r})"
     )
     return explain_misfit(name, layers[i:j], held[stage], problem, shards)

@@ -53,7 +53,7 @@ def _answers(compared: Comparison) -> RenderableType:
     unit = compared.spec.objective_kinds[0].unit if len(compared.spec.runs) == 1 else "relative"
     table = grid("study", "sampler", ">seed", ">trials", f">{unit}", ">regret", ">rank", ">place")
     for one in compared.studies:
-        value = "–" if one.value is None else f"{one.value:,.6g}"
+        value = "–" if one.value is None else _value(one.value)
         add_row(
             table,
             *_names(one),
@@ -146,6 +146,11 @@ def _seconds(reached: Reached) -> str:
 def _number(number: int | None) -> str:
     """Write a number, where there is one."""
     return "–" if number is None else f"{number:,}"
+
+
+def _value(value: float) -> str:
+    """Write a value with six digits, a large one whole."""
+    return f"{value:,.0f}" if value >= 1e5 else f"{value:,.6g}"
 
 
 def _percent(share: float | None) -> str:

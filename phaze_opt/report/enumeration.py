@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from rich.console import Group, RenderableType
 
-from phaze_opt.report.layout import add_row, grid, pairs, sentence
+from phaze_opt.report.layout import add_row, fitted, pairs, sentence
 from phaze_opt.report.studies import (
+    ORDER_WORDS,
     SearchedColumns,
     accelerator_words,
     ratio_words,
@@ -62,7 +63,8 @@ def _top(study: Study, found: Enumeration) -> list[RenderableType]:
     if len(found.top) < 2:
         return []
     columns = SearchedColumns(study.resolved.spec)
-    table = grid(">place", *columns.headers, gap=1)
-    for place, one in enumerate(found.top[:_SHOWN], start=1):
-        add_row(table, str(place), *columns.cells(DesignPoint(one.point), one.metrics))
-    return [sentence(""), table]
+    rows = [
+        (str(place), *columns.cells(DesignPoint(one.point), one.metrics))
+        for place, one in enumerate(found.top[:_SHOWN], start=1)
+    ]
+    return [sentence(""), fitted((">place", *columns.headers), rows), sentence(ORDER_WORDS)]

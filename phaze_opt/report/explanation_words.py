@@ -9,8 +9,14 @@ from phaze_opt.explanation.explain import Explanation
 from phaze_opt.explanation.fixes import Fix
 from phaze_opt.explanation.gains import Gain
 from phaze_opt.explanation.stage import LayerBinding, MemoryUse, StageTime
-from phaze_opt.report.words import RESOURCE_WORDS, kind_words, padding_words, placement_words
-from phaze_opt.units import format_bytes, format_seconds
+from phaze_opt.report.words import (
+    RESOURCE_WORDS,
+    kind_words,
+    number_words,
+    padding_words,
+    placement_words,
+)
+from phaze_opt.units import counted, format_bytes, format_seconds
 
 _GAIN_WORDS = {
     "compute": "PE array rate +10 %",
@@ -65,7 +71,7 @@ def explanation_sentences(explanation: Explanation) -> list[str]:
             *_fix_sentences(explanation.fixes),
         ]
     return [
-        f"It trains {evaluation.throughput_samples_per_s:,.1f} samples/s, "
+        f"It trains {number_words(evaluation.throughput_samples_per_s)} samples/s, "
         f"{format_seconds(time_s)} per batch (MFU {evaluation.mfu:.1%}), as "
         f"{placement_words(placement)}.",
         *_leftover_sentences(evaluation),
@@ -81,7 +87,7 @@ def _leftover_sentences(evaluation: Evaluation) -> list[str]:
     """Say which devices are left idle, and which samples are trained without being asked for."""
     sentences = []
     if evaluation.unused_devices:
-        sentences.append(f"It leaves {evaluation.unused_devices:,} devices idle.")
+        sentences.append(f"It leaves {counted(evaluation.unused_devices, 'device')} idle.")
     if evaluation.padding_samples:
         sentences.append(f"It trains {padding_words(evaluation.padding_samples)}.")
     return sentences
@@ -199,7 +205,7 @@ def _fix_sentences(fixes: Sequence[Fix]) -> list[str]:
         gib = larger[0].options[0].rpartition("=")[2]
         sentences.append(
             f"As it is, it would need {gib} GiB of HBM, and then train "
-            f"{larger[0].throughput_samples_per_s:,.1f} samples/s."
+            f"{number_words(larger[0].throughput_samples_per_s)} samples/s."
         )
     return sentences
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from rich.console import Group, RenderableType
 
-from phaze_opt.report.layout import add_row, grid, pairs, sentence
+from phaze_opt.report.layout import add_row, fitted, pairs, sentence
 from phaze_opt.report.studies import SearchedColumns
 from phaze_opt.search.answers import Front
 from phaze_opt.search.front_search import FrontDesign
 from phaze_opt.search.objectives import OBJECTIVES
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.study import Study
-from phaze_opt.units import format_seconds
+from phaze_opt.units import counted, format_seconds
 
 _SHOWN = 20
 
@@ -22,7 +22,7 @@ def front_tables(study: Study, front: Front) -> RenderableType:
     directions = [
         f"{'most' if kind.maximise else 'least'} {kind.name.replace('_', ' ')}" for kind in kinds
     ]
-    title = f"{study.name}: {len(found.designs):,} designs that no other one beats"
+    title = f"{study.name}: {counted(len(found.designs), 'design')} that no other one beats"
     table = pairs()
     add_row(table, "objectives", ", ".join(directions))
     add_row(table, "points", f"{found.points:,} within the limits of the chip")
@@ -32,12 +32,12 @@ def front_tables(study: Study, front: Front) -> RenderableType:
     parts: list[RenderableType] = [sentence(title, style="bold"), table]
     if found.designs:
         columns = SearchedColumns(study.resolved.spec, kinds)
-        designs = grid(*columns.headers, gap=1)
         shown = _spread(found.designs)
-        for one in shown:
-            point = DesignPoint(one.design.point)
-            add_row(designs, *columns.cells(point, one.design.metrics, one.values))
-        parts += [sentence(""), designs]
+        rows = [
+            columns.cells(DesignPoint(one.design.point), one.design.metrics, one.values)
+            for one in shown
+        ]
+        parts += [sentence(""), fitted(columns.headers, rows)]
         if len(shown) < len(found.designs):
             words = f"{len(shown)} of {len(found.designs):,} designs; --json has all of them."
             parts.append(sentence(words))

@@ -10,7 +10,9 @@ import io
 import os
 import sys
 import textwrap
+from collections.abc import Sequence
 
+from rich.cells import cell_len
 from rich.console import Console, Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -67,6 +69,42 @@ def grid(*columns: str, gap: int = 2) -> Table:
         justify: JustifyMethod = "right" if name.startswith(">") else "left"
         table.add_column(name.removeprefix(">"), justify=justify, overflow="fold")
     return table
+
+
+def fitted(headers: Sequence[str], rows: Sequence[Sequence[str]], gap: int = 1) -> RenderableType:
+    """Return a table as `grid` makes it; one that is too wide as several, one below the other.
+
+    Parameters
+    ----------
+    headers
+        As for `grid`; the first column names the row, and is part of every table.
+    rows
+        Plain text by column.
+    gap
+        Spaces between columns.
+    """
+    widths = [
+        max(cell_len(printable(cell)) for cell in (header.removeprefix(">"), *column))
+        for header, *column in zip(headers, *rows, strict=True)
+    ]
+    parts: list[list[int]] = [[0]]
+    for place in range(1, len(headers)):
+        used = sum(widths[one] + gap for one in parts[-1])
+        if used + widths[place] > available() and len(parts[-1]) > 1:
+            parts.append([0])
+        parts[-1].append(place)
+    tables: list[RenderableType] = []
+    for part in parts:
+        table = grid(*(headers[place] for place in part), gap=gap)
+        for row in rows:
+            add_row(table, *(row[place] for place in part))
+        tables += [Text(), table] if tables else [table]
+    return Group(*tables)
+
+
+def available() -> int:
+    """Return the width of what stdout is: a terminal, or what is none."""
+    return Console().width if sys.stdout.isatty() else columns()
 
 
 def pairs() -> Table:

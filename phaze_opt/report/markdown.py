@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from phaze_opt.printing import printable
 from phaze_opt.report.study_view import ComparedDesign, Fact, StudyView
 
+COMMANDS_TITLE = "## How to get it again"
+
 _MARKUP = frozenset("\\`*_[]#!|~$")
 _MOST_TRIALS = 20
 
@@ -24,6 +26,7 @@ def note_of(view: StudyView) -> str:
         "",
         *_fact_lines("What binds", view.binding),
         *_fact_lines("How it was found", view.effort),
+        *_proof_lines(view),
         *_command_lines(view),
     ]
     return "\n".join(lines)
@@ -96,20 +99,32 @@ def _fact_lines(title: str, facts: Sequence[Fact]) -> list[str]:
     return [f"## {title}", "", *rows, ""]
 
 
-def _certificate_lines(view: StudyView) -> list[str]:
-    """Write what an enumeration proved."""
+def _proof_lines(view: StudyView) -> list[str]:
+    """Write what an enumeration proved, and how to check it."""
     certificate = view.certificate
     if certificate is None:
         return []
-    rows = [(str(place), *row) for place, row in enumerate(certificate.top, start=1)]
-    table = _table(("place", *certificate.headers), rows) if rows else []
-    return ["## Certificate", "", plain(certificate.words), "", *table]
+    return [
+        "## Certificate",
+        "",
+        plain(certificate.words),
+        "",
+        *_code(f"{certificate.checked_by}:", certificate.commands),
+    ]
+
+
+def _certificate_lines(view: StudyView) -> list[str]:
+    """Write what an enumeration proved, how to check it, and the proven order."""
+    top = () if view.certificate is None else view.certificate.top
+    headers = () if view.certificate is None else view.certificate.headers
+    rows = [(str(place), *row) for place, row in enumerate(top, start=1)]
+    return [*_proof_lines(view), *(_table(("place", *headers), rows) if rows else [])]
 
 
 def _command_lines(view: StudyView) -> list[str]:
     """Write the commands that give the answer again."""
     lines = [line for command in view.commands for line in command.split("\n")]
-    return ["## How to get it again", "", *_code("", lines)]
+    return [COMMANDS_TITLE, "", *_code("", lines)]
 
 
 def _code(title: str, lines: Sequence[str]) -> list[str]:

@@ -18,7 +18,7 @@ from phaze_opt.printing import printable
 from phaze_opt.report.figure_style import Figure
 from phaze_opt.report.layout import shortened
 from phaze_opt.report.plots import NOTES, PLOT_KINDS, TITLES, PlotKind, all_plots, plot
-from phaze_opt.report.studies import state_words, value_words
+from phaze_opt.report.studies import ORDER_WORDS, state_words, value_words
 from phaze_opt.report.study_view import StudyView
 from phaze_opt.search.results import StudySummary
 
@@ -178,7 +178,7 @@ def _harmless(value: object) -> object:
 @functools.cache
 def _environment() -> Environment:
     """Return Jinja with the templates of this room."""
-    return Environment(
+    environment = Environment(
         loader=FunctionLoader(lambda name: asset(name).decode()),
         autoescape=True,
         finalize=_harmless,
@@ -186,3 +186,5 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals["order"] = ORDER_WORDS
+    return environment

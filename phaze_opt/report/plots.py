@@ -296,7 +296,9 @@ def _area_front(trials: Sequence[TrialRecord], maximise: bool) -> list[TrialReco
 
 def _reference_marks(view: StudyView) -> list[dict[str, Any]]:
     """Draw the best design, the certified optimum and the baselines as large marks."""
-    designs = [(one, RED) for one in view.compared if one.kind == "best"] + _references(view)
+    # The best is drawn last, so that a baseline that is the same design does not hide it.
+    best = [(one, RED) for one in view.compared if one.kind == "best"]
+    designs = _references(view) + best
     marks, baselines = [], 0
     for design, colour in designs:
         if design.area_mm2 is None:
@@ -316,6 +318,7 @@ def _reference_marks(view: StudyView) -> list[dict[str, Any]]:
                 "type": "scatter",
                 "mode": "markers",
                 "name": "best" if design.kind == "best" else figure_text(design.name),
+                "legendrank": 999 if design.kind == "best" else 1000,
                 "x": [design.area_mm2],
                 "y": [design.value],
                 "hovertemplate": f"{hover}<extra></extra>",

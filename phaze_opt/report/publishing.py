@@ -11,12 +11,14 @@ import io
 import json
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from phaze_opt.report.artifacts import ArtifactFile, trial_files, trial_note
 from phaze_opt.report.figure_style import titled
 from phaze_opt.report.markdown import note_of
+from phaze_opt.report.notes import joined_note
 from phaze_opt.report.plots import TITLES, all_plots
 from phaze_opt.report.studies import design_words
 from phaze_opt.report.study_view import view_of
@@ -28,8 +30,7 @@ from phaze_opt.search.store.leases import new_token
 from phaze_opt.search.store.publication import (
     claim_publication,
     end_publication,
-    read_attribute,
-    write_attributes,
+    rewrite_attributes,
 )
 from phaze_opt.search.store.storage import reading_once
 from phaze_opt.search.store.stored_study import StoredStudy
@@ -88,8 +89,9 @@ class Publisher:
         best = design_of(self._study, trial.number, point, metrics)
         for file in trial_files(self._study, best):
             self._attach(trial, file)
-        attributes = note_attributes(_trial_note_key(trial._trial_id), trial_note(best), 1)
-        write_attributes(self._study.storage, self._study.optuna_id, attributes)
+        key = _trial_note_key(trial._trial_id)
+        note = note_attributes(key, trial_note(best), 1)
+        rewrite_attributes(self._study.storage, self._study.optuna_id, [key], lambda _: note)
 
     def told(self) -> None:
         """Write the study anew, unless that was done a moment ago or another worker does it."""
@@ -148,14 +150,21 @@ class Publisher:
 def publish(study: Study) -> None:
     """Write the note and the plots of a study, as Optuna Dashboard keeps them."""
     view = view_of(study)
-    number = study.optuna_id
-    version = read_attribute(study.storage, number, f"{_NOTE}_ver")
-    attributes = note_attributes(_NOTE, note_of(view), _next_version(version))
+    plots: dict[str, Any] = {}
     for kind, figure in all_plots(view).items():
         text = json.dumps(titled(figure, TITLES[kind]), ensure_ascii=False, allow_nan=False)
-        attributes |= _chunks(f"{_PLOTS}phaze-{kind}:", text)
-    replaced = (f"{_NOTE}_str:", f"{_PLOTS}phaze-")
-    write_attributes(study.storage, number, attributes, replaced)
+        plots |= _chunks(f"{_PLOTS}phaze-{kind}:", text)
+    written = note_of(view)
+
+    def rewrite(old: Mapping[str, object]) -> dict[str, Any]:
+        # The version counts what people write: if it grew here, the dashboard would refuse an edit
+        # that was begun before.
+        version = old.get(f"{_NOTE}_ver")
+        note = joined_note(written, _unchunked(f"{_NOTE}_str:", old))
+        return plots | note_attributes(_NOTE, note, version if isinstance(version, int) else 1)
+
+    beginnings = (f"{_NOTE}_ver", f"{_NOTE}_str:", f"{_PLOTS}phaze-")
+    rewrite_attributes(study.storage, study.optuna_id, beginnings, rewrite)
 
 
 def note_attributes(key: str, body: str, version: int) -> dict[str, Any]:
@@ -168,12 +177,13 @@ def _trial_note_key(trial_id: int) -> str:
     return f"dashboard:{trial_id}:note"
 
 
-def _next_version(version: object) -> int:
-    """Return the next version of a note; the dashboard counts them."""
-    return version + 1 if isinstance(version, int) else 1
-
-
 def _chunks(prefix: str, text: str) -> dict[str, Any]:
     """Split a text as Optuna Dashboard does."""
     starts = range(0, len(text), _CHUNK)
     return {f"{prefix}{at}": text[start : start + _CHUNK] for at, start in enumerate(starts)}
+
+
+def _unchunked(prefix: str, attributes: Mapping[str, object]) -> str:
+    """Reverse `_chunks`; other attributes are left out."""
+    parts = [attributes.get(f"{prefix}{at}") for at in range(len(attributes))]
+    return "".join(part for part in parts if isinstance(part, str))

@@ -51,6 +51,15 @@ def reproduce_commands(summary: StudySummary) -> list[str]:
     return commands
 
 
+def verify_commands(name: str) -> list[str]:
+    """Return commands, lines for a shell, that write the certificate of a study and check it."""
+    file = shlex.quote(f"{name}-certificate.json")
+    return [
+        f"phaze-opt study enumerate {shlex.quote(name)} --certificate {file}",
+        f"phaze-opt study verify {file}",
+    ]
+
+
 def study_file(spec: StudySpec) -> str:
     """Write a spec as the study file that reads back as it; what has no value is left out."""
     plain: dict[str, Any] = {

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from rich.console import Group, RenderableType
 
-from phaze_opt.report.layout import add_row, grid, pairs, sentence
+from phaze_opt.report.layout import add_row, fitted, pairs, sentence
 from phaze_opt.report.studies import SearchedColumns, value_words
+from phaze_opt.report.words import share_words
 from phaze_opt.search.robustness import Robustness, VariedAnswer
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.study import Study
@@ -26,18 +27,17 @@ def robustness_tables(study: Study, found: Robustness) -> RenderableType:
     table = pairs()
     add_row(table, "winner", value_words(spec, found.winner.metrics.values))
     add_row(table, "cost model", f"version {found.version}")
-    columns = SearchedColumns(spec, kinds=())
-    variants = grid("varied", ">by", ">loss", *columns.headers, gap=1)
-    winner = DesignPoint(found.winner.point)
-    add_row(variants, "nothing", "", "", *columns.cells(winner, found.winner.metrics))
+    columns = SearchedColumns(spec)
+    winner = columns.cells(DesignPoint(found.winner.point), found.winner.metrics)
+    rows = [("nothing", "", *winner)]
     for one in found.variants:
-        by = f"{one.applied - 1.0:+.0%}"
-        factor = _WORDS[one.variation.factor]
+        varied = f"{_WORDS[one.variation.factor]} {one.applied - 1.0:+.0%}"
         if one.best is None:
-            add_row(variants, factor, by, "nothing is feasible")
+            rows.append((varied, "none fits", *["–"] * len(columns.headers)))
             continue
         cells = columns.cells(DesignPoint(one.best.point), one.best.metrics)
-        add_row(variants, factor, by, _loss_words(one), *cells)
+        rows.append((varied, _loss_words(one), *cells))
+    variants = fitted(("varied", ">loss", *columns.headers), rows)
     note = (
         "Every row is the best design with one constant varied; the loss is by how much the "
         "winner of the study is below it there, and 'out' if it is not feasible."
@@ -49,4 +49,4 @@ def _loss_words(one: VariedAnswer) -> str:
     """Say how the winner does under a variation."""
     if one.winner_stays:
         return "stays"
-    return "out" if one.loss is None else f"{one.loss:.1%}"
+    return "out" if one.loss is None else share_words(max(0.0, one.loss))

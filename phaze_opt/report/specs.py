@@ -6,11 +6,12 @@ from rich.console import Group, RenderableType
 
 from phaze_opt.report.layout import add_row, grid, pairs, sentence, shortened
 from phaze_opt.report.studies import objective_words
+from phaze_opt.report.tables import value_words
 from phaze_opt.report.words import share_words
 from phaze_opt.search.axes import axis_words
 from phaze_opt.search.difference import StudyDifference
 from phaze_opt.search.spec_check import SpecCheck
-from phaze_opt.units import format_seconds
+from phaze_opt.units import counted, format_seconds
 
 _LONGEST_CELL = 24
 
@@ -30,7 +31,7 @@ def spec_table(checked: SpecCheck) -> RenderableType:
     add_row(table, "feasible", _feasible_words(checked))
     if checked.seconds_per_point is not None:
         add_row(table, "a point takes", format_seconds(checked.seconds_per_point))
-    add_row(table, "search", f"{spec.search.trials:,} trials, {spec.sampler}")
+    add_row(table, "search", f"{counted(spec.search.trials, 'trial')}, {spec.sampler}")
     for baseline in resolved.baselines:
         reason = checked.outside.get(baseline.name)
         words = "in the space" if reason is None else f"outside: {reason}"
@@ -65,4 +66,4 @@ def _cell_words(value: object) -> str:
     """Write a value of a spec or a design."""
     if value is None:
         return "–"
-    return f"{value:.6g}" if isinstance(value, float) else shortened(str(value), _LONGEST_CELL)
+    return value_words(value) if isinstance(value, float) else shortened(str(value), _LONGEST_CELL)

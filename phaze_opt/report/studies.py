@@ -8,12 +8,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from phaze_opt.errors import PhazeError
-from phaze_opt.report.layout import add_row, grid, pairs, sentence, shortened
+from phaze_opt.report.layout import add_row, fitted, grid, pairs, sentence, shortened
 from phaze_opt.report.tables import evaluation_tables
 from phaze_opt.report.words import (
     axis_words,
     binding_words,
     microbatch_words,
+    number_words,
     padding_words,
     pass_proof_words,
     placement_words,
@@ -54,6 +55,12 @@ _LONG_HEADERS = {
 }
 """The same where there is room for units."""
 
+
+ORDER_WORDS = (
+    "Values within 0.1 % count as equal: the smaller HBM comes first then, the smaller area, and "
+    "the lower energy."
+)
+"""Says why a value may stand above a slightly better one; see `phaze_opt.search.ordering`."""
 
 _CHIP = ("num_tc", "num_vc", "pe_x", "pe_y", "pe_vc", "glb_mib", "hbm_gib")
 _TRAINING = ("microbatch", "recompute")
@@ -97,7 +104,7 @@ def _value_words(spec: StudySpec, kind: ObjectiveKind, value: float) -> str:
     """Write one value."""
     if len(spec.runs) > 1 and kind.name != "area":
         return f"{value:.4f} × the {kind.name.replace('_', ' ')} of {spec.reference}"
-    number = f"{value:,.0f}" if kind.name == "throughput" else f"{value:,.6g}"
+    number = f"{value:,.0f}" if kind.name == "throughput" else number_words(value)
     return f"{number} {kind.unit}"
 
 
@@ -241,7 +248,7 @@ def summary_table(summary: StudySummary, certified: Enumeration | None = None) -
     add_row(
         table,
         "question",
-        f"{spec.models} on {spec.devices:,} devices, {spec.cluster}, global batch "
+        f"{spec.models} on {counted(spec.devices, 'device')}, {spec.cluster}, global batch "
         f"{spec.global_batch}, {spec.optimizer}",
     )
     if spec.objectives != ("throughput",) or len(spec.runs) > 1:
@@ -288,12 +295,12 @@ def _add_best(table: Table, best: BestDesign, limit_mm2: float) -> None:
     values = value_words(best.spec, best.metrics.values)
     add_row(table, "best", f"{values} (trial {best.number})")
     if best.front:
-        add_row(table, "front", f"{len(best.front)} designs; 'study best' lists them")
+        add_row(table, "front", f"{counted(len(best.front), 'design')}; 'study best' lists them")
     add_row(table, "accelerator", accelerator_words(best.params))
     add_row(table, "training", training_words(best.params))
     evaluation = best.evaluation if len(best.evaluations) == 1 else None
     for metrics in best.metrics.runs if len(best.metrics.runs) > 1 else ():
-        speed = f"{metrics.throughput_samples_per_s:,.4g} samples/s"
+        speed = f"{number_words(metrics.throughput_samples_per_s)} samples/s"
         add_row(table, metrics.workload, " ".join([speed, *_chosen_words(metrics)]))
     if evaluation is not None and evaluation.placement is not None:
         add_row(table, "placement", placement_words(evaluation.placement))
@@ -373,14 +380,14 @@ class SearchedColumns:
         return cells + [str(known[name]) for name in self._others]
 
 
-def trials_table(spec: StudySpec, trials: Iterable[TrialRecord]) -> Table:
+def trials_table(spec: StudySpec, trials: Iterable[TrialRecord]) -> RenderableType:
     """List trials, one line each: the values, the area, and what is searched."""
     columns = SearchedColumns(spec)
-    table = grid(">trial", "state", *columns.headers, gap=1)
-    for trial in trials:
-        cells = columns.cells(trial.point, trial.metrics)
-        add_row(table, str(trial.number), _state_words(trial), *cells)
-    return table
+    rows = [
+        (str(trial.number), _state_words(trial), *columns.cells(trial.point, trial.metrics))
+        for trial in trials
+    ]
+    return fitted((">trial", "state", *columns.headers), rows)
 
 
 def _state_words(trial: TrialRecord) -> str:

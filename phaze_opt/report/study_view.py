@@ -9,10 +9,11 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from phaze_opt.evaluation import Evaluation
 from phaze_opt.hardware.area import AreaModel
-from phaze_opt.report.reproducing import reproduce_commands, study_file
+from phaze_opt.report.reproducing import reproduce_commands, study_file, verify_commands
 from phaze_opt.report.studies import (
     SearchedColumns,
     accelerator_words,
@@ -51,10 +52,13 @@ from phaze_opt.search.store.damage import damages
 from phaze_opt.search.store.failures import database_errors
 from phaze_opt.search.study import Study
 from phaze_opt.search.trials import TrialRecord
-from phaze_opt.units import format_seconds
+from phaze_opt.units import counted, format_seconds
 
 MOST_TRIALS = 200
 """Trials that a page lists: the best ones, and below them the latest of the others."""
+
+QUESTION = "Which accelerator "
+"""What the question of every study begins with."""
 
 _LATEST = 20
 
@@ -136,12 +140,17 @@ class Certificate:
         The best design; ``None`` where nothing is feasible.
     headers, top
         The first designs of the proven order: columns, and rows of cells.
+    commands
+        Lines for a shell that write the certificate and check it.
     """
 
     found: Enumeration
     optimum: BestDesign | None
     headers: tuple[str, ...]
     top: tuple[tuple[str, ...], ...]
+    commands: tuple[str, ...]
+
+    checked_by = "To check it, on any machine, with nothing but the certificate and this program"
 
     @property
     def words(self) -> str:
@@ -151,8 +160,16 @@ class Certificate:
         return (
             f"Certified: {best} in cost model version {found.version}. Of {found.points:,} designs "
             f"{found.bounded:,} are bounded below the best ones, and {found.evaluated:,} are "
-            f"evaluated, in {format_seconds(found.wall_s)}."
+            f"evaluated, in {format_seconds(found.wall_s)}{self._when}."
         )
+
+    @property
+    def _when(self) -> str:
+        """When it was proven, where that is known."""
+        if self.found.finished_s is None:
+            return ""
+        finished = datetime.fromtimestamp(self.found.finished_s, UTC)
+        return f", on {finished:%Y-%m-%d} at {finished:%H:%M} UTC"
 
 
 @dataclass(frozen=True)
@@ -259,10 +276,10 @@ def _files(study: Study, number: int | None) -> list[tuple[str, str]]:
 def _question(summary: StudySummary) -> str:
     """Write the question that a study asks."""
     spec = summary.resolved.spec
-    what = f"Which accelerator has the {objective_words(spec)}, training {spec.models}"
+    what = f"{QUESTION}has the {objective_words(spec)}, training {spec.models}"
     if spec.objectives == ("throughput",) and len(spec.runs) == 1:
-        what = f"Which accelerator trains {spec.models} fastest"
-    devices = f"{spec.devices:,} device" + ("s" if spec.devices != 1 else "")
+        what = f"{QUESTION}trains {spec.models} fastest"
+    devices = counted(spec.devices, "device")
     return (
         f"{what} on {devices} ({spec.cluster}, global batch {spec.global_batch:,}, "
         f"{spec.optimizer}) within {summary.resolved.area_limit_mm2:.4g} mm²?"
@@ -276,8 +293,8 @@ def _answer(best: BestDesign) -> list[str]:
     if evaluation is not None and evaluation.placement is not None:
         lines.append(placement_words(evaluation.placement))
     if best.front:
-        count = len(best.front)
-        lines.append(f"{count} {'design is' if count == 1 else 'designs are'} on the front")
+        are = "is" if len(best.front) == 1 else "are"
+        lines.append(f"{counted(len(best.front), 'design')} {are} on the front")
     return lines
 
 
@@ -417,6 +434,7 @@ def _certificate(study: Study) -> Certificate | None:
         best_of_enumeration(study, found),
         columns.named_headers,
         tuple(map(tuple, rows)),
+        tuple(verify_commands(study.name)),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -26,12 +27,13 @@ from phaze_opt.report.words import (
     mfu_words,
     microbatch_words,
     neighbour_words,
+    number_words,
     padding_words,
     placement_words,
     power_words,
     rate_words,
 )
-from phaze_opt.units import format_bytes, format_seconds
+from phaze_opt.units import counted, format_bytes, format_count, format_seconds
 from phaze_opt.workload.graph import Workload
 from phaze_opt.workload.summary import WorkloadSummary, summarise
 
@@ -80,7 +82,8 @@ def _head_table(evaluation: Evaluation) -> Table:
     if placement is None or time_s is None:
         add_row(head, "infeasible", str(evaluation.reason))
     else:
-        add_row(head, "throughput", f"{evaluation.throughput_samples_per_s:,.1f} samples/s")
+        speed = number_words(evaluation.throughput_samples_per_s)
+        add_row(head, "throughput", f"{speed} samples/s")
         add_row(head, "time per batch", format_seconds(time_s))
         add_row(head, "per device", rate_words(evaluation))
         add_row(head, "MFU", mfu_words(evaluation))
@@ -172,14 +175,21 @@ def pairs_table(title: str, values: Mapping[str, object]) -> RenderableType:
 
 
 def value_words(value: object) -> str:
-    """Write a plain value: six digits of a fraction, all of a whole number, a dash for no value."""
+    """Write a plain value: six digits of a fraction, all of a whole number, a dash for no value.
+
+    Of what is below one, four digits are enough.
+    """
     if value is None or value == () or value == []:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    if abs(value) >= 1.0:
+        return f"{value:.6g}"
+    return f"{Decimal(f'{value:.4g}'):f}"
 
 
 def named_in_units(name: str, value: object) -> tuple[str, object]:
@@ -224,11 +234,11 @@ def summary_tables(summary: WorkloadSummary) -> RenderableType:
             ("backward", layer.backward_flops, layer.backward_operators),
         ):
             words = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-            add_row(operators, name, direction, f"{flops:.4g}", words)
+            add_row(operators, name, direction, format_count(flops, "FLOP"), words)
     title = (
-        f"{summary.model}: {summary.parameters:,} parameters, {summary.sequence:,} tokens per "
-        f"sample; per device at tensor-parallel width {summary.tensor_parallel}, microbatch "
-        f"{summary.microbatch}"
+        f"{summary.model}: {summary.parameters:,} parameters, "
+        f"{counted(summary.sequence, 'token')} per sample; per device at tensor-parallel width "
+        f"{summary.tensor_parallel}, microbatch {summary.microbatch}"
     )
     note = "Stash under no, selective and full recompute; output to the next layer."
     return Group(

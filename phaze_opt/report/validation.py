@@ -12,7 +12,7 @@ from rich.text import Text
 
 from phaze_opt.errors import InputError, PhazeError
 from phaze_opt.report.layout import add_row, broken, grid, section, sentence
-from phaze_opt.units import format_bytes, format_seconds
+from phaze_opt.units import counted, format_bytes, format_seconds
 from phaze_opt.validation.measured import UnexpressedRow, ValidationRow, ValidationTable
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def unexpressed_table(rows: Sequence[UnexpressedRow]) -> RenderableType:
     shown = grid("table", "row", "why it is left out")
     for row in rows:
         add_row(shown, row.table, broken(row.case, _CASE_WIDTH), broken(row.reason, _REASON_WIDTH))
-    return section(f"Measured, but not expressed: {len(rows)} rows", shown)
+    return section(f"Measured, but not expressed: {counted(len(rows), 'row')}", shown)
 
 
 def validation_to_builtins(table: ValidationTable) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from phaze_opt.layer_passes import EstimatedPass
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.placement.placement_problem import Placement
 from phaze_opt.search.proving import PassProofs
-from phaze_opt.units import format_bytes, format_seconds
+from phaze_opt.units import counted, format_bytes, format_seconds
 
 RESOURCE_WORDS = {
     "compute": "tensor cores",
@@ -99,7 +99,7 @@ def placement_words(placement: Placement) -> str:
     """Describe the degrees of a placement."""
     pipeline, data, tensor = placement.pipeline, placement.data, placement.tensor
     return (
-        f"{_count(pipeline, 'stage')} × {_count(data, 'replica')} × tensor-parallel {tensor} "
+        f"{counted(pipeline, 'stage')} × {counted(data, 'replica')} × tensor-parallel {tensor} "
         f"({placement.degrees_text})"
     )
 
@@ -118,7 +118,7 @@ def device_words(placement: Placement, unused_devices: int) -> str:
 def padding_words(padding_samples: int) -> str:
     """Say that more samples are trained than the global batch has; see `Evaluation`."""
     return (
-        f"{_count(padding_samples, 'sample')} per batch beyond the global batch, which "
+        f"{counted(padding_samples, 'sample')} per batch beyond the global batch, which "
         "microbatch × replicas does not divide; throughput does not count "
         f"{'it' if padding_samples == 1 else 'them'}"
     )
@@ -254,8 +254,3 @@ def kind_words(kind: str) -> str:
 def share_words(share: float | None) -> str:
     """Write a share; a dash where there is nothing to share."""
     return "–" if share is None else f"{share:.1%}"
-
-
-def _count(number: int, noun: str) -> str:
-    """Write a number of things."""
-    return f"{number:,} {noun if number == 1 else noun + 's'}"

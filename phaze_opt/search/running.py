@@ -30,6 +30,7 @@ from phaze_opt.search.store.tickets import TicketCounts
 from phaze_opt.search.trials import Metrics, check_study
 from phaze_opt.search.watching import ShowStudy, Watcher
 from phaze_opt.search.worker import TrialCallback, Worker
+from phaze_opt.units import counted
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,10 @@ class RunOutcome:
         done = self.counts.done
         beyond = f"; {self.total} were asked for" if done > self.total else ""
         if self.is_proven:
-            return f"{done} trials complete: the best is proven, no other design is better"
-        return f"{done} of {max(done, self.total)} trials complete{beyond}"
+            return (
+                f"{counted(done, 'trial')} complete: the best is proven, no other design is better"
+            )
+        return f"{done:,} of {counted(max(done, self.total), 'trial')} complete{beyond}"
 
 
 @dataclass(frozen=True)

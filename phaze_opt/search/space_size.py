@@ -9,7 +9,7 @@ from phaze_opt.search.best_first import Grid
 from phaze_opt.search.frozen import ResolvedStudy, tensor_parallel
 from phaze_opt.search.objective import run_inputs
 from phaze_opt.search.store.stored_study import StoredStudy
-from phaze_opt.units import GIB, MIB
+from phaze_opt.units import GIB, MIB, counted
 
 # Measured on the paper's spaces and on the quickstart's: 2 to 11 s, and 270 to 890 MB.
 _OPTION_S, _CELL_S = 0.2, 3e-4
@@ -43,8 +43,9 @@ class SpaceSize:
 
     def __str__(self) -> str:
         return (
-            f"{self.points:,} points: {self.options:,} × {self.chips:,} chips in {self.boxes:,} "
-            f"boxes, which take about {max(1.0, self.boxes_s):.0f} s"
+            f"{counted(self.points, 'point')}: {self.options:,} × {counted(self.chips, 'chip')} in "
+            f"{counted(self.boxes, 'box', 'boxes')}, which take about "
+            f"{max(1.0, self.boxes_s):.0f} s"
         )
 
     def check_memory(self, most_gib: float) -> None:

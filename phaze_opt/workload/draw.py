@@ -84,7 +84,9 @@ def to_html(graph: OperatorGraph, title: str, notes: Sequence[str] = ()) -> str:
         _box(operator, label, *place[index], width, height)
         for index, (operator, label) in enumerate(zip(graph.operators, labels, strict=True))
     ]
-    extent = f'width="{columns * (width + 20) + _MARGIN}" height="{len(rows) * (height + gap) + 40}"'
+    extent = (
+        f'width="{columns * (width + 20) + _MARGIN}" height="{len(rows) * (height + gap) + 40}"'
+    )
     return (
         f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}'
         "</title></head><body style='font-family:Helvetica,Arial,sans-serif'>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import importlib
 import json
 import socket
 import threading
@@ -17,6 +18,7 @@ from sqlalchemy import select
 
 from phaze_opt.errors import PhazeError
 from phaze_opt.report.dashboard import address_of, make_server
+from phaze_opt.report.notes import KEPT
 from phaze_opt.report.plots import PLOT_KINDS
 from phaze_opt.report.publishing import Publisher, publish
 from phaze_opt.report.study_view import view_of
@@ -149,13 +151,26 @@ def test_each_new_best_has_a_note_and_files(study: Study, ask: Ask) -> None:
     assert {"breakdown.csv", "pipeline.html", "pipeline.trace.json"} <= names
 
 
-def test_writing_again_counts_the_version(study: Study, ask: Ask) -> None:
-    """A note that is written again has the next version, and old parts of plots are gone."""
-    before = detail(ask, study)["note"]["version"]
+def test_what_people_write_into_the_note_is_kept(study: Study, ask: Ask) -> None:
+    """Before and after the program's part; an edit that was begun before it is still taken."""
+    before = detail(ask, study)["note"]
     publish(study)
     found = detail(ask, study)
-    assert found["note"]["version"] == before + 1
+    assert found["note"] == before
     assert len(found["plotly_graph_objects"]) == len(PLOT_KINDS)
+    save: Any = importlib.import_module("optuna_dashboard").save_note
+    edited = f"Read this first.\n\n{before['body']}\n- *We* built it.\n\n    code\n"
+    save(study.optuna_study, edited)
+    publish(study)
+    publish(study)
+    note = detail(ask, study)["note"]
+    assert note["version"] == before["version"] + 1
+    assert note["body"].startswith("Read this first.\n\n# toy\n")
+    assert note["body"].endswith(f"{KEPT}\n\n- *We* built it.\n\n    code\n")
+    assert note["body"].count(view_of(study).headline) == before["body"].count(
+        view_of(study).headline
+    )
+    save(study.optuna_study, before["body"])
 
 
 def test_a_deleted_study_takes_its_files_along(tmp_path: Path) -> None:

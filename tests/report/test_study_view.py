@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from phaze_opt.report.markdown import note_of, report_markdown
+from phaze_opt.report.page import report_page
 from phaze_opt.report.study_view import view_of
 from phaze_opt.search.enumerating import enumerate_study
 from phaze_opt.search.space import Space
@@ -91,4 +94,12 @@ def test_a_stored_enumeration_is_shown_as_the_certified_optimum(tmp_path: Path) 
     assert optimum.value == found.top[0].metrics.value
     assert optimum.ratio is not None and optimum.ratio <= 1.001
     assert len(view.certificate.top) == len(found.top)
-    assert f"Of {found.points:,} designs" in view.certificate.words
+    words = view.certificate.words
+    assert f"Of {found.points:,} designs" in words and f"{found.evaluated:,} are evaluated" in words
+    assert re.search(r", on \d{4}-\d\d-\d\d at \d\d:\d\d UTC\.", words)
+    page, note, report = report_page(view), note_of(view), report_markdown(view)
+    for command in (
+        "phaze-opt study enumerate small --certificate small-certificate.json",
+        "phaze-opt study verify small-certificate.json",
+    ):
+        assert all(command in text for text in (page, note, report))

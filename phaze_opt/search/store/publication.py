@@ -7,10 +7,10 @@ gives it up with a pause during which nobody writes.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import column, delete, insert, or_, select, table, update
+from sqlalchemy import and_, column, delete, insert, or_, select, table, update
 
 from phaze_opt.search.store.storage import Storage
 from phaze_opt.search.store.tables import StudyRow, database_now_s, lease_is_over
@@ -58,10 +58,13 @@ def end_publication(storage: Storage, uid: str, token: str, pause_s: float) -> N
         )
 
 
-def write_attributes(
-    storage: Storage, study_id: int, attributes: Mapping[str, object], replaced: Sequence[str] = ()
+def rewrite_attributes(
+    storage: Storage,
+    study_id: int,
+    beginnings: Sequence[str],
+    rewrite: Callable[[Mapping[str, object]], Mapping[str, object]],
 ) -> None:
-    """Write system attributes of a study, so that no reader sees some new and some old ones.
+    """Replace system attributes of a study, so that no reader sees some new and some old ones.
 
     Optuna's own function writes one attribute per transaction.
 
@@ -69,31 +72,24 @@ def write_attributes(
     ----------
     study_id
         Optuna's number.
-    attributes
-        Plain data by key.
-    replaced
-        Beginnings of keys; what begins so and is not among the new ones is deleted.
+    beginnings
+        Beginnings of the keys of all that is replaced.
+    rewrite
+        Given the old attributes, returns the new ones, whose keys begin so too. It is called in the
+        transaction, so that nobody writes in between.
     """
     key = _ATTRIBUTES.c.key
-    of_study = _ATTRIBUTES.c.study_id == study_id
-    rows = [
-        {"study_id": study_id, "key": name, "value_json": json.dumps(value)}
-        for name, value in attributes.items()
-    ]
-    old = or_(
-        key.in_(list(attributes)), *(key.startswith(one, autoescape=True) for one in replaced)
+    replaced = and_(
+        _ATTRIBUTES.c.study_id == study_id,
+        or_(*(key.startswith(one, autoescape=True) for one in beginnings)),
     )
     with storage.writing() as session:
-        session.execute(delete(_ATTRIBUTES).where(of_study, old))
+        query = select(key, _ATTRIBUTES.c.value_json).where(replaced).with_for_update()
+        old = {str(name): json.loads(text) for name, text in session.execute(query)}
+        rows = [
+            {"study_id": study_id, "key": name, "value_json": json.dumps(value)}
+            for name, value in rewrite(old).items()
+        ]
+        session.execute(delete(_ATTRIBUTES).where(replaced))
         if rows:
             session.execute(insert(_ATTRIBUTES), rows)
-
-
-def read_attribute(storage: Storage, study_id: int, name: str) -> object:
-    """Return one system attribute of a study; ``None`` where there is none."""
-    query = select(_ATTRIBUTES.c.value_json).where(
-        _ATTRIBUTES.c.study_id == study_id, _ATTRIBUTES.c.key == name
-    )
-    with storage.reading() as session:
-        text = session.scalar(query)
-    return None if text is None else json.loads(text)
