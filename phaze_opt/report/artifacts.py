@@ -48,15 +48,16 @@ def trial_files(study: Study, best: BestDesign) -> list[ArtifactFile]:
         The design, with its evaluations.
     """
     files = []
+    whose = f"{study.name}, trial {best.number}"
     for run, evaluation in enumerate(best.evaluations):
         if evaluation is None or evaluation.placement is None:
             continue
         prefix = f"{run}-" if len(best.evaluations) > 1 else ""
         files.append(ArtifactFile(f"{prefix}breakdown.csv", _CSV, _breakdown(best, run)))
         if _slices(evaluation.placement) <= MOST_SLICES:
-            files += _timelines(f"{prefix}pipeline", timeline_events(evaluation.placement))
+            files += _timelines(f"{prefix}pipeline", whose, timeline_events(evaluation.placement))
         events = pass_events(_passes(study, best, run, evaluation))
-        files += _timelines(f"{prefix}schedules", events) if events else []
+        files += _timelines(f"{prefix}schedules", whose, events) if events else []
     return files
 
 
@@ -83,10 +84,10 @@ def trial_note(best: BestDesign) -> str:
     return "\n".join(lines)
 
 
-def _timelines(name: str, events: list[Event]) -> list[ArtifactFile]:
+def _timelines(name: str, whose: str, events: list[Event]) -> list[ArtifactFile]:
     """Return a timeline as a page and for Perfetto."""
     return [
-        ArtifactFile(f"{name}.html", _HTML, gantt_page(events, name).encode()),
+        ArtifactFile(f"{name}.html", _HTML, gantt_page(events, f"{whose}: {name}").encode()),
         ArtifactFile(f"{name}.trace.json", _JSON, trace_document(events)),
     ]
 

@@ -109,7 +109,8 @@ def gantt_page(events: Iterable[Event], title: str) -> str:
 _STYLE = (
     "body{font:14px/1.4 system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;"
     "margin:1em 1.5em;color:#222}h1{font-size:1.4em}h2{font-size:1.05em;margin:1.2em 0 .3em}"
-    "svg{display:block;font-size:11px}.legend{margin:.1em 0 .4em;font-size:.92em}"
+    "svg{display:block;font-size:11px;max-width:100%;height:auto}"
+    ".legend{margin:.1em 0 .4em;font-size:.92em}"
     ".legend span{display:inline-block;margin-right:1.2em}"
     ".legend i{display:inline-block;width:.9em;height:.9em;margin-right:.35em;"
     "vertical-align:-.1em;border-radius:2px}.note{color:#5c5c5c}"
@@ -148,14 +149,14 @@ def _drawing(process: _Process) -> str:
             f"<title>{_escaped(lane.name)}</title></text>"
         )
         rows += [_slice(one, end_s, top) for one in _merged(lane.slices, end_s, least)]
-    height = _AXIS + len(shown) * (_LANE + _GAP)
+    width, height = _LABELS + _WIDTH + 60, _AXIS + len(shown) * (_LANE + _GAP) + 4
     hidden = len(lanes) - len(shown)
     note = f'<p class="note">{hidden} more lanes are not drawn.</p>' if hidden else ""
     used = {_kind(one) for lane in shown for one in lane.slices}
     return (
         f"<h2>{_escaped(process.name)}: {format_seconds(end_s)}</h2>{_legend(used)}"
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_LABELS + _WIDTH + 60}" '
-        f'height="{height + 4}" role="img">{_axis(end_s, height)}{"".join(rows)}</svg>{note}'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" viewBox="0 0 {width} {height}" '
+        f'role="img">{_axis(end_s, height - 4)}{"".join(rows)}</svg>{note}'
     )
 
 

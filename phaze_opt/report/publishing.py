@@ -22,10 +22,11 @@ from phaze_opt.report.notes import joined_note
 from phaze_opt.report.plots import TITLES, all_plots
 from phaze_opt.report.studies import design_words
 from phaze_opt.report.study_view import view_of
+from phaze_opt.search.attached_files import FileFacts, file_attributes
 from phaze_opt.search.ordering import Rank
 from phaze_opt.search.results import design_of
 from phaze_opt.search.space import point_of
-from phaze_opt.search.store.artifacts import ARTIFACT_KEY, DatabaseArtifacts
+from phaze_opt.search.store.artifacts import DatabaseArtifacts
 from phaze_opt.search.store.leases import new_token
 from phaze_opt.search.store.publication import (
     claim_publication,
@@ -62,6 +63,8 @@ _NOTE, _PLOTS = "dashboard:note", "dashboard:plot_data:"
 
 class Publisher:
     """Shows what a worker does; see `phaze_opt.search.watching.Show`.
+
+    The command line gives it to every run; a program does so with ``study.run(show=Publisher)``.
 
     Parameters
     ----------
@@ -136,15 +139,9 @@ class Publisher:
         artifact_id = str(uuid.uuid4())
         store = DatabaseArtifacts(self._study.storage, self._study.uid)
         store.write(artifact_id, io.BytesIO(file.content))
-        meta = {
-            "artifact_id": artifact_id,
-            "filename": file.name,
-            "mimetype": file.mimetype,
-            "encoding": None,
-        }
-        self._study.storage.optuna.set_trial_system_attr(
-            trial._trial_id, f"{ARTIFACT_KEY}{artifact_id}", json.dumps(meta)
-        )
+        facts = FileFacts(artifact_id, file.name, file.mimetype)
+        for key, value in file_attributes([facts]).items():
+            self._study.storage.optuna.set_trial_system_attr(trial._trial_id, key, value)
 
 
 def publish(study: Study) -> None:

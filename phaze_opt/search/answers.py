@@ -84,11 +84,12 @@ class Answer:
         """
         if self.found.version != study.cost_model_version:
             raise InputError("An answer is of another cost-model version than its study.")
-        if isinstance(self.found, Enumeration):
-            possible = self.found.status == "certified" and isinstance(self.asked, int)
-            possible = possible and len(self.found.top) <= int(str(self.asked)) <= MOST_ASKED
+        asked, found = self.asked, self.found
+        if isinstance(found, Enumeration):
+            possible = isinstance(asked, int) and len(found.top) <= asked <= MOST_ASKED
+            possible = possible and found.status == "certified"
         else:
-            possible = self.asked == self.found.objectives
+            possible = asked == found.objectives
         if not possible:
             raise InputError("An answer is not one to what was asked for.")
         space = study.spec.space
@@ -158,6 +159,22 @@ def keep_certificate(storage: Storage, certificate: Certificate) -> None:
     """Store the certificate of a study's enumeration."""
     key = _certificate_key(certificate.study, certificate.asked)
     keep_enumeration(storage, key, to_json(certificate).decode())
+
+
+def restore_answers(
+    storage: Storage,
+    study: ResolvedStudy,
+    answers: Iterable[Answer],
+    certificate: Certificate | None,
+) -> None:
+    """Store answers, and a certificate, that came from elsewhere; what is there already stays."""
+    for answer in answers:
+        if find_enumeration(storage, _key(study, answer.asked, answer.bounds)) is None:
+            keep_answer(storage, study, answer)
+    if certificate is not None:
+        key = _certificate_key(certificate.study, certificate.asked)
+        if find_enumeration(storage, key) is None:
+            keep_certificate(storage, certificate)
 
 
 def longest_certificate(

@@ -21,12 +21,9 @@ from optuna.trial import FrozenTrial, TrialState
 from phaze_opt.errors import InputError
 from phaze_opt.search.answers import (
     Answer,
-    find_answer,
-    find_certificate,
-    keep_answer,
-    keep_certificate,
     longest_certificate,
     read_answers,
+    restore_answers,
 )
 from phaze_opt.search.attached_files import files_of, named_anew, named_by_content
 from phaze_opt.search.baselines import baseline_inputs
@@ -160,7 +157,7 @@ def restore_snapshot(snapshot: Snapshot, storage: Storage, name: str) -> StoredS
     with new_study(storage, name, snapshot.resolved, snapshot.workloads) as study:
         _store_tickets(snapshot, study)
         write_results(storage, snapshot.evaluations, snapshot.schedules)
-        _store_answers(snapshot, storage)
+        restore_answers(storage, snapshot.resolved, snapshot.answers, snapshot.certificate)
         _store_trials(snapshot, study)
     return study
 
@@ -168,17 +165,6 @@ def restore_snapshot(snapshot: Snapshot, storage: Storage, name: str) -> StoredS
 def _store_tickets(snapshot: Snapshot, study: StoredStudy) -> None:
     """Write the tickets."""
     study.office().write_all(snapshot.tickets, snapshot.target)
-
-
-def _store_answers(snapshot: Snapshot, storage: Storage) -> None:
-    """Write the answers about the whole space; what is stored already stays."""
-    resolved = snapshot.resolved
-    for answer in snapshot.answers:
-        if find_answer(storage, resolved, answer.asked, answer.bounds, "stored answer") is None:
-            keep_answer(storage, resolved, answer)
-    certificate = snapshot.certificate
-    if certificate is not None and find_certificate(storage, resolved, certificate.asked) is None:
-        keep_certificate(storage, certificate)
 
 
 def _store_trials(snapshot: Snapshot, study: StoredStudy) -> None:
