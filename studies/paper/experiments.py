@@ -150,7 +150,7 @@ def run_everything(work: Work, scope: Scope) -> Results:
         published={one.name: _changed(work, ablated, one) for one in AS_PUBLISHED},
         ablations={one.name: _changed(work, ablated, one) for one in ABLATIONS},
         today={model: _today(work, scope, model) for model in scope.today},
-        built={model: _built(work, spec) for model, spec in studies.items()},
+        built={model: _built(work, studies[model]) for model in scope.built},
         areas={
             model: {share: search(work, smaller_study(studies[model], share)) for share in SHARES}
             for model in scope.fronts

@@ -39,8 +39,9 @@ class Scope:
     ----------
     models
         Of the main comparison.
-    ablated, robust, today, fronts
-        Models of the ablations, of the robustness, of today's setting and of the smaller areas.
+    ablated, robust, today, fronts, built
+        Models of the ablations, of the robustness, of today's setting, of the smaller areas and of
+        the other area model.
     axes
         Axes of the paper's space that have fewer values.
     run
@@ -48,10 +49,11 @@ class Scope:
     """
 
     models: tuple[str, ...] = MODELS
-    ablated: tuple[str, ...] = ("opt-350m", "llama2-7b", "gpt3-175b")
+    ablated: tuple[str, ...] = ("llama2-7b", "gpt3-175b")
     robust: tuple[str, ...] = ("llama2-7b", "gpt3-175b")
     today: tuple[str, ...] = ("bert-large", "llama2-7b", "megatron-gpt2-8.3b", "gpt3-175b")
     fronts: tuple[str, ...] = ("llama2-7b", "gpt3-175b")
+    built: tuple[str, ...] = MODELS
     axes: Mapping[str, Any] = field(default_factory=dict)
     run: Mapping[str, Any] = field(default_factory=dict)
 

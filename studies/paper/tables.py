@@ -383,8 +383,8 @@ def schedules_table(results: Results) -> str:
 def built_table(results: Results) -> str:
     """Return the winners under both area models, with the power of a device in use."""
     rows: list[list[Cell]] = []
-    for model, winner in results.ours.items():
-        own, built = results.run(model, OURS, "solve"), results.built[model]
+    for model, built in results.built.items():
+        winner, own = results.ours[model], results.run(model, OURS, "solve")
         (run,) = built.runs
         rows.append(
             [

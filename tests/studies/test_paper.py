@@ -25,6 +25,7 @@ SCOPE = Scope(
     robust=(MODEL,),
     today=(MODEL,),
     fronts=(MODEL,),
+    built=(MODEL,),
     axes={
         "num_tc": [2, 8],
         "pe_x": [128],
