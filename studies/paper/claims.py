@@ -79,6 +79,24 @@ def causes_table(results: Results) -> str:
     return markdown(["ours", *headers], rows)
 
 
+def experts_sentence(results: Results) -> str:
+    """Say what the placement alone brings, by whether the experts split layers over devices."""
+    gains: dict[bool, list[float]] = {False: [], True: []}
+    for model in results.scope.models:
+        expert, solved = (results.run(model, BASELINES[0], how) for how in PLACEMENTS)
+        if expert.throughput_samples_per_s > 0.0:
+            gain = solved.throughput_samples_per_s / expert.throughput_samples_per_s
+            gains[expert.degrees[2] > 1].append(gain)
+    words = {False: "keep every layer on one device", True: "split layers over several"}
+    parts = [
+        f"{statistics.geometric_mean(found):.2f} on the {len(found)} models whose experts "
+        f"{words[split]}"
+        for split, found in gains.items()
+        if found
+    ]
+    return f"On `{BASELINES[0]}` the solved placement is worth {' and '.join(parts)}."
+
+
 def _speed_ups(runs: Sequence[Trained], model: str) -> list[Cell]:
     """Return the speed-ups of the searched chip over the first two baselines."""
     by_key = {(one.chip, one.placed_by): one for one in runs if one.model == model}

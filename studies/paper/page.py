@@ -67,6 +67,8 @@ Speed-ups over a TPUv4 architecture, geometric means over the models:
 
 {shapes}
 
+{experts} Tensor parallelism sends every activation over 4 GiB/s, in turns with the arrays.
+
 Why the two differ, by putting errors of the published code back one by one (the chip is searched
 again each time). Its clock is a thousand times too slow, so that the network weighs a thousandth:
 *network a thousand times as fast*. Its times do not see the bandwidths of the memories: *memory
@@ -160,6 +162,7 @@ def page(results: Results, version: str, checked: int, bundled: str) -> str:
         designs=tables.design_table(results),
         claims=claims.claims_table(results),
         shapes=claims.shape_table(results),
+        experts=claims.experts_sentence(results),
         free=FREE,
         causes=claims.causes_table(results),
         alone=tables.alone_table(results),
