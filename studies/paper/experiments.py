@@ -148,7 +148,7 @@ def run_everything(work: Work, scope: Scope) -> Results:
         runs=tuple(runs),
         schedules=_schedules(work, ablated, ours),
         published={one.name: _changed(work, ablated, one) for one in AS_PUBLISHED},
-        ablations={one.name: _changed(work, ablated, one) for one in ABLATIONS},
+        ablations={one.name: _changed(work, ablated, one) for one in ABLATIONS[: scope.options]},
         today={model: _today(work, scope, model) for model in scope.today},
         built={model: _built(work, studies[model]) for model in scope.built},
         areas={

@@ -42,6 +42,8 @@ class Scope:
     ablated, robust, today, fronts, built
         Models of the ablations, of the robustness, of today's setting, of the smaller areas and of
         the other area model.
+    options
+        How many of the ablations of the training options are asked for.
     axes
         Axes of the paper's space that have fewer values.
     run
@@ -54,6 +56,7 @@ class Scope:
     today: tuple[str, ...] = ("bert-large", "llama2-7b", "megatron-gpt2-8.3b", "gpt3-175b")
     fronts: tuple[str, ...] = ("llama2-7b", "gpt3-175b")
     built: tuple[str, ...] = MODELS
+    options: int = 6
     axes: Mapping[str, Any] = field(default_factory=dict)
     run: Mapping[str, Any] = field(default_factory=dict)
 

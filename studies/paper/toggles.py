@@ -9,22 +9,23 @@ from functools import partial
 from typing import Any
 from unittest.mock import patch
 
-from phaze_opt.scheduling.schedule_problem import Schedule, ScheduleProblem
-from phaze_opt.scheduling.solve_schedule import solve_schedule
+from phaze_opt.scheduling.problem_columns import ProblemColumns
+from phaze_opt.scheduling.schedule_problem import Schedule
+from phaze_opt.scheduling.solve_schedule import solve_columns
 
 Solve = Callable[..., Schedule]
 
 
-def _in_sequence(problem: ScheduleProblem, *args: Any, **options: Any) -> Schedule:
+def _in_sequence(columns: ProblemColumns, *args: Any, **options: Any) -> Schedule:
     """Schedule one operator at a time, each on all cores of its type."""
-    return solve_schedule(replace(problem, serial=True), *args, **options)
+    return solve_columns(replace(columns, serial=True), *args, **options)
 
 
 WAYS: dict[str, Solve] = {
     "one operator at a time": _in_sequence,
-    "list schedules": partial(solve_schedule, effort=1),
-    "exact schedules": solve_schedule,
-    "bandwidth not shared": partial(solve_schedule, bandwidth=False),
+    "list schedules": partial(solve_columns, effort=1),
+    "exact schedules": solve_columns,
+    "bandwidth not shared": partial(solve_columns, bandwidth=False),
 }
 """What takes the place of the scheduler; the third is the scheduler itself."""
 
@@ -36,7 +37,7 @@ def scheduled(way: str) -> Iterator[None]:
     What bounds a schedule from below no longer does, so that the placement looks at every width.
     """
     with (
-        patch("phaze_opt.layer_passes.solve_schedule", WAYS[way]),
+        patch("phaze_opt.layer_passes.solve_columns", WAYS[way]),
         patch("phaze_opt.costed_point._least_layers", lambda *args: None),
     ):
         yield

@@ -26,6 +26,7 @@ SCOPE = Scope(
     today=(MODEL,),
     fronts=(MODEL,),
     built=(MODEL,),
+    options=1,
     axes={
         "num_tc": [2, 8],
         "pe_x": [128],
