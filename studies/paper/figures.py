@@ -63,7 +63,13 @@ def throughput_figure(results: Results) -> str:
             axes.axhline(1.0, color=DARK, linewidth=0.8)
             axes.set_ylabel(f"{_TITLES[placed_by]}:\nthroughput, relative")
             axes.set_xticks(range(len(results.scope.models)), results.scope.models, rotation=20)
-        rows[0].legend(ncols=len(CHIPS), loc="upper left", frameon=False, fontsize=8)
+        rows[0].legend(
+            ncols=len(CHIPS),
+            loc="lower left",
+            bbox_to_anchor=(0.0, 1.0),
+            frameon=False,
+            fontsize=8,
+        )
         return _svg(figure)
 
 

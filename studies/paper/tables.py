@@ -232,6 +232,10 @@ def main_table(results: Results, placed_by: PlacedBy) -> str:
     return markdown(["", *(f"`{chip}`" if chip in BASELINES else chip for chip in CHIPS)], rows)
 
 
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000.0 else f"{value:.4g}"
+
+
 def _times(value: float) -> str:
     return f"{value:.2f}" if value > 0.0 else "–"
 
@@ -324,7 +328,7 @@ def changed_table(
                 [
                     text if first else "",
                     model,
-                    f"{ours.throughput_samples_per_s:,.4g}",
+                    _rate(ours.throughput_samples_per_s),
                     *(_ratio(ours, runs.get(key)) for key in _BESIDE),
                     chip_words(winner.accelerator),
                     f"{ours.degrees_text}, {ours.microbatch}, {ours.recompute}",
@@ -429,7 +433,7 @@ def today_table(results: Results) -> str:
         rows.append(
             [
                 model,
-                f"{ours.throughput_samples_per_s:,.4g}",
+                _rate(ours.throughput_samples_per_s),
                 _ratio(ours, runs[BASELINES[1], "expert"]),
                 _ratio(ours, runs[BASELINES[1], "solve"]),
                 chip_words(one.winner.accelerator),
