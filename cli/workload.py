@@ -206,7 +206,7 @@ def _draw(
         from phaze_opt.training import Training
 
         batch = variant.microbatch
-        (passes,) = estimate_passes([variant], place, Training(batch, batch))
+        ((passes,),) = estimate_passes([variant], [place], Training(batch, batch))
         (found,) = [
             one
             for of_layer in passes
