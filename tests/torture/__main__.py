@@ -32,7 +32,13 @@ def main(arguments: Sequence[str]) -> int:
     # What is compiled once per installation is no part of a try.
     load_all()
     left_s = options.seconds - sum(tally.seconds for tally in tallies.values())
-    with _quiet(), tempfile.TemporaryDirectory(prefix="phaze-torture-") as folder:
+    with (
+        warnings.catch_warnings(),
+        tempfile.TemporaryDirectory(prefix="phaze-torture-") as folder,
+    ):
+        warnings.simplefilter("ignore")
+        # Captured models are kept for the whole run.
+        os.environ.setdefault("PHAZE_CACHE", f"{folder}/cache")
         # Those of servers run as another user.
         Path(folder).chmod(0o755)
         for index, case in enumerate(chosen):
@@ -59,15 +65,6 @@ def table(cases: Sequence[Case], tallies: dict[str, Tally]) -> str:
         numbers = f"{tally.tries:,} | {tally.failed} | {tally.seconds:.0f}"
         lines.append(f"| {case.name} | {case.title} | {numbers} |")
     return "\n".join(lines)
-
-
-class _quiet(warnings.catch_warnings):
-    """Show no warnings, and use one cache of captured models for the whole run."""
-
-    def __enter__(self) -> None:
-        super().__enter__()
-        warnings.simplefilter("ignore")
-        os.environ.setdefault("PHAZE_CACHE", tempfile.mkdtemp(prefix="phaze-torture-cache-"))
 
 
 def _read(path: Path | None, seed: int) -> dict[str, Tally]:
