@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
@@ -33,6 +34,13 @@ def workload_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         del os.environ["PHAZE_CACHE"]
     else:
         os.environ["PHAZE_CACHE"] = before
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible() -> None:
+    """Let programs that a test starts hear Ctrl-C, though a shell's background jobs ignore it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
