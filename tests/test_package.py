@@ -67,11 +67,12 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 
 
 def test_a_name_loads_its_own_room_only() -> None:
-    """An error needs nothing; the names of an evaluation need no compiler, torch or database."""
+    """An error needs nothing; an evaluation and its tables need no compiler, torch or database."""
     program = (
         "import sys, phaze_opt as po; po.InputError;"
         f"print([name for name in {HEAVY!r} if name in sys.modules]);"
         "po.evaluate, po.explain, po.load_workload, po.load_accelerator, po.load_cluster;"
+        "import phaze_opt.report.tables;"
         f"print([name for name in {HEAVY!r} if name in sys.modules])"
     )
     assert run_program(program) == "[]\n['numpy']"

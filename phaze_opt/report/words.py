@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from phaze_opt.evaluation import Evaluation
 from phaze_opt.explanation.assumptions import BindingAssumption
@@ -11,8 +12,10 @@ from phaze_opt.hardware.fields import chip_values, in_units
 from phaze_opt.layer_passes import EstimatedPass
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.placement.placement_problem import Placement
-from phaze_opt.search.proving import PassProofs
 from phaze_opt.units import counted, format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from phaze_opt.search.proving import PassProofs  # whose module opens databases
 
 RESOURCE_WORDS = {
     "compute": "tensor cores",
