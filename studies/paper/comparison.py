@@ -102,11 +102,7 @@ def train(
         Whether the chip keeps its HBM; otherwise the space has the sizes.
     """
     resolved = study.resolved
-    designs = [
-        design
-        for sized in _sizes(resolved, _as_studied(resolved, chip), own_hbm)
-        for design in _designs(resolved, sized)
-    ]
+    designs = designs_of(resolved, chip, own_hbm=own_hbm)
     schedules: MutableMapping[str, Schedule] = {}
     ranked = []
     for place, design in enumerate(designs):
@@ -177,6 +173,15 @@ def roofline_s(resolved: ResolvedStudy, workload: Workload, design: Design) -> f
 
 def _area(resolved: ResolvedStudy) -> Literal["phaze-22nm", "chip"]:
     return resolved.spec.area.model
+
+
+def designs_of(resolved: ResolvedStudy, chip: Accelerator, *, own_hbm: bool) -> list[Design]:
+    """Return a chip with every size of the HBM under every combination of options; see `train`."""
+    return [
+        design
+        for sized in _sizes(resolved, _as_studied(resolved, chip), own_hbm)
+        for design in _designs(resolved, sized)
+    ]
 
 
 def _as_studied(resolved: ResolvedStudy, chip: Accelerator) -> Accelerator:

@@ -11,6 +11,7 @@ from phaze_opt.search.robustness import robustness_of_study
 from phaze_opt.search.spec import StudySpec
 from studies.paper.ablations import ABLATIONS, AS_PUBLISHED, Ablation
 from studies.paper.comparison import PLACEMENTS, PlacedBy, Trained, train
+from studies.paper.published import PlacedAsPublished, place_as_published
 from studies.paper.searches import Winner, search, study_in
 from studies.paper.settings import (
     BASELINES,
@@ -38,6 +39,13 @@ class Runs:
     """The answer of a part that evaluates."""
 
     runs: tuple[Trained, ...]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """The answer of a part that places by the published cost."""
+
+    runs: tuple[PlacedAsPublished, ...]
 
 
 @dataclass(frozen=True)
@@ -91,6 +99,8 @@ class Results:
         By ablation, then by model.
     schedules
         By the way to schedule.
+    placed
+        By the published cost.
     built
         Chips searched under the area model ``chip``.
     areas
@@ -110,6 +120,7 @@ class Results:
     ablations: Mapping[str, Mapping[str, Changed]]
     published: Mapping[str, Mapping[str, Changed]]
     schedules: Mapping[str, tuple[Trained, ...]]
+    placed: tuple[PlacedAsPublished, ...]
     built: Mapping[str, Changed]
     areas: Mapping[str, Mapping[float, Winner]]
     robust: tuple[Robust, ...]
@@ -147,6 +158,9 @@ def run_everything(work: Work, scope: Scope) -> Results:
         common=common,
         runs=tuple(runs),
         schedules=_schedules(work, ablated, ours),
+        placed=tuple(
+            one for model, spec in ablated.items() for one in _placed(work, spec, ours[model])
+        ),
         published={one.name: _changed(work, ablated, one) for one in AS_PUBLISHED},
         ablations={one.name: _changed(work, ablated, one) for one in ABLATIONS[: scope.options]},
         today={model: _today(work, scope, model) for model in scope.today},
@@ -243,6 +257,23 @@ def _schedules(
                 runs += _compare(work, spec, f"schedules-{number}-{model}", chips, ("solve",))
         found[way] = tuple(runs)
     return found
+
+
+def _placed(work: Work, spec: StudySpec, winner: Winner) -> tuple[PlacedAsPublished, ...]:
+    """Place a model by the published cost on known chips and on the searched one."""
+    chips = _known(BASELINES[:2]) | {OURS: (winner.accelerator, True)}
+
+    def evaluated() -> Placed:
+        study = study_in(work, spec)
+        (workload,) = study.workloads()
+        return Placed(
+            tuple(
+                place_as_published(study, workload, name, chip, own_hbm=own_hbm)
+                for name, (chip, own_hbm) in chips.items()
+            )
+        )
+
+    return work.answer(f"published-{spec.name}", [spec, chips], Placed, evaluated).runs
 
 
 def _robust(work: Work, spec: StudySpec) -> Robust:

@@ -103,6 +103,14 @@ Throughput relative to exact schedules; placements are solved under each.
 
 {schedules}
 
+### The cost of a placement
+
+What the published cost prefers (a batch takes `(m + p − 1)` times the largest load of a stage and
+the synchronisation of the first stage alone), at the microbatch and recompute where that turns out
+best, timed as everything else here: splits and degrees are those that it finds.
+
+{placed}
+
 ## A setting of today
 
 `tpuv4-torus`, Adam in mixed precision, fused attention, residency, sequence parallelism, gradients
@@ -129,9 +137,10 @@ space is searched again under each (`phaze-opt study robust`).
 
 ## Files
 
-`comparison.csv`, `designs.csv`, `ablations.csv`, `schedules.csv`, `today.csv`, `chip_area.csv` and
-`robustness.csv` hold every number with all its digits. `make paper` writes them again, and a bundle
-of the study of {bundled} that `phaze-opt study import build/paper/{bundled}.zip` loads.
+`comparison.csv`, `designs.csv`, `ablations.csv`, `schedules.csv`, `placements.csv`, `today.csv`,
+`chip_area.csv` and `robustness.csv` hold every number with all its digits. `make paper` writes them
+again, and a bundle of the study of {bundled} that
+`phaze-opt study import build/paper/{bundled}.zip` loads.
 """
 
 
@@ -167,6 +176,7 @@ def page(results: Results, version: str, checked: int, bundled: str) -> str:
         alone=tables.alone_table(results),
         ablations=tables.changed_table(results, results.ablations, words),
         schedules=tables.schedules_table(results),
+        placed=tables.placed_table(results),
         today=tables.today_table(results),
         built=tables.built_table(results),
         robust=tables.robust_table(results),

@@ -89,6 +89,31 @@ def csv_files(results: Results) -> dict[str, str]:
             ("schedules", *_RUN_HEADERS),
             [(way, *_run_row(run)) for way, runs in results.schedules.items() for run in runs],
         ),
+        "placements.csv": csv_text(
+            (
+                "model",
+                "chip",
+                "throughput_samples_per_s",
+                "promised_samples_per_s",
+                "pipeline",
+                "data",
+                "tensor",
+                "microbatch",
+                "recompute",
+            ),
+            [
+                (
+                    one.model,
+                    one.chip,
+                    one.throughput_samples_per_s,
+                    one.promised_samples_per_s,
+                    *one.degrees,
+                    one.microbatch,
+                    one.recompute,
+                )
+                for one in results.placed
+            ],
+        ),
         "today.csv": csv_text(_RUN_HEADERS, _runs_of(results.today)),
         "chip_area.csv": csv_text(_RUN_HEADERS, _runs_of(results.built)),
         "robustness.csv": csv_text(
@@ -382,6 +407,30 @@ def schedules_table(results: Results) -> str:
         ]
         rows.append([run.model, run.chip, *(f"{one:.3f}" for one in ratios)])
     return markdown(["model", "chip", *results.schedules], rows)
+
+
+def placed_table(results: Results) -> str:
+    """Return what placements of the published cost are worth, beside the solved ones."""
+    rows: list[list[Cell]] = []
+    for one in results.placed:
+        solved = results.run(one.model, one.chip, "solve")
+        fits = one.throughput_samples_per_s > 0.0
+        rows.append(
+            [
+                one.model,
+                one.chip,
+                f"{solved.throughput_samples_per_s:,.4g}",
+                f"{solved.degrees_text}, {solved.microbatch}, {solved.recompute}",
+                "x".join(map(str, one.degrees)) + f", {one.microbatch}, {one.recompute}"
+                if fits
+                else "nothing fits",
+                f"{one.promised_samples_per_s:,.4g}" if fits else None,
+                f"{one.throughput_samples_per_s:,.4g}" if fits else None,
+                f"{one.throughput_samples_per_s / solved.throughput_samples_per_s:.3f}",
+            ]
+        )
+    headers = ["", "chip", "solved, samples/s", "placement", "by the published cost"]
+    return markdown([*headers, "promised", "true", "relative"], rows)
 
 
 def built_table(results: Results) -> str:

@@ -64,6 +64,10 @@ def test_what_must_hold_holds(results: Results) -> None:
     ):
         with pytest.raises(WrongResultError):
             check(replace(results, runs=(wrong, *others)))
+    assert all(one.throughput_samples_per_s > 0.0 for one in results.placed)
+    fast = replace(results.placed[0], throughput_samples_per_s=1e9)
+    with pytest.raises(WrongResultError, match="published cost"):
+        check(replace(results, placed=(fast,)))
     slow = {MODEL: replace(results.ours[MODEL], value=1.0)}
     with pytest.raises(WrongResultError, match="best of the space"):
         check(replace(results, ours={**results.ours, **slow}))

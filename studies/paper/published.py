@@ -1,0 +1,144 @@
+"""Placements that the published cost prefers, timed by the cost model of this program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from phaze_opt.costed_point import Point, cost_point
+from phaze_opt.errors import InfeasibleError
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.layer_passes import ScheduleCache
+from phaze_opt.partitioning.phaze_format import PhazeEdge, PhazeNode, PhazeProblem
+from phaze_opt.partitioning.published import PublishedPlacement, solve_published
+from phaze_opt.placement.candidate_costs import CandidateCosts
+from phaze_opt.placement.candidates import Candidate
+from phaze_opt.placement.describe import stage_memories
+from phaze_opt.placement.layout import Layout
+from phaze_opt.placement.placement_problem import LayerCost, PlacementProblem
+from phaze_opt.placement.timing import timed_layout
+from phaze_opt.search.objective import run_inputs
+from phaze_opt.search.study import Study
+from phaze_opt.training import OPTIMIZERS
+from phaze_opt.workload.graph import Workload
+from studies.paper.comparison import designs_of
+
+_OPTIMIZERS = {"sgd": "SGD", "adam": "Adam"}
+
+
+@dataclass(frozen=True)
+class PlacedAsPublished:
+    """A model on a chip, placed by the published cost at the options where that turns out best.
+
+    Attributes
+    ----------
+    throughput_samples_per_s
+        Of the best of its placements that fits the memory; 0 where none does.
+    promised_samples_per_s
+        What the published cost says of it.
+    degrees
+        Pipeline, data and tensor parallelism.
+    """
+
+    model: str
+    chip: str
+    throughput_samples_per_s: float = 0.0
+    promised_samples_per_s: float = 0.0
+    degrees: tuple[int, int, int] = (0, 0, 0)
+    microbatch: int = 0
+    recompute: str = ""
+
+
+def place_as_published(
+    study: Study, workload: Workload, name: str, chip: Accelerator, *, own_hbm: bool
+) -> PlacedAsPublished:
+    """Place a model on a chip by the published cost, under every combination of a study's options.
+
+    Parameters
+    ----------
+    study, workload, name, chip, own_hbm
+        See `studies.paper.comparison.train`.
+    """
+    resolved = study.resolved
+    model = str(resolved.spec.model)
+    best = PlacedAsPublished(model, name)
+    schedules: ScheduleCache = {}
+    for design in designs_of(resolved, chip, own_hbm=own_hbm):
+        (inputs,) = run_inputs(resolved, 0, design)
+        point = Point(workload, design.accelerator, design.cluster, inputs.training)
+        problem = cost_point(point, schedules).problem
+        try:
+            found = solve_published(as_published(problem))
+        except InfeasibleError:
+            continue
+        time_s = true_time_s(problem, found)
+        samples = inputs.training.global_batch
+        if time_s is None or samples / time_s <= best.throughput_samples_per_s:
+            continue
+        best = PlacedAsPublished(
+            model,
+            name,
+            samples / time_s,
+            samples / found.time_per_batch_s,
+            (found.pipeline, found.data, found.tensor),
+            int(str(design.options["microbatch"])),
+            str(design.options["recompute"]),
+        )
+    return best
+
+
+def true_time_s(problem: PlacementProblem, found: PublishedPlacement) -> float | None:
+    """Return the time of a batch of a published placement, ``None`` where it does not fit."""
+    costs = CandidateCosts(problem)
+    starts = np.array([stage.layers[0] for stage in found.stages], dtype=np.int64)
+    times_s = []
+    for data_inside in (True, False):
+        candidate = Candidate.of(found.pipeline, found.data, found.tensor, data_inside)
+        layout = Layout.of_starts(candidate, starts, costs.layers)
+        if max(one.total for one in stage_memories(costs, layout)) > problem.hbm_usable_bytes:
+            return None
+        times_s.append(timed_layout(costs, layout).time_s)
+    return min(times_s)
+
+
+def as_published(problem: PlacementProblem) -> PhazeProblem:
+    """Return a placement problem as the published solver takes it.
+
+    The network is its outermost level. Under recompute the bytes that enter a stage are its stash,
+    and the activations of one microbatch are held beside it.
+    """
+    training = problem.training
+    weight_bytes = OPTIMIZERS[training.optimizer].weight_bytes
+    recomputes = training.recompute != "none"
+
+    def node(place: int, layer: LayerCost, width: int) -> PhazeNode:
+        held_bytes = layer.transient_bytes if recomputes else layer.stash_bytes
+        return PhazeNode(
+            id=place,
+            parameter_bytes=float(layer.parameters * weight_bytes),
+            activation_bytes=float(held_bytes),
+            forward_s=layer.forward_s,
+            backward_s=layer.backward_s,
+            tensor_parallel=width > 1,
+        )
+
+    return PhazeProblem(
+        memory_bytes=problem.hbm_usable_bytes,
+        devices=problem.cluster.devices,
+        bandwidth_bytes_per_s=problem.cluster.levels[-1].bandwidth_bytes_per_s,
+        microbatches=training.microbatches(1),
+        recompute=recomputes,
+        optimizer=_OPTIMIZERS[training.optimizer],
+        nodes={
+            width: tuple(node(place, layer, width) for place, layer in enumerate(layers))
+            for width, layers in problem.layers.items()
+        },
+        edges={
+            width: tuple(
+                PhazeEdge(source, target, float(layers[source].output_bytes))
+                for source, target in problem.edges
+            )
+            for width, layers in problem.layers.items()
+        },
+    )
