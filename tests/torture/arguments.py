@@ -14,7 +14,7 @@ from typing import Any
 import typer.main
 from phaze_opt.cli.main import app
 
-from tests.torture.answering import Answer, ask, file_hashes, forget_peak, in_folder, why_wrong
+from tests.torture.answering import Answer, ask, file_hashes, in_folder, why_wrong
 from tests.torture.case import LONGEST_WAIT_S, Case, Outcome, Setting
 
 PROGRAM = "import sys; from phaze_opt.cli.main import run; sys.argv[0] = 'phaze-opt'; run()"
@@ -73,7 +73,6 @@ def _ask_all(setting: Setting, ask_one: Any) -> Iterator[Outcome]:
         for number in setting.numbers():
             random = setting.random(number)
             line = _line(random, *random.choice(commands))
-            forget_peak()
             answer = ask_one(line)
             if "study" in line:
                 # A database that is closed later would change its file under the next command.

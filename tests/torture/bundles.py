@@ -11,7 +11,7 @@ from phaze_opt.search.store.storage import open_storage
 from phaze_opt.search.store.studies import study_uids
 from tests.search.fakes import quick_study
 from tests.search.test_sharing import with_member
-from tests.torture.answering import ask, file_hashes, forget_peak, in_folder, why_wrong
+from tests.torture.answering import ask, file_hashes, in_folder, why_wrong
 from tests.torture.case import Case, Outcome, Setting
 from tests.torture.mutation import mutated_bytes, mutated_plain
 
@@ -41,7 +41,6 @@ def run(setting: Setting) -> Iterator[Outcome]:
                 changed = mutated_bytes(random, sound)
             path.write_bytes(changed)
             open_storage("sqlite:///new.db", create=True).close()
-            forget_peak()
             before = file_hashes(setting.folder)
             answer = ask(IMPORT)
             outcome = why_wrong(answer, before, file_hashes(setting.folder))

@@ -25,7 +25,7 @@ from tests.search.hostile import (
     load_toy,
     make_study,
 )
-from tests.torture.answering import ask, forget_peak, in_folder, is_strict_json, why_wrong
+from tests.torture.answering import ask, in_folder, is_strict_json, why_wrong
 from tests.torture.case import Case, Outcome, Setting
 from tests.torture.mutation import mutated_bytes
 
@@ -42,7 +42,6 @@ def run_files(setting: Setting) -> Iterator[Outcome]:
             random = setting.random(number)
             path.write_bytes(mutated_bytes(random, content))
             command = random.choice(READING)
-            forget_peak()
             before = path.read_bytes()
             answer = ask([*arguments(command), "--storage", URL])
             outcome = why_wrong(answer, before, path.read_bytes())
@@ -77,7 +76,6 @@ def _ask_all(random: Random) -> Outcome:
     try:
         for command in (*READING, writing):
             before = dump(engine)
-            forget_peak()
             answer = ask([*arguments(command), "--storage", URL])
             outcome = why_wrong(answer, before, dump(engine))
             if outcome is None and "--json" in command and answer.code == 0:

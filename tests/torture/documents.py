@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from tests.torture.answering import ask, file_hashes, forget_peak, in_folder, why_wrong
+from tests.torture.answering import ask, file_hashes, in_folder, why_wrong
 from tests.torture.case import Outcome, Setting
 from tests.torture.mutation import mutated_bytes, mutated_plain, to_toml
 
@@ -74,7 +74,6 @@ def answer_documents(
             path = setting.folder / document.name
             path.write_bytes(make(random))
             command = [part.format(document.name) for part in random.choice(document.commands)]
-            forget_peak()
             before = file_hashes(setting.folder)
             outcome = why_wrong(ask(command), before, file_hashes(setting.folder))
             yield None if outcome is None else f"{' '.join(command)}: {outcome}"

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import phaze_opt.search.spec_check as spec_check
 from tests.cli.conftest import SMALL_STUDY
-from tests.torture.answering import Answer, ask, file_hashes, forget_peak, in_folder, why_wrong
+from tests.torture.answering import Answer, ask, file_hashes, in_folder, why_wrong
 from tests.torture.case import Case, Outcome, Setting
 from tests.torture.documents import plain_toml
 from tests.torture.mutation import mutated_bytes
@@ -44,7 +44,6 @@ def run(setting: Setting) -> Iterator[Outcome]:
         for number in setting.numbers():
             random = setting.random(number)
             path.write_bytes(_changed(random, texts, changes))
-            forget_peak()
             yield _try(setting)
 
 

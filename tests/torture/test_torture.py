@@ -39,6 +39,7 @@ def test_a_few_tries_of_each_case(case: Case, tmp_path: Path) -> None:
         (Answer(None, "", "", 60.0), "took 60.0 s"),
         (Answer(0, "", "", 11.0), "took 11.0 s"),
         (Answer(-9, "", "", 0.1), "exit code -9"),
+        (Answer(0, "", "", 0.1, 2**30), "took 1024 MiB"),
     ],
 )
 def test_what_counts_as_a_failure(answer: Answer, why: str | None) -> None:
