@@ -52,8 +52,8 @@ class Scope:
 
     models: tuple[str, ...] = MODELS
     ablated: tuple[str, ...] = ("llama2-7b", "gpt3-175b")
-    robust: tuple[str, ...] = ("llama2-7b", "gpt3-175b")
-    today: tuple[str, ...] = ("bert-large", "llama2-7b", "megatron-gpt2-8.3b", "gpt3-175b")
+    robust: tuple[str, ...] = MODELS
+    today: tuple[str, ...] = MODELS
     fronts: tuple[str, ...] = ("llama2-7b", "gpt3-175b")
     built: tuple[str, ...] = MODELS
     options: int = 6
