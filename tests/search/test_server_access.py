@@ -80,8 +80,15 @@ def test_workers_step_by_step(database: URL, worker_url: str, drive: Drive) -> N
     assert list_workers(study) == []
     options = ("--evaluator", "slow_evaluator", "--lease", "5")
     running = [drive(worker_url, *options) for _ in "12"]
-    wait_until(lambda: len(list_workers(study)) == 2)
-    workers = [worker_to_json_dict(one) for one in list_workers(study)]
+    looks = []
+
+    def both() -> bool:
+        # Between two trials a worker holds nothing, and is not listed.
+        looks.append(list_workers(study))
+        return len(looks[-1]) == 2
+
+    wait_until(both)
+    workers = [worker_to_json_dict(one) for one in looks[-1]]
     assert {one["process"] for one in workers} == {one.pid for one in running}
     assert {one["host"] for one in workers} == {socket.gethostname()}
     assert {one["state"] for one in workers} == {"working"}
