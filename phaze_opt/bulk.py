@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 from phaze_opt.costed_point import Point, cost_points, fusion_of
 from phaze_opt.evaluation import Evaluation, place_point
+from phaze_opt.garbage import collected_later
 from phaze_opt.layer_passes import ScheduleCache
 
 AT_ONCE = 64
 """Points that are estimated together: more take more memory, and hardly less time."""
 
 
+@collected_later()
 def evaluate_many(points: Sequence[Point], cache: ScheduleCache | None = None) -> list[Evaluation]:
     """Evaluate some points; every result equals that of `phaze_opt.evaluation.evaluate`.
 

@@ -15,8 +15,11 @@ from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+NO_NAN = {"nnan", "nsz"}
+"""Of a loop without NaN that takes minima or maxima: whatever their order, they are the same."""
 
-def compiled(signature: str, *, allocates: bool = True, **options: bool) -> Callable[[F], F]:
+
+def compiled(signature: str, *, allocates: bool = True, **options: object) -> Callable[[F], F]:
     """Compile a function for one signature, or read its compiled code from disk.
 
     Parameters
@@ -27,7 +30,7 @@ def compiled(signature: str, *, allocates: bool = True, **options: bool) -> Call
         Whether the function makes arrays. If not, numba does not count references to arrays, which
         otherwise costs atomic operations at every call and for every row of an array.
     **options
-        Further options of `numba.njit`.
+        Further options of `numba.njit`; `NO_NAN` as its ``fastmath`` keeps every result.
     """
 
     def decorate(function: F) -> F:
@@ -36,7 +39,9 @@ def compiled(signature: str, *, allocates: bool = True, **options: bool) -> Call
     return decorate
 
 
-def lazily_compiled(signature: str, *, allocates: bool = True, **options: bool) -> Callable[[F], F]:
+def lazily_compiled(
+    signature: str, *, allocates: bool = True, **options: object
+) -> Callable[[F], F]:
     """Do as `compiled`, but at the first call.
 
     For modules that many programs import without calling a compiled function: importing numba and

@@ -15,6 +15,7 @@ from phaze_opt.codec import from_builtins, to_builtins
 from phaze_opt.costed_point import CostedPoint, Placing, Point, cost_point
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.estimator.traffic import ENERGY_LEVELS
+from phaze_opt.garbage import collected_later
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.energy import energy_per_event, static_power_w
 from phaze_opt.layer_costs import LayerEvaluation, WidthCost
@@ -134,6 +135,7 @@ class Evaluation(PrintsAsTables, tables="phaze_opt.report.tables:evaluation_tabl
         return {resource: seconds / whole for resource, seconds in ranked if seconds > 0.0}
 
 
+@collected_later()
 def evaluate(
     workload: Workload,
     accelerator: Accelerator,

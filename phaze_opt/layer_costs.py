@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 from phaze_opt.arrays import FloatArray
@@ -108,17 +109,13 @@ class EstimatedWidth:
 
         The layers have the names of the distinct ones.
         """
-        distinct = [
-            self._layer_cost(layer, _least_passes(own, self.training))
-            for layer, own in zip(self.variant.layers, self.passes, strict=True)
-        ]
+        distinct = self._layer_costs([_least_passes(own, self.training) for own in self.passes])
         return tuple([distinct[index] for _, index in self.variant.nodes])
 
     @property
     def has_twins(self) -> bool:
         """Whether distinct layers hold the same bytes, so that only their seconds may differ."""
-        bare = [_bare_layer(each, self.training, self.chip.fusion) for each in self.variant.layers]
-        return len({replace(each, name="") for each in bare}) < len(bare)
+        return _has_twins(self.variant, self.training, self.chip.fusion)
 
     def cost(self, cache: ScheduleCache | None) -> WidthCost:
         """Schedule every distinct layer.
@@ -135,19 +132,20 @@ class EstimatedWidth:
                 self.variant.layers, self.variant.counts, passes, strict=True
             )
         )
-        distinct = [
-            self._layer_cost(layer, _scheduled_passes(own))
-            for layer, own in zip(self.variant.layers, passes, strict=True)
-        ]
+        distinct = self._layer_costs([_scheduled_passes(own) for own in passes])
         return WidthCost(self.variant, layers, passes, _all_layers(self.variant, distinct))
 
-    def _layer_cost(self, layer: Layer, passes: Sequence[_PassSeconds]) -> LayerCost:
-        """Reduce one distinct layer to what the placement needs."""
+    def _layer_costs(self, passes: Sequence[Sequence[_PassSeconds]]) -> list[LayerCost]:
+        """Reduce every distinct layer to what the placement needs."""
+        bare = bare_layers(self.variant, self.training, self.chip.fusion)
+        return list(map(self._layer_cost, bare, passes))
+
+    def _layer_cost(self, bare: LayerCost, passes: Sequence[_PassSeconds]) -> LayerCost:
+        """Give one distinct layer its seconds."""
         rate = self.chip.accelerator.sustained_hbm_bytes_per_s
-        forward_copy_s, backward_copy_s = copies_s(layer.parameters, self.training, rate)
+        forward_copy_s, backward_copy_s = copies_s(bare.parameters, self.training, rate)
         forward, backward, again = passes
-        return replace(
-            _bare_layer(layer, self.training, self.chip.fusion),
+        return bare.with_fields(
             forward_s=forward.seconds + forward_copy_s,
             backward_s=backward.seconds + backward_copy_s,
             recompute_s=again.seconds,
@@ -261,13 +259,27 @@ def bare_chain(
     fusion
         Of vector operators, which says what a layer holds while it runs.
     """
-    distinct = [_bare_layer(layer, training, fusion) for layer in variant.layers]
-    return _all_layers(variant, distinct)
+    return _all_layers(variant, bare_layers(variant, training, fusion))
 
 
 def _all_layers(variant: WorkloadVariant, distinct: Sequence[LayerCost]) -> tuple[LayerCost, ...]:
     """Return every layer of the model in topological order; each has its own name."""
-    return tuple(distinct[index].named(name) for name, index in variant.nodes)
+    return tuple([distinct[index].with_fields(name=name) for name, index in variant.nodes])
+
+
+@lru_cache(maxsize=128)
+def bare_layers(
+    variant: WorkloadVariant, training: Training, fusion: FusionMode
+) -> tuple[LayerCost, ...]:
+    """Return what `bare_chain` does, of the distinct layers; the designs of a study share it."""
+    return tuple([_bare_layer(layer, training, fusion) for layer in variant.layers])
+
+
+@lru_cache(maxsize=128)
+def _has_twins(variant: WorkloadVariant, training: Training, fusion: FusionMode) -> bool:
+    """Do as `EstimatedWidth.has_twins`."""
+    bare = bare_layers(variant, training, fusion)
+    return len({replace(each, name="") for each in bare}) < len(bare)
 
 
 def _bare_layer(layer: Layer, training: Training, fusion: FusionMode) -> LayerCost:

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from phaze_opt.arrays import BoolArray
 from phaze_opt.chunked_collectives import chunk_collectives
 from phaze_opt.estimator.estimate import (
     RESOURCES,
@@ -23,7 +24,9 @@ from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.layer_residency import cached_reads_of, residency_of, with_hbm_bytes
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.pass_problem import (
+    BoundOperators,
     JointPasses,
+    bound_in_modes,
     build_columns,
     build_problem,
     least_of_pass,
@@ -127,26 +130,39 @@ class LayerPass:
         if self.schedule.residency is not None:
             flow_bytes = np.array(self.schedule.residency.hbm_bytes)
             return with_hbm_bytes(self.estimates.all_cores, flow_bytes, self.accelerator)
-        everywhere = np.array([one.intra_operator for one in self.schedule.operators], dtype=bool)
         pairs = zip(
             self.estimates.all_cores.arrays(), self.estimates.one_core.arrays(), strict=True
         )
+        everywhere = self._everywhere
         return ModeEstimate(
             *(np.where(everywhere.reshape(-1, *[1] * (a.ndim - 1)), a, one) for a, one in pairs)
         )
 
     @cached_property
+    def _everywhere(self) -> BoolArray:
+        """Whether each operator runs on all cores."""
+        return np.array([one.intra_operator for one in self.schedule.operators], dtype=bool)
+
+    @cached_property
+    def _bound(self) -> BoundOperators:
+        """What binds the operators as they run."""
+        if self.schedule.residency is not None:
+            return BoundOperators.of(self.chosen)
+        one_core, all_cores = self.estimated.bound
+        return one_core.or_where(self._everywhere, all_cores)
+
+    @cached_property
     def bound_by_s(self) -> Mapping[str, float]:
         """Seconds of the operators by the resource that binds each."""
-        resource = self.chosen.binding_index()
+        resource, latency_s, _ = self._bound
         operators = np.bincount(resource, minlength=len(RESOURCES)).tolist()
-        seconds = np.bincount(resource, self.chosen.latency_s, len(RESOURCES)).tolist()
+        seconds = np.bincount(resource, latency_s, len(RESOURCES)).tolist()
         return {name: s for name, s, n in zip(RESOURCES, seconds, operators, strict=True) if n}
 
     @cached_property
     def energy_by_level_j(self) -> Mapping[str, float]:
         """Energy of the operators in the modes that the schedule chose."""
-        energy_j = self.chosen.energy_by_level_j.sum(axis=0).tolist()
+        energy_j = self._bound.energy_by_level_j.sum(axis=0).tolist()
         return dict(zip(ENERGY_LEVELS, energy_j, strict=True))
 
     @property
@@ -218,10 +234,17 @@ class EstimatedPass:
             return estimates
         return _as_on_chip(self.graph, estimates, self.chip, self.chunked)
 
+    @property
+    def bound(self) -> tuple[BoundOperators, BoundOperators]:
+        """What binds every operator on one core, and on all cores."""
+        if self._is_plain:
+            return self.joint.bound(self.row, self.place)
+        return bound_in_modes(self.estimates)
+
     @cached_property
     def link_s(self) -> float:
         """Seconds for which all operators use the network."""
-        return self.joint.link_s(self.row, self.place) if self._is_plain else self.estimates.link_s
+        return self.joint.link_s(self.place) if self._is_plain else self.estimates.link_s
 
     @cached_property
     def problem(self) -> ScheduleProblem:
@@ -233,7 +256,7 @@ class EstimatedPass:
     def _columns(self) -> ProblemColumns:
         """The same without residency."""
         if self._is_plain:
-            return self.joint.columns(self.row, self.place, self.graph)
+            return self.joint.columns(self.row, self.place)
         return build_columns(self.graph, self.estimates, self.accelerator)
 
     @cached_property
@@ -260,7 +283,7 @@ class EstimatedPass:
                 latency_s = np.minimum(latency_s, self._cached.latency_s)
             return float(latency_s.sum())
         if self._is_plain:
-            least_s = self.joint.least_s(self.row, self.place, self.graph)
+            least_s = self.joint.least_s(self.row, self.place)
         else:
             least_s = least_of_pass(self.graph, self._columns)
         return least_s if self._joint is None else min(least_s, least_of_residency(self._joint))
@@ -327,7 +350,8 @@ def estimate_passes(
         graphs += own
         widths += [variant.tensor_parallel] * len(own)
     accelerators = [chip.accelerator for chip in chips]
-    joint = JointPasses(estimate_jointly(graphs, accelerators, first.cluster, widths), accelerators)
+    estimate = estimate_jointly(graphs, accelerators, first.cluster, widths)
+    joint = JointPasses(estimate, accelerators, tuple(graphs))
     # Chunks of collectives run beside products only where that is asked for.
     chunked = [width if training.overlap == "all" else 1 for width in widths]
 

@@ -37,7 +37,7 @@ from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.layer_costs import copies_s
 from phaze_opt.layer_passes import default_fusion, fuse_once, graphs_of, with_lane_rate
 from phaze_opt.network.cluster import Cluster
-from phaze_opt.pass_problem import bandwidth_shares, core_types, precedences
+from phaze_opt.pass_problem import bandwidth_shares, pass_shapes
 from phaze_opt.placement.least import LeastLayers
 from phaze_opt.scheduling.least_makespan import (
     OperatorColumns,
@@ -244,11 +244,8 @@ def _least_pass(
     if not some.chips[0].concurrent_operators:
         kept = cached_bytes(graph, some.chips) if residency else None
         return _least_in_turn(all_cores, some.chips, kept)
-    least_s = least_makespan(
-        core_types(graph),
-        precedences(graph),
-        _columns(one_core, all_cores, some.chips),
-    )
+    columns = _columns(one_core, all_cores, some.chips)
+    least_s = least_makespan(pass_shapes((graph,)), columns)[:, 0]
     if residency and chunked == 1:
         kept = most_kept_bytes(graph, some.chips)
         least_s = np.minimum(least_s, _least_in_turn(all_cores, some.chips, kept))

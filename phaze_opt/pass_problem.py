@@ -8,14 +8,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
-from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.estimator.estimate import GraphEstimate, JointEstimate, ModeSeconds
+from phaze_opt.arrays import BoolArray, FloatArray, IntArray
+from phaze_opt.estimator.estimate import (
+    GraphEstimate,
+    JointEstimate,
+    ModeEstimate,
+    ModeSeconds,
+)
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.scheduling.least_makespan import (
     OperatorColumns,
+    PassShapes,
     least_joint_makespan,
     least_makespan,
 )
@@ -118,6 +125,45 @@ def operator_values(estimate: GraphEstimate) -> FloatArray:
     return np.stack([one.latency_s, every.latency_s, *shares, *intra_shares], axis=-1)
 
 
+class BoundOperators(NamedTuple):
+    """What binds some operators in one mode, on one chip or on many.
+
+    Attributes
+    ----------
+    resource
+        Place in `phaze_opt.estimator.estimate.RESOURCES`.
+    latency_s, energy_by_level_j
+        As in `ModeEstimate`.
+    """
+
+    resource: IntArray
+    latency_s: FloatArray
+    energy_by_level_j: FloatArray
+
+    @classmethod
+    def of(cls, mode: ModeEstimate) -> BoundOperators:
+        """Return what binds the operators of an estimate."""
+        return cls(mode.binding_index(), mode.latency_s, mode.energy_by_level_j)
+
+    def rows(self, which: tuple[int, slice]) -> BoundOperators:
+        """Return some operators on one chip."""
+        resource, latency_s, energy_j = self
+        return BoundOperators(resource[which], latency_s[which], energy_j[which])
+
+    def or_where(self, everywhere: BoolArray, other: BoundOperators) -> BoundOperators:
+        """Return the operators, those that run everywhere taken from the other mode."""
+        return BoundOperators(
+            np.where(everywhere, other.resource, self.resource),
+            np.where(everywhere, other.latency_s, self.latency_s),
+            np.where(everywhere[:, np.newaxis], other.energy_by_level_j, self.energy_by_level_j),
+        )
+
+
+def bound_in_modes(estimate: GraphEstimate) -> tuple[BoundOperators, BoundOperators]:
+    """Return what binds the operators on one core, and on all cores."""
+    return BoundOperators.of(estimate.one_core), BoundOperators.of(estimate.all_cores)
+
+
 @dataclass(frozen=True, eq=False)
 class JointPasses:
     """The passes of some chips, estimated as one; see `phaze_opt.estimator.estimate`.
@@ -128,42 +174,57 @@ class JointPasses:
         Of all passes on all chips.
     accelerators
         The chips.
+    graphs
+        The passes.
     """
 
     estimate: JointEstimate
     accelerators: Sequence[Accelerator]
+    graphs: tuple[OperatorGraph, ...]
 
     @cached_property
     def _values(self) -> FloatArray:
         return operator_values(self.estimate.both)
 
     @cached_property
-    def _least_s(self) -> dict[int, FloatArray]:
-        """Least makespans on all chips, by the number of the pass."""
-        return {}
+    def _least_s(self) -> FloatArray:
+        """Least makespans, by chip and pass."""
+        cores = np.array([[float(each.num_tc), float(each.num_vc)] for each in self.accelerators])
+        takes_time = self._values[:, :, :2].min(axis=2) > 0.0
+        if (takes_time == takes_time[0]).all():
+            return _least_s(self.graphs, self._values, cores)
+        # The bound of several chips takes operators out only if none needs time for them.
+        alone = zip(self._values[:, np.newaxis], cores[:, np.newaxis], strict=True)
+        return np.concatenate([_least_s(self.graphs, *chip) for chip in alone])
 
-    def columns(self, chip: int, place: int, graph: OperatorGraph) -> ProblemColumns:
-        """Return what the scheduler takes of one pass, whose graph is given, on one chip."""
+    @cached_property
+    def _link_s(self) -> list[float]:
+        """For how long each pass uses the network, which is the same on all chips."""
+        link_s = self.estimate.both.all_cores.link_s[0]
+        return [float(link_s[part].sum()) for part in self.estimate.parts]
+
+    @cached_property
+    def _bound(self) -> tuple[BoundOperators, BoundOperators]:
+        return bound_in_modes(self.estimate.both)
+
+    def bound(self, chip: int, place: int) -> tuple[BoundOperators, BoundOperators]:
+        """Return what binds the operators of one pass on one chip, on one core and on all."""
+        one_core, all_cores = self._bound
+        which = chip, self.estimate.parts[place]
+        return one_core.rows(which), all_cores.rows(which)
+
+    def columns(self, chip: int, place: int) -> ProblemColumns:
+        """Return what the scheduler takes of one pass on one chip."""
         values = self._values[chip, self.estimate.parts[place]]
-        return _columns(graph, values, self.accelerators[chip])
+        return _columns(self.graphs[place], values, self.accelerators[chip])
 
-    def link_s(self, chip: int, place: int) -> float:
-        """Return for how long one pass uses the network on one chip."""
-        return float(self.estimate.both.all_cores.link_s[chip, self.estimate.parts[place]].sum())
+    def link_s(self, place: int) -> float:
+        """Return for how long one pass uses the network."""
+        return self._link_s[place]
 
-    def least_s(self, chip: int, place: int, graph: OperatorGraph) -> float:
-        """Bound the makespan of one pass, whose graph is given, as `least_of_pass` does."""
-        if place not in self._least_s:
-            values = self._values[:, self.estimate.parts[place]]
-            takes_time = values[:, :, :2].min(axis=2) > 0.0
-            if not (takes_time == takes_time[0]).all():
-                # The bound of several chips takes operators out only if none needs time for them.
-                return least_of_pass(graph, self.columns(chip, place, graph))
-            cores = np.array(
-                [[float(each.num_tc), float(each.num_vc)] for each in self.accelerators]
-            )
-            self._least_s[place] = _least_s(graph, values, cores)
-        return float(self._least_s[place][chip])
+    def least_s(self, chip: int, place: int) -> float:
+        """Bound the makespan of one pass on one chip, as `least_of_pass` does."""
+        return float(self._least_s[chip, place])
 
 
 def build_problem(name: str, graph: OperatorGraph, columns: ProblemColumns) -> ScheduleProblem:
@@ -190,16 +251,24 @@ def bandwidth_shares(busy_s: Sequence[FloatArray], mode: ModeSeconds) -> FloatAr
 def least_of_pass(graph: OperatorGraph, columns: ProblemColumns) -> float:
     """Bound the makespan of every schedule without residency from below, up to rounding."""
     cores = np.array([[float(columns.num_tc), float(columns.num_vc)]])
-    return float(_least_s(graph, columns.values[np.newaxis], cores)[0])
+    return float(_least_s((graph,), columns.values[np.newaxis], cores)[0, 0])
 
 
-def _least_s(graph: OperatorGraph, values: FloatArray, cores: FloatArray) -> FloatArray:
-    """Bound the makespans of a pass on some chips.
+@lru_cache(maxsize=1024)
+def pass_shapes(graphs: tuple[OperatorGraph, ...]) -> PassShapes:
+    """Return what the bound of the makespan takes of passes, whatever the chip."""
+    return PassShapes(tuple(map(core_types, graphs)), tuple(map(precedences, graphs)))
+
+
+def _least_s(
+    graphs: tuple[OperatorGraph, ...], values: FloatArray, cores: FloatArray
+) -> FloatArray:
+    """Bound the makespans of some passes on some chips: (chips, passes).
 
     Parameters
     ----------
     values : (chips, operators, 7)
-        See `operator_values`.
+        Of all passes, see `operator_values`.
     cores : (chips, 2)
         Tensor cores and vector cores.
     """
@@ -213,7 +282,7 @@ def _least_s(graph: OperatorGraph, values: FloatArray, cores: FloatArray) -> Flo
         num_tc=cores[:, 0],
         num_vc=cores[:, 1],
     )
-    return least_makespan(core_types(graph), precedences(graph), operators)
+    return least_makespan(pass_shapes(graphs), operators)
 
 
 def least_of_residency(joint: Residency) -> float:

@@ -74,7 +74,7 @@ class ModeSeconds:
         """
         busy = np.stack([self.tc_s, self.vc_s, self.glb_s, self.hbm_s, self.link_s])
         constant = self.latency_s - busy.max(axis=0)
-        resource = np.argmax(np.vstack([busy, constant]), axis=0)
+        resource = np.argmax(np.concatenate([busy, constant[np.newaxis]]), axis=0)
         waits = (resource == 0) & (2.0 * self.exposed_lanes_s > self.tc_s)
         return np.where(waits, 1, resource)
 

@@ -270,11 +270,13 @@ def _least_times_s(costs: CandidateCosts, grid: CandidateGrid) -> tuple[FloatArr
         return least_times(stages.load_s, stages.in_flight_limit, held, tails_s, *candidates)
 
     # With fewer microbatches than stages less is in flight: the fewest bound them all.
-    few = bounds(held_by_place(most_stages, fewest, costs.schedule))
     many = grid.pipeline <= grid.microbatches
     if costs.schedule == "gpipe" or fewest >= most_stages or not many.any():
-        return few
+        return bounds(held_by_place(most_stages, fewest, costs.schedule))
     enough = bounds(held_by_place(most_stages, most_stages))
+    if many.all():
+        return enough
+    few = bounds(held_by_place(most_stages, fewest, costs.schedule))
     work_s, time_s = (np.where(many, a, b) for a, b in zip(enough, few, strict=True))
     return work_s, time_s
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 
@@ -14,13 +14,15 @@ from phaze_opt.network.message import message_over, message_term, split_message_
 from phaze_opt.network.term import Term
 from phaze_opt.placement.candidates import Candidate, CandidateGrid, candidate_grids
 from phaze_opt.placement.chain import least_tail_terms
-from phaze_opt.placement.costs import StageCosts, stage_costs
+from phaze_opt.placement.chain_bytes import ChainParameters, for_many_designs, parameters_of_runs
+from phaze_opt.placement.costs import StageCosts, WidthRuns, stage_costs, width_runs
 from phaze_opt.placement.memory import Shards
 from phaze_opt.placement.pipeline import held_by_place
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.placement.synchronisation import (
     ReplicaGroup,
     ReplicatedLayers,
+    own_parameters,
     synchronisation_kind,
 )
 from phaze_opt.training import OPTIMIZERS, PipelineScheduleName
@@ -65,6 +67,7 @@ class CandidateCosts:
         self.schedule: PipelineScheduleName = (
             "gpipe" if training.pipeline_schedule == "gpipe" else "1f1b"
         )
+        self._runs: dict[int, WidthRuns] = {}
         self._stages: dict[tuple[int, tuple[Term, ...], Shards, bool], StageCosts] = {}
         self._stages_of: dict[Candidate, StageCosts] = {}
         self._replicated: dict[int, ReplicatedLayers] = {}
@@ -144,7 +147,9 @@ class CandidateCosts:
             messages += split_message_terms(message, tensor, self.problem.cluster)
         key = tensor, tuple(messages), shards, accumulates
         if key not in self._stages:
-            self._stages[key] = stage_costs(self.problem, tensor, messages, shards, accumulates)
+            if tensor not in self._runs:
+                self._runs[tensor] = width_runs(self.problem, tensor)
+            self._stages[key] = stage_costs(self._runs[tensor], messages, shards, accumulates)
         return self._stages[key]
 
     def work(self, candidate: Candidate) -> StageWork:
@@ -169,14 +174,9 @@ class CandidateCosts:
 
     def tied_exchange_s(self, candidate: Candidate) -> FloatArray:
         """Return the time in which stages that share tied weights exchange their gradients."""
-        shared = self.stages(candidate).shared_parameters
-        exchange_s = np.zeros(shared.shape)
-        if candidate.pipeline > 1:
-            # An all-reduce between two stages: one message each way per half of the gradients.
-            held = shared > 0
-            half_bytes = shared[held] * np.float64(self.optimizer.gradient_bytes) / 2.0
-            exchange_s[held] = 2.0 * self.message(candidate).seconds(half_bytes)
-        return exchange_s
+        parameters = self.replicated(candidate.tensor).held.parameters
+        message = self.message(candidate) if candidate.pipeline > 1 else None
+        return _tied_exchange_s(parameters, message, float(self.optimizer.gradient_bytes))
 
     def synchronisation_s(self, candidate: Candidate) -> FloatArray:
         """Return the exposed synchronisation of every stage's gradients after its last backward."""
@@ -210,7 +210,9 @@ class CandidateCosts:
         key = self._key(candidate)
         if key not in self._tails:
             tail_s = self.synchronisation_s(candidate) + self.optimizer_s(candidate)
-            self._tails[key] = tail_s + self.final_gather_s(candidate, ahead=True)
+            if self.group(candidate).zero in (1, 2):
+                tail_s += self.final_gather_s(candidate, ahead=True)
+            self._tails[key] = tail_s
         return self._tails[key]
 
     def least_tail_term_s(self, candidate: Candidate) -> float:
@@ -275,7 +277,7 @@ class CandidateCosts:
         rows : (classes,)
             The row of every class, of its fewest replicas.
         """
-        data, rows = np.unique(grid.data, return_inverse=True)
+        data, rows = grid.distinct_data
         key = grid.tensor, grid.data_inside, data.tobytes()
         if key not in self._least_tails:
             self._least_tails[key] = self._least_tails_s(grid.tensor, grid.data_inside, data)
@@ -290,18 +292,62 @@ class CandidateCosts:
         tails_s: FloatArray = parameters * (step_s / shards)[:, np.newaxis]
         if not data_inside or training.zero >= 2:
             return tails_s
-        kind = synchronisation_kind(training.zero)
-        lines = _lines_by_data(kind, self.problem.cluster, tensor, tuple(data.tolist()))
-        sync_s = lines.seconds(parameters * float(self.optimizer.gradient_bytes))
+        lines = (synchronisation_kind(training.zero), self.problem.cluster, tensor, data.tobytes())
+        each = float(self.optimizer.gradient_bytes)
+        sync_s, queued_s = _synchronisations_s(layers.held.parameters, each, *lines)
         if training.overlap != "none":
-            (_, own), *_ = layers.own_parameters
-            each_s = lines.seconds(own * float(self.optimizer.gradient_bytes))
             # At least as much is free as where the tensor-parallel group uses no level of theirs.
             _, cover_s = layers.cover_s[False]
             before_s = np.append(0.0, np.cumsum(cover_s)[:-1])
-            left_s = np.maximum.accumulate(np.cumsum(each_s, axis=1) - before_s, axis=1)
+            left_s = np.maximum.accumulate(queued_s - before_s, axis=1)
             sync_s = np.minimum(sync_s, left_s)
         return tails_s + sync_s
+
+
+@for_many_designs
+def _tied_exchange_s(
+    parameters: ChainParameters, message: Term | None, gradient_bytes: float
+) -> FloatArray:
+    """Return the exchange of tied gradients by every stage, with a message if others hold them."""
+    _, shared = parameters_of_runs(parameters)
+    exchange_s = np.zeros(shared.shape)
+    if message is not None:
+        # An all-reduce between two stages: one message each way per half of the gradients.
+        held = shared > 0
+        exchange_s[held] = 2.0 * message.seconds(shared[held] * gradient_bytes / 2.0)
+    return exchange_s
+
+
+@for_many_designs
+def _synchronisations_s(
+    parameters: ChainParameters,
+    gradient_bytes: float,
+    kind: CollectiveName,
+    cluster: Cluster,
+    tensor: int,
+    data: bytes,
+) -> tuple[FloatArray, FloatArray]:
+    """Return the synchronisation of the first layers among some numbers of neighbouring replicas.
+
+    Parameters
+    ----------
+    parameters, gradient_bytes
+        The layers at one tensor-parallel width, and the gradient of a parameter.
+    kind, cluster, tensor
+        How the gradients are synchronised.
+    data
+        The numbers of replicas, as bytes of an array.
+
+    Returns
+    -------
+    at_once_s, queued_s : (numbers of replicas, layers)
+        Of the first 1, 2, … layers: all at once, and one after the other.
+    """
+    lines = _lines_by_data(kind, cluster, tensor, np.frombuffer(data, dtype=np.int64))
+    (_, own), *_ = own_parameters(parameters)
+    all_at_once = parameters_of_runs(parameters)[0][0, 1:]
+    each_s = lines.seconds(own * gradient_bytes)
+    return lines.seconds(all_at_once * gradient_bytes), np.cumsum(each_s, axis=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -327,12 +373,9 @@ class _Lines:
         return least_s
 
 
-@lru_cache(maxsize=128)
-def _lines_by_data(
-    kind: CollectiveName, cluster: Cluster, stride: int, data: tuple[int, ...]
-) -> _Lines:
+def _lines_by_data(kind: CollectiveName, cluster: Cluster, stride: int, data: IntArray) -> _Lines:
     """Return the cost of every algorithm among some numbers of neighbouring replicas."""
-    terms = [collective_terms(kind, replicas, cluster, stride) for replicas in data]
+    terms = [collective_terms(kind, replicas, cluster, stride) for replicas in data.tolist()]
     shape = len(data), max(len(row) for row in terms)
     latency_s, s_per_byte, s_per_sqrt_byte = (
         np.full(shape, np.inf),

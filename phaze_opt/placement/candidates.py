@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -81,10 +81,15 @@ class CandidateGrid:
     pipeline: IntArray
     microbatches: IntArray
 
-    @property
+    @cached_property
     def sizes(self) -> IntArray:
         """Number of candidates of every class."""
         return self.most_data - self.data + 1
+
+    @cached_property
+    def distinct_data(self) -> tuple[IntArray, IntArray]:
+        """The different numbers of replicas, rising, and the place of each class among them."""
+        return np.unique(self.data, return_inverse=True)
 
     def candidate(self, index: int) -> Candidate:
         """Return the candidate of a class with the fewest replicas."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.compiled import inlined, lazily_compiled
+from phaze_opt.compiled import NO_NAN, inlined, lazily_compiled
 
 TIE = 1e-12
 """Relative difference below which two times count as equal."""
@@ -41,7 +41,9 @@ def _reach(in_flight_limit: IntArray, held: int, i: int, reach: int) -> int:
     return reach
 
 
-@lazily_compiled("UniTuple(float64[:,::1], 2)(float64[:,::1], int64[:,::1], int64[::1])")
+@lazily_compiled(
+    "UniTuple(float64[:,::1], 2)(float64[:,::1], int64[:,::1], int64[::1])", fastmath=NO_NAN
+)
 def least_loads(
     load_s: FloatArray, in_flight_limit: IntArray, held: IntArray
 ) -> tuple[FloatArray, FloatArray]:
@@ -66,17 +68,17 @@ def least_loads(
     least_sum = np.full((most_stages + 1, layers + 1), np.inf)
     most[0, layers] = 0.0
     least_sum[0, layers] = 0.0
-    reach = np.full(layers, layers)
     for place in range(1, most_stages + 1):
         for i in range(layers - place, -1, -1):
-            reach[i] = _reach(in_flight_limit, held[place], i, reach[i])
+            # Slices of the next stages: what a processor does several of at once.
+            ends = slice(i + 1, layers - place + 2)
+            load, limit = load_s[i, ends], in_flight_limit[i, ends]
+            rest_most, rest_sum = most[place - 1, ends], least_sum[place - 1, ends]
             least_most = total = np.inf
-            for j in range(i + 1, min(layers - place + 1, reach[i]) + 1):
-                if in_flight_limit[i, j] < held[place]:
-                    continue
-                load = load_s[i, j]
-                least_most = min(least_most, max(load, most[place - 1, j]))
-                total = min(total, load + least_sum[place - 1, j])
+            for j in range(load.shape[0]):
+                here = load[j] if limit[j] >= held[place] else np.inf
+                least_most = min(least_most, max(here, rest_most[j]))
+                total = min(total, here + rest_sum[j])
             most[place, i] = least_most
             least_sum[place, i] = total
     return most, least_sum

@@ -18,12 +18,8 @@ from phaze_opt.placement import least_splits as column
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate
 from phaze_opt.placement.chain import least_loads
-from phaze_opt.placement.costs import (
-    StageCosts,
-    collective_table_s,
-    in_flight_limits,
-    parameters_of_runs,
-)
+from phaze_opt.placement.chain_bytes import in_flight_limits, parameters_of_runs
+from phaze_opt.placement.costs import StageCosts, collective_table_s
 from phaze_opt.placement.even import even_starts, longest_run
 from phaze_opt.placement.exchanges import lines_of
 from phaze_opt.placement.memory import Shards
@@ -267,11 +263,11 @@ class _Collector:
 
     def _tied(self) -> FloatArray:
         """Return the tied parameters of stages that share them with others if there are others."""
-        layers = self.costs.problem.layers[self.tensor]
-        if min(layers[0].tied_parameters, layers[-1].tied_parameters) == 0:
+        parameters = self.costs.replicated(self.tensor).held.parameters
+        if min(parameters.tied[0], parameters.tied[-1]) == 0:
             # All that are tied may lie on one stage.
             return np.zeros_like(self.parameters)
-        return parameters_of_runs(layers)[1]
+        return parameters_of_runs(parameters)[1]
 
     def _row(self, candidate: Candidate) -> tuple[list[int], list[float]]:
         """Return the numbers of one candidate."""

@@ -60,10 +60,14 @@ class LayerCost:
     backward_link_s: float = 0.0
     recompute_link_s: float = 0.0
 
-    def named(self, name: str) -> LayerCost:
-        """Return the same layer with another name; a model has hundreds, so nothing is checked."""
+    def with_fields(self, **changes: float | str) -> LayerCost:
+        """Return the same layer with other fields.
+
+        A model has hundreds of layers, so nothing is checked; `dataclasses.replace` takes ten times
+        as long.
+        """
         other = object.__new__(LayerCost)
-        other.__dict__.update(self.__dict__, name=name)
+        other.__dict__.update(self.__dict__, **changes)
         return other
 
 

@@ -28,7 +28,14 @@ import numpy as np
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.network.collective import CollectiveName, collective_terms
 from phaze_opt.network.term import Term, cheapest
-from phaze_opt.placement.costs import collective_table_s, parameters_of_runs
+from phaze_opt.placement.chain_bytes import (
+    ChainBytes,
+    ChainParameters,
+    chain_bytes,
+    for_many_designs,
+    parameters_of_runs,
+)
+from phaze_opt.placement.costs import collective_table_s
 from phaze_opt.placement.exchanges import exchanges_per_batch, lines_of
 from phaze_opt.placement.overlap import backward_queue_s, forward_queue_s
 from phaze_opt.placement.placement_problem import LayerCost, PlacementProblem
@@ -67,16 +74,21 @@ class ReplicatedLayers:
         return self.problem.layers[self.tensor]
 
     @cached_property
+    def held(self) -> ChainBytes:
+        """What they hold."""
+        return chain_bytes(self.layers, self.problem.edges)
+
+    @property
     def parameters(self) -> FloatArray:
         """Parameters of every run of layers."""
-        return parameters_of_runs(self.layers)[0]
+        return parameters_of_runs(self.held.parameters)[0]
 
     @cached_property
     def tied_parameters(self) -> int:
         """Those of all layers that are tied, each as often as a layer holds it."""
-        return sum(layer.tied_parameters for layer in self.layers)
+        return sum(self.held.parameters.tied)
 
-    @cached_property
+    @property
     def own_parameters(self) -> tuple[tuple[slice, FloatArray], ...]:
         """Parameters of each layer, tied ones with the first layer of a run that holds them.
 
@@ -84,23 +96,13 @@ class ReplicatedLayers:
         The slice is of the first layers of the runs that the counts, of shape ``(layers,)``, are
         for.
         """
-        return tuple(_own_parameters(self.layers))
-
-    @cached_property
-    def own_gradient_bytes(self) -> tuple[IntArray, FloatArray]:
-        """Return where the slices of `own_parameters` end, and the gradients of each layer."""
-        ends = np.array([rows.stop for rows, _ in self.own_parameters], dtype=np.int64)
-        own = np.array([own for _, own in self.own_parameters])
-        return ends, own * self._gradient_bytes_each
-
-    @cached_property
-    def gradient_bytes(self) -> FloatArray:
-        """Gradients of every run of layers."""
-        return np.asarray(self.parameters * self._gradient_bytes_each)
+        return own_parameters(self.held.parameters)
 
     @property
-    def _gradient_bytes_each(self) -> float:
-        return float(OPTIMIZERS[self.problem.training.optimizer].gradient_bytes)
+    def gradients(self) -> Gradients:
+        """Bytes of gradients."""
+        each = float(OPTIMIZERS[self.problem.training.optimizer].gradient_bytes)
+        return _gradients(self.held.parameters, each)
 
     @cached_property
     def levels(self) -> frozenset[int]:
@@ -217,19 +219,12 @@ class ReplicaGroup:
     @cached_property
     def synchronisation(self) -> Exchange:
         """Gradients sent once per batch, beside the last backward (ZeRO 0 and 1)."""
+        gradients = self.replicated.gradients
+        if not self.overlaps:
+            return _exchanged_after(self.replicated.held.parameters, gradients, self.gradient_terms)
         _, cover_s = self.replicated.cover_s[self.shares_level]
-        ends, own_bytes = self.replicated.own_gradient_bytes
-        return Exchange(
-            *exchanges_per_batch(
-                lines_of(self.gradient_terms),
-                ends,
-                own_bytes,
-                cover_s,
-                self.replicated.gradient_bytes,
-                self.problem.collective_core_share,
-                self.overlaps,
-            )
-        )
+        share = self.problem.collective_core_share
+        return _exchanged(gradients, self.gradient_terms, cover_s, share, overlaps=True)
 
     @cached_property
     def every_backward(self) -> tuple[Exchange, Exchange]:
@@ -295,24 +290,67 @@ def levels_used(terms: Sequence[Term]) -> frozenset[int]:
     )
 
 
-def _own_parameters(layers: Sequence[LayerCost]) -> Iterator[tuple[slice, FloatArray]]:
-    """Count each layer's parameters, tied ones with the first layer of a run that holds them.
-
-    Tied gradients are complete, and tied weights needed, when the first of their layers runs.
-
-    Yields
-    ------
-    rows, own : slice of first layers, (layers,)
-        The counts for all runs that begin in these rows.
-    """
-    parameters = np.array([layer.parameters for layer in layers], dtype=np.float64)
-    tied = np.array([layer.tied_parameters for layer in layers], dtype=np.float64)
-    holders = [index for index, count in enumerate(tied) if count > 0]
-    begin = 0
+@for_many_designs
+def own_parameters(parameters: ChainParameters) -> tuple[tuple[slice, FloatArray], ...]:
+    """Return `ReplicatedLayers.own_parameters`."""
+    all_own = np.array(parameters.own, dtype=np.float64)
+    tied = np.array(parameters.tied, dtype=np.float64)
+    holders = [index for index, count in enumerate(parameters.tied) if count > 0]
+    parts, begin = [], 0
     for holder in holders:
-        own = parameters - tied
-        own[holder] = parameters[holder]
-        yield slice(begin, holder + 1), own
+        own = all_own - tied
+        own[holder] = all_own[holder]
+        parts.append((slice(begin, holder + 1), own))
         begin = holder + 1
-    if begin < len(layers):
-        yield slice(begin, len(layers)), parameters - tied
+    if begin < len(parameters):
+        parts.append((slice(begin, len(parameters)), all_own - tied))
+    return tuple(parts)
+
+
+@dataclass(frozen=True, eq=False)
+class Gradients:
+    """Bytes of gradients.
+
+    Attributes
+    ----------
+    ends, own_bytes
+        Where the slices of `ReplicatedLayers.own_parameters` end, and what each layer has there.
+    of_runs_bytes : (layers, layers + 1)
+        Of every run of layers.
+    """
+
+    ends: IntArray
+    own_bytes: FloatArray
+    of_runs_bytes: FloatArray
+
+
+@for_many_designs
+def _gradients(parameters: ChainParameters, bytes_each: float) -> Gradients:
+    """Return the gradients of layers with so many bytes per parameter."""
+    parts = own_parameters(parameters)
+    return Gradients(
+        np.array([rows.stop for rows, _ in parts], dtype=np.int64),
+        np.array([own for _, own in parts]) * bytes_each,
+        parameters_of_runs(parameters)[0] * bytes_each,
+    )
+
+
+@for_many_designs
+def _exchanged_after(
+    parameters: ChainParameters, gradients: Gradients, terms: tuple[Term, ...]
+) -> Exchange:
+    """Exchange the gradients once per batch, after all compute: no time of a layer changes that."""
+    return _exchanged(gradients, terms, np.zeros(len(parameters)), 0.0, overlaps=False)
+
+
+def _exchanged(
+    gradients: Gradients,
+    terms: Sequence[Term],
+    cover_s: FloatArray,
+    core_share: float,
+    overlaps: bool,
+) -> Exchange:
+    """Exchange the gradients once per batch; see `phaze_opt.placement.exchanges`."""
+    lines, of_runs_bytes = lines_of(terms), gradients.of_runs_bytes
+    own = gradients.ends, gradients.own_bytes
+    return Exchange(*exchanges_per_batch(lines, *own, cover_s, of_runs_bytes, core_share, overlaps))

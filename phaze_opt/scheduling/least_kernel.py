@@ -104,7 +104,9 @@ def _least_of_part(part: Part, room: Room) -> float:
     return float(least_s)
 
 
-@lazily_compiled("void(f8[:, ::1], f8[:, ::1], f8[:, :, ::1], i8[::1], i8[::1], i8[::1], f8[::1])")
+@lazily_compiled(
+    "void(f8[:, ::1], f8[:, ::1], f8[:, :, ::1], i8[::1], i8[::1], i8[::1], i8[::1], f8[:, ::1])"
+)
 def least_of_parts(
     one_core_s: FloatArray,
     all_cores_s: FloatArray,
@@ -112,9 +114,10 @@ def least_of_parts(
     first: IntArray,
     first_before: IntArray,
     before: IntArray,
+    first_part: IntArray,
     least_s: FloatArray,
 ) -> None:
-    """Bound the makespans of parts that run one after another.
+    """Bound the makespans of passes, whose parts run one after another.
 
     Parameters
     ----------
@@ -129,27 +132,30 @@ def least_of_parts(
     before : (precedences,)
         Direct predecessors in the part, numbered from its first operator; each comes before its
         successors.
-    least_s : (chips,)
+    first_part : (passes + 1,)
+        First part of every pass, and the number of parts.
+    least_s : (chips, passes)
         Filled in.
     """
     operators = one_core_s.shape[1]
     room = (np.empty(operators, np.bool_), np.empty(operators), np.empty(operators))
     fastest_s = np.empty(operators)
     for chip in range(one_core_s.shape[0]):
-        least_s[chip] = 0.0
         for i in range(operators):
             fastest_s[i] = min(one_core_s[chip, i], all_cores_s[chip, i])
-        for number in range(first.shape[0] - 1):
-            begin, end = first[number], first[number + 1]
-            if end == begin + 1:
-                least_s[chip] += fastest_s[begin]
-                continue
-            part = (
-                one_core_s[chip, begin:end],
-                all_cores_s[chip, begin:end],
-                fastest_s[begin:end],
-                share[chip, begin:end],
-                first_before[begin : end + 1],
-                before,
-            )
-            least_s[chip] += _least_of_part(part, room)
+        for which in range(first_part.shape[0] - 1):
+            least_s[chip, which] = 0.0
+            for number in range(first_part[which], first_part[which + 1]):
+                begin, end = first[number], first[number + 1]
+                if end == begin + 1:
+                    least_s[chip, which] += fastest_s[begin]
+                    continue
+                part = (
+                    one_core_s[chip, begin:end],
+                    all_cores_s[chip, begin:end],
+                    fastest_s[begin:end],
+                    share[chip, begin:end],
+                    first_before[begin : end + 1],
+                    before,
+                )
+                least_s[chip, which] += _least_of_part(part, room)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from operator import itemgetter
 
 import numpy as np
@@ -48,27 +49,39 @@ class OperatorColumns:
     num_vc: FloatArray
 
 
-def least_makespan(
-    cores: tuple[CoreType, ...], edges: tuple[tuple[int, int], ...], columns: OperatorColumns
-) -> FloatArray:
+@dataclass(frozen=True, eq=False)
+class PassShapes:
+    """What does not depend on the chip, of passes that are bounded together.
+
+    Attributes
+    ----------
+    cores
+        Of each pass, the cores that each operator occupies.
+    edges
+        Of each pass, the precedences ``(before, after)``, which point forward.
+    """
+
+    cores: tuple[tuple[CoreType, ...], ...]
+    edges: tuple[tuple[tuple[int, int], ...], ...]
+
+
+def least_makespan(shapes: PassShapes, columns: OperatorColumns) -> FloatArray:
     """Bound the makespan of every schedule without residency from below.
 
     Parameters
     ----------
-    cores
-        Cores that each operator occupies.
-    edges
-        Precedences ``(before, after)``, which point forward.
+    shapes
+        Some passes. What is derived from them is kept by the object, not by its content.
     columns
-        Durations and shares.
+        Durations and shares of the operators of all passes, one pass after the other.
 
     Returns
     -------
-    least_s : (chips,)
+    least_s : (chips, passes)
     """
     one_core_s, all_cores_s = columns.one_core_s, columns.all_cores_s
     instant = ~(np.minimum(one_core_s, all_cores_s) > 0.0).any(axis=0)
-    parts = _parts(cores, edges, instant.tobytes())
+    parts = _parts(shapes, instant.tobytes())
     kept = parts.operators
     shares = np.empty((len(one_core_s), len(kept), RESOURCES))
     for resource, share in enumerate(
@@ -81,7 +94,7 @@ def least_makespan(
         )
     ):
         shares[:, :, resource] = share
-    least_s = np.empty(len(one_core_s))
+    least_s = np.empty((len(one_core_s), len(shapes.cores)))
     least_of_parts(
         np.ascontiguousarray(one_core_s[:, kept]),
         np.ascontiguousarray(np.where(parts.has_modes, all_cores_s[:, kept], np.inf)),
@@ -89,6 +102,7 @@ def least_makespan(
         parts.first,
         parts.first_before,
         parts.before,
+        parts.first_part,
         least_s,
     )
     return least_s
@@ -148,7 +162,7 @@ class _Parts:
     Attributes
     ----------
     operators : (operators with a duration,)
-        Part by part, in topological order.
+        Pass by pass, part by part, in topological order.
     first : (parts + 1,)
         Where each part begins in ``operators``.
     first_before : (operators with a duration + 1,)
@@ -159,6 +173,8 @@ class _Parts:
         Whether each operator takes a tensor core, and a vector core.
     has_modes : (operators with a duration,)
         Whether each operator takes a core at all.
+    first_part : (passes + 1,)
+        Where the parts of each pass begin.
     """
 
     operators: IntArray
@@ -167,14 +183,41 @@ class _Parts:
     before: IntArray
     on_cores: BoolArray
     has_modes: BoolArray
+    first_part: IntArray
 
 
-@lru_cache(maxsize=1024)
-def _parts(
-    cores: tuple[CoreType, ...], edges: tuple[tuple[int, int], ...], instant: bytes
-) -> _Parts:
-    """Split a pass into parts, cached; ``instant`` are the bytes of an array of truth values."""
-    skipped = np.frombuffer(instant, dtype=np.bool_).copy()
+@lru_cache(maxsize=256)
+def _parts(shapes: PassShapes, instant: bytes) -> _Parts:
+    """Split passes into parts, cached; ``instant`` are the bytes of an array of truth values."""
+    skipped = np.frombuffer(instant, dtype=np.bool_)
+    begins = np.cumsum([0, *map(len, shapes.cores)]).tolist()
+    operators: list[int] = []
+    sizes: list[int] = []
+    before: list[list[int]] = []
+    parts_of_pass: list[int] = []
+    for edges, (begin, end) in zip(shapes.edges, pairwise(begins), strict=True):
+        kept, first, direct = _parts_of_pass(edges, skipped[begin:end].copy())
+        operators += (kept + begin).tolist()
+        sizes += np.diff(first).tolist()
+        before += direct
+        parts_of_pass.append(len(first) - 1)
+    cores = [kind for of_pass in shapes.cores for kind in of_pass]
+    on_cores = [[kind in cores[i] for i in operators] for kind in ("TC", "VC")]
+    return _Parts(
+        operators=np.array(operators, dtype=np.int64),
+        first=np.cumsum([0, *sizes], dtype=np.int64),
+        first_before=np.cumsum([0, *map(len, before)], dtype=np.int64),
+        before=np.array([j for own in before for j in own], dtype=np.int64),
+        on_cores=np.array(on_cores, dtype=np.bool_),
+        has_modes=np.array([cores[i] != "none" for i in operators], dtype=np.bool_),
+        first_part=np.cumsum([0, *parts_of_pass], dtype=np.int64),
+    )
+
+
+def _parts_of_pass(
+    edges: tuple[tuple[int, int], ...], skipped: BoolArray
+) -> tuple[IntArray, IntArray, list[list[int]]]:
+    """Split one pass: operators by parts, where each part begins, and direct predecessors."""
     pairs = np.array(sorted(set(edges)), dtype=np.int64).reshape(-1, 2)
     ancestors = contracted_ancestors(skipped, pairs)
     kept, first = series_parts(skipped, ancestors)
@@ -183,12 +226,4 @@ def _parts(
         for part in np.split(kept, first[1:-1])
         for direct in direct_predecessors(part_precedences(part, ancestors)[0])
     ]
-    on_cores = [[kind in cores[i] for i in kept] for kind in ("TC", "VC")]
-    return _Parts(
-        operators=kept,
-        first=first,
-        first_before=np.cumsum([0, *map(len, before)], dtype=np.int64),
-        before=np.array([j for own in before for j in own], dtype=np.int64),
-        on_cores=np.array(on_cores, dtype=np.bool_),
-        has_modes=np.array([cores[i] != "none" for i in kept], dtype=np.bool_),
-    )
+    return kept, first, before

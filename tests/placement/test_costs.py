@@ -7,7 +7,7 @@ from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.network.term import Term
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate
-from phaze_opt.placement.costs import stage_costs
+from phaze_opt.placement.costs import stage_costs, width_runs
 from phaze_opt.placement.memory import local_parameters, stage_memory
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.training import OPTIMIZERS
@@ -23,7 +23,7 @@ def test_tables_agree_with_the_definitions(problem: PlacementProblem) -> None:
     """Every entry is what one stage costs and holds by itself."""
     tensor = min(problem.layers)
     layers, optimizer = problem.layers[tensor], OPTIMIZERS[problem.training.optimizer]
-    costs = stage_costs(problem, tensor, [MESSAGE])
+    costs = stage_costs(width_runs(problem, tensor), [MESSAGE])
     for i in range(len(layers)):
         for j in range(i + 1, len(layers) + 1):
             held = layers[i:j]
@@ -40,7 +40,7 @@ def test_tables_agree_with_the_definitions(problem: PlacementProblem) -> None:
 
 def test_receives_on_a_chain() -> None:
     """An inner stage receives one activation and one gradient, the outer ones one of them."""
-    costs = stage_costs(chain(), 1, [MESSAGE])
+    costs = stage_costs(width_runs(chain(), 1), [MESSAGE])
     message_s = 0.5 + 8 / 4.0
     assert costs.receive_activation_s[0, 2] == 0.0
     assert costs.receive_gradient_s[0, 2] == message_s
@@ -51,7 +51,7 @@ def test_receives_on_a_chain() -> None:
 def test_receives_over_a_skip() -> None:
     """A tensor used by a later stage too is received there as well, and its gradient comes back."""
     problem = replace(chain(), edges=(*chain().edges, (0, 4)))
-    plain, skip = (stage_costs(p, 1, [MESSAGE]) for p in (chain(), problem))
+    plain, skip = (stage_costs(width_runs(p, 1), [MESSAGE]) for p in (chain(), problem))
     message_s = 0.5 + 8 / 4.0
     # Layers 4 and 5 need the output of layer 0 beside that of layer 3.
     assert skip.receive_activation_s[4, 6] == plain.receive_activation_s[4, 6] + message_s

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from phaze_opt.arrays import FloatArray
 from phaze_opt.scheduling.least_makespan import (
     OperatorColumns,
+    PassShapes,
     least_joint_makespan,
     least_makespan,
 )
@@ -58,7 +59,8 @@ def least_s(*chips: ScheduleProblem) -> list[float]:
         num_vc=np.array([one.num_vc for one in chips], dtype=np.float64),
     )
     cores = tuple(operator.core for operator in chips[0].operators)
-    found: list[float] = least_makespan(cores, chips[0].edges, columns).tolist()
+    shapes = PassShapes((cores,), (chips[0].edges,))
+    found: list[float] = least_makespan(shapes, columns)[:, 0].tolist()
     return found
 
 

@@ -1,0 +1,208 @@
+"""What a chain of layers holds and sends, which no time changes: tables of all possible stages.
+
+As in `phaze_opt.placement.costs`, tables are indexed ``[i, j]`` for the stage that holds the layers
+``i … j − 1``. The designs of a study differ in seconds: most of these tables are found once for
+many of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, wraps
+from itertools import chain
+from operator import attrgetter
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.network.term import Term, cheapest
+from phaze_opt.placement.memory import UNSHARDED, Shards
+from phaze_opt.placement.placement_problem import LayerCost
+from phaze_opt.placement.runs import maxima_of_runs, receives_of_runs, sums_of_runs
+from phaze_opt.training import Optimizer
+
+_UNLIMITED = 2**31
+"""More microbatches in flight than any batch has."""
+
+_MOST_LAYERS = 128
+"""Tables of longer chains are not kept: they take megabytes each."""
+
+_KEPT = 96
+"""Results that are kept of a function: of three sizes of HBM, eight ways to train, four widths."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def for_many_designs(function: F) -> F:
+    """Keep the last results of a function of a chain, its first argument, unless that is long."""
+    kept = lru_cache(maxsize=_KEPT)(function)
+
+    @wraps(function)
+    def find(layers: Any, *others: object) -> object:
+        return (function if len(layers) > _MOST_LAYERS else kept)(layers, *others)
+
+    return cast(F, find)
+
+
+@dataclass(frozen=True, eq=False)
+class ChainParameters:
+    """Parameters of every layer per device, and those that are tied; equal ones are one object."""
+
+    own: tuple[int, ...]
+    tied: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.own)
+
+
+@dataclass(frozen=True, eq=False)
+class ChainBytes:
+    """What every layer of a chain holds and sends; equal chains are one object, unless long.
+
+    Attributes
+    ----------
+    parameters
+        Of the layers.
+    stash_bytes, transient_bytes, output_bytes
+        Of each layer, see `phaze_opt.placement.placement_problem.LayerCost`.
+    edges
+        Between layers.
+    """
+
+    parameters: ChainParameters
+    stash_bytes: tuple[int, ...]
+    transient_bytes: tuple[int, ...]
+    output_bytes: tuple[int, ...]
+    edges: tuple[tuple[int, int], ...]
+
+    def __len__(self) -> int:
+        return len(self.stash_bytes)
+
+
+_COLUMNS = attrgetter(
+    "parameters", "tied_parameters", "stash_bytes", "transient_bytes", "output_bytes"
+)
+
+
+def chain_bytes(layers: Sequence[LayerCost], edges: tuple[tuple[int, int], ...]) -> ChainBytes:
+    """Return what a chain of layers with some edges holds and sends."""
+    own, tied, *others = zip(*map(_COLUMNS, layers), strict=True)
+    return _chain(_parameters(own, tied), *others, edges)
+
+
+@for_many_designs
+def _parameters(own: tuple[int, ...], tied: tuple[int, ...]) -> ChainParameters:
+    return ChainParameters(own, tied)
+
+
+@for_many_designs
+def _chain(parameters: ChainParameters, *others: Any) -> ChainBytes:
+    return ChainBytes(parameters, *others)
+
+
+@for_many_designs
+def parameters_of_runs(parameters: ChainParameters) -> tuple[FloatArray, FloatArray]:
+    """Count the parameters of runs of layers, and those shared with layers outside."""
+    tied_sum, tied_max = sums(parameters.tied), maxima(parameters.tied)
+    shared = np.where(tied_sum < sum(parameters.tied), tied_max, 0.0)
+    return sums(parameters.own) - tied_sum + tied_max, shared
+
+
+@dataclass(frozen=True, eq=False)
+class HeldBytes:
+    """What stages hold; the attributes are those of `phaze_opt.placement.costs.StageCosts`."""
+
+    parameters: IntArray
+    shared_parameters: IntArray
+    resident_bytes: FloatArray
+    stash_bytes: FloatArray
+    in_flight_limit: IntArray
+
+
+@for_many_designs
+def held_by_runs(
+    layers: ChainBytes, optimizer: Optimizer, shards: Shards, usable_bytes: float
+) -> HeldBytes:
+    """Compute what all stages hold.
+
+    Parameters
+    ----------
+    layers
+        Of each stage.
+    optimizer, shards, usable_bytes
+        What decides the state, and what may be held.
+    """
+    all_parameters, shared = parameters_of_runs(layers.parameters)
+    stash = sums(layers.stash_bytes)
+    resident = _resident_bytes(layers, all_parameters, optimizer, shards)
+    return HeldBytes(
+        parameters=all_parameters.astype(np.int64),
+        shared_parameters=shared.astype(np.int64),
+        resident_bytes=resident,
+        stash_bytes=stash,
+        in_flight_limit=in_flight_limits(resident, stash, usable_bytes),
+    )
+
+
+def in_flight_limits(
+    resident_bytes: FloatArray, stash_bytes: FloatArray, usable_bytes: float
+) -> IntArray:
+    """Return how many microbatches each stage may have in flight; −1 if not even its state fits."""
+    free = np.floor(usable_bytes) - resident_bytes
+    # A stage that stashes nothing may have any number in flight, even where nothing is free.
+    limit = np.where(stash_bytes > 0, np.floor_divide(free, np.maximum(stash_bytes, 1)), _UNLIMITED)
+    return np.where(free < 0, -1, limit).astype(np.int64)
+
+
+def _resident_bytes(
+    layers: ChainBytes, parameters: FloatArray, optimizer: Optimizer, shards: Shards
+) -> FloatArray:
+    """Return state and largest working set of runs of layers."""
+    state = sum(
+        np.ceil(parameters * held / count)
+        for held, count in (
+            (optimizer.weight_bytes, shards.weights),
+            (optimizer.gradient_bytes, shards.gradients),
+            (optimizer.state_bytes, shards.optimizer),
+        )
+    )
+    working_set = maxima(layers.transient_bytes)
+    if shards != UNSHARDED:
+        own = layers.parameters.own
+        working_set = working_set + maxima(
+            [shards.whole_layer_bytes(count, optimizer) for count in own]
+        )
+    return np.asarray(state + working_set, dtype=np.float64)
+
+
+@for_many_designs
+def receives(
+    layers: ChainBytes, messages: tuple[Term, ...]
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return seconds of receiving activations and gradients, and bytes sent, of runs of layers."""
+    consumers: dict[int, list[int]] = {}
+    for source, destination in layers.edges:
+        consumers.setdefault(source, []).append(destination)
+    sizes_bytes = [float(layers.output_bytes[source]) for source in consumers]
+    fastest = {size_bytes: cheapest(messages, size_bytes) for size_bytes in set(sizes_bytes)}
+    seconds = {size_bytes: term.seconds(size_bytes) for size_bytes, term in fastest.items()}
+    return receives_of_runs(
+        len(layers),
+        np.array(list(consumers), dtype=np.int64),
+        np.cumsum([0, *map(len, consumers.values())], dtype=np.int64),
+        np.array(list(chain.from_iterable(consumers.values())), dtype=np.int64),
+        np.array([seconds[size_bytes] for size_bytes in sizes_bytes]),
+        np.array([fastest[size].all_sent_per_byte * size for size in sizes_bytes]),
+    )
+
+
+def sums(values: Sequence[float]) -> FloatArray:
+    """Sum all runs of layers with some values."""
+    return sums_of_runs(np.array(values, dtype=np.float64))
+
+
+def maxima(values: Sequence[float]) -> FloatArray:
+    """Take the largest of all runs of layers with some values."""
+    return maxima_of_runs(np.array(values, dtype=np.float64))
