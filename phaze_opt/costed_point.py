@@ -110,13 +110,13 @@ def cost_points(points: Sequence[Point], cache: ScheduleCache | None = None) -> 
     chips = [
         Chip(point.accelerator, cluster, fusion, point.lane_rate, point.prove) for point in points
     ]
-    edges = tuple((s, d) for s, d, _ in variants[0].edges)
+    shape = variants[0].precedences, _common_kinds(variants)
 
     def costed(point: Point, chip: Chip, estimated: dict[int, EstimatedWidth]) -> CostedPoint:
         costs = OnDemand(estimated, lambda width: estimated[width].cost(cache))
         layers = OnDemand(estimated, lambda width: costs[width].chain)
         least = _least_layers(estimated, costs) if degrees is None and len(estimated) > 1 else None
-        problem = _problem(chip, training, edges, layers, least)
+        problem = _problem(chip, training, shape, layers, least)
         return CostedPoint(point, problem, costs, degrees)
 
     return list(map(costed, points, chips, estimate_widths(variants, chips, training)))
@@ -130,12 +130,13 @@ def fusion_of(point: Point) -> FusionMode:
 def _problem(
     chip: Chip,
     training: Training,
-    edges: tuple[tuple[int, int], ...],
+    shape: tuple[tuple[tuple[int, int], ...], tuple[int, ...] | None],
     layers: Mapping[int, tuple[LayerCost, ...]],
     least: Mapping[int, tuple[LayerCost, ...]] | None,
 ) -> PlacementProblem:
-    """Join layers and chip to what the placement takes."""
+    """Join layers, their edges and kinds, and chip to what the placement takes."""
     accelerator = chip.accelerator
+    edges, kinds = shape
     return PlacementProblem(
         layers=layers,
         edges=edges,
@@ -147,7 +148,14 @@ def _problem(
         accumulation_parameters_per_s=_lanes_per_s(chip, "add"),
         collective_core_share=accelerator.calibration.collective_core_share,
         least=least,
+        kinds=kinds,
     )
+
+
+def _common_kinds(variants: Sequence[WorkloadVariant]) -> tuple[int, ...] | None:
+    """Return which layers are alike, where that is the same at all widths."""
+    kinds = variants[0].kinds
+    return kinds if all(variant.kinds == kinds for variant in variants) else None
 
 
 def _least_layers(
@@ -200,7 +208,7 @@ def bare_problem(
     """
     return PlacementProblem(
         layers={variant.tensor_parallel: bare_chain(variant, training, fusion)},
-        edges=tuple((s, d) for s, d, _ in variant.edges),
+        edges=variant.precedences,
         cluster=cluster,
         training=training,
         hbm_usable_bytes=0.0,

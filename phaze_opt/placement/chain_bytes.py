@@ -19,7 +19,7 @@ import numpy as np
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.network.term import Term, cheapest
 from phaze_opt.placement.memory import UNSHARDED, Shards
-from phaze_opt.placement.placement_problem import LayerCost
+from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.placement.runs import maxima_of_runs, receives_of_runs, sums_of_runs
 from phaze_opt.training import Optimizer
 
@@ -86,20 +86,26 @@ _COLUMNS = attrgetter(
 )
 
 
-def chain_bytes(layers: Sequence[LayerCost], edges: tuple[tuple[int, int], ...]) -> ChainBytes:
-    """Return what a chain of layers with some edges holds and sends."""
-    own, tied, *others = zip(*map(_COLUMNS, layers), strict=True)
-    return _chain(_parameters(own, tied), *others, edges)
+def chain_bytes(problem: PlacementProblem, tensor: int) -> ChainBytes:
+    """Return what the layers of a problem hold and send at one tensor-parallel width."""
+    layers, kinds = problem.layers[tensor], problem.kinds_of(tensor)
+    distinct = tuple([_COLUMNS(layers[index]) for index in kinds.first])
+    return _chain(tuple(kinds.which.tolist()), distinct, problem.edges)
+
+
+@for_many_designs
+def _chain(
+    which: tuple[int, ...],
+    distinct: tuple[tuple[int, ...], ...],
+    edges: tuple[tuple[int, int], ...],
+) -> ChainBytes:
+    own, tied, stash, transient, output = zip(*(distinct[kind] for kind in which), strict=True)
+    return ChainBytes(_parameters(own, tied), stash, transient, output, edges)
 
 
 @for_many_designs
 def _parameters(own: tuple[int, ...], tied: tuple[int, ...]) -> ChainParameters:
     return ChainParameters(own, tied)
-
-
-@for_many_designs
-def _chain(parameters: ChainParameters, *others: Any) -> ChainBytes:
-    return ChainBytes(parameters, *others)
 
 
 @for_many_designs
@@ -198,7 +204,7 @@ def receives(
     )
 
 
-def sums(values: Sequence[float]) -> FloatArray:
+def sums(values: Sequence[float] | FloatArray) -> FloatArray:
     """Sum all runs of layers with some values."""
     return sums_of_runs(np.array(values, dtype=np.float64))
 

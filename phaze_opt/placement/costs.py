@@ -14,9 +14,10 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.network.term import Term
-from phaze_opt.placement.chain_bytes import ChainBytes, chain_bytes, held_by_runs, receives, sums
+from phaze_opt.placement.chain_bytes import ChainBytes, chain_bytes, held_by_runs, receives
 from phaze_opt.placement.memory import UNSHARDED, Shards
 from phaze_opt.placement.placement_problem import PlacementProblem
+from phaze_opt.placement.runs import sums_of_runs
 from phaze_opt.training import OPTIMIZERS
 
 
@@ -102,13 +103,12 @@ class WidthRuns:
 
 def width_runs(problem: PlacementProblem, tensor: int) -> WidthRuns:
     """Add up the layers of one tensor-parallel width."""
-    layers = problem.layers[tensor]
     return WidthRuns(
         problem,
-        chain_bytes(layers, problem.edges),
-        forward_s=sums([layer.forward_s for layer in layers]),
-        backward_s=sums([layer.backward_s for layer in layers]),
-        recompute_s=sums([layer.recompute_s for layer in layers]),
+        chain_bytes(problem, tensor),
+        forward_s=sums_of_runs(problem.column(tensor, "forward_s")),
+        backward_s=sums_of_runs(problem.column(tensor, "backward_s")),
+        recompute_s=sums_of_runs(problem.column(tensor, "recompute_s")),
     )
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Literal, TypeVar
+from functools import cached_property, lru_cache
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from phaze_opt.arrays import FloatArray
+from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.printing import PrintsAsTables
 from phaze_opt.training import OPTIMIZERS, PipelineScheduleName, Training
@@ -71,6 +71,28 @@ class LayerCost:
         return other
 
 
+class Kinds(NamedTuple):
+    """How the layers of a chain repeat.
+
+    Attributes
+    ----------
+    first
+        The first layer of every kind.
+    which : (layers,)
+        Place of the kind of every layer in ``first``.
+    """
+
+    first: tuple[int, ...]
+    which: IntArray
+
+
+@lru_cache(maxsize=64)
+def repetition(kinds: tuple[int, ...]) -> Kinds:
+    """Return how layers of some kinds repeat."""
+    _, first, which = np.unique(kinds, return_index=True, return_inverse=True)
+    return Kinds(tuple(first.tolist()), which)
+
+
 @dataclass(frozen=True)
 class PlacementProblem:
     """A model's layers on a cluster of identical devices.
@@ -95,6 +117,9 @@ class PlacementProblem:
         The layers of every width with at most their seconds, and else as they are, names aside;
         layers that are alike here are alike there. Where they are given, ``layers`` of a width are
         looked at only if it may be the fastest: finding them may take long.
+    kinds
+        A number for every layer, equal for layers that differ in nothing but the name at every
+        width; all may differ by default. A hundred layers of four kinds are then read four times.
     """
 
     layers: Mapping[int, tuple[LayerCost, ...]]
@@ -107,6 +132,18 @@ class PlacementProblem:
     accumulation_parameters_per_s: float = math.inf
     collective_core_share: float = 0.0
     least: Mapping[int, tuple[LayerCost, ...]] | None = None
+    kinds: tuple[int, ...] | None = None
+
+    def kinds_of(self, tensor: int) -> Kinds:
+        """Return how the layers of a width repeat."""
+        kinds = self.kinds
+        return repetition(tuple(range(len(self.layers[tensor]))) if kinds is None else kinds)
+
+    def column(self, tensor: int, name: str) -> FloatArray:
+        """Return one field of all layers at a width, as floating-point numbers."""
+        layers, kinds = self.layers[tensor], self.kinds_of(tensor)
+        values = [getattr(layers[index], name) for index in kinds.first]
+        return np.array(values, dtype=np.float64)[kinds.which]
 
     @cached_property
     def outline(self) -> PlacementProblem:

@@ -76,7 +76,7 @@ class ReplicatedLayers:
     @cached_property
     def held(self) -> ChainBytes:
         """What they hold."""
-        return chain_bytes(self.layers, self.problem.edges)
+        return chain_bytes(self.problem, self.tensor)
 
     @property
     def parameters(self) -> FloatArray:

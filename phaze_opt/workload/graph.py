@@ -342,7 +342,17 @@ class WorkloadVariant:
     nodes: tuple[tuple[str, int], ...]
     edges: tuple[tuple[int, int, int], ...]
 
-    @property
+    @cached_property
+    def kinds(self) -> tuple[int, ...]:
+        """Which of the distinct layers each layer is."""
+        return tuple([index for _, index in self.nodes])
+
+    @cached_property
+    def precedences(self) -> tuple[tuple[int, int], ...]:
+        """The edges without their bytes."""
+        return tuple([(source, destination) for source, destination, _ in self.edges])
+
+    @cached_property
     def counts(self) -> tuple[int, ...]:
         """Occurrences of each distinct layer."""
         occurrences = [0] * len(self.layers)
