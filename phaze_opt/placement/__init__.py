@@ -5,8 +5,8 @@ width, a cluster, training options, the memory of a device) and gives a
 `placement_problem.Placement`. `solve_placement.solve_placement` is the entrance.
 
 - `candidates`: all degrees that the cluster allows; `layout`: which layers each stage holds.
-- `costs`: seconds and bytes of every run of layers, with the loops of `runs`; `memory`: bytes on
-  the devices of a stage.
+- `chain_bytes`: what every run of layers holds and sends; `costs`: its seconds too, both with the
+  loops of `runs`; `memory`: bytes on the devices of a stage.
 - `synchronisation`: what replicas exchange; `overlap`: the queues that run beside compute, with
   `exchanges` where that happens once per batch; `candidate_costs` joins them for one candidate.
 - `chain`: best split of a chain by dynamic programming; `even`: even splits; `best`: bounds, splits

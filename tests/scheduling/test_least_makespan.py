@@ -42,14 +42,14 @@ def in_order(problem: ScheduleProblem) -> ScheduleProblem:
 ordered_problems = problems(most=5).map(in_order)
 
 
-def least_s(*chips: ScheduleProblem) -> list[float]:
-    """Bound one graph on several chips: problems that differ in numbers only."""
+def columns_of(*chips: ScheduleProblem) -> OperatorColumns:
+    """Write problems that differ in numbers only as columns."""
 
     def column(name: str) -> FloatArray:
         rows = [[getattr(operator, name) for operator in one.operators] for one in chips]
         return np.array(rows, dtype=np.float64).reshape(len(chips), -1)
 
-    columns = OperatorColumns(
+    return OperatorColumns(
         column("latency_s"),
         column("intra_op_latency_s"),
         column("hbm_fraction"),
@@ -58,9 +58,13 @@ def least_s(*chips: ScheduleProblem) -> list[float]:
         num_tc=np.array([one.num_tc for one in chips], dtype=np.float64),
         num_vc=np.array([one.num_vc for one in chips], dtype=np.float64),
     )
+
+
+def least_s(*chips: ScheduleProblem) -> list[float]:
+    """Bound one graph on several chips."""
     cores = tuple(operator.core for operator in chips[0].operators)
     shapes = PassShapes((cores,), (chips[0].edges,))
-    found: list[float] = least_makespan(shapes, columns)[:, 0].tolist()
+    found: list[float] = least_makespan(shapes, columns_of(*chips))[:, 0].tolist()
     return found
 
 
@@ -69,6 +73,21 @@ def test_no_schedule_is_shorter(problem: ScheduleProblem) -> None:
     """The bound is at most the shortest makespan of all schedules."""
     (bound_s,) = least_s(problem)
     assert bound_s <= shortest_makespan_s(problem) * SLACK
+
+
+@given(st.lists(ordered_problems, min_size=1, max_size=3))
+def test_passes_are_bounded_together_as_alone(passes: list[ScheduleProblem]) -> None:
+    """The bounds of several passes on one chip equal those of each alone, to the bit."""
+    passes = [replace(one, num_tc=passes[0].num_tc, num_vc=passes[0].num_vc) for one in passes]
+    shapes = PassShapes(
+        tuple([tuple(operator.core for operator in one.operators) for one in passes]),
+        tuple([one.edges for one in passes]),
+    )
+    joined = replace(
+        passes[0], operators=tuple(each for one in passes for each in one.operators), edges=()
+    )
+    together = least_makespan(shapes, columns_of(joined))
+    assert together.tolist() == [[found for one in passes for found in least_s(one)]]
 
 
 @given(ordered_problems, st.data())

@@ -1,0 +1,75 @@
+"""What chains hold and send: found once for designs that differ in seconds only."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phaze_opt.errors import InfeasibleError
+from phaze_opt.placement.chain_bytes import chain_bytes
+from phaze_opt.placement.placement_problem import LayerCost, Placement, PlacementProblem
+from phaze_opt.placement.solve_placement import solve_placement
+from tests.placement.strategies import problems
+from tests.placement.test_solve_placement import chain
+
+FIELDS = ("forward_s", "backward_s", "parameters", "tied_parameters", "output_bytes")
+
+
+def with_kinds(problem: PlacementProblem) -> PlacementProblem:
+    """Say which layers are alike at every width."""
+    bare = zip(
+        *([each.with_fields(name="") for each in layers] for layers in problem.layers.values()),
+        strict=True,
+    )
+    seen: dict[tuple[LayerCost, ...], int] = {}
+    return replace(problem, kinds=tuple([seen.setdefault(one, len(seen)) for one in bare]))
+
+
+def placed(problem: PlacementProblem) -> Placement | str:
+    """Place a problem, or say why it does not fit."""
+    try:
+        return solve_placement(problem)
+    except InfeasibleError as error:
+        return str(error)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems())
+def test_kinds_change_nothing(problem: PlacementProblem) -> None:
+    """Reading equal layers once gives the same columns, bytes and placement, to the bit."""
+    known = with_kinds(problem)
+    for tensor, layers in problem.layers.items():
+        for name in FIELDS:
+            stated = [getattr(layer, name) for layer in layers]
+            assert known.column(tensor, name).tolist() == stated
+            assert problem.column(tensor, name).tolist() == stated
+        one, other = chain_bytes(known, tensor), chain_bytes(problem, tensor)
+        assert vars(one) == vars(other)
+    assert repr(placed(known)) == repr(placed(problem))
+    assert placed(known) == placed(problem)
+
+
+@given(st.floats(0.1, 10.0))
+def test_designs_with_other_seconds_have_the_same_bytes(rate: float) -> None:
+    """The very same object, by which tables are found again; other bytes have another one."""
+    problem = chain()
+    faster = {
+        width: tuple(layer.with_fields(forward_s=layer.forward_s / rate) for layer in layers)
+        for width, layers in problem.layers.items()
+    }
+    assert chain_bytes(replace(problem, layers=faster), 1) is chain_bytes(problem, 1)
+    fuller = {1: tuple(layer.with_fields(stash_bytes=3) for layer in problem.layers[1])}
+    other = chain_bytes(replace(problem, layers=fuller), 1)
+    assert other is not chain_bytes(problem, 1)
+    assert other.parameters is chain_bytes(problem, 1).parameters
+    assert set(other.stash_bytes) == {3}
+
+
+def test_columns_are_read_only_as_far_as_layers_differ() -> None:
+    """A column of equal layers has one value, in the place of each."""
+    problem = replace(chain(), kinds=(0,) * len(chain().layers[1]))
+    column = problem.column(1, "forward_s")
+    assert np.array_equal(column, np.full(len(column), problem.layers[1][0].forward_s))
