@@ -38,7 +38,7 @@ from phaze_opt.placement.chain_bytes import (
 from phaze_opt.placement.costs import collective_table_s
 from phaze_opt.placement.exchanges import exchanges_per_batch, lines_of
 from phaze_opt.placement.overlap import backward_queue_s, forward_queue_s
-from phaze_opt.placement.placement_problem import LayerCost, PlacementProblem
+from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.training import OPTIMIZERS, Optimizer
 
 
@@ -67,11 +67,6 @@ class ReplicatedLayers:
 
     problem: PlacementProblem
     tensor: int
-
-    @cached_property
-    def layers(self) -> tuple[LayerCost, ...]:
-        """The layers themselves."""
-        return self.problem.layers[self.tensor]
 
     @cached_property
     def held(self) -> ChainBytes:
@@ -109,16 +104,22 @@ class ReplicatedLayers:
         """Network levels over which the tensor-parallel group sends."""
         return levels_used(collective_terms("all_reduce", self.tensor, self.problem.cluster))
 
+    def _column(self, name: str) -> FloatArray:
+        return self.problem.column(self.tensor, name)
+
     @cached_property
     def cover_s(self) -> dict[bool, tuple[FloatArray, FloatArray]]:
         """Seconds of each layer's forward, and backward, in which the queue may run.
 
         By whether the tensor-parallel group uses the same level.
         """
-        forward_s = np.array([layer.forward_s for layer in self.layers])
-        backward_s = np.array([layer.backward_s + layer.recompute_s for layer in self.layers])
-        forward_link_s = np.array([layer.forward_link_s for layer in self.layers])
-        backward_link_s = np.array([la.backward_link_s + la.recompute_link_s for la in self.layers])
+        forward_s, backward_s, recompute_s = map(
+            self._column, ("forward_s", "backward_s", "recompute_s")
+        )
+        forward_link_s, backward_link_s, recompute_link_s = map(
+            self._column, ("forward_link_s", "backward_link_s", "recompute_link_s")
+        )
+        backward_s, backward_link_s = backward_s + recompute_s, backward_link_s + recompute_link_s
         return {
             False: (forward_s, backward_s),
             True: (forward_s - forward_link_s, backward_s - backward_link_s),
@@ -205,7 +206,7 @@ class ReplicaGroup:
     @cached_property
     def forward_gather(self) -> Exchange:
         """Weights gathered for the forward: ZeRO 3 for every microbatch, else once per batch."""
-        count = len(self.replicated.layers)
+        count = len(self.replicated.held)
         cover_s, _ = self.replicated.cover_s[self.shares_level]
         exposed_s, total_s = np.zeros((count, count + 1)), np.zeros((count, count + 1))
         for rows, gather_s in self.own_weights_s():
@@ -229,7 +230,7 @@ class ReplicaGroup:
     @cached_property
     def every_backward(self) -> tuple[Exchange, Exchange]:
         """Weights gathered (ZeRO 3) and gradients sent (ZeRO 2 and 3) in every backward."""
-        count = len(self.replicated.layers)
+        count = len(self.replicated.held)
         _, cover_s = self.replicated.cover_s[self.shares_level]
         gathers, reductions = (
             Exchange(np.zeros((count, count + 1)), np.zeros((count, count + 1))) for _ in range(2)
