@@ -12,6 +12,7 @@ is above what is searched is never asked for its seconds. The answer does not de
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -122,16 +123,27 @@ class _Widths:
         for grid in costs.grids:
             self.grids.setdefault(grid.tensor, []).append(grid)
 
-    def by_bound(self, bound: _Bound) -> Iterator[tuple[float, int]]:
-        """Yield every width with the least bound of its candidates, the least first."""
-        found = []
-        for tensor, grids in self.grids.items():
-            costs, slack = self.costs, 0.0
-            if tensor in self._unknown:
-                costs, slack = self._least, _ROUNDING
-            least_s = min(float(bound(costs, grid).min()) for grid in grids)
-            found.append((least_s * (1.0 - slack), tensor))
-        yield from sorted(found)
+    def by_bound(self, bound: _Bound) -> Iterator[tuple[float, int | None]]:
+        """Yield every width with the least bound of its candidates, the least first.
+
+        Before a bound is found, what the work of a stage alone takes is yielded, without the width:
+        who looks for less needs no more.
+        """
+        waiting = [(self._least_s(tensor, _least_work_s), False, tensor) for tensor in self.grids]
+        heapq.heapify(waiting)
+        while waiting:
+            least_s, is_found, tensor = heapq.heappop(waiting)
+            yield least_s, tensor if is_found else None
+            if not is_found:
+                heapq.heappush(waiting, (self._least_s(tensor, bound), True, tensor))
+
+    def _least_s(self, tensor: int, bound: _Bound) -> float:
+        """Return the least bound of the candidates of a width."""
+        costs, slack = self.costs, 0.0
+        if tensor in self._unknown:
+            costs, slack = self._least, _ROUNDING
+        least_s = min(float(bound(costs, grid).min()) for grid in self.grids[tensor])
+        return least_s * (1.0 - slack)
 
     def settle(self, tensor: int) -> list[CandidateGrid]:
         """Return the candidates of a width whose seconds are to be known from here on."""
@@ -161,6 +173,8 @@ def _closed_form_answers(widths: _Widths) -> list[tuple[Candidate, IntArray]]:
     for width_s, tensor in widths.by_bound(lambda costs, grid: _least_times_s(costs, grid)[1]):
         if width_s > limit_s or not np.isfinite(width_s):
             break
+        if tensor is None:
+            continue
         grids = widths.settle(tensor)
         least = [_least_times_s(costs, grid) for grid in grids]
         bounds_s = [bound for _, bound in least]
@@ -281,6 +295,14 @@ def _least_times_s(costs: CandidateCosts, grid: CandidateGrid) -> tuple[FloatArr
     return work_s, time_s
 
 
+def _least_work_s(costs: CandidateCosts, grid: CandidateGrid) -> FloatArray:
+    """Bound the time of any split of every candidate by the work of its fullest stage."""
+    all_s, largest_s = costs.work_of_layers_s(grid.tensor)
+    fullest_s = np.maximum(all_s / grid.pipeline, largest_s)
+    # Whatever rounding does, what is found later is no less.
+    return np.asarray(grid.microbatches * fullest_s * (1.0 - _ROUNDING))
+
+
 def _time_even_splits(
     widths: _Widths, best_s: float, time: Callable[[Candidate, IntArray], float]
 ) -> None:
@@ -304,6 +326,8 @@ def _time_even_splits(
     ):
         if width_s > best_s * (1.0 + TIE) or not np.isfinite(width_s):
             break
+        if tensor is None:
+            continue
         grids = widths.settle(tensor)
         bounds_s = [_least_even_times_s(widths.costs, grid, starts) for grid in grids]
         for index, entry in _by_bound(grids, bounds_s):

@@ -88,6 +88,14 @@ class CandidateCosts:
         """All candidates."""
         return candidate_grids(self.problem)
 
+    def work_of_layers_s(self, tensor: int) -> tuple[float, float]:
+        """Return the work of one microbatch at a width: of all layers, and of the largest."""
+        forward_s, backward_s, recompute_s = (
+            self.problem.column(tensor, name) for name in ("forward_s", "backward_s", "recompute_s")
+        )
+        work_s = forward_s + backward_s + recompute_s
+        return float(work_s.sum()), float(work_s.max())
+
     def microbatches(self, data: int) -> int:
         """Return how many microbatches one replica runs per batch."""
         return self.problem.training.microbatches(data)
