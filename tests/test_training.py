@@ -15,11 +15,11 @@ from phaze_opt.training import OPTIMIZERS, Training
 PARAMETERS = 1_000_000
 
 
-class CountedBytes(TorchDispatchMode):
+class CountedBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Count what operators over large tensors read and write; a tensor is read once by each."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.moved = 0
 
     def __torch_dispatch__(
