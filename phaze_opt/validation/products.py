@@ -102,7 +102,9 @@ def _predict(
     """Estimate the rows of one table."""
     gemms = [_gemm(row) for row in rows]
     predicted_s = _calls_s(gemms, chip, constants)
-    assumed = f"{constants['quantisation_bytes']:g} B to quantise each" if constants else ""
+    assumed = ""
+    if constants:
+        assumed = f"{constants['quantisation_bytes']:g} B to quantise an element of the activation"
     return tuple(
         ValidationRow(
             case=f"gemm {gemm.m}×{gemm.n}×{gemm.k}, {row['framework']}",
