@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _DEGREES = re.compile(r"([1-9][0-9]*)x([1-9][0-9]*)x([1-9][0-9]*)")
 
 RecomputeChoice = Literal["none", "selective", "full"]
-OptimizerChoice = Literal["sgd", "adam"]
+OptimizerChoice = Literal["sgd", "adam", "adam-foreach"]
 OverlapChoice = Literal["none", "data", "all"]
 AttentionChoice = Literal["eager", "flash"]
 FusionChoice = Literal["none", "elementwise", "epilogue"]
@@ -57,11 +57,18 @@ class PointOptions:
     microbatch: Annotated[int, typer.Option(help="Samples per pipeline step.")]
     changes: ChangesOption = None
     recompute: Annotated[RecomputeChoice, typer.Option(help="What runs again.")] = "none"
-    optimizer: Annotated[OptimizerChoice, typer.Option(help="Its state and step.")] = "sgd"
+    optimizer: Annotated[
+        OptimizerChoice,
+        typer.Option(help="Its state and step; adam-foreach steps as PyTorch does by default."),
+    ] = "sgd"
     placement: Annotated[
         str, typer.Option(help="solve, expert, or PPxDPxTP: pipeline, data and tensor degrees.")
     ] = "solve"
     zero: Annotated[int, typer.Option(help="ZeRO stage, 0 to 3.")] = 0
+    gather_copies: Annotated[
+        bool,
+        typer.Option("--gather-copies", help="Copy what ZeRO 3 gathers, as PyTorch's FSDP does."),
+    ] = False
     pipeline_schedule: Annotated[
         ScheduleChoice | None,
         typer.Option(help="1f1b by default; interleaved with --interleave.", show_default=False),
@@ -200,6 +207,7 @@ class PointOptions:
             interleave=self.interleave,
             overlap=self.overlap,
             residency=self.residency,
+            gather_copies=self.gather_copies,
         )
 
     @property

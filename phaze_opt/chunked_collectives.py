@@ -7,7 +7,8 @@ product of ``P``, in t chunks, there remain
 
     max(C − P · (t − 1) / t, C / t)
 
-seconds after the product: at least one chunk has no work to hide behind.
+seconds after the product: at least one chunk has no work to hide behind. What the collective takes
+of the memories of its device remains in full: chunks do not make it less.
 """
 
 from __future__ import annotations
@@ -72,8 +73,12 @@ def chunked_latency_s(
     network_s = mode.link_s[..., collectives]
     beside_s = product_s[..., products] * (group - 1) / group
     exposed_s = np.maximum(network_s - beside_s, network_s / group)
+    whole_s = mode.latency_s[..., collectives]
+    shortened_s = whole_s - (1.0 - core_share) * (network_s - exposed_s)
+    on_chip_s = np.maximum.reduce([mode.tc_s, mode.vc_s, mode.glb_s, mode.hbm_s])[..., collectives]
+    constant_s = whole_s - mode.busy_s[..., collectives]
     latency_s = mode.latency_s.copy()
-    latency_s[..., collectives] -= (1.0 - core_share) * (network_s - exposed_s)
+    latency_s[..., collectives] = np.maximum(shortened_s, on_chip_s + constant_s)
     return latency_s
 
 

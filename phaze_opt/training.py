@@ -11,7 +11,7 @@ from phaze_opt.limits import MOST_SAMPLES, check_size
 from phaze_opt.printing import short_repr
 
 Recompute = Literal["none", "selective", "full"]
-OptimizerName = Literal["sgd", "adam"]
+OptimizerName = Literal["sgd", "adam", "adam-foreach"]
 PipelineScheduleName = Literal["1f1b", "gpipe", "interleaved"]
 Overlap = Literal["none", "data", "all"]
 Replicas = TypeVar("Replicas", int, IntArray)
@@ -62,6 +62,19 @@ OPTIMIZERS = {
         state_bytes=12,
         fused_step_bytes=30,
         eager_step_bytes=68,
+    ),
+    # The same state, stepped by PyTorch's own AdamW as it runs by default (``foreach``): one kernel
+    # per operation over all parameters, in fp32, whatever is fused elsewhere. Norm (4) and clipping
+    # (8) of the gradient; weight decay (8); first moment towards the gradient (12); second moment
+    # scaled (8), squared gradient added (12); its root (8), divided (8), plus epsilon (8); the
+    # quotient added to the master weight (16), which is cast to the weight (6).
+    "adam-foreach": Optimizer(
+        "adam-foreach",
+        weight_bytes=2,
+        gradient_bytes=4,
+        state_bytes=12,
+        fused_step_bytes=98,
+        eager_step_bytes=98,
     ),
 }
 
@@ -149,7 +162,9 @@ class Training:
                 f"recompute is {self.recompute!r}, but it must be none, selective or full."
             )
         if self.optimizer not in OPTIMIZERS:
-            raise InputError(f"optimizer is {self.optimizer!r}, but it must be sgd or adam.")
+            raise InputError(
+                f"optimizer is {self.optimizer!r}, but it must be sgd, adam or adam-foreach."
+            )
         if self.zero not in (0, 1, 2, 3):
             raise InputError(f"zero is {self.zero}, but it must be 0, 1, 2 or 3.")
         if self.pipeline_schedule not in ("1f1b", "gpipe", "interleaved"):

@@ -6,6 +6,8 @@ they do not. The other modules say which constants one kind of operator has, and
 predicts for measured rows:
 
 - `products`: arrays, clocks and global buffer of a chip, from matrix products;
+- `quantised_products`: what a measured call in fp8 holds beside its product, which belongs to its
+  table;
 - `vector`: the HBM of a chip, from vector operators;
 - `attention`: the overlap of products and softmax in fused attention;
 - `collectives`: one level of a network.

@@ -15,6 +15,7 @@ Rows of one chip and of bf16 only: other precisions have other kernels.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -144,7 +145,7 @@ def _glb_bounds(chip: Accelerator) -> tuple[float, float]:
     array in every cycle, and nothing is used again but within the array. The stated bandwidth is
     always allowed.
     """
-    edge = np.sqrt(chip.l2_tc_bytes / SUM_BYTES)
+    edge = math.sqrt(chip.l2_tc_bytes / SUM_BYTES)
     least = chip.num_tc * 2.0 * ELEMENT_BYTES * chip.pe_x * chip.pe_y / edge
     greatest = chip.num_tc * float(ELEMENT_BYTES) * (chip.pe_x + chip.pe_y)
     stated = chip.glb_bytes_per_cycle

@@ -33,7 +33,7 @@ DECLARED: Final[Mapping[str, tuple[object, ...] | None]] = {
     "residency": (False, True),
     "gather_copies": (False, True),
     # In the rates per parameter and the state.
-    "optimizer": ("sgd", "adam"),
+    "optimizer": ("sgd", "adam", "adam-foreach"),
     "fused_optimizer": (False, True),
     # In the bound itself.
     "zero": (0, 1, 2, 3),

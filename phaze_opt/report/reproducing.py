@@ -26,7 +26,11 @@ _OPTIONS = (
 )
 """Fields of `Training` that are options of ``evaluate`` with a value."""
 
-_SWITCHES = {"sequence_parallel": "--sequence-parallel", "residency": "--no-residency"}
+_SWITCHES = {
+    "sequence_parallel": "--sequence-parallel",
+    "gather_copies": "--gather-copies",
+    "residency": "--no-residency",
+}
 """Fields that are switches, by what is written where they differ from the default."""
 
 _LINE = 76

@@ -2,28 +2,27 @@
 
 The rows and who measured them are in ``data/gemm_chips.csv`` and ``.toml``. The large products in
 bf16 are those that the constants of the chips are fitted to. The others are predicted with the same
-constants: small products, which are mostly launch and library choices, and products in fp8, which
-are too fast here: the power limit lowers the clock further in fp8, which no bf16 row shows.
+constants: small products, which are mostly launch and library choices, and products in fp8, at
+twice the rate of the arrays. A measured product in fp8 is a call that quantises its activation
+first; what that takes belongs to the table of a chip and a framework and is stated there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from phaze_opt.calibration.products import LEAST_FLOPS, products_graph
+from phaze_opt.arrays import FloatArray
+from phaze_opt.calibration.products import LEAST_FLOPS, products_graph, products_s
+from phaze_opt.calibration.quantised_products import QuantisedCalls
 from phaze_opt.codec import data_rows, data_table
 from phaze_opt.estimator.estimate import estimate_on_cores
-from phaze_opt.estimator.single import estimate_gemm
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.validation.measured import ValidationRow, ValidationTable
 from phaze_opt.workload.graph import Gemm
 
-_FP8_PER_BF16 = 2
-"""Multiply-accumulates per cycle in fp8 for each in bf16 (data sheets), and operands per byte."""
-
-_CAST_BYTES = 3
-"""Traffic of an activation that is read in bf16 and written in fp8."""
+_FP8 = "fp8"
 
 
 def validate_products() -> list[ValidationTable]:
@@ -46,9 +45,16 @@ def validate_products() -> list[ValidationTable]:
         rows, chip = grouped[accelerator, name], load_accelerator(accelerator)
         files = dict.fromkeys(row["source"].rpartition(" ")[2] for row in rows)
         source = f"{provenance['measured_by']}, {', '.join(files)}"
-        found = tuple(_predict(row, chip) for row in rows)
-        tables.append(ValidationTable(name, accelerator, 0.0, source, found))
+        constants = _constants_of_table(provenance, rows[0])
+        found = _predict(rows, chip, constants)
+        overhead_s = constants.get("call_overhead_s", 0.0)
+        tables.append(ValidationTable(name, accelerator, overhead_s, source, found))
     return tables
+
+
+def _constants_of_table(provenance: Mapping[str, Any], row: dict[str, str]) -> dict[str, float]:
+    """Return what the calls of a table hold beside their product; nothing in bf16."""
+    return provenance[_FP8][row["chip"]][row["framework"]] if row["dtype"] == _FP8 else {}
 
 
 def validate_best_products() -> list[ValidationTable]:
@@ -85,28 +91,35 @@ def _table_name(row: dict[str, str]) -> str:
     """Say in which table of its chip a row is; names sort in the order of the tables."""
     large = _gemm(row).flops >= LEAST_FLOPS
     size = f"{'≥' if large else '<'}{LEAST_FLOPS / 1e9:g} GFLOP"
-    if row["dtype"] == "fp8":
+    if row["dtype"] == _FP8:
         return f"gemm fp8 {size}, {row['framework']}"
     return f"gemm bf16 {size}"
 
 
-def _predict(row: dict[str, str], chip: Accelerator) -> ValidationRow:
-    """Estimate one measured row."""
-    gemm = _gemm(row)
-    predicted_s = sum(_parts_s(gemm, chip, row["dtype"]))
-    case = f"gemm {gemm.m}×{gemm.n}×{gemm.k}, {row['framework']}"
-    return ValidationRow(case, float(row["latency_ms"]) * 1e-3, predicted_s)
+def _predict(
+    rows: Sequence[dict[str, str]], chip: Accelerator, constants: Mapping[str, float]
+) -> tuple[ValidationRow, ...]:
+    """Estimate the rows of one table."""
+    gemms = [_gemm(row) for row in rows]
+    predicted_s = _calls_s(gemms, chip, constants)
+    assumed = ""
+    if constants:
+        assumed = f"{constants['quantisation_bytes']:g} B to quantise an element of the activation"
+    return tuple(
+        ValidationRow(
+            case=f"gemm {gemm.m}×{gemm.n}×{gemm.k}, {row['framework']}",
+            measured=float(row["latency_ms"]) * 1e-3,
+            predicted=float(seconds),
+            assumed=assumed,
+        )
+        for row, gemm, seconds in zip(rows, gemms, predicted_s, strict=True)
+    )
 
 
-def _parts_s(gemm: Gemm, chip: Accelerator, dtype: str) -> Iterator[float]:
-    """Yield the times of the product, and of the cast of its activation.
-
-    A product in fp8 is one in bf16 with half the reduction: half the cycles of the arrays and half
-    the bytes of the operands, with a result in bf16.
-    """
-    if dtype != "fp8":
-        yield estimate_gemm(gemm, chip).latency_s
-        return
-    half = Gemm(gemm.m, gemm.n, max(gemm.k // _FP8_PER_BF16, 1))
-    yield estimate_gemm(half, chip).latency_s
-    yield _CAST_BYTES * gemm.m * gemm.k / chip.sustained_hbm_bytes_per_s
+def _calls_s(
+    gemms: Sequence[Gemm], chip: Accelerator, constants: Mapping[str, float]
+) -> FloatArray:
+    """Estimate products in bf16, or calls in fp8 where a table has constants for them."""
+    if constants:
+        return QuantisedCalls(gemms, chip).seconds(constants)
+    return products_s(products_graph(gemms), chip)

@@ -113,6 +113,13 @@ def test_built_in_constants_are_the_best(name: str) -> None:
             assert cost(moved) > cost(chip)
 
 
+def test_constants_at_their_bounds_are_plain_numbers() -> None:
+    """Reports and files write them as any other, also where a bound is all that the rows say."""
+    for name in ("a100-80", "mi210", "tpuv5e"):
+        for constant in product_constants(load_accelerator(name)):
+            assert {type(constant.value(end)) for end in constant.ends} == {float}
+
+
 def test_small_products_are_left_out() -> None:
     """They are no reason for a constant, whatever their time."""
     chip = load_accelerator("a100-80")

@@ -67,6 +67,23 @@ def test_degrees_are_taken(phaze: Phaze) -> None:
     assert solved["time_per_batch_s"] <= given["time_per_batch_s"]
 
 
+def test_what_pytorch_runs_unfused_is_stated(phaze: Phaze) -> None:
+    """FSDP's copies take time, and so do the kernels of its optimizer, whatever else is fused."""
+    sharded = ("--json", "--zero", "3", "--placement", "1x4x1")
+    chip = {"accelerator": "a100-80", "cluster": "dgx-a100"}
+
+    def parts(*more: str, optimizer: str = "adam") -> dict[str, float]:
+        record = evaluate(phaze, *sharded, *more, optimizer=optimizer, **chip).json
+        return {"total": record["time_per_batch_s"], **record["time_breakdown_s"]}
+
+    fused, copied = parts(), parts("--gather-copies")
+    assert copied["total"] > fused["total"]
+    assert copied["optimizer"] == fused["optimizer"]
+    for fusion in ("none", "elementwise", "epilogue"):
+        step_s = parts("--fusion", fusion, optimizer="adam-foreach")["optimizer"]
+        assert step_s == pytest.approx(fused["optimizer"] * 98 / 68)
+
+
 def test_timeline_is_written(phaze: Phaze) -> None:
     """The pipeline's timeline has a lane per stage and ends with the batch; none if infeasible.
 

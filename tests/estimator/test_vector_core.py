@@ -5,12 +5,13 @@ from hypothesis import strategies as st
 
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.vector_core import vector_cycles, vector_operator, vector_operators
+from phaze_opt.training import OPTIMIZERS
 from phaze_opt.workload.graph import VECTOR_KINDS
 
 
 def test_the_table_has_exactly_the_kinds_of_the_workload() -> None:
     """Every vector kind that capture can give has one row, as has every optimizer's update."""
-    updates = {f"{name}_update" for name in ("sgd", "adam")}
+    updates = {f"{name}_update" for name in OPTIMIZERS}
     assert set(vector_operators()) == set(VECTOR_KINDS) | updates
 
 

@@ -1,0 +1,78 @@
+"""What a measured product in fp8 holds beside its kernel.
+
+A row is the time of a framework's linear layer, which takes its activation in bf16 and quantises it
+first. What that costs belongs to the table of a chip and a framework, not to the chip: seconds per
+call, for the kernels are several, and bytes that the quantisation reads and writes per element of
+the activation. Both are fitted here, and nothing else is: the arrays have twice their rate in bf16,
+with the same clock and efficiency, as data sheets state it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from phaze_opt.arrays import FloatArray
+from phaze_opt.calibration.constants import Constant, Fit
+from phaze_opt.calibration.least_squares import fit
+from phaze_opt.calibration.products import (
+    MeasuredProduct,
+    large_products,
+    products_graph,
+    products_s,
+)
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.workload.graph import Gemm
+
+_FP8_PER_BF16 = 2
+"""Multiply-accumulates per cycle in fp8 for each in bf16 (data sheets), and operands per byte."""
+
+TABLE_CONSTANTS = (
+    Constant("call_overhead_s", 15e-6, 0.0, 100e-6, prior=False, scale="linear", unit="s"),
+    Constant("quantisation_bytes", 5.0, 3.0, 27.0, prior=False, scale="linear", unit="B"),
+)
+"""Of a table: seconds per call, and traffic per element of the activation. One pass that knows the
+scale reads 2 bytes and writes 1; a pass before it that looks for the largest element reads 2 more;
+a framework that scales, clamps and converts in fp32, one kernel each, moves 27. No launch takes
+100 µs."""
+
+
+def fit_quantised_products(rows: Sequence[MeasuredProduct], chip: Accelerator) -> Fit:
+    """Fit the constants of a table of products in fp8.
+
+    Parameters
+    ----------
+    rows
+        Of one chip and framework. Those below `phaze_opt.calibration.products.LEAST_FLOPS` are left
+        out.
+    chip
+        With the constants of its products in bf16.
+
+    Raises
+    ------
+    InputError
+        If there are fewer rows than constants.
+    """
+    used = large_products(rows)
+    calls = QuantisedCalls([row.gemm for row in used], chip)
+    return fit(TABLE_CONSTANTS, calls.seconds, np.array([row.latency_s for row in used]))
+
+
+class QuantisedCalls:
+    """Products in fp8 with the quantisation of their activations, for any constants of a table.
+
+    The products are estimated once. One in fp8 is one in bf16 with half the reduction: half the
+    cycles of the arrays and half the bytes of the operands, with a result in bf16.
+    """
+
+    def __init__(self, gemms: Sequence[Gemm], chip: Accelerator) -> None:
+        halves = [Gemm(one.m, one.n, max(one.k // _FP8_PER_BF16, 1)) for one in gemms]
+        self._products_s = products_s(products_graph(halves), chip)
+        activations = np.array([float(one.m * one.k) for one in gemms])
+        self._byte_s = activations / chip.sustained_hbm_bytes_per_s
+
+    def seconds(self, values: Mapping[str, float]) -> FloatArray:
+        """Predict every call for the values of `TABLE_CONSTANTS`."""
+        quantisation_s = values["quantisation_bytes"] * self._byte_s
+        return np.asarray(values["call_overhead_s"] + self._products_s + quantisation_s)

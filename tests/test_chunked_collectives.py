@@ -1,0 +1,53 @@
+"""Collectives that run beside the product next to them, chunk by chunk."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phaze_opt.chunked_collectives import chunked_latency_s
+from phaze_opt.estimator.estimate import ModeSeconds
+from phaze_opt.workload.graph import Collective, Gemm, Operator, OperatorGraph
+
+PRODUCT = Operator("product", gemms=(Gemm(8, 8, 8),))
+SENT = Operator("sent", collective=Collective("reduce_scatter", 1024))
+GRAPH = OperatorGraph((PRODUCT, SENT), ((0, 1, 128),))
+OVERHEAD_S = 0.25
+
+seconds = st.sampled_from([0.0, 0.5, 1.0, 2.0, 8.0])
+
+
+def chunked_s(product_s: float, hbm_s: float, link_s: float, group: int, share: float) -> float:
+    """Return the time of the collective behind a product."""
+    products, nothing = np.array([product_s, 0.0]), np.zeros(2)
+    hbm, link = np.array([0.0, hbm_s]), np.array([0.0, link_s])
+    busy = np.maximum.reduce([products, hbm, link])
+    mode = ModeSeconds(busy + OVERHEAD_S, products, nothing, nothing, hbm, link, nothing)
+    latency_s = chunked_latency_s(GRAPH, mode, mode.latency_s, group, share)
+    assert latency_s[0] == mode.latency_s[0]
+    return float(latency_s[1])
+
+
+@given(seconds, seconds, seconds, st.sampled_from([2, 8]), st.sampled_from([0.0, 0.2, 1.0]))
+def test_a_collective_never_takes_less_than_its_memories(
+    product_s: float, hbm_s: float, link_s: float, group: int, share: float
+) -> None:
+    """Chunks hide time on the network; what passes through the HBM passes through it anyway."""
+    found_s = chunked_s(product_s, hbm_s, link_s, group, share)
+    whole_s = max(hbm_s, link_s) + OVERHEAD_S
+    assert max(hbm_s, link_s / group) + OVERHEAD_S <= found_s * (1.0 + 1e-12)
+    assert found_s <= whole_s * (1.0 + 1e-12)
+    if link_s <= hbm_s or share == 1.0:
+        assert found_s == pytest.approx(whole_s)
+
+
+@given(seconds, seconds, st.sampled_from([2, 8]))
+def test_what_is_left_of_the_network_is_what_no_product_hides(
+    product_s: float, link_s: float, group: int
+) -> None:
+    """max(C − P · (t − 1) / t, C / t), with the product's constant as part of its time."""
+    beside_s = (product_s + OVERHEAD_S) * (group - 1) / group
+    exposed_s = max(link_s - beside_s, link_s / group)
+    assert chunked_s(product_s, 0.0, link_s, group, 0.0) == pytest.approx(exposed_s + OVERHEAD_S)

@@ -1,0 +1,74 @@
+"""How a model is trained: bytes of optimizers, counted from the framework where it is one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from phaze_opt.errors import InputError
+from phaze_opt.training import OPTIMIZERS, Training
+
+PARAMETERS = 1_000_000
+
+
+class CountedBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Count what operators over large tensors read and write; a tensor is read once by each."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.moved = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        results = func(*args, **(kwargs or {}))
+        read = {one.data_ptr(): one.nbytes for one in large_tensors(args)}
+        in_place = func.__name__.partition(".")[0].endswith("_")
+        written = large_tensors(args[:1]) if in_place else large_tensors([results])
+        self.moved += sum(read.values()) + sum(one.nbytes for one in written)
+        return results
+
+
+def large_tensors(values: Any) -> list[torch.Tensor]:
+    """Return the tensors of nested arguments that are no scalars."""
+    if isinstance(values, torch.Tensor):
+        return [values] if values.numel() > 1 else []
+    if isinstance(values, (list, tuple)):
+        return [one for value in values for one in large_tensors(value)]
+    return []
+
+
+def test_the_foreach_step_is_what_pytorch_does() -> None:
+    """Clipping, AdamW and the cast to the working weight, as the installed framework runs them."""
+    master = torch.nn.Parameter(torch.ones(PARAMETERS))
+    optimizer = torch.optim.AdamW([master], foreach=True)
+    master.grad = torch.ones(PARAMETERS)
+    optimizer.step()  # makes the moments
+    with torch.no_grad(), CountedBytes() as counted:
+        torch.nn.utils.clip_grad_norm_([master], 1.0, foreach=True)
+        optimizer.step()
+        master.to(torch.bfloat16)
+    moved = counted.moved / PARAMETERS
+    assert Training(64, optimizer="adam-foreach").step_bytes == pytest.approx(moved, abs=0.01)
+
+
+def test_a_foreach_step_moves_more_and_holds_the_same() -> None:
+    """Whatever is fused elsewhere."""
+    adam, foreach = OPTIMIZERS["adam"], OPTIMIZERS["adam-foreach"]
+    assert (foreach.weight_bytes, foreach.gradient_bytes, foreach.state_bytes) == (
+        adam.weight_bytes,
+        adam.gradient_bytes,
+        adam.state_bytes,
+    )
+    assert foreach.fused_step_bytes == foreach.eager_step_bytes > adam.eager_step_bytes
+
+
+def test_optimizers_go_by_their_names() -> None:
+    """Another name is refused with the names that there are."""
+    assert all(optimizer.name == name for name, optimizer in OPTIMIZERS.items())
+    with pytest.raises(InputError, match="'lion', but it must be sgd, adam or adam-foreach"):
+        Training(64, optimizer="lion")  # type: ignore[arg-type]
