@@ -9,6 +9,7 @@ import typer
 
 from phaze_opt.errors import InputError, NotFoundError, PhazeError
 from phaze_opt.printing import printable
+from phaze_opt.units import format_number
 
 from . import study_share as share
 from .output import JsonOption, StorageOption, print_json, print_table, say
@@ -164,7 +165,7 @@ def best(
         from phaze_opt.search.results import solve_best_further
 
         for evaluation, proofs in solve_best_further(study, found):
-            speed = f"{evaluation.throughput_samples_per_s:,.0f} samples/s"
+            speed = f"{format_number(evaluation.throughput_samples_per_s)} samples/s"
             say(f"with proof {speed}; passes: {pass_proof_words(proofs)}")
     if accelerator_toml is not None:
         from phaze_opt.hardware.chip_file import AcceleratorPreset, chip_file_text

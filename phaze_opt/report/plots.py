@@ -34,7 +34,7 @@ from phaze_opt.report.study_view import ComparedDesign, StudyView, ranked_trials
 from phaze_opt.report.words import axis_words, kind_words, value_of_axis
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.trials import TrialRecord
-from phaze_opt.units import format_seconds
+from phaze_opt.units import format_number, format_seconds
 
 PlotKind = Literal["history", "area", "parallel", "breakdown", "importance"]
 PLOT_KINDS: tuple[PlotKind, ...] = get_args(PlotKind)
@@ -412,10 +412,9 @@ def _column(name: str, values: Sequence[Any], points: Sequence[DesignPoint]) -> 
 
 def _ends(low: float, high: float) -> dict[float, str]:
     """Label the ends of the axis of values."""
-    write = "{:,.0f}" if high >= 1000.0 else "{:.4g}"
     if low == high:
-        return {0.5: write.format(low)}
-    return {0.0: write.format(low), 1.0: write.format(high)}
+        return {0.5: format_number(low)}
+    return {0.0: format_number(low), 1.0: format_number(high)}
 
 
 def _words_of_header(title: str) -> list[str]:

@@ -14,7 +14,6 @@ from phaze_opt.report.words import (
     axis_words,
     binding_words,
     microbatch_words,
-    number_words,
     padding_words,
     pass_proof_words,
     placement_words,
@@ -31,7 +30,7 @@ from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.spec import StudySpec
 from phaze_opt.search.study import Study
 from phaze_opt.search.trials import Metrics, RunMetrics, TrialRecord
-from phaze_opt.units import counted, format_seconds
+from phaze_opt.units import counted, format_number, format_seconds
 
 _LONGEST_NAME = 20
 
@@ -104,8 +103,7 @@ def _value_words(spec: StudySpec, kind: ObjectiveKind, value: float) -> str:
     """Write one value."""
     if len(spec.runs) > 1 and kind.name != "area":
         return f"{value:.4f} × the {kind.name.replace('_', ' ')} of {spec.reference}"
-    number = f"{value:,.0f}" if kind.name == "throughput" else number_words(value)
-    return f"{number} {kind.unit}"
+    return f"{format_number(value)} {kind.unit}"
 
 
 def design_words(spec: StudySpec, point: DesignPoint, metrics: Metrics) -> str:
@@ -300,7 +298,7 @@ def _add_best(table: Table, best: BestDesign, limit_mm2: float) -> None:
     add_row(table, "training", training_words(best.params))
     evaluation = best.evaluation if len(best.evaluations) == 1 else None
     for metrics in best.metrics.runs if len(best.metrics.runs) > 1 else ():
-        speed = f"{number_words(metrics.throughput_samples_per_s)} samples/s"
+        speed = f"{format_number(metrics.throughput_samples_per_s)} samples/s"
         add_row(table, metrics.workload, " ".join([speed, *_chosen_words(metrics)]))
     if evaluation is not None and evaluation.placement is not None:
         add_row(table, "placement", placement_words(evaluation.placement))
@@ -367,7 +365,7 @@ class SearchedColumns:
         cells = ["–"] * self._values
         if metrics is not None and metrics.feasible:
             shown = metrics.values if values is None else values
-            cells = [f"{value:,.0f}" if value >= 1000 else f"{value:.4g}" for value in shown]
+            cells = [format_number(value) for value in shown]
         if self._has_area:
             area_mm2 = None if metrics is None else metrics.area_mm2
             cells.append("–" if area_mm2 is None else f"{area_mm2:,.1f}")

@@ -14,6 +14,7 @@ from phaze_opt.search.enumerating import enumerate_study
 from phaze_opt.search.space import Space
 from phaze_opt.search.spec import StudySpec
 from phaze_opt.search.study import Study, create_study
+from phaze_opt.units import format_number
 from tests.report.studies import run_study
 
 
@@ -27,7 +28,7 @@ def test_the_answer_is_the_best_feasible_design(study: Study) -> None:
     """The headline, the first line of the comparison and the first trial are the best design."""
     view, best = view_of(study), study.best()
     assert best is not None
-    assert view.headline == f"{best.metrics.value:,.0f} samples/s"
+    assert view.headline == f"{format_number(best.metrics.value)} samples/s"
     first = view.compared[0]
     assert (first.kind, first.value, first.ratio) == ("best", best.metrics.value, 1.0)
     assert view.trials[0].number == best.number

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from phaze_opt.evaluation import Evaluation
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.layer_costs import LayerEvaluation
 from phaze_opt.network.presets import load_cluster
-from phaze_opt.report.studies import accelerator_words, training_words
+from phaze_opt.report.studies import accelerator_words, training_words, value_words
 from phaze_opt.report.words import (
     binding_words,
     device_words,
@@ -19,8 +21,9 @@ from phaze_opt.report.words import (
     time_words,
 )
 from phaze_opt.search.axes import Scalar
+from phaze_opt.search.objectives import ObjectiveName
 from phaze_opt.training import Training
-from tests.search.fakes import TOY, toy_evaluator
+from tests.search.fakes import TOY, toy_evaluator, toy_spec
 
 PARAMS: dict[str, Scalar] = {
     "num_tc": 8,
@@ -50,6 +53,19 @@ def test_a_chip_in_words() -> None:
     assert accelerator_words(searched) == f"{expected}, HBM 1,600 GB/s"
     assert training_words(searched) == "microbatch 4, recompute none, zero 1"
     assert training_words({"num_tc": 4}) == "as the study says"
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "words"),
+    [
+        ("throughput", 81.15321, "81.15 samples/s"),
+        ("throughput", 248_991.4, "248,991 samples/s"),
+        ("power", 0.12345, "0.1235 W"),
+    ],
+)
+def test_a_value_in_words(kind: ObjectiveName, value: float, words: str) -> None:
+    """Below a thousand a throughput keeps four digits, as every other value does."""
+    assert value_words(toy_spec(objectives=(kind,)), [value]) == words
 
 
 def test_a_placement_in_words() -> None:

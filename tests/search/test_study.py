@@ -31,6 +31,7 @@ from phaze_opt.search.store.tables import StudyRow, WorkloadRow
 from phaze_opt.search.store.tickets import TicketOffice
 from phaze_opt.search.study import Study, create_study, list_summaries, load_study
 from phaze_opt.search.trials import trial_to_json_dict
+from phaze_opt.units import format_number
 from tests.search.fakes import (
     COUNT_VARIABLE,
     TOY,
@@ -401,7 +402,7 @@ def test_a_study_from_python_prints_as_on_the_command_line(tmp_path: Path) -> No
     assert best is not None and best.evaluation is not None
     assert best.number is not None
     trial = study.trials()[best.number]
-    value = f"{best.evaluation.throughput_samples_per_s:,.0f} samples/s"
+    value = f"{format_number(best.evaluation.throughput_samples_per_s)} samples/s"
     assert repr(best).startswith(f"BestDesign(trial {best.number}, {value}, DesignPoint.of(num_tc=")
     assert repr(trial).startswith(f"TrialRecord({best.number}, feasible, {value}, DesignPoint.of(")
     for each in (study, best, trial, study.summary()):
