@@ -38,7 +38,7 @@ changes that are shown of those tried     -> `explanation._telling`
 note of a study in the dashboard          -> `markdown.note_of`
 requests that the dashboard refuses       -> `guard.guarded`
 text made harmless in HTML and in plots   -> `page._harmless` and `figure_style.figure_text`
-share of the variance that a value explains -> `plots.importances`
+share of the variance that a value explains -> `plots.importance.importances`
 how often, and by whom, a study is shown anew -> `publishing.Publisher.told`
 text that a spreadsheet would obey        -> `export._safe`
 """

@@ -444,19 +444,25 @@ def ranked_trials(records: Iterable[TrialRecord]) -> list[TrialRecord]:
     return [trial for _, trial in sorted(ranked, key=lambda pair: (pair[0], pair[1].number))]
 
 
+def distinct_designs(records: Iterable[TrialRecord]) -> list[TrialRecord]:
+    """Return the first trial of every feasible design, by the order of designs."""
+    first: dict[DesignPoint | None, TrialRecord] = {}
+    for trial in ranked_trials(records):
+        first.setdefault(trial.point, trial)
+    return list(first.values())
+
+
 def _trial_lines(
     records: Sequence[TrialRecord], columns: SearchedColumns, most: int
 ) -> list[TrialLine]:
     """List the feasible trials by the order of designs, then the latest of the others."""
-    ranked = ranked_trials(records)
-    designs = Counter(trial.point for trial in ranked)
-    ranked = list({trial.point: trial for trial in reversed(ranked)}.values())[::-1]
+    trials_of = Counter(trial.point for trial in records if trial.rank is not None)
     others = [trial for trial in reversed(records) if trial.rank is None]
-    shown = ranked[: max(most - _LATEST, most - len(others))]
+    shown = distinct_designs(records)[: max(most - _LATEST, most - len(others))]
     return [
         TrialLine(
             trial.number,
-            max(0, designs[trial.point] - 1) if trial.rank is not None else 0,
+            trials_of[trial.point] - 1 if trial.rank is not None else 0,
             trial.kind if trial.kind != "infeasible" else infeasible_words(trial),
             trial.kind,
             tuple(columns.cells(trial.point, trial.metrics)),
