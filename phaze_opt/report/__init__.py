@@ -12,7 +12,9 @@ Modules
 ``tables``             tables of an evaluation, a workload, an accelerator, a cluster, plain rows
 ``explanation_words``  sentences of an explanation
 ``explanation``        tables of an explanation, under its sentences
-``studies``            tables and sentences about studies: the answer, trials, lists
+``study_words``        sentences about studies and their designs
+``studies``            tables of studies: the answer, trials, lists
+``design_columns``     columns of tables of designs, and their cells
 ``specs``              what a spec means, and how two studies differ
 ``enumeration``        the certified best designs of a space
 ``comparison``         searches of one question side by side

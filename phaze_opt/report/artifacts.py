@@ -13,7 +13,7 @@ from phaze_opt.layer_passes import LayerPass
 from phaze_opt.placement.placement_problem import Placement
 from phaze_opt.report.gantt import gantt_page
 from phaze_opt.report.markdown import plain
-from phaze_opt.report.studies import accelerator_words, ratio_words, training_words, value_words
+from phaze_opt.report.study_words import accelerator_words, ratio_words, training_words, value_words
 from phaze_opt.report.timeline import pass_events, timeline_events
 from phaze_opt.report.words import binding_words, placement_words, time_words
 from phaze_opt.scheduling.perfetto import Event, trace_document

@@ -20,8 +20,8 @@ from phaze_opt.report.figure_style import titled
 from phaze_opt.report.markdown import note_of
 from phaze_opt.report.notes import joined_note
 from phaze_opt.report.plots.by_kind import TITLES, all_plots
-from phaze_opt.report.studies import design_words
 from phaze_opt.report.study_view import view_of
+from phaze_opt.report.study_words import design_words
 from phaze_opt.search.attached_files import FileFacts, file_attributes
 from phaze_opt.search.ordering import Rank
 from phaze_opt.search.results import design_of

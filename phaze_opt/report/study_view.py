@@ -13,17 +13,17 @@ from datetime import UTC, datetime
 
 from phaze_opt.evaluation import Evaluation
 from phaze_opt.hardware.area import AreaModel
+from phaze_opt.report.design_columns import SearchedColumns
 from phaze_opt.report.reproducing import reproduce_commands, study_file, verify_commands
-from phaze_opt.report.studies import (
-    SearchedColumns,
+from phaze_opt.report.study_words import (
     accelerator_words,
     effort_words,
-    infeasible_words,
     objective_words,
     outside_words,
     proof_words,
     state_words,
     training_words,
+    trial_state_words,
     trial_words,
     value_words,
 )
@@ -463,7 +463,7 @@ def _trial_lines(
         TrialLine(
             trial.number,
             trials_of[trial.point] - 1 if trial.rank is not None else 0,
-            trial.kind if trial.kind != "infeasible" else infeasible_words(trial),
+            trial_state_words(trial),
             trial.kind,
             tuple(columns.cells(trial.point, trial.metrics)),
             (trial.metrics.reason or "") if trial.metrics is not None else "",
