@@ -18,7 +18,8 @@ Modules
 ``specs``              what a spec means, and how two studies differ
 ``enumeration``        the certified best designs of a space
 ``comparison``         searches of one question side by side
-``study_view``         what people see of a study, as data: page, report, note and plots take it
+``study_view``         what people see of a study, as data: page, report, note and plots take it;
+                       its parts: ``compared_designs``, ``trial_lines``, ``certified``
 ``reproducing``        commands and study file that give an answer again
 ``plots``              the plots of a study; ``figure_style`` how they look; ``images`` PNG and SVG
 ``page``               pages and the report as HTML, from the templates in ``data``

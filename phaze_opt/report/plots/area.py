@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from phaze_opt.report.compared_designs import ComparedDesign
 from phaze_opt.report.figure_style import (
     BLUE,
     DARK,
@@ -27,7 +28,7 @@ from phaze_opt.report.plots.marks import (
     references,
     value_axis,
 )
-from phaze_opt.report.study_view import ComparedDesign, StudyView
+from phaze_opt.report.study_view import StudyView
 from phaze_opt.search.trials import TrialRecord
 
 _BASELINE_SYMBOLS = ("diamond", "square", "triangle-up", "cross")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from phaze_opt.report.compared_designs import ComparedDesign
 from phaze_opt.report.figure_style import GREEN, ORANGE, PINK, SKY, YELLOW, axis, figure_text
-from phaze_opt.report.study_view import ComparedDesign, StudyView
+from phaze_opt.report.study_view import StudyView
 from phaze_opt.report.study_words import value_header, value_words
 from phaze_opt.report.words import value_of_axis
 from phaze_opt.search.trials import TrialRecord

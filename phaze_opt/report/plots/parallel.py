@@ -8,8 +8,9 @@ from typing import Any
 
 from phaze_opt.report.figure_style import RED, Figure, axis, empty_figure, figure, figure_text
 from phaze_opt.report.plots.marks import first_value, hover
-from phaze_opt.report.study_view import StudyView, distinct_designs
+from phaze_opt.report.study_view import StudyView
 from phaze_opt.report.study_words import value_header
+from phaze_opt.report.trial_lines import distinct_designs
 from phaze_opt.report.words import axis_words, value_of_axis
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.trials import TrialRecord

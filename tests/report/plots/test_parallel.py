@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from phaze_opt.report.plots.parallel import parallel
-from phaze_opt.report.study_view import StudyView, distinct_designs
+from phaze_opt.report.study_view import StudyView
+from phaze_opt.report.trial_lines import distinct_designs
 from phaze_opt.units import format_number
 
 
