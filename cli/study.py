@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +17,10 @@ from .study_compare import compare
 from .study_enumerate import enumerate_all, verify
 from .study_front import pareto, robust
 from .study_storage import NameArgument, open_database, open_study, say_storage
+
+if TYPE_CHECKING:
+    from phaze_opt.search.results import BestDesign
+    from phaze_opt.search.study import Study
 
 app = typer.Typer(
     no_args_is_help=True, help="Search for the best accelerator and placement, in a database."
@@ -161,20 +165,30 @@ def best(
 
         print_table(best_tables(found))
     if proof:
-        from phaze_opt.report.words import pass_proof_words
-        from phaze_opt.search.results import solve_best_further
-
-        for evaluation, proofs in solve_best_further(study, found):
-            speed = f"{format_number(evaluation.throughput_samples_per_s)} samples/s"
-            say(f"with proof {speed}; passes: {pass_proof_words(proofs)}")
+        _say_proof(study, found)
     if accelerator_toml is not None:
-        from phaze_opt.hardware.chip_file import AcceleratorPreset, chip_file_text
-        from phaze_opt.user_files import write_file
+        _write_accelerator(accelerator_toml, name, found)
 
-        described = f"Best of the study {name}, trial {found.number}"
-        chip = AcceleratorPreset(name, described, found.accelerator, {})
-        write_file(accelerator_toml, chip_file_text(chip))
-        say(f"{accelerator_toml} holds the accelerator.")
+
+def _say_proof(study: Study, found: BestDesign) -> None:
+    """Solve the open schedules of the best design further, and say what is proven then."""
+    from phaze_opt.report.words import pass_proof_words
+    from phaze_opt.search.results import solve_best_further
+
+    for evaluation, proofs in solve_best_further(study, found):
+        speed = f"{format_number(evaluation.throughput_samples_per_s)} samples/s"
+        say(f"with proof {speed}; passes: {pass_proof_words(proofs)}")
+
+
+def _write_accelerator(path: Path, name: str, found: BestDesign) -> None:
+    """Write the chip of the best design of a study as an accelerator file."""
+    from phaze_opt.hardware.chip_file import AcceleratorPreset, chip_file_text
+    from phaze_opt.user_files import write_file
+
+    described = f"Best of the study {name}, trial {found.number}"
+    chip = AcceleratorPreset(name, described, found.accelerator, {})
+    write_file(path, chip_file_text(chip))
+    say(f"{path} holds the accelerator.")
 
 
 @app.command("ls")
