@@ -25,7 +25,8 @@ The way of a study through the room:
 - `objective`: from a point to its metrics; `trials`: the metrics of a trial, written and read.
 - `baselines`: known accelerators, each at its best; `ordering`: the order of designs.
 - `results`: the best design and the state of a study, also as JSON.
-- `chips`, `bounds`, `exhaustive`, `enumerating`: the whole space, and its certified best designs.
+- `chips`, `grid`: the points of a whole space; `bounds`, `bounding`, `best_first`: what none of
+  them can exceed, and their order; `exhaustive`, `enumerating`: the certified best designs.
 - `front_bounds`, `front_search`, `fronts`: the whole space, and all designs that none other beats.
 - `variations`, `robustness`: the whole space again, under other constants of the cost model.
 - `pareto`, `trial_choice`, `difference`: fronts, lists of trials, two studies side by side.
