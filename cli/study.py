@@ -19,7 +19,7 @@ from .study_front import pareto, robust
 from .study_storage import NameArgument, open_database, open_study, say_storage
 
 if TYPE_CHECKING:
-    from phaze_opt.search.results import BestDesign
+    from phaze_opt.search.best_design import BestDesign
     from phaze_opt.search.study import Study
 
 app = typer.Typer(
@@ -75,7 +75,7 @@ def run(
         phaze-opt study run quickstart --trials 300 --workers 2
     """
     from phaze_opt.report.publishing import Publisher
-    from phaze_opt.search.results import next_command
+    from phaze_opt.search.summary import next_command
 
     from .progress import run_progress
 
@@ -109,7 +109,7 @@ def show(
         phaze-opt study show quickstart --watch
     """
     from phaze_opt.search.enumerating import certified_to_json_dict
-    from phaze_opt.search.results import summary_to_json_dict
+    from phaze_opt.search.summary import summary_to_json_dict
 
     study = open_study(name, storage)
     if as_json:
@@ -150,7 +150,7 @@ def best(
 
     Example: phaze-opt study best quickstart --accelerator-toml winner.toml
     """
-    from phaze_opt.search.results import best_to_json_dict
+    from phaze_opt.search.best_design import best_to_json_dict
 
     study = open_study(name, storage)
     found = study.best()
@@ -173,7 +173,7 @@ def best(
 def _say_proof(study: Study, found: BestDesign) -> None:
     """Solve the open schedules of the best design further, and say what is proven then."""
     from phaze_opt.report.words import pass_proof_words
-    from phaze_opt.search.results import solve_best_further
+    from phaze_opt.search.best_design import solve_best_further
 
     for evaluation, proofs in solve_best_further(study, found):
         speed = f"{format_number(evaluation.throughput_samples_per_s)} samples/s"
@@ -197,9 +197,9 @@ def list_all(as_json: JsonOption = False, storage: StorageOption = None) -> None
 
     Example: phaze-opt study ls --json
     """
-    from phaze_opt.search.results import summary_to_json_dict
     from phaze_opt.search.store.studies import find_orphans
     from phaze_opt.search.study import list_summaries
+    from phaze_opt.search.summary import summary_to_json_dict
 
     opened = open_database(storage)
     summaries, unreadable = list_summaries(opened)

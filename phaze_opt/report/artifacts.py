@@ -17,8 +17,8 @@ from phaze_opt.report.study_words import accelerator_words, ratio_words, trainin
 from phaze_opt.report.timeline import pass_events, timeline_events
 from phaze_opt.report.words import binding_words, placement_words, time_words
 from phaze_opt.scheduling.perfetto import Event, trace_document
+from phaze_opt.search.best_design import BestDesign
 from phaze_opt.search.proving import chosen_inputs, chosen_workload
-from phaze_opt.search.results import BestDesign
 from phaze_opt.search.store.caches import ScheduleCache
 from phaze_opt.search.study import Study
 

@@ -10,7 +10,8 @@ from phaze_opt.report.certified import CertifiedAnswer
 from phaze_opt.report.study_words import accelerator_words, training_words, value_words
 from phaze_opt.search.axes import Scalar
 from phaze_opt.search.baselines import BaselineResult
-from phaze_opt.search.results import BestDesign, StudySummary
+from phaze_opt.search.best_design import BestDesign
+from phaze_opt.search.summary import StudySummary
 
 
 @dataclass(frozen=True)

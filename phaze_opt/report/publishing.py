@@ -23,8 +23,8 @@ from phaze_opt.report.plots.by_kind import TITLES, all_plots
 from phaze_opt.report.study_view import view_of
 from phaze_opt.report.study_words import design_words
 from phaze_opt.search.attached_files import FileFacts, file_attributes
+from phaze_opt.search.best_design import design_of
 from phaze_opt.search.ordering import Rank
-from phaze_opt.search.results import design_of
 from phaze_opt.search.space import point_of
 from phaze_opt.search.store.artifacts import DatabaseArtifacts
 from phaze_opt.search.store.leases import new_token

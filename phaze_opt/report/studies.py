@@ -33,11 +33,12 @@ from phaze_opt.report.words import (
     placement_words,
     share_words,
 )
+from phaze_opt.search.best_design import BestDesign
 from phaze_opt.search.enumerating import stored_enumeration
 from phaze_opt.search.exhaustive import Enumeration
-from phaze_opt.search.results import BestDesign, StudySummary
 from phaze_opt.search.spec import StudySpec
 from phaze_opt.search.study import Study
+from phaze_opt.search.summary import StudySummary
 from phaze_opt.search.trials import RunMetrics, TrialRecord
 from phaze_opt.units import counted, format_number
 

@@ -41,11 +41,12 @@ from phaze_opt.report.words import (
     share_words,
     time_words,
 )
-from phaze_opt.search.results import BestDesign, StudySummary
+from phaze_opt.search.best_design import BestDesign
 from phaze_opt.search.store.artifacts import ARTIFACT_KEY
 from phaze_opt.search.store.damage import damages
 from phaze_opt.search.store.failures import database_errors
 from phaze_opt.search.study import Study
+from phaze_opt.search.summary import StudySummary
 from phaze_opt.units import counted, format_seconds
 
 MOST_TRIALS = 200

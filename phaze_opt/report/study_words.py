@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 
-from phaze_opt.report.words import (
-    share_words,
-    value_of_axis,
-)
+from phaze_opt.report.words import share_words, value_of_axis
 from phaze_opt.search.axes import Scalar
 from phaze_opt.search.axis_names import AxisKind, kind_of
+from phaze_opt.search.best_design import BestDesign
 from phaze_opt.search.exhaustive import Enumeration
 from phaze_opt.search.objectives import ObjectiveKind
-from phaze_opt.search.results import BestDesign, StudySummary
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.spec import StudySpec
+from phaze_opt.search.summary import StudySummary
 from phaze_opt.search.trials import Metrics, TrialRecord
 from phaze_opt.units import counted, format_number, format_seconds
 
