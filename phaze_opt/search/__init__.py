@@ -9,7 +9,8 @@ The way of a study through the room:
 - `spec`: the study as a person writes it; `space`: the points that it searches, on `axes` whose
   names `axis_names` knows; `designs`: from a point to chip, network and options.
 - `spec_check`, `spec_schema`, `spec_text`: what a spec means, for editors, and one to begin with.
-- `frozen`: the spec with every name resolved, its hash, and the captured model.
+- `frozen`: the spec with every name resolved, and its hash; `freezing`: looks the names up, and
+  captures the models.
 - `study`: `study.create_study`, `study.load_study` and the study itself; `copying`: copies of it,
   and studies started anew with another version of the cost model.
 - `snapshot`: all of a study at one moment, with the files of its trials (`attached_files`) and the

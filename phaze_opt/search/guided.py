@@ -67,7 +67,7 @@ def bound_sampler(
     Parameters
     ----------
     study, workloads
-        From `phaze_opt.search.frozen.freeze`.
+        From `phaze_opt.search.freezing.freeze`.
     reference, store
         See `best_bound_first`.
     """

@@ -15,7 +15,8 @@ from phaze_opt.errors import ConflictError, InputError, NotFoundError
 from phaze_opt.printing import PrintsAsTables
 from phaze_opt.search.baselines import BaselineResult, find_baselines
 from phaze_opt.search.best_design import BestDesign, best_design
-from phaze_opt.search.frozen import ResolvedStudy, current_version, documents_of, freeze
+from phaze_opt.search.freezing import freeze
+from phaze_opt.search.frozen import ResolvedStudy, current_version, documents_of
 from phaze_opt.search.objective import Evaluator, evaluate_point, evaluator_of
 from phaze_opt.search.running import Progress, RunOutcome, ignore_progress, run_study
 from phaze_opt.search.spec import StudySpec, check_study_name
@@ -168,7 +169,8 @@ def create_study(
     exist_ok
         Return a study of this name that has the same hash.
     workload
-        Instead of capturing the model; several in the order of `phaze_opt.search.frozen.captures`.
+        Instead of capturing the model; several in the order of
+        `phaze_opt.search.freezing.captures`.
 
     Raises
     ------

@@ -26,7 +26,8 @@ from phaze_opt.search.certificate import Certificate, CertifiedBox, rates_of
 from phaze_opt.search.constraints import chip_violation
 from phaze_opt.search.designs import chip_of
 from phaze_opt.search.engine import Engine
-from phaze_opt.search.frozen import capture_models, content_hash, current_version
+from phaze_opt.search.freezing import capture_models
+from phaze_opt.search.frozen import content_hash, current_version
 from phaze_opt.search.grid import Grid
 from phaze_opt.search.ordering import Rank, value_bin
 from phaze_opt.search.scalar_bounds import ScalarBounds

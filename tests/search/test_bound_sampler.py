@@ -21,7 +21,7 @@ from phaze_opt.report.studies import summary_table
 from phaze_opt.search import worker as worker_module
 from phaze_opt.search.copying import copy_study
 from phaze_opt.search.enumerating import enumerate_study
-from phaze_opt.search.frozen import freeze
+from phaze_opt.search.freezing import freeze
 from phaze_opt.search.guided import bound_sampler
 from phaze_opt.search.objective import Objective, run_inputs
 from phaze_opt.search.ordering import value_bin

@@ -22,7 +22,7 @@ from phaze_opt.search.constraints import chip_violation
 from phaze_opt.search.designs import chip_of
 from phaze_opt.search.enumerating import enumerate_study, enumeration_to_json_dict
 from phaze_opt.search.exhaustive import Enumeration, enumerate_space
-from phaze_opt.search.frozen import check_names
+from phaze_opt.search.freezing import check_names
 from phaze_opt.search.objective import run_inputs
 from phaze_opt.search.space import Space, all_points, numbered_point, point_at
 from phaze_opt.search.spec import AreaSpec, ConstraintSpec, StudySpec, read_spec
