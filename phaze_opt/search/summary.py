@@ -12,7 +12,7 @@ from phaze_opt.search.baselines import outside_space
 from phaze_opt.search.best_design import BestDesign, best_design, best_to_json_dict
 from phaze_opt.search.frozen import ResolvedStudy, current_version
 from phaze_opt.search.store.stored_study import StoredStudy
-from phaze_opt.search.store.tickets import TicketCounts
+from phaze_opt.search.store.ticket import TicketCounts
 from phaze_opt.search.trials import TrialRecord, read_trials
 
 StudyState = Literal["new", "running", "stopping", "stopped", "done", "proven", "failed"]
