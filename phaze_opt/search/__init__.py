@@ -46,7 +46,7 @@ Where a formula or rule stands:
 - best of the options that every evaluation solves -> `objective.best_of_runs`
 - front of several objectives, of trials -> `pareto.front`; of a space -> `front_search.Archive`
 - what no point can exceed -> `bounds.Bounds.values`; which points an enumeration leaves out ->
-  `exhaustive._evaluate`
+  `exhaustive._Top.excludes`
 - inputs that decide an evaluation, hence its key in the cache -> `objective.evaluation_key`
 - limits and checks of a bundle -> `bundle_file.unpack` and `bundle.read_bundle`
 - which trial of two studies is kept -> `merging.merge_studies`
