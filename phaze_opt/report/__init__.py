@@ -35,6 +35,7 @@ Question -> function
 --------------------
 width of the output                       -> `layout.to_text` and `layout.print_tables`
 text made harmless for a terminal         -> `phaze_opt.printing.printable`, in `layout.add_row`
+numbers as text                           -> `phaze_opt.units.format_number`
 tables of ``print(result)``               -> `phaze_opt.printing.PrintsAsTables`
 layers that count in a model              -> `explanation_words.heavy_layers`
 changes that are shown of those tried     -> `explanation._telling`

@@ -51,7 +51,7 @@ class Engine:
         self.rule = Bounds(resolved, workloads, reference)
 
     def bound(self, parts: Sequence[Part]) -> list[FloatArray]:
-        """Bound the architectures of each part; see `phaze_opt.search.best_first.Bounder`."""
+        """Bound the architectures of each part; see `phaze_opt.search.bounding.Bounder`."""
         return bound_parts(self.grid, self.rule, parts)
 
     def evaluate(self, points: Sequence[DesignPoint]) -> list[Metrics]:
