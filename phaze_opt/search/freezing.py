@@ -16,6 +16,7 @@ from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.placement.expert import expert_degrees
+from phaze_opt.search import frozen
 from phaze_opt.search.axis_names import refuse_free_axes
 from phaze_opt.search.designs import cluster_of
 from phaze_opt.search.frozen import (
@@ -24,7 +25,6 @@ from phaze_opt.search.frozen import (
     ClusterChoice,
     ResolvedStudy,
     content_hash,
-    current_version,
 )
 from phaze_opt.search.spec import StudySpec, WorkloadSpec
 from phaze_opt.workload.graph import Workload
@@ -170,7 +170,8 @@ def _resolve(spec: StudySpec) -> ResolvedStudy:
         cluster=cluster,
         area_limit_mm2=area_limit_mm2(spec, base),
         workload_hashes=(),
-        cost_model_version=current_version(),
+        # By its module, so that whoever replaces it there replaces it here, too.
+        cost_model_version=frozen.current_version(),
         clusters=clusters,
     )
 
