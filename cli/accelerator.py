@@ -11,6 +11,7 @@ import typer
 from .output import (
     ChangesOption,
     JsonOption,
+    PresetArgument,
     print_json,
     print_rows,
     print_table,
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
     from phaze_opt.training import Training
 
 app = typer.Typer(no_args_is_help=True, help="Look at accelerators, and write one's own.")
-
-NameArgument = Annotated[
-    str, typer.Argument(help="Preset, or TOML or JSON file.", show_default=False)
-]
 
 
 @app.command("ls")
@@ -59,7 +56,7 @@ def list_all(as_json: JsonOption = False) -> None:
 
 
 @app.command()
-def show(name: NameArgument, changes: ChangesOption = None, as_json: JsonOption = False) -> None:
+def show(name: PresetArgument, changes: ChangesOption = None, as_json: JsonOption = False) -> None:
     """Show every number of an accelerator, its area, and where the numbers come from.
 
     The JSON, written as a file, is the same accelerator.
@@ -84,7 +81,7 @@ def show(name: NameArgument, changes: ChangesOption = None, as_json: JsonOption 
 
 
 @app.command()
-def check(name: NameArgument, as_json: JsonOption = False) -> None:
+def check(name: PresetArgument, as_json: JsonOption = False) -> None:
     """Check an accelerator's file, and say where each of its numbers comes from.
 
     A file states fields as 'accelerator show' names them, or in units: glb_mib, hbm_gib,
@@ -151,8 +148,8 @@ def new(
 
 @app.command()
 def compare(
-    first: NameArgument,
-    second: NameArgument,
+    first: PresetArgument,
+    second: PresetArgument,
     model: Annotated[
         str | None,
         typer.Option(help="Also compare how fast they train this model.", show_default=False),

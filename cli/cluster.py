@@ -7,15 +7,11 @@ from typing import Annotated, Literal
 
 import typer
 
-from .output import JsonOption, print_json, print_rows, print_table, write_new_file
+from .output import JsonOption, PresetArgument, print_json, print_rows, print_table, write_new_file
 
 KindChoice = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all"]
 
 app = typer.Typer(no_args_is_help=True, help="Look at clusters, and write one's own.")
-
-NameArgument = Annotated[
-    str, typer.Argument(help="Preset, or TOML or JSON file.", show_default=False)
-]
 
 
 @app.command("ls")
@@ -44,7 +40,7 @@ def list_all(as_json: JsonOption = False) -> None:
 
 
 @app.command()
-def show(name: NameArgument, as_json: JsonOption = False) -> None:
+def show(name: PresetArgument, as_json: JsonOption = False) -> None:
     """Show every level of a cluster, which ranks it joins, and where the numbers come from.
 
     The JSON, written as a file, is the same cluster.
@@ -96,7 +92,7 @@ def new(
 
 @app.command()
 def collective(
-    name: NameArgument,
+    name: PresetArgument,
     group: Annotated[int, typer.Option(help="Devices that take part.")],
     size_bytes: Annotated[float, typer.Option(min=0, help="Of the whole tensor.")],
     kind: Annotated[KindChoice, typer.Option(help="What they do.")] = "all_reduce",

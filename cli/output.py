@@ -27,6 +27,9 @@ StorageOption = Annotated[
         show_default=False,
     ),
 ]
+PresetArgument = Annotated[
+    str, typer.Argument(help="Preset, or TOML or JSON file.", show_default=False)
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 ChangesOption = Annotated[
     list[str] | None,

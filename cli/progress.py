@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from phaze_opt.units import format_number
+
 if TYPE_CHECKING:
     from phaze_opt.search.exhaustive import EnumerationProgress
     from phaze_opt.search.running import Progress
@@ -107,9 +109,7 @@ def run_progress() -> Iterator[Callable[[Progress], None]]:
             rate = (done - before[0]) / max(time.monotonic() - started_s, 1e-9)
             words = ""
             if progress.best_value is not None:
-                best = progress.best_value
-                words = f"best {best:,.0f}" if best >= 1000 else f"best {best:.4g}"
-                words += f" {progress.unit}"
+                words = f"best {format_number(progress.best_value)} {progress.unit}"
             if rate > 0:
                 left_s = (progress.total - done) / rate
                 rates = f"{rate:.2g} trials/s, {left_s:.0f} s left"

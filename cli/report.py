@@ -71,7 +71,7 @@ def plot(
     """
     from phaze_opt.report.images import picture
     from phaze_opt.report.page import plot_page
-    from phaze_opt.report.plots import plot as draw
+    from phaze_opt.report.plots.by_kind import plot as draw
     from phaze_opt.report.study_view import view_of
     from phaze_opt.user_files import write_file
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from phaze_opt.errors import InputError, NotFoundError, PhazeError
 from phaze_opt.printing import printable
+from phaze_opt.units import format_number
 
 from . import study_share as share
 from .output import JsonOption, StorageOption, print_json, print_table, say
@@ -16,6 +17,10 @@ from .study_compare import compare
 from .study_enumerate import enumerate_all, verify
 from .study_front import pareto, robust
 from .study_storage import NameArgument, open_database, open_study, say_storage
+
+if TYPE_CHECKING:
+    from phaze_opt.search.best_design import BestDesign
+    from phaze_opt.search.study import Study
 
 app = typer.Typer(
     no_args_is_help=True, help="Search for the best accelerator and placement, in a database."
@@ -70,7 +75,7 @@ def run(
         phaze-opt study run quickstart --trials 300 --workers 2
     """
     from phaze_opt.report.publishing import Publisher
-    from phaze_opt.search.results import next_command
+    from phaze_opt.search.summary import next_command
 
     from .progress import run_progress
 
@@ -104,7 +109,7 @@ def show(
         phaze-opt study show quickstart --watch
     """
     from phaze_opt.search.enumerating import certified_to_json_dict
-    from phaze_opt.search.results import summary_to_json_dict
+    from phaze_opt.search.summary import summary_to_json_dict
 
     study = open_study(name, storage)
     if as_json:
@@ -145,7 +150,7 @@ def best(
 
     Example: phaze-opt study best quickstart --accelerator-toml winner.toml
     """
-    from phaze_opt.search.results import best_to_json_dict
+    from phaze_opt.search.best_design import best_to_json_dict
 
     study = open_study(name, storage)
     found = study.best()
@@ -160,20 +165,30 @@ def best(
 
         print_table(best_tables(found))
     if proof:
-        from phaze_opt.report.words import pass_proof_words
-        from phaze_opt.search.results import solve_best_further
-
-        for evaluation, proofs in solve_best_further(study, found):
-            speed = f"{evaluation.throughput_samples_per_s:,.0f} samples/s"
-            say(f"with proof {speed}; passes: {pass_proof_words(proofs)}")
+        _say_proof(study, found)
     if accelerator_toml is not None:
-        from phaze_opt.hardware.chip_file import AcceleratorPreset, chip_file_text
-        from phaze_opt.user_files import write_file
+        _write_accelerator(accelerator_toml, name, found)
 
-        described = f"Best of the study {name}, trial {found.number}"
-        chip = AcceleratorPreset(name, described, found.accelerator, {})
-        write_file(accelerator_toml, chip_file_text(chip))
-        say(f"{accelerator_toml} holds the accelerator.")
+
+def _say_proof(study: Study, found: BestDesign) -> None:
+    """Solve the open schedules of the best design further, and say what is proven then."""
+    from phaze_opt.report.words import pass_proof_words
+    from phaze_opt.search.best_design import solve_best_further
+
+    for evaluation, proofs in solve_best_further(study, found):
+        speed = f"{format_number(evaluation.throughput_samples_per_s)} samples/s"
+        say(f"with proof {speed}; passes: {pass_proof_words(proofs)}")
+
+
+def _write_accelerator(path: Path, name: str, found: BestDesign) -> None:
+    """Write the chip of the best design of a study as an accelerator file."""
+    from phaze_opt.hardware.chip_file import AcceleratorPreset, chip_file_text
+    from phaze_opt.user_files import write_file
+
+    described = f"Best of the study {name}, trial {found.number}"
+    chip = AcceleratorPreset(name, described, found.accelerator, {})
+    write_file(path, chip_file_text(chip))
+    say(f"{path} holds the accelerator.")
 
 
 @app.command("ls")
@@ -182,9 +197,9 @@ def list_all(as_json: JsonOption = False, storage: StorageOption = None) -> None
 
     Example: phaze-opt study ls --json
     """
-    from phaze_opt.search.results import summary_to_json_dict
     from phaze_opt.search.store.studies import find_orphans
     from phaze_opt.search.study import list_summaries
+    from phaze_opt.search.summary import summary_to_json_dict
 
     opened = open_database(storage)
     summaries, unreadable = list_summaries(opened)

@@ -11,10 +11,34 @@ from phaze_opt.errors import InputError
 
 from .output import JsonOption, StorageOption, print_json, print_table, say
 from .study_storage import NameArgument, open_study
+from .whole_space import WorkersOption, goes_on
 
 if TYPE_CHECKING:
     from phaze_opt.search.certificate import Certificate
+    from phaze_opt.search.exhaustive import Enumeration
+    from phaze_opt.search.study import Study
     from phaze_opt.search.verifying import Check
+
+TimeLimitOption = Annotated[
+    float | None,
+    typer.Option(metavar="S", help="Seconds; then the best so far.", show_default=False),
+]
+DaskOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Workers of a dask scheduler, for example tcp://host:8786, instead of processes.",
+        show_default=False,
+    ),
+]
+MemoryOption = Annotated[
+    float | None,
+    typer.Option(metavar="F", help="Refuse a space that needs more.", show_default=False),
+]
+CertificateOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write what 'study verify' checks.", show_default=False),
+]
 
 
 def enumerate_all(
@@ -23,30 +47,11 @@ def enumerate_all(
     bounds: Annotated[
         bool, typer.Option("--bounds/--no-bounds", help="Leave out what cannot win.")
     ] = True,
-    time_limit: Annotated[
-        float | None,
-        typer.Option(metavar="S", help="Seconds; then the best so far.", show_default=False),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(metavar="W", help="Processes; default: one per core.", show_default=False),
-    ] = None,
-    dask: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Workers of a dask scheduler, for example tcp://host:8786, instead of processes.",
-            show_default=False,
-        ),
-    ] = None,
-    memory_gib: Annotated[
-        float | None,
-        typer.Option(metavar="F", help="Refuse a space that needs more.", show_default=False),
-    ] = None,
-    certificate: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write what 'study verify' checks.", show_default=False),
-    ] = None,
+    time_limit: TimeLimitOption = None,
+    workers: WorkersOption = None,
+    dask: DaskOption = None,
+    memory_gib: MemoryOption = None,
+    certificate: CertificateOption = None,
     check: Annotated[
         bool, typer.Option("--verify", help="Check the certificate when it is made.")
     ] = False,
@@ -64,12 +69,7 @@ def enumerate_all(
 
         phaze-opt study enumerate quickstart --certificate quickstart.json
     """
-    from phaze_opt.search.enumerating import (
-        StoppedError,
-        enumerate_study,
-        enumeration_to_json_dict,
-        kept_certificate,
-    )
+    from phaze_opt.search.enumerating import enumerate_study, enumeration_to_json_dict
     from phaze_opt.search.space_size import space_size
 
     from .progress import enumeration_progress
@@ -84,35 +84,37 @@ def enumerate_all(
     if memory_gib is not None:
         size.check_memory(memory_gib)
     say(str(size))
-    try:
-        with enumeration_progress() as show:
-            found = enumerate_study(
-                study,
-                top=top,
-                bounds=bounds,
-                time_limit_s=time_limit,
-                workers=workers,
-                dask=dask,
-                on_progress=show,
-            )
-    except StoppedError as stopped:
-        say(f"Stopped; 'phaze-opt study enumerate {name}' goes on from here.")
-        raise typer.Exit(stopped.exit_code) from None
+    with goes_on(f"phaze-opt study enumerate {name}"), enumeration_progress() as show:
+        found = enumerate_study(
+            study,
+            top=top,
+            bounds=bounds,
+            time_limit_s=time_limit,
+            workers=workers,
+            dask=dask,
+            on_progress=show,
+        )
     if certificate is not None or check:
-        from phaze_opt.search.certificate import write_certificate
-
-        made = kept_certificate(study, found, top)
-        if certificate is not None:
-            write_certificate(certificate, made)
-            say(f"{certificate} holds the certificate.")
-        if check:
-            _verify(made)
+        _certify(study, found, top, certificate, check)
     if as_json:
         print_json(enumeration_to_json_dict(study, found))
         return
     from phaze_opt.report.enumeration import enumeration_tables
 
     print_table(enumeration_tables(study, found))
+
+
+def _certify(study: Study, found: Enumeration, top: int, file: Path | None, check: bool) -> None:
+    """Make the certificate of an enumeration; write it, check it, or both."""
+    from phaze_opt.search.certificate import write_certificate
+    from phaze_opt.search.enumerating import kept_certificate
+
+    made = kept_certificate(study, found, top)
+    if file is not None:
+        write_certificate(file, made)
+        say(f"{file} holds the certificate.")
+    if check:
+        _verify(made)
 
 
 def verify(

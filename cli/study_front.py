@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 
-from .output import JsonOption, StorageOption, print_json, print_table, say
+from .output import JsonOption, StorageOption, print_json, print_table
 from .study_storage import NameArgument, open_study
-
-WorkersOption = Annotated[
-    int | None,
-    typer.Option(
-        "--workers", metavar="W", help="Processes; default: one per core.", show_default=False
-    ),
-]
+from .whole_space import WorkersOption, goes_on
 
 
 def pareto(
@@ -43,7 +35,7 @@ def pareto(
     from .progress import enumeration_progress
 
     study = open_study(name, storage)
-    with _goes_on(f"phaze-opt study pareto {name}"), enumeration_progress() as show:
+    with goes_on(f"phaze-opt study pareto {name}"), enumeration_progress() as show:
         front = front_of_study(
             study, energy=energy, bounds=bounds, workers=workers, on_progress=show
         )
@@ -77,7 +69,7 @@ def robust(
     from .progress import steps_progress
 
     study = open_study(name, storage)
-    with _goes_on(f"phaze-opt study robust {name}"), steps_progress(1 + len(VARIATIONS)) as show:
+    with goes_on(f"phaze-opt study robust {name}"), steps_progress(1 + len(VARIATIONS)) as show:
         found = robustness_of_study(study, workers=workers, on_variant=show)
     if as_json:
         print_json(robustness_to_json_dict(study, found))
@@ -85,15 +77,3 @@ def robust(
     from phaze_opt.report.robustness import robustness_tables
 
     print_table(robustness_tables(study, found))
-
-
-@contextmanager
-def _goes_on(command: str) -> Iterator[None]:
-    """Say how a search of the space goes on after a signal."""
-    from phaze_opt.search.enumerating import StoppedError
-
-    try:
-        yield
-    except StoppedError as stopped:
-        say(f"Stopped; '{command}' goes on from here.")
-        raise typer.Exit(stopped.exit_code) from None

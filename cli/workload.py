@@ -44,6 +44,31 @@ SequenceOption = Annotated[
 SequenceParallelOption = Annotated[
     bool, typer.Option("--sequence-parallel", help="Split the sequence over tensor groups.")
 ]
+GraphOption = Annotated[
+    Path | None,
+    typer.Option(help="Draw a layer's operators into this .html or .dot.", show_default=False),
+]
+LayerOption = Annotated[
+    str | None, typer.Option(help="The layer to draw; the most frequent by default.")
+]
+ProblemsOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="OUT",
+        help="Write the passes of all layers as problems for 'phaze-opt schedule'.",
+        show_default=False,
+    ),
+]
+ChipOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Preset or file: draws times on this chip; the chip of the problems, too.",
+        show_default="for the problems tpuv4-lanes",
+    ),
+]
+ClusterOption = Annotated[
+    str, typer.Option(help="Preset or file: the network of times and problems.")
+]
 
 
 @app.command("ls")
@@ -77,33 +102,13 @@ def show(
     microbatch: Annotated[int, typer.Option(help="Samples per pipeline step.")] = 1,
     sequence: SequenceOption = None,
     sequence_parallel: SequenceParallelOption = False,
-    graph: Annotated[
-        Path | None,
-        typer.Option(help="Draw a layer's operators into this .html or .dot.", show_default=False),
-    ] = None,
-    layer: Annotated[
-        str | None, typer.Option(help="The layer to draw; the most frequent by default.")
-    ] = None,
+    graph: GraphOption = None,
+    layer: LayerOption = None,
     backward: Annotated[bool, typer.Option("--backward", help="Draw the backward.")] = False,
-    schedule_problem: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="OUT",
-            help="Write the passes of all layers as problems for 'phaze-opt schedule'.",
-            show_default=False,
-        ),
-    ] = None,
-    accelerator: Annotated[
-        str | None,
-        typer.Option(
-            help="Preset or file: draws times on this chip; the chip of the problems, too.",
-            show_default="for the problems tpuv4-lanes",
-        ),
-    ] = None,
+    schedule_problem: ProblemsOption = None,
+    accelerator: ChipOption = None,
     changes: ChangesOption = None,
-    cluster: Annotated[
-        str, typer.Option(help="Preset or file: the network of times and problems.")
-    ] = "tpuv4-ici-flat",
+    cluster: ClusterOption = "tpuv4-ici-flat",
     as_json: JsonOption = False,
 ) -> None:
     """Show a captured model layer by layer, per device and microbatch.

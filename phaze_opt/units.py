@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 KIB = 2**10
 MIB = 2**20
 GIB = 2**30
@@ -25,6 +27,13 @@ def format_seconds(seconds: float) -> str:
         if abs(seconds) >= scale:
             return f"{seconds / scale:.4g} {unit}"
     return "0 s" if abs(seconds) < _SHORTEST_S else f"{seconds / 1e-9:.4g} ns"
+
+
+def format_number(number: float) -> str:
+    """Write a number with four significant digits, a large one whole, never as a power."""
+    if abs(number) >= 1000.0:
+        return f"{number:,.0f}"
+    return f"{Decimal(f'{number:.4g}'):,f}"
 
 
 def format_count(number: float, unit: str) -> str:

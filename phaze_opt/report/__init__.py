@@ -12,11 +12,14 @@ Modules
 ``tables``             tables of an evaluation, a workload, an accelerator, a cluster, plain rows
 ``explanation_words``  sentences of an explanation
 ``explanation``        tables of an explanation, under its sentences
-``studies``            tables and sentences about studies: the answer, trials, lists
+``study_words``        sentences about studies and their designs
+``studies``            tables of studies: the answer, trials, lists
+``design_columns``     columns of tables of designs, and their cells
 ``specs``              what a spec means, and how two studies differ
 ``enumeration``        the certified best designs of a space
 ``comparison``         searches of one question side by side
-``study_view``         what people see of a study, as data: page, report, note and plots take it
+``study_view``         what people see of a study, as data: page, report, note and plots take it;
+                       its parts: ``compared_designs``, ``trial_lines``, ``certified``
 ``reproducing``        commands and study file that give an answer again
 ``plots``              the plots of a study; ``figure_style`` how they look; ``images`` PNG and SVG
 ``page``               pages and the report as HTML, from the templates in ``data``
@@ -32,13 +35,14 @@ Question -> function
 --------------------
 width of the output                       -> `layout.to_text` and `layout.print_tables`
 text made harmless for a terminal         -> `phaze_opt.printing.printable`, in `layout.add_row`
+numbers as text                           -> `phaze_opt.units.format_number`
 tables of ``print(result)``               -> `phaze_opt.printing.PrintsAsTables`
 layers that count in a model              -> `explanation_words.heavy_layers`
 changes that are shown of those tried     -> `explanation._telling`
 note of a study in the dashboard          -> `markdown.note_of`
 requests that the dashboard refuses       -> `guard.guarded`
 text made harmless in HTML and in plots   -> `page._harmless` and `figure_style.figure_text`
-share of the variance that a value explains -> `plots.importances`
+share of the variance that a value explains -> `plots.importance.importances`
 how often, and by whom, a study is shown anew -> `publishing.Publisher.told`
 text that a spreadsheet would obey        -> `export._safe`
 """

@@ -13,12 +13,12 @@ from phaze_opt.layer_passes import LayerPass
 from phaze_opt.placement.placement_problem import Placement
 from phaze_opt.report.gantt import gantt_page
 from phaze_opt.report.markdown import plain
-from phaze_opt.report.studies import accelerator_words, ratio_words, training_words, value_words
+from phaze_opt.report.study_words import accelerator_words, ratio_words, training_words, value_words
 from phaze_opt.report.timeline import pass_events, timeline_events
 from phaze_opt.report.words import binding_words, placement_words, time_words
 from phaze_opt.scheduling.perfetto import Event, trace_document
+from phaze_opt.search.best_design import BestDesign
 from phaze_opt.search.proving import chosen_inputs, chosen_workload
-from phaze_opt.search.results import BestDesign
 from phaze_opt.search.store.caches import ScheduleCache
 from phaze_opt.search.study import Study
 

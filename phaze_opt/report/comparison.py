@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 
 from phaze_opt.errors import PhazeError
 from phaze_opt.report.layout import add_row, grid, section, sentence, shortened
-from phaze_opt.report.studies import value_words
+from phaze_opt.report.study_words import value_words
 from phaze_opt.search.comparing import SHARES, Comparison, Reached, SearchScore
 from phaze_opt.units import format_seconds
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from rich.console import Group, RenderableType
 
+from phaze_opt.report.design_columns import SearchedColumns
 from phaze_opt.report.layout import add_row, fitted, pairs, sentence
-from phaze_opt.report.studies import (
+from phaze_opt.report.study_words import (
     ORDER_WORDS,
-    SearchedColumns,
     accelerator_words,
     ratio_words,
     training_words,

@@ -12,11 +12,10 @@ from phaze_opt.explanation.stage import LayerBinding, MemoryUse, StageTime
 from phaze_opt.report.words import (
     RESOURCE_WORDS,
     kind_words,
-    number_words,
     padding_words,
     placement_words,
 )
-from phaze_opt.units import counted, format_bytes, format_seconds
+from phaze_opt.units import counted, format_bytes, format_number, format_seconds
 
 _GAIN_WORDS = {
     "compute": "PE array rate +10 %",
@@ -71,7 +70,7 @@ def explanation_sentences(explanation: Explanation) -> list[str]:
             *_fix_sentences(explanation.fixes),
         ]
     return [
-        f"It trains {number_words(evaluation.throughput_samples_per_s)} samples/s, "
+        f"It trains {format_number(evaluation.throughput_samples_per_s)} samples/s, "
         f"{format_seconds(time_s)} per batch (MFU {evaluation.mfu:.1%}), as "
         f"{placement_words(placement)}.",
         *_leftover_sentences(evaluation),
@@ -196,7 +195,7 @@ def _fix_sentences(fixes: Sequence[Fix]) -> list[str]:
         alone = "" if single else ", as no single change does"
         sentences = [
             f"The fastest change of the training run that makes it fit is "
-            f"{' '.join(best.options)}{alone}: {best.throughput_samples_per_s:,.1f} "
+            f"{' '.join(best.options)}{alone}: {format_number(best.throughput_samples_per_s)} "
             f"samples/s, {format_seconds(best.time_per_batch_s or 0.0)} per batch at "
             f"{best.placement}."
         ]
@@ -205,7 +204,7 @@ def _fix_sentences(fixes: Sequence[Fix]) -> list[str]:
         gib = larger[0].options[0].rpartition("=")[2]
         sentences.append(
             f"As it is, it would need {gib} GiB of HBM, and then train "
-            f"{number_words(larger[0].throughput_samples_per_s)} samples/s."
+            f"{format_number(larger[0].throughput_samples_per_s)} samples/s."
         )
     return sentences
 

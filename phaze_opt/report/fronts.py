@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rich.console import Group, RenderableType
 
+from phaze_opt.report.design_columns import SearchedColumns
 from phaze_opt.report.layout import add_row, fitted, pairs, sentence
-from phaze_opt.report.studies import SearchedColumns
 from phaze_opt.search.answers import Front
 from phaze_opt.search.front_search import FrontDesign
 from phaze_opt.search.objectives import OBJECTIVES

@@ -6,7 +6,8 @@ import html
 from collections.abc import Sequence
 
 from phaze_opt.printing import printable
-from phaze_opt.report.study_view import ComparedDesign, Fact, StudyView
+from phaze_opt.report.compared_designs import ComparedDesign
+from phaze_opt.report.study_view import Fact, StudyView
 
 COMMANDS_TITLE = "## How to get it again"
 
@@ -105,7 +106,7 @@ def _proof_lines(view: StudyView) -> list[str]:
     if certificate is None:
         return []
     return [
-        "## Certificate",
+        "## CertifiedAnswer",
         "",
         plain(certificate.words),
         "",

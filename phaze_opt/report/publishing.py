@@ -19,12 +19,12 @@ from phaze_opt.report.artifacts import ArtifactFile, trial_files, trial_note
 from phaze_opt.report.figure_style import titled
 from phaze_opt.report.markdown import note_of
 from phaze_opt.report.notes import joined_note
-from phaze_opt.report.plots import TITLES, all_plots
-from phaze_opt.report.studies import design_words
+from phaze_opt.report.plots.by_kind import TITLES, all_plots
 from phaze_opt.report.study_view import view_of
+from phaze_opt.report.study_words import design_words
 from phaze_opt.search.attached_files import FileFacts, file_attributes
+from phaze_opt.search.best_design import design_of
 from phaze_opt.search.ordering import Rank
-from phaze_opt.search.results import design_of
 from phaze_opt.search.space import point_of
 from phaze_opt.search.store.artifacts import DatabaseArtifacts
 from phaze_opt.search.store.leases import new_token

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from rich.console import Group, RenderableType
 
+from phaze_opt.report.design_columns import SearchedColumns
 from phaze_opt.report.layout import add_row, fitted, pairs, sentence
-from phaze_opt.report.studies import SearchedColumns, value_words
+from phaze_opt.report.study_words import value_words
 from phaze_opt.report.words import share_words
 from phaze_opt.search.robustness import Robustness, VariedAnswer
 from phaze_opt.search.space import DesignPoint

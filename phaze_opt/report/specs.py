@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 
 from phaze_opt.report.layout import add_row, grid, pairs, sentence, shortened
-from phaze_opt.report.studies import objective_words
+from phaze_opt.report.study_words import objective_words
 from phaze_opt.report.tables import value_words
 from phaze_opt.report.words import share_words
 from phaze_opt.search.axes import axis_words

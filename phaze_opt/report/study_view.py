@@ -6,19 +6,18 @@ Sentences are plain text; whoever writes HTML or Markdown of them makes them har
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from phaze_opt.evaluation import Evaluation
 from phaze_opt.hardware.area import AreaModel
-from phaze_opt.report.reproducing import reproduce_commands, study_file, verify_commands
-from phaze_opt.report.studies import (
-    SearchedColumns,
+from phaze_opt.report.certified import CertifiedAnswer, certified_answer
+from phaze_opt.report.compared_designs import ComparedDesign, compared_designs
+from phaze_opt.report.design_columns import SearchedColumns
+from phaze_opt.report.reproducing import reproduce_commands, study_file
+from phaze_opt.report.study_words import (
     accelerator_words,
     effort_words,
-    infeasible_words,
     objective_words,
     outside_words,
     proof_words,
@@ -27,6 +26,7 @@ from phaze_opt.report.studies import (
     trial_words,
     value_words,
 )
+from phaze_opt.report.trial_lines import TrialLine, trial_lines
 from phaze_opt.report.words import (
     binding_words,
     device_words,
@@ -41,17 +41,12 @@ from phaze_opt.report.words import (
     share_words,
     time_words,
 )
-from phaze_opt.search.axes import Scalar
-from phaze_opt.search.baselines import BaselineResult
-from phaze_opt.search.enumerating import best_of_enumeration, stored_enumeration
-from phaze_opt.search.exhaustive import Enumeration
-from phaze_opt.search.results import BestDesign, StudySummary
-from phaze_opt.search.space import DesignPoint
+from phaze_opt.search.best_design import BestDesign
 from phaze_opt.search.store.artifacts import ARTIFACT_KEY
 from phaze_opt.search.store.damage import damages
 from phaze_opt.search.store.failures import database_errors
 from phaze_opt.search.study import Study
-from phaze_opt.search.trials import TrialRecord
+from phaze_opt.search.summary import StudySummary
 from phaze_opt.units import counted, format_seconds
 
 MOST_TRIALS = 200
@@ -59,8 +54,6 @@ MOST_TRIALS = 200
 
 QUESTION = "Which accelerator "
 """What the question of every study begins with."""
-
-_LATEST = 20
 
 _AREA_WORDS: Mapping[AreaModel, str] = {
     "phaze-22nm": "a relative budget (no network, PHY or control), not the size of a die",
@@ -74,102 +67,6 @@ class Fact:
 
     name: str
     text: str
-
-
-@dataclass(frozen=True)
-class ComparedDesign:
-    """One line of the comparison of the best design with others.
-
-    Attributes
-    ----------
-    kind
-        ``best`` of the trials, ``optimum`` of an enumeration, or ``baseline``.
-    values, value
-        By the objectives of the study, in words and the first as a number; ``None`` where the
-        design trains the model under no option.
-    ratio
-        Of the best design's first value to this one's.
-    area_mm2
-        Under the area model of the study.
-    chip
-        Cores, memories and training options in words.
-    note
-        What else is to be known of it.
-    evaluations
-        By workload; empty where none is stored.
-    """
-
-    kind: str
-    name: str
-    values: str | None
-    value: float | None
-    ratio: float | None
-    area_mm2: float | None
-    chip: str
-    note: str = ""
-    evaluations: tuple[Evaluation | None, ...] = ()
-
-
-@dataclass(frozen=True)
-class TrialLine:
-    """A trial in the table of trials.
-
-    Attributes
-    ----------
-    again
-        Number of later trials of the same design, which have no line of their own.
-    reason
-        Why it is not feasible.
-    """
-
-    number: int
-    again: int
-    state: str
-    kind: str
-    cells: tuple[str, ...]
-    reason: str
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """What an enumeration proved of the space.
-
-    Attributes
-    ----------
-    optimum
-        The best design; ``None`` where nothing is feasible.
-    headers, top
-        The first designs of the proven order: columns, and rows of cells.
-    commands
-        Lines for a shell that write the certificate and check it.
-    """
-
-    found: Enumeration
-    optimum: BestDesign | None
-    headers: tuple[str, ...]
-    top: tuple[tuple[str, ...], ...]
-    commands: tuple[str, ...]
-
-    checked_by = "To check it, on any machine, with nothing but the certificate and this program"
-
-    @property
-    def words(self) -> str:
-        """What is proven, and how."""
-        found = self.found
-        best = "no design is feasible" if self.optimum is None else "no other design is better"
-        return (
-            f"Certified: {best} in cost model version {found.version}. Of {found.points:,} designs "
-            f"{found.bounded:,} are bounded below the best ones, and {found.evaluated:,} are "
-            f"evaluated, in {format_seconds(found.wall_s)}{self._when}."
-        )
-
-    @property
-    def _when(self) -> str:
-        """When it was proven, where that is known."""
-        if self.found.finished_s is None:
-            return ""
-        finished = datetime.fromtimestamp(self.found.finished_s, UTC)
-        return f", on {finished:%Y-%m-%d} at {finished:%H:%M} UTC"
 
 
 @dataclass(frozen=True)
@@ -213,7 +110,7 @@ class StudyView:
     files: tuple[tuple[str, str], ...]
     headers: tuple[str, ...]
     trials: tuple[TrialLine, ...]
-    certificate: Certificate | None
+    certificate: CertifiedAnswer | None
 
     @property
     def best(self) -> BestDesign | None:
@@ -232,7 +129,7 @@ def view_of(study: Study, most_trials: int = MOST_TRIALS) -> StudyView:
         Lines of the table of trials.
     """
     summary = study.summary()
-    certificate = _certificate(study)
+    certificate = certified_answer(study)
     best = summary.best
     columns = SearchedColumns(summary.resolved.spec)
     return StudyView(
@@ -243,14 +140,14 @@ def view_of(study: Study, most_trials: int = MOST_TRIALS) -> StudyView:
         state=state_words(summary),
         headline="" if best is None else value_words(best.spec, best.metrics.values),
         answer=() if best is None else tuple(_answer(best)),
-        compared=tuple(_compared(summary, study.baselines(), certificate)),
+        compared=tuple(compared_designs(summary, study.baselines(), certificate)),
         binding=() if best is None else tuple(_binding(best)),
         effort=tuple(_effort(summary)),
         commands=tuple(reproduce_commands(summary)),
         file=study_file(summary.resolved.spec),
         files=() if best is None else tuple(_files(study, best.number)),
         headers=columns.named_headers,
-        trials=tuple(_trial_lines(summary.records, columns, most_trials)),
+        trials=tuple(trial_lines(summary.records, columns, most_trials)),
         certificate=certificate,
     )
 
@@ -301,65 +198,6 @@ def _answer(best: BestDesign) -> list[str]:
 def _only_evaluation(best: BestDesign) -> Evaluation | None:
     """Return the evaluation of the best design where there is one workload, and it is readable."""
     return best.evaluation if len(best.evaluations) == 1 else None
-
-
-def _compared(
-    summary: StudySummary,
-    baselines: Sequence[BaselineResult],
-    certificate: Certificate | None,
-) -> list[ComparedDesign]:
-    """Put the best design beside the certified optimum and the baselines."""
-    best, found = summary.best, []
-    if best is not None:
-        found.append(_design_line("best", f"best of the trials (trial {best.number})", best, best))
-    if certificate is not None and certificate.optimum is not None:
-        found.append(_design_line("optimum", "certified optimum", certificate.optimum, best))
-    for baseline in baselines:
-        found.append(_baseline_line(summary, baseline))
-    return found
-
-
-def _design_line(
-    kind: str, name: str, design: BestDesign, best: BestDesign | None
-) -> ComparedDesign:
-    """Describe a design that the search or an enumeration found."""
-    return ComparedDesign(
-        kind=kind,
-        name=name,
-        values=value_words(design.spec, design.metrics.values),
-        value=design.metrics.value,
-        ratio=None if best is None else best.metrics.value / design.metrics.value,
-        area_mm2=design.metrics.area_mm2,
-        chip=f"{accelerator_words(design.params)}; {training_words(design.params)}",
-        note="no design of the space is better in this cost model" if kind == "optimum" else "",
-        evaluations=design.evaluations,
-    )
-
-
-def _baseline_line(summary: StudySummary, baseline: BaselineResult) -> ComparedDesign:
-    """Describe a baseline at its best."""
-    spec, best = summary.resolved.spec, summary.best
-    notes = [] if baseline.within_area else ["itself above the area limit"]
-    outside = summary.outside.get(baseline.name)
-    notes += [] if outside is None else [f"outside the space: {outside}"]
-    runs = [run for run in baseline.runs if run is not None]
-    chip = ""
-    if runs:
-        params: Mapping[str, Scalar] = runs[0].params
-        chip = accelerator_words(params)
-        chip += f"; {training_words(params)}" if len(baseline.runs) == 1 else ""
-    known = baseline.values is not None
-    return ComparedDesign(
-        kind="baseline",
-        name=baseline.name,
-        values=value_words(spec, baseline.values) if baseline.values is not None else None,
-        value=baseline.values[0] if baseline.values is not None else None,
-        ratio=None if best is None else best.ratio(baseline),
-        area_mm2=baseline.area_mm2,
-        chip=chip,
-        note="; ".join(notes if known else ["fits under no training option", *notes]),
-        evaluations=tuple(None if run is None else run.evaluation for run in baseline.runs),
-    )
 
 
 def _binding(best: BestDesign) -> list[Fact]:
@@ -419,48 +257,4 @@ def _effort(summary: StudySummary) -> list[Fact]:
         Fact("cost model", f"version {resolved.cost_model_version}"),
         Fact("hash of the study", resolved.hash),
         Fact("area", _AREA_WORDS[resolved.spec.area.model]),
-    ]
-
-
-def _certificate(study: Study) -> Certificate | None:
-    """Read the stored enumeration of a study's space; ``None`` where there is none."""
-    found = stored_enumeration(study)
-    if found is None:
-        return None
-    columns = SearchedColumns(study.resolved.spec)
-    rows = [columns.cells(DesignPoint(one.point), one.metrics) for one in found.top]
-    return Certificate(
-        found,
-        best_of_enumeration(study, found),
-        columns.named_headers,
-        tuple(map(tuple, rows)),
-        tuple(verify_commands(study.name)),
-    )
-
-
-def ranked_trials(records: Iterable[TrialRecord]) -> list[TrialRecord]:
-    """Return the feasible trials by the order of designs."""
-    ranked = [(trial.rank.key, trial) for trial in records if trial.rank is not None]
-    return [trial for _, trial in sorted(ranked, key=lambda pair: (pair[0], pair[1].number))]
-
-
-def _trial_lines(
-    records: Sequence[TrialRecord], columns: SearchedColumns, most: int
-) -> list[TrialLine]:
-    """List the feasible trials by the order of designs, then the latest of the others."""
-    ranked = ranked_trials(records)
-    designs = Counter(trial.point for trial in ranked)
-    ranked = list({trial.point: trial for trial in reversed(ranked)}.values())[::-1]
-    others = [trial for trial in reversed(records) if trial.rank is None]
-    shown = ranked[: max(most - _LATEST, most - len(others))]
-    return [
-        TrialLine(
-            trial.number,
-            max(0, designs[trial.point] - 1) if trial.rank is not None else 0,
-            trial.kind if trial.kind != "infeasible" else infeasible_words(trial),
-            trial.kind,
-            tuple(columns.cells(trial.point, trial.metrics)),
-            (trial.metrics.reason or "") if trial.metrics is not None else "",
-        )
-        for trial in [*shown, *others[: most - len(shown)]]
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from decimal import Decimal
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -27,13 +26,12 @@ from phaze_opt.report.words import (
     mfu_words,
     microbatch_words,
     neighbour_words,
-    number_words,
     padding_words,
     placement_words,
     power_words,
     rate_words,
 )
-from phaze_opt.units import counted, format_bytes, format_count, format_seconds
+from phaze_opt.units import counted, format_bytes, format_count, format_number, format_seconds
 from phaze_opt.workload.graph import Workload
 from phaze_opt.workload.summary import WorkloadSummary, summarise
 
@@ -82,7 +80,7 @@ def _head_table(evaluation: Evaluation) -> Table:
     if placement is None or time_s is None:
         add_row(head, "infeasible", str(evaluation.reason))
     else:
-        speed = number_words(evaluation.throughput_samples_per_s)
+        speed = format_number(evaluation.throughput_samples_per_s)
         add_row(head, "throughput", f"{speed} samples/s")
         add_row(head, "time per batch", format_seconds(time_s))
         add_row(head, "per device", rate_words(evaluation))
@@ -189,7 +187,7 @@ def value_words(value: object) -> str:
         return str(value)
     if abs(value) >= 1.0:
         return f"{value:.6g}"
-    return f"{Decimal(f'{value:.4g}'):f}"
+    return format_number(value)
 
 
 def named_in_units(name: str, value: object) -> tuple[str, object]:

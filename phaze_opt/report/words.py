@@ -12,7 +12,7 @@ from phaze_opt.hardware.fields import chip_values, in_units
 from phaze_opt.layer_passes import EstimatedPass
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.placement.placement_problem import Placement
-from phaze_opt.units import counted, format_bytes, format_seconds
+from phaze_opt.units import counted, format_bytes, format_number, format_seconds
 
 if TYPE_CHECKING:
     from phaze_opt.search.proving import PassProofs  # whose module opens databases
@@ -132,12 +132,7 @@ def rate_words(evaluation: Evaluation) -> str:
     tokens, tflops = evaluation.tokens_per_s_per_device, evaluation.tflops_per_device
     if tokens is None or tflops is None:
         return "–"
-    return f"{number_words(tokens)} tokens/s, {number_words(tflops)} TFLOP/s"
-
-
-def number_words(number: float) -> str:
-    """Write a positive number with four significant digits, a large one whole, never as a power."""
-    return f"{number:,.0f}" if number >= 1000.0 else f"{number:.4g}"
+    return f"{format_number(tokens)} tokens/s, {format_number(tflops)} TFLOP/s"
 
 
 def mfu_words(evaluation: Evaluation) -> str:

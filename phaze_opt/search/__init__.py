@@ -1,15 +1,16 @@
 """Search many points: studies in a database that can be stopped, resumed and shared.
 
 Takes a `spec.StudySpec` (from a TOML file or Python). Gives a `study.Study`: an Optuna study with
-exactly N complete trials, whose best design (`results.BestDesign`) is found by one order of designs
-and compared with baselines.
+exactly N complete trials, whose best design (`best_design.BestDesign`) is found by one order of
+designs and compared with baselines.
 
 The way of a study through the room:
 
 - `spec`: the study as a person writes it; `space`: the points that it searches, on `axes` whose
   names `axis_names` knows; `designs`: from a point to chip, network and options.
 - `spec_check`, `spec_schema`, `spec_text`: what a spec means, for editors, and one to begin with.
-- `frozen`: the spec with every name resolved, its hash, and the captured model.
+- `frozen`: the spec with every name resolved, and its hash; `freezing`: looks the names up, and
+  captures the models.
 - `study`: `study.create_study`, `study.load_study` and the study itself; `copying`: copies of it,
   and studies started anew with another version of the cost model.
 - `snapshot`: all of a study at one moment, with the files of its trials (`attached_files`) and the
@@ -24,12 +25,14 @@ The way of a study through the room:
 - `proving`: at the end of a run, the passes of the best design that the search left open.
 - `objective`: from a point to its metrics; `trials`: the metrics of a trial, written and read.
 - `baselines`: known accelerators, each at its best; `ordering`: the order of designs.
-- `results`: the best design and the state of a study, also as JSON.
-- `chips`, `bounds`, `exhaustive`, `enumerating`: the whole space, and its certified best designs.
+- `best_design`: the best design with all that is known of it; `summary`: the state of a study.
+- `chips`, `grid`: the points of a whole space; `bounds`, `bounding`, `best_first`: what none of
+  them can exceed, and their order; `exhaustive`, `enumerating`: the certified best designs.
 - `front_bounds`, `front_search`, `fronts`: the whole space, and all designs that none other beats.
 - `variations`, `robustness`: the whole space again, under other constants of the cost model.
 - `pareto`, `trial_choice`, `difference`: fronts, lists of trials, two studies side by side.
-- `comparing`: searches of one question, measured by its certified optimum.
+- `comparing`: searches of one question, measured by its certified optimum, by `hypervolumes` and
+  by `random_search`.
 - `store`: everything that opens the database.
 
 Where a formula or rule stands:
@@ -43,13 +46,13 @@ Where a formula or rule stands:
 - best of the options that every evaluation solves -> `objective.best_of_runs`
 - front of several objectives, of trials -> `pareto.front`; of a space -> `front_search.Archive`
 - what no point can exceed -> `bounds.Bounds.values`; which points an enumeration leaves out ->
-  `exhaustive._evaluate`
+  `exhaustive._Top.excludes`
 - inputs that decide an evaluation, hence its key in the cache -> `objective.evaluation_key`
 - limits and checks of a bundle -> `bundle_file.unpack` and `bundle.read_bundle`
 - which trial of two studies is kept -> `merging.merge_studies`
 - hash of a study -> `frozen.ResolvedStudy.hash`; of its question, however it is searched for ->
   `frozen.ResolvedStudy.question_hash`
-- trials that random search needs -> `comparing.random_search`
+- trials that random search needs -> `random_search.random_search`
 - powers of two as exponents, steps, choices, derived values -> `axes`
 - first trials (the baselines in the space) -> `running.baseline_params`
 - seed of a trial's sampler -> `samplers.by_name.Samplers.for_ticket`
@@ -59,6 +62,6 @@ Where a formula or rule stands:
 - hill climbing -> `samplers.climb`; CMA-ES -> `samplers.evolution`; every point once ->
   `samplers.enumeration`
 - number of trials that a study shall have -> `store.tickets.TicketOffice.target`
-- state of a study (running, stopping, stopped, done, proven) -> `results._state`
+- state of a study (running, stopping, stopped, done, proven) -> `summary._state`
 - lease expiry -> `store.tables.lease_is_over`; renewal -> `store.leases.LeaseKeeper`
 """

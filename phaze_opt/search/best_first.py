@@ -15,18 +15,24 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.errors import InputError
-from phaze_opt.estimator.tensor_core import NoTileFitsError
-from phaze_opt.search.bounds import Bounded, Bounds, check_bounded
-from phaze_opt.search.chips import Chips, allowed_chips, option_indices
-from phaze_opt.search.frozen import ResolvedStudy, content_hash
+from phaze_opt.search.bounding import (
+    Bounder,
+    BoundHere,
+    Known,
+    Part,
+    Waited,
+    bounds_of_boxes,
+    parts_of,
+    stored_bounds,
+)
+from phaze_opt.search.bounds import Bounds, check_bounded
+from phaze_opt.search.grid import Grid
 from phaze_opt.search.ordering import value_bin
-from phaze_opt.search.space import DesignPoint, point_at
+from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.store.enumerations import BoundStore, rounded_up
 
 Head = tuple[float, int, float]
@@ -54,86 +60,6 @@ class BoundedPoint:
     bound: float
     head: Head
     batches: int = 0
-
-
-@dataclass(frozen=True, eq=False)
-class Grid:
-    """All points of a space: combinations of options, sizes of the HBM, architectures.
-
-    Attributes
-    ----------
-    options
-        Indices of the axes that are none of the chip.
-    """
-
-    study: ResolvedStudy
-    chips: Chips
-    options: Sequence[dict[str, int]]
-
-    @classmethod
-    def of(cls, study: ResolvedStudy) -> Grid:
-        """Return the points of a study whose chip is buildable and within the limits."""
-        return cls(study, allowed_chips(study), option_indices(study.spec.space))
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Number of options, sizes and architectures."""
-        return len(self.options), len(self.chips.hbm_bytes), len(self.chips)
-
-    @property
-    def points(self) -> int:
-        """Number of points."""
-        options, sizes, architectures = self.shape
-        return options * sizes * architectures
-
-    def point(self, option: int, size: int, architecture: int) -> DesignPoint:
-        """Return a point by its place."""
-        indices = {**self.options[option], **self.chips.point_indices(architecture, size)}
-        return point_at(self.study.spec.space, indices)
-
-
-@dataclass(frozen=True)
-class Part:
-    """Some architectures that are bounded under one combination of options."""
-
-    option: int
-    rows: tuple[tuple[int, int], ...]
-    """First architecture of each run of them, and the one after its last."""
-
-    @cached_property
-    def architectures(self) -> IntArray:
-        """Return the architectures."""
-        return np.concatenate([np.arange(*run) for run in self.rows])
-
-
-class Waited(Protocol):
-    """Bounds that are computed somewhere: an array of shape (sizes, architectures) per part."""
-
-    def result(self) -> list[FloatArray]:
-        """Wait for them."""
-        ...
-
-
-class Bounder(Protocol):
-    """Bounds parts of a space, here or elsewhere; see `phaze_opt.search.pools`."""
-
-    ahead: int
-    """Batches that are bounded before they are asked for."""
-
-    def bound(self, parts: Sequence[Part]) -> Waited:
-        """Bound the architectures of each part."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class Known:
-    """Bounds that are computed."""
-
-    bounds: list[FloatArray]
-
-    def result(self) -> list[FloatArray]:
-        """Return them."""
-        return self.bounds
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,7 +139,7 @@ class BestFirst:
         self.grid = grid
         self._rule = rule
         self._store = store
-        self._bounder: Bounder = bounder or _Here(grid, rule)
+        self._bounder: Bounder = bounder or BoundHere(grid, rule)
         self._on_open = on_open
         self._waiting: dict[int, tuple[str, Waited]] = {}
         self.batches = 0
@@ -347,23 +273,15 @@ class BestFirst:
     def _parts(self, number: int) -> list[Part]:
         """Return what a batch bounds, by option."""
         cells, first = self.cells, self.grid.chips.first
-        which = range(self._cuts[number], self._cuts[number + 1])
-        runs: dict[int, list[tuple[int, int]]] = {}
-        for cell in which:
-            box = int(cells.box[cell])
-            run = int(first[box]), int(first[box + 1])
-            runs.setdefault(int(cells.option[cell]), []).append(run)
-        return [Part(option, tuple(sorted(of))) for option, of in sorted(runs.items())]
+        which = slice(self._cuts[number], self._cuts[number + 1])
+        boxes = cells.box[which]
+        runs = zip(first[boxes].tolist(), first[boxes + 1].tolist(), strict=True)
+        return parts_of(zip(cells.option[which].tolist(), runs, strict=True))
 
     def _ask(self, parts: list[Part]) -> tuple[str, Waited]:
         """Find the bounds of a batch in the store, or have them computed."""
-        plain = [[part.option, *part.rows] for part in parts]
-        key = content_hash([self.grid.study.question_hash, "chips", plain])
-        found = None if self._store is None else self._store.find(key)
-        ends = np.cumsum([len(part.architectures) for part in parts])
-        if found is None or found.shape != (self.grid.shape[1], ends[-1]):
-            return key, self._bounder.bound(parts)
-        return key, Known(np.split(found, ends[:-1], axis=1))
+        key, found = stored_bounds(self.grid, self._store, parts)
+        return key, self._bounder.bound(parts) if found is None else Known(found)
 
     def _add(self, parts: Sequence[Part], found: Sequence[FloatArray]) -> None:
         """Sort the points of a batch in."""
@@ -406,84 +324,3 @@ class BestFirst:
         if batch.next < len(batch.heads):
             entry = batch.heads[batch.next], int(batch.places[batch.next]), number
             heapq.heappush(self._heap, entry)
-
-
-class _Here:
-    """Bounds parts in this process, when they are asked for."""
-
-    ahead = 0
-
-    def __init__(self, grid: Grid, rule: Bounds) -> None:
-        self._grid = grid
-        self._rule = rule
-
-    def bound(self, parts: Sequence[Part]) -> Waited:
-        """Bound them at once."""
-        return Known(bound_parts(self._grid, self._rule, parts))
-
-
-def bounds_of_boxes(grid: Grid, rule: Bounds, store: BoundStore | None) -> FloatArray:
-    """Bound the boxes of a space by rooflines, or take the stored bounds.
-
-    Returns
-    -------
-    bounds : (options, sizes, boxes)
-    """
-    options, sizes, _ = grid.shape
-    boxes = len(grid.chips.first) - 1
-    key = content_hash([grid.study.question_hash, "boxes"])
-    found = None if store is None else store.find(key)
-    if found is None or found.shape != (options * sizes, boxes):
-        some = Bounded.boxes(grid.chips) if boxes else None
-        bounds = np.zeros((options, sizes, boxes))
-        for option in range(options if some else 0):
-            assert some is not None
-            bounds[option] = bounds_of(grid, rule, option, some)
-        found = rounded_up(bounds.reshape(options * sizes, boxes))
-        if store is not None:
-            store.keep(key, found)
-    return found.reshape(options, sizes, boxes)
-
-
-def bound_parts(grid: Grid, rule: Bounds, parts: Sequence[Part]) -> list[FloatArray]:
-    """Bound the architectures of each part; see `Bounder.bound`."""
-    rows = np.unique(np.concatenate([part.architectures for part in parts]))
-    every = Bounded.of(grid.chips, rows)
-    # Options that bound the same architectures share the bounds of their layers.
-    shared: dict[tuple[tuple[int, int], ...], Bounded] = {}
-    found = []
-    for part in parts:
-        if part.rows not in shared:
-            shared[part.rows] = every.some(np.searchsorted(rows, part.architectures))
-        found.append(_bound_rows(grid, rule, part.option, shared[part.rows]))
-    return found
-
-
-def bounds_of(grid: Grid, rule: Bounds, option: int, some: Bounded) -> FloatArray:
-    """Bound some architectures, or boxes, under one combination of options.
-
-    Raises
-    ------
-    NoTileFitsError
-        If a product fits one of them in no way.
-    """
-    try:
-        design = grid.study.design(grid.point(option, 0, 0))
-    except InputError:
-        # No such network: every evaluation is refused, too.
-        return np.zeros(some.hbm_bytes.shape)
-    return rule.values(design, some)
-
-
-def _bound_rows(grid: Grid, rule: Bounds, option: int, some: Bounded) -> FloatArray:
-    """Bound some architectures of which each may be one on which no product fits."""
-    try:
-        return bounds_of(grid, rule, option, some)
-    except NoTileFitsError:
-        # Such a chip is refused, and all that are bounded with it.
-        count = len(some.architectures)
-        if count == 1:
-            return np.zeros((len(some.hbm_bytes), 1))
-        halves = np.array_split(np.arange(count), 2)
-        found = [_bound_rows(grid, rule, option, some.some(half)) for half in halves]
-        return np.concatenate(found, axis=1)

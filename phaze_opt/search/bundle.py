@@ -36,7 +36,7 @@ from phaze_opt.search.frozen import ResolvedStudy
 from phaze_opt.search.objectives import ObjectiveName
 from phaze_opt.search.snapshot import Snapshot
 from phaze_opt.search.store.stored_results import StoredEvaluation
-from phaze_opt.search.store.tickets import StoredTicket
+from phaze_opt.search.store.ticket import StoredTicket
 from phaze_opt.workload.workload_file import parse_workload
 
 _SPEC, _STUDY = "spec.json", "study.json"

@@ -14,15 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-from optuna._hypervolume import compute_hypervolume  # Optuna plots it, but exports it nowhere
-
-from phaze_opt.arrays import FloatArray
 from phaze_opt.codec import from_json, to_builtins
 from phaze_opt.errors import InputError
 from phaze_opt.search.exhaustive import Enumeration
+from phaze_opt.search.hypervolumes import hypervolumes
 from phaze_opt.search.ordering import VALUE_BIN, Rank
-from phaze_opt.search.pareto import front
+from phaze_opt.search.random_search import RandomSearch, random_search
 from phaze_opt.search.samplers.options import SamplerName
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.spec import StudySpec
@@ -32,12 +29,6 @@ from phaze_opt.search.trials import TrialRecord, best_trial
 
 SHARES = (0.10, 0.05, 0.01, 0.0)
 """Distances from the optimum, relative to it; the last is the optimum itself."""
-
-_BEYOND = 1.1
-"""Reference point of hypervolumes, in ranges of the joined front from its best corner."""
-
-_HALF = 0.5 * (1.0 + 1e-12)
-"""One half, which a product of rounded numbers may miss."""
 
 
 @dataclass(frozen=True)
@@ -81,26 +72,6 @@ class Reached:
     within: float
     trials: int | None
     seconds: float | None
-
-
-@dataclass(frozen=True)
-class RandomSearch:
-    """A random search that draws no point twice, in closed form.
-
-    Attributes
-    ----------
-    within
-        As in `Reached`.
-    points
-        Number of points that are as good; ``None`` where nobody knows.
-    expected_trials, median_trials
-        Until the first of them.
-    """
-
-    within: float
-    points: int | None
-    expected_trials: float | None
-    median_trials: int | None
 
 
 @dataclass(frozen=True)
@@ -182,7 +153,7 @@ def compare(studies: Sequence[Study]) -> Comparison:
     bests = [best_trial(of_study) for of_study in trials]
     several = len(spec.objectives) > 1
     optimum = None if several else _certified(first) or _best_known(bests)
-    volumes = _hypervolumes(spec, trials) if several else [None] * len(studies)
+    volumes = hypervolumes(spec, trials) if several else [None] * len(studies)
     keys = sorted(best.rank.key for best in bests if best is not None and best.rank is not None)
     scores = [
         _score(study, of_study, best, optimum, keys, volume)
@@ -194,28 +165,6 @@ def compare(studies: Sequence[Study]) -> Comparison:
         random_search(within, points, good) for within, good in zip(SHARES, known, strict=True)
     ]
     return Comparison(spec, points, optimum, tuple(scores), () if several else tuple(random))
-
-
-def random_search(within: float, points: int, good: int | None) -> RandomSearch:
-    """Return how many trials a random search without repetition needs for one of some points.
-
-    The trials before the first of ``good`` points among ``points`` follow a negative
-    hypergeometric distribution: its mean is (points + 1) / (good + 1), and no good point is among
-    the first n with probability C(points - n, good) / C(points, good).
-    """
-    if good is None or good < 1:
-        return RandomSearch(within, good, None, None)
-    drawn_before = points - np.arange(good)
-
-    def missed(trials: int) -> float:
-        left = np.maximum(drawn_before - trials, 0) / drawn_before
-        return float(np.prod(left))
-
-    low, high = 0, points
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if missed(middle) <= _HALF else (middle, high)
-    return RandomSearch(within, good, (points + 1) / (good + 1), high)
 
 
 def points_within(found: Enumeration, within: float, maximise: bool) -> int | None:
@@ -372,32 +321,3 @@ def _best_values(complete: Sequence[TrialRecord], maximise: bool) -> tuple[float
     values = (worst if trial.rank is None else trial.rank.value for trial in complete)
     best = itertools.accumulate(values, max if maximise else min)
     return tuple(value if math.isfinite(value) else None for value in best)
-
-
-def _hypervolumes(spec: StudySpec, trials: Sequence[Sequence[TrialRecord]]) -> list[float | None]:
-    """Return the hypervolume of every study's front as a share of that of their joined front.
-
-    Each objective is measured from the best to the worst value on the joined front; the reference
-    point lies a tenth beyond the worst ones, so that the ends of a front count too.
-    """
-    signs = [-1.0 if kind.maximise else 1.0 for kind in spec.objective_kinds]
-    joined = _costs(front(spec, list(itertools.chain(*trials))), signs)
-    if not len(joined):
-        return [None] * len(trials)
-    best, worst = joined.min(axis=0), joined.max(axis=0)
-    extent = np.where(worst > best, worst - best, 1.0)
-    reference = np.full(len(signs), _BEYOND)
-
-    def volume(costs: FloatArray) -> float:
-        scaled = (costs - best) / extent
-        inside = scaled[(scaled < reference).all(axis=1)]
-        return float(compute_hypervolume(inside, reference)) if len(inside) else 0.0
-
-    whole = volume(joined)
-    return [volume(_costs(front(spec, of_study), signs)) / whole for of_study in trials]
-
-
-def _costs(trials: Sequence[TrialRecord], signs: Sequence[float]) -> FloatArray:
-    """Return the values of feasible trials, smaller the better, of shape (trials, objectives)."""
-    values = [trial.metrics.values for trial in trials if trial.metrics is not None]
-    return np.array(values).reshape(-1, len(signs)) * signs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from phaze_opt.search.frozen import capture_models
+from phaze_opt.search.freezing import capture_models
 from phaze_opt.search.ordering import Rank
 from phaze_opt.search.snapshot import restore_snapshot, take_snapshot
 from phaze_opt.search.space import DesignPoint, params_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from phaze_opt.codec import to_builtins
-from phaze_opt.search.results import BestDesign
+from phaze_opt.search.best_design import BestDesign
 from phaze_opt.search.study import Study
 
 

@@ -8,8 +8,9 @@ from functools import lru_cache
 
 from phaze_opt.arrays import FloatArray
 from phaze_opt.search.baselines import find_reference
-from phaze_opt.search.best_first import Grid, Part, bound_parts
+from phaze_opt.search.bounding import Part, bound_parts
 from phaze_opt.search.bounds import Bounds
+from phaze_opt.search.grid import Grid
 from phaze_opt.search.objective import Evaluator, Objective
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.store.caches import EvaluationCache, ScheduleCache
@@ -50,7 +51,7 @@ class Engine:
         self.rule = Bounds(resolved, workloads, reference)
 
     def bound(self, parts: Sequence[Part]) -> list[FloatArray]:
-        """Bound the architectures of each part; see `phaze_opt.search.best_first.Bounder`."""
+        """Bound the architectures of each part; see `phaze_opt.search.bounding.Bounder`."""
         return bound_parts(self.grid, self.rule, parts)
 
     def evaluate(self, points: Sequence[DesignPoint]) -> list[Metrics]:

@@ -21,6 +21,7 @@ from phaze_opt.search.answers import (
     keep_answer,
     keep_certificate,
 )
+from phaze_opt.search.best_design import BestDesign, best_to_json_dict, design_of
 from phaze_opt.search.best_first import BestFirst
 from phaze_opt.search.certificate import Certificate, certify
 from phaze_opt.search.engine import Engine, EngineJob
@@ -35,7 +36,6 @@ from phaze_opt.search.frozen import documents_of
 from phaze_opt.search.objective import Evaluator, evaluator_of
 from phaze_opt.search.pools import Pool, dask_cluster, processes
 from phaze_opt.search.processes import StopNow, StopSignals
-from phaze_opt.search.results import BestDesign, best_to_json_dict, design_of
 from phaze_opt.search.running import StudyRun, evaluate_baselines
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.store.enumerations import BoundStore

@@ -20,9 +20,10 @@ from typing import Literal
 
 from phaze_opt.errors import InputError
 from phaze_opt.search.axes import Scalar
-from phaze_opt.search.best_first import BestFirst, BoundedPoint, Grid, Head
+from phaze_opt.search.best_first import BestFirst, BoundedPoint, Head
 from phaze_opt.search.bounds import check_bounded
 from phaze_opt.search.engine import Engine
+from phaze_opt.search.grid import Grid
 from phaze_opt.search.ordering import VALUE_BIN, Rank
 from phaze_opt.search.pools import Answer, Here, Pool
 from phaze_opt.search.store.enumerations import BoundStore
@@ -199,7 +200,8 @@ def enumerate_space(
         raise InputError(f"top is {top}, but it must be at least 1.")
     pool = pool or Here(engine)
     if not bounds:
-        return _answer(engine, _Top(top), watch, every_point(engine.grid), None, pool)
+        points = every_point(engine.grid)
+        return _Search(engine, _Top(top), watch, points, None, pool).answer()
     check_bounded(spec)
     watch.on_progress(EnumerationProgress("boxes", 0, len(engine.grid.chips.first) - 1, None))
     best = _Top(top)
@@ -215,7 +217,7 @@ def enumerate_space(
     best_first = BestFirst(engine.grid, engine.rule, store, pool, on_open)
     best_first.bound_boxes()
     watch.spend("boxes", watch.started_s)
-    return _answer(engine, best, watch, iter(best_first), best_first, pool)
+    return _Search(engine, best, watch, iter(best_first), best_first, pool).answer()
 
 
 def every_point(grid: Grid) -> Iterator[BoundedPoint]:
@@ -258,34 +260,104 @@ class _Top:
         self.ranked = heapq.nsmallest(self.size, self.ranked, key=lambda pair: pair[0].key)
 
 
-def _answer(
-    engine: Engine,
-    best: _Top,
-    watch: _Watch,
-    points: Iterator[BoundedPoint],
-    best_first: BestFirst | None,
-    pool: Pool,
-) -> Enumeration | None:
-    """Evaluate points until none is left that could enter the top."""
-    left, batches = _evaluate(engine, best, watch, points, best_first, pool)
-    if watch.stopped():
-        return None
-    status: Literal["certified", "time_limit"] = "certified" if left is None else "time_limit"
-    gap = _gap(best.best_value, left)
-    total = engine.grid.points
-    return Enumeration(
-        points=total,
-        bounded=total - best.evaluated,
-        evaluated=best.evaluated,
-        feasible=best.feasible,
-        infeasible_proven=0 if best_first is None else best_first.infeasible(batches),
-        status=status,
-        gap=gap,
-        top=tuple(design for _, design in best.ranked),
-        wall_s=watch.wall_s,
-        version=engine.objective.study.cost_model_version,
-        levels=() if best_first is None else _levels(best_first, batches, best, watch),
-    )
+_Given = tuple[BoundedPoint, Answer[list[Metrics]] | None]
+"""A point and its evaluation under way; ``None`` where it is excluded."""
+
+
+@dataclass(eq=False)
+class _Search:
+    """Evaluates points until none is left that could enter the top.
+
+    Attributes
+    ----------
+    points
+        In the order in which they are evaluated.
+    best_first
+        Where they come from; ``None`` where nothing is bounded.
+    """
+
+    engine: Engine
+    best: _Top
+    watch: _Watch
+    points: Iterator[BoundedPoint]
+    best_first: BestFirst | None
+    pool: Pool
+
+    def answer(self) -> Enumeration | None:
+        """Search, and return what is proven; ``None`` where it was stopped."""
+        left, batches = self._evaluate()
+        if self.watch.stopped():
+            return None
+        best, best_first, total = self.best, self.best_first, self.engine.grid.points
+        return Enumeration(
+            points=total,
+            bounded=total - best.evaluated,
+            evaluated=best.evaluated,
+            feasible=best.feasible,
+            infeasible_proven=0 if best_first is None else best_first.infeasible(batches),
+            status="certified" if left is None else "time_limit",
+            gap=_gap(best.best_value, left),
+            top=tuple(design for _, design in best.ranked),
+            wall_s=self.watch.wall_s,
+            version=self.engine.objective.study.cost_model_version,
+            levels=() if best_first is None else _levels(best_first, batches, best, self.watch),
+        )
+
+    def _evaluate(self) -> tuple[Head | None, int]:
+        """Evaluate points in their order.
+
+        Points are given to the pool ahead of time, but their answers count in the order of the
+        points: those that were evaluated for nothing are as if they had not been.
+
+        Returns
+        -------
+        left
+            The head of the first point that was not evaluated for lack of time; ``None`` if none is
+            left that could enter the top.
+        batches
+            Batches of cells that had to be opened for this, however many were opened ahead.
+        """
+        given: deque[_Given] = deque()
+        since_s = time.monotonic()
+        while True:
+            self._give(given)
+            since_s = self.watch.spend("chips", since_s)
+            if not given:
+                return None, 0 if self.best_first is None else self.best_first.batches
+            first = given[0][0]
+            if self.best.excludes(first.head):
+                return None, first.batches
+            if self.watch.stopped() or self.watch.late:
+                return first.head, first.batches
+            one, answer = given.popleft()
+            assert answer is not None  # what is excluded once stays so
+            (metrics,) = answer.result()
+            since_s = self.watch.spend("evaluations", since_s)
+            self._enter(one, metrics, len(given))
+
+    def _give(self, given: deque[_Given]) -> None:
+        """Give the pool as many points as it takes, up to the first that is excluded."""
+        while len(given) <= self.pool.ahead and (not given or given[-1][1] is not None):
+            one = next(self.points, None)
+            if one is None:
+                return
+            # All points after one that is excluded are excluded, too.
+            excluded = self.best.excludes(one.head)
+            given.append((one, None if excluded else self.pool.evaluate([one.point])))
+
+    def _enter(self, one: BoundedPoint, metrics: Metrics, given: int) -> None:
+        """Count an evaluation, and say so; ``given`` others are under way."""
+        best = self.best
+        best.evaluated += 1
+        if metrics.feasible:
+            design = RankedDesign(one.point.values, metrics)
+            best.add(metrics.rank(self.engine.objective.study, one.point), design)
+        total = self.engine.grid.points
+        if self.best_first is not None:
+            total = best.evaluated + given + self.best_first.before(best.last)
+        self.watch.on_progress(
+            EnumerationProgress("evaluations", best.evaluated, total, best.best_value)
+        )
 
 
 def _gap(best_value: float | None, left: Head | None) -> float | None:
@@ -314,57 +386,3 @@ def _levels(
         LevelCounts(level, points, closed, watch.spent_s.get(level, 0.0))
         for level, points, closed in counts
     )
-
-
-def _evaluate(
-    engine: Engine,
-    best: _Top,
-    watch: _Watch,
-    points: Iterator[BoundedPoint],
-    best_first: BestFirst | None,
-    pool: Pool,
-) -> tuple[Head | None, int]:
-    """Evaluate points in their order.
-
-    Points are given to the pool ahead of time, but their answers count in the order of the points:
-    those that were evaluated for nothing are as if they had not been.
-
-    Returns
-    -------
-    left
-        The head of the first point that was not evaluated for lack of time; ``None`` if none is
-        left that could enter the top.
-    batches
-        Batches of cells that had to be opened for this, however many were opened ahead.
-    """
-    given: deque[tuple[BoundedPoint, Answer[list[Metrics]] | None]] = deque()
-    study = engine.objective.study
-    since_s = time.monotonic()
-    while True:
-        while len(given) <= pool.ahead and (not given or given[-1][1] is not None):
-            one = next(points, None)
-            if one is None:
-                break
-            # All points after one that is excluded are excluded, too.
-            given.append((one, None if best.excludes(one.head) else pool.evaluate([one.point])))
-        since_s = watch.spend("chips", since_s)
-        if not given:
-            return None, 0 if best_first is None else best_first.batches
-        if best.excludes(given[0][0].head):
-            return None, given[0][0].batches
-        if watch.stopped() or watch.late:
-            return given[0][0].head, given[0][0].batches
-        one, answer = given.popleft()
-        assert answer is not None  # what is excluded once stays so
-        (metrics,) = answer.result()
-        since_s = watch.spend("evaluations", since_s)
-        best.evaluated += 1
-        if metrics.feasible:
-            design = RankedDesign(one.point.values, metrics)
-            best.add(metrics.rank(study, one.point), design)
-        due = best.evaluated + len(given)
-        due += 0 if best_first is None else best_first.before(best.last)
-        total = engine.grid.points if best_first is None else due
-        watch.on_progress(
-            EnumerationProgress("evaluations", best.evaluated, total, best.best_value)
-        )

@@ -14,13 +14,8 @@ import numpy as np
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.chips import Chips as ChipColumns
-from phaze_opt.search.best_first import Grid
-from phaze_opt.search.bounds import (
-    ROUNDING,
-    Bounds,
-    bounded_rate,
-    one_sample_per_s,
-)
+from phaze_opt.search.bounds import ROUNDING, Bounds, bounded_rate, one_sample_per_s
+from phaze_opt.search.grid import Grid
 from phaze_opt.search.objective import Objective, objective_values
 from phaze_opt.search.objectives import (
     BOUNDED_OBJECTIVES,

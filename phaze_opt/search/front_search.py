@@ -16,11 +16,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from phaze_opt.arrays import BoolArray, FloatArray
-from phaze_opt.search.best_first import Part, bounds_of_boxes
+from phaze_opt.search.bounding import Part, bounds_of_boxes, parts_of, stored_bounds
 from phaze_opt.search.engine import Engine
 from phaze_opt.search.exhaustive import EnumerationProgress, RankedDesign
 from phaze_opt.search.front_bounds import Costs, FrontBounds, check_front_objectives
-from phaze_opt.search.frozen import content_hash
 from phaze_opt.search.objectives import ObjectiveName
 from phaze_opt.search.ordering import Rank
 from phaze_opt.search.pools import Answer, Here, Pool
@@ -76,20 +75,10 @@ def find_front(
 
     Parameters
     ----------
-    engine
-        Of the study.
-    store
-        Keeps bounds; ``None`` for none.
+    engine, store, bounds, on_progress, stopped, pool
+        As for `phaze_opt.search.exhaustive.enumerate_space`.
     names
         Objectives of the front.
-    bounds
-        Whether points are bounded; otherwise each is evaluated.
-    on_progress
-        Called after every part.
-    stopped
-        Whether to stop; the answer is then ``None``.
-    pool
-        Bounds and evaluates points; ``None`` for here.
 
     Raises
     ------
@@ -276,7 +265,7 @@ class _FrontSearch:
                 rows += cells[-1].rows[1] - cells[-1].rows[0]
         if not cells:
             return
-        parts = _parts(cells)
+        parts = parts_of((cell.option, cell.rows) for cell in cells)
         for part, rates in zip(parts, self._bounded(parts), strict=True):
             self._add(part, rates)
         self._opened_rows += rows
@@ -284,17 +273,13 @@ class _FrontSearch:
 
     def _bounded(self, parts: list[Part]) -> list[FloatArray]:
         """Return the bounds of the rate of some parts, stored or new."""
-        plain = [[part.option, list(part.rows)] for part in parts]
-        key = content_hash([self._grid.study.question_hash, "chips", plain])
-        found = None if self._store is None else self._store.find(key)
-        ends = np.cumsum([len(part.architectures) for part in parts])
-        if found is None or found.shape != (self._grid.shape[1], ends[-1]):
+        key, found = stored_bounds(self._grid, self._store, parts)
+        if found is None:
             answers = [self._pool.bound([part]) for part in parts]
-            bounds = [rates for answer in answers for rates in answer.result()]
-            found = rounded_up(np.concatenate(bounds, axis=1))
+            found = [rounded_up(rates) for answer in answers for rates in answer.result()]
             if self._store is not None:
-                self._store.keep(key, found)
-        return np.split(found, ends[:-1], axis=1)
+                self._store.keep(key, np.concatenate(found, axis=1))
+        return found
 
     def _add(self, part: Part, rates: FloatArray) -> None:
         """Sort in the points of a part that nothing dominates."""
@@ -312,11 +297,3 @@ class _FrontSearch:
 def _place_of_cell(cell: _Cell) -> tuple[Costs, int, int]:
     """Sort cells by their costs."""
     return cell.costs, cell.option, cell.box
-
-
-def _parts(cells: list[_Cell]) -> list[Part]:
-    """Return what some cells bound, by option."""
-    runs: dict[int, list[tuple[int, int]]] = {}
-    for cell in cells:
-        runs.setdefault(cell.option, []).append(cell.rows)
-    return [Part(option, tuple(sorted(own))) for option, own in sorted(runs.items())]

@@ -12,9 +12,9 @@ from functools import cached_property
 from optuna.trial import FrozenTrial
 
 from phaze_opt.search.best_first import BestFirst
-from phaze_opt.search.best_first import Grid as Points
 from phaze_opt.search.bounds import Bounds, check_bounded
 from phaze_opt.search.frozen import ResolvedStudy
+from phaze_opt.search.grid import Grid as Points
 from phaze_opt.search.objectives import Measured
 from phaze_opt.search.ordering import value_bin
 from phaze_opt.search.samplers.bound import BestBoundFirst, BoundSampler, Candidate
@@ -67,7 +67,7 @@ def bound_sampler(
     Parameters
     ----------
     study, workloads
-        From `phaze_opt.search.frozen.freeze`.
+        From `phaze_opt.search.freezing.freeze`.
     reference, store
         See `best_bound_first`.
     """

@@ -15,7 +15,7 @@ from phaze_opt.search.samplers.options import PARENTS_KEY
 from phaze_opt.search.snapshot import Snapshot, restore_snapshot, take_snapshot
 from phaze_opt.search.spec import check_study_name
 from phaze_opt.search.store.storage import Storage
-from phaze_opt.search.store.tickets import StoredTicket
+from phaze_opt.search.store.ticket import StoredTicket
 from phaze_opt.search.study import Study, study_of
 from phaze_opt.search.trials import ORIGIN_KEY, read_trial
 

@@ -24,7 +24,8 @@ from phaze_opt.search.constraints import (
     worst,
 )
 from phaze_opt.search.designs import Design, training_of
-from phaze_opt.search.frozen import ResolvedStudy, captures, content_hash
+from phaze_opt.search.freezing import captures
+from phaze_opt.search.frozen import ResolvedStudy, content_hash
 from phaze_opt.search.objectives import Measured, ObjectiveKind, aggregated
 from phaze_opt.search.ordering import Rank, best_of
 from phaze_opt.search.space import DesignPoint
@@ -109,7 +110,7 @@ class Objective:
     Attributes
     ----------
     workloads
-        Captured, in the order of `phaze_opt.search.frozen.captures`.
+        Captured, in the order of `phaze_opt.search.freezing.captures`.
     evaluations, schedules
         Where results are looked up and kept.
     reference

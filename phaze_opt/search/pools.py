@@ -17,7 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from phaze_opt.arrays import FloatArray
 from phaze_opt.errors import InputError, PhazeError
-from phaze_opt.search.best_first import Part
+from phaze_opt.search.bounding import Part
 from phaze_opt.search.engine import Engine, EngineJob, bound_there, evaluate_there
 from phaze_opt.search.processes import end_with_parent, storage_in_environment
 from phaze_opt.search.space import DesignPoint

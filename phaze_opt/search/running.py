@@ -26,7 +26,7 @@ from phaze_opt.search.store.leases import LeaseKeeper, expire_dead_workers, new_
 from phaze_opt.search.store.storage import open_storage, reading_once
 from phaze_opt.search.store.stored_study import StoredStudy, find_study
 from phaze_opt.search.store.tables import LONGEST_LEASE_S
-from phaze_opt.search.store.tickets import TicketCounts
+from phaze_opt.search.store.ticket import TicketCounts
 from phaze_opt.search.trials import Metrics, check_study
 from phaze_opt.search.watching import ShowStudy, Watcher
 from phaze_opt.search.worker import TrialCallback, Worker

@@ -19,12 +19,7 @@ from typing import Any
 from optuna.trial import FrozenTrial, TrialState
 
 from phaze_opt.errors import InputError
-from phaze_opt.search.answers import (
-    Answer,
-    longest_certificate,
-    read_answers,
-    restore_answers,
-)
+from phaze_opt.search.answers import Answer, longest_certificate, read_answers, restore_answers
 from phaze_opt.search.attached_files import files_of, named_anew, named_by_content
 from phaze_opt.search.baselines import baseline_inputs
 from phaze_opt.search.certificate import Certificate
@@ -43,7 +38,7 @@ from phaze_opt.search.store.stored_results import (
 )
 from phaze_opt.search.store.stored_study import StoredStudy, new_study
 from phaze_opt.search.store.studies import UID_KEY
-from phaze_opt.search.store.tickets import StoredTicket
+from phaze_opt.search.store.ticket import StoredTicket
 from phaze_opt.search.store.trial_rows import insert_trials, trial_ids
 from phaze_opt.search.trials import check_study, read_trial
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from phaze_opt.errors import InputError
-from phaze_opt.search.best_first import Grid
-from phaze_opt.search.frozen import ResolvedStudy, tensor_parallel
+from phaze_opt.search.freezing import tensor_parallel
+from phaze_opt.search.frozen import ResolvedStudy
+from phaze_opt.search.grid import Grid
 from phaze_opt.search.objective import run_inputs
 from phaze_opt.search.store.stored_study import StoredStudy
 from phaze_opt.units import GIB, MIB, counted

@@ -14,7 +14,8 @@ from phaze_opt.layer_passes import ScheduleCache
 from phaze_opt.search.baselines import outside_space
 from phaze_opt.search.constraints import chip_violation, run_violation
 from phaze_opt.search.designs import Design
-from phaze_opt.search.frozen import ResolvedStudy, freeze
+from phaze_opt.search.freezing import freeze
+from phaze_opt.search.frozen import ResolvedStudy
 from phaze_opt.search.objective import RunInputs, run_inputs
 from phaze_opt.search.space import DesignPoint, numbered_point
 from phaze_opt.search.spec import StudySpec

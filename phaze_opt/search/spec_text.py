@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from phaze_opt.codec import toml_value
 from phaze_opt.errors import InputError
+from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.area import AreaModel
 from phaze_opt.hardware.fields import in_units
 from phaze_opt.hardware.presets import load_accelerator
@@ -63,19 +66,10 @@ def spec_text(
         "[space]",
         f"base = {toml_value(base)}",
     ]
-    for field, meaning in _SIZES.items():
-        if field == "hbm_bytes_per_s" and area_model == "phaze-22nm":
-            continue
-        shown, value = in_units(field, getattr(chip, field)) or (field, getattr(chip, field))
-        around = [value / 2, value, 2 * value]
-        if float(value).is_integer():
-            around = [int(value), 2 * int(value)]
-            # An odd number of cores has no half.
-            around[:0] = [int(value) // 2] if value % 2 == 0 else []
-        lines.append(_line(f"{shown} = {around}", meaning))
     return "\n".join(
         [
             *lines,
+            *_sizes(chip, area_model),
             _line("microbatch = { min = 1, max = 8 }", "samples per pipeline step"),
             _line('recompute = ["none", "full"]', "what runs again before the backward"),
             _line("zero = { solve = [0, 1] }", "ZeRO stage, the best in every evaluation"),
@@ -91,6 +85,20 @@ def spec_text(
             "",
         ]
     )
+
+
+def _sizes(chip: Accelerator, area_model: AreaModel) -> Iterator[str]:
+    """Write an axis for each size of a chip: half of it, itself and twice as much."""
+    for field, meaning in _SIZES.items():
+        if field == "hbm_bytes_per_s" and area_model == "phaze-22nm":
+            continue
+        shown, value = in_units(field, getattr(chip, field)) or (field, getattr(chip, field))
+        around = [value / 2, value, 2 * value]
+        if float(value).is_integer():
+            around = [int(value), 2 * int(value)]
+            # An odd number of cores has no half.
+            around[:0] = [int(value) // 2] if value % 2 == 0 else []
+        yield _line(f"{shown} = {around}", meaning)
 
 
 def _line(statement: str, meaning: str) -> str:

@@ -14,20 +14,17 @@ import optuna
 from phaze_opt.errors import ConflictError, InputError, NotFoundError
 from phaze_opt.printing import PrintsAsTables
 from phaze_opt.search.baselines import BaselineResult, find_baselines
-from phaze_opt.search.frozen import ResolvedStudy, current_version, documents_of, freeze
+from phaze_opt.search.best_design import BestDesign, best_design
+from phaze_opt.search.freezing import freeze
+from phaze_opt.search.frozen import ResolvedStudy, current_version, documents_of
 from phaze_opt.search.objective import Evaluator, evaluate_point, evaluator_of
-from phaze_opt.search.results import (
-    BestDesign,
-    StudySummary,
-    best_design,
-    summarise,
-)
 from phaze_opt.search.running import Progress, RunOutcome, ignore_progress, run_study
 from phaze_opt.search.spec import StudySpec, check_study_name
 from phaze_opt.search.store.leases import DEFAULT_LEASE_S
 from phaze_opt.search.store.storage import Storage, open_storage
 from phaze_opt.search.store.stored_study import StoredStudy, find_study, new_study
 from phaze_opt.search.store.studies import delete_study, study_uids
+from phaze_opt.search.summary import StudySummary, summarise
 from phaze_opt.search.trials import TrialRecord, read_trials, trial_to_json_dict
 from phaze_opt.search.watching import ShowStudy
 from phaze_opt.workload.graph import Workload
@@ -172,7 +169,8 @@ def create_study(
     exist_ok
         Return a study of this name that has the same hash.
     workload
-        Instead of capturing the model; several in the order of `phaze_opt.search.frozen.captures`.
+        Instead of capturing the model; several in the order of
+        `phaze_opt.search.freezing.captures`.
 
     Raises
     ------

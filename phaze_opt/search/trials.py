@@ -22,6 +22,7 @@ from phaze_opt.search.ordering import Rank, best_of
 from phaze_opt.search.space import DesignPoint, point_of
 from phaze_opt.search.store.damage import damages
 from phaze_opt.search.store.stored_study import StoredStudy
+from phaze_opt.units import format_number
 
 TrialKind = Literal["feasible", "infeasible", "failed", "running", "waiting"]
 METRICS_KEY = "phaze"
@@ -137,8 +138,8 @@ class Metrics:
         if not self.feasible:
             return f"{self.violation:.1%} too much"
         if len(self.runs) == 1:
-            return f"{self.runs[0].throughput_samples_per_s:,.0f} samples/s"
-        return ", ".join(f"{value:.4g}" for value in self.values)
+            return f"{format_number(self.runs[0].throughput_samples_per_s)} samples/s"
+        return ", ".join(map(format_number, self.values))
 
 
 @dataclass(frozen=True, repr=False)

@@ -10,7 +10,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 from phaze_opt.search.designs import Design
-from phaze_opt.search.frozen import ResolvedStudy, area_limit_mm2
+from phaze_opt.search.freezing import area_limit_mm2
+from phaze_opt.search.frozen import ResolvedStudy
 from phaze_opt.search.space import DesignPoint
 
 Factor = Literal["lane_cycles", "pe_area", "hbm_efficiency", "network_bandwidth"]

@@ -19,13 +19,16 @@ import numpy as np
 from phaze_opt.errors import ConflictError, InputError, PhazeError
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.search.axes import Scalar
-from phaze_opt.search.best_first import BestFirst, BoundedPoint, Grid, bounds_of
+from phaze_opt.search.best_first import BestFirst, BoundedPoint
+from phaze_opt.search.bounding import bounds_of
 from phaze_opt.search.bounds import Bounded
 from phaze_opt.search.certificate import Certificate, CertifiedBox, rates_of
 from phaze_opt.search.constraints import chip_violation
 from phaze_opt.search.designs import chip_of
 from phaze_opt.search.engine import Engine
-from phaze_opt.search.frozen import capture_models, content_hash, current_version
+from phaze_opt.search.freezing import capture_models
+from phaze_opt.search.frozen import content_hash, current_version
+from phaze_opt.search.grid import Grid
 from phaze_opt.search.ordering import Rank, value_bin
 from phaze_opt.search.scalar_bounds import ScalarBounds
 from phaze_opt.search.space import DesignPoint, point_at

@@ -24,7 +24,8 @@ from phaze_opt.search.space import Space, distributions, point_of
 from phaze_opt.search.store.enumerations import BoundStore
 from phaze_opt.search.store.failures import DatabaseError, database_errors, patiently
 from phaze_opt.search.store.storage import Storage
-from phaze_opt.search.store.tickets import MOST_DEATHS, Ticket, TicketOffice, point_key
+from phaze_opt.search.store.ticket import Ticket
+from phaze_opt.search.store.tickets import MOST_DEATHS, TicketOffice, point_key
 from phaze_opt.search.store.trial_storage import write
 from phaze_opt.search.trials import METRICS_KEY, Metrics, metrics_to_plain, trial_cost
 from phaze_opt.search.watching import Watcher

@@ -116,7 +116,7 @@ def built_area_study(spec: StudySpec) -> StudySpec:
 
 def smaller_study(spec: StudySpec, share: float) -> StudySpec:
     """Return the study of chips within a share of the area."""
-    from phaze_opt.search.frozen import check_names
+    from phaze_opt.search.freezing import check_names
 
     limit_mm2 = share * check_names(spec).area_limit_mm2
     area = replace(spec.area, max_of=None, max_mm2=limit_mm2)

@@ -18,9 +18,10 @@ from selenium.common.exceptions import WebDriverException
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 
-from phaze_opt.report.plots import PLOT_KINDS, TITLES
+from phaze_opt.report.plots.by_kind import PLOT_KINDS, TITLES
 from phaze_opt.report.study_view import view_of
 from phaze_opt.search.study import Study, load_study
+from phaze_opt.units import format_number
 from tests.cli.conftest import SMALL_STUDY
 
 MANY_TRIALS = 5_000
@@ -146,7 +147,7 @@ def test_the_page_follows_a_running_study(browser: Chrome, served: Served) -> No
     best = served.study.best()
     assert best is not None and first_row == str(best.number)
     feasible = [one.metrics.value for one in served.study.trials() if one.rank and one.metrics]
-    assert view.headline == f"{max(feasible):,.0f} samples/s"
+    assert view.headline == f"{format_number(max(feasible))} samples/s"
     assert complaints(browser) == []
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from phaze_opt.report.words import number_words
+from phaze_opt.units import format_number
 from tests.cli.conftest import Phaze, Ran
 
 OPTIONS = {
@@ -55,7 +55,7 @@ def test_table_says_the_same(phaze: Phaze) -> None:
     """The table shows the numbers of the JSON."""
     record = evaluate(phaze, "--json").json
     table = evaluate(phaze).out
-    assert f"{number_words(record['throughput_samples_per_s'])} samples/s" in table
+    assert f"{format_number(record['throughput_samples_per_s'])} samples/s" in table
     assert "bound by" in table and "block" in table
 
 

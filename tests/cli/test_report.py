@@ -11,6 +11,7 @@ from phaze_opt.report.images import BROWSER_VARIABLE
 from phaze_opt.report.reproducing import reproduce_commands
 from phaze_opt.report.study_view import view_of
 from phaze_opt.search.study import load_study
+from phaze_opt.units import format_number
 from tests.cli.conftest import Phaze
 
 
@@ -35,7 +36,8 @@ def test_the_commands_give_the_best_design_again(ran: Phaze) -> None:
 
 def test_reports_and_plots_are_written(ran: Phaze, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each format has the answer; a file without a known ending is refused, so is a wrong kind."""
-    answer = f"{ran('study', 'best', 'small', '--json').json['values'][0]:,.0f} samples/s"
+    best = ran("study", "best", "small", "--json").json
+    answer = f"{format_number(best['values'][0])} samples/s"
     for arguments, path in (
         (("--output", "a.html"), "a.html"),
         (("--output", "a.md"), "a.md"),

@@ -19,7 +19,7 @@ from sqlalchemy import select
 from phaze_opt.errors import PhazeError
 from phaze_opt.report.dashboard import address_of, make_server
 from phaze_opt.report.notes import KEPT
-from phaze_opt.report.plots import PLOT_KINDS
+from phaze_opt.report.plots.by_kind import PLOT_KINDS
 from phaze_opt.report.publishing import Publisher, publish
 from phaze_opt.report.study_view import view_of
 from phaze_opt.search.store.studies import delete_study

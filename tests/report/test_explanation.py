@@ -20,8 +20,9 @@ from phaze_opt.report.explanation_words import (
     heavy_layers,
     stage_words,
 )
-from phaze_opt.report.words import kind_words, number_words
+from phaze_opt.report.words import kind_words
 from phaze_opt.training import Training
+from phaze_opt.units import format_number
 from tests.explanation.cases import tiny
 
 WIDTH = 80
@@ -50,7 +51,7 @@ def test_sentences_hold_the_numbers_of_the_explanation() -> None:
     speed, time, network, *more, layer, gain, memory = explanation_sentences(explanation)
     assert "hidden beside compute" in network
     assert ["--overlap all" in sentence for sentence in more] == [True]
-    assert f"{number_words(explanation.evaluation.throughput_samples_per_s)} samples/s" in speed
+    assert f"{format_number(explanation.evaluation.throughput_samples_per_s)} samples/s" in speed
     assert "(2x2x2)" in speed
     assert explanation.stage is not None and explanation.memory is not None
     parts = explanation.stage.parts_s

@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 from phaze_opt.report.images import BROWSER_VARIABLE, find_browser, picture
 from phaze_opt.report.markdown import note_of, report_markdown
 from phaze_opt.report.page import plot_page, report_page, studies_page, study_page, study_state
-from phaze_opt.report.plots import PLOT_KINDS
+from phaze_opt.report.plots.by_kind import PLOT_KINDS
 from phaze_opt.report.study_view import StudyView, view_of
 from tests.report.studies import HOSTILE, run_study
 

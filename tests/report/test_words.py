@@ -8,7 +8,6 @@ from phaze_opt.evaluation import Evaluation
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.layer_costs import LayerEvaluation
 from phaze_opt.network.presets import load_cluster
-from phaze_opt.report.studies import accelerator_words, training_words
 from phaze_opt.report.words import (
     binding_words,
     device_words,
@@ -18,38 +17,14 @@ from phaze_opt.report.words import (
     share_words,
     time_words,
 )
-from phaze_opt.search.axes import Scalar
 from phaze_opt.training import Training
 from tests.search.fakes import TOY, toy_evaluator
-
-PARAMS: dict[str, Scalar] = {
-    "num_tc": 8,
-    "num_vc": 2,
-    "pe_x": 128,
-    "pe_y": 64,
-    "pe_vc": 1024,
-    "glb_mib": 128,
-    "hbm_gib": 32,
-    "microbatch": 4,
-    "recompute": "none",
-}
 
 
 def toy_evaluation() -> Evaluation:
     """Evaluate a point of the toy cost model."""
     chip, cluster = load_accelerator("tpuv4-phaze"), load_cluster("tpuv4-ici-flat", 8)
     return toy_evaluator(TOY, chip, cluster, Training(64, 1), {})
-
-
-def test_a_chip_in_words() -> None:
-    """A chip is described by its cores and memories."""
-    expected = "8 TC of 128×64, 2 VC of 1024 lanes, GLB 128 MiB, HBM 32 GiB"
-    assert accelerator_words(PARAMS) == expected
-    assert training_words(PARAMS) == "microbatch 4, recompute none"
-    searched: dict[str, Scalar] = {**PARAMS, "hbm_gb_per_s": 1600, "zero": 1}
-    assert accelerator_words(searched) == f"{expected}, HBM 1,600 GB/s"
-    assert training_words(searched) == "microbatch 4, recompute none, zero 1"
-    assert training_words({"num_tc": 4}) == "as the study says"
 
 
 def test_a_placement_in_words() -> None:

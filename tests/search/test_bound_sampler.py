@@ -21,11 +21,10 @@ from phaze_opt.report.studies import summary_table
 from phaze_opt.search import worker as worker_module
 from phaze_opt.search.copying import copy_study
 from phaze_opt.search.enumerating import enumerate_study
-from phaze_opt.search.frozen import freeze
+from phaze_opt.search.freezing import freeze
 from phaze_opt.search.guided import bound_sampler
 from phaze_opt.search.objective import Objective, run_inputs
 from phaze_opt.search.ordering import value_bin
-from phaze_opt.search.results import summary_to_json_dict
 from phaze_opt.search.samplers.bound import BestBoundFirst, BoundSampler, Candidate
 from phaze_opt.search.samplers.grid import Grid
 from phaze_opt.search.space import (
@@ -40,6 +39,7 @@ from phaze_opt.search.spec import SearchSpec, StudySpec
 from phaze_opt.search.store.caches import EvaluationCache, ScheduleCache
 from phaze_opt.search.store.storage import open_storage
 from phaze_opt.search.study import Study, create_study
+from phaze_opt.search.summary import summary_to_json_dict
 from phaze_opt.search.worker import suggest
 from phaze_opt.units import GIB
 from tests.search.fakes import toy_evaluator, toy_study

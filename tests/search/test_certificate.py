@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from phaze_opt.errors import ConflictError, InputError
-from phaze_opt.search import best_first, verifying
+from phaze_opt.search import verifying
+from phaze_opt.search.bounding import bounds_of
 from phaze_opt.search.bounds import Bounded
 from phaze_opt.search.certificate import Certificate, read_certificate, write_certificate
 from phaze_opt.search.enumerating import certificate_of, enumerate_study, verify_certificate
@@ -61,8 +62,8 @@ def test_plain_python_bounds_boxes_alike(name: str, studies: dict[str, Study]) -
     scalar = ScalarBounds(study.resolved, engine.rule.workloads, engine.rule.reference)
     boxes = Bounded.boxes(engine.grid.chips)
     for option in range(len(engine.grid.options)):
-        arrays = best_first.bounds_of(engine.grid, engine.rule, option, boxes)
-        single = best_first.bounds_of(engine.grid, scalar, option, boxes)
+        arrays = bounds_of(engine.grid, engine.rule, option, boxes)
+        single = bounds_of(engine.grid, scalar, option, boxes)
         assert np.allclose(arrays, single, rtol=1e-12, atol=0.0)
 
 

@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from phaze_opt.errors import InputError
 from phaze_opt.report.comparison import comparison_tables, write_comparison
 from phaze_opt.report.export import write_trials
 from phaze_opt.report.layout import to_text
-from phaze_opt.search.comparing import SHARES, Comparison, compare, random_search
+from phaze_opt.search.comparing import SHARES, Comparison, compare
 from phaze_opt.search.enumerating import enumerate_study
 from phaze_opt.search.objective import Objective
 from phaze_opt.search.space import Space, all_points
@@ -163,17 +160,3 @@ def test_other_questions_are_refused(tmp_path: Path) -> None:
         compare([one, one])
     with pytest.raises(InputError, match="at least one"):
         compare([])
-
-
-@given(st.integers(1, 30), st.integers(1, 30))
-def test_random_search_in_closed_form(points: int, good: int) -> None:
-    """Expectation and median are those of the first good point in a shuffled row of points."""
-    good = min(good, points)
-    found = random_search(0.01, points, good)
-    ways = math.comb(points, good)
-    first_at = [Fraction(math.comb(points - n, good - 1), ways) for n in range(1, points + 1)]
-    assert sum(first_at) == 1
-    mean = sum(n * share for n, share in enumerate(first_at, start=1))
-    assert found.expected_trials == pytest.approx(float(mean))
-    median = next(n for n in range(1, points + 1) if sum(first_at[:n]) >= Fraction(1, 2))
-    assert found.median_trials == median

@@ -10,7 +10,7 @@ import pytest
 
 from phaze_opt.search.axis_names import ORDER, TRAINING_NAMES, kind_of
 from phaze_opt.search.designs import training_of
-from phaze_opt.search.frozen import check_names
+from phaze_opt.search.freezing import check_names
 from phaze_opt.search.space import Space, all_points
 from phaze_opt.search.spec import (
     AreaSpec,

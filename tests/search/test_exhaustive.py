@@ -15,13 +15,14 @@ from phaze_opt.errors import ConflictError, InputError
 from phaze_opt.report.enumeration import enumeration_tables
 from phaze_opt.search import best_first
 from phaze_opt.search.best_first import BestFirst
+from phaze_opt.search.bounding import bounds_of
 from phaze_opt.search.bounds import Bounded, Bounds
 from phaze_opt.search.chips import allowed_chips, option_indices
 from phaze_opt.search.constraints import chip_violation
 from phaze_opt.search.designs import chip_of
 from phaze_opt.search.enumerating import enumerate_study, enumeration_to_json_dict
 from phaze_opt.search.exhaustive import Enumeration, enumerate_space
-from phaze_opt.search.frozen import check_names
+from phaze_opt.search.freezing import check_names
 from phaze_opt.search.objective import run_inputs
 from phaze_opt.search.space import Space, all_points, numbered_point, point_at
 from phaze_opt.search.spec import AreaSpec, ConstraintSpec, StudySpec, read_spec
@@ -214,7 +215,7 @@ def test_bounds_are_above_the_truth(prepared: dict[str, Study], data: st.DataObj
     row = data.draw(st.integers(0, len(chips) - 1))
     size = data.draw(st.integers(0, len(chips.hbm_bytes) - 1))
     point = grid.point(option, size, row)
-    bounds = best_first.bounds_of(grid, engine.rule, option, Bounded.of(chips, np.array([row])))
+    bounds = bounds_of(grid, engine.rule, option, Bounded.of(chips, np.array([row])))
     box = int(np.searchsorted(chips.first, row, side="right")) - 1
     rooflines = BestFirst(grid, engine.rule).box_bounds[option, :, box]
     assert (bounds[:, 0] <= rooflines * (1 + 1e-12)).all()

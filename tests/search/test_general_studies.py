@@ -13,14 +13,15 @@ from phaze_opt.errors import InputError
 from phaze_opt.evaluation import Evaluation
 from phaze_opt.report.specs import difference_tables
 from phaze_opt.report.studies import best_tables, study_tables, trials_table
+from phaze_opt.search.best_design import best_to_json_dict
 from phaze_opt.search.constraints import run_violation
 from phaze_opt.search.difference import compare_studies
 from phaze_opt.search.objective import Objective
-from phaze_opt.search.results import best_to_json_dict, summary_to_json_dict
 from phaze_opt.search.space import DesignPoint, Space, all_points, params_of
 from phaze_opt.search.spec import AreaSpec, ConstraintSpec, SearchSpec, StudySpec, WorkloadSpec
 from phaze_opt.search.store.caches import EvaluationCache, ScheduleCache
 from phaze_opt.search.study import Study, create_study
+from phaze_opt.search.summary import summary_to_json_dict
 from phaze_opt.search.trial_choice import choose_trials
 from phaze_opt.search.trials import TrialRecord, metrics_from_plain
 from phaze_opt.units import GIB

@@ -21,7 +21,8 @@ from phaze_opt.search.store.failures import (
 )
 from phaze_opt.search.store.storage import Storage, open_storage
 from phaze_opt.search.store.tables import EvaluationRow
-from phaze_opt.search.store.tickets import Ticket, TicketOffice
+from phaze_opt.search.store.ticket import Ticket
+from phaze_opt.search.store.tickets import TicketOffice
 from phaze_opt.search.study import Study
 from phaze_opt.search.worker import TrialCallback, Worker
 from tests.search.fakes import quick_study

@@ -20,11 +20,11 @@ from phaze_opt.network.presets import load_cluster
 from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.search.copying import copy_study
 from phaze_opt.search.proving import pass_proofs, proofs_of
-from phaze_opt.search.results import summary_to_json_dict
 from phaze_opt.search.space import Space
 from phaze_opt.search.spec import SearchSpec, WorkloadSpec
 from phaze_opt.search.store.storage import open_storage
 from phaze_opt.search.study import Study, create_study
+from phaze_opt.search.summary import summary_to_json_dict
 from phaze_opt.training import Training
 from phaze_opt.workload.graph import Workload
 from tests.search.fakes import TOY, open_evaluator, quick_study, toy_evaluator, toy_spec

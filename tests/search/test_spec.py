@@ -12,7 +12,7 @@ from phaze_opt.codec import from_json, to_json
 from phaze_opt.errors import InputError, NotFoundError
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.search.axes import PowerRange
-from phaze_opt.search.frozen import check_names
+from phaze_opt.search.freezing import check_names
 from phaze_opt.search.space import Space
 from phaze_opt.search.spec import (
     AreaSpec,

@@ -14,7 +14,7 @@ import phaze_opt.search.spec_check as spec_check
 from phaze_opt.codec import to_builtins
 from phaze_opt.errors import InputError
 from phaze_opt.report.specs import spec_table
-from phaze_opt.search.frozen import check_names
+from phaze_opt.search.freezing import check_names
 from phaze_opt.search.spec import StudySpec, read_spec
 from phaze_opt.search.spec_check import check_spec
 from phaze_opt.search.spec_schema import spec_schema

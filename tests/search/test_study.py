@@ -13,16 +13,12 @@ import optuna
 import pytest
 from sqlalchemy import update
 
-import phaze_opt.search.results as results_module
 import phaze_opt.search.study as study_module
+import phaze_opt.search.summary as summary_module
 from phaze_opt.codec import to_json
 from phaze_opt.errors import ConflictError, InputError, NotFoundError
 from phaze_opt.evaluation import Evaluation
-from phaze_opt.search.results import (
-    StudySummary,
-    best_to_json_dict,
-    summary_to_json_dict,
-)
+from phaze_opt.search.best_design import best_to_json_dict
 from phaze_opt.search.space import DesignPoint, Space
 from phaze_opt.search.spec import SearchSpec, StudySpec
 from phaze_opt.search.store.storage import open_storage
@@ -30,7 +26,9 @@ from phaze_opt.search.store.studies import study_uids
 from phaze_opt.search.store.tables import StudyRow, WorkloadRow
 from phaze_opt.search.store.tickets import TicketOffice
 from phaze_opt.search.study import Study, create_study, list_summaries, load_study
+from phaze_opt.search.summary import StudySummary, summary_to_json_dict
 from phaze_opt.search.trials import trial_to_json_dict
+from phaze_opt.units import format_number
 from tests.search.fakes import (
     COUNT_VARIABLE,
     TOY,
@@ -214,7 +212,7 @@ def test_another_cost_model_is_refused(sqlite_url: str, monkeypatch: pytest.Monk
     study.run(2)
     study.office().set_target(3)
     study.office().issue(3)
-    for module in (study_module, results_module):
+    for module in (study_module, summary_module):
         monkeypatch.setattr(module, "current_version", lambda: "from the future")
     assert "stopped; 'phaze-opt study copy toy NEW --current-version' goes on" in str(study)
     assert f"version {mine}, whose evaluations" in str(study)
@@ -401,7 +399,7 @@ def test_a_study_from_python_prints_as_on_the_command_line(tmp_path: Path) -> No
     assert best is not None and best.evaluation is not None
     assert best.number is not None
     trial = study.trials()[best.number]
-    value = f"{best.evaluation.throughput_samples_per_s:,.0f} samples/s"
+    value = f"{format_number(best.evaluation.throughput_samples_per_s)} samples/s"
     assert repr(best).startswith(f"BestDesign(trial {best.number}, {value}, DesignPoint.of(num_tc=")
     assert repr(trial).startswith(f"TrialRecord({best.number}, feasible, {value}, DesignPoint.of(")
     for each in (study, best, trial, study.summary()):

@@ -11,13 +11,8 @@ from sqlalchemy import update
 from phaze_opt.search.store.leases import expire, expire_dead_workers, new_token
 from phaze_opt.search.store.storage import Storage
 from phaze_opt.search.store.tables import EvaluationRow, StudyRow, TicketRow
-from phaze_opt.search.store.tickets import (
-    MOST_DEATHS,
-    Ticket,
-    TicketCounts,
-    TicketOffice,
-    point_key,
-)
+from phaze_opt.search.store.ticket import Ticket, TicketCounts
+from phaze_opt.search.store.tickets import MOST_DEATHS, TicketOffice, point_key
 from tests.search.fakes import quick_study, toy_study
 
 

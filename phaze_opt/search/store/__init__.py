@@ -10,7 +10,7 @@ for trials and transactions for the tables of this program (prefix ``phaze_``).
 - `damage`: rows that this program did not write.
 - `studies`: names and UUIDs of all studies, orphaned rows, deletion.
 - `stored_study`: one study: its creation, frozen spec, workload, trials and tickets.
-- `tickets`: exactly N trials among many workers.
+- `tickets`: exactly N trials among many workers; `ticket`: what a ticket holds.
 - `leases`: names of workers, renewal and expiry of what they hold.
 - `workers`: who holds the tickets of a study, and since when.
 - `caches`: evaluations and schedules, each computed once for all studies.

@@ -71,7 +71,7 @@ class StoredStudy:
     def workloads(self) -> tuple[Workload, ...]:
         """Return the captured workloads that were stored with the study.
 
-        In the order of `phaze_opt.search.frozen.captures`.
+        In the order of `phaze_opt.search.freezing.captures`.
 
         Raises
         ------

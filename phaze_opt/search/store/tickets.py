@@ -24,7 +24,6 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, and_, func, or_, select, update
@@ -41,6 +40,7 @@ from phaze_opt.search.store.tables import (
     database_now_s,
     lease_is_over,
 )
+from phaze_opt.search.store.ticket import StoredTicket, Ticket, TicketCounts
 
 MOST_DEATHS = 3
 """A ticket on which so many workers die in turn, while others live on, is given up."""
@@ -54,95 +54,6 @@ _STATE = TicketRow.state
 _EXPIRED = lease_is_over(TicketRow.until_s)
 _LONGEST_REASON = 2000
 _LONGEST_HOST = 255
-
-
-@dataclass(frozen=True)
-class Ticket:
-    """A claimed ticket.
-
-    Attributes
-    ----------
-    k
-        Number of the ticket in its study, from 0.
-    token
-        Names the holder; its writes are refused once another worker holds the ticket.
-    params
-        Parameters that the trial must take, ``None`` to sample them.
-    last_trial_number
-        Trial of the previous holder, which must be settled first.
-    is_deadly
-        Whether `MOST_DEATHS` workers died on it in turn: it may only be settled, not tried again.
-    rest_s
-        Seconds for which it shall rest before it is tried again.
-    losses
-        How many workers were lost on it.
-    is_witnessed
-        Whether this worker was alive when the lost one took it.
-    """
-
-    k: int
-    token: str
-    params: Mapping[str, Any] | None
-    last_trial_number: int | None
-    is_deadly: bool = False
-    rest_s: float = 0.0
-    losses: int = 0
-    is_witnessed: bool = False
-
-
-@dataclass(frozen=True)
-class StoredTicket:
-    """A ticket as its row has it, without the worker.
-
-    Attributes
-    ----------
-    k
-        Number of the ticket in its study, from 0.
-    state
-        ``"open"``, ``"held"``, ``"done"`` or ``"failed"``.
-    attempts
-        How many workers were lost on it.
-    trial_number
-        Of its trial, where it has one.
-    params
-        Parameters that the trial must take, ``None`` to sample them.
-    reason
-        Why it failed.
-    """
-
-    k: int
-    state: str
-    attempts: int
-    trial_number: int | None
-    params: Mapping[str, Any] | None
-    reason: str | None
-
-
-@dataclass(frozen=True)
-class TicketCounts:
-    """How many tickets of a study are in each state.
-
-    Attributes
-    ----------
-    expired
-        Those of the held tickets whose lease has run out or whose worker is known to be gone.
-    """
-
-    open: int
-    held: int
-    done: int
-    failed: int
-    expired: int = 0
-
-    @property
-    def left(self) -> int:
-        """Number of tickets that are neither done nor failed."""
-        return self.open + self.held
-
-    @property
-    def running(self) -> int:
-        """Number of tickets that a living worker holds."""
-        return self.held - self.expired
 
 
 class TicketOffice:
@@ -199,18 +110,8 @@ class TicketOffice:
         with self._storage.writing() as session:
             self._lock_study(session)
             born_s = self._birth_s(session)
-            taken = or_(_STATE == "done", and_(_STATE == "held", ~_EXPIRED))
-            if (session.scalar(select(func.count()).where(self._mine, taken)) or 0) >= total:
-                return None
-            free = and_(_STATE.in_(("open", "held")), _EXPIRED)
-            if offers is not None and not offers:
-                free = and_(free, TicketRow.params.is_not(None))
-            row = session.scalar(
-                select(TicketRow).where(self._mine, free).order_by(TicketRow.k).limit(1)
-            )
-            if row is None:
-                return None
-            if offers is not None and not self._take_point(session, row, offers):
+            row = self._free_row(session, total, has_points=offers is None or len(offers) > 0)
+            if row is None or (offers is not None and not self._take_point(session, row, offers)):
                 return None
             is_lost = row.state == "held"
             is_witnessed = is_lost and isinstance(row.since_s, float) and row.since_s > born_s
@@ -225,18 +126,7 @@ class TicketOffice:
                 losses=row.attempts,
                 is_witnessed=is_witnessed,
             )
-            row.state = "held"
-            row.token = token
-            session.flush()
-            session.execute(
-                update(TicketRow)
-                .where(self._mine, TicketRow.k == row.k)
-                .values(
-                    host=socket.gethostname()[:_LONGEST_HOST],
-                    since_s=database_now_s(),
-                    until_s=database_now_s() + self.lease_s,
-                )
-            )
+            self._hold(session, row, token)
             return ticket
 
     def claimed(self) -> set[str]:
@@ -426,6 +316,33 @@ class TicketOffice:
     def _lock_study(self, session: Session) -> None:
         """Let one claim of a study at a time pass (SQLite has one writer in any case)."""
         session.execute(select(StudyRow.uid).where(self._is_study).with_for_update())
+
+    def _free_row(self, session: Session, total: int, has_points: bool) -> TicketRow | None:
+        """Return the ticket that `claim` takes, if any; without points one with parameters."""
+        taken = or_(_STATE == "done", and_(_STATE == "held", ~_EXPIRED))
+        if (session.scalar(select(func.count()).where(self._mine, taken)) or 0) >= total:
+            return None
+        free = and_(_STATE.in_(("open", "held")), _EXPIRED)
+        if not has_points:
+            free = and_(free, TicketRow.params.is_not(None))
+        return session.scalar(
+            select(TicketRow).where(self._mine, free).order_by(TicketRow.k).limit(1)
+        )
+
+    def _hold(self, session: Session, row: TicketRow, token: str) -> None:
+        """Give a ticket to a worker, under a new lease."""
+        row.state = "held"
+        row.token = token
+        session.flush()
+        session.execute(
+            update(TicketRow)
+            .where(self._mine, TicketRow.k == row.k)
+            .values(
+                host=socket.gethostname()[:_LONGEST_HOST],
+                since_s=database_now_s(),
+                until_s=database_now_s() + self.lease_s,
+            )
+        )
 
     def _take_point(
         self, session: Session, row: TicketRow, offers: Sequence[Mapping[str, Any]]

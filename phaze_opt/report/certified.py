@@ -1,0 +1,73 @@
+"""What an enumeration proved of the space of a study, as data and in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from phaze_opt.report.design_columns import SearchedColumns
+from phaze_opt.report.reproducing import verify_commands
+from phaze_opt.search.best_design import BestDesign
+from phaze_opt.search.enumerating import best_of_enumeration, stored_enumeration
+from phaze_opt.search.exhaustive import Enumeration
+from phaze_opt.search.space import DesignPoint
+from phaze_opt.search.study import Study
+from phaze_opt.units import format_seconds
+
+
+@dataclass(frozen=True)
+class CertifiedAnswer:
+    """What an enumeration proved of the space.
+
+    Attributes
+    ----------
+    optimum
+        The best design; ``None`` where nothing is feasible.
+    headers, top
+        The first designs of the proven order: columns, and rows of cells.
+    commands
+        Lines for a shell that write the certificate and check it.
+    """
+
+    found: Enumeration
+    optimum: BestDesign | None
+    headers: tuple[str, ...]
+    top: tuple[tuple[str, ...], ...]
+    commands: tuple[str, ...]
+
+    checked_by = "To check it, on any machine, with nothing but the certificate and this program"
+
+    @property
+    def words(self) -> str:
+        """What is proven, and how."""
+        found = self.found
+        best = "no design is feasible" if self.optimum is None else "no other design is better"
+        return (
+            f"Certified: {best} in cost model version {found.version}. Of {found.points:,} designs "
+            f"{found.bounded:,} are bounded below the best ones, and {found.evaluated:,} are "
+            f"evaluated, in {format_seconds(found.wall_s)}{self._when}."
+        )
+
+    @property
+    def _when(self) -> str:
+        """When it was proven, where that is known."""
+        if self.found.finished_s is None:
+            return ""
+        finished = datetime.fromtimestamp(self.found.finished_s, UTC)
+        return f", on {finished:%Y-%m-%d} at {finished:%H:%M} UTC"
+
+
+def certified_answer(study: Study) -> CertifiedAnswer | None:
+    """Read the stored enumeration of a study's space; ``None`` where there is none."""
+    found = stored_enumeration(study)
+    if found is None:
+        return None
+    columns = SearchedColumns(study.resolved.spec)
+    rows = [columns.cells(DesignPoint(one.point), one.metrics) for one in found.top]
+    return CertifiedAnswer(
+        found,
+        best_of_enumeration(study, found),
+        columns.named_headers,
+        tuple(map(tuple, rows)),
+        tuple(verify_commands(study.name)),
+    )

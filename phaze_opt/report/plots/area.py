@@ -1,0 +1,133 @@
+"""The values of the trials against the areas of their chips, with the front."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from phaze_opt.report.compared_designs import ComparedDesign
+from phaze_opt.report.figure_style import (
+    BLUE,
+    DARK,
+    RED,
+    Figure,
+    axis,
+    empty_figure,
+    figure,
+    figure_text,
+    thinned,
+)
+from phaze_opt.report.plots.marks import (
+    MOST_FEASIBLE,
+    MOST_ON_LINE,
+    broken_lines,
+    dots,
+    feasible_trials,
+    first_value,
+    hover,
+    references,
+    value_axis,
+)
+from phaze_opt.report.study_view import StudyView
+from phaze_opt.search.trials import TrialRecord
+
+_BASELINE_SYMBOLS = ("diamond", "square", "triangle-up", "cross")
+
+
+def area(view: StudyView) -> Figure:
+    """Draw the value of the trials against the area of their chips, with the front."""
+    trials = [
+        one for one in feasible_trials(view) if one.metrics and one.metrics.area_mm2 is not None
+    ]
+    if not trials:
+        return empty_figure("No feasible trial yet.")
+    maximise = view.summary.resolved.spec.objective_kinds[0].maximise
+    shown = thinned(trials, MOST_FEASIBLE)
+    front = thinned(_area_front(trials, maximise), MOST_ON_LINE)
+    limit_mm2 = view.summary.resolved.area_limit_mm2
+    marks = _reference_marks(view)
+    values = [*map(first_value, trials), *(mark["y"][0] for mark in marks)]
+    traces = [
+        dots(view, shown, list(map(_area_mm2, shown))),
+        {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "name": "front",
+            "x": [_area_mm2(trial) for trial in front],
+            "y": [first_value(trial) for trial in front],
+            "text": [hover(view, trial) for trial in front],
+            "hovertemplate": "%{text}<extra></extra>",
+            "line": {"color": BLUE, "width": 2, "shape": "hv"},
+            "marker": {"color": BLUE, "size": 6},
+        },
+        *marks,
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": "area limit",
+            "x": [limit_mm2, limit_mm2],
+            "y": [0.0, max(values)],
+            "line": {"color": DARK, "width": 1, "dash": "dot"},
+            "hovertemplate": f"area limit {limit_mm2:,.1f} mm²<extra></extra>",
+        },
+    ]
+    return figure(
+        traces,
+        axis("chip area [mm², a relative budget]", limit_mm2),
+        value_axis(view, values),
+    )
+
+
+def _area_mm2(trial: TrialRecord) -> float:
+    """Return the area of a trial's chip."""
+    assert trial.metrics is not None and trial.metrics.area_mm2 is not None
+    return trial.metrics.area_mm2
+
+
+def _area_front(trials: Sequence[TrialRecord], maximise: bool) -> list[TrialRecord]:
+    """Return the trials that no smaller chip is as good as, by area."""
+    sign = -1.0 if maximise else 1.0
+    front: list[TrialRecord] = []
+    for trial in sorted(trials, key=lambda one: (_area_mm2(one), sign * first_value(one))):
+        if not front or sign * first_value(trial) < sign * first_value(front[-1]):
+            front.append(trial)
+    return front
+
+
+def _reference_marks(view: StudyView) -> list[dict[str, Any]]:
+    """Draw the best design, the certified optimum and the baselines as large marks."""
+    # The best is drawn last, so that a baseline that is the same design does not hide it.
+    best = [(one, RED) for one in view.compared if one.kind == "best"]
+    marks, baselines = [], 0
+    for design, colour in references(view) + best:
+        if design.area_mm2 is None:
+            continue
+        symbol = {"best": "star", "optimum": "star-open"}.get(design.kind)
+        if symbol is None:
+            symbol = _BASELINE_SYMBOLS[baselines % len(_BASELINE_SYMBOLS)]
+            baselines += 1
+        marks.append(_mark(design, design.area_mm2, symbol, colour))
+    return marks
+
+
+def _mark(design: ComparedDesign, area_mm2: float, symbol: str, colour: str) -> dict[str, Any]:
+    """Draw one design as a large mark."""
+    described = [
+        f"<b>{figure_text(f'{design.name}: {design.values}')}</b>",
+        *broken_lines(f"{area_mm2:,.1f} mm², {design.chip}"),
+    ]
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "best" if design.kind == "best" else figure_text(design.name),
+        "legendrank": 999 if design.kind == "best" else 1000,
+        "x": [area_mm2],
+        "y": [design.value],
+        "hovertemplate": f"{'<br>'.join(described)}<extra></extra>",
+        "marker": {
+            "symbol": symbol,
+            "size": 18 if design.kind == "optimum" else 13,
+            "color": colour,
+            "line": {"color": DARK, "width": 1},
+        },
+    }

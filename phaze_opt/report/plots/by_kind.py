@@ -1,0 +1,52 @@
+"""The plots of a study by their names, with their titles and what they show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal, get_args
+
+from phaze_opt.report.figure_style import Figure
+from phaze_opt.report.plots.area import area
+from phaze_opt.report.plots.breakdown import breakdown
+from phaze_opt.report.plots.history import history
+from phaze_opt.report.plots.importance import importance
+from phaze_opt.report.plots.parallel import parallel
+from phaze_opt.report.study_view import StudyView
+
+PlotKind = Literal["history", "area", "parallel", "breakdown", "importance"]
+PLOT_KINDS: tuple[PlotKind, ...] = get_args(PlotKind)
+
+TITLES: Mapping[PlotKind, str] = {
+    "history": "Best so far",
+    "area": "Value against chip area",
+    "parallel": "The best architectures",
+    "breakdown": "Where the time of a batch goes",
+    "importance": "What decides",
+}
+
+NOTES: Mapping[PlotKind, str] = {
+    "history": "Every feasible trial, the best one so far, and what it is compared with.",
+    "area": "Every feasible trial; the line is the front: nothing found is better and smaller.",
+    "parallel": "Each line is one design, the best one red; a column spans the values found.",
+    "breakdown": "The time of one batch by what it is spent on.",
+    "importance": "Share of the variance of the value, on a logarithmic scale and among the "
+    "feasible trials, that a parameter explains by itself.",
+}
+
+_DRAWERS: Mapping[PlotKind, Callable[[StudyView], Figure]] = {
+    "history": history,
+    "area": area,
+    "parallel": parallel,
+    "breakdown": breakdown,
+    "importance": importance,
+}
+
+
+def plot(view: StudyView, kind: PlotKind) -> Figure:
+    """Draw one plot of a study."""
+    return _DRAWERS[kind](view)
+
+
+def all_plots(view: StudyView) -> dict[PlotKind, Figure]:
+    """Draw all plots of a study."""
+    return {kind: plot(view, kind) for kind in PLOT_KINDS}
