@@ -9,6 +9,7 @@ several runs; memory is the most that the process held.
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
 import resource
@@ -265,8 +266,17 @@ def shown(figures: Sequence[float | None]) -> str:
     )
 
 
-def main(names: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Measure some rows in this process, or all of them in processes of their own."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks.table",
+        description=main.__doc__,
+        epilog="Rows: " + ", ".join(ROWS) + ".",
+    )
+    parser.add_argument("row", nargs="*", help="row to measure; without any: all")
+    names = parser.parse_args(arguments).row
+    if unknown := sorted(set(names) - set(ROWS)):
+        parser.error(f"there is no row {unknown[0]!r}; there are: {', '.join(ROWS)}")
     if names:
         for name in names:
             print(json.dumps(ROWS[name].measure()))
