@@ -51,6 +51,7 @@ def solve_placement(
     found = best_placement(costs)
     if found is None:
         raise explain_infeasible(problem)
+    costs.release()
     return describe(costs, found)
 
 
