@@ -2,8 +2,8 @@
 
 Compiled code is kept on disk, so that only the first run on a machine compiles; later ones link its
 machine code without numba (`phaze_opt.machine_code`). Where no cache folder can be written, every
-process compiles anew. Floating-point operations keep their order, so
-that results do not depend on the machine.
+process compiles anew. Floating-point operations keep their order, so that results do not depend on
+the machine.
 """
 
 from __future__ import annotations
