@@ -20,11 +20,11 @@ PROGRAMS = {
 from phaze_opt.estimator.gemm_traffic import hbm_traffic_bytes
 assert hbm_traffic_bytes(8, 8, 8, 1e9) == 3 * 8 * 8 * 2
 """,
-    # The only compiled function of the room takes long to compile; its smallest part does not.
+    # The compiled functions of the room take long to compile; the smallest part of one does not.
     "scheduling": """
-from phaze_opt.compiled import compiled
+from phaze_opt.compiled import lazily_compiled
 from phaze_opt.scheduling.search_states import has
-has = compiled("boolean(i8[::1], i8, i8)", allocates=False)(has.py_func)
+has = lazily_compiled("boolean(i8[::1], i8, i8)", allocates=False)(has.py_func)
 assert has(np.array([4]), 0, 2) and not has(np.array([4]), 0, 1)
 """,
     "placement": """
@@ -96,10 +96,10 @@ FILES = {
     "kernel.py": """
 import tomllib
 from pathlib import Path
-from phaze_opt.compiled import compiled
+from phaze_opt.compiled import lazily_compiled
 from room_of_a_test.helper import double
 RATE = tomllib.loads((Path(__file__).parent / "data" / "rates.toml").read_text())["rate"]
-@compiled("i8(i8)")
+@lazily_compiled("i8(i8)")
 def scaled(number):
     return double(number) * RATE
 """,
@@ -159,8 +159,7 @@ def test_lazily_compiled_is_what_was_imported(
     room = tmp_path / "room_of_a_test"
     (room / "data").mkdir(parents=True)
     for name, content in FILES.items():
-        lazy = content.replace("import compiled", "import lazily_compiled")
-        (room / name).write_text(lazy.replace("@compiled", "@lazily_compiled"))
+        (room / name).write_text(content)
     imported = load_kernel()
     helper = (room / "helper.py").read_text()
     (room / "helper.py").write_text(helper.replace("2 *", "20 *"))

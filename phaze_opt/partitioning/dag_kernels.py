@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phaze_opt.arrays import BoolArray, FloatArray, IntArray
-from phaze_opt.compiled import compiled, inlined
+from phaze_opt.compiled import inlined, lazily_compiled
 
 Words = NDArray[np.uint64]
 
@@ -36,7 +36,7 @@ transfers, and transfers that remain however the stage grows."""
 _QUEUE_TYPE = "Tuple((i4[::1], i8[::1], f8[:, ::1]))"
 
 
-@compiled(f"f8[::1]({_STEPS_TYPE}, f8[::1])")
+@lazily_compiled(f"f8[::1]({_STEPS_TYPE}, f8[::1])")
 def left_over(steps: DownsetSteps, latencies: FloatArray) -> FloatArray:
     """Return, per downset, the sum of the latencies of the units outside it."""
     grow_start, grow_node, grow_to = steps
@@ -145,7 +145,7 @@ def _relax(
                     on_cpu[larger, to_a, to_c] = cpu == 1
 
 
-@compiled(
+@lazily_compiled(
     f"void(i8, i8, u8[:, ::1], {_STEPS_TYPE}, {_GRAPH_TYPE}, f8, f8, f8[::1], {_TABLE_TYPE},"
     f" {_QUEUE_TYPE})",
     allocates=False,

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.compiled import compiled, inlined
+from phaze_opt.compiled import inlined, lazily_compiled
 
 LayerArrays = tuple[FloatArray, IntArray, FloatArray, NDArray[np.uint64]]
 """The layers at one width, in topological order:
@@ -106,7 +106,9 @@ def _stage(
     return True
 
 
-@compiled(f"Tuple((i4[:, :, ::1], f8[:, :, ::1]))({_LAYER_ARRAYS_TYPE}, f8, f8, boolean, i8, i8)")
+@lazily_compiled(
+    f"Tuple((i4[:, :, ::1], f8[:, :, ::1]))({_LAYER_ARRAYS_TYPE}, f8, f8, boolean, i8, i8)"
+)
 def split_table(
     layers: LayerArrays, bandwidth: float, memory: float, recompute: bool, stages: int, single: int
 ) -> tuple[NDArray[np.int32], FloatArray]:
@@ -163,7 +165,7 @@ def split_table(
     return following, first
 
 
-@compiled("Tuple((f8, i8, i8, i8, i8))(f8[:, :, ::1], f8[::1], i8, i8, i8)")
+@lazily_compiled("Tuple((f8, i8, i8, i8, i8))(f8[:, :, ::1], f8[::1], i8, i8, i8)")
 def best_degrees(
     first: FloatArray, synchronisation_s: FloatArray, width: int, devices: int, batch: int
 ) -> tuple[float, int, int, int, int]:

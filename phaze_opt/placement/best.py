@@ -15,8 +15,10 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
@@ -47,8 +49,14 @@ _LARGE_CLASS = 256
 _ROUNDING = 1e-9
 """Relative error by which bounds from least seconds may be too large."""
 
-_Bound = Callable[[CandidateCosts, CandidateGrid], FloatArray]
-"""Bounds the candidates of a grid from below."""
+
+@dataclass(frozen=True)
+class _Bounds:
+    """Lower bounds of the candidates of a grid: work and closed form of splits, even splits."""
+
+    work_s: FloatArray
+    closed_s: FloatArray
+    even_s: FloatArray
 
 
 def best_placement(costs: CandidateCosts) -> Layout | None:
@@ -122,28 +130,54 @@ class _Widths:
         self.grids: dict[int, list[CandidateGrid]] = {}
         for grid in costs.grids:
             self.grids.setdefault(grid.tensor, []).append(grid)
+        self._bounds: dict[tuple[int, bool], list[_Bounds]] = {}
 
-    def by_bound(self, bound: _Bound) -> Iterator[tuple[float, int | None]]:
+    @cached_property
+    def even_starts(self) -> IntArray:
+        """The even splits: layers that are alike at the least width; others' may not be known."""
+        return all_even_starts(self.costs.problem.outline.layers[min(self.grids)])
+
+    def by_bound(self, kind: Literal["closed_s", "even_s"]) -> Iterator[tuple[float, int | None]]:
         """Yield every width with the least bound of its candidates, the least first.
 
         Before a bound is found, what the work of a stage alone takes is yielded, without the width:
         who looks for less needs no more.
         """
-        waiting = [(self._least_s(tensor, _least_work_s), False, tensor) for tensor in self.grids]
+
+        def least_s(tensor: int, bounds_s: Iterable[FloatArray]) -> float:
+            slack = _ROUNDING if tensor in self._unknown else 0.0
+            return min(float(each_s.min()) for each_s in bounds_s) * (1.0 - slack)
+
+        waiting = []
+        for tensor, grids in self.grids.items():
+            costs = self._costs_of(tensor)
+            work_s = least_s(tensor, (_least_work_s(costs, grid) for grid in grids))
+            waiting.append((work_s, False, tensor))
         heapq.heapify(waiting)
         while waiting:
-            least_s, is_found, tensor = heapq.heappop(waiting)
-            yield least_s, tensor if is_found else None
+            width_s, is_found, tensor = heapq.heappop(waiting)
+            yield width_s, tensor if is_found else None
             if not is_found:
-                heapq.heappush(waiting, (self._least_s(tensor, bound), True, tensor))
+                bound_s = least_s(tensor, (getattr(each, kind) for each in self.bounds(tensor)))
+                heapq.heappush(waiting, (bound_s, True, tensor))
 
-    def _least_s(self, tensor: int, bound: _Bound) -> float:
-        """Return the least bound of the candidates of a width."""
-        costs, slack = self.costs, 0.0
-        if tensor in self._unknown:
-            costs, slack = self._least, _ROUNDING
-        least_s = min(float(bound(costs, grid).min()) for grid in self.grids[tensor])
-        return least_s * (1.0 - slack)
+    def _costs_of(self, tensor: int) -> CandidateCosts:
+        """Return the costs of a width, or their bounds."""
+        return self._least if tensor in self._unknown else self.costs
+
+    def bounds(self, tensor: int) -> list[_Bounds]:
+        """Bound the candidates of every grid of a width, once for all that is known of it."""
+        key = tensor, tensor not in self._unknown
+        if key not in self._bounds:
+            costs = self._costs_of(tensor)
+            self._bounds[key] = [
+                _Bounds(
+                    *_least_times_s(costs, grid), _least_even_times_s(costs, grid, self.even_starts)
+                )
+                for grid in self.grids[tensor]
+            ]
+            costs.release()
+        return self._bounds[key]
 
     def settle(self, tensor: int) -> list[CandidateGrid]:
         """Return the candidates of a width whose seconds are to be known from here on."""
@@ -170,18 +204,18 @@ def _closed_form_answers(widths: _Widths) -> list[tuple[Candidate, IntArray]]:
     answers: list[_Answer] = []
     few = sum(int(grid.sizes.sum()) for grid in costs.grids) <= _FEW_CANDIDATES
     margin = np.inf if few else REPLAY_MARGIN
-    for width_s, tensor in widths.by_bound(lambda costs, grid: _least_times_s(costs, grid)[1]):
+    for width_s, tensor in widths.by_bound("closed_s"):
         if width_s > limit_s or not np.isfinite(width_s):
             break
         if tensor is None:
             continue
         grids = widths.settle(tensor)
-        least = [_least_times_s(costs, grid) for grid in grids]
-        bounds_s = [bound for _, bound in least]
+        least = widths.bounds(tensor)
+        bounds_s = [each.closed_s for each in least]
         for index, entry in _by_bound(grids, bounds_s):
             if bounds_s[index][entry] > limit_s:
                 break
-            grid, work_s = grids[index], float(least[index][0][entry])
+            grid, work_s = grids[index], float(least[index].work_s[entry])
             time_s, starts = _closed_form_answer(costs, grid.candidate(entry), work_s, limit_s)
             if np.isfinite(time_s):
                 answers.append(_Answer(time_s, work_s, grid, entry, starts))
@@ -319,17 +353,14 @@ def _time_even_splits(
     """
     if not widths.grids:
         return
-    # Layers that are alike at the least width; their seconds may not be known.
-    starts = all_even_starts(widths.costs.problem.outline.layers[min(widths.grids)])
-    for width_s, tensor in widths.by_bound(
-        lambda costs, grid: _least_even_times_s(costs, grid, starts)
-    ):
+    starts = widths.even_starts
+    for width_s, tensor in widths.by_bound("even_s"):
         if width_s > best_s * (1.0 + TIE) or not np.isfinite(width_s):
             break
         if tensor is None:
             continue
         grids = widths.settle(tensor)
-        bounds_s = [_least_even_times_s(widths.costs, grid, starts) for grid in grids]
+        bounds_s = [each.even_s for each in widths.bounds(tensor)]
         for index, entry in _by_bound(grids, bounds_s):
             if bounds_s[index][entry] > best_s * (1.0 + TIE):
                 break

@@ -14,7 +14,12 @@ from phaze_opt.network.message import message_over, message_term, split_message_
 from phaze_opt.network.term import Term
 from phaze_opt.placement.candidates import Candidate, CandidateGrid, candidate_grids
 from phaze_opt.placement.chain import least_tail_terms
-from phaze_opt.placement.chain_bytes import ChainParameters, for_many_designs, parameters_of_runs
+from phaze_opt.placement.chain_bytes import (
+    MOST_LAYERS,
+    ChainParameters,
+    for_many_designs,
+    parameters_of_runs,
+)
 from phaze_opt.placement.costs import StageCosts, WidthRuns, stage_costs, width_runs
 from phaze_opt.placement.memory import Shards
 from phaze_opt.placement.pipeline import held_by_place
@@ -38,22 +43,30 @@ class StageWork:
 
     Attributes
     ----------
+    stages
+        What they do without the communication of replicas.
     forward_s, backward_s
         Of one microbatch, exposed communication included.
-    first_saving_s
-        By how much the first microbatch's backward is shorter: it has nothing to add up.
     head_s
         Before which the first forward cannot start: weights come in (ZeRO 1 and 2).
     """
 
+    stages: StageCosts
     forward_s: FloatArray
     backward_s: FloatArray
-    first_saving_s: FloatArray
     head_s: FloatArray
+
+    @property
+    def first_saving_s(self) -> FloatArray:
+        """By how much the first microbatch's backward is shorter: it has nothing to add up."""
+        return self.stages.accumulation_s
 
     @cached_property
     def load_s(self) -> FloatArray:
         """Forward and backward together, of a microbatch after the first."""
+        stages = self.stages
+        if self.forward_s is stages.forward_work_s and self.backward_s is stages.backward_work_s:
+            return stages.load_s
         return self.forward_s + self.backward_s
 
 
@@ -62,21 +75,30 @@ class CandidateCosts:
 
     def __init__(self, problem: PlacementProblem) -> None:
         self.problem = problem
+        self._forget_tables()
         self.optimizer = OPTIMIZERS[problem.training.optimizer]
         training = problem.training
         self.schedule: PipelineScheduleName = (
             "gpipe" if training.pipeline_schedule == "gpipe" else "1f1b"
         )
+        self._messages: dict[tuple[int, int], Term] = {}
+
+    def _forget_tables(self) -> None:
+        """Start without tables."""
         self._runs: dict[int, WidthRuns] = {}
         self._stages: dict[tuple[int, tuple[Term, ...], Shards, bool], StageCosts] = {}
         self._stages_of: dict[Candidate, StageCosts] = {}
         self._replicated: dict[int, ReplicatedLayers] = {}
         self._groups: dict[tuple[int, int, int], ReplicaGroup] = {}
-        self._messages: dict[tuple[int, int], Term] = {}
         self._work: dict[_Key, StageWork] = {}
         self._tails: dict[_Key, FloatArray] = {}
         self._least_tails: dict[tuple[int, bool, bytes], FloatArray] = {}
         self._tail_terms: dict[_Key, FloatArray] = {}
+
+    def release(self) -> None:
+        """Forget the tables of a long chain, which take megabytes each: they can be made again."""
+        if self.layers > MOST_LAYERS:
+            self._forget_tables()
 
     @property
     def layers(self) -> int:
@@ -128,6 +150,8 @@ class CandidateCosts:
         """Return the replicas of each stage."""
         key = candidate.tensor, candidate.data, candidate.data_stride
         if key not in self._groups:
+            if self.layers > MOST_LAYERS:
+                self._groups.clear()  # their exchanges take megabytes each
             replicated = self.replicated(candidate.tensor)
             self._groups[key] = ReplicaGroup(replicated, candidate.data, candidate.data_stride)
         return self._groups[key]
@@ -156,7 +180,8 @@ class CandidateCosts:
         key = tensor, tuple(messages), shards, accumulates
         if key not in self._stages:
             if tensor not in self._runs:
-                self._runs[tensor] = width_runs(self.problem, tensor)
+                held = self.replicated(tensor).held
+                self._runs[tensor] = width_runs(self.problem, tensor, held)
             self._stages[key] = stage_costs(self._runs[tensor], messages, shards, accumulates)
         return self._stages[key]
 
@@ -170,7 +195,7 @@ class CandidateCosts:
     def _stage_work(self, candidate: Candidate) -> StageWork:
         stages, group = self.stages(candidate), self.group(candidate)
         forward_s, backward_s = stages.forward_work_s, stages.backward_work_s
-        head_s = np.zeros_like(forward_s)
+        head_s = np.zeros(forward_s.shape)
         if group.zero == 3:
             forward_s = forward_s + group.forward_gather.exposed_s
         elif group.zero and group.overlaps:
@@ -178,7 +203,7 @@ class CandidateCosts:
         if group.zero >= 2:
             gathers, reductions = group.every_backward
             backward_s = backward_s + gathers.exposed_s + reductions.exposed_s
-        return StageWork(forward_s, backward_s, stages.accumulation_s, head_s)
+        return StageWork(stages, forward_s, backward_s, head_s)
 
     def tied_exchange_s(self, candidate: Candidate) -> FloatArray:
         """Return the time in which stages that share tied weights exchange their gradients."""

@@ -68,10 +68,12 @@ def least_loads(
     least_sum = np.full((most_stages + 1, layers + 1), np.inf)
     most[0, layers] = 0.0
     least_sum[0, layers] = 0.0
+    reach = np.full(layers, layers)
     for place in range(1, most_stages + 1):
         for i in range(layers - place, -1, -1):
+            reach[i] = _reach(in_flight_limit, held[place], i, reach[i])
             # Slices of the next stages: what a processor does several of at once.
-            ends = slice(i + 1, layers - place + 2)
+            ends = slice(i + 1, min(layers - place + 1, reach[i]) + 1)
             load, limit = load_s[i, ends], in_flight_limit[i, ends]
             rest_most, rest_sum = most[place - 1, ends], least_sum[place - 1, ends]
             least_most = total = np.inf

@@ -13,6 +13,7 @@ from functools import lru_cache, wraps
 from itertools import chain
 from operator import attrgetter
 from typing import Any, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -26,8 +27,8 @@ from phaze_opt.training import Optimizer
 _UNLIMITED = 2**31
 """More microbatches in flight than any batch has."""
 
-_MOST_LAYERS = 128
-"""Tables of longer chains are not kept: they take megabytes each."""
+MOST_LAYERS = 128
+"""Tables of longer chains are kept for as long as the chain itself: they take megabytes each."""
 
 _KEPT = 96
 """Results that are kept of a function: of three sizes of HBM, eight ways to train, four widths."""
@@ -36,12 +37,23 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def for_many_designs(function: F) -> F:
-    """Keep the last results of a function of a chain, its first argument, unless that is long."""
+    """Keep the last results of a function of a chain, its first argument.
+
+    Those of a long chain are kept with it.
+    """
     kept = lru_cache(maxsize=_KEPT)(function)
+    of_long: WeakKeyDictionary[object, dict[object, object]] = WeakKeyDictionary()
 
     @wraps(function)
     def find(layers: Any, *others: object) -> object:
-        return (function if len(layers) > _MOST_LAYERS else kept)(layers, *others)
+        if len(layers) <= MOST_LAYERS:
+            return kept(layers, *others)
+        if isinstance(layers, tuple):
+            return function(layers, *others)
+        results = of_long.setdefault(layers, {})
+        if others not in results:
+            results[others] = function(layers, *others)
+        return results[others]
 
     return cast(F, find)
 
@@ -120,8 +132,7 @@ def parameters_of_runs(parameters: ChainParameters) -> tuple[FloatArray, FloatAr
 class HeldBytes:
     """What stages hold; the attributes are those of `phaze_opt.placement.costs.StageCosts`."""
 
-    parameters: IntArray
-    shared_parameters: IntArray
+    parameters: FloatArray
     resident_bytes: FloatArray
     stash_bytes: FloatArray
     in_flight_limit: IntArray
@@ -140,12 +151,11 @@ def held_by_runs(
     optimizer, shards, usable_bytes
         What decides the state, and what may be held.
     """
-    all_parameters, shared = parameters_of_runs(layers.parameters)
+    all_parameters, _ = parameters_of_runs(layers.parameters)
     stash = sums(layers.stash_bytes)
     resident = _resident_bytes(layers, all_parameters, optimizer, shards)
     return HeldBytes(
-        parameters=all_parameters.astype(np.int64),
-        shared_parameters=shared.astype(np.int64),
+        parameters=all_parameters,
         resident_bytes=resident,
         stash_bytes=stash,
         in_flight_limit=in_flight_limits(resident, stash, usable_bytes),

@@ -37,8 +37,6 @@ class StageCosts:
         What each device sends in these messages.
     parameters
         Per device, tied ones once.
-    shared_parameters
-        Those that a layer outside the stage holds too.
     resident_bytes, stash_bytes
         State and largest working set; what each microbatch in flight adds.
     in_flight_limit
@@ -52,8 +50,7 @@ class StageCosts:
     receive_activation_s: FloatArray
     receive_gradient_s: FloatArray
     transfer_bytes: FloatArray
-    parameters: IntArray
-    shared_parameters: IntArray
+    parameters: FloatArray
     resident_bytes: FloatArray
     stash_bytes: FloatArray
     in_flight_limit: IntArray
@@ -101,11 +98,11 @@ class WidthRuns:
     recompute_s: FloatArray
 
 
-def width_runs(problem: PlacementProblem, tensor: int) -> WidthRuns:
-    """Add up the layers of one tensor-parallel width."""
+def width_runs(problem: PlacementProblem, tensor: int, held: ChainBytes | None = None) -> WidthRuns:
+    """Add up the layers of one tensor-parallel width, of which it may be known what they hold."""
     return WidthRuns(
         problem,
-        chain_bytes(problem, tensor),
+        held or chain_bytes(problem, tensor),
         forward_s=sums_of_runs(problem.column(tensor, "forward_s")),
         backward_s=sums_of_runs(problem.column(tensor, "backward_s")),
         recompute_s=sums_of_runs(problem.column(tensor, "recompute_s")),
@@ -146,7 +143,6 @@ def stage_costs(
         receive_gradient_s=gradient,
         transfer_bytes=transfer_bytes,
         parameters=held.parameters,
-        shared_parameters=held.shared_parameters,
         resident_bytes=held.resident_bytes,
         stash_bytes=held.stash_bytes,
         in_flight_limit=held.in_flight_limit,

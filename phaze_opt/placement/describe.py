@@ -22,12 +22,17 @@ from phaze_opt.placement.placement_problem import (
 from phaze_opt.placement.timing import StageTail, Timed, timed_layout
 
 
-def describe(costs: CandidateCosts, layout: Layout, timed: Timed | None = None) -> Placement:
-    """Describe layers laid out over stages in full, where they are timed already or not."""
+def describe(
+    costs: CandidateCosts,
+    layout: Layout,
+    timed: Timed | None = None,
+    memories: Sequence[StageMemory] | None = None,
+) -> Placement:
+    """Describe layers laid out over stages in full; their times and memories may be known."""
     candidate = layout.candidate
     work, tails, time_s = timed or timed_layout(costs, layout)
     waits_s = _first_waits_s(work)
-    memories = stage_memories(costs, layout)
+    memories = memories or stage_memories(costs, layout)
     stages = tuple(
         [
             _stage(costs, layout, index, work, memories[index], tails[index], waits_s[index])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -60,8 +61,12 @@ class Layout:
 
     def runs(self, stage: int) -> list[tuple[int, int]]:
         """Return first and last + 1 layer of every chunk of a stage."""
-        pairs = zip(self.first[:, stage].tolist(), self.last[:, stage].tolist(), strict=True)
-        return [(i, j) for i, j in pairs]
+        return self._runs[stage]
+
+    @cached_property
+    def _runs(self) -> list[list[tuple[int, int]]]:
+        ends = zip(self.first.T.tolist(), self.last.T.tolist(), strict=True)
+        return [list(zip(first, last, strict=True)) for first, last in ends]
 
     def layers(self, stage: int, layers: Sequence[LayerCost]) -> list[LayerCost]:
         """Return the layers of all chunks of a stage."""

@@ -18,7 +18,7 @@ from phaze_opt.placement.even import even_starts
 from phaze_opt.placement.infeasible import explain_excess, explain_infeasible
 from phaze_opt.placement.interleaved import evaluate_interleaved, solve_interleaved
 from phaze_opt.placement.layout import Layout
-from phaze_opt.placement.placement_problem import Placement, PlacementProblem
+from phaze_opt.placement.placement_problem import Placement, PlacementProblem, StageMemory
 from phaze_opt.placement.timing import timed_layout, with_fastest_gathers
 
 
@@ -51,6 +51,7 @@ def solve_placement(
     found = best_placement(costs)
     if found is None:
         raise explain_infeasible(problem)
+    costs.release()
     return describe(costs, found)
 
 
@@ -120,16 +121,16 @@ def _given(
     starts = even_starts(layers, pipeline)
     layouts = [Layout.of_starts(candidate, starts, len(layers)) for candidate in candidates]
     # What a stage holds does not depend on the order of ranks.
-    _refuse_misfit(costs, layouts[0])
+    memories = stage_memories(costs, layouts[0])
+    _refuse_misfit(costs, layouts[0], memories)
     layouts = [with_fastest_gathers(costs, layout) for layout in layouts]
     timed = [timed_layout(costs, layout) for layout in layouts]
     best = min(range(len(timed)), key=lambda order: timed[order].time_s)
-    return describe(costs, layouts[best], timed[best])
+    return describe(costs, layouts[best], timed[best], memories)
 
 
-def _refuse_misfit(costs: CandidateCosts, layout: Layout) -> None:
+def _refuse_misfit(costs: CandidateCosts, layout: Layout, memories: list[StageMemory]) -> None:
     """Raise for the stage that exceeds the memory most."""
-    memories = stage_memories(costs, layout)
     stage = max(range(len(memories)), key=lambda index: memories[index].total)
     if memories[stage].total > costs.problem.hbm_usable_bytes:
         layers = layout.layers(stage, costs.problem.layers[layout.candidate.tensor])

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from phaze_opt.arrays import BoolArray, FloatArray, IntArray
-from phaze_opt.compiled import callee, compiled, inlined
+from phaze_opt.compiled import callee, inlined, lazily_compiled
 
 _MOST_SUBSET = 10
 """Tensors of an operator of which all subsets are tried; of more, all count as resident."""
@@ -86,7 +86,7 @@ def _most_saved(gain: FloatArray, size: IntArray, free: int) -> float:
     return most
 
 
-@compiled(f"void({_CHIP_TYPE}, i8[::1], i8[::1], i8[::1], i8[::1], i8, f8, f8[::1])")
+@lazily_compiled(f"void({_CHIP_TYPE}, i8[::1], i8[::1], i8[::1], i8[::1], i8, f8, f8[::1])")
 def least_seconds(
     chip: Chip,
     first: IntArray,
@@ -135,7 +135,7 @@ def least_seconds(
             least_s[operator] = min(least_s[operator], seconds)
 
 
-@compiled(
+@lazily_compiled(
     f"UniTuple(f8, 2)({_FRAME_TYPE}, {_CHIP_TYPE}, i8, f8, f8[::1], f8, f8, i8, i8[::1], "
     "boolean[::1])"
 )

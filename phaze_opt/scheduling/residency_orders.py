@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.compiled import compiled
+from phaze_opt.compiled import lazily_compiled
 
 if TYPE_CHECKING:
     from phaze_opt.scheduling.residency import TensorGraph
@@ -66,7 +66,7 @@ def _list_order(graph: TensorGraph, choose: Callable[[list[int]], int]) -> IntAr
     return np.array(order, dtype=np.int64)
 
 
-@compiled("f8(i8[::1], i8[::1], i8[::1], f8[::1])", allocates=False)
+@lazily_compiled("f8(i8[::1], i8[::1], i8[::1], f8[::1])", allocates=False)
 def _held(place: IntArray, access_operator: IntArray, first: IntArray, weight: FloatArray) -> float:
     """Sum weight × positions held over all tensors."""
     total = 0.0
@@ -79,7 +79,7 @@ def _held(place: IntArray, access_operator: IntArray, first: IntArray, weight: F
     return total
 
 
-@compiled("void(i8[::1], i8[::1], i8, i8)", allocates=False)
+@lazily_compiled("void(i8[::1], i8[::1], i8, i8)", allocates=False)
 def _move(order: IntArray, place: IntArray, here: int, there: int) -> None:
     """Move the operator at one position to another one; those between make room."""
     one = order[here]
@@ -91,7 +91,7 @@ def _move(order: IntArray, place: IntArray, here: int, there: int) -> None:
     place[one] = there
 
 
-@compiled("void(i8[::1], i8[:, ::1], i8[::1], i8[::1], f8[::1])")
+@lazily_compiled("void(i8[::1], i8[:, ::1], i8[::1], i8[::1], f8[::1])")
 def _shorten_stays(
     order: IntArray,
     edges: IntArray,

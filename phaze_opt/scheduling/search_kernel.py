@@ -21,7 +21,7 @@ fits; at least one shortest schedule is built this way. A state is dropped if
 from __future__ import annotations
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.compiled import compiled, inlined
+from phaze_opt.compiled import inlined, lazily_compiled
 from phaze_opt.scheduling.search_states import (
     ALIVE,
     ANCESTORS,
@@ -324,7 +324,7 @@ def _expand_layer(
     return fill, min(dropped, least_dropped), compared, upper, best
 
 
-@compiled(
+@lazily_compiled(
     f"UniTuple(i8, 5)({_SEARCH_ARRAYS_TYPE}, i8, i8[:, :, ::1], i8, i8, i8, i8[:, ::1], i8[::1],"
     f" {_SCRATCH_TYPE})",
     allocates=False,

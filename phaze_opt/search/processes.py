@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import connection
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any, Self
@@ -122,71 +123,113 @@ class WorkerJob:
     show: ShowStudy | None = None
 
 
-def run_processes(
-    job: WorkerJob,
-    storage: Storage,
-    workers: int,
-    stop: StopSignals,
-    on_poll: Callable[[], int],
-) -> None:
-    """Run workers until all have ended, and replace those that are killed.
+class WorkerProcesses:
+    """Worker processes that import what they need at once, and work when they are told.
 
-    As often as needed, and later each time unless trials are finished between the kills.
+    A context: workers that were not told when it ends are ended.
+    """
+
+    def __init__(self, job: WorkerJob, storage: Storage, workers: int, stop: StopSignals) -> None:
+        self._job = job
+        self._storage = storage
+        self._stop = stop
+        self._workers = workers
+        self._context = multiprocessing.get_context("spawn")
+        self._waiting: list[Connection] = []
+        with storage_in_environment(storage):
+            self._running = [self._start() for _ in range(workers)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._waiting:
+            # They have begun nothing.
+            for process in self._running:
+                process.kill()
+                process.join()
+            self._let_go()
+
+    def _start(self) -> BaseProcess:
+        """Start a process, which waits until it is let go."""
+        begin, let_go = self._context.Pipe(duplex=False)
+        process = self._context.Process(target=worker_process, args=(self._job, begin), daemon=True)
+        process.start()
+        begin.close()
+        self._waiting.append(let_go)
+        return process
+
+    def _let_go(self) -> None:
+        """Let the processes that wait begin."""
+        for let_go in self._waiting:
+            let_go.close()
+        self._waiting = []
+
+    def run(self, on_poll: Callable[[], int]) -> None:
+        """Let workers work until all have ended, and replace those that are killed.
+
+        As often as needed, and later each time unless trials are finished between the kills.
+
+        Parameters
+        ----------
+        on_poll
+            Called a few times per second; returns how many tickets are closed.
+
+        Raises
+        ------
+        PhazeError
+            If workers fail, or are killed again and again and finish nothing.
+        """
+        job, stop, running = self._job, self._stop, self._running
+        with storage_in_environment(self._storage):
+            due_s: list[float] = []
+            finished, in_vain, failures, passed_on = 0, 0, 0, 0
+            while running or (due_s and not stop.requested):
+                self._let_go()
+                time.sleep(_POLL_S)
+                with suppress(LostConnectionError):
+                    # The workers themselves wait for a lost database, and fail if it stays away.
+                    finished, before = on_poll(), finished
+                    in_vain = 0 if finished > before else in_vain
+                passed_on = _pass_on(stop, running, passed_on)
+                now_s = time.monotonic()
+                if not stop.requested:
+                    running += [self._start() for due in due_s if due <= now_s]
+                due_s = [due for due in due_s if due > now_s]
+                for process in [each for each in running if not each.is_alive()]:
+                    running.remove(process)
+                    code = process.exitcode or 0
+                    failures += code == 1
+                    if code < 0 and not stop.requested:
+                        patiently(partial(expire_dead_workers, self._storage))
+                        in_vain += 1
+                        if in_vain > _MOST_IN_VAIN:
+                            raise PhazeError(
+                                f"Workers of the study {job.name!r} were killed {in_vain} times "
+                                "in turn, and finished no trial between."
+                            )
+                        more = in_vain - self._workers
+                        pause_s = 0.0 if more <= 0 else _POLL_S * 2.0**more
+                        due_s.append(now_s + min(pause_s, _LONGEST_PAUSE_S))
+        if failures == self._workers:
+            raise PhazeError(
+                f"All workers of the study {job.name!r} failed; their errors are above."
+            )
+
+
+def worker_process(job: WorkerJob, begin: Connection) -> None:
+    """Run a worker process; its exit code is 0, 1 after an error, 143 after a signal.
 
     Parameters
     ----------
-    on_poll
-        Called a few times per second; returns how many tickets are closed.
-
-    Raises
-    ------
-    PhazeError
-        If workers fail, or are killed again and again and finish nothing.
+    job
+        What it works on.
+    begin
+        Closed at the other end when it shall begin.
     """
-    context = multiprocessing.get_context("spawn")
-
-    def start() -> BaseProcess:
-        process = context.Process(target=worker_process, args=(job,), daemon=True)
-        process.start()
-        return process
-
-    with storage_in_environment(storage):
-        running = [start() for _ in range(workers)]
-        due_s: list[float] = []
-        finished, in_vain, failures, passed_on = 0, 0, 0, 0
-        while running or (due_s and not stop.requested):
-            time.sleep(_POLL_S)
-            with suppress(LostConnectionError):
-                # The workers themselves wait for a lost database, and fail if it stays away.
-                finished, before = on_poll(), finished
-                in_vain = 0 if finished > before else in_vain
-            passed_on = _pass_on(stop, running, passed_on)
-            now_s = time.monotonic()
-            if not stop.requested:
-                running += [start() for due in due_s if due <= now_s]
-            due_s = [due for due in due_s if due > now_s]
-            for process in [each for each in running if not each.is_alive()]:
-                running.remove(process)
-                code = process.exitcode or 0
-                failures += code == 1
-                if code < 0 and not stop.requested:
-                    patiently(partial(expire_dead_workers, storage))
-                    in_vain += 1
-                    if in_vain > _MOST_IN_VAIN:
-                        raise PhazeError(
-                            f"Workers of the study {job.name!r} were killed {in_vain} times in "
-                            "turn, and finished no trial between."
-                        )
-                    pause_s = 0.0 if in_vain <= workers else _POLL_S * 2.0 ** (in_vain - workers)
-                    due_s.append(now_s + min(pause_s, _LONGEST_PAUSE_S))
-    if failures == workers:
-        raise PhazeError(f"All workers of the study {job.name!r} failed; their errors are above.")
-
-
-def worker_process(job: WorkerJob) -> None:
-    """Run a worker process; its exit code is 0, 1 after an error, 143 after a signal."""
     end_with_parent()
     with StopSignals(ignore_interrupt=True) as stop:
+        connection.wait([begin])
         try:
             job.work(job, stop)
         except StopNow:

@@ -17,7 +17,7 @@ from phaze_opt.search.baselines import (
 )
 from phaze_opt.search.objective import Evaluator, Objective
 from phaze_opt.search.objectives import Measured
-from phaze_opt.search.processes import StopNow, StopSignals, WorkerJob, run_processes
+from phaze_opt.search.processes import StopNow, StopSignals, WorkerJob, WorkerProcesses
 from phaze_opt.search.proving import prove_best
 from phaze_opt.search.space import DesignPoint, params_of
 from phaze_opt.search.store.caches import EvaluationCache, ScheduleCache
@@ -154,11 +154,9 @@ def run_study(
 
     with StopSignals(raise_on_repeat=workers == 1) as stop, suppress(StopNow):
         run = StudyRun(study, evaluator, total, lease_s, stop, show)
-        if patiently(partial(_prepare, run, new_token())):
-            patiently(report)
-            _start_workers(run, workers, report)
-        ended = patiently(office.counts).done >= total or patiently(office.is_proven)
-        if ended and not stop.requested:
+        if not patiently(partial(_is_done, run)):
+            _run_trials(run, workers, report)
+        if patiently(partial(_is_done, run)) and not stop.requested:
             patiently(partial(_prove_best, run, new_token()))
     with suppress(DatabaseError):
         Watcher(study, show).finish()
@@ -175,17 +173,23 @@ def worker_main(job: WorkerJob, stop: StopSignals) -> None:
     _work_on(run, lambda number, metrics: None, is_alone=False)
 
 
-def _start_workers(run: StudyRun, workers: int, report: Callable[[], int]) -> None:
-    """Work in this process, or start several processes and wait for their end."""
+def _run_trials(run: StudyRun, workers: int, report: Callable[[], int]) -> None:
+    """Prepare the tickets, and work here, or in processes that start meanwhile."""
+    prepare = partial(_prepare, run, new_token())
     if workers == 1:
 
         def on_trial(number: int, metrics: Metrics) -> None:
             report()
 
-        _work_on(run, on_trial, is_alone=True)
+        if patiently(prepare):
+            patiently(report)
+            _work_on(run, on_trial, is_alone=True)
         return
     job = WorkerJob(worker_main, run.study.name, run.total, run.lease_s, run.evaluator, run.show)
-    run_processes(job, run.study.storage, workers, run.stop, report)
+    with WorkerProcesses(job, run.study.storage, workers, run.stop) as processes:
+        if patiently(prepare):
+            patiently(report)
+            processes.run(report)
 
 
 def _work_on(run: StudyRun, on_trial: TrialCallback, *, is_alone: bool) -> None:
@@ -212,11 +216,15 @@ def _new_worker(run: StudyRun, is_alone: bool) -> Worker:
     )
 
 
+def _is_done(run: StudyRun) -> bool:
+    """Whether there is nothing to run."""
+    office = run.study.office(run.lease_s)
+    return office.counts().done >= run.total or office.is_proven()
+
+
 def _prepare(run: StudyRun, token: str) -> bool:
-    """Evaluate the baselines and issue the tickets; False where there is nothing to run."""
+    """Evaluate the baselines and issue the tickets; False where a signal came meanwhile."""
     study, office = run.study, run.study.office(run.lease_s)
-    if office.counts().done >= run.total or office.is_proven():
-        return False
     check_study(study)
     office.request_stop(False)
     expire_dead_workers(study.storage)

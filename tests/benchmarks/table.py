@@ -4,11 +4,12 @@
     python -m tests.benchmarks.table evaluate-bert-large   # one row
 
 Every row is measured in a process of its own. Times are CPU time of that process, the minimum of
-several runs; memory is the most that the process held.
+several runs, but for two-workers; memory is the most that the process held.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
 import resource
@@ -40,6 +41,7 @@ from tests.benchmarks.test_bench_placement import transformer
 
 DESIGNS, WARM = 100, 10
 RUNS = 3
+STUDY_FILE = Path(__file__).parents[2] / "studies" / "phaze" / "bert-large.toml"
 PLACE_FILE = Path(__file__).parents[1] / "data" / "placement" / "phaze" / "004.json"
 
 Figures = tuple[float, ...]
@@ -210,6 +212,30 @@ def cached_trials(trials: int = 100) -> Figures:
         return (trials / min(cpu_ms(copy.run) / 1e3 for copy in again),)
 
 
+def two_workers(trials: int = 400) -> Figures:
+    """Return how many times as fast two worker processes are as one, their start included.
+
+    Of trials at points that nobody has evaluated; by the clock, so on a quiet machine only.
+    """
+    text = STUDY_FILE.read_text("utf-8")
+    assert text.count('sampler = "bound"') == 1
+
+    def wall_s(workers: int) -> float:
+        with tempfile.TemporaryDirectory() as folder:
+            spec = Path(folder) / "spec.toml"
+            spec.write_text(text.replace('sampler = "bound"', 'sampler = "random"'), "utf-8")
+            call = [sys.executable, *COMMAND, "study"]
+            database = ["--storage", f"sqlite:///{Path(folder) / 'a.db'}"]
+            quiet = partial(subprocess.run, check=True, stdout=subprocess.DEVNULL)
+            quiet([*call, "create", str(spec), "--name", "two", *database])
+            began = time.perf_counter()
+            numbers = ["--trials", str(trials), "--workers", str(workers)]
+            quiet([*call, "run", "two", *numbers, *database])
+            return time.perf_counter() - began
+
+    return (wall_s(1) / wall_s(2),)
+
+
 COMMAND = ("-c", "from phaze_opt.cli.main import run; run()")
 POINT = ("--cluster", "flat-4GiB", "--devices", "8", "--global-batch", "8", "--microbatch", "1")
 EVALUATE = ("evaluate", "--model", "bert-large", "--accelerator", "tpuv4-lanes", *POINT)
@@ -254,6 +280,7 @@ ROWS = {
         "evaluate, warm / s", partial(command, *COMMAND, *EVALUATE), (1.25,), (0.7,)
     ),
     "cached-trials": Row("stored points, random / trials per s", cached_trials, (29,), (25,)),
+    "two-workers": Row("new points, two over one / wall", two_workers, (1,), (1.7,)),
 }
 """The rows, by the name that measures one of them."""
 
@@ -265,8 +292,17 @@ def shown(figures: Sequence[float | None]) -> str:
     )
 
 
-def main(names: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Measure some rows in this process, or all of them in processes of their own."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks.table",
+        description=main.__doc__,
+        epilog="Rows: " + ", ".join(ROWS) + ".",
+    )
+    parser.add_argument("row", nargs="*", help="row to measure; without any: all")
+    names = parser.parse_args(arguments).row
+    if unknown := sorted(set(names) - set(ROWS)):
+        parser.error(f"there is no row {unknown[0]!r}; there are: {', '.join(ROWS)}")
     if names:
         for name in names:
             print(json.dumps(ROWS[name].measure()))

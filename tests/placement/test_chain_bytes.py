@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze_opt.errors import InfeasibleError
-from phaze_opt.placement.chain_bytes import chain_bytes
+from phaze_opt.placement import candidate_costs
+from phaze_opt.placement import chain_bytes as chain_bytes_module
+from phaze_opt.placement.chain_bytes import chain_bytes, parameters_of_runs
 from phaze_opt.placement.placement_problem import LayerCost, Placement, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
 from tests.placement.strategies import problems
@@ -73,3 +77,27 @@ def test_columns_are_read_only_as_far_as_layers_differ() -> None:
     problem = replace(chain(), kinds=(0,) * len(chain().layers[1]))
     column = problem.column(1, "forward_s")
     assert np.array_equal(column, np.full(len(column), problem.layers[1][0].forward_s))
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems())
+def test_tables_of_long_chains_are_made_again(problem: PlacementProblem) -> None:
+    """The answer is the same, to the bit, where tables are forgotten as those of long chains."""
+    with (
+        patch.object(chain_bytes_module, "MOST_LAYERS", 0),
+        patch.object(candidate_costs, "MOST_LAYERS", 0),
+    ):
+        found = placed(problem)
+    assert repr(found) == repr(placed(problem))
+    assert found == placed(problem)
+
+
+def test_tables_of_long_chains_go_with_them() -> None:
+    """Nothing keeps what was found of a long chain once nobody holds the chain."""
+    with patch.object(chain_bytes_module, "MOST_LAYERS", 0):
+        held = chain_bytes(chain(), 1)
+        own, _ = parameters_of_runs(held.parameters)
+        assert parameters_of_runs(held.parameters)[0] is own
+        kept = [weakref.ref(each) for each in (held, held.parameters, own)]
+        del held, own
+    assert [each() for each in kept] == [None, None, None]

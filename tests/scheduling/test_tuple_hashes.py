@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phaze_opt.compiled import compiled
+from phaze_opt.compiled import lazily_compiled
 from phaze_opt.scheduling.tuple_hashes import (
     EMPTY,
     add_entry,
@@ -13,19 +13,19 @@ from phaze_opt.scheduling.tuple_hashes import (
 )
 
 
-@compiled("i8(f8)")
+@lazily_compiled("i8(f8)")
 def float_hash(value: float) -> int:
     """Hash a floating-point number."""
     return hash_float(value)
 
 
-@compiled("i8(i8)")
+@lazily_compiled("i8(i8)")
 def integer_hash(value: int) -> int:
     """Hash an integer."""
     return hash_integer(value)
 
 
-@compiled("i8(i8[::1])")
+@lazily_compiled("i8(i8[::1])")
 def sorted_hash(values: np.ndarray) -> int:
     """Hash sorted integers as a tuple."""
     sort_first(values, len(values))

@@ -16,6 +16,8 @@ from sqlalchemy import func, select
 import phaze_opt.search.store.tickets as tickets_module
 from phaze_opt.errors import PhazeError
 from phaze_opt.evaluation import Evaluation
+from phaze_opt.search.processes import StopSignals, WorkerJob, WorkerProcesses
+from phaze_opt.search.running import worker_main
 from phaze_opt.search.samplers.options import SamplerName
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.spec import SearchSpec
@@ -301,3 +303,20 @@ def test_no_password_on_the_command_line(sqlite_url: str, drive: Drive) -> None:
     assert not any(b"study.db" in line and b"pytest" not in line for line in lines)
     process.send_signal(signal.SIGTERM)
     assert ended(process) == 143
+
+
+def test_workers_begin_when_told(tmp_path: Path) -> None:
+    """Processes that are started before there is work do none, and end, unless they are told."""
+    study = toy_study(f"sqlite:///{tmp_path / 'a.db'}", search=SearchSpec("random", 2, 0))
+    study.run(1)
+    job = WorkerJob(worker_main, study.name, 2, 60.0, toy_evaluator)
+    with StopSignals() as stop:
+        with WorkerProcesses(job, study.storage, 2, stop) as processes:
+            started = list(processes._running)
+            assert [process.is_alive() for process in started] == [True, True]
+        assert [process.exitcode for process in started] == [-signal.SIGKILL] * 2
+        assert_exactly(study, 1)
+        study.office().issue(2, [])
+        with WorkerProcesses(job, study.storage, 1, stop) as processes:
+            processes.run(lambda: 0)
+    assert_exactly(study, 2)

@@ -29,8 +29,6 @@ from sqlalchemy import (
     text,
     update,
 )
-from sqlalchemy.dialects.postgresql import insert as postgresql_insert
-from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError
 from sqlalchemy.orm import Session
@@ -124,8 +122,14 @@ def write_shared(session: Session, row: Base) -> None:
 
 def inserting(session: Session, table: Any) -> Any:
     """Return an INSERT that can say what becomes of rows that are there already."""
-    is_sqlite = session.get_bind().dialect.name == "sqlite"
-    return (sqlite_insert if is_sqlite else postgresql_insert)(table)
+    # Imported here: each brings all drivers of its database, and a process needs one of them.
+    if session.get_bind().dialect.name == "sqlite":
+        from sqlalchemy.dialects import sqlite
+
+        return sqlite.insert(table)
+    from sqlalchemy.dialects import postgresql
+
+    return postgresql.insert(table)
 
 
 def in_parts(rows: Iterable[Row], size: int) -> Iterator[list[Row]]:
