@@ -267,8 +267,14 @@ def test_workers_end_with_their_parent(sqlite_url: str, drive: Drive) -> None:
     study = toy_study(sqlite_url)
     process = drive(sqlite_url, "--workers", "2", "--evaluator", "slow_evaluator")
     wait_for(study, 2)
-    workers = [worker.process for worker in list_workers(study)]
-    assert workers
+    workers: set[int | None] = set()
+
+    def listed() -> bool:
+        # Between two trials a worker holds nothing.
+        workers.update(worker.process for worker in list_workers(study))
+        return bool(workers)
+
+    wait_until(listed)
     process.kill()
     process.communicate()
     wait_until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
