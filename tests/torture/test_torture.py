@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from phaze_opt.compiled import load_all
 from tests.torture.__main__ import main, table
 from tests.torture.answering import Answer, ask, file_hashes, why_wrong
 from tests.torture.case import Case, Outcome, Setting, Several, Tally, run_case
@@ -94,7 +95,7 @@ def test_the_command_resumes_and_prints_a_table(
     """A second run of the same file does nothing more."""
     arguments = ["--only", "clusters", "--tries", "2", "--resume", str(tmp_path / "run.json")]
     for _ in range(2):
-        assert main(arguments) == 0
+        assert main(arguments, load_all) == 0
         assert "| clusters | changed cluster files | 2 | 0 |" in capsys.readouterr().out
 
 
