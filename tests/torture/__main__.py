@@ -19,6 +19,7 @@ from pathlib import Path
 import phaze_opt
 from phaze_opt.codec import write_whole
 from phaze_opt.compiled import load_all
+from tests.migrations import migrations_read_once
 from tests.torture.case import Case, Tally
 from tests.torture.every_case import CASES
 from tests.torture.side_by_side import Plan, interruptible, run_cases
@@ -54,6 +55,7 @@ def main(arguments: Sequence[str], prepare: Callable[[], None]) -> int:
 
     with (
         interruptible(),
+        migrations_read_once(),
         warnings.catch_warnings(),
         tempfile.TemporaryDirectory(prefix="phaze-torture-") as folder,
     ):

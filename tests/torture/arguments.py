@@ -51,6 +51,9 @@ _NEEDED = (
 """Options that most lines have."""
 
 _STORAGE = ("--storage", "sqlite:///phaze.db")
+_STUDY = SMALL_STUDY.replace("max = 64", "max = 4").replace("max = 2048", "max = 64")
+"""With a space that is enumerated in a moment."""
+
 _MAKING = (
     ("study", "create", "study.toml", *_STORAGE),
     ("study", "run", "small", "--trials", "2", *_STORAGE),
@@ -89,7 +92,7 @@ def _ask_all(setting: Setting, ask_one: Any) -> Iterator[Outcome]:
     (folder / "empty.json").touch()
     (folder / "deep.json").write_text("[" * 100_000)
     (folder / "a.json").write_text('{"a": 1}')
-    (folder / "study.toml").write_text(SMALL_STUDY)
+    (folder / "study.toml").write_text(_STUDY)
     with in_folder(folder):
         for command in _MAKING:
             ask(command)
@@ -174,5 +177,5 @@ def _children_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-CASE = Case("arguments", "argument lines", 10_000, 25, 0.15, run)
-PROCESSES = Case("processes", "argument lines, each a process", 300, 0, 0.1, run_processes)
+CASE = Case("arguments", "argument lines", 10_000, 25, 0.16, run)
+PROCESSES = Case("processes", "argument lines, each a process", 300, 0, 0.22, run_processes)

@@ -74,7 +74,7 @@ class Case:
     tries, short
         Of a whole run, and of the short form within ``make test``.
     share
-        Of the time of a whole run.
+        Of the time of a whole run, relative to the shares of the other cases.
     run
         Yields outcomes of one try after the other; closed, it removes what it leaves behind.
     """

@@ -100,9 +100,9 @@ CUTS_POSTGRESQL = Case(
     "PostgreSQL cut off at any statement or commit",
     250,
     0,
-    0.05,
+    0.1,
     lambda setting: run_cuts(setting, postgresql_urls),
 )
 RESTARTS = Case(
-    "restarts", "PostgreSQL stopped and restarted, twice a run", 12, 0, 0.05, run_restarts
+    "restarts", "PostgreSQL stopped and restarted, twice a run", 12, 0, 0.06, run_restarts
 )

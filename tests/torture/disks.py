@@ -87,6 +87,6 @@ def run_vanished(setting: Setting) -> Iterator[Outcome]:
             yield outcome or (f"left {left}" if left else None)
 
 
-FULL = Case("full", "disk full during a run", 60, 0, 0.04, run_full)
-READ_ONLY = Case("read-only", "database that cannot be written", 60, 1, 0.03, run_read_only)
-VANISHED = Case("vanished", "database deleted during a run", 30, 0, 0.03, run_vanished)
+FULL = Case("full", "disk full during a run", 60, 0, 0.05, run_full)
+READ_ONLY = Case("read-only", "database that cannot be written", 60, 1, 0.02, run_read_only)
+VANISHED = Case("vanished", "database deleted during a run", 30, 0, 0.04, run_vanished)

@@ -104,7 +104,7 @@ SQLITE = Case(
     "kill -9 of workers and parents, SQLite",
     500,
     0,
-    0.12,
+    0.06,
     lambda setting: run(setting, sqlite_urls),
 )
 POSTGRESQL = Case(
@@ -112,6 +112,6 @@ POSTGRESQL = Case(
     "kill -9 of workers and parents, PostgreSQL",
     500,
     0,
-    0.12,
+    0.06,
     lambda setting: run(setting, postgresql_urls),
 )

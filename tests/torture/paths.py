@@ -133,4 +133,4 @@ def _make(folder: Path) -> None:
         assert ask(command).code == 0, command
 
 
-CASE = Case("paths", "paths at which no file can be", 1000, 8, 0.03, run)
+CASE = Case("paths", "paths at which no file can be", 1000, 8, 0.02, run)

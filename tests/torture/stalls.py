@@ -63,6 +63,6 @@ def run_clocks(setting: Setting) -> Iterator[Outcome]:
             yield ends(processes) or what_is_wrong(toy.url, toy.expected)
 
 
-STALLS = Case("stalls", "SIGSTOP for longer than the lease", 30, 0, 0.05, run_stalls)
-CLOCKS = Case("clocks", "clocks an hour forward and back", 20, 0, 0.03, run_clocks)
-PARENTS = Case("parents", "two parents, one of them stopped", 12, 0, 0.05, run_parents)
+STALLS = Case("stalls", "SIGSTOP for longer than the lease", 30, 0, 0.06, run_stalls)
+CLOCKS = Case("clocks", "clocks an hour forward and back", 20, 0, 0.04, run_clocks)
+PARENTS = Case("parents", "two parents, one of them stopped", 12, 0, 0.06, run_parents)
