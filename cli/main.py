@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from phaze_opt.errors import PhazeError
+from phaze_opt.paths import path_error, reason
 from phaze_opt.printing import print_error, without_passwords
 
 from .accelerator import app as accelerator_app
@@ -101,6 +102,10 @@ def run_with(arguments: list[str], *, debug: bool = False) -> int:
         return _fail(error, sentence, 2, debug) if sentence else 2
     except PhazeError as error:
         return _fail(error, str(error), error.exit_code, debug)
+    except OSError as error:
+        where = f"The file {error.filename}" if error.filename else "The system"
+        failed = path_error(f"{where} cannot be used: {reason(error)}.", error)
+        return _fail(failed, str(failed), failed.exit_code, debug)
     except Exception as error:
         sentence = f"Unexpected {type(error).__name__}: {error} (--debug shows where)"
         return _fail(error, sentence, 1, debug)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from phaze_opt.errors import ConflictError, InputError
+from phaze_opt.paths import look
 from phaze_opt.printing import printable, printable_json
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def write_new_file(output: Path | None, name: str, text: str) -> None:
     path = Path(f"{name}.toml") if output is None else output
     if path.suffix != ".toml":
         raise InputError(f"The file is {str(path)!r}, but its name must end in .toml.")
-    if path.exists():
+    if look(path, f"The file {path}") is not None:
         raise ConflictError(f"The file {path} exists already; choose another --output.")
     from phaze_opt.user_files import write_file
 

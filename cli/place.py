@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from phaze_opt.errors import InfeasibleError, InputError
+from phaze_opt.limits import MOST_DEVICES
 
 from .output import JsonOption, print_json
 
@@ -45,7 +46,8 @@ def place(
         typer.Option(help="phaze format: true cost (default) or the published one."),
     ] = None,
     devices: Annotated[
-        int | None, typer.Option(help="phaze format: devices; else the file's.", min=1)
+        int | None,
+        typer.Option(help="phaze format: devices; else the file's.", min=1, max=MOST_DEVICES),
     ] = None,
     splits: Annotated[
         SplitsChoice | None,

@@ -307,7 +307,12 @@ def delete(
     opened = open_database(storage)
     uid_of(name, opened)
     if not yes:
-        typer.confirm(f"Delete the study {printable(name)} with all its trials?", abort=True)
+        try:
+            typer.confirm(f"Delete the study {printable(name)} with all its trials?", abort=True)
+        except typer.Abort as stop:
+            if isinstance(stop.__context__, EOFError):
+                raise InputError("Nobody can be asked here; --yes deletes unasked.") from None
+            raise
     delete_study(name, opened)
     print(f"deleted {printable(name)}")
 

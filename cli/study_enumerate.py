@@ -71,6 +71,7 @@ def enumerate_all(
     """
     from phaze_opt.search.enumerating import enumerate_study, enumeration_to_json_dict
     from phaze_opt.search.space_size import space_size
+    from phaze_opt.user_files import check_writable
 
     from .progress import enumeration_progress
 
@@ -80,6 +81,8 @@ def enumerate_all(
             "A certificate is of a whole enumeration with bounds; leave out --time-limit and "
             "--no-bounds."
         )
+    if certificate is not None:
+        check_writable(certificate)
     size = space_size(study)
     if memory_gib is not None:
         size.check_memory(memory_gib)

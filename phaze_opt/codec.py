@@ -29,10 +29,12 @@ import msgspec
 from msgspec import inspect
 
 from phaze_opt.errors import InputError, NotFoundError, unknown_name
-from phaze_opt.limits import MOST_DATA_BYTES, MOST_FILE_BYTES
+from phaze_opt.limits import MOST_DATA_BYTES, MOST_FILE_BYTES, is_finite
+from phaze_opt.paths import look, reason
 from phaze_opt.printing import printable
 
 T = TypeVar("T")
+_NAME_LETTERS = 50
 _LISTS = (inspect.ListType, inspect.VarTupleType)
 
 _described: Callable[[Any], inspect.Type] = functools.cache(inspect.type_info)
@@ -89,7 +91,7 @@ def from_builtins(plain: object, kind: type[T], what: str) -> T:
     try:
         complete = _checked(plain, _described(kind), what, f"value in the {what}:")
         return msgspec.convert(complete, kind, strict=True, dec_hook=_from_plain)
-    except (msgspec.ValidationError, RecursionError) as error:
+    except (msgspec.ValidationError, RecursionError, UnicodeEncodeError) as error:
         raise InputError(f"The {what} is not valid: {str(error).rstrip('.')}.") from None
 
 
@@ -148,7 +150,8 @@ def toml_value(value: object) -> str:
 
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file so that no reader sees a part of it; a failure leaves no file behind."""
-    part = path.with_name(f"{path.name}.{uuid4().hex}.part")
+    # The longest name that a file can have leaves no room for more.
+    part = path.with_name(f"{path.name[:_NAME_LETTERS]}.{uuid4().hex}.part")
     try:
         with part.open("wb") as stream:
             stream.write(data)
@@ -179,21 +182,21 @@ def read_file(path: Path, what: str, most_bytes: int = MOST_DATA_BYTES) -> bytes
     InputError
         If it cannot be read, is no regular file, or is too large.
     """
+    subject = f"The {what} at {path}"
+    found = look(path, subject)
+    if found is None:
+        raise NotFoundError(f"There is no {what} at {path}.")
+    if not stat.S_ISREG(found.st_mode):
+        kind = "a folder" if stat.S_ISDIR(found.st_mode) else "a pipe or a device"
+        raise InputError(f"{subject} is {kind}, but it must be a file.")
+    if found.st_size > most_bytes:
+        raise InputError(
+            f"{subject} has {found.st_size:,} bytes, but at most {most_bytes:,} are read."
+        )
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):
-            kind = "a folder" if stat.S_ISDIR(found.st_mode) else "a pipe or a device"
-            raise InputError(f"The {what} at {path} is {kind}, but it must be a file.")
-        if found.st_size > most_bytes:
-            raise InputError(
-                f"The {what} at {path} has {found.st_size:,} bytes, but at most {most_bytes:,} are "
-                "read."
-            )
         return path.read_bytes()
-    except FileNotFoundError:
-        raise NotFoundError(f"There is no {what} at {path}.") from None
     except OSError as error:
-        raise InputError(f"The {what} at {path} cannot be read: {error.strerror}.") from None
+        raise InputError(f"{subject} cannot be read: {reason(error)}.") from None
 
 
 def read_toml_file(path: Path, what: str) -> dict[str, Any]:
@@ -306,6 +309,10 @@ def _checked(plain: Any, kind: inspect.Type, what: str, place: str) -> Any:
         return {key: _checked(value, inner, what, place) for key, value in plain.items()}
     elif isinstance(kind, _LISTS) and isinstance(plain, (list, tuple)):
         return [_checked(value, kind.item_type, what, place) for value in plain]
+    elif isinstance(plain, int) and not is_finite(plain):
+        raise InputError(f"A {place} is an integer with more digits than a number has here.")
+    elif isinstance(plain, str):
+        plain.encode()  # half of a surrogate pair is no text that can be written
     return plain
 
 

@@ -6,6 +6,8 @@ leave 64 bits. Within the limits time and memory do not grow with a number of de
 
 from __future__ import annotations
 
+import sys
+
 from phaze_opt.errors import InputError
 
 MOST_DEVICES = 10**7
@@ -53,6 +55,11 @@ def check_size(name: str, value: int, most: int, least: int = 1) -> None:
         raise InputError(f"{name} is {_shown(value)}, but it must be at least {least:,}.")
     if value > most:
         raise InputError(f"{name} is {_shown(value)}, but it may be at most {most:,}.")
+
+
+def is_finite(value: float) -> bool:
+    """Whether a double can hold a number: no integer of 400 digits, no infinity."""
+    return abs(value) <= sys.float_info.max
 
 
 def _shown(value: int) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 _LONGEST_WORD = 500
+_LONGEST_LINE = 3000
 # The last @ of a word ends a password: one that is not written as %40 may be part of it.
 _PASSWORD = re.compile(r"(:/+[^\s:/@]*:)\S+(?=@)")
 _PASSWORD_OPTION = re.compile(r"(?i)([?&][^\s=&]*(?:pass|secret)[^\s=&]*=)[^\s&'\"),]+")
@@ -51,6 +52,8 @@ def without_passwords(text: str) -> str:
 def print_error(sentence: str) -> None:
     """Print an error as one line on stderr, without the passwords of URLs."""
     line = " ".join(_shortened(word) for word in without_passwords(sentence).split())
+    if len(line) > _LONGEST_LINE:
+        line = f"{line[:_LONGEST_LINE]}…"
     print(f"Error: {printable(line)}", file=sys.stderr)
 
 

@@ -10,7 +10,7 @@ A file may also begin with a ``base``, whose numbers it changes.
 
 from __future__ import annotations
 
-import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -19,6 +19,8 @@ from typing import TypeVar
 
 from phaze_opt.codec import FILE_SUFFIXES, from_builtins, toml_value, write_whole
 from phaze_opt.errors import InputError, PhazeError
+from phaze_opt.limits import is_finite
+from phaze_opt.paths import look, path_error, reason
 
 T = TypeVar("T")
 _COMMENT_COLUMN = 36
@@ -94,7 +96,7 @@ def finite(name: str, value: object, what: str) -> float:
     InputError
         If it is not a finite number; names it and the file.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not is_finite(value):
         raise InputError(f"{name} is {value!r} in the {what}, but it must be a finite number.")
     return value
 
@@ -127,10 +129,11 @@ def find_base(base: object, path: Path, what: str, find: Find[T], above: tuple[P
     name = from_builtins(base, str, f"base in the {what}")
     if Path(name).suffix not in FILE_SUFFIXES:
         return find(name, ())
-    based_on_it = (*above, path.resolve())
-    if (path.parent / name).resolve() in based_on_it:
+    based_on_it, found = (*above, path.resolve()), path.parent / name
+    look(found, f"The base of the {what}, {found},")
+    if found.resolve() in based_on_it:
         raise InputError(f"The {what} is based on {name}, which is based on it again.")
-    return find(str(path.parent / name), based_on_it)
+    return find(str(found), based_on_it)
 
 
 def alias_of(field: str, value: object, aliases: Mapping[str, Alias]) -> tuple[str, float] | None:
@@ -162,8 +165,27 @@ def write_file(path: Path, data: bytes | str) -> None:
             path.write_bytes(content)
         else:
             write_whole(path, content)
-    except OSError as error:
-        raise PhazeError(f"The file {path} cannot be written: {error.strerror}.") from None
+    except (OSError, ValueError) as error:
+        sentence = f"The file {path} cannot be written: {reason(error)}."
+        raise path_error(sentence, error) from None
+
+
+def check_writable(path: Path) -> None:
+    """Make sure that a file can be written at a path, before the work whose result it shall hold.
+
+    Raises
+    ------
+    PhazeError
+        If there is no such folder, or it may not be written.
+    InputError
+        If no file can have the name.
+    """
+    subject = f"The file {path}"
+    look(path, subject)
+    if not path.parent.is_dir():
+        raise PhazeError(f"{subject} cannot be written: its folder does not exist.")
+    if not os.access(path.parent, os.W_OK):
+        raise PhazeError(f"{subject} cannot be written: its folder may not be written.")
 
 
 def commented_line(name: str, value: object, meaning: str) -> str:

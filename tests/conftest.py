@@ -5,11 +5,11 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 
 from phaze_opt.compiled import load_all
+from tests.migrations import migrations_read_once
 
 # What is imported while tests are collected stays: searching it for garbage is half of that time.
 gc.disable()
@@ -51,16 +51,6 @@ def loaded() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def migrations() -> Iterator[None]:
-    """Let Optuna read its migrations once, not for each new database: that is most of the work."""
-    from optuna.storages._rdb.storage import _VersionManager
-
-    read = _VersionManager._create_alembic_script
-    found: list[object] = []
-
-    def read_once(manager: _VersionManager) -> object:
-        if not found:
-            found.append(read(manager))
-        return found[0]
-
-    with patch.object(_VersionManager, "_create_alembic_script", read_once):
+    """Let Optuna read its migrations once in every test process."""
+    with migrations_read_once():
         yield

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
 import pytest
 
-from phaze_opt.codec import read_file, read_toml_file, to_json
+from phaze_opt.codec import from_json, read_file, read_toml_file, to_json
 from phaze_opt.errors import InputError
-from phaze_opt.limits import MOST_DEVICES, MOST_FILE_BYTES, MOST_SAMPLES, check_size
+from phaze_opt.limits import MOST_DEVICES, MOST_FILE_BYTES, MOST_SAMPLES, check_size, is_finite
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.search.store.storage import open_storage
 from phaze_opt.training import Training
@@ -65,3 +66,12 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
         read_toml_file(tmp_path / "digits.toml", "file")
     with pytest.raises(InputError, match="a pipe or a device"):
         open_storage(f"sqlite:///{tmp_path / 'pipe'}")
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**4000)], ids=range(2))
+def test_an_integer_that_no_double_holds_is_refused(number: int) -> None:
+    """Where documents are read, so that no later comparison with a float fails."""
+    with pytest.raises(InputError, match="digits"):
+        from_json(f'{{"a": {number}}}', dict[str, int], "test")
+    assert not is_finite(10**400) and not is_finite(math.nan) and not is_finite(math.inf)
+    assert is_finite(-1e308) and is_finite(10**300)

@@ -94,6 +94,15 @@ class Calibration:
             raise InputError(
                 f"attention_overlap is {self.attention_overlap}, but it must be from 0 to 1."
             )
+        for name in ("usable_hbm_share", "hbm_efficiency"):
+            share = getattr(self, name)
+            if not (math.isfinite(share) and share > 0.0):
+                raise InputError(f"{name} is {share}, but it must be positive and finite.")
+        if not (math.isfinite(self.operator_overhead_s) and self.operator_overhead_s >= 0.0):
+            raise InputError(
+                f"operator_overhead_s is {self.operator_overhead_s}, but it must be finite and not "
+                "negative."
+            )
         rate = self.exponentials_per_cycle
         if rate is not None and not (math.isfinite(rate) and rate > 0.0):
             raise InputError(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from phaze_opt.errors import InputError
+from phaze_opt.limits import MOST_DEVICES
 from phaze_opt.partitioning.json_object import (
     JsonObject,
     check_acyclic,
@@ -89,8 +90,8 @@ def read_dnn_partitioning(data: bytes, what: str) -> DnnProblem:
     check_acyclic(edges, ids, f"{what}: edges")
     return DnnProblem(
         memory_bytes=top.number("maxSizePerFPGA"),
-        accelerators=top.integer("maxFPGAs", least=0),
-        cpus=top.integer("maxCPUs", least=0),
+        accelerators=top.integer("maxFPGAs", 0, MOST_DEVICES),
+        cpus=top.integer("maxCPUs", 0, MOST_DEVICES),
         nodes=tuple(_dnn_node(reader, costs) for reader in readers),
         edges=tuple(sorted(set(edges))),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import msgspec
 
 from phaze_opt.errors import InputError
+from phaze_opt.limits import MOST_SIZE, check_size, is_finite
 
 _NUMBER = (int, float)
 
@@ -39,7 +39,7 @@ class JsonObject:
         value = self.value(key)
         if isinstance(value, bool) or not isinstance(value, _NUMBER):
             raise InputError(f"{self.place}: {key} is {value!r}, but it must be a number.")
-        if not math.isfinite(value) or value < 0:
+        if not is_finite(value) or value < 0:
             raise InputError(f"{self.place}: {key} is {value}, but it must not be negative.")
         return float(value)
 
@@ -50,14 +50,13 @@ class JsonObject:
             raise InputError(f"{self.place}: {key} is {value:g}, but it must be positive.")
         return value
 
-    def integer(self, key: str, least: int | None = None) -> int:
-        """Return an integer, also if written as 4.0."""
+    def integer(self, key: str, least: int = -MOST_SIZE, most: int = MOST_SIZE) -> int:
+        """Return an integer between two limits, also if written as 4.0."""
         value = self.value(key)
         whole = isinstance(value, _NUMBER) and not isinstance(value, bool)
-        if not whole or not math.isfinite(value) or value != int(value):
+        if not whole or not is_finite(value) or value != int(value):
             raise InputError(f"{self.place}: {key} is {value!r}, but it must be an integer.")
-        if least is not None and value < least:
-            raise InputError(f"{self.place}: {key} is {value}, but it must be at least {least}.")
+        check_size(f"{self.place}: {key}", int(value), most, least)
         return int(value)
 
     def flag(self, key: str, default: bool | None = None) -> bool:

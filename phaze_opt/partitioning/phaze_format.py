@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from phaze_opt.errors import InputError
+from phaze_opt.limits import MOST_DEVICES, MOST_SAMPLES, check_size
 from phaze_opt.partitioning.json_object import (
     JsonObject,
     check_acyclic,
@@ -107,9 +108,9 @@ def read_phaze(data: bytes, what: str) -> PhazeProblem:
     ordered = {width: _ordered(nodes[width], edges[width], order) for width in nodes}
     return PhazeProblem(
         memory_bytes=top.number("maxMemoryPerDevice"),
-        devices=top.integer("maxDevices", least=1),
+        devices=top.integer("maxDevices", 1, MOST_DEVICES),
         bandwidth_bytes_per_s=top.positive("bandwidth"),
-        microbatches=top.integer("mbsInBatch", least=1),
+        microbatches=top.integer("mbsInBatch", 1, MOST_SAMPLES),
         recompute=top.flag("activationRecomputation"),
         optimizer=optimizer,
         nodes={width: pair[0] for width, pair in ordered.items()},
@@ -123,6 +124,7 @@ def _widths(top: JsonObject) -> dict[int, str]:
     for key in top.mapping("nodes"):
         if not key.isascii() or not key.isdigit() or int(key) < 1:
             raise InputError(f"{top.place}: nodes has the width {key!r}, not a positive integer.")
+        check_size(f"{top.place}: a width", int(key), MOST_DEVICES)
         if int(key) in widths:
             raise InputError(f"{top.place}: nodes has the width {int(key)} twice.")
         widths[int(key)] = key

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 
-from phaze_opt.errors import PhazeError
 from phaze_opt.report.layout import add_row, grid, section, sentence, shortened
 from phaze_opt.report.study_words import value_words
 from phaze_opt.search.comparing import SHARES, Comparison, Reached, SearchScore
 from phaze_opt.units import format_seconds
+from phaze_opt.user_files import write_file
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -194,8 +194,5 @@ def write_comparison(compared: Comparison, path: Path) -> None:
     PhazeError
         If the file cannot be written.
     """
-    try:
-        figure = comparison_figure(compared)
-        figure.write_html(path, include_plotlyjs=True, include_mathjax=False)
-    except OSError as error:
-        raise PhazeError(f"The file {path} cannot be written: {error.strerror}.") from None
+    figure = comparison_figure(compared)
+    write_file(path, figure.to_html(include_plotlyjs=True, include_mathjax=False))

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from phaze_opt.codec import write_whole
-from phaze_opt.errors import InputError
 from phaze_opt.layer_passes import LayerPass
 from phaze_opt.placement.describe import placement_replay
 from phaze_opt.placement.pipeline import Replay
 from phaze_opt.placement.placement_problem import Placement, Stage
 from phaze_opt.report.gantt import gantt_page
 from phaze_opt.scheduling.perfetto import Event, name_event, slice_event, trace_events, write_events
+from phaze_opt.user_files import write_file
 
 _PROCESS = 1
 
@@ -54,10 +53,7 @@ def write_drawing_or_events(path: Path, events: Sequence[Event]) -> None:
     if path.suffix != ".html":
         write_events(path, events)
         return
-    try:
-        write_whole(path, gantt_page(events, path.stem).encode())
-    except OSError as error:
-        raise InputError(f"The timeline cannot be written to {path}: {error.strerror}.") from None
+    write_file(path, gantt_page(events, path.stem))
 
 
 def pass_events(passes: Iterable[LayerPass]) -> list[Event]:

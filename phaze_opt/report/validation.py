@@ -10,9 +10,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from phaze_opt.errors import InputError, PhazeError
+from phaze_opt.errors import InputError
 from phaze_opt.report.layout import add_row, broken, grid, section, sentence
 from phaze_opt.units import counted, format_bytes, format_seconds
+from phaze_opt.user_files import write_file
 from phaze_opt.validation.measured import UnexpressedRow, ValidationRow, ValidationTable
 
 if TYPE_CHECKING:
@@ -164,10 +165,7 @@ def write_plot(tables: Sequence[ValidationTable], path: Path) -> None:
         height=_PANEL_PIXELS * panel_rows + 120,
         template="plotly_white",
     )
-    try:
-        figure.write_html(path, include_plotlyjs=True, include_mathjax=False)
-    except OSError as error:
-        raise PhazeError(f"The plot cannot be written to {path}: {error.strerror}.") from None
+    write_file(path, figure.to_html(include_plotlyjs=True, include_mathjax=False))
 
 
 def _add_panel(figure: Figure, table: ValidationTable, place: Mapping[str, int]) -> None:

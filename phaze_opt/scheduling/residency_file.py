@@ -9,6 +9,7 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray
 from phaze_opt.errors import InputError
+from phaze_opt.limits import MOST_TENSOR_BYTES, check_size
 from phaze_opt.scheduling.problem_rows import OperatorRow, ProblemRow, TensorRow
 from phaze_opt.scheduling.residency import Residency, Tensor, TensorGraph
 from phaze_opt.scheduling.schedule_problem import Schedule, ScheduleOperator, ScheduleProblem
@@ -66,6 +67,7 @@ def _to_tensor(row: TensorRow, place: dict[str, int]) -> Tensor:
     for one in named:
         if one not in place:
             raise InputError(f"A tensor names the operator {one!r}, but none has this id.")
+    check_size("bytes of a tensor", row.bytes, MOST_TENSOR_BYTES, 0)
     producer = None if row.producer is None else place[row.producer]
     return Tensor(row.bytes, producer, tuple(place[one] for one in row.readers), row.outlives)
 

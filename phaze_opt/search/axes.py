@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from phaze_opt.errors import InputError, unknown_name
+from phaze_opt.limits import is_finite
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -335,7 +336,7 @@ def _read_table(stated: Mapping[Any, Any]) -> Axis:
 
 def _is_number(value: object) -> bool:
     """Whether a value is a finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and is_finite(value)
 
 
 def _exact(value: Any) -> Fraction:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from phaze_opt.codec import read_file
-from phaze_opt.errors import InputError, NotFoundError
 from phaze_opt.search.bundle import read_bundle, write_bundle
 from phaze_opt.search.bundle_file import LARGEST_FILE_BYTES
 from phaze_opt.search.snapshot import Snapshot, restore_snapshot, take_snapshot
@@ -42,15 +41,7 @@ def read_bundle_file(path: Path) -> Snapshot:
     InputError
         If it is not a whole, unaltered and consistent bundle.
     """
-    if not path.exists():
-        raise NotFoundError(f"There is no bundle at {path}.")
-    if not path.is_file():
-        raise InputError(f"The bundle {path} is no file.")
-    if path.stat().st_size > LARGEST_FILE_BYTES:
-        raise InputError(
-            f"The bundle {path} is larger than the {LARGEST_FILE_BYTES:,} bytes allowed."
-        )
-    return read_bundle(read_file(path, "bundle"), f"bundle {path}")
+    return read_bundle(read_file(path, "bundle", LARGEST_FILE_BYTES), f"bundle {path}")
 
 
 def import_snapshot(snapshot: Snapshot, storage: Storage, name: str | None = None) -> Study:

@@ -9,6 +9,7 @@ because training is in bf16 unless said otherwise.
 from __future__ import annotations
 
 import logging
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ import msgspec
 
 from phaze_opt.codec import from_builtins, from_json, read_file
 from phaze_opt.errors import InputError, PhazeError, unknown_name
+from phaze_opt.paths import look
 from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.huggingface_families import FAMILIES, Family
 from phaze_opt.workload.huggingface_fields import CAPTURE_IT, Plain, as_json, refusal
@@ -66,7 +68,8 @@ def read_huggingface_config(path: Path) -> TransformerConfig:
         If the file is broken, is of an unknown model type, or has a key whose value
         `TransformerConfig` cannot express.
     """
-    if path.is_dir():
+    found = look(path, f"The Hugging Face configuration at {path}")
+    if found is not None and stat.S_ISDIR(found.st_mode):
         path = path / "config.json"
     what = f"Hugging Face configuration at {path}"
     plain = from_json(read_file(path, "Hugging Face configuration"), dict[str, Any], what)

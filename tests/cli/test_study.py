@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import pty
@@ -282,3 +283,14 @@ def test_an_unreadable_study_hides_no_other(phaze: Phaze, small_study: Path) -> 
     assert "unreadable bad" in listed.sentence
     assert phaze("study", "delete", "bad", "--yes").code == 0
     assert "unreadable" not in phaze("study", "ls").err
+
+
+def test_delete_where_nobody_can_be_asked(
+    phaze: Phaze, small_study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused, and says how it goes; the study stays."""
+    assert phaze("study", "create", str(small_study)).code == 0
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    refused = phaze("study", "delete", "small")
+    assert refused.code == 2 and "--yes" in refused.sentence
+    assert phaze("study", "show", "small").code == 0

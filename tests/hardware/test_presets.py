@@ -70,6 +70,9 @@ def test_only_measured_chips_have_rates_of_arrays_and_bursts() -> None:
     [
         ({"array_efficiency": 0.0}, "array_efficiency is 0.0, but it must be above 0"),  # nothing
         ({"array_efficiency": 1.01}, "at most 1"),  # more than every cycle
+        ({"hbm_efficiency": 0.0}, "hbm_efficiency is 0.0, but it must be positive"),  # no HBM
+        ({"usable_hbm_share": float("nan")}, "usable_hbm_share is nan"),  # not a number
+        ({"operator_overhead_s": -1.0}, "operator_overhead_s is -1.0"),  # before it begins
         ({"array_efficiency": float("nan")}, "array_efficiency is nan"),  # not a number
         ({"burst_clock_hz": 1.4e9}, "between the sustained clock"),  # below the sustained one
         ({"burst_clock_hz": 1.9e9}, r"and the nominal one \(1.83e\+09\)"),  # above the nominal one

@@ -107,7 +107,7 @@ def test_written_and_read_back(tmp_path: Path) -> None:
         (with_tensor(**{"from": "z"}), "'z'"),
         (with_tensor(to=["a"]), "cycle"),
         (with_tensor(to=["b", "b"]), "each once"),
-        (with_tensor(bytes=-1), "-1 bytes"),
+        (with_tensor(bytes=-1), "bytes of a tensor is -1"),
         (with_tensor(size=1), "size"),
         (with_tensor(saved_bytes=[[4.0]]), "has 1 lists"),
         (with_tensor(saved_bytes=[[4.0], [4.0, 4.0]]), "has 2 numbers"),

@@ -50,6 +50,7 @@ ON_SQLITE: list[tuple[str, Any]] = [
     (EVALUATION, 5),
     (EVALUATION, b"\xff"),
     ("UPDATE trials SET state = :value WHERE number = 1", "ODD"),
+    ("UPDATE trials SET number = :value", "{}"),
     ("UPDATE trials SET datetime_start = :value", "yesterday"),
     ("UPDATE trial_params SET param_value = :value", 1e300),
     ("UPDATE study_directions SET direction = :value", "ODD"),

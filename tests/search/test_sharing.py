@@ -378,7 +378,7 @@ def test_files_that_are_none(tmp_path: Path, sqlite_url: str) -> None:
     """A missing file, a folder, and what is no zip are refused in one sentence."""
     with pytest.raises(NotFoundError, match="no bundle at"):
         read_bundle_file(tmp_path / "none.zip")
-    with pytest.raises(InputError, match="is no file"):
+    with pytest.raises(InputError, match="is a folder"):
         read_bundle_file(tmp_path)
     path = tmp_path / "a.zip"
     path.write_text("A letter to a friend.")

@@ -1,63 +1,92 @@
-"""``python -m tests.torture``: every case, in turn, and one table."""
+"""``python -m tests.torture``: every case, some side by side, and one table."""
 
 from __future__ import annotations
 
 import argparse
+import gc
+import importlib
 import json
 import os
+import pkgutil
 import sys
 import tempfile
+import time
 import warnings
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+import phaze_opt
+from phaze_opt.codec import write_whole
 from phaze_opt.compiled import load_all
-from tests.torture.case import Case, Tally, run_case
+from tests.migrations import migrations_read_once
+from tests.torture.case import Case, Tally
 from tests.torture.every_case import CASES
+from tests.torture.side_by_side import Plan, interruptible, run_cases
+
+_INTERRUPTED = 130
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run cases, print the table; the exit code is 1 where anything failed."""
+def main(arguments: Sequence[str], prepare: Callable[[], None]) -> int:
+    """Run cases, print the table; the exit code is 1 where anything failed.
+
+    What is done once, as importing and compiling, `prepare` does: it is no part of a try.
+    """
     parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__)
     names = [case.name for case in CASES]
     parser.add_argument("--only", action="append", choices=names, help="a case; may be repeated")
     parser.add_argument("--seconds", type=float, default=1800.0, help="for all cases together")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tries", type=int, help="at most, of every case")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="cases at once")
     parser.add_argument("--resume", type=Path, help="file of an interrupted run; kept up to date")
     options = parser.parse_args(arguments)
+    if min(options.processes, options.seconds) <= 0:
+        parser.error("--processes and --seconds must be above 0")
     chosen = [case for case in CASES if not options.only or case.name in options.only]
-    tallies = _read(options.resume, options.seed)
-    # What is compiled once per installation is no part of a try.
-    load_all()
-    left_s = options.seconds - sum(tally.seconds for tally in tallies.values())
+    run = Run.read(options.resume, options.seed)
+    tallies = {case.name: run.tallies.setdefault(case.name, Tally()) for case in chosen}
+    prepare()
+    started_s, before_s = time.monotonic(), run.seconds
+
+    def told() -> None:
+        run.seconds = before_s + time.monotonic() - started_s
+        run.write(options.resume)
+
     with (
+        interruptible(),
+        migrations_read_once(),
         warnings.catch_warnings(),
         tempfile.TemporaryDirectory(prefix="phaze-torture-") as folder,
     ):
         warnings.simplefilter("ignore")
-        # Captured models are kept for the whole run.
-        os.environ.setdefault("PHAZE_CACHE", f"{folder}/cache")
         # Those of servers run as another user.
         Path(folder).chmod(0o755)
-        for index, case in enumerate(chosen):
-            tally = tallies.setdefault(case.name, Tally())
-            shares = sum(one.share for one in chosen[index:])
-            most = case.tries if options.tries is None else min(case.tries, options.tries)
-            before_s = tally.seconds
-            place = Path(folder) / case.name
-            place.mkdir()
-            run_case(case, tally, options.seed, place, most, left_s * case.share / shares)
-            left_s -= tally.seconds - before_s
-            for failure in tally.failures:
-                print(f"{case.name}, {failure}", file=sys.stderr)
-            _write(options.resume, options.seed, tallies)
+        # Captured models are kept for the whole run.
+        os.environ.setdefault("PHAZE_CACHE", f"{folder}/cache")
+        end_s = started_s + options.seconds - before_s
+        plan = Plan(options.seed, Path(folder), end_s, options.processes, options.tries)
+        try:
+            run_cases(chosen, tallies, plan, told)
+        except KeyboardInterrupt:
+            print("Interrupted; --resume goes on where a file was given.", file=sys.stderr)
+            return _INTERRUPTED
+        finally:
+            told()
     print(table(chosen, tallies))
-    return 1 if any(tallies[case.name].failed for case in chosen) else 0
+    return 1 if any(tally.failed for tally in tallies.values()) else 0
 
 
-def table(cases: Sequence[Case], tallies: dict[str, Tally]) -> str:
+def import_all() -> None:
+    """Import all of the program, and load its loops."""
+    for module in pkgutil.walk_packages(phaze_opt.__path__, "phaze_opt."):
+        importlib.import_module(module.name)
+    load_all()
+    gc.collect()
+    gc.freeze()
+
+
+def table(cases: Sequence[Case], tallies: Mapping[str, Tally]) -> str:
     """Return the table in Markdown: what was tried, how often, how often it failed."""
     lines = ["| case | what | tries | failures | s |", "|---|---|---:|---:|---:|"]
     for case in cases:
@@ -67,25 +96,36 @@ def table(cases: Sequence[Case], tallies: dict[str, Tally]) -> str:
     return "\n".join(lines)
 
 
-def _read(path: Path | None, seed: int) -> dict[str, Tally]:
-    """Read the tallies of an interrupted run of the same seed."""
-    if path is None or not path.exists():
-        return {}
-    stored = json.loads(path.read_text())
-    if stored["seed"] != seed:
-        sys.exit(f"{path} holds a run of seed {stored['seed']}.")
-    return {name: Tally(**tally) for name, tally in stored["tallies"].items()}
+@dataclass
+class Run:
+    """A run that may be interrupted.
 
+    Attributes
+    ----------
+    seconds
+        Of all its parts so far.
+    """
 
-def _write(path: Path | None, seed: int, tallies: dict[str, Tally]) -> None:
-    """Write the tallies, whole or not at all."""
-    if path is None:
-        return
-    plain = {"seed": seed, "tallies": {name: asdict(tally) for name, tally in tallies.items()}}
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(plain, indent=1))
-    part.replace(path)
+    seed: int
+    seconds: float = 0.0
+    tallies: dict[str, Tally] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path | None, seed: int) -> Run:
+        """Read a run of the same seed; begin one where there is no file."""
+        if path is None or not path.exists():
+            return cls(seed)
+        stored = json.loads(path.read_text())
+        if stored["seed"] != seed:
+            sys.exit(f"{path} holds a run of seed {stored['seed']}.")
+        tallies = {name: Tally(**tally) for name, tally in stored["tallies"].items()}
+        return cls(seed, stored["seconds"], tallies)
+
+    def write(self, path: Path | None) -> None:
+        """Write the run, whole or not at all."""
+        if path is not None:
+            write_whole(path, json.dumps(asdict(self), indent=1).encode())
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:], import_all))

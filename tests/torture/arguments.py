@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import resource
 import subprocess
@@ -11,16 +10,18 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
-import typer.main
-from phaze_opt.cli.main import app
-
-from tests.torture.answering import Answer, ask, file_hashes, in_folder, why_wrong
+from tests.cli.conftest import SMALL_STUDY
+from tests.torture.answering import Answer, ask, commands, file_hashes, in_folder, why_wrong
 from tests.torture.case import LONGEST_WAIT_S, Case, Outcome, Setting
+from tests.torture.world import World
 
 PROGRAM = "import sys; from phaze_opt.cli.main import run; sys.argv[0] = 'phaze-opt'; run()"
 SECRET = "hunter2-do-not-print"
-_LONG = {("dashboard",), ("validate",)}
-"""One serves until it is stopped, one always does the same work of many seconds."""
+_LONG = {("dashboard",), ("validate",), ("study", "robust")}
+"""One serves until it is stopped, the others always do the same work of many seconds."""
+
+_NAMES = {"accelerator": "h100", "cluster": "dgx-h100"}
+"""What the commands of a noun know; those of all others know the study."""
 
 # Written relative to an empty folder: a try may succeed, and then writes what it was asked to.
 _SOUND = {
@@ -31,12 +32,35 @@ _SOUND = {
     "global_batch": ("16", "64"),
     "microbatch": ("1", "2"),
     "placement": ("solve", "expert", "1x8x1"),
-    "kind": ("all_reduce", "all_gather"),
+    "kind": ("all_reduce", "all_gather", "history", "area"),
+    "new": ("copied",),
+    "spec": ("study.toml",),
+    "file": ("bundle.zip", "study.toml", "a.json"),
+    "output": ("out.html", "out.json", "out.csv", "out.toml"),
+    "trials": ("2", "3"),
+    "workers": ("1",),
     "op": ("softmax", "gelu"),
     "shape": ("128x512",),
     "changes": ("glb_mib=64", "num_tc=4"),
     "storage": ("sqlite:///phaze.db",),
 }
+_NEEDED = (
+    *("model", "accelerator", "cluster", "devices", "global_batch", "microbatch", "op", "shape"),
+    *("kind", "storage", "output"),
+)
+"""Options that most lines have."""
+
+_STORAGE = ("--storage", "sqlite:///phaze.db")
+_STUDY = SMALL_STUDY.replace("max = 64", "max = 4").replace("max = 2048", "max = 64")
+"""With a space that is enumerated in a moment."""
+
+_MAKING = (
+    ("study", "create", "study.toml", *_STORAGE),
+    ("study", "run", "small", "--trials", "2", *_STORAGE),
+    ("study", "export", "small", "--format", "bundle", "--output", "bundle.zip", *_STORAGE),
+)
+"""What makes the study, and the bundle, that lines name."""
+
 _HOSTILE = (
     *("", " ", "0", "-1", "1", "3", "1e3", "1e999", "nan", "inf", "-inf", "0x10", "1_000"),
     *("9" * 400, str(2**31), str(2**63), str(10**12), "1.5", "1,2", "[1]", "{}", "true", "none"),
@@ -60,29 +84,29 @@ def run_processes(setting: Setting) -> Iterator[Outcome]:
 
 def _ask_all(setting: Setting, ask_one: Any) -> Iterator[Outcome]:
     """Draw lines, and ask them."""
-    folder = setting.folder
-    commands = list(_commands(typer.main.get_command(app), ()))
+    folder = setting.folder / "world"
+    lines = list(_commands(commands(), ()))
+    folder.mkdir()
     (folder / "folder").mkdir()
     os.mkfifo(folder / "pipe")
     (folder / "empty.json").touch()
     (folder / "deep.json").write_text("[" * 100_000)
     (folder / "a.json").write_text('{"a": 1}')
-    (folder / "study.toml").write_text('name = "a"\nmodel = "bert-large"\n')
-    before = file_hashes(folder)
+    (folder / "study.toml").write_text(_STUDY)
     with in_folder(folder):
+        for command in _MAKING:
+            ask(command)
+        world = World(folder, setting.folder / "sound")
         for number in setting.numbers():
             random = setting.random(number)
-            line = _line(random, *random.choice(commands))
+            line = _line(random, *random.choice(lines))
             answer = ask_one(line)
-            if "study" in line:
-                # A database that is closed later would change its file under the next command.
-                gc.collect()
             after = file_hashes(folder)
-            outcome = why_wrong(answer, before, after)
+            outcome = why_wrong(answer, world.hashes, after)
             if outcome is None and SECRET in answer.out + answer.err:
                 outcome = f"shows a password: {answer.sentence[:200]!r}"
             yield None if outcome is None else f"{line!r}: {outcome}"
-            before = after
+            world.restore(after)
 
 
 def _commands(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -99,10 +123,10 @@ def _line(random: Random, path: tuple[str, ...], command: Any) -> list[str]:
     line = list(path)
     care = random.random()
     for parameter in command.params:
-        needed = parameter.required or parameter.name in _SOUND
+        needed = parameter.required or parameter.name in _NEEDED
         if random.random() > (0.9 if needed else 0.15):
             continue
-        value = _value(random, parameter, care)
+        value = _value(random, path, parameter, care)
         if parameter.param_type_name == "argument":
             line.append(value)
         elif parameter.name not in ("help", "install_completion", "show_completion"):
@@ -114,9 +138,11 @@ def _line(random: Random, path: tuple[str, ...], command: Any) -> list[str]:
     return line
 
 
-def _value(random: Random, parameter: Any, care: float) -> str:
+def _value(random: Random, path: tuple[str, ...], parameter: Any, care: float) -> str:
     """Draw a value, a sound one the more often the greater the care."""
     if random.random() < care:
+        if parameter.name in ("name", "first", "second"):
+            return _NAMES.get(path[0], "small")
         if parameter.name in _SOUND:
             return random.choice(_SOUND[parameter.name])
         choices = getattr(getattr(parameter, "type", None), "choices", None)
@@ -151,5 +177,5 @@ def _children_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-CASE = Case("arguments", "argument lines", 10_000, 25, 0.15, run)
-PROCESSES = Case("processes", "argument lines, each a process", 300, 0, 0.1, run_processes)
+CASE = Case("arguments", "argument lines", 10_000, 25, 0.16, run)
+PROCESSES = Case("processes", "argument lines, each a process", 300, 0, 0.22, run_processes)

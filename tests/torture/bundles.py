@@ -54,4 +54,4 @@ def run(setting: Setting) -> Iterator[Outcome]:
                 made.unlink()
 
 
-CASE = Case("bundles", "changed bundles", 1000, 4, 0.04, run)
+CASE = Case("bundles", "changed bundles", 1000, 4, 0.05, run)

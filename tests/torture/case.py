@@ -74,7 +74,7 @@ class Case:
     tries, short
         Of a whole run, and of the short form within ``make test``.
     share
-        Of the time of a whole run.
+        Of the time of a whole run, relative to the shares of the other cases.
     run
         Yields outcomes of one try after the other; closed, it removes what it leaves behind.
     """
@@ -112,8 +112,19 @@ class Tally:
         self.tries += one.tries
 
 
-def run_case(case: Case, tally: Tally, seed: int, folder: Path, most: int, seconds: float) -> None:
-    """Try a case until it has so many tries, or its time is over; go on where a tally ends."""
+def run_case(
+    case: Case,
+    tally: Tally,
+    seed: int,
+    folder: Path,
+    most: int,
+    seconds: float,
+    told: Callable[[], None] = lambda: None,
+) -> None:
+    """Try a case until it has so many tries, or its time is over; go on where a tally ends.
+
+    ``told`` is called after every try.
+    """
     started_s = time.monotonic()
     setting = Setting(case.name, seed, tally.tries, folder)
     if tally.tries >= most:
@@ -123,6 +134,7 @@ def run_case(case: Case, tally: Tally, seed: int, folder: Path, most: int, secon
         for outcome in outcomes:
             tally.add(outcome)
             tally.seconds = before_s + time.monotonic() - started_s
+            told()
             if tally.tries >= most or time.monotonic() - started_s > seconds:
                 break
 

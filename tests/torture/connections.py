@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import redirect_stderr
+from functools import partial
 from io import StringIO
 from unittest.mock import patch
 
@@ -13,7 +14,7 @@ import phaze_opt.search.store.failures as failures_module
 import phaze_opt.search.study as study_module
 from phaze_opt.search.store.storage import open_storage
 from tests.search.conftest import postgresql_server
-from tests.search.fakes import quick_study, toy_study
+from tests.search.fakes import quick_study
 from tests.search.saboteur import LAST, Saboteur
 from tests.torture.case import Case, Outcome, Setting
 from tests.torture.runs import (
@@ -23,10 +24,9 @@ from tests.torture.runs import (
     ends,
     new_database,
     postgresql_urls,
-    random_search,
     results,
     sqlite_urls,
-    undisturbed,
+    toy_run,
     what_is_wrong,
 )
 
@@ -74,20 +74,17 @@ def run_restarts(setting: Setting) -> Iterator[Outcome]:
     """Stop and start the server while two processes work."""
     with driving(setting.folder) as drive, postgresql_server() as server:
         for number in setting.numbers():
-            random = setting.random(number)
-            search = random_search(TRIALS, random.randrange(10**6))
-            expected = undisturbed(setting.folder, search)
-            url = new_database(server.get_uri(), f"study_{number}")
-            study = toy_study(url, search=search)
+            new_url = partial(new_database, server.get_uri(), f"study_{number}")
+            toy = toy_run(setting, number, TRIALS, new_url)
             options = ("--evaluator", "slow_evaluator", "--lease", "3")
-            processes = [drive(url, *options) for _ in range(2)]
-            for done in sorted(random.sample(range(1, TRIALS - 2), 2)):
-                await_trials(study, done, processes)
-                study.storage.close()
+            processes = [drive(toy.url, *options) for _ in range(2)]
+            for done in sorted(toy.random.sample(range(1, TRIALS - 2), 2)):
+                await_trials(toy.study, done, processes)
+                toy.study.storage.close()
                 server.stop()
-                time.sleep(random.uniform(0.0, 1.5))
+                time.sleep(toy.random.uniform(0.0, 1.5))
                 server.ensure_postgres_running()
-            yield ends(processes) or what_is_wrong(url, expected)
+            yield ends(processes) or what_is_wrong(toy.url, toy.expected)
 
 
 CUTS_SQLITE = Case(
@@ -103,9 +100,9 @@ CUTS_POSTGRESQL = Case(
     "PostgreSQL cut off at any statement or commit",
     250,
     0,
-    0.05,
+    0.1,
     lambda setting: run_cuts(setting, postgresql_urls),
 )
 RESTARTS = Case(
-    "restarts", "PostgreSQL stopped and restarted, twice a run", 12, 0, 0.05, run_restarts
+    "restarts", "PostgreSQL stopped and restarted, twice a run", 12, 0, 0.06, run_restarts
 )

@@ -123,5 +123,5 @@ def _forget(path: Path) -> None:
         each.unlink()
 
 
-FILES = Case("files", "database files cut or flipped", 1000, 6, 0.05, run_files)
-ROWS = Case("rows", "rows that this program never writes", 1000, 2, 0.06, run_rows)
+FILES = Case("files", "database files cut or flipped", 1000, 6, 0.02, run_files)
+ROWS = Case("rows", "rows that this program never writes", 1000, 2, 0.07, run_rows)

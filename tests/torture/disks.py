@@ -19,7 +19,7 @@ from tests.torture.runs import (
     ends,
     random_search,
     sqlite_urls,
-    undisturbed,
+    toy_run,
     what_is_wrong,
 )
 
@@ -30,20 +30,16 @@ def run_full(setting: Setting) -> Iterator[Outcome]:
     """Let no file grow above some size; then run again without the limit."""
     with driving(setting.folder) as drive, sqlite_urls(setting.folder) as new_url:
         for number in setting.numbers():
-            random = setting.random(number)
-            search = random_search(TRIALS, random.randrange(10**6))
-            expected = undisturbed(setting.folder, search)
-            url = new_url()
-            study = toy_study(url, search=search)
-            study.storage.close()
-            size = Path(str(study.storage.url.database)).stat().st_size
-            limit = str(size + random.randrange(0, 400_000))
-            full = drive(url, "--file-bytes", limit)
+            toy = toy_run(setting, number, TRIALS, new_url)
+            toy.study.storage.close()
+            size = Path(str(toy.study.storage.url.database)).stat().st_size
+            limit = str(size + toy.random.randrange(0, 400_000))
+            full = drive(toy.url, "--file-bytes", limit)
             outcome = ends([full], (0, 1))
             _, err = full.communicate()
             if outcome is None and full.returncode == 1 and err.count("Error: ") > 2:
                 outcome = f"more than a sentence: {err[:300]!r}"
-            yield outcome or ends([drive(url)]) or what_is_wrong(url, expected)
+            yield outcome or ends([drive(toy.url)]) or what_is_wrong(toy.url, toy.expected)
 
 
 def run_read_only(setting: Setting) -> Iterator[Outcome]:
@@ -91,6 +87,6 @@ def run_vanished(setting: Setting) -> Iterator[Outcome]:
             yield outcome or (f"left {left}" if left else None)
 
 
-FULL = Case("full", "disk full during a run", 60, 0, 0.04, run_full)
-READ_ONLY = Case("read-only", "database that cannot be written", 60, 1, 0.03, run_read_only)
-VANISHED = Case("vanished", "database deleted during a run", 30, 0, 0.03, run_vanished)
+FULL = Case("full", "disk full during a run", 60, 0, 0.05, run_full)
+READ_ONLY = Case("read-only", "database that cannot be written", 60, 1, 0.02, run_read_only)
+VANISHED = Case("vanished", "database deleted during a run", 30, 0, 0.04, run_vanished)

@@ -10,6 +10,7 @@ from tests.torture import (
     disks,
     hardware_files,
     kills,
+    paths,
     problems,
     specs,
     stalls,
@@ -37,6 +38,7 @@ CASES: tuple[Case, ...] = (
     hardware_files.ACCELERATORS,
     hardware_files.CLUSTERS,
     bundles.CASE,
+    paths.CASE,
     arguments.CASE,
     arguments.PROCESSES,
 )

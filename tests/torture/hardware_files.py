@@ -59,5 +59,5 @@ def _documents(
     return documents
 
 
-ACCELERATORS = Case("accelerators", "changed accelerator files", 1500, 6, 0.03, run_accelerators)
-CLUSTERS = Case("clusters", "changed cluster files", 1000, 4, 0.02, run_clusters)
+ACCELERATORS = Case("accelerators", "changed accelerator files", 1500, 6, 0.01, run_accelerators)
+CLUSTERS = Case("clusters", "changed cluster files", 1000, 4, 0.01, run_clusters)

@@ -11,7 +11,6 @@ from pathlib import Path
 from random import Random
 
 from tests.search.conftest import Drive, DrivenProcess
-from tests.search.fakes import toy_study
 from tests.torture.case import Case, Outcome, Setting, Several
 from tests.torture.runs import (
     PATIENCE_S,
@@ -19,9 +18,8 @@ from tests.torture.runs import (
     driving,
     ends,
     postgresql_urls,
-    random_search,
     sqlite_urls,
-    undisturbed,
+    toy_run,
     what_is_wrong,
 )
 
@@ -37,15 +35,11 @@ def run(setting: Setting, urls: Urls) -> Iterator[Several]:
     number = setting.first
     with driving(setting.folder) as drive, urls(setting.folder) as new_url:
         while True:
-            random = setting.random(number)
-            search = random_search(TRIALS, random.randrange(10**6))
-            expected = undisturbed(setting.folder, search)
-            url = new_url()
-            study = toy_study(url, search=search)
-            study.storage.close()
-            storm = _Storm(drive, url, random)
+            toy = toy_run(setting, number, TRIALS, new_url)
+            toy.study.storage.close()
+            storm = _Storm(drive, toy.url, toy.random)
             kills = storm.rage()
-            outcome = storm.outcome or what_is_wrong(url, expected)
+            outcome = storm.outcome or what_is_wrong(toy.url, toy.expected)
             number += kills
             yield Several(kills, outcome)
 
@@ -110,7 +104,7 @@ SQLITE = Case(
     "kill -9 of workers and parents, SQLite",
     500,
     0,
-    0.12,
+    0.06,
     lambda setting: run(setting, sqlite_urls),
 )
 POSTGRESQL = Case(
@@ -118,6 +112,6 @@ POSTGRESQL = Case(
     "kill -9 of workers and parents, PostgreSQL",
     500,
     0,
-    0.12,
+    0.06,
     lambda setting: run(setting, postgresql_urls),
 )

@@ -41,4 +41,4 @@ def run(setting: Setting) -> Iterator[Outcome]:
     return answer_documents(setting, documents)
 
 
-CASE = Case("problems", "changed problem files", 2500, 6, 0.05, run)
+CASE = Case("problems", "changed problem files", 2500, 6, 0.02, run)

@@ -7,9 +7,10 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from random import Random
 
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
@@ -20,7 +21,7 @@ from phaze_opt.search.store.storage import open_storage
 from phaze_opt.search.study import Study, load_study
 from tests.search.conftest import ROOT, Drive, DrivenProcess, postgresql_server
 from tests.search.fakes import toy_study
-from tests.torture.case import Outcome
+from tests.torture.case import Outcome, Setting
 
 PATIENCE_S = 180.0
 """For how long a run may stand still on a busy machine before it counts as hung."""
@@ -54,8 +55,15 @@ def driving(folder: Path) -> Iterator[Drive]:
                 process.communicate()
 
 
+NewUrl = Callable[[], str]
+"""Makes room for one more database, and returns its URL."""
+
+Urls = Callable[[Path], AbstractContextManager[NewUrl]]
+"""Opens a place for databases, with files in a folder: `sqlite_urls` or `postgresql_urls`."""
+
+
 @contextmanager
-def sqlite_urls(folder: Path) -> Iterator[Callable[[], str]]:
+def sqlite_urls(folder: Path) -> Iterator[NewUrl]:
     """Give what returns the URL of a new database file; the file before is deleted."""
     numbers = itertools.count()
 
@@ -68,7 +76,7 @@ def sqlite_urls(folder: Path) -> Iterator[Callable[[], str]]:
 
 
 @contextmanager
-def postgresql_urls(folder: Path) -> Iterator[Callable[[], str]]:
+def postgresql_urls(folder: Path) -> Iterator[NewUrl]:
     """Give what returns the URL of a new database of a server of its own."""
     numbers = itertools.count()
     with postgresql_server() as server:
@@ -87,6 +95,35 @@ def new_database(server: str, name: str) -> str:
         connection.execute(text(f"CREATE DATABASE {name}"))
     engine.dispose()
     return url.set(database=name).render_as_string(hide_password=False)
+
+
+@dataclass(frozen=True)
+class ToyRun:
+    """A study that one try disturbs.
+
+    Attributes
+    ----------
+    random
+        What decides the rest of the try.
+    url, study
+        Of the study, which has no trials yet.
+    expected
+        What one undisturbed worker finds.
+    """
+
+    random: Random
+    url: str
+    study: Study
+    expected: list[str]
+
+
+def toy_run(setting: Setting, number: int, trials: int, new_url: NewUrl) -> ToyRun:
+    """Make the study of one try."""
+    random = setting.random(number)
+    search = random_search(trials, random.randrange(10**6))
+    expected = undisturbed(setting.folder, search)
+    url = new_url()
+    return ToyRun(random, url, toy_study(url, search=search), expected)
 
 
 def undisturbed(folder: Path, search: SearchSpec) -> list[str]:
@@ -155,6 +192,3 @@ def _wrong(study: Study, expected: list[str]) -> Outcome:
     if "running" in kinds or "waiting" in kinds:
         return "a trial is left running"
     return None
-
-
-Urls = Callable[[Path], Any]

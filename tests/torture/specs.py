@@ -80,4 +80,4 @@ def _differ(checked: Answer, created: Answer) -> Outcome:
     return None
 
 
-CASE = Case("specs", "changed study files, checked and created", 2500, 6, 0.12, run)
+CASE = Case("specs", "changed study files, checked and created", 2500, 6, 0.05, run)

@@ -7,16 +7,14 @@ import signal
 import time
 from collections.abc import Iterator
 
-from tests.search.fakes import toy_study
 from tests.search.test_tickets import shift_clock
 from tests.torture.case import Case, Outcome, Setting
 from tests.torture.runs import (
     await_trials,
     driving,
     ends,
-    random_search,
     sqlite_urls,
-    undisturbed,
+    toy_run,
     what_is_wrong,
 )
 
@@ -39,41 +37,32 @@ def _run(setting: Setting, *, parents: bool) -> Iterator[Outcome]:
     more = ("--workers", "2") if parents else ()
     with driving(setting.folder) as drive, sqlite_urls(setting.folder) as new_url:
         for number in setting.numbers():
-            random = setting.random(number)
-            search = random_search(TRIALS, random.randrange(10**6))
-            expected = undisturbed(setting.folder, search)
-            url = new_url()
-            study = toy_study(url, search=search)
-            processes = [drive(url, *ARGUMENTS, *more) for _ in range(2)]
-            await_trials(study, random.randrange(1, TRIALS // 2), processes)
-            study.storage.close()
-            stalled = random.choice(processes)
+            toy = toy_run(setting, number, TRIALS, new_url)
+            processes = [drive(toy.url, *ARGUMENTS, *more) for _ in range(2)]
+            await_trials(toy.study, toy.random.randrange(1, TRIALS // 2), processes)
+            toy.study.storage.close()
+            stalled = toy.random.choice(processes)
             if stalled.poll() is None:
                 os.kill(stalled.pid, signal.SIGSTOP)
-                time.sleep(random.uniform(1.2, 2.5))
+                time.sleep(toy.random.uniform(1.2, 2.5))
                 os.kill(stalled.pid, signal.SIGCONT)
-            yield ends(processes) or what_is_wrong(url, expected)
+            yield ends(processes) or what_is_wrong(toy.url, toy.expected)
 
 
 def run_clocks(setting: Setting) -> Iterator[Outcome]:
     """Put the clock of the database an hour forward or back, while two workers run."""
     with driving(setting.folder) as drive, sqlite_urls(setting.folder) as new_url:
         for number in setting.numbers():
-            random = setting.random(number)
-            search = random_search(TRIALS, random.randrange(10**6))
-            expected = undisturbed(setting.folder, search)
-            url = new_url()
-            study = toy_study(url, search=search)
-            processes = [
-                drive(url, *ARGUMENTS, "--clock", str(random.choice((-1, 0, 1)))) for _ in range(2)
-            ]
-            for done in sorted(random.sample(range(1, TRIALS - 2), 3)):
-                await_trials(study, done, processes)
-                shift_clock(study.storage, random.choice((-3600.0, 3600.0)))
-            study.storage.close()
-            yield ends(processes) or what_is_wrong(url, expected)
+            toy = toy_run(setting, number, TRIALS, new_url)
+            clocks = [str(toy.random.choice((-1, 0, 1))) for _ in range(2)]
+            processes = [drive(toy.url, *ARGUMENTS, "--clock", clock) for clock in clocks]
+            for done in sorted(toy.random.sample(range(1, TRIALS - 2), 3)):
+                await_trials(toy.study, done, processes)
+                shift_clock(toy.study.storage, toy.random.choice((-3600.0, 3600.0)))
+            toy.study.storage.close()
+            yield ends(processes) or what_is_wrong(toy.url, toy.expected)
 
 
-STALLS = Case("stalls", "SIGSTOP for longer than the lease", 30, 0, 0.05, run_stalls)
-CLOCKS = Case("clocks", "clocks an hour forward and back", 20, 0, 0.03, run_clocks)
-PARENTS = Case("parents", "two parents, one of them stopped", 12, 0, 0.05, run_parents)
+STALLS = Case("stalls", "SIGSTOP for longer than the lease", 30, 0, 0.06, run_stalls)
+CLOCKS = Case("clocks", "clocks an hour forward and back", 20, 0, 0.04, run_clocks)
+PARENTS = Case("parents", "two parents, one of them stopped", 12, 0, 0.06, run_parents)

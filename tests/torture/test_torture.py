@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from phaze_opt.compiled import load_all
 from tests.torture.__main__ import main, table
 from tests.torture.answering import Answer, ask, file_hashes, why_wrong
 from tests.torture.case import Case, Outcome, Setting, Several, Tally, run_case
 from tests.torture.every_case import CASES
 from tests.torture.mutation import mutated_bytes, mutated_plain, to_toml
+from tests.torture.side_by_side import Plan, run_cases
+from tests.torture.world import World
 
 ENOUGH_S = 20.0
 
@@ -94,8 +100,50 @@ def test_the_command_resumes_and_prints_a_table(
     """A second run of the same file does nothing more."""
     arguments = ["--only", "clusters", "--tries", "2", "--resume", str(tmp_path / "run.json")]
     for _ in range(2):
-        assert main(arguments) == 0
+        assert main(arguments, load_all) == 0
         assert "| clusters | changed cluster files | 2 | 0 |" in capsys.readouterr().out
+
+
+def test_what_is_tried_does_not_depend_on_the_processes(tmp_path: Path) -> None:
+    """Nor does a process that dies go unseen."""
+
+    def run(setting: Setting) -> Iterator[Outcome]:
+        for number in setting.numbers():
+            if setting.name == "deadly" and number == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield f"{setting.random(number).random()}"
+
+    cases = [Case(name, name, 4, 0, 1.0, run) for name in ("a", "b", "c", "deadly")]
+    found = []
+    for processes in (1, 3):
+        folder = tmp_path / str(processes)
+        folder.mkdir()
+        tallies = {case.name: Tally() for case in cases}
+        plan = Plan(7, folder, time.monotonic() + 60.0, processes, None)
+        run_cases(cases, tallies, plan, lambda: None)
+        found.append([tallies[name].failures for name in "abc"])
+        assert [tallies[name].tries for name in "abc"] == [4, 4, 4]
+        assert tallies["deadly"].failures[-1].endswith("ended with -9")
+    assert found[0] == found[1]
+
+
+def test_a_world_is_brought_back(tmp_path: Path) -> None:
+    """Files that were changed, made, deleted, or took the place of a link."""
+    folder = tmp_path / "world"
+    folder.mkdir()
+    os.mkfifo(folder / "pipe")
+    (folder / "loop").symlink_to("loop")
+    for name in ("a", "b"):
+        (folder / name).write_text(name)
+    world = World(folder, tmp_path / "sound")
+    (folder / "a").write_text("changed")
+    (folder / "b").unlink()
+    (folder / "loop").unlink()
+    (folder / "loop").write_text("no link")
+    (folder / "new").touch()
+    world.restore(file_hashes(folder))
+    assert file_hashes(folder) == world.hashes
+    assert (folder / "loop").is_symlink() and (folder / "pipe").is_fifo()
 
 
 def test_mutations_follow_from_the_seed_and_change_something() -> None:

@@ -23,4 +23,4 @@ def run(setting: Setting) -> Iterator[Outcome]:
     return answer_documents(setting, [Document("model.json", content, commands)])
 
 
-CASE = Case("workloads", "changed workload files", 1500, 4, 0.06, run)
+CASE = Case("workloads", "changed workload files", 1500, 4, 0.01, run)

@@ -75,6 +75,9 @@ def read_all_trials(storage: Storage, study_id: int, what: str) -> list[FrozenTr
     """
     try:
         trials = storage.optuna.get_all_trials(study_id, deepcopy=False)
+        for trial in trials:
+            if not isinstance(trial.number, int):
+                raise TypeError(f"its number is {trial.number!r}")
         return sorted(trials, key=lambda trial: trial.number)
     except DAMAGES as error:
         number = _first_damaged(storage, study_id)

@@ -51,6 +51,9 @@ def database_errors(shown: str) -> Iterator[None]:
         yield
     except (StorageInternalError, SQLAlchemyError) as error:
         raise _database_error(shown, error) from error
+    except UnicodeDecodeError as error:
+        # What SQLite says of a damaged file may quote bytes of the file, which are no text.
+        raise DatabaseError(f"The storage {shown} is damaged ({error}).") from error
 
 
 def patiently(action: Callable[[], Result], recover: Callable[[], None] = lambda: None) -> Result:

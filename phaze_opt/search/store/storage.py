@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -34,6 +35,7 @@ from sqlalchemy.exc import ArgumentError, IntegrityError
 from sqlalchemy.orm import Session
 
 from phaze_opt.errors import ConflictError, InputError, NotFoundError, PhazeError
+from phaze_opt.paths import look
 from phaze_opt.search.store.failures import DatabaseError, database_errors
 from phaze_opt.search.store.sqlite_file import SqliteFile, sqlite_file
 from phaze_opt.search.store.tables import SCHEMA_VERSION, Base, SchemaRow
@@ -283,6 +285,8 @@ def _begin_on_sqlite(file: SqliteFile, connection: Connection) -> None:
 
 def _parse(storage: str) -> URL:
     """Read a URL, and choose the driver."""
+    if not storage.isascii() and any("\ud800" <= letter <= "\udfff" for letter in storage):
+        raise InputError("The storage URL is not UTF-8 text; rename its file.")
     try:
         url = make_url(storage)
     except ArgumentError:
@@ -306,15 +310,16 @@ def _parse(storage: str) -> URL:
 def _check_file(url: URL, shown: str, create: bool) -> None:
     """Refuse what is not a database before anything is opened (and so changed)."""
     path = Path(url.database or "")
-    if path.is_dir():
-        raise InputError(f"The storage {shown} is a folder, but it must be a database file.")
-    if not path.exists():
+    found = look(path, f"The storage {shown}")
+    if found is None:
         if not create:
             raise NotFoundError(f"There is no study database at {shown}.")
         if not path.absolute().parent.is_dir():
             raise PhazeError(f"The storage {shown} cannot be made: its folder does not exist.")
         return
-    if not path.is_file():
+    if stat.S_ISDIR(found.st_mode):
+        raise InputError(f"The storage {shown} is a folder, but it must be a database file.")
+    if not stat.S_ISREG(found.st_mode):
         raise InputError(f"The storage {shown} is a pipe or a device, but it must be a file.")
     try:
         with path.open("rb") as stream:
