@@ -59,12 +59,15 @@ class Row:
         Measures it.
     before, bar
         What it was when the table was made, and what it shall be; ``None`` where nobody knows.
+    peer
+        What the fastest other program takes for the same, where there is one.
     """
 
     work: str
     measure: Callable[[], Figures]
     before: tuple[float | None, ...]
     bar: tuple[float | None, ...]
+    peer: tuple[float, ...] = ()
 
 
 def least_ms(work: Callable[[], Any], runs: int = RUNS) -> float:
@@ -256,7 +259,7 @@ ROWS = {
     "bulk-gpt3-175b": Row("the same in bulk, mean / ms", partial(bulk, "gpt3-175b"), (None,), (3,)),
     "bulk-llama2-7b": Row("the same in bulk, mean / ms", partial(bulk, "llama2-7b"), (None,), (8,)),
     "infeasible-gpt3-175b": Row("too little memory / ms", infeasible, (None,), (None,)),
-    "given-gpt3-175b": Row("8x16x8 on a100-80 / ms", given, (5.2,), (1.5,)),
+    "given-gpt3-175b": Row("8x16x8 on a100-80 / ms", given, (5.2,), (1.5,), (1.6,)),
     "million-bert-large": Row(
         "10^6 devices / s, MB", partial(million, "bert-large"), (31.6, 930), (0.5, 300)
     ),
@@ -307,12 +310,12 @@ def main(arguments: Sequence[str]) -> None:
         for name in names:
             print(json.dumps(ROWS[name].measure()))
         return
-    print(f"{'row':21} {'what':36} {'now':>11} {'was':>11} {'bar':>8}")
+    print(f"{'row':21} {'what':36} {'now':>11} {'was':>11} {'bar':>8} {'peer':>4}")
     for name, row in ROWS.items():
         call = [sys.executable, "-m", "tests.benchmarks.table", name]
         done = subprocess.run(call, check=True, stdout=subprocess.PIPE, text=True)
         now = json.loads(done.stdout.splitlines()[-1])
-        cells = f"{shown(now):>11} {shown(row.before):>11} {shown(row.bar):>8}"
+        cells = f"{shown(now):>11} {shown(row.before):>11} {shown(row.bar):>8} {shown(row.peer):>4}"
         print(f"{name:21} {row.work:36} {cells}", flush=True)
     print("One row: python -m tests.benchmarks.table ROW")
 
