@@ -14,7 +14,7 @@ import typer
 
 from phaze_opt.errors import ConflictError, InputError
 from phaze_opt.paths import look
-from phaze_opt.printing import printable, printable_json
+from phaze_opt.printing import printable, printable_json, without_passwords
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -143,5 +143,5 @@ def write_new_file(output: Path | None, name: str, text: str) -> None:
 
 
 def say(sentence: str) -> None:
-    """Print a note on stderr."""
-    print(printable(sentence), file=sys.stderr)
+    """Print a note on stderr, without the passwords of URLs."""
+    print(printable(without_passwords(sentence)), file=sys.stderr)

@@ -19,6 +19,9 @@ MOST_SAMPLES = 10**9
 MOST_TRIALS = 10**7
 """Trials of a study."""
 
+MOST_WORKERS = 1024
+"""Processes on one machine."""
+
 MOST_SIZE = 2**40
 """Edge of a product, elements of a vector operator, bytes of a buffer, and every other integer for
 which no limit is named."""

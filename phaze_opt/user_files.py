@@ -10,6 +10,7 @@ A file may also begin with a ``base``, whose numbers it changes.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -162,12 +163,25 @@ def write_file(path: Path, data: bytes | str) -> None:
     content = data.encode() if isinstance(data, str) else data
     try:
         if path.exists() and not path.is_file():
-            path.write_bytes(content)
+            _write_into(path, content)
         else:
             write_whole(path, content)
     except (OSError, ValueError) as error:
         sentence = f"The file {path} cannot be written: {reason(error)}."
         raise path_error(sentence, error) from None
+
+
+def _write_into(path: Path, content: bytes) -> None:
+    """Write into a pipe or a device; opening a pipe that nobody reads fails instead of waiting."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno == errno.ENXIO and path.is_fifo():
+            raise OSError(error.errno, "nobody reads the pipe") from None
+        raise
+    os.set_blocking(descriptor, True)
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(content)
 
 
 def check_writable(path: Path) -> None:

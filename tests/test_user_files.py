@@ -118,3 +118,17 @@ def test_links_are_replaced_and_pipes_written_into(tmp_path: Path) -> None:
     assert not Path("/dev/null").is_file()
     with pytest.raises(PhazeError, match="cannot be written"):
         write_file(tmp_path, "content")
+
+
+def test_a_pipe_that_nobody_reads_is_refused(tmp_path: Path) -> None:
+    """Instead of waiting for ever; one that somebody reads gets the content."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(PhazeError, match="nobody reads the pipe"):
+        write_file(pipe, "content")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_file(pipe, "content")
+        assert os.read(reader, 100) == b"content"
+    finally:
+        os.close(reader)

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from phaze_opt.codec import to_builtins
-from phaze_opt.errors import InputError
+from phaze_opt.limits import MOST_WORKERS, check_size
 from phaze_opt.search.answers import (
     Answer,
     certifies,
@@ -145,8 +145,8 @@ def search_space(
     StoppedError
         If a signal stopped it.
     """
-    if workers is not None and workers < 1:
-        raise InputError(f"workers is {workers}, but it must be at least 1.")
+    if workers is not None:
+        check_size("workers", workers, MOST_WORKERS)
     found: Found | None = None
     with StopSignals() as stop, suppress(StopNow):
         run = StudyRun(study, study.evaluator, 0, DEFAULT_LEASE_S, stop)

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from phaze_opt.errors import InputError
+from phaze_opt.limits import MOST_TRIALS, MOST_WORKERS, check_size
 from phaze_opt.search.baselines import (
     baseline_inputs,
     find_baselines,
@@ -137,9 +138,8 @@ def run_study(
         See `phaze_opt.search.study.Study.run`.
     """
     total = study.resolved.spec.search.trials if trials is None else trials
-    for what, number in (("trials", total), ("workers", workers)):
-        if number < 1:
-            raise InputError(f"{what} is {number}, but it must be at least 1.")
+    check_size("trials", total, MOST_TRIALS)
+    check_size("workers", workers, MOST_WORKERS)
     if not 0.0 < lease_s <= LONGEST_LEASE_S / 2:
         raise InputError(f"lease_s is {lease_s:g}, but it must be in (0, {LONGEST_LEASE_S / 2:g}].")
     office = study.office(lease_s)

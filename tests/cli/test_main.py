@@ -157,6 +157,13 @@ def test_a_password_in_a_wrong_place_is_not_repeated(
     assert "Error: " in ran.err and "hunter2" not in ran.out + ran.err
 
 
+def test_a_note_does_not_repeat_a_password(phaze: Phaze) -> None:
+    """A URL where a name should stand is written into the file, and masked in what is said."""
+    ran = phaze("cluster", "new", "postgresql://me:hunter2@h/db", "--output", "a.toml")
+    assert ran.code == 0
+    assert "a.toml holds postgresql://me:***@h/db." in ran.err and "hunter2" not in ran.out
+
+
 def test_passwords_are_found_in_any_text() -> None:
     """Also with an @ of their own; what holds none stays as it is."""
     assert without_passwords("'p://me:a@b@h/db' q://i:x@h") == "'p://me:***@h/db' q://i:***@h"

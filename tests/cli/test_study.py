@@ -84,6 +84,17 @@ def test_running_again_does_nothing(phaze: Phaze, small_study: Path) -> None:
     assert phaze("study", "show", "small", "--json").json == before
 
 
+def test_numbers_that_no_study_has_are_refused(phaze: Phaze, small_study: Path) -> None:
+    """More trials than a study may have, and more processes than a machine."""
+    phaze("study", "create", str(small_study))
+    for option, most in (("--trials", "10,000,000"), ("--workers", "1,024")):
+        refused = phaze("study", "run", "small", option, str(2**63))
+        assert (refused.code, refused.sentence) == (
+            2,
+            f"Error: {option[2:]} is {2**63}, but it may be at most {most}.",
+        )
+
+
 def test_known_points_are_not_evaluated_again(phaze: Phaze, small_study: Path) -> None:
     """A second study of the same points finds every evaluation."""
     shares = []
