@@ -7,6 +7,7 @@ leave 64 bits. Within the limits time and memory do not grow with a number of de
 from __future__ import annotations
 
 import sys
+from fractions import Fraction
 
 from phaze_opt.errors import InputError
 
@@ -60,9 +61,9 @@ def check_size(name: str, value: int, most: int, least: int = 1) -> None:
         raise InputError(f"{name} is {_shown(value)}, but it may be at most {most:,}.")
 
 
-def is_finite(value: float) -> bool:
+def is_finite(value: float | Fraction) -> bool:
     """Whether a double can hold a number: no integer of 400 digits, no infinity."""
-    return abs(value) <= sys.float_info.max
+    return -sys.float_info.max <= value <= sys.float_info.max
 
 
 def _shown(value: int) -> str:

@@ -46,8 +46,16 @@ class Alias:
     whole: bool = False
 
     def to_field(self, value: float) -> float:
-        """Convert a finite number in the alias's unit to the field's."""
+        """Convert a finite number in the alias's unit to the field's.
+
+        Raises
+        ------
+        InputError
+            If no number is so large.
+        """
         converted = Fraction(repr(value)) * self.factor
+        if not is_finite(converted):
+            raise InputError(f"{value:g} is too large for {self.field} in its unit.")
         return round(converted) if self.whole else float(converted)
 
     def from_field(self, value: float) -> float | None:

@@ -63,6 +63,7 @@ def test_names_that_are_no_aliases_are_kept() -> None:
         ({"size_mib": True}, "must be a finite number"),
         ({"delay_us": float("nan")}, "delay_us is nan"),
         ({"delay_us": float("inf")}, "delay_us is inf"),
+        ({"rate_gb_per_s": 1e300}, r"1e\+300 is too large for rate_bytes_per_s"),
     ],
 )
 def test_doubled_and_wrong_units_are_refused(entry: dict[str, object], message: str) -> None:

@@ -90,24 +90,20 @@ class Calibration:
                 f"array_efficiency is {self.array_efficiency}, but it must be above 0 and at most "
                 "1."
             )
-        if not 0.0 <= self.attention_overlap <= 1.0:
-            raise InputError(
-                f"attention_overlap is {self.attention_overlap}, but it must be from 0 to 1."
-            )
-        for name in ("usable_hbm_share", "hbm_efficiency"):
+        for name in ("attention_overlap", "collective_core_share"):
             share = getattr(self, name)
-            if not (math.isfinite(share) and share > 0.0):
-                raise InputError(f"{name} is {share}, but it must be positive and finite.")
-        if not (math.isfinite(self.operator_overhead_s) and self.operator_overhead_s >= 0.0):
-            raise InputError(
-                f"operator_overhead_s is {self.operator_overhead_s}, but it must be finite and not "
-                "negative."
-            )
-        rate = self.exponentials_per_cycle
-        if rate is not None and not (math.isfinite(rate) and rate > 0.0):
-            raise InputError(
-                f"exponentials_per_cycle is {rate}, but it must be positive and finite."
-            )
+            if not 0.0 <= share <= 1.0:
+                raise InputError(f"{name} is {share}, but it must be from 0 to 1.")
+        positive = "usable_hbm_share", "hbm_efficiency", "exponentials_per_cycle"
+        clocks = "sustained_clock_hz", "burst_clock_hz"
+        for name in (*positive, *clocks):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0.0):
+                raise InputError(f"{name} is {value}, but it must be positive and finite.")
+        for name in ("operator_overhead_s", "tile_overhead_cycles"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value >= 0.0):
+                raise InputError(f"{name} is {value}, but it must be finite and not negative.")
 
     def __repr__(self) -> str:
         return short_repr(self)

@@ -33,6 +33,9 @@ STEPS = 10**9
 PROVEN = 1e-6
 """Relative gap up to which an assignment counts as proven, because of the rounding."""
 
+_MOST_BYTES, _KEPT_BITS = 2**62, 48
+"""Sizes are added up exactly up to this sum; else so many leading bits of the room are kept."""
+
 DETERMINISTIC_S = 8.0
 """Default effort, in CP-SAT's deterministic seconds."""
 
@@ -187,9 +190,10 @@ class _Model:
             possible = [n for n in numbers if n <= CPU or math.isfinite(unit.accelerator_latency)]
             self.on.append({n: self.model.new_bool_var(f"on{index}_{n}") for n in possible})
             self.model.add_exactly_one(self.on[-1].values())
-        room = int(self.graph.memory_bytes)
         # Sizes are rounded up to bytes, so that the units of a solution fit.
-        sizes = [math.ceil(unit.size_bytes) for unit in self.graph.units]
+        sizes, room = _within_64_bits(
+            [math.ceil(unit.size_bytes) for unit in self.graph.units], int(self.graph.memory_bytes)
+        )
         for number in numbers:
             if number > CPU:
                 held = sum(
@@ -324,3 +328,14 @@ class _Model:
             ready = int(known[unit if where == CPU else -where][1])
             self.model.add_hint(self.times[f"ready{unit}"], ready)
         self.model.add_hint(self.objective, int(max(finish for _, finish in known.values())))
+
+
+def _within_64_bits(sizes: Sequence[int], room: int) -> tuple[Sequence[int], int]:
+    """Scale down sizes whose sums, or a room that, 64 bits cannot hold; what fits then fits."""
+    if sum(sizes) <= _MOST_BYTES and room <= _MOST_BYTES:
+        return sizes, room
+    room = min(room, sum(sizes))
+    shift = max(0, room.bit_length() - _KEPT_BITS)
+    room >>= shift
+    # Rounded up; what is larger than the room need not be known.
+    return [min(-(-size >> shift), room + 1) for size in sizes], room

@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,9 @@ def test_only_measured_chips_have_rates_of_arrays_and_bursts() -> None:
         ({"array_efficiency": 0.0}, "array_efficiency is 0.0, but it must be above 0"),  # nothing
         ({"array_efficiency": 1.01}, "at most 1"),  # more than every cycle
         ({"hbm_efficiency": 0.0}, "hbm_efficiency is 0.0, but it must be positive"),  # no HBM
+        ({"collective_core_share": math.inf}, "collective_core_share is inf, but it must be from"),
+        ({"burst_clock_hz": math.inf}, "burst_clock_hz is inf, but it must be positive"),
+        ({"tile_overhead_cycles": -1.0}, "tile_overhead_cycles is -1.0, but it must be finite"),
         ({"usable_hbm_share": float("nan")}, "usable_hbm_share is nan"),  # not a number
         ({"operator_overhead_s": -1.0}, "operator_overhead_s is -1.0"),  # before it begins
         ({"array_efficiency": float("nan")}, "array_efficiency is nan"),  # not a number

@@ -88,6 +88,28 @@ def test_latency_by_hand() -> None:
     assert least_latency(small).value == pytest.approx(4.0)
 
 
+@pytest.mark.parametrize(("size", "memory"), [(2.0**63, 10.0), (2.0**63, 1e30), (5.0, 1e300)])
+def test_sizes_beyond_64_bits(size: float, memory: float) -> None:
+    """A layer that no accelerator holds goes to the CPU; where all fit, the sizes do not matter."""
+    name = "latency-layers-bert24_inference.json"
+    problem = read_dnn_partitioning((DATA / name).read_bytes(), name)
+    nodes = tuple(
+        replace(
+            problem.nodes[0],
+            id=i,
+            colocation=i,
+            accelerator_latency=2.0,
+            cpu_latency=9.0,
+            size_bytes=size if i == 1 else 5.0,
+            output_cost=0.5,
+        )
+        for i in (1, 2)
+    )
+    small = replace(problem, nodes=nodes, edges=((0, 1),), memory_bytes=memory)
+    expected = 4.0 if size <= memory else 2.5 + 9.0
+    assert least_latency(small).value == pytest.approx(expected)
+
+
 def test_latency_refuses_training_graphs() -> None:
     """Least latency is defined for inference graphs only."""
     name = "throughput-layers-bert24_training.json"
