@@ -1,22 +1,17 @@
 """Compilation of loops with numba, for all rooms.
 
-Compiled code is kept on disk, so that only the first run on a machine compiles; later ones link its
-machine code without numba (`phaze_opt.machine_code`). Where no cache folder can be written, every
-process compiles anew. Floating-point operations keep their order, so that results do not depend on
-the machine.
+Compiled code is kept on disk, so that only the first run on a machine compiles. Where no cache
+folder can be written, every process compiles anew. Floating-point operations keep their order, so
+that results do not depend on the machine.
 """
 
 from __future__ import annotations
 
 import hashlib
-import sys
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeVar, cast
-
-from phaze_opt import machine_code
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -44,7 +39,7 @@ def lazily_compiled(
 
     def decorate(function: F) -> F:
         _renamed(function)
-        deferred = _Callable(function, signature, allocates, options)
+        deferred = _Callable(lambda: _load(function, signature, allocates, options))
         _lazily_compiled.append(deferred)
         return cast(F, deferred)
 
@@ -94,77 +89,17 @@ class _Deferred:
 
 
 class _Callable(_Deferred):
-    """A function that is compiled, or whose machine code is linked, when it is called."""
-
-    def __init__(
-        self, function: Callable[..., Any], signature: str, allocates: bool, options: Any
-    ) -> None:
-        super().__init__(lambda: _load(function, signature, allocates, options))
-        self.py_func = function
-        self._signature = signature
-
-    @cached_property
-    def _run(self) -> Callable[..., Any]:
-        path = _machine_code_path(self.py_func)
-        name = self.py_func.__name__
-        function = machine_code.linked(path, self.py_func.__module__, name)
-        if function is None:
-            function = self._dispatcher
-            with suppress(Exception):  # numba has kept nothing, or keeps it in another way
-                machine_code.write(_machine_code(function, self._signature), path)
-        return function
+    """A function that is compiled when it is called."""
 
     def load(self) -> None:
         """Load the function now."""
-        _ = self._run
+        _ = self._dispatcher
 
     def __call__(self, *arguments: Any) -> Any:
-        return self._run(*arguments)
+        return self._dispatcher(*arguments)
 
 
 _lazily_compiled: list[_Callable] = []
-
-
-def _machine_code_path(function: Callable[..., Any]) -> Path:
-    """Return the file for the machine code of a function."""
-    source = Path(function.__code__.co_filename)
-    name = f"{source.stem}.{function.__qualname__}.{sys.implementation.cache_tag}.machine"
-    return source.parent / "__pycache__" / name
-
-
-def _machine_code(dispatcher: Any, signature: str) -> machine_code.MachineCode:
-    """Return the machine code of a function that numba has compiled and keeps on disk."""
-    import llvmlite.binding as llvm
-
-    (result,) = dispatcher.overloads.values()
-    if result.reload_init:
-        raise ValueError("The function needs something that numba loads before it.")
-    kept = dispatcher._cache
-    (_, _, (code, bitcode)), *_ = kept._cache_file.load(
-        kept._index_key(signature, result.library.codegen)
-    )
-    module = llvm.parse_bitcode(bitcode)
-    return machine_code.MachineCode(
-        code=code,
-        entry=result.fndesc.llvm_cpython_wrapper_name,
-        environment=result.environment.env_name,
-        constants=list(result.environment.consts),
-        externals=[
-            each.name
-            for each in (*module.functions, *module.global_variables)
-            if each.is_declaration and not each.name.startswith("llvm.")
-        ],
-        parameters=[_kind(kind) for kind in result.signature.args],
-    )
-
-
-def _kind(kind: Any) -> machine_code.Kind:
-    """Return the kind of a parameter of one of numba's types."""
-    if hasattr(kind, "layout"):
-        return str(kind.dtype), kind.ndim, kind.layout == "C"
-    if hasattr(kind, "types"):
-        return [_kind(member) for member in kind]
-    return None
 
 
 def _load(function: Callable[..., Any], signature: str, allocates: bool, options: Any) -> Any:
@@ -210,5 +145,5 @@ def _digest(room: Path) -> str:
         if b"phaze_opt.compiled" in (text := path.read_bytes())
     ]
     data = [path.read_bytes() for path in sorted(room.glob("data/*.toml"))]
-    own = [Path(path).read_bytes() for path in (__file__, machine_code.__file__)]
-    return hashlib.blake2b(b"".join([*own, *compiling, *data]), digest_size=6).hexdigest()
+    own = Path(__file__).read_bytes()
+    return hashlib.blake2b(b"".join([own, *compiling, *data]), digest_size=6).hexdigest()
