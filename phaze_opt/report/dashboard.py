@@ -6,7 +6,6 @@ while it is open, ``/phaze/…`` its script and style. Everything else is Optuna
 
 from __future__ import annotations
 
-import importlib
 import logging
 import socket
 import threading
@@ -19,7 +18,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from phaze_opt.codec import to_json
 from phaze_opt.errors import NotFoundError, PhazeError
-from phaze_opt.report.guard import WsgiApplication, guarded, html_response
+from phaze_opt.report.guard import guarded, html_response
+from phaze_opt.report.optuna_pages import RankedTrials, optuna_pages
 from phaze_opt.report.page import (
     asset,
     plotly_script,
@@ -31,7 +31,7 @@ from phaze_opt.report.page import (
 from phaze_opt.report.study_view import view_of
 from phaze_opt.search.store.artifacts import DatabaseArtifacts
 from phaze_opt.search.store.failures import database_errors
-from phaze_opt.search.store.storage import Storage, reading_once
+from phaze_opt.search.store.storage import Storage
 from phaze_opt.search.store.studies import study_uids
 from phaze_opt.search.study import Study, list_summaries, load_study
 
@@ -134,8 +134,8 @@ def address_of(server: DashboardServer, name: str | None = None) -> str:
 class Pages:
     """The application behind the guard.
 
-    Finished trials are read once and kept (`phaze_opt.search.store.storage.reading_once`), until a
-    study is deleted: its number may then become that of another one.
+    Finished trials are read once and kept (`RankedTrials`), until a study is deleted: its number
+    may then become that of another one.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -146,12 +146,9 @@ class Pages:
 
     def _open(self) -> None:
         """Begin to keep trials anew."""
-        self._storage = reading_once(self._given)
-        # Imported here: it brings a web framework along.
-        make: Any = importlib.import_module("optuna_dashboard").wsgi
-        self._optuna: WsgiApplication = make(
-            self._storage.optuna, artifact_store=DatabaseArtifacts(self._given)
-        )
+        trials = RankedTrials(self._given)
+        self._storage = trials.as_storage()
+        self._optuna = optuna_pages(trials, DatabaseArtifacts(self._given))
 
     def read_ahead(self, name: str) -> None:
         """Read the trials of a study before someone asks for them."""

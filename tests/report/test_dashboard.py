@@ -22,6 +22,8 @@ from phaze_opt.report.notes import KEPT
 from phaze_opt.report.plots.by_kind import PLOT_KINDS
 from phaze_opt.report.publishing import Publisher, publish
 from phaze_opt.report.study_view import view_of
+from phaze_opt.search.space import Space
+from phaze_opt.search.spec import SearchSpec
 from phaze_opt.search.store.studies import delete_study
 from phaze_opt.search.store.tables import ArtifactRow
 from phaze_opt.search.study import Study
@@ -119,6 +121,31 @@ def test_the_best_shown_is_the_best_feasible(study: Study, ask: Ask) -> None:
         violated = any(value > 0 for value in trial["constraints"])
         assert violated == (records[trial["number"]].kind == "infeasible")
     assert any(record.kind == "infeasible" for record in records.values())
+
+
+def test_of_equally_fast_trials_the_smaller_chip_is_best(tmp_path: Path) -> None:
+    """Optuna would crown the first of them; both dashboards name the one of the answer."""
+    more_vector_cores_than_needed = Space(
+        num_tc=[16], num_vc=[16, 32, 64], pe_x=[8], pe_y=[8], pe_vc=[64], microbatch=[1]
+    )
+    search = SearchSpec(sampler="random", trials=20, seed=7)
+    study = run_study(tmp_path, 20, space=more_vector_cores_than_needed, search=search)
+    best = study.best()
+    assert best is not None and best.metrics is not None
+    assert {one.metrics.value for one in study.trials() if one.metrics} == {best.metrics.value}
+    assert study.optuna_study.best_trial.number != best.number
+    for ask in serve(study, read_only=True):
+        assert [one["number"] for one in detail(ask, study)["best_trials"]] == [best.number]
+
+
+@pytest.mark.parametrize("trials", [0, 3])
+def test_a_study_without_an_answer_can_be_shown(tmp_path: Path, trials: int) -> None:
+    """Before any trial there is no best; where none is feasible Optuna chooses among those."""
+    nothing_fits = Space(microbatch=[8], recompute=["none"])
+    study = run_study(tmp_path, trials, space=nothing_fits)
+    assert study.best() is None
+    for ask in serve(study, read_only=True):
+        assert len(detail(ask, study)["best_trials"]) == min(trials, 1)
 
 
 def test_workers_keep_the_note_and_the_plots(study: Study, ask: Ask) -> None:
