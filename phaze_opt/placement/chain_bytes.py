@@ -13,7 +13,7 @@ from functools import lru_cache, wraps
 from itertools import chain
 from operator import attrgetter
 from typing import Any, TypeVar, cast
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 
@@ -48,8 +48,6 @@ def for_many_designs(function: F) -> F:
     def find(layers: Any, *others: object) -> object:
         if len(layers) <= MOST_LAYERS:
             return kept(layers, *others)
-        if isinstance(layers, tuple):
-            return function(layers, *others)
         results = of_long.setdefault(layers, {})
         if others not in results:
             results[others] = function(layers, *others)
@@ -60,7 +58,7 @@ def for_many_designs(function: F) -> F:
 
 @dataclass(frozen=True, eq=False)
 class ChainParameters:
-    """Parameters of every layer per device, and those that are tied; equal ones are one object."""
+    """Parameters of every layer per device, and those that are tied; one object as `ChainBytes`."""
 
     own: tuple[int, ...]
     tied: tuple[int, ...]
@@ -71,7 +69,7 @@ class ChainParameters:
 
 @dataclass(frozen=True, eq=False)
 class ChainBytes:
-    """What every layer of a chain holds and sends; equal chains are one object, unless long.
+    """What every layer of a chain holds and sends; equal ones are one object while it is used.
 
     Attributes
     ----------
@@ -102,22 +100,30 @@ def chain_bytes(problem: PlacementProblem, tensor: int) -> ChainBytes:
     """Return what the layers of a problem hold and send at one tensor-parallel width."""
     layers, kinds = problem.layers[tensor], problem.kinds_of(tensor)
     distinct = tuple([_COLUMNS(layers[index]) for index in kinds.first])
-    return _chain(tuple(kinds.which.tolist()), distinct, problem.edges)
+    key = tuple(kinds.which.tolist()), distinct, problem.edges
+    found = _chains.get(key)
+    if found is None:
+        found = _chains[key] = _chain(*key)
+    return found
 
 
-@for_many_designs
 def _chain(
     which: tuple[int, ...],
     distinct: tuple[tuple[int, ...], ...],
     edges: tuple[tuple[int, int], ...],
 ) -> ChainBytes:
+    """Write the layers of some kinds out."""
     own, tied, stash, transient, output = zip(*(distinct[kind] for kind in which), strict=True)
-    return ChainBytes(_parameters(own, tied), stash, transient, output, edges)
+    parameters = _parameters.get((own, tied))
+    if parameters is None:
+        parameters = _parameters[own, tied] = ChainParameters(own, tied)
+    return ChainBytes(parameters, stash, transient, output, edges)
 
 
-@for_many_designs
-def _parameters(own: tuple[int, ...], tied: tuple[int, ...]) -> ChainParameters:
-    return ChainParameters(own, tied)
+# Tables are looked up by the object, so that long tuples are compared once for all of them. What
+# keeps tables keeps the object.
+_chains: WeakValueDictionary[tuple[Any, ...], ChainBytes] = WeakValueDictionary()
+_parameters: WeakValueDictionary[tuple[Any, ...], ChainParameters] = WeakValueDictionary()
 
 
 @for_many_designs
