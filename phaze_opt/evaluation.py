@@ -27,7 +27,7 @@ from phaze_opt.placement.placement_problem import Misfit, Placement
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.printing import PrintsAsTables
 from phaze_opt.training import OPTIMIZERS, Training
-from phaze_opt.units import format_seconds
+from phaze_opt.units import format_number, format_seconds
 from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import Workload
 
@@ -103,7 +103,7 @@ class Evaluation(PrintsAsTables, tables="phaze_opt.report.tables:evaluation_tabl
         if self.placement is None or self.time_per_batch_s is None:
             return f"Evaluation(infeasible: {self.reason})"
         return (
-            f"Evaluation({self.throughput_samples_per_s:,.1f} samples/s, "
+            f"Evaluation({format_number(self.throughput_samples_per_s)} samples/s, "
             f"{format_seconds(self.time_per_batch_s)} per batch, MFU {self.mfu:.1%}, "
             f"{self.placement.degrees_text})"
         )

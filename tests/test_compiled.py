@@ -165,3 +165,52 @@ def test_lazily_compiled_is_what_was_imported(
     (room / "helper.py").write_text(helper.replace("2 *", "20 *"))
     assert imported(1) == 10
     assert load_kernel()(1) == 100
+
+
+def test_stored_code_is_read_without_the_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that only reads declares nothing to numba, and can compile another function."""
+    room = tmp_path / "room_of_a_test"
+    (room / "data").mkdir(parents=True)
+    for name, content in FILES.items():
+        (room / name).write_text(content)
+    program = """
+import sys
+from room_of_a_test.kernel import scaled
+assert scaled(2) == 20
+declared = "numba.np.npyimpl" in sys.modules
+if declared:
+    assert sum(scaled.stats.cache_misses.values()) == 1
+else:
+    from phaze_opt.compiled import lazily_compiled
+    assert lazily_compiled("i8(i8)")(lambda number: number + 1)(2) == 3
+    assert scaled(3) == 30 and "numba.np.npyimpl" in sys.modules
+print(declared)
+"""
+    for first in (True, False):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
+            capture_output=True,
+            text=True,
+        )
+        assert (done.stdout, done.stderr) == (f"{first}\n", "")
+
+
+def test_an_evaluation_does_without_scipys_linear_algebra() -> None:
+    """Compiled code that takes sums and extremes with NumPy's functions would import it."""
+    program = """
+import sys
+from tests.benchmarks.test_bench_evaluate import phaze_point
+from phaze_opt.evaluation import evaluate
+assert evaluate(*phaze_point("bert-large", 64, 512)).feasible
+print("scipy.linalg" in sys.modules)
+"""
+    # The first process may have to compile.
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True
+        )
+    assert (done.stdout, done.stderr) == ("False\n", "")

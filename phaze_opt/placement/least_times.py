@@ -76,7 +76,10 @@ def _at_once_s(
 @callee("float64[:,::1](int64[::1], float64[::1])")
 def _kinds(distinct: IntArray, own: FloatArray) -> FloatArray:
     """Return count, a layer, and the fewest parameters of every distinct layer, a row each."""
-    kinds = np.zeros((distinct.max() + 1, 3))
+    count = 0
+    for kind in distinct:
+        count = max(count, kind + 1)
+    kinds = np.zeros((count, 3))
     for layer in range(len(distinct) - 1, -1, -1):
         kind = distinct[layer]
         least = own[layer] if kinds[kind, 0] == 0.0 else min(kinds[kind, 2], own[layer])
@@ -235,7 +238,10 @@ def least_times_s(
     sums = np.zeros((3, layers + 1))
     one = np.zeros(real.shape[1])
     kinds = _kinds(distinct, own)
-    most = int(np.argmax(kinds[:, 0]))
+    most = 0
+    for kind in range(len(kinds)):
+        if kinds[kind, 0] > kinds[most, 0]:
+            most = kind
     best = 0
     if len(whole) == 0:
         return answers

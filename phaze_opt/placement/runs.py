@@ -72,7 +72,9 @@ def receives_of_runs(
     for k in range(len(sources)):
         source = sources[k]
         taken_by = consumers[first_consumer[k] : first_consumer[k + 1]]
-        last = taken_by.max()
+        last = source
+        for consumer in taken_by:
+            last = max(last, consumer)
         # A stage that starts after the source receives it if it reaches the next consumer.
         for start in range(source + 1, last + 1):
             nearest = last

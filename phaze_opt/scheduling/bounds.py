@@ -63,7 +63,9 @@ def root_bound(
     tail
         `tails` of the least durations.
     """
-    bound = int(tail.max())
+    bound = 0
+    for path in tail:
+        bound = max(bound, path)
     for resource in range(len(capacity)):
         bound = max(bound, _work_bound(duration, allowed, demand, capacity[resource], resource))
     return bound
@@ -74,7 +76,7 @@ def least_durations(duration: IntArray, allowed: BoolArray) -> IntArray:
     """Give the duration of each operator in its faster allowed mode."""
     least = np.empty(len(duration), dtype=np.int64)
     for i in range(len(duration)):
-        least[i] = duration[i].max()
+        least[i] = max(duration[i, 0], duration[i, 1])
         for mode in range(2):
             if allowed[i, mode]:
                 least[i] = min(least[i], duration[i, mode])
@@ -277,7 +279,10 @@ def _longest_chain(ancestors: IntArray, duration: FloatArray) -> IntArray:
                     reach[i], previous[i] = reach[j], j
         reach[i] += duration[i]
     chain = np.empty(count, dtype=np.int64)
-    position, length = np.argmax(reach), 0
+    position, length = 0, 0
+    for i in range(count):
+        if reach[i] > reach[position]:
+            position = i
     while position >= 0:
         chain[length] = position
         length += 1

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from phaze_opt.arrays import BoolArray, FloatArray, IntArray
-from phaze_opt.compiled import lazily_compiled, load
+from phaze_opt.compiled import inlined, lazily_compiled, load
 from phaze_opt.scheduling.bounds import Bounds, mixed_bound, runs_alone
 from phaze_opt.scheduling.instance import INTRA, SINGLE, Instance, Plan, in_set, proving_bound
 from phaze_opt.scheduling.search_kernel import Scratch, SearchArrays, expand_all
@@ -208,6 +208,24 @@ def _concurrent_resources(instance: Instance, alone: BoolArray) -> tuple[IntArra
     return marked, instance.capacity[binding]
 
 
+@inlined
+def _is_empty(words: IntArray) -> bool:
+    """Whether a set has no member."""
+    members = 0
+    for word in words:
+        members |= word
+    return members == 0
+
+
+@inlined
+def _are_equal(one: IntArray | BoolArray, other: IntArray | BoolArray) -> bool:
+    """Whether two rows of one length hold the same."""
+    same = True
+    for place in range(len(one)):
+        same = same and one[place] == other[place]
+    return same
+
+
 @lazily_compiled(
     "i8[:, ::1](i8[:, ::1], b1[:, ::1], i8[:, :, ::1], i8[:, ::1], i8[:, ::1], b1[:, ::1], i8[::1])"
 )
@@ -223,26 +241,27 @@ def _operator_rows(
     """Write the operators as rows of the kernel, with the columns of `search_states`."""
     rows = np.empty((len(duration), ANCESTORS + ancestors.shape[1]), dtype=np.int64)
     for i in range(len(rows)):
-        rows[i, SHORTEST] = duration[i].max()
+        rows[i, SHORTEST] = max(duration[i, INTRA], duration[i, SINGLE])
         rows[i, LAST] = rows[i, FIRST] = rows[i, TWIN] = -1
         for mode in (INTRA, SINGLE):
             rows[i, DURATION + mode] = -1
             if allowed[i, mode]:
                 rows[i, DURATION + mode] = duration[i, mode]
                 rows[i, SHORTEST] = min(rows[i, SHORTEST], duration[i, mode])
-                if alone[i, mode] and not descendants[i].any():
+                if alone[i, mode] and _is_empty(descendants[i]):
                     rows[i, LAST] = mode
-                elif alone[i, mode] and not ancestors[i].any():
+                elif alone[i, mode] and _is_empty(ancestors[i]):
                     rows[i, FIRST] = mode
         rows[i, BELOW] = tail[i] - rows[i, SHORTEST]
         rows[i, ANCESTORS:] = ancestors[i]
         for j in range(i - 1, -1, -1):
             if (
-                np.array_equal(duration[i], duration[j])
-                and np.array_equal(allowed[i], allowed[j])
-                and np.array_equal(demand[i], demand[j])
-                and np.array_equal(ancestors[i], ancestors[j])
-                and np.array_equal(descendants[i], descendants[j])
+                _are_equal(duration[i], duration[j])
+                and _are_equal(allowed[i], allowed[j])
+                and _are_equal(demand[i, INTRA], demand[j, INTRA])
+                and _are_equal(demand[i, SINGLE], demand[j, SINGLE])
+                and _are_equal(ancestors[i], ancestors[j])
+                and _are_equal(descendants[i], descendants[j])
             ):
                 rows[i, TWIN] = j
                 break

@@ -127,7 +127,8 @@ def _neighbours(ends: IntArray, others: IntArray, count: int) -> tuple[IntArray,
     first = np.zeros(count + 1, dtype=np.int64)
     for end in ends:
         first[end + 1] += 1
-    first = np.cumsum(first)
+    for i in range(count):
+        first[i + 1] += first[i]
     place = first.copy()
     grouped = np.empty(len(ends), dtype=np.int64)
     for e in range(len(ends)):

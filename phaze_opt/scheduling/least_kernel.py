@@ -91,7 +91,9 @@ def _least_below(part: Part, room: Room, limit_s: float) -> float:
 def _least_of_part(part: Part, room: Room) -> float:
     """Bound the makespan of a part by a few limits."""
     # One after another, each in its faster mode, is a schedule.
-    enough_s = float(part[2].sum())
+    enough_s = 0.0
+    for fastest_s in part[2]:
+        enough_s += fastest_s
     least_s = min(_least_below(part, room, enough_s), enough_s)
     for _ in range(_HALVINGS):
         if least_s >= enough_s * (1.0 - _ENOUGH):

@@ -50,6 +50,7 @@ def best_list_schedule(
     best = -1
     mode, fastest = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
     for choice in range(2):
+        is_new = choice == 0
         for i in range(size):
             slower = duration[i, INTRA] < duration[i, SINGLE]
             if choice == 0:
@@ -59,7 +60,8 @@ def best_list_schedule(
                 mode[i] = fastest[i]
             else:
                 mode[i] = SINGLE if allowed[i, SINGLE] else INTRA
-        if choice == 1 and np.array_equal(mode, fastest):
+                is_new = is_new or mode[i] != fastest[i]
+        if not is_new:
             break
         length = np.array([duration[i, mode[i]] for i in range(size)])
         order = np.argsort(-tails(descendants, length), kind="mergesort")

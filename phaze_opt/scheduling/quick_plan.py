@@ -96,8 +96,9 @@ def plan_part(
     if proving <= bound:
         return arrays, total_s, plan, tail, (makespan, bound, 0)
     if drop_hopeless_modes(duration, allowed, before, tail, proving):
-        if not (allowed[:, 0] | allowed[:, 1]).all():
-            return arrays, total_s, plan, tail, (makespan, proving, 0)
+        for i in range(len(allowed)):
+            if not (allowed[i, 0] or allowed[i, 1]):
+                return arrays, total_s, plan, tail, (makespan, proving, 0)
         tail = tails(after, least_durations(duration, allowed))
         bound = root_bound(duration, allowed, demand, capacity, tail)
         if proving <= bound:

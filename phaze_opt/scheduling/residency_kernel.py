@@ -72,8 +72,12 @@ def _best_level(
 @callee("f8(f8[::1], i8[::1], i8)")
 def _most_saved(gain: FloatArray, size: IntArray, free: int) -> float:
     """Give the largest sum of gains whose sizes fit, or a bound on it where there are many."""
-    if size.sum() <= free or size.shape[0] > _MOST_SUBSET:
-        return float(gain.sum())
+    whole, needed = 0.0, 0
+    for place in range(size.shape[0]):
+        whole += gain[place]
+        needed += size[place]
+    if needed <= free or size.shape[0] > _MOST_SUBSET:
+        return whole
     most = 0.0
     for subset in range(1 << size.shape[0]):
         total, taken = 0.0, 0
