@@ -86,7 +86,9 @@ def steps_progress(steps: int) -> Iterator[Callable[[int, str], None]]:
 def run_progress() -> Iterator[Callable[[Progress], None]]:
     """Yield the function that shows a run's progress on stderr: best value, rate, time left."""
     if not sys.stderr.isatty():
-        yield lambda progress: None
+        from phaze_opt.search.running import ignore_progress
+
+        yield ignore_progress
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn

@@ -168,7 +168,6 @@ class Objective:
         key = evaluation_key(self.study, inputs)
 
         def compute() -> Evaluation:
-            self.schedules.take_keys()
             return self.evaluator(
                 self.workloads[inputs.capture],
                 inputs.accelerator,
@@ -177,9 +176,7 @@ class Objective:
                 self.schedules,
             )
 
-        evaluation, cached = self.evaluations.get_or_compute(key, compute, self.schedules.take_keys)
-        if not cached:
-            self.schedules.flush()
+        evaluation, cached = self.evaluations.get_or_compute(key, compute, self.schedules)
         violation = run_violation(self.study.spec.constraints, evaluation)
         return EvaluatedRun(inputs, key, evaluation, cached, violation)
 

@@ -162,13 +162,11 @@ def prove_best(study: StoredStudy, evaluations: EvaluationCache) -> None:
         if evaluation is None or all(map(_is_proven, proofs_of(evaluation))):
             continue
         inputs = chosen_inputs(study.resolved, index, design, metrics)
-        schedules.take_keys()
         evaluations.get_or_compute(
             further_key(metrics.evaluation_key),
             partial(solve_further, study, inputs, evaluation, schedules),
-            schedules.take_keys,
+            schedules,
         )
-    schedules.flush()
 
 
 def _is_proven(proof: ScheduleProof) -> bool:

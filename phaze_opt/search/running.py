@@ -155,7 +155,7 @@ def run_study(
     with StopSignals(raise_on_repeat=workers == 1) as stop, suppress(StopNow):
         run = StudyRun(study, evaluator, total, lease_s, stop, show)
         if not patiently(partial(_is_done, run)):
-            _run_trials(run, workers, report)
+            _run_trials(run, workers, report, is_watched=on_progress is not ignore_progress)
         if patiently(partial(_is_done, run)) and not stop.requested:
             patiently(partial(_prove_best, run, new_token()))
     with suppress(DatabaseError):
@@ -173,13 +173,16 @@ def worker_main(job: WorkerJob, stop: StopSignals) -> None:
     _work_on(run, lambda number, metrics: None, is_alone=False)
 
 
-def _run_trials(run: StudyRun, workers: int, report: Callable[[], int]) -> None:
+def _run_trials(
+    run: StudyRun, workers: int, report: Callable[[], int], *, is_watched: bool
+) -> None:
     """Prepare the tickets, and work here, or in processes that start meanwhile."""
     prepare = partial(_prepare, run, new_token())
     if workers == 1:
 
         def on_trial(number: int, metrics: Metrics) -> None:
-            report()
+            if is_watched:
+                report()
 
         if patiently(prepare):
             patiently(report)

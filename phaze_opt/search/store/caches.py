@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
 
-from sqlalchemy import delete, or_, select, update
+from sqlalchemy import bindparam, delete, or_, select, update
+from sqlalchemy.orm import Session
 
 from phaze_opt.codec import from_json, to_json
 from phaze_opt.errors import InputError
@@ -28,6 +29,8 @@ QUICK_PROOF_S = 0.02
 """A schedule whose exact search took less counts as quickly proven."""
 
 _POLL_S = 0.05
+
+_SCHEDULE = select(ScheduleRow.body).where(ScheduleRow.key == bindparam("asked"))
 
 
 class EvaluationCache:
@@ -48,7 +51,7 @@ class EvaluationCache:
         self,
         key: str,
         compute: Callable[[], Evaluation],
-        needed: Callable[[], Iterable[str]] = tuple,
+        schedules: ScheduleCache | None = None,
     ) -> tuple[Evaluation, bool]:
         """Return the evaluation of a key, and whether it was stored already.
 
@@ -58,8 +61,8 @@ class EvaluationCache:
             Hash of everything that decides the evaluation.
         compute
             Computes it.
-        needed
-            Gives, after that, the keys of the schedules that it needed.
+        schedules
+            What it takes its schedules from: new ones are stored with the evaluation.
         """
         while True:
             stored = self._read(key)
@@ -69,12 +72,14 @@ class EvaluationCache:
             if self._claim(key, stored):
                 break
             time.sleep(_POLL_S)
+        schedules = ScheduleCache(self._storage) if schedules is None else schedules
+        schedules.take_keys()
         try:
             evaluation = compute()
         except BaseException:
             self._release(key)
             raise
-        self._store(key, evaluation, sorted(needed()))
+        self._store(key, evaluation, schedules)
         return evaluation, False
 
     def renew_lease(self, token: str) -> None:
@@ -113,11 +118,13 @@ class EvaluationCache:
             )
             return claimed.rowcount == 1
 
-    def _store(self, key: str, evaluation: Evaluation, schedules: Sequence[str]) -> None:
-        """Write an evaluation, unless another worker took over and was first."""
+    def _store(self, key: str, evaluation: Evaluation, schedules: ScheduleCache) -> None:
+        """Write an evaluation, unless another worker took over and was first, and its schedules."""
+        needed = json.dumps(sorted(schedules.take_keys()))
         found: dict[str, str | None] = {"token": None, "until_s": None}
-        found |= {"body": write_evaluation(evaluation), "schedules": json.dumps(schedules)}
-        with self._storage.writing() as session:
+        found |= {"body": write_evaluation(evaluation), "schedules": needed}
+
+        def write(session: Session) -> None:
             # The row is gone where this worker was stalled and its claim is swept.
             statement = inserting(session, EvaluationRow).values(key=key, **found)
             session.connection().execute(
@@ -125,6 +132,8 @@ class EvaluationCache:
                     index_elements=["key"], set_=found, where=EvaluationRow.body.is_(None)
                 )
             )
+
+        schedules.flush(write)
 
     def _release(self, key: str) -> None:
         """Give up a claim, so that another worker can compute the point at once."""
@@ -192,7 +201,7 @@ class ProofEffort:
 class ScheduleCache(MutableMapping[str, Schedule]):
     """Schedules in memory over those in the database.
 
-    New ones stay in memory until `flush` writes them in one transaction per point.
+    New ones stay in memory until `flush` writes them, in one transaction per point.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -208,10 +217,8 @@ class ScheduleCache(MutableMapping[str, Schedule]):
         self._asked.add(key)
         if key not in self._known:
             with self._storage.reading() as session:
-                row = session.get(ScheduleRow, key)
-            if row is None:
-                raise KeyError(key)
-            schedule = _read_schedule(row.body)
+                body = session.connection().scalar(_SCHEDULE, {"asked": key})
+            schedule = _read_schedule(body)
             if schedule is None:
                 raise KeyError(key)
             self._known[key] = schedule
@@ -244,13 +251,14 @@ class ScheduleCache(MutableMapping[str, Schedule]):
         asked, self._asked = self._asked, set()
         return asked
 
-    def flush(self) -> None:
-        """Write the new schedules to the database."""
+    def flush(self, also: Callable[[Session], None] = lambda session: None) -> None:
+        """Write the new schedules to the database, in one transaction with what ``also`` writes."""
         # In order, so that no two workers wait for each other.
         keys = sorted(set(self._new) & set(self._known))
         rows = [{"key": key, "body": to_json(self._known[key]).decode()} for key in keys]
-        if rows:
-            with self._storage.writing() as session:
+        with self._storage.writing() as session:
+            also(session)
+            if rows:
                 statement = inserting(session, ScheduleRow)
                 # A stored one that cannot be read is replaced; any other one is the same.
                 session.connection().execute(

@@ -314,8 +314,9 @@ class TicketOffice:
         return StudyRow.uid == self._study_uid
 
     def _lock_study(self, session: Session) -> None:
-        """Let one claim of a study at a time pass (SQLite has one writer in any case)."""
-        session.execute(select(StudyRow.uid).where(self._is_study).with_for_update())
+        """Let one claim of a study at a time pass; SQLite has one writer in any case."""
+        if session.get_bind().dialect.name != "sqlite":
+            session.execute(select(StudyRow.uid).where(self._is_study).with_for_update())
 
     def _free_row(self, session: Session, total: int, has_points: bool) -> TicketRow | None:
         """Return the ticket that `claim` takes, if any; without points one with parameters."""
@@ -331,17 +332,17 @@ class TicketOffice:
 
     def _hold(self, session: Session, row: TicketRow, token: str) -> None:
         """Give a ticket to a worker, under a new lease."""
-        row.state = "held"
-        row.token = token
-        session.flush()
         session.execute(
             update(TicketRow)
             .where(self._mine, TicketRow.k == row.k)
             .values(
+                state="held",
+                token=token,
                 host=socket.gethostname()[:_LONGEST_HOST],
                 since_s=database_now_s(),
                 until_s=database_now_s() + self.lease_s,
             )
+            .execution_options(synchronize_session=False)
         )
 
     def _take_point(
@@ -378,20 +379,17 @@ class TicketOffice:
         others = (self._mine, TicketRow.k != k, TicketRow.deaths > 0)
         session.execute(update(TicketRow).where(*others).values(deaths=0))
 
-    def _held(self, session: Session, ticket: Ticket) -> TicketRow | None:
-        """Return the row of a ticket if its token still holds it, locked."""
-        held = (TicketRow.k == ticket.k, _STATE == "held", TicketRow.token == ticket.token)
-        return session.scalar(select(TicketRow).where(self._mine, *held).with_for_update())
-
     def _change(self, ticket: Ticket, **values: Any) -> bool:
         """Update a ticket if its token still holds it."""
+        held = (TicketRow.k == ticket.k, _STATE == "held", TicketRow.token == ticket.token)
         with self._storage.writing() as session:
-            row = self._held(session, ticket)
-            if row is None:
-                return False
-            this = (self._mine, TicketRow.k == row.k)
-            session.execute(update(TicketRow).where(*this).values(**values))
-            return True
+            changed: Any = session.execute(
+                update(TicketRow)
+                .where(self._mine, *held)
+                .values(**values)
+                .execution_options(synchronize_session=False)
+            )
+            return bool(changed.rowcount)
 
 
 def point_key(params: Mapping[str, Any]) -> str:
