@@ -9,7 +9,8 @@ import pytest
 from sqlalchemy import func, select, text, update
 
 from phaze_opt.errors import ConflictError, InputError, NotFoundError, PhazeError
-from phaze_opt.search.store.failures import DatabaseError
+from phaze_opt.search.store.failures import LOCK_TIMEOUT_S, DatabaseError
+from phaze_opt.search.store.sqlite_file import sqlite_file
 from phaze_opt.search.store.storage import (
     DEFAULT_URL,
     open_storage,
@@ -156,6 +157,21 @@ def test_sqlite_runs_in_the_safe_mode(sqlite_url: str) -> None:
         other = sqlite3.connect(str(storage.url.database), timeout=0)
         other.execute("BEGIN IMMEDIATE")
         other.close()
+
+
+def test_writing_begins_soon_or_waits_as_sqlite_does(sqlite_url: str) -> None:
+    """While another connection writes no transaction begins, and the long timeout stays."""
+    path = Path(str(open_storage(sqlite_url, create=True).url.database))
+    file = sqlite_file(path, "here", create=False)
+    mine, yours = file.connect(), file.connect()
+    for connection in (mine, yours):
+        connection.isolation_level = None
+    assert file.begins_soon(mine) and mine.in_transaction
+    assert not file.begins_soon(yours) and not yours.in_transaction
+    mine.execute("COMMIT")
+    assert file.begins_soon(yours) and yours.in_transaction
+    for connection in (mine, yours):
+        assert connection.execute("PRAGMA busy_timeout").fetchone() == (1000 * LOCK_TIMEOUT_S,)
 
 
 def test_the_clock_is_the_database_s(any_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -280,7 +280,10 @@ def _begin_on_sqlite(file: SqliteFile, connection: Connection) -> None:
     file.check()
     asked = connection.get_execution_options().get("phaze_read_only", False)
     read_only = asked or not file.is_writable
-    connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+    if read_only:
+        connection.exec_driver_sql("BEGIN")
+    elif not file.begins_soon(connection.connection.driver_connection):
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 def _parse(storage: str) -> URL:
