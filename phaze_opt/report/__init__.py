@@ -25,6 +25,7 @@ Modules
 ``page``               pages and the report as HTML, from the templates in ``data``
 ``markdown``           the note of a study, and the report as Markdown
 ``dashboard``          the server: our pages beside Optuna Dashboard; ``guard`` what it refuses
+``optuna_pages``       Optuna Dashboard, which names the best design of the answer
 ``publishing``         keeps note, plots and files in Optuna Dashboard up to date during a run
 ``artifacts``          the files of a design: timelines, time as CSV, the note of its trial
 ``timeline``           a batch through its pipeline, for Perfetto; ``gantt`` timelines as drawings
