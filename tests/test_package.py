@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import phaze_opt
+from phaze_opt.units import format_number
 
 ROOT = Path(__file__).parents[1]
 HEAVY = ("torch", "ortools", "optuna", "pandas", "numba", "numpy", "sqlalchemy")
@@ -113,7 +114,7 @@ def test_objects_have_one_line_and_tables() -> None:
     assert repr(chip).endswith("glb_bytes=134217728, hbm_bytes=85899345920)")
     assert eval(repr(chip), {"Accelerator": phaze_opt.Accelerator}) == chip
     assert eval(repr(training), {"Training": phaze_opt.Training}) == training
-    assert f"{result.throughput_samples_per_s:,.1f} samples/s" in repr(result)
+    assert f"{format_number(result.throughput_samples_per_s)} samples/s" in repr(result)
     assert repr(infeasible) == f"Evaluation(infeasible: {infeasible.reason})"
     assert repr(result) in repr(explanation)
     assert explanation.evaluation == result
