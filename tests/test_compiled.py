@@ -114,6 +114,17 @@ def double(number):
 }
 
 
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write a room with a compiled function, where it can be imported."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    made = tmp_path / "room_of_a_test"
+    (made / "data").mkdir(parents=True)
+    for name, content in FILES.items():
+        (made / name).write_text(content)
+    return made
+
+
 def load_kernel() -> Any:
     """Import the kernel as a new process would."""
     for name in [name for name in sys.modules if name.startswith("room_of_a_test")]:
@@ -132,18 +143,11 @@ def load_kernel() -> Any:
     ],
     ids=lambda value: value if str(value).endswith((".py", ".toml")) else "",
 )
-def test_changed_files_are_compiled_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, text: str, result: int
-) -> None:
+def test_changed_files_are_compiled_anew(folder: Path, file: str, text: str, result: int) -> None:
     """The name in the cache changes with every compiling or data file of the room, and no other."""
-    monkeypatch.syspath_prepend(str(tmp_path))
-    room = tmp_path / "room_of_a_test"
-    (room / "data").mkdir(parents=True)
-    for name, content in FILES.items():
-        (room / name).write_text(content)
     before = load_kernel()
     assert before(1) == 10
-    (room / file).write_text(text)
+    (folder / file).write_text(text)
     after = load_kernel()
     assert after(1) == result
     same_name = before.py_func.__qualname__ == after.py_func.__qualname__
@@ -151,30 +155,17 @@ def test_changed_files_are_compiled_anew(
     assert sum(after.stats.cache_hits.values()) == same_name
 
 
-def test_lazily_compiled_is_what_was_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lazily_compiled_is_what_was_imported(folder: Path) -> None:
     """Files that change between the import and the first call belong to the next process."""
-    monkeypatch.syspath_prepend(str(tmp_path))
-    room = tmp_path / "room_of_a_test"
-    (room / "data").mkdir(parents=True)
-    for name, content in FILES.items():
-        (room / name).write_text(content)
     imported = load_kernel()
-    helper = (room / "helper.py").read_text()
-    (room / "helper.py").write_text(helper.replace("2 *", "20 *"))
+    helper = (folder / "helper.py").read_text()
+    (folder / "helper.py").write_text(helper.replace("2 *", "20 *"))
     assert imported(1) == 10
     assert load_kernel()(1) == 100
 
 
-def test_stored_code_is_read_without_the_compiler(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A process that only reads declares nothing to numba, and can compile another function."""
-    room = tmp_path / "room_of_a_test"
-    (room / "data").mkdir(parents=True)
-    for name, content in FILES.items():
-        (room / name).write_text(content)
+def test_stored_code_is_read_without_the_compiler(folder: Path) -> None:
+    """A process that only reads declares nothing to numba, and can compile what calls the code."""
     program = """
 import sys
 from room_of_a_test.kernel import scaled
@@ -184,15 +175,15 @@ if declared:
     assert sum(scaled.stats.cache_misses.values()) == 1
 else:
     from phaze_opt.compiled import lazily_compiled
-    assert lazily_compiled("i8(i8)")(lambda number: number + 1)(2) == 3
+    assert lazily_compiled("i8(i8)")(lambda number: scaled(number) + 1)(2) == 21
     assert scaled(3) == 30 and "numba.np.npyimpl" in sys.modules
 print(declared)
 """
     for first in (True, False):
         done = subprocess.run(
             [sys.executable, "-c", program],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
+            cwd=folder.parent,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder.parent), str(ROOT)])},
             capture_output=True,
             text=True,
         )

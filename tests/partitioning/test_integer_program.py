@@ -64,23 +64,28 @@ def test_latency_is_between_its_bounds(problem: DnnProblem) -> None:
     assert split.bound <= split.value
 
 
-def test_latency_by_hand() -> None:
-    """Two units on two accelerators pay the transfer twice: out of one and into the other."""
+def two_units(*sizes_bytes: float) -> DnnProblem:
+    """Return a chain of two units that accelerators run faster than the CPU."""
     name = "latency-layers-bert24_inference.json"
     problem = read_dnn_partitioning((DATA / name).read_bytes(), name)
-    first, second = (
+    nodes = tuple(
         replace(
             problem.nodes[0],
             id=i,
             colocation=i,
             accelerator_latency=2.0,
             cpu_latency=9.0,
-            size_bytes=1.0,
+            size_bytes=size_bytes,
             output_cost=0.5,
         )
-        for i in (1, 2)
+        for i, size_bytes in enumerate(sizes_bytes, start=1)
     )
-    small = replace(problem, nodes=(first, second), edges=((0, 1),))
+    return replace(problem, nodes=nodes, edges=((0, 1),))
+
+
+def test_latency_by_hand() -> None:
+    """Two units on two accelerators pay the transfer twice: out of one and into the other."""
+    small = two_units(1.0, 1.0)
     graph = build_unit_graph(small)
     assert latency_of(graph, [1, 2]) == pytest.approx(5.0)
     assert latency_of(graph, [1, 1]) == pytest.approx(4.0)
@@ -91,21 +96,7 @@ def test_latency_by_hand() -> None:
 @pytest.mark.parametrize(("size", "memory"), [(2.0**63, 10.0), (2.0**63, 1e30), (5.0, 1e300)])
 def test_sizes_beyond_64_bits(size: float, memory: float) -> None:
     """A layer that no accelerator holds goes to the CPU; where all fit, the sizes do not matter."""
-    name = "latency-layers-bert24_inference.json"
-    problem = read_dnn_partitioning((DATA / name).read_bytes(), name)
-    nodes = tuple(
-        replace(
-            problem.nodes[0],
-            id=i,
-            colocation=i,
-            accelerator_latency=2.0,
-            cpu_latency=9.0,
-            size_bytes=size if i == 1 else 5.0,
-            output_cost=0.5,
-        )
-        for i in (1, 2)
-    )
-    small = replace(problem, nodes=nodes, edges=((0, 1),), memory_bytes=memory)
+    small = replace(two_units(size, 5.0), memory_bytes=memory)
     expected = 4.0 if size <= memory else 2.5 + 9.0
     assert least_latency(small).value == pytest.approx(expected)
 
