@@ -90,7 +90,7 @@ def best_placement(costs: CandidateCosts) -> Layout | None:
 
 def _fits(costs: CandidateCosts, layout: Layout) -> bool:
     """Whether every stage fits its memory."""
-    limit = costs.stages(layout.candidate).in_flight_limit[layout.first[0], layout.last[0]]
+    limit = costs.stages(layout.candidate).held.in_flight_limit[layout.first[0], layout.last[0]]
     return bool((limit >= costs.held(layout.candidate)[:0:-1]).all())
 
 
@@ -271,7 +271,7 @@ def _closed_form_answer(
         work.load_s,
         work.backward_s,
         costs.tail_s(candidate),
-        costs.stages(candidate).in_flight_limit,
+        costs.stages(candidate).held.in_flight_limit,
         costs.held(candidate),
         costs.microbatches(candidate.data),
         candidate.pipeline,
@@ -315,7 +315,7 @@ def _least_times_s(costs: CandidateCosts, grid: CandidateGrid) -> tuple[FloatArr
 
     def bounds(held: IntArray) -> tuple[FloatArray, FloatArray]:
         candidates = rows, grid.pipeline, grid.microbatches
-        return least_times(stages.load_s, stages.in_flight_limit, held, tails_s, *candidates)
+        return least_times(stages.load_s, stages.held.in_flight_limit, held, tails_s, *candidates)
 
     # With fewer microbatches than stages less is in flight: the fewest bound them all.
     many = grid.pipeline <= grid.microbatches
@@ -378,8 +378,9 @@ def _least_even_times_s(costs: CandidateCosts, grid: CandidateGrid, starts: IntA
     table = costs.least_stages(grid)
     least_s = replay_bounds(
         table.load_s,
-        table.accumulation_s,
-        table.in_flight_limit,
+        table.held.parameters,
+        table.accumulation_s_per_parameter,
+        table.held.in_flight_limit,
         starts,
         grid.pipeline,
         grid.microbatches,

@@ -230,13 +230,13 @@ class CandidateCosts:
         group = self.group(candidate)
         if group.zero in (1, 2) and not (group.overlaps and ahead):
             return group.gather_at_once_s
-        return np.zeros_like(self.stages(candidate).forward_s)
+        return np.zeros_like(self.stages(candidate).held.parameters)
 
     def optimizer_s(self, candidate: Candidate) -> FloatArray:
         """Return the time of every stage's optimizer step, on what a replica keeps of it."""
         step_s = self.problem.step_s_per_parameter
         shards = self.shards(candidate.data).optimizer
-        return np.asarray(self.stages(candidate).parameters * (step_s / shards))
+        return np.asarray(self.stages(candidate).held.parameters * (step_s / shards))
 
     def tail_s(self, candidate: Candidate) -> FloatArray:
         """Return what every stage still does after its last backward, weights gathered ahead."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache, wraps
 from itertools import chain
 from operator import attrgetter
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
@@ -136,7 +136,17 @@ def parameters_of_runs(parameters: ChainParameters) -> tuple[FloatArray, FloatAr
 
 @dataclass(frozen=True, eq=False)
 class HeldBytes:
-    """What stages hold; the attributes are those of `phaze_opt.placement.costs.StageCosts`."""
+    """What stages hold, per device.
+
+    Attributes
+    ----------
+    parameters
+        Tied ones once.
+    resident_bytes, stash_bytes
+        State and largest working set; what each microbatch in flight adds.
+    in_flight_limit
+        Most microbatches whose stash fits beside state and working set; −1 if not even those fit.
+    """
 
     parameters: FloatArray
     resident_bytes: FloatArray
@@ -199,18 +209,32 @@ def _resident_bytes(
     return np.asarray(state + working_set, dtype=np.float64)
 
 
+class Received(NamedTuple):
+    """What stages receive: one message per layer outside whose output, or gradient, they need.
+
+    Attributes
+    ----------
+    activation_s, gradient_s
+        Seconds of receiving.
+    transfer_bytes
+        What each device sends in these messages.
+    """
+
+    activation_s: FloatArray
+    gradient_s: FloatArray
+    transfer_bytes: FloatArray
+
+
 @for_many_designs
-def receives(
-    layers: ChainBytes, messages: tuple[Term, ...]
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return seconds of receiving activations and gradients, and bytes sent, of runs of layers."""
+def receives(layers: ChainBytes, messages: tuple[Term, ...]) -> Received:
+    """Return what runs of layers receive by the fastest of some ways."""
     consumers: dict[int, list[int]] = {}
     for source, destination in layers.edges:
         consumers.setdefault(source, []).append(destination)
     sizes_bytes = [float(layers.output_bytes[source]) for source in consumers]
     fastest = {size_bytes: cheapest(messages, size_bytes) for size_bytes in set(sizes_bytes)}
     seconds = {size_bytes: term.seconds(size_bytes) for size_bytes, term in fastest.items()}
-    return receives_of_runs(
+    tables = receives_of_runs(
         len(layers),
         np.array(list(consumers), dtype=np.int64),
         np.cumsum([0, *map(len, consumers.values())], dtype=np.int64),
@@ -218,6 +242,7 @@ def receives(
         np.array([seconds[size_bytes] for size_bytes in sizes_bytes]),
         np.array([fastest[size].all_sent_per_byte * size for size in sizes_bytes]),
     )
+    return Received(*tables)
 
 
 def sums(values: Sequence[float] | FloatArray) -> FloatArray:

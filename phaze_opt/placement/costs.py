@@ -12,69 +12,20 @@ from functools import cached_property
 
 import numpy as np
 
-from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.arrays import FloatArray
 from phaze_opt.network.term import Term
-from phaze_opt.placement.chain_bytes import ChainBytes, chain_bytes, held_by_runs, receives
+from phaze_opt.placement.chain_bytes import (
+    ChainBytes,
+    HeldBytes,
+    Received,
+    chain_bytes,
+    held_by_runs,
+    receives,
+)
 from phaze_opt.placement.memory import UNSHARDED, Shards
 from phaze_opt.placement.placement_problem import PlacementProblem
-from phaze_opt.placement.runs import sums_of_runs
+from phaze_opt.placement.runs import loads_of_runs, sums_of_runs
 from phaze_opt.training import OPTIMIZERS
-
-
-@dataclass(frozen=True)
-class StageCosts:
-    """Costs of all stages at one tensor-parallel width over one kind of pipeline link.
-
-    Attributes
-    ----------
-    forward_s, backward_s, recompute_s
-        Work of one microbatch.
-    accumulation_s
-        Adding the gradients of a microbatch after the first to those before; 0 where there is one.
-    receive_activation_s, receive_gradient_s
-        One message per layer outside whose output, or gradient, the stage needs.
-    transfer_bytes
-        What each device sends in these messages.
-    parameters
-        Per device, tied ones once.
-    resident_bytes, stash_bytes
-        State and largest working set; what each microbatch in flight adds.
-    in_flight_limit
-        Most microbatches whose stash fits beside state and working set; −1 if not even those fit.
-    """
-
-    forward_s: FloatArray
-    backward_s: FloatArray
-    recompute_s: FloatArray
-    accumulation_s: FloatArray
-    receive_activation_s: FloatArray
-    receive_gradient_s: FloatArray
-    transfer_bytes: FloatArray
-    parameters: FloatArray
-    resident_bytes: FloatArray
-    stash_bytes: FloatArray
-    in_flight_limit: IntArray
-
-    @property
-    def layers(self) -> int:
-        """Number of layers of the chain."""
-        return len(self.forward_s)
-
-    @cached_property
-    def forward_work_s(self) -> FloatArray:
-        """What a stage does in the forward of one microbatch."""
-        return self.forward_s + self.receive_activation_s
-
-    @cached_property
-    def backward_work_s(self) -> FloatArray:
-        """What a stage does in the backward of one microbatch."""
-        work_s = self.backward_s + self.recompute_s + self.accumulation_s
-        return work_s + self.receive_gradient_s
-
-    @cached_property
-    def load_s(self) -> FloatArray:
-        """Both together."""
-        return self.forward_work_s + self.backward_work_s
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,30 +34,96 @@ class WidthRuns:
 
     Attributes
     ----------
-    problem
-        Training options and memory.
+    problem, tensor
+        The layers, and the width.
     held
         What the layers hold and send.
-    forward_s, backward_s, recompute_s
-        Work of one microbatch.
     """
 
     problem: PlacementProblem
+    tensor: int
     held: ChainBytes
-    forward_s: FloatArray
-    backward_s: FloatArray
-    recompute_s: FloatArray
+
+    def column(self, name: str) -> FloatArray:
+        """Return an attribute of all layers."""
+        return self.problem.column(self.tensor, name)
+
+    @cached_property
+    def forward_s(self) -> FloatArray:
+        """Forward of one microbatch."""
+        return sums_of_runs(self.column("forward_s"))
+
+    @cached_property
+    def backward_s(self) -> FloatArray:
+        """Backward of one microbatch."""
+        return sums_of_runs(self.column("backward_s"))
+
+    @cached_property
+    def recompute_s(self) -> FloatArray:
+        """What runs again for one microbatch."""
+        return sums_of_runs(self.column("recompute_s"))
 
 
 def width_runs(problem: PlacementProblem, tensor: int, held: ChainBytes | None = None) -> WidthRuns:
-    """Add up the layers of one tensor-parallel width, of which it may be known what they hold."""
-    return WidthRuns(
-        problem,
-        held or chain_bytes(problem, tensor),
-        forward_s=sums_of_runs(problem.column(tensor, "forward_s")),
-        backward_s=sums_of_runs(problem.column(tensor, "backward_s")),
-        recompute_s=sums_of_runs(problem.column(tensor, "recompute_s")),
-    )
+    """Take the layers of one tensor-parallel width, of which it may be known what they hold."""
+    return WidthRuns(problem, tensor, held or chain_bytes(problem, tensor))
+
+
+@dataclass(frozen=True, eq=False)
+class StageCosts:
+    """Costs of all stages at one tensor-parallel width over one kind of pipeline link.
+
+    Attributes
+    ----------
+    runs
+        The layers: work of one microbatch.
+    held
+        Parameters, state and stash.
+    received
+        Messages from other stages.
+    accumulation_s_per_parameter
+        Adding the gradients of a microbatch after the first to those before; 0 where there is one.
+    """
+
+    runs: WidthRuns
+    held: HeldBytes
+    received: Received
+    accumulation_s_per_parameter: float
+
+    @property
+    def layers(self) -> int:
+        """Number of layers of the chain."""
+        return len(self.held.parameters)
+
+    @cached_property
+    def accumulation_s(self) -> FloatArray:
+        """Adding up the gradients of a microbatch after the first."""
+        return self.held.parameters * self.accumulation_s_per_parameter
+
+    @cached_property
+    def forward_work_s(self) -> FloatArray:
+        """What a stage does in the forward of one microbatch."""
+        return self.runs.forward_s + self.received.activation_s
+
+    @cached_property
+    def backward_work_s(self) -> FloatArray:
+        """What a stage does in the backward of one microbatch."""
+        work_s = self.runs.backward_s + self.runs.recompute_s + self.accumulation_s
+        return work_s + self.received.gradient_s
+
+    @cached_property
+    def load_s(self) -> FloatArray:
+        """Both together, without the tables that they are made of."""
+        column = self.runs.column
+        return loads_of_runs(
+            column("forward_s"),
+            column("backward_s"),
+            column("recompute_s"),
+            self.held.parameters,
+            self.accumulation_s_per_parameter,
+            self.received.activation_s,
+            self.received.gradient_s,
+        )
 
 
 def stage_costs(
@@ -130,22 +147,12 @@ def stage_costs(
     """
     problem = runs.problem
     optimizer = OPTIMIZERS[problem.training.optimizer]
-    held = held_by_runs(runs.held, optimizer, shards, problem.hbm_usable_bytes)
-    activation, gradient, transfer_bytes = receives(runs.held, tuple(messages))
-    # Each replica adds up its own shard of the gradients.
-    s_per_parameter = accumulates * problem.accumulation_s_per_parameter / shards.gradients
     return StageCosts(
-        forward_s=runs.forward_s,
-        backward_s=runs.backward_s,
-        recompute_s=runs.recompute_s,
-        accumulation_s=np.asarray(held.parameters * s_per_parameter, dtype=np.float64),
-        receive_activation_s=activation,
-        receive_gradient_s=gradient,
-        transfer_bytes=transfer_bytes,
-        parameters=held.parameters,
-        resident_bytes=held.resident_bytes,
-        stash_bytes=held.stash_bytes,
-        in_flight_limit=held.in_flight_limit,
+        runs,
+        held_by_runs(runs.held, optimizer, shards, problem.hbm_usable_bytes),
+        receives(runs.held, tuple(messages)),
+        # Each replica adds up its own shard of the gradients.
+        accumulates * problem.accumulation_s_per_parameter / shards.gradients,
     )
 
 

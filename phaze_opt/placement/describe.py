@@ -96,7 +96,7 @@ def _stage(
         ChunkWork(
             forward_s=float(work.forward_s[chunk, index]),
             backward_s=float(work.backward_s[chunk, index]),
-            recompute_s=float(tables.recompute_s[run]),
+            recompute_s=float(tables.runs.recompute_s[run]),
             first_saving_s=float(work.first_saving_s[chunk, index]),
             head_s=float(work.head_s[chunk, index]),
         )
@@ -128,10 +128,9 @@ def _communication(
     candidate, group, optimizer = layout.candidate, costs.group(layout.candidate), costs.optimizer
     tables, microbatches = costs.stages(candidate), costs.microbatches(candidate.data)
     runs = layout.runs(stage)
-    transfer_s = sum(
-        float(tables.receive_activation_s[run] + tables.receive_gradient_s[run]) for run in runs
-    )
-    transfer_bytes = sum(float(tables.transfer_bytes[run]) for run in runs)
+    activation_s, gradient_s, sent_bytes = tables.received
+    transfer_s = sum(float(activation_s[run] + gradient_s[run]) for run in runs)
+    transfer_bytes = sum(float(sent_bytes[run]) for run in runs)
     found = [
         Communication(
             "transfer",
@@ -212,9 +211,9 @@ def _breakdown(
     where = layout.first[:, index], layout.last[:, index]
     exposed_s = {each.kind: each.exposed_s for each in stage.communication}
     parts = {
-        "forward": microbatches * float(tables.forward_s[where].sum()),
-        "backward": microbatches * float(tables.backward_s[where].sum()),
-        "recompute": microbatches * float(tables.recompute_s[where].sum()),
+        "forward": microbatches * float(tables.runs.forward_s[where].sum()),
+        "backward": microbatches * float(tables.runs.backward_s[where].sum()),
+        "recompute": microbatches * float(tables.runs.recompute_s[where].sum()),
         "transfer": exposed_s["transfer"],
         "gradient_accumulation": (microbatches - 1) * float(tables.accumulation_s[where].sum()),
         "optimizer": stage.optimizer_s,

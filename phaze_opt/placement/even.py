@@ -86,12 +86,13 @@ def _cost(layer: LayerCost) -> tuple[float, ...]:
 
 
 @lazily_compiled(
-    "float64[::1](float64[:,::1], float64[:,::1], int64[:,::1], int64[:,::1], int64[::1],"
+    "float64[::1](float64[:,::1], float64[:,::1], float64, int64[:,::1], int64[:,::1], int64[::1],"
     " int64[::1], boolean)"
 )
 def replay_bounds(
     load_s: FloatArray,
-    first_saving_s: FloatArray,
+    parameters: FloatArray,
+    saving_s_per_parameter: float,
     in_flight_limit: IntArray,
     starts: IntArray,
     pipeline: IntArray,
@@ -106,8 +107,10 @@ def replay_bounds(
 
     Parameters
     ----------
-    load_s, first_saving_s, in_flight_limit : (layers, layers + 1)
+    load_s, parameters, in_flight_limit : (layers, layers + 1)
         Of every stage.
+    saving_s_per_parameter
+        By how much the first backward is shorter.
     starts : (layers + 1, layers)
         First layers of the split into so many stages (row), the rest of the row unused.
     pipeline, microbatches : (candidates,)
@@ -127,7 +130,8 @@ def replay_bounds(
             if in_flight_limit[i, j] < min(held, microbatches[index]):
                 bounds[index] = np.inf
                 break
-            own = microbatches[index] * load_s[i, j] - first_saving_s[i, j]
+            saving = parameters[i, j] * saving_s_per_parameter
+            own = microbatches[index] * load_s[i, j] - saving
             bounds[index] = max(bounds[index], before + own)
             before += load_s[i, j]
     return bounds

@@ -11,8 +11,7 @@ import numpy as np
 
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.network.cluster import Cluster
-from phaze_opt.network.term import nothing_sent
-from phaze_opt.placement.costs import StageCosts, stage_costs, width_runs
+from phaze_opt.placement.chain_bytes import chain_bytes, held_by_runs
 from phaze_opt.placement.memory import Shards, stage_memory
 from phaze_opt.placement.pipeline import held_by_place
 from phaze_opt.placement.placement_problem import (
@@ -244,18 +243,17 @@ def _held(problem: PlacementProblem, data: int, stages: int) -> list[int]:
 def _least_memory_split(problem: PlacementProblem, width: int) -> _TightSplit:
     """Split the chain so that its fullest stage holds least, over any number of stages."""
     devices, layers = problem.cluster.devices, problem.layers[width]
-    runs = width_runs(problem, width)
-    costs: dict[Shards, StageCosts] = {}
+    chain, optimizer = chain_bytes(problem, width), OPTIMIZERS[problem.training.optimizer]
+    usable_bytes = problem.hbm_usable_bytes
     splits = []
     for data in _data_degrees(problem, width):
         shards = Shards.of(problem.training.zero, data)
-        if shards not in costs:
-            costs[shards] = stage_costs(runs, [nothing_sent(problem.cluster)], shards)
+        held = held_by_runs(chain, optimizer, shards, usable_bytes)
         # What a stage holds depends on its place only, so one pass serves all numbers of stages.
         most_stages = min(len(layers), devices // (width * data))
         need_bytes, starts = tightest_split(
-            costs[shards].resident_bytes,
-            costs[shards].stash_bytes,
+            held.resident_bytes,
+            held.stash_bytes,
             np.array(_held(problem, data, most_stages), dtype=np.int64),
         )
         splits.append(_TightSplit(need_bytes, width, data, shards, starts.tolist()))

@@ -277,7 +277,7 @@ class _Collector:
         stages = costs.stages(candidate)
         if shards not in self.tables:
             self.tables[shards] = len(self.memory)
-            self.memory.append((stages.resident_bytes, stages.stash_bytes))
+            self.memory.append((stages.held.resident_bytes, stages.held.stash_bytes))
         synchronised = gathered = every_pass = -1
         mean_s = 0.0
         gradient_bytes = float(costs.optimizer.gradient_bytes)
@@ -371,8 +371,8 @@ class _Collector:
         """Return the least that a stage after the first, and before the last, receives."""
         if id(stages) not in self.messages:
             index = np.arange(stages.layers)
-            activation_s = stages.receive_activation_s[index, index + 1][1:]
-            gradient_s = stages.receive_gradient_s[index, index + 1][:-1]
+            activation_s = stages.received.activation_s[index, index + 1][1:]
+            gradient_s = stages.received.gradient_s[index, index + 1][:-1]
             least_s = [
                 float(each.min()) if len(each) else 0.0 for each in (activation_s, gradient_s)
             ]

@@ -1,4 +1,4 @@
-"""Sums and maxima over all runs of consecutive layers, and what runs receive from one another.
+"""Sums and maxima over all runs of consecutive layers, and what runs receive and do as stages.
 
 Results have the shape ``(layers, layers + 1)``: ``[i, j]`` is of the layers ``i … j − 1``, and 0
 where there are none. Each is added up from its first layer, so equal runs have equal sums.
@@ -32,6 +32,44 @@ def maxima_of_runs(values: FloatArray) -> FloatArray:
         for j in range(i, count):
             result[i, j + 1] = max(result[i, j], values[j])
     return result
+
+
+@lazily_compiled(
+    "float64[:,::1](float64[::1], float64[::1], float64[::1], float64[:,::1], float64,"
+    " float64[:,::1], float64[:,::1])"
+)
+def loads_of_runs(
+    forward_s: FloatArray,
+    backward_s: FloatArray,
+    recompute_s: FloatArray,
+    parameters: FloatArray,
+    accumulation_s_per_parameter: float,
+    activation_s: FloatArray,
+    gradient_s: FloatArray,
+) -> FloatArray:
+    """Add up what runs of layers do as stages in one microbatch.
+
+    Parameters
+    ----------
+    forward_s, backward_s, recompute_s : (layers,)
+        Work of each layer.
+    parameters, activation_s, gradient_s : (layers, layers + 1)
+        What each run holds, and receives.
+    accumulation_s_per_parameter
+        Adding up gradients.
+    """
+    count = len(forward_s)
+    load_s = np.zeros((count, count + 1))
+    for i in range(count):
+        forward = backward = recompute = 0.0
+        for j in range(i, count):
+            forward += forward_s[j]
+            backward += backward_s[j]
+            recompute += recompute_s[j]
+            accumulation = parameters[i, j + 1] * accumulation_s_per_parameter
+            after = backward + recompute + accumulation + gradient_s[i, j + 1]
+            load_s[i, j + 1] = forward + activation_s[i, j + 1] + after
+    return load_s
 
 
 @lazily_compiled(

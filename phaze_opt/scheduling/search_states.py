@@ -46,19 +46,19 @@ def _dominates(one: IntArray, other: IntArray, demand: IntArray, at_once: int) -
     """Say whether one state dominates another one with equal set: no time in it is later."""
     if one[NOW] > other[NOW] or one[OPENING] < other[OPENING]:
         return False
-    for x in range(LISTS, LISTS + one[RUNNING]):
+    # The last to end first: most often that one is later.
+    for x in range(LISTS + one[RUNNING] - 1, LISTS - 1, -1):
         if one[x + at_once] <= other[NOW]:
-            continue
-        covered = False
-        for y in range(LISTS, LISTS + other[RUNNING]):
-            if other[y] >> 1 == one[x] >> 1:
-                covered = other[y + at_once] >= one[x + at_once]
-                for resource in range(demand.shape[1]):
-                    if demand[one[x], resource] > demand[other[y], resource]:
-                        covered = False
-                break
-        if not covered:
+            break
+        y = LISTS + other[RUNNING] - 1
+        while y >= LISTS and other[y] >> 1 != one[x] >> 1:
+            y -= 1
+        if y < LISTS or other[y + at_once] < one[x + at_once]:
             return False
+        if one[x] != other[y]:
+            for resource in range(demand.shape[1]):
+                if demand[one[x], resource] > demand[other[y], resource]:
+                    return False
     return True
 
 

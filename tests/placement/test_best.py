@@ -164,8 +164,8 @@ def test_the_fewest_replicas_of_a_class_bound_all_others(problem: PlacementProbl
             for other in others[:5]:
                 assert (costs.tail_s(fewest) <= costs.tail_s(other)).all()
                 assert (costs.work(fewest).load_s <= costs.work(other).load_s).all()
-                limit = costs.stages(fewest).in_flight_limit
-                assert (limit == costs.stages(other).in_flight_limit).all()
+                limit = costs.stages(fewest).held.in_flight_limit
+                assert (limit == costs.stages(other).held.in_flight_limit).all()
 
 
 @settings(max_examples=20, deadline=None)

@@ -23,7 +23,7 @@ def test_equals_brute_force(problem: PlacementProblem) -> None:
             work.load_s,
             work.backward_s,
             tail_s,
-            stages.in_flight_limit,
+            stages.held.in_flight_limit,
             costs.held(candidate),
             costs.microbatches(data),
             pipeline,
@@ -51,14 +51,16 @@ def test_bounds_hold(problem: PlacementProblem) -> None:
     costs = CandidateCosts(problem)
     assume(costs.grids)
     stages = costs.least_stages(costs.grids[0])
-    tables = least_loads(stages.load_s, stages.in_flight_limit, held_by_place(stages.layers, 3))
+    tables = least_loads(
+        stages.load_s, stages.held.in_flight_limit, held_by_place(stages.layers, 3)
+    )
     largest, total = (table[:, 0] for table in tables)
     for pipeline in range(1, stages.layers + 1):
         for split in all_splits(stages.layers, pipeline):
             ends = (*split[1:], stages.layers)
             loads = [stages.load_s[i, j] for i, j in zip(split, ends, strict=True)]
             fits = all(
-                stages.in_flight_limit[i, j] >= min(pipeline - stage, 3)
+                stages.held.in_flight_limit[i, j] >= min(pipeline - stage, 3)
                 for stage, (i, j) in enumerate(zip(split, ends, strict=True))
             )
             if fits:

@@ -27,9 +27,9 @@ def test_tables_agree_with_the_definitions(problem: PlacementProblem) -> None:
     for i in range(len(layers)):
         for j in range(i + 1, len(layers) + 1):
             held = layers[i:j]
-            assert costs.forward_s[i, j] == pytest.approx(sum(x.forward_s for x in held))
-            assert costs.parameters[i, j] == local_parameters(held)
-            limit = int(costs.in_flight_limit[i, j])
+            assert costs.runs.forward_s[i, j] == pytest.approx(sum(x.forward_s for x in held))
+            assert costs.held.parameters[i, j] == local_parameters(held)
+            limit = int(costs.held.in_flight_limit[i, j])
             if sum(layer.stash_bytes for layer in held):
                 over = stage_memory(held, limit + 1, optimizer).total
                 assert over > problem.hbm_usable_bytes
@@ -42,10 +42,10 @@ def test_receives_on_a_chain() -> None:
     """An inner stage receives one activation and one gradient, the outer ones one of them."""
     costs = stage_costs(width_runs(chain(), 1), [MESSAGE])
     message_s = 0.5 + 8 / 4.0
-    assert costs.receive_activation_s[0, 2] == 0.0
-    assert costs.receive_gradient_s[0, 2] == message_s
-    assert costs.receive_activation_s[2, 4] == costs.receive_gradient_s[2, 4] == message_s
-    assert costs.receive_gradient_s[4, 6] == 0.0
+    assert costs.received.activation_s[0, 2] == 0.0
+    assert costs.received.gradient_s[0, 2] == message_s
+    assert costs.received.activation_s[2, 4] == costs.received.gradient_s[2, 4] == message_s
+    assert costs.received.gradient_s[4, 6] == 0.0
 
 
 def test_receives_over_a_skip() -> None:
@@ -54,12 +54,12 @@ def test_receives_over_a_skip() -> None:
     plain, skip = (stage_costs(width_runs(p, 1), [MESSAGE]) for p in (chain(), problem))
     message_s = 0.5 + 8 / 4.0
     # Layers 4 and 5 need the output of layer 0 beside that of layer 3.
-    assert skip.receive_activation_s[4, 6] == plain.receive_activation_s[4, 6] + message_s
+    assert skip.received.activation_s[4, 6] == plain.received.activation_s[4, 6] + message_s
     # A stage in between passes nothing on: tensors go straight to where they are used.
-    assert skip.receive_activation_s[2, 4] == plain.receive_activation_s[2, 4]
+    assert skip.received.activation_s[2, 4] == plain.received.activation_s[2, 4]
     # Layers 0 to 2 get the gradient of layer 0 back from the stage that holds layer 4.
-    assert skip.receive_gradient_s[0, 3] == plain.receive_gradient_s[0, 3] + message_s
-    assert skip.receive_gradient_s[0, 5] == plain.receive_gradient_s[0, 5]
+    assert skip.received.gradient_s[0, 3] == plain.received.gradient_s[0, 3] + message_s
+    assert skip.received.gradient_s[0, 5] == plain.received.gradient_s[0, 5]
 
 
 def test_messages_between_stages_share_the_links_of_a_torus() -> None:
@@ -70,7 +70,7 @@ def test_messages_between_stages_share_the_links_of_a_torus() -> None:
     assert on_torus.message(one_row).s_per_byte == 1 / 100.0
     assert on_torus.message(two_rows).s_per_byte == 1 / 50.0
     here, apart = on_torus.stages(one_row), on_torus.stages(two_rows)
-    assert apart.receive_gradient_s[0, 1] == 2.0 * here.receive_gradient_s[0, 1]
+    assert apart.received.gradient_s[0, 1] == 2.0 * here.received.gradient_s[0, 1]
     switch = NetworkLevel(400.0, 0.0, "switch")
     on_switch = CandidateCosts(replace(chain(), cluster=Cluster("switch", (switch,), 16)))
     assert on_switch.message(two_rows).s_per_byte == 1 / 400.0

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
-from phaze_opt.placement.runs import maxima_of_runs, receives_of_runs, sums_of_runs
+from phaze_opt.placement.runs import loads_of_runs, maxima_of_runs, receives_of_runs, sums_of_runs
 
 rows = st.lists(st.floats(0, 1e12), min_size=1, max_size=12)
 
@@ -47,3 +48,21 @@ def test_a_stage_receives_one_message_per_layer_outside(count: int, data: st.Dat
             assert activation_s[i, j] == taken
             assert gradient_s[i, j] == back
             assert transfer_bytes[i, j] == 3.0 * (taken + back)
+
+
+@given(count=st.integers(1, 8), data=st.data())
+def test_loads_are_those_of_the_tables(count: int, data: st.DataObject) -> None:
+    """To the bit: forward with its messages, then backward, recompute, accumulation, messages."""
+    amounts = st.floats(0, 1e6)
+    column = arrays(np.float64, count, elements=amounts)
+    table = arrays(np.float64, (count, count + 1), elements=amounts)
+    forward_s, backward_s, recompute_s = (data.draw(column) for _ in range(3))
+    parameters, activation_s, gradient_s = (data.draw(table) for _ in range(3))
+    each_s = data.draw(amounts)
+    load_s = loads_of_runs(
+        forward_s, backward_s, recompute_s, parameters, each_s, activation_s, gradient_s
+    )
+    backward = sums_of_runs(backward_s) + sums_of_runs(recompute_s) + parameters * each_s
+    expected = sums_of_runs(forward_s) + activation_s + (backward + gradient_s)
+    runs = np.triu_indices(count)
+    assert (load_s[:, 1:][runs] == expected[:, 1:][runs]).all()
