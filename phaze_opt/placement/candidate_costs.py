@@ -56,11 +56,6 @@ class StageWork:
     backward_s: FloatArray
     head_s: FloatArray
 
-    @property
-    def first_saving_s(self) -> FloatArray:
-        """By how much the first microbatch's backward is shorter: it has nothing to add up."""
-        return self.stages.accumulation_s
-
     @cached_property
     def load_s(self) -> FloatArray:
         """Forward and backward together, of a microbatch after the first."""
@@ -195,7 +190,7 @@ class CandidateCosts:
     def _stage_work(self, candidate: Candidate) -> StageWork:
         stages, group = self.stages(candidate), self.group(candidate)
         forward_s, backward_s = stages.forward_work_s, stages.backward_work_s
-        head_s = np.zeros(forward_s.shape)
+        head_s = np.broadcast_to(0.0, forward_s.shape)
         if group.zero == 3:
             forward_s = forward_s + group.forward_gather.exposed_s
         elif group.zero and group.overlaps:
@@ -230,7 +225,7 @@ class CandidateCosts:
         group = self.group(candidate)
         if group.zero in (1, 2) and not (group.overlaps and ahead):
             return group.gather_at_once_s
-        return np.zeros_like(self.stages(candidate).held.parameters)
+        return np.broadcast_to(0.0, self.stages(candidate).held.parameters.shape)
 
     def optimizer_s(self, candidate: Candidate) -> FloatArray:
         """Return the time of every stage's optimizer step, on what a replica keeps of it."""
@@ -242,7 +237,10 @@ class CandidateCosts:
         """Return what every stage still does after its last backward, weights gathered ahead."""
         key = self._key(candidate)
         if key not in self._tails:
-            tail_s = self.synchronisation_s(candidate) + self.optimizer_s(candidate)
+            if self.layers > MOST_LAYERS:
+                self._tails.clear()
+            tail_s = self.optimizer_s(candidate)
+            tail_s += self.synchronisation_s(candidate)
             if self.group(candidate).zero in (1, 2):
                 tail_s += self.final_gather_s(candidate, ahead=True)
             self._tails[key] = tail_s

@@ -41,17 +41,29 @@ def for_many_designs(function: F) -> F:
 
     Those of a long chain are kept with it.
     """
-    kept = lru_cache(maxsize=_KEPT)(function)
     of_long: WeakKeyDictionary[object, dict[object, object]] = WeakKeyDictionary()
 
-    @wraps(function)
-    def find(layers: Any, *others: object) -> object:
-        if len(layers) <= MOST_LAYERS:
-            return kept(layers, *others)
+    def find_long(layers: Any, *others: object) -> object:
         results = of_long.setdefault(layers, {})
         if others not in results:
             results[others] = function(layers, *others)
         return results[others]
+
+    return _kept_of_short(function, find_long)
+
+
+def for_many_designs_if_short(function: F) -> F:
+    """Keep the last results of a function of a chain that has many of them, unless it is long."""
+    return _kept_of_short(function, function)
+
+
+def _kept_of_short(function: F, of_long: Callable[..., object]) -> F:
+    """Keep the last results of a function of short chains, and ask another one about long ones."""
+    kept = lru_cache(maxsize=_KEPT)(function)
+
+    @wraps(function)
+    def find(layers: Any, *others: object) -> object:
+        return (kept if len(layers) <= MOST_LAYERS else of_long)(layers, *others)
 
     return cast(F, find)
 
@@ -183,9 +195,15 @@ def in_flight_limits(
 ) -> IntArray:
     """Return how many microbatches each stage may have in flight; −1 if not even its state fits."""
     free = np.floor(usable_bytes) - resident_bytes
+    each = np.maximum(stash_bytes, 1.0)
+    # All are whole numbers. A quotient may be rounded up to the next one: the product tells, much
+    # faster than the division of NumPy that rounds down.
+    limit = np.floor(free / each)
+    limit -= limit * each > free
     # A stage that stashes nothing may have any number in flight, even where nothing is free.
-    limit = np.where(stash_bytes > 0, np.floor_divide(free, np.maximum(stash_bytes, 1)), _UNLIMITED)
-    return np.where(free < 0, -1, limit).astype(np.int64)
+    limit[stash_bytes <= 0.0] = _UNLIMITED
+    limit[free < 0.0] = -1.0
+    return np.asarray(limit, dtype=np.int64)
 
 
 def _resident_bytes(
@@ -216,25 +234,37 @@ class Received(NamedTuple):
     ----------
     activation_s, gradient_s
         Seconds of receiving.
-    transfer_bytes
-        What each device sends in these messages.
     """
 
     activation_s: FloatArray
     gradient_s: FloatArray
-    transfer_bytes: FloatArray
 
 
 @for_many_designs
 def receives(layers: ChainBytes, messages: tuple[Term, ...]) -> Received:
     """Return what runs of layers receive by the fastest of some ways."""
+    activation_s, gradient_s, _ = _messages(layers, messages)
+    return Received(activation_s, gradient_s)
+
+
+@for_many_designs
+def transfer_bytes(layers: ChainBytes, messages: tuple[Term, ...]) -> FloatArray:
+    """Return what each device sends in these messages."""
+    *_, sent_bytes = _messages(layers, messages)
+    return sent_bytes
+
+
+def _messages(
+    layers: ChainBytes, messages: tuple[Term, ...]
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return seconds of receiving activations and gradients, and bytes sent, of runs of layers."""
     consumers: dict[int, list[int]] = {}
     for source, destination in layers.edges:
         consumers.setdefault(source, []).append(destination)
     sizes_bytes = [float(layers.output_bytes[source]) for source in consumers]
     fastest = {size_bytes: cheapest(messages, size_bytes) for size_bytes in set(sizes_bytes)}
     seconds = {size_bytes: term.seconds(size_bytes) for size_bytes, term in fastest.items()}
-    tables = receives_of_runs(
+    return receives_of_runs(
         len(layers),
         np.array(list(consumers), dtype=np.int64),
         np.cumsum([0, *map(len, consumers.values())], dtype=np.int64),
@@ -242,7 +272,6 @@ def receives(layers: ChainBytes, messages: tuple[Term, ...]) -> Received:
         np.array([seconds[size_bytes] for size_bytes in sizes_bytes]),
         np.array([fastest[size].all_sent_per_byte * size for size in sizes_bytes]),
     )
-    return Received(*tables)
 
 
 def sums(values: Sequence[float] | FloatArray) -> FloatArray:

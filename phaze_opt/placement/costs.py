@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from phaze_opt.arrays import FloatArray
+from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.network.term import Term
 from phaze_opt.placement.chain_bytes import (
     ChainBytes,
@@ -21,6 +21,7 @@ from phaze_opt.placement.chain_bytes import (
     chain_bytes,
     held_by_runs,
     receives,
+    transfer_bytes,
 )
 from phaze_opt.placement.memory import UNSHARDED, Shards
 from phaze_opt.placement.placement_problem import PlacementProblem
@@ -48,20 +49,13 @@ class WidthRuns:
         """Return an attribute of all layers."""
         return self.problem.column(self.tensor, name)
 
-    @cached_property
-    def forward_s(self) -> FloatArray:
-        """Forward of one microbatch."""
-        return sums_of_runs(self.column("forward_s"))
+    def sums(self, name: str) -> FloatArray:
+        """Add up an attribute of the layers of every run."""
+        return sums_of_runs(self.column(name))
 
-    @cached_property
-    def backward_s(self) -> FloatArray:
-        """Backward of one microbatch."""
-        return sums_of_runs(self.column("backward_s"))
-
-    @cached_property
-    def recompute_s(self) -> FloatArray:
-        """What runs again for one microbatch."""
-        return sums_of_runs(self.column("recompute_s"))
+    def sum(self, name: str, run: tuple[int, int]) -> float:
+        """Return the entry of one run, without the others."""
+        return float(np.add.accumulate(self.column(name)[slice(*run)])[-1])
 
 
 def width_runs(problem: PlacementProblem, tensor: int, held: ChainBytes | None = None) -> WidthRuns:
@@ -79,15 +73,15 @@ class StageCosts:
         The layers: work of one microbatch.
     held
         Parameters, state and stash.
-    received
-        Messages from other stages.
+    messages
+        Ways to send a message from one stage to the next; it takes the fastest.
     accumulation_s_per_parameter
         Adding the gradients of a microbatch after the first to those before; 0 where there is one.
     """
 
     runs: WidthRuns
     held: HeldBytes
-    received: Received
+    messages: tuple[Term, ...]
     accumulation_s_per_parameter: float
 
     @property
@@ -96,33 +90,47 @@ class StageCosts:
         return len(self.held.parameters)
 
     @cached_property
-    def accumulation_s(self) -> FloatArray:
-        """Adding up the gradients of a microbatch after the first."""
-        return self.held.parameters * self.accumulation_s_per_parameter
+    def received(self) -> Received:
+        """Messages from other stages."""
+        return receives(self.runs.held, self.messages)
+
+    @cached_property
+    def transfer_bytes(self) -> FloatArray:
+        """What each device sends in the messages to a stage."""
+        return transfer_bytes(self.runs.held, self.messages)
+
+    def accumulation_s(self, where: tuple[IntArray, IntArray]) -> FloatArray:
+        """Return the adding up of the gradients of a microbatch after the first, of some stages."""
+        return self.held.parameters[where] * self.accumulation_s_per_parameter
 
     @cached_property
     def forward_work_s(self) -> FloatArray:
         """What a stage does in the forward of one microbatch."""
-        return self.runs.forward_s + self.received.activation_s
+        work_s = self.runs.sums("forward_s")
+        work_s += self.received.activation_s
+        return work_s
 
     @cached_property
     def backward_work_s(self) -> FloatArray:
         """What a stage does in the backward of one microbatch."""
-        work_s = self.runs.backward_s + self.runs.recompute_s + self.accumulation_s
-        return work_s + self.received.gradient_s
+        work_s = self.runs.sums("backward_s")
+        work_s += self.runs.sums("recompute_s")
+        work_s += self.held.parameters * self.accumulation_s_per_parameter
+        work_s += self.received.gradient_s
+        return work_s
 
     @cached_property
     def load_s(self) -> FloatArray:
         """Both together, without the tables that they are made of."""
-        column = self.runs.column
+        column, received = self.runs.column, self.received
         return loads_of_runs(
             column("forward_s"),
             column("backward_s"),
             column("recompute_s"),
             self.held.parameters,
             self.accumulation_s_per_parameter,
-            self.received.activation_s,
-            self.received.gradient_s,
+            received.activation_s,
+            received.gradient_s,
         )
 
 
@@ -150,7 +158,7 @@ def stage_costs(
     return StageCosts(
         runs,
         held_by_runs(runs.held, optimizer, shards, problem.hbm_usable_bytes),
-        receives(runs.held, tuple(messages)),
+        tuple(messages),
         # Each replica adds up its own shard of the gradients.
         accumulates * problem.accumulation_s_per_parameter / shards.gradients,
     )

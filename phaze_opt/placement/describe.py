@@ -96,7 +96,7 @@ def _stage(
         ChunkWork(
             forward_s=float(work.forward_s[chunk, index]),
             backward_s=float(work.backward_s[chunk, index]),
-            recompute_s=float(tables.runs.recompute_s[run]),
+            recompute_s=tables.runs.sum("recompute_s", run),
             first_saving_s=float(work.first_saving_s[chunk, index]),
             head_s=float(work.head_s[chunk, index]),
         )
@@ -128,7 +128,7 @@ def _communication(
     candidate, group, optimizer = layout.candidate, costs.group(layout.candidate), costs.optimizer
     tables, microbatches = costs.stages(candidate), costs.microbatches(candidate.data)
     runs = layout.runs(stage)
-    activation_s, gradient_s, sent_bytes = tables.received
+    (activation_s, gradient_s), sent_bytes = tables.received, tables.transfer_bytes
     transfer_s = sum(float(activation_s[run] + gradient_s[run]) for run in runs)
     transfer_bytes = sum(float(sent_bytes[run]) for run in runs)
     found = [
@@ -207,15 +207,20 @@ def _breakdown(
 ) -> dict[str, float]:
     """Split the time by kind along one stage; the bubble is what it waits."""
     tables = costs.stages(layout.candidate)
-    microbatches = costs.microbatches(layout.candidate.data)
     where = layout.first[:, index], layout.last[:, index]
+    microbatches = costs.microbatches(layout.candidate.data)
+
+    def in_batch_s(name: str) -> float:
+        each_s = [tables.runs.sum(name, run) for run in layout.runs(index)]
+        return microbatches * float(np.array(each_s).sum())
+
     exposed_s = {each.kind: each.exposed_s for each in stage.communication}
     parts = {
-        "forward": microbatches * float(tables.runs.forward_s[where].sum()),
-        "backward": microbatches * float(tables.runs.backward_s[where].sum()),
-        "recompute": microbatches * float(tables.runs.recompute_s[where].sum()),
+        "forward": in_batch_s("forward_s"),
+        "backward": in_batch_s("backward_s"),
+        "recompute": in_batch_s("recompute_s"),
         "transfer": exposed_s["transfer"],
-        "gradient_accumulation": (microbatches - 1) * float(tables.accumulation_s[where].sum()),
+        "gradient_accumulation": (microbatches - 1) * float(tables.accumulation_s(where).sum()),
         "optimizer": stage.optimizer_s,
         "gradient_synchronisation": exposed_s["gradient_synchronisation"],
     }

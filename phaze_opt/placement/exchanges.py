@@ -41,14 +41,15 @@ def cheapest_line_s(lines: FloatArray, size_bytes: float) -> float:
 
 @lazily_compiled(
     "UniTuple(float64[:,::1], 2)(float64[:,::1], int64[::1], float64[:,::1], float64[::1],"
-    " float64[:,::1], float64, boolean)"
+    " float64[:,::1], float64, float64, boolean)"
 )
 def exchanges_per_batch(
     lines: FloatArray,
     ends: IntArray,
     own_bytes: FloatArray,
     cover_s: FloatArray,
-    whole_bytes: FloatArray,
+    parameters: FloatArray,
+    bytes_each: float,
     core_share: float,
     overlaps: bool,
 ) -> tuple[FloatArray, FloatArray]:
@@ -67,8 +68,10 @@ def exchanges_per_batch(
         What each layer sends in a run that begins in the part.
     cover_s : (layers,)
         Seconds of each layer's backward in which the queue may run.
-    whole_bytes : (layers, layers + 1)
+    parameters : (layers, layers + 1)
         Of whole runs.
+    bytes_each
+        Gradient of a parameter.
     core_share
         What hidden communication takes from the compute, per second.
     overlaps
@@ -98,7 +101,7 @@ def exchanges_per_batch(
                     all_s, alone_s = reductions, left_s + core_share * hidden_s
                     if not overlaps:
                         alone_s = all_s
-                    whole_s = cheapest_line_s(lines, whole_bytes[first, j])
+                    whole_s = cheapest_line_s(lines, parameters[first, j] * bytes_each)
                     if whole_s <= alone_s:
                         all_s = alone_s = whole_s
                     exposed_s[first, j], total_s[first, j] = alone_s, all_s

@@ -33,6 +33,7 @@ from phaze_opt.placement.chain_bytes import (
     ChainParameters,
     chain_bytes,
     for_many_designs,
+    for_many_designs_if_short,
     parameters_of_runs,
 )
 from phaze_opt.placement.costs import collective_table_s
@@ -316,13 +317,16 @@ class Gradients:
     ----------
     ends, own_bytes
         Where the slices of `ReplicatedLayers.own_parameters` end, and what each layer has there.
-    of_runs_bytes : (layers, layers + 1)
-        Of every run of layers.
+    parameters : (layers, layers + 1)
+        Parameters of every run of layers.
+    bytes_each
+        Of one parameter.
     """
 
     ends: IntArray
     own_bytes: FloatArray
-    of_runs_bytes: FloatArray
+    parameters: FloatArray
+    bytes_each: float
 
 
 @for_many_designs
@@ -332,11 +336,12 @@ def _gradients(parameters: ChainParameters, bytes_each: float) -> Gradients:
     return Gradients(
         np.array([rows.stop for rows, _ in parts], dtype=np.int64),
         np.array([own for _, own in parts]) * bytes_each,
-        parameters_of_runs(parameters)[0] * bytes_each,
+        parameters_of_runs(parameters)[0],
+        bytes_each,
     )
 
 
-@for_many_designs
+@for_many_designs_if_short
 def _exchanged_after(
     parameters: ChainParameters, gradients: Gradients, terms: tuple[Term, ...]
 ) -> Exchange:
@@ -352,6 +357,14 @@ def _exchanged(
     overlaps: bool,
 ) -> Exchange:
     """Exchange the gradients once per batch; see `phaze_opt.placement.exchanges`."""
-    lines, of_runs_bytes = lines_of(terms), gradients.of_runs_bytes
-    own = gradients.ends, gradients.own_bytes
-    return Exchange(*exchanges_per_batch(lines, *own, cover_s, of_runs_bytes, core_share, overlaps))
+    tables = exchanges_per_batch(
+        lines_of(terms),
+        gradients.ends,
+        gradients.own_bytes,
+        cover_s,
+        gradients.parameters,
+        gradients.bytes_each,
+        core_share,
+        overlaps,
+    )
+    return Exchange(*tables)

@@ -50,9 +50,9 @@ def pipeline_work(costs: CandidateCosts, layout: Layout) -> PipelineWork:
         # The weights of a chunk come in after those of the chunks before it.
         gather_s = costs.group(layout.candidate).forward_gather.total_s[where]
         head_s = head_s + np.cumsum(gather_s, axis=0) - gather_s
-    return PipelineWork(
-        work.forward_s[where], work.backward_s[where], work.first_saving_s[where], head_s
-    )
+    # The first microbatch's backward is shorter: it has nothing to add up.
+    saving_s = work.stages.accumulation_s(where)
+    return PipelineWork(work.forward_s[where], work.backward_s[where], saving_s, head_s)
 
 
 def _replay(costs: CandidateCosts, layout: Layout, work: PipelineWork) -> Replay:

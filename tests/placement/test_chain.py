@@ -28,7 +28,7 @@ def test_equals_brute_force(problem: PlacementProblem) -> None:
             costs.microbatches(data),
             pipeline,
             np.inf,
-            work.head_s[0],
+            np.ascontiguousarray(work.head_s[0]),
         )
         degrees = pipeline, data, tensor
         times = [

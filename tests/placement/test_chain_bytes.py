@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.placement import candidate_costs
 from phaze_opt.placement import chain_bytes as chain_bytes_module
-from phaze_opt.placement.chain_bytes import chain_bytes, parameters_of_runs
+from phaze_opt.placement.chain_bytes import chain_bytes, in_flight_limits, parameters_of_runs
 from phaze_opt.placement.placement_problem import LayerCost, Placement, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
 from tests.placement.strategies import problems
@@ -101,3 +101,22 @@ def test_tables_of_long_chains_go_with_them() -> None:
         kept = [weakref.ref(each) for each in (held, held.parameters, own)]
         del held, own
     assert [each() for each in kept] == [None, None, None]
+
+
+@settings(max_examples=200)
+@given(
+    resident=st.integers(0, 10**13),
+    stash=st.integers(0, 10**12),
+    more=st.integers(-(10**12), 2**52),
+)
+def test_the_most_in_flight_is_exact(resident: int, stash: int, more: int) -> None:
+    """As many as whole numbers say, whatever a quotient is rounded to."""
+    (limit,) = in_flight_limits(
+        np.array([float(resident)]), np.array([float(stash)]), resident + more
+    )
+    if more < 0:
+        assert limit == -1
+    elif stash:
+        assert limit == more // stash
+    else:
+        assert limit > 10**9

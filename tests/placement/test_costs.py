@@ -24,10 +24,13 @@ def test_tables_agree_with_the_definitions(problem: PlacementProblem) -> None:
     tensor = min(problem.layers)
     layers, optimizer = problem.layers[tensor], OPTIMIZERS[problem.training.optimizer]
     costs = stage_costs(width_runs(problem, tensor), [MESSAGE])
+    sums = {name: costs.runs.sums(name) for name in ("forward_s", "backward_s", "recompute_s")}
     for i in range(len(layers)):
         for j in range(i + 1, len(layers) + 1):
             held = layers[i:j]
-            assert costs.runs.forward_s[i, j] == pytest.approx(sum(x.forward_s for x in held))
+            assert sums["forward_s"][i, j] == pytest.approx(sum(x.forward_s for x in held))
+            assert all(costs.runs.sum(name, (i, j)) == sums[name][i, j] for name in sums)
+            assert costs.load_s[i, j] == costs.forward_work_s[i, j] + costs.backward_work_s[i, j]
             assert costs.held.parameters[i, j] == local_parameters(held)
             limit = int(costs.held.in_flight_limit[i, j])
             if sum(layer.stash_bytes for layer in held):

@@ -38,7 +38,7 @@ def test_the_loop_is_the_queue_and_the_table(
     for i in range(layers):
         whole[i, i + 1 :] = np.cumsum(own[0, i:])
     exposed_s, total_s = exchanges_per_batch(
-        lines_of(algorithms), ends, own, cover, whole, share, overlaps
+        lines_of(algorithms), ends, own, cover, whole / 2.0, 2.0, share, overlaps
     )
     at_once_s = collective_table_s(algorithms, whole)
     begin = 0
@@ -57,6 +57,6 @@ def test_the_loop_is_the_queue_and_the_table(
 def test_nothing_to_send_takes_no_time() -> None:
     """Without algorithms (a single device) or without bytes."""
     none = exchanges_per_batch(
-        lines_of([]), np.array([2]), np.ones((1, 2)), np.ones(2), np.ones((2, 3)), 0.1, True
+        lines_of([]), np.array([2]), np.ones((1, 2)), np.ones(2), np.ones((2, 3)), 4.0, 0.1, True
     )
     assert not none[0].any() and not none[1].any()
