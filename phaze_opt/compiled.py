@@ -62,13 +62,13 @@ def load(*functions: Callable[..., Any]) -> None:
         cast(_Callable, function).load()
 
 
-def callee(signature: str) -> Callable[[F], F]:
-    """Compile a function that only compiled functions call."""
+def callee(signature: str, *, allocates: bool = True) -> Callable[[F], F]:
+    """Compile a function that only compiled functions call; see `lazily_compiled`."""
     options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
     def decorate(function: F) -> F:
         _renamed(function)
-        return cast(F, _Deferred(lambda: _load(function, signature, True, options)))
+        return cast(F, _Deferred(lambda: _load(function, signature, allocates, options)))
 
     return decorate
 

@@ -9,15 +9,14 @@ to 5 s; therefore CP-SAT (`cp_sat_modes`) is asked only where this search leaves
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from phaze_opt.arrays import BoolArray, FloatArray, IntArray
 from phaze_opt.compiled import inlined, lazily_compiled, load
 from phaze_opt.scheduling.bounds import Bounds, mixed_bound, runs_alone
 from phaze_opt.scheduling.instance import INTRA, SINGLE, Instance, Plan, in_set, proving_bound
-from phaze_opt.scheduling.search_kernel import Scratch, SearchArrays, expand_all
+from phaze_opt.scheduling.reduction import INSTANCE_TYPE
+from phaze_opt.scheduling.search_kernel import SEARCH_ARRAYS_TYPE, SearchArrays, expand_all
 from phaze_opt.scheduling.search_states import (
     ANCESTORS,
     BELOW,
@@ -31,7 +30,7 @@ from phaze_opt.scheduling.search_states import (
     TWIN,
 )
 
-_FIRST_WIDTH, _SECOND_WIDTH, _GROWTH, _LAST_WIDTH = 16, 2**10, 8, 2**15
+FIRST_WIDTH, _SECOND_WIDTH, _GROWTH, _LAST_WIDTH = 16, 2**10, 8, 2**15
 """Widths of the passes: the first pass finds a good plan, the second is exact for most layers, and
 each later one is ``_GROWTH`` times as wide as the one before. The last width limits the memory to
 100 MB."""
@@ -42,10 +41,12 @@ _CHEAP_PASSES = 2
 
 def load_search() -> None:
     """Load the compiled code of the search, or compile it."""
-    load(runs_alone, _operator_rows, _most_at_once)
+    load(search_arrays, run_pass)
 
 
-def improve(instance: Instance, bounds: Bounds, incumbent: Plan, effort: int) -> tuple[Plan, int]:
+def improve(
+    instance: Instance, bounds: Bounds, incumbent: Plan, effort: int, passes: int = 0
+) -> tuple[Plan, int]:
     """Search for the shortest plan.
 
     Parameters
@@ -58,54 +59,57 @@ def improve(instance: Instance, bounds: Bounds, incumbent: Plan, effort: int) ->
         The best plan known.
     effort
         Largest number of states to expand; the first pass is always made.
+    passes
+        How many passes, 0 or 1, have been made.
 
     Returns
     -------
     The best plan known, and a lower bound on the makespan in time units.
     """
-    alone = runs_alone(instance.allowed, instance.demand, instance.capacity)
-    operators = _operator_rows(
+    (operators, demand, capacity, rate, least), at_once = search_arrays(
         instance.duration,
         instance.allowed,
         instance.demand,
+        instance.capacity,
         instance.ancestors,
         instance.descendants,
-        alone,
         bounds.tail,
     )
-    rate = (instance.demand / instance.capacity).reshape(2 * instance.size, -1).T.copy()
-    least = _least_costs(operators, rate)
-    demand, capacity = _concurrent_resources(instance, alone)
-    at_once = _most_at_once(instance.ancestors)
-    best, lower, width, passes = incumbent, bounds.makespan, _FIRST_WIDTH, 0
-    while lower < proving_bound(best.makespan):
+    best, lower, width = incumbent, bounds.makespan, FIRST_WIDTH
+    if passes:
+        width = _wider(width, effort, instance.size)
+    while width and lower < proving_bound(best.makespan):
         if passes == _CHEAP_PASSES:
             bound, mixed_rate = mixed_bound(instance)
             lower = max(lower, bound)
             rate = np.concatenate([rate, mixed_rate.reshape(1, -1)])
-            least = _least_costs(operators, rate)
-        table = np.zeros((instance.size, 2), dtype=np.int64)
+            least = least_costs(operators, rate)
         upper = proving_bound(best.makespan)
-        makespan, dropped, expanded = _run_pass(
-            (operators, demand, capacity, rate, least), at_once, width, upper, effort, table
+        makespan, dropped, expanded, plan = run_pass(
+            (operators, demand, capacity, rate, least), at_once, width, upper, effort
         )
         if makespan < upper:
-            start, mode = table.T.tolist()
+            start, mode = plan.T.tolist()
             best = Plan(tuple(start), tuple(mode), makespan)
         lower = max(lower, min(makespan, dropped))
         effort -= expanded
         passes += 1
-        wider = max(width * _GROWTH, _SECOND_WIDTH)
-        wider = min(wider, effort // instance.size, _LAST_WIDTH)
-        if wider < 2 * width:
-            break
-        width = wider
+        width = _wider(width, effort, instance.size)
     return best, lower
 
 
-def _run_pass(
-    arrays: SearchArrays, at_once: int, width: int, upper: int, effort: int, plan: IntArray
-) -> tuple[int, int, int]:
+def _wider(width: int, effort: int, size: int) -> int:
+    """Give the width of the next pass over so many operators, 0 for no other pass."""
+    wider = min(max(width * _GROWTH, _SECOND_WIDTH), effort // size, _LAST_WIDTH)
+    return wider if wider >= 2 * width else 0
+
+
+@lazily_compiled(
+    f"Tuple((i8, i8, i8, i8[:, ::1]))({SEARCH_ARRAYS_TYPE}, i8, i8, i8, i8)",
+)
+def run_pass(
+    arrays: SearchArrays, at_once: int, width: int, upper: int, effort: int
+) -> tuple[int, int, int, IntArray]:
     """Go once through all layers of states.
 
     Parameters
@@ -120,54 +124,56 @@ def _run_pass(
         Makespan in time units; only shorter plans are searched.
     effort
         States to expand; after that many, the pass goes on with a narrow width.
-    plan
-        (operators, 2): receives start and mode of the shortest plan found, if any.
 
     Returns
     -------
-    Makespan of that plan (or ``upper``), least bound among the states dropped because of the width
-    (or `NEVER`), number of states expanded (with `COMPARISONS_PER_STATE` comparisons between states
-    counted as one).
+    The makespan of the shortest plan found (or ``upper``); the least bound among the states dropped
+    because of the width (or `NEVER`); the number of states expanded (with `COMPARISONS_PER_STATE`
+    comparisons between states counted as one); start and mode of every operator in that plan, if
+    there is any.
     """
-    n = len(arrays[0])
-    layers = _first_layer(arrays, at_once, 8 * width)
-    trail = np.empty((n * width, 3), dtype=np.int64)
-    first = np.empty(n + 1, dtype=np.int64)
-    scratch = _allocate_scratch(arrays, at_once, layers.shape[1])
-    upper, dropped, expanded, layer, state = expand_all(
-        arrays, at_once, layers, width, upper, effort, trail, first, scratch
-    )
-    if layer >= 0:
-        plan[:] = _read_plan(trail, first[:layer].tolist(), state, arrays[0])
-    return upper, dropped, expanded
-
-
-def _first_layer(arrays: SearchArrays, at_once: int, room: int) -> IntArray:
-    """Allocate two layers of ``room`` states each; the first state has no operator started."""
-    operators, *_, least = arrays
+    operators, _, capacity, _, least = arrays
+    n, room = len(operators), 8 * width
+    words = operators.shape[1] - ANCESTORS
     rest = LISTS + 2 * at_once
-    columns = rest + least.shape[0] + operators.shape[1] - ANCESTORS
-    layers = np.empty((2, room, columns), dtype=np.int64)
-    layers[0, 0] = 0
-    layers[0, 0, rest : rest + least.shape[0]] = least.sum(axis=1)
-    layers[0, 0, [OPENING, CODE]] = 1, -1
-    return layers
-
-
-def _allocate_scratch(arrays: SearchArrays, at_once: int, room: int) -> Scratch:
-    """Allocate the working arrays of the kernel."""
-    n = len(arrays[0])
-    return (
-        np.empty(2 << (room - 1).bit_length(), dtype=np.int64),
+    # The first state has no operator started.
+    layers = np.empty((2, room, rest + least.shape[0] + words), dtype=np.int64)
+    layers[0, 0, :] = 0
+    for f in range(least.shape[0]):
+        for i in range(n):
+            layers[0, 0, rest + f] += least[f, i]
+    layers[0, 0, OPENING] = 1
+    layers[0, 0, CODE] = -1
+    slots = 2
+    while slots < 2 * room:
+        slots *= 2
+    scratch = (
+        np.empty(slots, dtype=np.int64),
         np.empty(room, dtype=np.int64),
-        np.empty((at_once + 1, len(arrays[2])), dtype=np.int64),
+        np.empty((at_once + 1, len(capacity)), dtype=np.int64),
         np.empty((2 * n, 2), dtype=np.int64),
         np.empty((n, 2), dtype=np.int64),
     )
+    trail = np.empty((n * width, 3), dtype=np.int64)
+    first = np.empty(n + 1, dtype=np.int64)
+    upper, dropped, expanded, layer, state = expand_all(
+        arrays, at_once, layers, width, upper, effort, trail, first, scratch
+    )
+    plan = np.full((n, 2), -1, dtype=np.int64)
+    _read_plan(trail, first, layer, state, operators, plan)
+    return upper, dropped, expanded, plan
 
 
-def _read_plan(trail: IntArray, first: Sequence[int], state: int, operators: IntArray) -> IntArray:
-    """Give start and mode of all operators, walking back from the last state of the shortest plan.
+@inlined
+def _read_plan(
+    trail: IntArray,
+    first: IntArray,
+    layer: int,
+    state: int,
+    operators: IntArray,
+    plan: IntArray,
+) -> None:
+    """Write start and mode of all operators, walking back from the last state of a plan.
 
     Operators that the state has not started run after the others, one after another.
 
@@ -176,36 +182,89 @@ def _read_plan(trail: IntArray, first: Sequence[int], state: int, operators: Int
     trail
         (states, 3): parent, code and start of every state kept.
     first
-        Row of the first state of each layer, up to the layer of the state.
-    state
-        Place of the state in its layer.
+        Row of the first state of each layer.
+    layer, state
+        The layer of the state, -1 for no plan, and its place there.
     operators
         Rows of operators, see `search_states`.
+    plan : (operators, 2)
+        Holds -1.
     """
-    plan = np.full((len(operators), 2), -1, dtype=np.int64)
     now = 0
-    for row in reversed(first):
-        state, code, start = trail[row + state].tolist()
-        plan[code >> 1] = start, code & 1
-        now = max(now, start + int(operators[code >> 1, DURATION + (code & 1)]))
-    for i in np.flatnonzero(plan[:, 0] < 0).tolist():
-        mode = int(operators[i, LAST])
-        plan[i] = now, mode
-        now += int(operators[i, DURATION + mode])
-    return plan
+    for before in range(layer - 1, -1, -1):
+        row = first[before] + state
+        code, start = trail[row, 1], trail[row, 2]
+        plan[code >> 1, 0] = start
+        plan[code >> 1, 1] = code & 1
+        now = max(now, start + operators[code >> 1, DURATION + (code & 1)])
+        state = trail[row, 0]
+    if layer >= 0:
+        for i in range(len(operators)):
+            if plan[i, 0] < 0:
+                mode = operators[i, LAST]
+                plan[i, 0] = now
+                plan[i, 1] = mode
+                now += operators[i, DURATION + mode]
 
 
-def _concurrent_resources(instance: Instance, alone: BoolArray) -> tuple[IntArray, IntArray]:
-    """Keep the resources that can bind while several operators run, and mark who runs alone.
+@lazily_compiled(f"Tuple(({SEARCH_ARRAYS_TYPE}, i8))({INSTANCE_TYPE}, i8[::1])")
+def search_arrays(
+    duration: IntArray,
+    allowed: BoolArray,
+    demand: IntArray,
+    capacity: IntArray,
+    ancestors: IntArray,
+    descendants: IntArray,
+    tail: IntArray,
+) -> tuple[SearchArrays, int]:
+    """Write an `Instance` with its tails as the search takes it, and bound how many run at once."""
+    n, resources = len(duration), len(capacity)
+    alone = runs_alone(allowed, demand, capacity)
+    operators = _operator_rows(duration, allowed, demand, ancestors, descendants, alone, tail)
+    rate = np.empty((resources, 2 * n))
+    binding = np.zeros(resources, dtype=np.bool_)
+    count = 0
+    for resource in range(resources):
+        most = 0
+        for i in range(n):
+            beside = 0
+            for mode in range(2):
+                rate[resource, 2 * i + mode] = demand[i, mode, resource] / capacity[resource]
+                if allowed[i, mode] and not alone[i, mode]:
+                    beside = max(beside, demand[i, mode, resource])
+            most += beside
+        # Resources that can bind while several operators run. An operator in a mode that runs alone
+        # needs no comparison of resources: one more column marks it.
+        binding[resource] = most > capacity[resource]
+        count += binding[resource]
+    marked = np.empty((2 * n, count + 1), dtype=np.int64)
+    fewer = np.empty(count, dtype=np.int64)
+    place = 0
+    for resource in range(resources):
+        if binding[resource]:
+            fewer[place] = capacity[resource]
+            for code in range(2 * n):
+                marked[code, place] = demand[code >> 1, code & 1, resource]
+            place += 1
+    for code in range(2 * n):
+        marked[code, count] = alone[code >> 1, code & 1]
+    arrays = (operators, marked, fewer, rate, least_costs(operators, rate))
+    return arrays, _most_at_once(ancestors)
 
-    An operator in a mode that runs alone needs no comparison of resources: one more column of the
-    demand marks it.
-    """
-    beside = instance.demand * (instance.allowed & ~alone)[:, :, np.newaxis]
-    binding = beside.max(axis=1).sum(axis=0) > instance.capacity
-    marked = np.concatenate([instance.demand[:, :, binding], alone[:, :, np.newaxis]], axis=2)
-    marked = np.ascontiguousarray(marked.reshape(2 * instance.size, -1))
-    return marked, instance.capacity[binding]
+
+@lazily_compiled("i8[:, ::1](i8[:, ::1], f8[:, ::1])")
+def least_costs(operators: IntArray, rate: FloatArray) -> IntArray:
+    """Give rate × duration in the cheaper mode, rounded down: (bounds, operators)."""
+    least = np.empty((len(rate), len(operators)), dtype=np.int64)
+    for f in range(len(rate)):
+        for i in range(len(operators)):
+            cheaper = np.inf
+            for mode in range(2):
+                units = operators[i, DURATION + mode]
+                if units >= 0:
+                    cheaper = min(cheaper, np.floor(rate[f, 2 * i + mode] * units))
+            least[f, i] = int(cheaper)
+    return least
 
 
 @inlined
@@ -266,14 +325,6 @@ def _operator_rows(
                 rows[i, TWIN] = j
                 break
     return rows
-
-
-def _least_costs(operators: IntArray, rate: FloatArray) -> IntArray:
-    """Give rate × duration in the cheaper mode, rounded down: (bounds, operators)."""
-    durations = operators[:, :2].reshape(-1)
-    cost = np.where(durations >= 0, np.floor(rate * durations), np.inf)
-    least: IntArray = cost.reshape(len(rate), -1, 2).min(axis=2).astype(np.int64)
-    return least
 
 
 @lazily_compiled("i8(i8[:, ::1])")

@@ -69,22 +69,20 @@ def canonical_form(columns: ProblemColumns, bandwidth: bool) -> CanonicalForm:
     bandwidth
         Whether bandwidths are resources; if not, all shares count as 0.
     """
-    values = columns.values.copy()
-    # An operator on no core has one mode: its other latency and shares do not count.
-    alone = columns.core == NO_CORE
-    values[alone, 1], values[alone, 5], values[alone, 6] = values[alone][:, [0, 2, 3]].T
-    if not bandwidth:
-        values[:, 2:] = 0.0
     graph = columns.graph
-    order, edges = canonical_order(columns.core, values, graph.edges, graph.order)
-    return CanonicalForm(order, columns.core[order], values[order], edges)
+    return CanonicalForm(
+        *canonical_order(columns.core, columns.values, graph.edges, graph.order, bandwidth)
+    )
 
 
-@lazily_compiled("Tuple((i8[::1], i8[:, ::1]))(i8[::1], f8[:, ::1], i8[:, ::1], i8[::1])")
+@lazily_compiled(
+    "Tuple((i8[::1], i8[::1], f8[:, ::1], i8[:, ::1]))"
+    "(i8[::1], f8[:, ::1], i8[:, ::1], i8[::1], b1)"
+)
 def canonical_order(
-    core: IntArray, values: FloatArray, edges: IntArray, order: IntArray
-) -> tuple[IntArray, IntArray]:
-    """Give the canonical order, and the edges between places in it.
+    core: IntArray, values: FloatArray, edges: IntArray, order: IntArray, bandwidth: bool
+) -> tuple[IntArray, IntArray, FloatArray, IntArray]:
+    """Give the arrays of a `CanonicalForm`.
 
     Parameters
     ----------
@@ -92,8 +90,18 @@ def canonical_order(
         Of the operators as they are written.
     order
         Any topological order.
+    bandwidth
+        Whether bandwidths are resources.
     """
     count = len(core)
+    values = values.copy()
+    for i in range(count):
+        if core[i] == NO_CORE:
+            # An operator on no core has one mode: its other latency and shares do not count.
+            values[i, 1], values[i, 5], values[i, 6] = values[i, 0], values[i, 2], values[i, 3]
+        if not bandwidth:
+            for column in range(2, values.shape[1]):
+                values[i, column] = 0.0
     before, first_before = _neighbours(edges[:, 1], edges[:, 0], count)
     after, first_after = _neighbours(edges[:, 0], edges[:, 1], count)
     depth = np.zeros(count, dtype=np.int64)
@@ -118,7 +126,12 @@ def canonical_order(
     rank = np.empty(count, dtype=np.int64)
     rank[canonical] = np.arange(count)
     pairs = np.sort(rank[edges[:, 0]] * count + rank[edges[:, 1]])
-    return canonical, np.column_stack((pairs // count, pairs % count))
+    sorted_values = np.empty_like(values)
+    for place in range(count):
+        for column in range(values.shape[1]):
+            sorted_values[place, column] = values[canonical[place], column]
+    ends = np.column_stack((pairs // count, pairs % count))
+    return canonical, core[canonical], sorted_values, ends
 
 
 @lazily_compiled("UniTuple(i8[::1], 2)(i8[:], i8[:], i8)")

@@ -138,6 +138,10 @@ def proving_bound(makespan: int) -> int:
     return makespan - (makespan >> 30)
 
 
+within_proof = inlined(proving_bound)
+"""The same for compiled code."""
+
+
 def starts_in_order(
     start: Sequence[int], end: Sequence[int], duration: Sequence[Time], origin: Time
 ) -> list[Time]:

@@ -13,7 +13,7 @@ from phaze_opt.scheduling.bounds import (
     root_bound,
     tails,
 )
-from phaze_opt.scheduling.instance import TIME_RESOLUTION, Instance, Plan
+from phaze_opt.scheduling.instance import TIME_RESOLUTION, Instance, Plan, within_proof
 from phaze_opt.scheduling.list_scheduler import best_list_schedule
 from phaze_opt.scheduling.reduction import INSTANCE_TYPE, InstanceArrays, build_instance
 
@@ -91,8 +91,7 @@ def plan_part(
     tail = tails(after, least_durations(duration, allowed))
     bound = root_bound(duration, allowed, demand, capacity, tail)
     plan, makespan = best_list_schedule(duration, allowed, demand, capacity, before, after, bound)
-    # Within 1e-9 of the makespan, as `instance.proving_bound` has it.
-    proving = makespan - (makespan >> 30)
+    proving = within_proof(makespan)
     if proving <= bound:
         return arrays, total_s, plan, tail, (makespan, bound, 0)
     if drop_hopeless_modes(duration, allowed, before, tail, proving):

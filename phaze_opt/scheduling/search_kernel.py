@@ -21,7 +21,7 @@ fits; at least one shortest schedule is built this way. A state is dropped if
 from __future__ import annotations
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.compiled import inlined, lazily_compiled
+from phaze_opt.compiled import callee, inlined
 from phaze_opt.scheduling.search_states import (
     ALIVE,
     ANCESTORS,
@@ -63,7 +63,7 @@ SearchArrays = tuple[IntArray, IntArray, IntArray, FloatArray, IntArray]
 
 A code is an operator in a mode: 2 · operator + mode.
 """
-_SEARCH_ARRAYS_TYPE = "Tuple((i8[:, ::1], i8[:, ::1], i8[::1], f8[:, ::1], i8[:, ::1]))"
+SEARCH_ARRAYS_TYPE = "Tuple((i8[:, ::1], i8[:, ::1], i8[::1], f8[:, ::1], i8[:, ::1]))"
 
 Scratch = tuple[IntArray, IntArray, IntArray, IntArray, IntArray]
 """Working arrays: hash table and links of the states of the next layer; amounts in use after each
@@ -324,8 +324,8 @@ def _expand_layer(
     return fill, min(dropped, least_dropped), compared, upper, best
 
 
-@lazily_compiled(
-    f"UniTuple(i8, 5)({_SEARCH_ARRAYS_TYPE}, i8, i8[:, :, ::1], i8, i8, i8, i8[:, ::1], i8[::1],"
+@callee(
+    f"UniTuple(i8, 5)({SEARCH_ARRAYS_TYPE}, i8, i8[:, :, ::1], i8, i8, i8, i8[:, ::1], i8[::1],"
     f" {_SCRATCH_TYPE})",
     allocates=False,
 )

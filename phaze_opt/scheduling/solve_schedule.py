@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import MutableMapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, MutableMapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
+import numpy as np
+
+from phaze_opt.arrays import BoolArray, FloatArray, IntArray
 from phaze_opt.compiled import load
 from phaze_opt.errors import unknown_name
+from phaze_opt.scheduling.branch_and_bound import improve, load_search
 from phaze_opt.scheduling.cached_reads import schedule_with_cache
 from phaze_opt.scheduling.canonical import (
     NO_CORE,
@@ -17,17 +21,10 @@ from phaze_opt.scheduling.canonical import (
     canonical_order,
     form_key,
 )
-from phaze_opt.scheduling.instance import (
-    INTRA,
-    SINGLE,
-    Instance,
-    Plan,
-    proving_bound,
-    starts_in_order,
-)
+from phaze_opt.scheduling.instance import Plan, proving_bound
+from phaze_opt.scheduling.part_schedules import append_plan, schedule_parts
 from phaze_opt.scheduling.problem_columns import PrecedenceGraph, ProblemColumns, problem_columns
-from phaze_opt.scheduling.quick_plan import QuickPlan, plan_part, quick_plan
-from phaze_opt.scheduling.reduction import contracted_ancestors, series_parts
+from phaze_opt.scheduling.quick_plan import QuickPlan, quick_plan
 from phaze_opt.scheduling.schedule_problem import (
     SOLVE_METHODS,
     Schedule,
@@ -47,17 +44,44 @@ DEFAULT_EFFORT = 2_000_000
 _METHODS: tuple[ScheduleMethod, ...] = ("bound", "list", "branch-and-bound", "cp-sat")
 
 
-@dataclass
-class _Draft:
-    """The schedule so far: sequences over the operators in canonical order."""
+class _FirstPass(NamedTuple):
+    """What is known of a part after the first pass of the search, if the method makes one."""
 
-    start_s: list[float]
-    end_s: list[float]
-    intra_operator: list[bool]
-    makespan_s: float = 0.0
-    bound_s: float = 0.0
-    method: int = 0
-    loading_s: float = 0.0
+    plan: Plan
+    bound: int
+    effort_left: int
+
+
+class _Draft:
+    """The schedule so far, of operators in canonical order.
+
+    Attributes
+    ----------
+    times_s : (operators, 2)
+        Starts and ends.
+    totals_s : (2,)
+        Makespan, and its lower bound.
+    on_all : (operators,)
+        Whether each operator runs on all cores.
+    method
+        The strongest method that a part needed: place in `_METHODS`.
+    loading_s
+        Time to load compiled code and solvers.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.times_s: FloatArray = np.zeros((count, 2))
+        self.totals_s: FloatArray = np.zeros(2)
+        self.on_all: BoolArray = np.zeros(count, dtype=np.bool_)
+        self.method = 0
+        self.loading_s = 0.0
+
+    def operators(self, ids: Iterable[str], order: IntArray) -> tuple[ScheduledOperator, ...]:
+        """Return the operators, of which the places in some order are given, with names."""
+        times_s, on_all = np.empty_like(self.times_s), np.empty_like(self.on_all)
+        times_s[order], on_all[order] = self.times_s, self.on_all
+        start_s, end_s = times_s.T.tolist()
+        return tuple(map(ScheduledOperator, ids, start_s, end_s, on_all.tolist()))
 
 
 def solve_schedule(
@@ -155,10 +179,10 @@ def solve_columns(
         See `solve_schedule`.
     """
     # The solver's time leaves out loading its compiled code, or compiling it.
-    load(canonical_order, contracted_ancestors, series_parts, plan_part)
+    load(canonical_order, schedule_parts)
     began = time.perf_counter()
     form = canonical_form(columns, bandwidth)
-    order, key = form.order.tolist(), ""
+    order, key = form.order, ""
     if cache is not None:
         settings: tuple[int, ...] = (SOLVER_VERSION, int(bandwidth), effort)
         if method != "branch-and-bound":
@@ -169,17 +193,16 @@ def solve_columns(
         if found is not None and len(found.operators) == len(order):
             solve_s = time.perf_counter() - began
             return replace(
-                found, operators=_named(found.operators, order, columns.ids), solve_s=solve_s
+                found,
+                operators=_named(found.operators, order.tolist(), columns.ids),
+                solve_s=solve_s,
             )
     draft = _schedule_parts(form, columns, method, effort)
-    entries = list(zip(draft.start_s, draft.end_s, draft.intra_operator, strict=True))
     if cache is not None:
-        stored = tuple(
-            [ScheduledOperator(str(place), *entry) for place, entry in enumerate(entries)]
-        )
+        names = map(str, range(len(order)))
+        stored = draft.operators(names, np.arange(len(order)))
         cache[key] = _to_schedule(draft, stored, time.perf_counter() - began - draft.loading_s)
-    own = dict(zip(order, entries, strict=True))
-    operators = tuple([ScheduledOperator(name, *own[i]) for i, name in enumerate(columns.ids)])
+    operators = draft.operators(columns.ids, form.order)
     return _to_schedule(draft, operators, time.perf_counter() - began - draft.loading_s)
 
 
@@ -197,68 +220,77 @@ def _schedule_parts(
     form: CanonicalForm, columns: ProblemColumns, method: SolveMethod, effort: int
 ) -> _Draft:
     """Schedule the canonical form part by part."""
-    core, latency_s = form.core.tolist(), form.values[:, :2].tolist()
-    draft = _Draft([0.0] * len(core), [0.0] * len(core), [False] * len(core))
+    draft = _Draft(len(form.core))
+    has_modes = form.core != NO_CORE
     if columns.serial:
-        for index, kind in enumerate(core):
-            _append_operator(index, INTRA, kind, latency_s[index], draft)
+        # Every operator on all cores, one after the other.
+        draft.times_s[:, 1] = np.add.accumulate(form.values[:, 1])
+        draft.times_s[1:, 0] = draft.times_s[:-1, 1]
+        draft.totals_s[:] = draft.times_s[-1:, 1].sum()
+        draft.on_all = has_modes
         return draft
-    instant = form.values[:, :2].min(axis=1) <= 0.0
-    draft.intra_operator = (instant & (form.values[:, 0] > 0.0)).tolist()
-    ancestors = contracted_ancestors(instant, form.edges)
-    members, first = series_parts(instant, ancestors)
     cores, exclusive = (columns.num_tc, columns.num_vc), columns.intra_operator == "exclusive"
-    places, bounds = members.tolist(), first.tolist()
-    for begin, end in itertools.pairwise(bounds):
-        part = places[begin:end]
-        if len(part) == 1:
-            (index,) = part
-            on_one_s, on_all_s = latency_s[index]
-            mode = INTRA if on_all_s < on_one_s else SINGLE
-            _append_operator(index, mode, core[index], latency_s[index], draft)
-            continue
-        quick = quick_plan(members[begin:end], form.core, form.values, ancestors, cores, exclusive)
-        plan, bound, needed = _solve_instance(quick, method, effort, draft)
+    kernel_effort = -1 if method == "cp-sat" else effort
+    place = 0
+    while True:
+        place, ended_by, ancestors, part, plan, (makespan, bound, left) = schedule_parts(
+            form.core,
+            form.values,
+            form.edges,
+            has_modes,
+            *cores,
+            exclusive,
+            kernel_effort,
+            place,
+            draft.times_s,
+            draft.totals_s,
+            draft.on_all,
+        )
+        draft.method = max(draft.method, ended_by)
+        if len(part) == 0:
+            return draft
+        quick = quick_plan(part, form.core, form.values, ancestors, cores, exclusive)
+        start, mode = plan.T.tolist()
+        searched = _FirstPass(Plan(tuple(start), tuple(mode), makespan), bound, left)
+        best, bound, needed = _solve_instance(quick, searched, method, effort, draft)
         draft.method = max(draft.method, _METHODS.index(needed))
-        _append_part(part, latency_s, quick.instance, plan, bound, draft)
-    if instant.any():
-        for source, target in form.edges.tolist():
-            # Edges are sorted by source, and sources come before targets: one pass is enough.
-            if instant[target]:
-                at_s = max(draft.start_s[target], draft.end_s[source])
-                draft.start_s[target] = draft.end_s[target] = at_s
-    return draft
-
-
-def _append_operator(
-    index: int, mode: int, core: int, latency_s: Sequence[float], draft: _Draft
-) -> None:
-    """Let one operator run after the schedule so far."""
-    draft.start_s[index] = draft.makespan_s
-    draft.makespan_s += latency_s[mode]
-    draft.bound_s += latency_s[mode]
-    draft.end_s[index] = draft.makespan_s
-    draft.intra_operator[index] = mode == INTRA and core != NO_CORE
+        append_plan(
+            part,
+            form.values,
+            quick.instance.duration,
+            np.column_stack([best.start, best.mode]),
+            best.makespan,
+            bound,
+            quick.instance.seconds_per_unit,
+            draft.times_s,
+            draft.totals_s,
+            draft.on_all,
+        )
+        place += 1
 
 
 def _solve_instance(
-    quick: QuickPlan, method: SolveMethod, effort: int, draft: _Draft
+    quick: QuickPlan, first: _FirstPass, method: SolveMethod, effort: int, draft: _Draft
 ) -> tuple[Plan, int, ScheduleMethod]:
-    """Give a plan, a lower bound in time units, and the method that ended the search."""
+    """Give a plan, a lower bound in time units, and the method that ended the search.
+
+    Parameters
+    ----------
+    quick, first
+        The part, which its list schedule and the first pass of the search leave open.
+    method, effort
+        See `solve_schedule`.
+    draft
+        Takes the time to load what is not loaded.
+    """
     instance, bounds, plan = quick.instance, quick.bounds, quick.plan
-    if quick.proven:
-        return plan, bounds.makespan, "list"
-    found, bound = plan, bounds.makespan
-    needed: ScheduleMethod = "list"
-    # The search and the solver are imported only where list schedules leave something open.
+    found, bound, left = first
+    needed: ScheduleMethod = "branch-and-bound"
     if method != "cp-sat":
         began = time.perf_counter()
-        from phaze_opt.scheduling.branch_and_bound import improve, load_search
-
         load_search()
         draft.loading_s += time.perf_counter() - began
-        found, bound = improve(instance, bounds, plan, effort)
-        needed = "branch-and-bound"
+        found, bound = improve(instance, replace(bounds, makespan=bound), found, left, passes=1)
     if method != "branch-and-bound" and bound < proving_bound(found.makespan):
         began = time.perf_counter()
         from phaze_opt.scheduling.cp_sat_modes import improve_with_cp_sat
@@ -272,43 +304,17 @@ def _solve_instance(
     return found, bound, needed
 
 
-def _append_part(
-    part: Sequence[int],
-    latency_s: Sequence[Sequence[float]],
-    instance: Instance,
-    plan: Plan,
-    bound: int,
-    draft: _Draft,
-) -> None:
-    """Let the plan of a part, in seconds, run after the schedule so far."""
-    origin_s = draft.makespan_s
-    duration = instance.duration.tolist()
-    end = [start + duration[i][plan.mode[i]] for i, start in enumerate(plan.start)]
-    duration_s = [latency_s[index][plan.mode[i]] for i, index in enumerate(part)]
-    start_s = starts_in_order(plan.start, end, duration_s, origin_s)
-    for i, index in enumerate(part):
-        draft.start_s[index] = start_s[i]
-        draft.end_s[index] = start_s[i] + duration_s[i]
-        draft.intra_operator[index] = plan.mode[i] == INTRA
-        draft.makespan_s = max(draft.makespan_s, draft.end_s[index])
-    length_s = draft.makespan_s - origin_s
-    if proving_bound(plan.makespan) <= bound:
-        draft.bound_s += length_s
-    else:
-        # Rounding changed the duration of every operator by at most one unit.
-        draft.bound_s += min(length_s, (bound - instance.size) * instance.seconds_per_unit)
-
-
 def _to_schedule(
     draft: _Draft, operators: tuple[ScheduledOperator, ...], solve_s: float
 ) -> Schedule:
     """Write the schedule."""
-    proven = draft.bound_s >= draft.makespan_s * (1.0 - 1e-9)
+    makespan_s, bound_s = draft.totals_s.tolist()
+    proven = bound_s >= makespan_s * (1.0 - 1e-9)
     return Schedule(
         operators=operators,
-        makespan_s=draft.makespan_s,
+        makespan_s=makespan_s,
         status="optimal" if proven else "feasible",
-        bound_s=draft.makespan_s if proven else draft.bound_s,
+        bound_s=makespan_s if proven else bound_s,
         method=_METHODS[draft.method],
         solve_s=solve_s,
     )

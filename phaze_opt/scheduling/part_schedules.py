@@ -1,0 +1,184 @@
+"""Schedule a problem part by part, compiled: all but what the first pass of the search leaves open.
+
+Each part gets a list schedule (`quick_plan`), and where that is not proven the first pass of the
+exact search (`branch_and_bound`). The plans follow one another in seconds.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from phaze_opt.arrays import BoolArray, FloatArray, IntArray
+from phaze_opt.compiled import inlined, lazily_compiled
+from phaze_opt.scheduling.branch_and_bound import FIRST_WIDTH, run_pass, search_arrays
+from phaze_opt.scheduling.instance import INTRA, SINGLE, TIME_RESOLUTION, within_proof
+from phaze_opt.scheduling.quick_plan import plan_part
+from phaze_opt.scheduling.reduction import contracted_ancestors, series_parts
+
+SERIES, LISTED, SEARCHED = 0, 1, 2
+"""What ended a part: it is one operator; its list schedule, or one of the first pass, is proven."""
+
+
+@inlined
+def _append_operator(i: int, latency_s: float, times_s: FloatArray, totals_s: FloatArray) -> None:
+    """Let one operator run after the schedule so far."""
+    times_s[i, 0] = totals_s[0]
+    totals_s[0] += latency_s
+    totals_s[1] += latency_s
+    times_s[i, 1] = totals_s[0]
+
+
+@lazily_compiled(
+    "void(i8[::1], f8[:, ::1], i8[:, ::1], i8[:, ::1], i8, i8, f8, f8[:, ::1], f8[::1], b1[::1])"
+)
+def append_plan(
+    part: IntArray,
+    values: FloatArray,
+    duration: IntArray,
+    plan: IntArray,
+    makespan: int,
+    bound: int,
+    seconds_per_unit: float,
+    times_s: FloatArray,
+    totals_s: FloatArray,
+    on_all: BoolArray,
+) -> None:
+    """Let the plan of a part, in seconds, run after the schedule so far.
+
+    As `instance.starts_in_order` has it: every operator waits for all that ended in the plan before
+    it started.
+
+    Parameters
+    ----------
+    part
+        The operators.
+    values, times_s, totals_s, on_all
+        See `schedule_parts`.
+    duration : (part, 2)
+        Of the instance, in time units.
+    plan : (part, 2)
+        Start and mode.
+    makespan, bound
+        Of the plan, in time units, and a lower bound.
+    seconds_per_unit
+        Length of a time unit.
+    """
+    size = len(part)
+    start, end = plan[:, 0].copy(), np.empty(size, dtype=np.int64)
+    for i in range(size):
+        end[i] = start[i] + duration[i, plan[i, 1]]
+    by_end = np.argsort(start, kind="mergesort")
+    by_end = by_end[np.argsort(end[by_end], kind="mergesort")]
+    by_start = np.argsort(end, kind="mergesort")
+    by_start = by_start[np.argsort(start[by_start], kind="mergesort")]
+    origin_s = totals_s[0]
+    latest_end_s, passed = origin_s, 0
+    for i in by_start:
+        while end[by_end[passed]] <= start[i]:
+            latest_end_s = max(latest_end_s, times_s[part[by_end[passed]], 1])
+            passed += 1
+        index, mode = part[i], plan[i, 1]
+        times_s[index, 0] = latest_end_s
+        times_s[index, 1] = latest_end_s + values[index, mode]
+        on_all[index] = mode == INTRA
+        totals_s[0] = max(totals_s[0], times_s[index, 1])
+    length_s = totals_s[0] - origin_s
+    if within_proof(makespan) <= bound:
+        totals_s[1] += length_s
+    else:
+        # Rounding changed the duration of every operator by at most one unit.
+        totals_s[1] += min(length_s, (bound - size) * seconds_per_unit)
+
+
+@lazily_compiled(
+    "Tuple((i8, i8, i8[:, ::1], i8[::1], i8[:, ::1], UniTuple(i8, 3)))"
+    "(i8[::1], f8[:, ::1], i8[:, ::1], b1[::1], i8, i8, b1, i8, i8, f8[:, ::1], f8[::1], b1[::1])"
+)
+def schedule_parts(
+    core: IntArray,
+    values: FloatArray,
+    edges: IntArray,
+    has_modes: BoolArray,
+    num_tc: int,
+    num_vc: int,
+    exclusive: bool,
+    effort: int,
+    begin: int,
+    times_s: FloatArray,
+    totals_s: FloatArray,
+    on_all: BoolArray,
+) -> tuple[int, int, IntArray, IntArray, IntArray, tuple[int, int, int]]:
+    """Append the schedules of the parts from one on, up to the first that stays open.
+
+    Parameters
+    ----------
+    core, values, edges
+        Of a `canonical.CanonicalForm`.
+    has_modes : (operators,)
+        Whether each operator runs on a core.
+    num_tc, num_vc, exclusive
+        See `reduction.build_instance`.
+    effort
+        States that a search may expand; negative if parts are not searched.
+    begin
+        The first part to schedule.
+    times_s : (operators, 2)
+        Receives starts and ends.
+    totals_s : (2,)
+        Makespan, and its lower bound, so far.
+    on_all : (operators,)
+        Receives whether each operator runs on all cores.
+
+    Returns
+    -------
+    The part that is open, or the number of parts; the strongest of what ended the others;
+    `contracted_ancestors`; of the open part, its operators (none if there is none), the best plan
+    known, its makespan, a lower bound, and the effort that is left.
+    """
+    count = len(core)
+    instant = np.empty(count, dtype=np.bool_)
+    for i in range(count):
+        instant[i] = min(values[i, 0], values[i, 1]) <= 0.0
+        if instant[i]:
+            on_all[i] = values[i, 0] > 0.0
+    ancestors = contracted_ancestors(instant, edges)
+    members, first = series_parts(instant, ancestors)
+    ended_by = SERIES
+    for place in range(begin, len(first) - 1):
+        part = members[first[place] : first[place + 1]]
+        if len(part) == 1:
+            i = part[0]
+            mode = INTRA if values[i, 1] < values[i, 0] else SINGLE
+            _append_operator(i, values[i, mode], times_s, totals_s)
+            on_all[i] = mode == INTRA and has_modes[i]
+            continue
+        arrays, total_s, plan, tail, (makespan, bound, is_open) = plan_part(
+            part, core, values, ancestors, num_tc, num_vc, exclusive
+        )
+        if is_open != 0:
+            if effort < 0:
+                return place, ended_by, ancestors, part, plan, (makespan, bound, effort)
+            search, at_once = search_arrays(*arrays, tail)
+            upper = within_proof(makespan)
+            found, dropped, expanded, better = run_pass(search, at_once, FIRST_WIDTH, upper, effort)
+            if found < upper:
+                plan, makespan = better, found
+            bound = max(bound, min(found, dropped))
+            if bound < within_proof(makespan):
+                left = effort - expanded
+                return place, ended_by, ancestors, part, plan, (makespan, bound, left)
+            ended_by = max(ended_by, SEARCHED)
+        else:
+            ended_by = max(ended_by, LISTED)
+        unit_s = total_s / TIME_RESOLUTION
+        append_plan(
+            part, values, arrays[0], plan, makespan, bound, unit_s, times_s, totals_s, on_all
+        )
+    for e in range(len(edges)):
+        # Edges are sorted by source, and sources come before targets: one pass is enough.
+        source, target = edges[e, 0], edges[e, 1]
+        if instant[target]:
+            at_s = max(times_s[target, 0], times_s[source, 1])
+            times_s[target, 0] = times_s[target, 1] = at_s
+    no_plan = np.empty((0, 2), dtype=np.int64)
+    return len(first) - 1, ended_by, ancestors, members[:0], no_plan, (0, 0, 0)
