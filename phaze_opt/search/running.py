@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from phaze_opt.errors import InputError
 from phaze_opt.limits import MOST_TRIALS, MOST_WORKERS, check_size
@@ -28,6 +28,7 @@ from phaze_opt.search.store.storage import open_storage, reading_once
 from phaze_opt.search.store.stored_study import StoredStudy, find_study
 from phaze_opt.search.store.tables import LONGEST_LEASE_S
 from phaze_opt.search.store.ticket import TicketCounts
+from phaze_opt.search.store.trial_storage import RunningTrials
 from phaze_opt.search.trials import Metrics, check_study
 from phaze_opt.search.watching import ShowStudy, Watcher
 from phaze_opt.search.worker import TrialCallback, Worker
@@ -210,6 +211,7 @@ def _new_worker(run: StudyRun, is_alone: bool) -> Worker:
         storage=run.study.storage,
         optuna_study=reading.optuna_study,
         study_id=run.study.optuna_id,
+        trials=cast(RunningTrials, reading.storage.optuna),
         resolved=run.study.resolved,
         office=run.study.office(run.lease_s),
         objective=run.objective(token, find_reference(run.study.resolved, run.study.storage)),

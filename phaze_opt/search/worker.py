@@ -26,7 +26,7 @@ from phaze_opt.search.store.failures import DatabaseError, database_errors, pati
 from phaze_opt.search.store.storage import Storage
 from phaze_opt.search.store.ticket import Ticket
 from phaze_opt.search.store.tickets import MOST_DEATHS, TicketOffice, point_key
-from phaze_opt.search.store.trial_storage import write
+from phaze_opt.search.store.trial_storage import Joined, RunningTrials, write
 from phaze_opt.search.trials import METRICS_KEY, Metrics, metrics_to_plain, trial_cost
 from phaze_opt.search.watching import Watcher
 
@@ -54,6 +54,8 @@ class Worker:
     ----------
     optuna_study, study_id
         Optuna's object and number of the study; the object gets a new sampler for each trial.
+    trials
+        The storage of that object.
     token
         Name under which the worker holds tickets and evaluations.
     watcher
@@ -69,6 +71,7 @@ class Worker:
     storage: Storage
     optuna_study: Study
     study_id: int
+    trials: RunningTrials
     resolved: ResolvedStudy
     office: TicketOffice
     objective: Objective
@@ -181,14 +184,13 @@ class Worker:
         trial: Trial | None = None
         try:
             with database_errors(self.storage.shown):
-                trial = self.optuna_study.ask()
-                if not self.office.assign(ticket, trial.number):
-                    self._close(trial.number)
+                trial = self._ask(ticket)
+                if trial is None:
                     return
                 params = suggest(trial, self.resolved.spec.space)
                 write(trial)
                 metrics = self.objective(point_of(self.resolved.spec.space, params))
-                counted = self._tell(trial, metrics) and self.office.finish(ticket)
+                counted = self._tell(ticket, trial, metrics)
         except StopNow:
             self._give_back(ticket, trial.number if trial else None)
             raise
@@ -208,8 +210,22 @@ class Worker:
                 on_trial(trial.number, metrics)
                 self.watcher.told()
 
-    def _tell(self, trial: Trial, metrics: Metrics) -> bool:
-        """Finish a trial; False where another worker has closed it since."""
+    def _ask(self, ticket: Ticket) -> Trial | None:
+        """Make the trial of a ticket; ``None`` where another worker has taken the ticket since."""
+        assigned = Joined(lambda session, number: self.office.assign_in(session, ticket, number))
+        with self.trials.join(assigned):
+            trial = self.optuna_study.ask()
+        if assigned.answer is None:
+            # The trial was made before: somebody has put it in Optuna's queue.
+            assigned.answer = self.office.assign(ticket, trial.number)
+        if not assigned.answer:
+            self._close(trial.number)
+            return None
+        return trial
+
+    def _tell(self, ticket: Ticket, trial: Trial, metrics: Metrics) -> bool:
+        """Finish a trial and its ticket; False where another worker has either of them since."""
+        finished = Joined(lambda session, _: self.office.finish_in(session, ticket))
         try:
             trial.set_user_attr(METRICS_KEY, metrics_to_plain(metrics))
             trial.set_constraint(CONSTRAINT_KEY, metrics.violation)
@@ -217,7 +233,8 @@ class Worker:
                 trial._trial_id, DASHBOARD_CONSTRAINTS_KEY, [metrics.violation]
             )
             self.watcher.telling(trial, metrics)
-            self.optuna_study.tell(trial, list(metrics.values))
+            with self.trials.join(finished):
+                self.optuna_study.tell(trial, list(metrics.values))
         except UpdateFinishedTrialError:
             return False
         except ValueError:
@@ -225,7 +242,11 @@ class Worker:
             if self._find(trial.number).state.is_finished():
                 return False
             raise
-        return True
+        if finished.answer is None:
+            return self.office.finish(ticket)
+        if finished.answer:
+            self.office.acquit_others(ticket)
+        return finished.answer
 
     def _recover(self) -> None:
         """After a lost connection, settle and give back all that this worker still holds."""

@@ -47,9 +47,17 @@ def arm(where: str) -> None:
     elif where == "in-evaluation":
         patch.object(Objective, "__call__", die).start()
     elif where == "before-assign":
-        patch.object(TicketOffice, "assign", die).start()
+        patch.object(TicketOffice, "assign_in", die).start()
     elif where == "before-done":
-        patch.object(TicketOffice, "finish", die).start()
+        patch.object(TicketOffice, "finish_in", die).start()
+    elif where == "after-tell":
+        tell = optuna.Study.tell
+
+        def told_and_dead(self: Any, *args: Any, **options: Any) -> None:
+            tell(self, *args, **options)
+            die()
+
+        patch.object(optuna.Study, "tell", told_and_dead).start()
 
 
 def shift_clock(hours: float) -> None:
@@ -64,6 +72,7 @@ def shift_clock(hours: float) -> None:
     patch("time.time", lambda: now() + seconds).start()
     patch("optuna.storages._rdb.storage.datetime", Shifted).start()
     patch("phaze_opt.search.store.trial_storage.datetime", Shifted).start()
+    patch("phaze_opt.search.store.trial_rows.datetime", Shifted).start()
 
 
 def run_forked(

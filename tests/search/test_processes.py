@@ -89,9 +89,9 @@ def test_exactly_n_with_several_processes(
     assert len(lines) == len(set(lines))
 
 
-@pytest.mark.parametrize("where", ["in-ask", "before-assign", "before-done"])
+@pytest.mark.parametrize("where", ["in-ask", "before-assign", "before-done", "after-tell"])
 def test_killed_where_it_hurts(any_url: str, drive: Drive, where: str) -> None:
-    """Killed inside ask, before the ticket knows the trial, or before it is closed."""
+    """Killed inside ask, before the ticket knows the trial, before it is closed, or right after."""
     study = toy_study(any_url)
     dead = drive(any_url, "--total", "6", "--die", where)
     assert ended(dead) == -signal.SIGKILL

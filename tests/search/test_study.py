@@ -28,6 +28,7 @@ from phaze_opt.search.store.tickets import TicketOffice
 from phaze_opt.search.study import Study, create_study, list_summaries, load_study
 from phaze_opt.search.summary import StudySummary, summary_to_json_dict
 from phaze_opt.search.trials import trial_to_json_dict
+from phaze_opt.search.worker import Worker
 from phaze_opt.units import format_number
 from tests.search.fakes import (
     COUNT_VARIABLE,
@@ -263,15 +264,15 @@ def test_the_target_is_steady(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) 
     seen: list[StudySummary] = []
 
     def watched(change: Callable[..., bool]) -> Callable[..., bool]:
-        def look_and_change(office: TicketOffice, *arguments: Any) -> bool:
+        def look_and_change(*arguments: Any) -> bool:
             seen.append(study.summary())
-            result = change(office, *arguments)
+            result = change(*arguments)
             seen.append(study.summary())
             return result
 
         return look_and_change
 
-    monkeypatch.setattr(TicketOffice, "finish", watched(TicketOffice.finish))
+    monkeypatch.setattr(Worker, "_tell", watched(Worker._tell))
     monkeypatch.setattr(TicketOffice, "fail", watched(TicketOffice.fail))
     study.evaluator = failing_evaluator
     study.run(7)

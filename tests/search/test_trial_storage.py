@@ -13,7 +13,7 @@ from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from phaze_opt.search.store.storage import Storage, open_storage, reading_once
-from phaze_opt.search.store.trial_storage import write
+from phaze_opt.search.store.trial_storage import Joined, write
 
 
 def as_optuna_reads(storage: Storage, study: Study) -> list[FrozenTrial]:
@@ -98,3 +98,58 @@ def test_a_parameter_keeps_its_kind(storage: Storage) -> None:
     study.ask().suggest_int("x", 0, 8)
     with pytest.raises(ValueError, match="different distribution kind"):
         study.ask().suggest_categorical("x", ["a"])
+
+
+def fails(*_: object) -> bool:
+    """Fail within a transaction."""
+    raise ZeroDivisionError
+
+
+def test_what_is_joined_is_written_with_the_trial_or_not_at_all(storage: Storage) -> None:
+    """A trial that is made, or told; other changes of it do not ask."""
+    study = new_study(storage)
+    kept: Any = study._storage
+    with pytest.raises(ZeroDivisionError), kept.join(Joined(fails)):
+        study.ask()
+    assert as_optuna_reads(storage, study) == []
+    numbers: list[int] = []
+
+    def told_no(_: object, number: int) -> bool:
+        numbers.append(number)
+        return False
+
+    seen = Joined(told_no)
+    with kept.join(seen):
+        trial = study.ask()
+    assert seen.answer is False and numbers == [trial.number] == [0]
+    with kept.join(Joined(fails)):
+        set_all(trial)
+        write(trial)
+        with pytest.raises(ZeroDivisionError):
+            study.tell(trial, [1.0, 2.0])
+    (running,) = as_optuna_reads(storage, study)
+    assert running.state == TrialState.RUNNING and running.params == trial.params
+    with kept.join(seen):
+        study.tell(trial, [1.0, 2.0])
+    (told,) = as_optuna_reads(storage, study)
+    assert told.state == TrialState.COMPLETE and told.params == trial.params
+    assert numbers == [0, 0]
+
+
+def test_a_trial_that_is_given_is_not_made(storage: Storage) -> None:
+    """Whoever asks for a trial out of Optuna's queue is not answered."""
+    study = new_study(storage)
+    study.enqueue_trial({"x": 2})
+    joined = Joined(fails)
+    kept: Any = study._storage
+    with kept.join(joined):
+        assert study.ask().number == 0
+    assert joined.answer is None
+    assert study.get_trials(states=(TrialState.WAITING,)) == []
+    other = reading_once(replace(storage)).optuna
+    for number in (1, 2):
+        optuna.load_study(study_name="a", storage=other).enqueue_trial({"x": 2 * number})
+        (waiting,) = study.get_trials(states=(TrialState.WAITING,))
+        assert waiting.number == number == study.ask().number
+    with pytest.raises(KeyError):
+        kept.create_new_trial(study._study_id + 1)

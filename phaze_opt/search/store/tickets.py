@@ -59,7 +59,8 @@ _LONGEST_HOST = 255
 class TicketOffice:
     """The tickets of one study.
 
-    Every method is one transaction of its own; none may be called inside another one.
+    Every method is one transaction of its own, which may not be called inside another one, but for
+    those that take a session.
     """
 
     def __init__(self, storage: Storage, study_uid: str, lease_s: float) -> None:
@@ -157,7 +158,12 @@ class TicketOffice:
 
     def assign(self, ticket: Ticket, trial_number: int) -> bool:
         """Write down which trial runs; False if the ticket was lost meanwhile."""
-        return self._change(ticket, trial_number=trial_number)
+        with self._storage.writing() as session:
+            return self.assign_in(session, ticket, trial_number)
+
+    def assign_in(self, session: Session, ticket: Ticket, trial_number: int) -> bool:
+        """Do as `assign` within a transaction."""
+        return self._change_in(session, ticket, trial_number=trial_number)
 
     def remember(self, ticket: Ticket, params: Mapping[str, Any] | None) -> bool:
         """Forget a trial that was cut short, but keep its parameters for the next one."""
@@ -166,13 +172,22 @@ class TicketOffice:
 
     def finish(self, ticket: Ticket) -> bool:
         """Close a ticket whose trial is complete; False if it was lost meanwhile."""
-        if not self._change(ticket, state="done", token=None):
-            return False
+        with self._storage.writing() as session:
+            finished = self.finish_in(session, ticket)
+        if finished:
+            self.acquit_others(ticket)
+        return finished
+
+    def finish_in(self, session: Session, ticket: Ticket) -> bool:
+        """Do as `finish` within a transaction, after which `acquit_others` is to be called."""
+        return self._change_in(session, ticket, state="done", token=None)
+
+    def acquit_others(self, ticket: Ticket) -> None:
+        """Begin the counts of all other tickets anew where a lost one is complete after all."""
         if ticket.losses:
             with self._storage.writing() as session:
                 self._lock_study(session)
                 self._begin_counts_anew(session, ticket.k)
-        return True
 
     def fail(self, ticket: Ticket, reason: str) -> bool:
         """Close a ticket whose trial cannot be completed."""
@@ -381,15 +396,19 @@ class TicketOffice:
 
     def _change(self, ticket: Ticket, **values: Any) -> bool:
         """Update a ticket if its token still holds it."""
-        held = (TicketRow.k == ticket.k, _STATE == "held", TicketRow.token == ticket.token)
         with self._storage.writing() as session:
-            changed: Any = session.execute(
-                update(TicketRow)
-                .where(self._mine, *held)
-                .values(**values)
-                .execution_options(synchronize_session=False)
-            )
-            return bool(changed.rowcount)
+            return self._change_in(session, ticket, **values)
+
+    def _change_in(self, session: Session, ticket: Ticket, **values: Any) -> bool:
+        """Do the same within a transaction."""
+        held = (TicketRow.k == ticket.k, _STATE == "held", TicketRow.token == ticket.token)
+        changed: Any = session.execute(
+            update(TicketRow)
+            .where(self._mine, *held)
+            .values(**values)
+            .execution_options(synchronize_session=False)
+        )
+        return bool(changed.rowcount)
 
 
 def point_key(params: Mapping[str, Any]) -> str:

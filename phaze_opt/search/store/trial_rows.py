@@ -71,26 +71,54 @@ def read_trials(connection: Connection, *conditions: Any) -> list[FrozenTrial]:
     columns = ("trial_id", "number", "state", "datetime_start", "datetime_complete")
     query = select(*(TRIAL.c[name] for name in columns)).where(*conditions)
     rows = connection.execute(query.order_by(TRIAL.c.trial_id)).all()
-    found = {
-        trial_id: FrozenTrial(
-            number=number,
-            state=state,
-            value=None,
-            datetime_start=local_time(started),
-            datetime_complete=local_time(ended),
-            params={},
-            distributions={},
-            user_attrs={},
-            system_attrs={},
-            intermediate_values={},
-            trial_id=trial_id,
-        )
-        for trial_id, number, state, started, ended in rows
-    }
+    found = {row[0]: _bare_trial(*row) for row in rows}
     ids = list(found)
     for start in range(0, len(ids), _AT_ONCE):
         _read_content(connection, ids[start : start + _AT_ONCE], found)
     return list(found.values())
+
+
+def make_trial(session: Session, study_id: int) -> FrozenTrial:
+    """Add a running trial to a study.
+
+    Raises
+    ------
+    KeyError
+        If there is no such study.
+    """
+    # One trial at a time is numbered; SQLite has one writer in any case.
+    lock = select(_STUDY.c.study_id).where(_STUDY.c.study_id == study_id).with_for_update()
+    if session.scalar(lock) is None:
+        raise KeyError(models.NOT_FOUND_MSG)
+    count = select(func.count()).select_from(TRIAL).where(TRIAL.c.study_id == study_id)
+    number, started = session.scalar(count) or 0, datetime.now(UTC).replace(tzinfo=None)
+    row = {"number": number, "state": TrialState.RUNNING, "datetime_start": started}
+    made: Any = session.execute(insert(TRIAL).values(study_id=study_id, **row))
+    (trial_id,) = made.inserted_primary_key
+    return _bare_trial(trial_id, number, TrialState.RUNNING, started, None)
+
+
+def _bare_trial(
+    trial_id: int,
+    number: int,
+    state: TrialState,
+    started: datetime | None,
+    ended: datetime | None,
+) -> FrozenTrial:
+    """Return a trial of which nothing is set; times are the database's."""
+    return FrozenTrial(
+        number=number,
+        state=state,
+        value=None,
+        datetime_start=local_time(started),
+        datetime_complete=local_time(ended),
+        params={},
+        distributions={},
+        user_attrs={},
+        system_attrs={},
+        intermediate_values={},
+        trial_id=trial_id,
+    )
 
 
 def _read_content(

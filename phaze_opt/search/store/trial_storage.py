@@ -2,14 +2,16 @@
 
 Optuna makes a transaction of its own for each parameter and each attribute of a trial, and reads
 the trial again before most of them. Here a worker writes its running trial in three transactions:
-the trial itself, then its parameters, then all the rest as it is told.
+the trial itself, then its parameters, then all the rest as it is told. What belongs to the first
+or the last, as the state of a ticket does, can be written in the same one.
 """
 
 from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +24,18 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import or_, select, update
 
 from phaze_opt.search.store.storage import READ_ONLY, Storage
-from phaze_opt.search.store.trial_rows import TRIAL, local_time, read_trials, write_content
+from phaze_opt.search.store.trial_rows import (
+    TRIAL,
+    local_time,
+    make_trial,
+    read_trials,
+    write_content,
+)
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
     from sqlalchemy import Connection
+    from sqlalchemy.orm import Session
 
 _STUDY: Any = StudyModel.__table__
 
@@ -58,7 +67,9 @@ class TrialStorage(RDBStorage):
         self, study_id: int, greater_than: int, included: Iterable[int]
     ) -> dict[int, TrialState]:
         """Return the states of all trials after a row, and of some before it, by their rows."""
-        wanted = or_(TRIAL.c.trial_id > greater_than, TRIAL.c.trial_id.in_(sorted(included)))
+        wanted = TRIAL.c.trial_id > greater_than
+        if rows := sorted(included):
+            wanted = or_(wanted, TRIAL.c.trial_id.in_(rows))
         query = select(TRIAL.c.trial_id, TRIAL.c.state).where(TRIAL.c.study_id == study_id, wanted)
         with self._reading() as connection:
             return dict(map(tuple, connection.execute(query)))
@@ -88,6 +99,29 @@ class TrialStorage(RDBStorage):
         return self.engine.connect().execution_options(**READ_ONLY)
 
 
+class Joined:
+    """What is written in the transaction that makes a trial, or ends one.
+
+    Parameters
+    ----------
+    change
+        Writes it, for the trial of a number, and says whether it could.
+
+    Attributes
+    ----------
+    answer
+        What the change said; ``None`` while no transaction has done it.
+    """
+
+    def __init__(self, change: Callable[[Session, int], bool]) -> None:
+        self._change = change
+        self.answer: bool | None = None
+
+    def write(self, session: Session, number: int) -> None:
+        """Write it for a trial."""
+        self.answer = self._change(session, number)
+
+
 class RunningTrials(_CachedStorage):
     """Optuna's storage for a program that runs trials, or reads the same ones again and again.
 
@@ -104,6 +138,17 @@ class RunningTrials(_CachedStorage):
         super().__init__(storage.optuna)
         self._storage = storage
         self._unwritten: dict[int, FrozenTrial] = {}
+        self._joined: Joined | None = None
+        self._not_waiting: dict[int, int] = {}
+
+    @contextmanager
+    def join(self, joined: Joined) -> Iterator[None]:
+        """Do more in the transaction in which a trial is made, or a trial made here is ended."""
+        self._joined = joined
+        try:
+            yield
+        finally:
+            self._joined = None
 
     def write(self, trial_id: int) -> None:
         """Write what was set of a trial that was made here.
@@ -119,11 +164,42 @@ class RunningTrials(_CachedStorage):
 
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
         """Make a trial; one that is not finished at once is from now on kept in memory."""
-        trial_id = super().create_new_trial(study_id, template_trial)
-        if template_trial is None:
-            with self._lock:
-                self._unwritten[trial_id] = _without_content(self._kept(trial_id))
-        return trial_id
+        if template_trial is not None:
+            return super().create_new_trial(study_id, template_trial)
+        with self._storage.writing() as session:
+            trial = make_trial(session, study_id)
+            if self._joined is not None:
+                self._joined.write(session, trial.number)
+        with self._lock:
+            self._studies.setdefault(study_id, _StudyInfo())
+            self._add_trials_to_cache(study_id, [trial])
+            self._unwritten[trial._trial_id] = _without_content(trial)
+        return trial._trial_id
+
+    def get_all_trials(
+        self,
+        study_id: int,
+        deepcopy: bool = True,
+        states: Container[TrialState] | None = None,
+    ) -> list[FrozenTrial]:
+        """Return the trials of a study, or those in some states.
+
+        Whoever asks for a new trial asks for waiting ones first: the trials of others are not read
+        for that.
+        """
+        if states == (TrialState.WAITING,) and not self._may_wait(study_id):
+            return []
+        return super().get_all_trials(study_id, deepcopy, states)
+
+    def _may_wait(self, study_id: int) -> bool:
+        """Whether a trial waits, which it can do only from the moment when it is made."""
+        with self._lock:
+            states = self._backend.states(study_id, self._not_waiting.get(study_id, -1), ())
+            if TrialState.WAITING in states.values():
+                return True
+            if states:
+                self._not_waiting[study_id] = max(states)
+            return False
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
         """Return a trial, with what is not written yet."""
@@ -228,6 +304,8 @@ class RunningTrials(_CachedStorage):
             runs = bool(changed.rowcount)
             if runs:
                 write_content(session, trial_id, unwritten)
+                if self._joined is not None and state.is_finished():
+                    self._joined.write(session, kept.number)
         del self._unwritten[trial_id]
         if not runs:
             raise UpdateFinishedTrialError(f"Trial {kept.number} is finished already.")
