@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from phaze_opt.arrays import BoolArray
+from phaze_opt.arrays import BoolArray, FloatArray, IntArray
 from phaze_opt.chunked_collectives import chunk_collectives
 from phaze_opt.estimator.estimate import (
     RESOURCES,
@@ -32,6 +32,7 @@ from phaze_opt.pass_problem import (
     least_of_pass,
     least_of_residency,
 )
+from phaze_opt.pass_totals import totals_in_modes
 from phaze_opt.scheduling.problem_columns import ProblemColumns
 from phaze_opt.scheduling.residency import Residency
 from phaze_opt.scheduling.schedule_problem import (
@@ -144,26 +145,26 @@ class LayerPass:
         return np.array([one.intra_operator for one in self.schedule.operators], dtype=bool)
 
     @cached_property
-    def _bound(self) -> BoundOperators:
-        """What binds the operators as they run."""
+    def _totals(self) -> tuple[IntArray, FloatArray, FloatArray]:
+        """Operators and seconds by the resource that binds, and energy by level, as they run."""
         if self.schedule.residency is not None:
-            return BoundOperators.of(self.chosen)
-        one_core, all_cores = self.estimated.bound
-        return one_core.or_where(self._everywhere, all_cores)
+            one_core = all_cores = BoundOperators.of(self.chosen)
+        else:
+            one_core, all_cores = self.estimated.bound
+        return totals_in_modes(self._everywhere, len(RESOURCES), *one_core, *all_cores)
 
     @cached_property
     def bound_by_s(self) -> Mapping[str, float]:
         """Seconds of the operators by the resource that binds each."""
-        resource, latency_s, _ = self._bound
-        operators = np.bincount(resource, minlength=len(RESOURCES)).tolist()
-        seconds = np.bincount(resource, latency_s, len(RESOURCES)).tolist()
-        return {name: s for name, s, n in zip(RESOURCES, seconds, operators, strict=True) if n}
+        operators, seconds, _ = self._totals
+        rows = zip(RESOURCES, seconds.tolist(), operators.tolist(), strict=True)
+        return {name: s for name, s, n in rows if n}
 
     @cached_property
     def energy_by_level_j(self) -> Mapping[str, float]:
         """Energy of the operators in the modes that the schedule chose."""
-        energy_j = self._bound.energy_by_level_j.sum(axis=0).tolist()
-        return dict(zip(ENERGY_LEVELS, energy_j, strict=True))
+        *_, energy_j = self._totals
+        return dict(zip(ENERGY_LEVELS, energy_j.tolist(), strict=True))
 
     @property
     def proof(self) -> ScheduleProof:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from phaze_opt.arrays import BoolArray, FloatArray, IntArray
+from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.estimator.estimate import (
     GraphEstimate,
     JointEstimate,
@@ -149,14 +149,6 @@ class BoundOperators(NamedTuple):
         """Return some operators on one chip."""
         resource, latency_s, energy_j = self
         return BoundOperators(resource[which], latency_s[which], energy_j[which])
-
-    def or_where(self, everywhere: BoolArray, other: BoundOperators) -> BoundOperators:
-        """Return the operators, those that run everywhere taken from the other mode."""
-        return BoundOperators(
-            np.where(everywhere, other.resource, self.resource),
-            np.where(everywhere, other.latency_s, self.latency_s),
-            np.where(everywhere[:, np.newaxis], other.energy_by_level_j, self.energy_by_level_j),
-        )
 
 
 def bound_in_modes(estimate: GraphEstimate) -> tuple[BoundOperators, BoundOperators]:

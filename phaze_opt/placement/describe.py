@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import starmap
 
 import numpy as np
 
@@ -33,9 +35,10 @@ def describe(
     work, tails, time_s = timed or timed_layout(costs, layout)
     waits_s = _first_waits_s(work)
     memories = memories or stage_memories(costs, layout)
+    read = _read_stages(costs, layout, work)
     stages = tuple(
         [
-            _stage(costs, layout, index, work, memories[index], tails[index], waits_s[index])
+            _stage(costs, layout, index, read, memories[index], tails[index], waits_s[index])
             for index in range(candidate.pipeline)
         ]
     )
@@ -80,39 +83,67 @@ def stage_memories(costs: CandidateCosts, layout: Layout) -> list[StageMemory]:
     ]
 
 
+@dataclass(frozen=True, eq=False)
+class _Read:
+    """What the tables hold of all stages: lists by stage, of numbers by chunk.
+
+    Attributes
+    ----------
+    work
+        Of each chunk.
+    load_s
+        Of each stage.
+    received_s, transfer_bytes
+        Of the messages to each stage, in one microbatch.
+    """
+
+    work: list[tuple[ChunkWork, ...]]
+    load_s: list[float]
+    received_s: list[float]
+    transfer_bytes: list[float]
+
+
+def _read_stages(costs: CandidateCosts, layout: Layout, work: PipelineWork) -> _Read:
+    """Read the tables for all stages at once."""
+    tables, where = costs.stages(layout.candidate), (layout.first, layout.last)
+    columns = (
+        work.forward_s.T.tolist(),
+        work.backward_s.T.tolist(),
+        [[tables.runs.sum("recompute_s", run) for run in runs] for runs in layout.all_runs],
+        work.first_saving_s.T.tolist(),
+        work.head_s.T.tolist(),
+    )
+    by_stage = zip(*columns, strict=True)
+    received_s = tables.received.activation_s[where] + tables.received.gradient_s[where]
+    return _Read(
+        work=[tuple(starmap(ChunkWork, zip(*chunks, strict=True))) for chunks in by_stage],
+        load_s=[float(chunks_s.sum()) for chunks_s in (work.forward_s + work.backward_s).T],
+        received_s=list(map(sum, received_s.T.tolist())),
+        transfer_bytes=list(map(sum, tables.transfer_bytes[where].T.tolist())),
+    )
+
+
 def _stage(
     costs: CandidateCosts,
     layout: Layout,
     index: int,
-    work: PipelineWork,
+    read: _Read,
     memory: StageMemory,
     tail: StageTail,
     wait_s: float,
 ) -> Stage:
     """Describe one stage."""
-    tables = costs.stages(layout.candidate)
-    runs = layout.runs(index)
-    chunks = tuple(
-        ChunkWork(
-            forward_s=float(work.forward_s[chunk, index]),
-            backward_s=float(work.backward_s[chunk, index]),
-            recompute_s=tables.runs.sum("recompute_s", run),
-            first_saving_s=float(work.first_saving_s[chunk, index]),
-            head_s=float(work.head_s[chunk, index]),
-        )
-        for chunk, run in enumerate(runs)
-    )
     layers = layout.layers(index, costs.problem.layers[layout.candidate.tensor])
     return Stage(
         layers=tuple([layer.name for layer in layers]),
         devices=layout.candidate.tensor,
-        load_s=float((work.forward_s + work.backward_s)[:, index].sum()),
+        load_s=read.load_s[index],
         memory_bytes=memory,
-        work=chunks,
+        work=read.work[index],
         synchronisation_s=tail.synchronisation_s,
         optimizer_s=tail.optimizer_s,
         gather_s=tail.gather_s,
-        communication=_communication(costs, layout, index, layers, tail, wait_s),
+        communication=_communication(costs, layout, index, read, layers, tail, wait_s),
     )
 
 
@@ -120,24 +151,17 @@ def _communication(
     costs: CandidateCosts,
     layout: Layout,
     stage: int,
+    read: _Read,
     layers: Sequence[LayerCost],
     tail: StageTail,
     wait_s: float,
 ) -> tuple[Communication, ...]:
     """Return what a stage exchanges with other stages and other replicas per batch."""
     candidate, group, optimizer = layout.candidate, costs.group(layout.candidate), costs.optimizer
-    tables, microbatches = costs.stages(candidate), costs.microbatches(candidate.data)
-    runs = layout.runs(stage)
-    (activation_s, gradient_s), sent_bytes = tables.received, tables.transfer_bytes
-    transfer_s = sum(float(activation_s[run] + gradient_s[run]) for run in runs)
-    transfer_bytes = sum(float(sent_bytes[run]) for run in runs)
+    microbatches, runs = costs.microbatches(candidate.data), layout.runs(stage)
+    transfer_s = microbatches * read.received_s[stage]
     found = [
-        Communication(
-            "transfer",
-            microbatches * transfer_s,
-            microbatches * transfer_s,
-            microbatches * transfer_bytes,
-        )
+        Communication("transfer", transfer_s, transfer_s, microbatches * read.transfer_bytes[stage])
     ]
     parameters = local_parameters(layers)
     gradient_bytes = group.sent_bytes(

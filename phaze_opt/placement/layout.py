@@ -61,10 +61,11 @@ class Layout:
 
     def runs(self, stage: int) -> list[tuple[int, int]]:
         """Return first and last + 1 layer of every chunk of a stage."""
-        return self._runs[stage]
+        return self.all_runs[stage]
 
     @cached_property
-    def _runs(self) -> list[list[tuple[int, int]]]:
+    def all_runs(self) -> list[list[tuple[int, int]]]:
+        """The same of all stages."""
         ends = zip(self.first.T.tolist(), self.last.T.tolist(), strict=True)
         return [list(zip(first, last, strict=True)) for first, last in ends]
 

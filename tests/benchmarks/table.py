@@ -215,7 +215,7 @@ def cached_trials(trials: int = 100) -> Figures:
         return (trials / min(cpu_ms(copy.run) / 1e3 for copy in again),)
 
 
-def two_workers(trials: int = 400) -> Figures:
+def two_workers(trials: int = 1600) -> Figures:
     """Return how many times as many trials per second two worker processes finish as one.
 
     At points that nobody has evaluated, by the clock, so on a quiet machine only. The start of the

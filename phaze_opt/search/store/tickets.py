@@ -2,9 +2,10 @@
 
 Optuna's own means make too many trials (a callback on finished trials, a queue of waiting ones) or
 lose those whose worker is killed at the wrong moment (its heartbeat). Here a worker claims a ticket
-in one transaction, renews its lease from a thread, writes the trial's number into the ticket as
-soon as the trial exists, and closes the ticket after the trial is told. A worker that takes over an
-expired ticket first settles the trial of the previous holder. All times are the database's.
+in one transaction, renews its lease from a thread, writes the trial's number into the ticket in the
+transaction that makes the trial, and closes the ticket in the one in which the trial is told. A
+worker that takes over an expired ticket first settles the trial of the previous holder. All times
+are the database's.
 
 A worker that is lost (killed, preempted, out of memory) says nothing about its point: the ticket is
 tried again as often as needed. Only a point on which `MOST_DEATHS` workers die in turn, while
