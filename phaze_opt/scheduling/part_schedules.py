@@ -16,7 +16,8 @@ from phaze_opt.scheduling.quick_plan import plan_part
 from phaze_opt.scheduling.reduction import contracted_ancestors, series_parts
 
 SERIES, LISTED, SEARCHED = 0, 1, 2
-"""What ended a part: it is one operator; its list schedule, or one of the first pass, is proven."""
+"""What ended a part: it is one operator; its list schedule, or a plan of the first pass, is proven.
+Places of the methods in `solve_schedule`."""
 
 
 @inlined

@@ -24,7 +24,7 @@ from phaze_opt.scheduling.canonical import (
 from phaze_opt.scheduling.instance import Plan, proving_bound
 from phaze_opt.scheduling.part_schedules import append_plan, schedule_parts
 from phaze_opt.scheduling.problem_columns import PrecedenceGraph, ProblemColumns, problem_columns
-from phaze_opt.scheduling.quick_plan import QuickPlan, quick_plan
+from phaze_opt.scheduling.quick_plan import QuickPlan, plan_part, quick_plan
 from phaze_opt.scheduling.schedule_problem import (
     SOLVE_METHODS,
     Schedule,
@@ -42,6 +42,7 @@ DEFAULT_EFFORT = 2_000_000
 """Largest number of states that the exact search expands in each part: about two seconds."""
 
 _METHODS: tuple[ScheduleMethod, ...] = ("bound", "list", "branch-and-bound", "cp-sat")
+"""The weakest first; `part_schedules.schedule_parts` says which by its place."""
 
 
 class _FirstPass(NamedTuple):
@@ -249,6 +250,10 @@ def _schedule_parts(
         draft.method = max(draft.method, ended_by)
         if len(part) == 0:
             return draft
+        began = time.perf_counter()
+        load(plan_part, append_plan)
+        load_search()
+        draft.loading_s += time.perf_counter() - began
         quick = quick_plan(part, form.core, form.values, ancestors, cores, exclusive)
         start, mode = plan.T.tolist()
         searched = _FirstPass(Plan(tuple(start), tuple(mode), makespan), bound, left)
@@ -281,15 +286,12 @@ def _solve_instance(
     method, effort
         See `solve_schedule`.
     draft
-        Takes the time to load what is not loaded.
+        Takes the time to load CP-SAT.
     """
     instance, bounds, plan = quick.instance, quick.bounds, quick.plan
     found, bound, left = first
     needed: ScheduleMethod = "branch-and-bound"
     if method != "cp-sat":
-        began = time.perf_counter()
-        load_search()
-        draft.loading_s += time.perf_counter() - began
         found, bound = improve(instance, replace(bounds, makespan=bound), found, left, passes=1)
     if method != "branch-and-bound" and bound < proving_bound(found.makespan):
         began = time.perf_counter()
