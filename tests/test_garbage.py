@@ -1,8 +1,9 @@
 import gc
+from collections.abc import Iterator
 
 import pytest
 
-from phaze_opt.garbage import collected_later
+from phaze_opt.garbage import KeptSoFar, collected_later
 
 
 def test_the_collector_waits_and_goes_on() -> None:
@@ -14,3 +15,42 @@ def test_the_collector_waits_and_goes_on() -> None:
             raise ValueError("stop")
         assert not gc.isenabled()
     assert gc.isenabled()
+
+
+@pytest.fixture
+def nothing_is_kept() -> Iterator[None]:
+    """Give what others keep out of the collector back to it for a while."""
+    kept = gc.get_freeze_count()
+    gc.unfreeze()
+    yield
+    if kept:
+        gc.freeze()
+
+
+@pytest.mark.usefixtures("nothing_is_kept")
+def test_what_is_held_is_left_alone_for_a_while() -> None:
+    """From the moment that is said until the end, also inside another such block."""
+    assert gc.get_freeze_count() == 0
+    with KeptSoFar():
+        assert gc.get_freeze_count() == 0
+    with KeptSoFar() as kept:
+        kept.begin()
+        held = gc.get_freeze_count()
+        assert held > 1000
+        made_since: list[list[int]] = [[] for _ in range(100)]
+        kept.begin()
+        with KeptSoFar() as inner:
+            inner.begin()
+        assert 0 < gc.get_freeze_count() <= held
+        assert len(made_since) == 100
+    assert gc.get_freeze_count() == 0
+
+
+@pytest.mark.usefixtures("nothing_is_kept")
+def test_what_others_keep_stays_so() -> None:
+    """Whoever froze it gives it back."""
+    gc.freeze()
+    with KeptSoFar() as kept:
+        kept.begin()
+    assert gc.get_freeze_count() > 0
+    gc.unfreeze()

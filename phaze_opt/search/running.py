@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, cast
 
 from phaze_opt.errors import InputError
+from phaze_opt.garbage import KeptSoFar
 from phaze_opt.limits import MOST_TRIALS, MOST_WORKERS, check_size
 from phaze_opt.search.baselines import (
     baseline_inputs,
@@ -199,8 +200,15 @@ def _run_trials(
 def _work_on(run: StudyRun, on_trial: TrialCallback, *, is_alone: bool) -> None:
     """Work on a study as one worker until it is done."""
     worker = patiently(partial(_new_worker, run, is_alone))
-    with LeaseKeeper([worker.office, worker.objective.evaluations], worker.token, run.lease_s):
-        worker.work(run.total, run.stop, on_trial)
+    keeper = LeaseKeeper([worker.office, worker.objective.evaluations], worker.token, run.lease_s)
+    with keeper, KeptSoFar() as kept:
+
+        def count(number: int, metrics: Metrics) -> None:
+            # By now all that trials need is imported.
+            kept.begin()
+            on_trial(number, metrics)
+
+        worker.work(run.total, run.stop, count)
 
 
 def _new_worker(run: StudyRun, is_alone: bool) -> Worker:
