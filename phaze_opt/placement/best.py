@@ -17,7 +17,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import numpy as np
@@ -96,12 +96,15 @@ def _fits(costs: CandidateCosts, layout: Layout) -> bool:
 
 def _count_splits(costs: CandidateCosts) -> int:
     """Count the splits of all candidates, as far as it matters."""
-    by_stages = [
-        min(math.comb(costs.layers - 1, stages - 1), _FEW_SPLITS + 1)
-        for stages in range(1, costs.layers + 1)
-    ]
-    table = np.array([0, *by_stages])
+    table = _splits_by_stages(costs.layers)
     return sum(int((table[grid.pipeline] * grid.sizes).sum()) for grid in costs.grids)
+
+
+@lru_cache(maxsize=64)
+def _splits_by_stages(layers: int) -> IntArray:
+    """Count the splits of so many layers into 0, 1, 2, … stages, as far as it matters."""
+    counts = [min(math.comb(layers - 1, cuts), _FEW_SPLITS + 1) for cuts in range(layers)]
+    return np.array([0, *counts])
 
 
 def _all_splits(costs: CandidateCosts) -> Iterator[tuple[Candidate, IntArray]]:
@@ -131,6 +134,7 @@ class _Widths:
         for grid in costs.grids:
             self.grids.setdefault(grid.tensor, []).append(grid)
         self._bounds: dict[tuple[int, bool], list[_Bounds]] = {}
+        self._work_s: dict[tuple[int, bool], float] = {}
 
     @cached_property
     def even_starts(self) -> IntArray:
@@ -143,23 +147,30 @@ class _Widths:
         Before a bound is found, what the work of a stage alone takes is yielded, without the width:
         who looks for less needs no more.
         """
-
-        def least_s(tensor: int, bounds_s: Iterable[FloatArray]) -> float:
-            slack = _ROUNDING if tensor in self._unknown else 0.0
-            return min(float(each_s.min()) for each_s in bounds_s) * (1.0 - slack)
-
-        waiting = []
-        for tensor, grids in self.grids.items():
-            costs = self._costs_of(tensor)
-            work_s = least_s(tensor, (_least_work_s(costs, grid) for grid in grids))
-            waiting.append((work_s, False, tensor))
+        waiting = [(self._least_work_s(tensor), False, tensor) for tensor in self.grids]
         heapq.heapify(waiting)
         while waiting:
             width_s, is_found, tensor = heapq.heappop(waiting)
             yield width_s, tensor if is_found else None
             if not is_found:
-                bound_s = least_s(tensor, (getattr(each, kind) for each in self.bounds(tensor)))
+                bound_s = self._least_s(
+                    tensor, [getattr(each, kind) for each in self.bounds(tensor)]
+                )
                 heapq.heappush(waiting, (bound_s, True, tensor))
+
+    def _least_work_s(self, tensor: int) -> float:
+        """Return what the work of a stage takes at least at a width, once for all that is known."""
+        key = tensor, tensor not in self._unknown
+        if key not in self._work_s:
+            costs = self._costs_of(tensor)
+            bounds_s = [_least_work_s(costs, grid) for grid in self.grids[tensor]]
+            self._work_s[key] = self._least_s(tensor, bounds_s)
+        return self._work_s[key]
+
+    def _least_s(self, tensor: int, bounds_s: Iterable[FloatArray]) -> float:
+        """Return the least bound of a width, lower by the rounding where its seconds are bounds."""
+        slack = _ROUNDING if tensor in self._unknown else 0.0
+        return min(float(each_s.min()) for each_s in bounds_s) * (1.0 - slack)
 
     def _costs_of(self, tensor: int) -> CandidateCosts:
         """Return the costs of a width, or their bounds."""
