@@ -249,7 +249,7 @@ def receives(layers: ChainBytes, messages: tuple[Term, ...]) -> Received:
 
 @for_many_designs
 def transfer_bytes(layers: ChainBytes, messages: tuple[Term, ...]) -> FloatArray:
-    """Return what each device sends in these messages."""
+    """Return what each device sends in the messages of `receives`, in bytes."""
     *_, sent_bytes = _messages(layers, messages)
     return sent_bytes
 

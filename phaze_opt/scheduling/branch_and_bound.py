@@ -66,15 +66,8 @@ def improve(
     -------
     The best plan known, and a lower bound on the makespan in time units.
     """
-    (operators, demand, capacity, rate, least), at_once = search_arrays(
-        instance.duration,
-        instance.allowed,
-        instance.demand,
-        instance.capacity,
-        instance.ancestors,
-        instance.descendants,
-        bounds.tail,
-    )
+    arrays, at_once = search_arrays(*instance.arrays, bounds.tail)
+    operators, demand, capacity, rate, least = arrays
     best, lower, width = incumbent, bounds.makespan, FIRST_WIDTH
     if passes:
         width = _wider(width, effort, instance.size)
@@ -104,9 +97,7 @@ def _wider(width: int, effort: int, size: int) -> int:
     return wider if wider >= 2 * width else 0
 
 
-@lazily_compiled(
-    f"Tuple((i8, i8, i8, i8[:, ::1]))({SEARCH_ARRAYS_TYPE}, i8, i8, i8, i8)",
-)
+@lazily_compiled(f"Tuple((i8, i8, i8, i8[:, ::1]))({SEARCH_ARRAYS_TYPE}, i8, i8, i8, i8)")
 def run_pass(
     arrays: SearchArrays, at_once: int, width: int, upper: int, effort: int
 ) -> tuple[int, int, int, IntArray]:

@@ -79,6 +79,18 @@ class Instance:
     seconds_per_unit: float
 
     @property
+    def arrays(self) -> tuple[IntArray, BoolArray, IntArray, IntArray, IntArray, IntArray]:
+        """All arrays, in the order in which compiled functions take them."""
+        return (
+            self.duration,
+            self.allowed,
+            self.demand,
+            self.capacity,
+            self.ancestors,
+            self.descendants,
+        )
+
+    @property
     def size(self) -> int:
         """Number of operators."""
         return len(self.duration)

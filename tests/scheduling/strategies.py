@@ -133,15 +133,7 @@ def bounds_and_list(instance: Instance) -> tuple[Bounds, Plan]:
     duration, allowed, demand = instance.duration, instance.allowed, instance.demand
     tail = tails(instance.descendants, least_durations(duration, allowed))
     bounds = Bounds(root_bound(duration, allowed, demand, instance.capacity, tail), tail)
-    plan, makespan = best_list_schedule(
-        duration,
-        allowed,
-        demand,
-        instance.capacity,
-        instance.ancestors,
-        instance.descendants,
-        bounds.makespan,
-    )
+    plan, makespan = best_list_schedule(*instance.arrays, bounds.makespan)
     start, mode = plan.T.tolist()
     return bounds, Plan(tuple(start), tuple(mode), makespan)
 

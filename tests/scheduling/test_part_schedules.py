@@ -137,15 +137,8 @@ def test_what_the_search_takes(seed: int, width: int) -> None:
     """Shares, least costs and resources are those of the definitions."""
     instance = to_instance(layer_like(seed, 20, width))
     bounds, _ = bounds_and_list(instance)
-    (operators, marked, capacity, rate, least), at_once = search_arrays(
-        instance.duration,
-        instance.allowed,
-        instance.demand,
-        instance.capacity,
-        instance.ancestors,
-        instance.descendants,
-        bounds.tail,
-    )
+    arrays, at_once = search_arrays(*instance.arrays, bounds.tail)
+    operators, marked, capacity, rate, least = arrays
     shares = instance.demand / instance.capacity
     assert (rate == shares.reshape(2 * instance.size, -1).T).all()
     cost = np.where(
