@@ -112,7 +112,7 @@ def test_no_row_is_left_out_for_a_chip_that_there_is() -> None:
     ("shape", "parameters"),
     [
         ("layers=96,hidden=12288,heads=96,sequence=2048,vocab=50304", 175e9),
-        ("layers=48,hidden=6144,heads=24,sequence=2048,vocab=32000", 22e9),
+        ("layers=48,hidden=6144,heads=24,sequence=1024,vocab=32768", 22e9),
         ("layers=32,hidden=4096,heads=32,kv_heads=8,ffn=14336", 8.03e9),
         ("layers=105,hidden=20480,heads=128,sequence=2048,vocab=51200", 529.6e9),
         ("layers=32,hidden=4096,heads=64,head_dim=128,ffn=28672", 15.8e9),

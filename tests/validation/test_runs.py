@@ -25,7 +25,7 @@ def test_training_runs_follow_from_the_same_physics(runs: dict[str, ValidationTa
 
 
 def test_runs_on_other_chips_follow_too(runs: dict[str, ValidationTable]) -> None:
-    """Llama on H100, eager and compiled, within 10 %; dense models on TPUs within 18 %.
+    """Llama on H100, eager and compiled, within 10 %; dense models on TPUs within 12 %.
 
     With asynchronous tensor parallelism within 14 %.
     """
@@ -34,7 +34,7 @@ def test_runs_on_other_chips_follow_too(runs: dict[str, ValidationTable]) -> Non
     assert runs["torchtitan"].mean_absolute_error <= 0.1
     assert all(abs(row.error) <= (0.14 if "asynchronous" in row.case else 0.1) for row in rows)
     for chip in ("tpuv4", "tpuv5e", "tpuv5p"):
-        assert abs(runs[f"maxtext {chip}"].worst_error) <= 0.18
+        assert abs(runs[f"maxtext {chip}"].worst_error) <= 0.12
 
 
 def test_eager_runs_take_longer_than_compiled_ones(runs: dict[str, ValidationTable]) -> None:
