@@ -2,75 +2,43 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import traceback
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+import typer.main
 
 from phaze_opt.errors import PhazeError
 from phaze_opt.paths import path_error, reason
 from phaze_opt.printing import print_error, without_passwords
-
-from .accelerator import app as accelerator_app
-from .calibrate import calibrate
-from .cluster import app as cluster_app
-from .dashboard import dashboard
-from .estimate import app as estimate_app
-from .place import place
-from .point import evaluate, explain
-from .report import plot, report
-from .schedule import schedule
-from .spec import app as spec_app
-from .study import app as study_app
-from .validate import validate
-from .workload import app as workload_app
 
 _INTERRUPTED = 130
 _DEBUG = "--debug"
 # The class of all usage errors; where typer keeps it differs between versions.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
-app = typer.Typer(
-    name="phaze-opt",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("evaluate")(evaluate)
-app.command("explain")(explain)
-app.add_typer(estimate_app, name="estimate")
-app.command("schedule")(schedule)
-app.command("place")(place)
-app.command("calibrate")(calibrate)
-app.command("validate")(validate)
-app.add_typer(study_app, name="study")
-app.command("dashboard")(dashboard)
-app.command("report")(report)
-app.command("plot")(plot)
-app.add_typer(spec_app, name="spec")
-app.add_typer(accelerator_app, name="accelerator")
-app.add_typer(cluster_app, name="cluster")
-app.add_typer(workload_app, name="workload")
-
-
-@app.callback()
-def main(
-    debug: Annotated[
-        bool, typer.Option(_DEBUG, help="Show the traceback of an error (anywhere in the line).")
-    ] = False,
-) -> None:
-    """Find the accelerator, and the spread over many of them, that train a model fastest.
-
-    For example:
-
-        phaze-opt evaluate --model bert-large --accelerator tpuv4-phaze --cluster tpuv4-ici-flat
-        --devices 1024 --global-batch 4096 --microbatch 4
-
-        phaze-opt study create studies/quickstart.toml && phaze-opt study run quickstart
-    """
+_NOUNS = {
+    "evaluate": "point",
+    "explain": "point",
+    "estimate": "estimate",
+    "schedule": "schedule",
+    "place": "place",
+    "calibrate": "calibrate",
+    "validate": "validate",
+    "study": "study",
+    "dashboard": "dashboard",
+    "report": "report",
+    "plot": "report",
+    "spec": "spec",
+    "accelerator": "accelerator",
+    "cluster": "cluster",
+    "workload": "workload",
+}
+"""The module of every noun: it has a function of that name, or an ``app`` of several commands."""
 
 
 def run() -> None:
@@ -85,7 +53,8 @@ def run() -> None:
 def run_with(arguments: list[str], *, debug: bool = False) -> int:
     """Run one command and return its exit code."""
     try:
-        result = app(args=arguments, prog_name="phaze-opt", standalone_mode=False)
+        noun = arguments[0] if arguments and arguments[0] in _NOUNS else None
+        result = program(noun).main(arguments, prog_name="phaze-opt", standalone_mode=False)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except typer.Exit as stop:
@@ -117,3 +86,42 @@ def _fail(error: BaseException, sentence: str, exit_code: int, debug: bool) -> i
         print(without_passwords("".join(traceback.format_exception(error))), file=sys.stderr)
     print_error(sentence)
     return exit_code
+
+
+@functools.cache
+def program(noun: str | None = None) -> Any:
+    """Make the program, whole or with one noun only, once per process.
+
+    To make all commands takes longer than many of them run.
+    """
+    app = typer.Typer(
+        name="phaze-opt",
+        no_args_is_help=True,
+        rich_markup_mode="markdown",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_options)
+    for name in _NOUNS if noun is None else (noun,):
+        module = import_module(f".{_NOUNS[name]}", __package__)
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=name)
+        else:
+            app.command(name)(getattr(module, name))
+    return typer.main.get_command(app)
+
+
+def _options(
+    debug: Annotated[
+        bool, typer.Option(_DEBUG, help="Show the traceback of an error (anywhere in the line).")
+    ] = False,
+) -> None:
+    """Find the accelerator, and the spread over many of them, that train a model fastest.
+
+    For example:
+
+        phaze-opt evaluate --model bert-large --accelerator tpuv4-phaze --cluster tpuv4-ici-flat
+        --devices 1024 --global-batch 4096 --microbatch 4
+
+        phaze-opt study create studies/quickstart.toml && phaze-opt study run quickstart
+    """

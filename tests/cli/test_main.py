@@ -5,9 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from phaze_opt.cli import main as main_module
+from phaze_opt.cli.main import program
 
 from phaze_opt.printing import without_passwords
 from tests.cli.conftest import Phaze
@@ -45,6 +47,27 @@ def test_importing_the_command_line_is_light() -> None:
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stderr.strip() == "[]"
+
+
+def test_a_noun_alone_is_that_of_the_whole_program() -> None:
+    """What is made for one noun has its commands, options and help, and nothing else."""
+    whole = program()
+    assert len(whole.commands) > 10
+    for noun, command in whole.commands.items():
+        alone = program(noun)
+        assert list(alone.commands) == [noun]
+        assert described(alone.commands[noun]) == described(command)
+        assert alone.help == whole.help
+
+
+def described(command: Any) -> Any:
+    """Return the help, the options and the commands of a command, all the way down."""
+    options = [
+        (one.name, one.opts, one.secondary_opts, one.default, one.required)
+        for one in command.params
+    ]
+    below = {name: described(one) for name, one in getattr(command, "commands", {}).items()}
+    return command.name, command.help, options, below
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -112,7 +135,7 @@ def test_unexpected_errors_are_one_sentence(
     def fail(*arguments: object, **options: object) -> None:
         raise ZeroDivisionError("by\nzero \x1b[31m")
 
-    monkeypatch.setattr(main_module, "app", fail)
+    monkeypatch.setattr(main_module, "program", fail)
     ran = phaze("study", "ls")
     assert (ran.code, ran.out) == (1, "")
     assert ran.err.count("\n") == 1
@@ -127,7 +150,7 @@ def test_interrupt_is_130(phaze: Phaze, monkeypatch: pytest.MonkeyPatch) -> None
     def interrupt(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(main_module, "app", interrupt)
+    monkeypatch.setattr(main_module, "program", interrupt)
     ran = phaze("study", "ls")
     assert (ran.code, ran.out, ran.err) == (130, "", "")
 

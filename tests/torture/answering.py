@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import hashlib
 import json
@@ -17,11 +16,9 @@ from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from types import FrameType
-from typing import Any
 from unittest.mock import patch
 
-import typer.main
-from phaze_opt.cli.main import app, run_with
+from phaze_opt.cli.main import run_with
 
 from tests.torture.case import LARGEST_BYTES, LONGEST_TRY_S, LONGEST_WAIT_S, Outcome
 
@@ -57,10 +54,8 @@ def ask(arguments: Sequence[str]) -> Answer:
     _forget_peak()
     held_bytes, started_s = _peak_bytes(), time.process_time()
     code: int | None
-    made = commands()
     try:
         with (
-            patch.object(typer.main, "get_command", lambda _: made),
             redirect_stdout(out),
             redirect_stderr(err),
             _limited(LONGEST_WAIT_S),
@@ -70,12 +65,6 @@ def ask(arguments: Sequence[str]) -> Answer:
         code = None
     spent_s, taken_bytes = time.process_time() - started_s, _peak_bytes() - held_bytes
     return Answer(code, out.getvalue(), err.getvalue(), spent_s, taken_bytes)
-
-
-@functools.cache
-def commands() -> Any:
-    """Return all commands; a process that asks only once makes them anew, in 50 ms."""
-    return typer.main.get_command(app)
 
 
 def why_wrong(answer: Answer, before: object = None, after: object = None) -> Outcome:

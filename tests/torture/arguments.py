@@ -10,8 +10,10 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
+from phaze_opt.cli.main import program
+
 from tests.cli.conftest import SMALL_STUDY
-from tests.torture.answering import Answer, ask, commands, file_hashes, in_folder, why_wrong
+from tests.torture.answering import Answer, ask, file_hashes, in_folder, why_wrong
 from tests.torture.case import LONGEST_WAIT_S, Case, Outcome, Setting
 from tests.torture.world import World
 
@@ -85,7 +87,7 @@ def run_processes(setting: Setting) -> Iterator[Outcome]:
 def _ask_all(setting: Setting, ask_one: Any) -> Iterator[Outcome]:
     """Draw lines, and ask them."""
     folder = setting.folder / "world"
-    lines = list(_commands(commands(), ()))
+    lines = list(_commands(program(), ()))
     folder.mkdir()
     (folder / "folder").mkdir()
     os.mkfifo(folder / "pipe")
