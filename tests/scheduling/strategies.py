@@ -27,7 +27,12 @@ RULES: tuple[IntraOperatorRule, ...] = ("exclusive", "per-type")
 
 # Small whole numbers make many ties, fractions of a second make none.
 latencies = st.one_of(st.integers(0, 8).map(float), st.floats(0.05, 5.0))
-fractions = st.one_of(st.just(0.0), st.integers(0, 100).map(lambda n: n / 100), st.floats(0, 1))
+# Millionths: the scheduler rounds shares to billionths, so nothing may fit by so little.
+fractions = st.one_of(
+    st.just(0.0),
+    st.integers(0, 100).map(lambda n: n / 100),
+    st.integers(0, 10**6).map(lambda n: n / 10**6),
+)
 
 
 @st.composite
