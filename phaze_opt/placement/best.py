@@ -72,7 +72,7 @@ def best_placement(costs: CandidateCosts) -> Layout | None:
         known.append((time_s, candidate, tuple(starts.tolist()), layout))
         return time_s
 
-    if _count_splits(costs) <= _FEW_SPLITS:
+    if _count_splits(costs.layers, costs.grids) <= _FEW_SPLITS:
         for candidate, starts in _all_splits(costs):
             time(candidate, starts)
     else:
@@ -94,17 +94,12 @@ def _fits(costs: CandidateCosts, layout: Layout) -> bool:
     return bool((limit >= costs.held(layout.candidate)[:0:-1]).all())
 
 
-def _count_splits(costs: CandidateCosts) -> int:
-    """Count the splits of all candidates, as far as it matters."""
-    table = _splits_by_stages(costs.layers)
-    return sum(int((table[grid.pipeline] * grid.sizes).sum()) for grid in costs.grids)
-
-
 @lru_cache(maxsize=64)
-def _splits_by_stages(layers: int) -> IntArray:
-    """Count the splits of so many layers into 0, 1, 2, … stages, as far as it matters."""
+def _count_splits(layers: int, grids: tuple[CandidateGrid, ...]) -> int:
+    """Count the splits of all candidates, as far as it matters; designs of a study share them."""
     counts = [min(math.comb(layers - 1, cuts), _FEW_SPLITS + 1) for cuts in range(layers)]
-    return np.array([0, *counts])
+    table = np.array([0, *counts])
+    return sum(int((table[grid.pipeline] * grid.sizes).sum()) for grid in grids)
 
 
 def _all_splits(costs: CandidateCosts) -> Iterator[tuple[Candidate, IntArray]]:
@@ -322,14 +317,14 @@ def _by_bound(
 def _least_times_s(costs: CandidateCosts, grid: CandidateGrid) -> tuple[FloatArray, FloatArray]:
     """Bound work and closed form of every candidate of a grid from below."""
     stages, (tails_s, rows) = costs.least_stages(grid), costs.least_tails_s(grid)
-    most_stages, fewest = int(grid.pipeline.max()), int(grid.microbatches.min())
+    most_stages, fewest = grid.most_stages, grid.fewest_microbatches
 
     def bounds(held: IntArray) -> tuple[FloatArray, FloatArray]:
         candidates = rows, grid.pipeline, grid.microbatches
         return least_times(stages.load_s, stages.held.in_flight_limit, held, tails_s, *candidates)
 
     # With fewer microbatches than stages less is in flight: the fewest bound them all.
-    many = grid.pipeline <= grid.microbatches
+    many = grid.has_all_in_flight
     if costs.schedule == "gpipe" or fewest >= most_stages or not many.any():
         return bounds(held_by_place(most_stages, fewest, costs.schedule))
     enough = bounds(held_by_place(most_stages, most_stages))

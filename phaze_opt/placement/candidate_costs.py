@@ -83,11 +83,12 @@ class CandidateCosts:
         self._runs: dict[int, WidthRuns] = {}
         self._stages: dict[tuple[int, tuple[Term, ...], Shards, bool], StageCosts] = {}
         self._stages_of: dict[Candidate, StageCosts] = {}
+        self._least_stages: dict[CandidateGrid, StageCosts] = {}
         self._replicated: dict[int, ReplicatedLayers] = {}
         self._groups: dict[tuple[int, int, int], ReplicaGroup] = {}
         self._work: dict[_Key, StageWork] = {}
         self._tails: dict[_Key, FloatArray] = {}
-        self._least_tails: dict[tuple[int, bool, bytes], FloatArray] = {}
+        self._least_tails: dict[CandidateGrid, FloatArray] = {}
         self._tail_terms: dict[_Key, FloatArray] = {}
 
     def release(self) -> None:
@@ -163,9 +164,13 @@ class CandidateCosts:
 
     def least_stages(self, grid: CandidateGrid) -> StageCosts:
         """Return what stages cost at least: sharing out all that ZeRO can."""
-        most_data = max(1, self.problem.cluster.devices // grid.tensor)
-        message = message_over(self.problem.cluster, grid.level)
-        return self._table(grid.tensor, message, self.shards(most_data), grid.accumulates)
+        if grid not in self._least_stages:
+            most_data = max(1, self.problem.cluster.devices // grid.tensor)
+            message = message_over(self.problem.cluster, grid.level)
+            self._least_stages[grid] = self._table(
+                grid.tensor, message, self.shards(most_data), grid.accumulates
+            )
+        return self._least_stages[grid]
 
     def _table(self, tensor: int, message: Term, shards: Shards, accumulates: bool) -> StageCosts:
         messages = [message]
@@ -309,10 +314,9 @@ class CandidateCosts:
             The row of every class, of its fewest replicas.
         """
         data, rows = grid.distinct_data
-        key = grid.tensor, grid.data_inside, data.tobytes()
-        if key not in self._least_tails:
-            self._least_tails[key] = self._least_tails_s(grid.tensor, grid.data_inside, data)
-        return self._least_tails[key], rows
+        if grid not in self._least_tails:
+            self._least_tails[grid] = self._least_tails_s(grid.tensor, grid.data_inside, data)
+        return self._least_tails[grid], rows
 
     def _least_tails_s(self, tensor: int, data_inside: bool, data: IntArray) -> FloatArray:
         """Compute the same for one width and rank order."""

@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.arrays import BoolArray, FloatArray, IntArray
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import rising_starts
 from phaze_opt.placement.placement_problem import PlacementProblem, RankOrder
@@ -90,6 +90,21 @@ class CandidateGrid:
     def distinct_data(self) -> tuple[IntArray, IntArray]:
         """The different numbers of replicas, rising, and the place of each class among them."""
         return np.unique(self.data, return_inverse=True)
+
+    @cached_property
+    def most_stages(self) -> int:
+        """The most stages of any candidate."""
+        return int(self.pipeline.max())
+
+    @cached_property
+    def fewest_microbatches(self) -> int:
+        """The fewest microbatches of any candidate."""
+        return int(self.microbatches.min())
+
+    @cached_property
+    def has_all_in_flight(self) -> BoolArray:
+        """Whether the first stage of a class holds as many microbatches as there are stages."""
+        return np.asarray(self.pipeline <= self.microbatches)
 
     def candidate(self, index: int) -> Candidate:
         """Return the candidate of a class with the fewest replicas."""

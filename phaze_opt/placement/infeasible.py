@@ -11,7 +11,7 @@ import numpy as np
 
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.network.cluster import Cluster
-from phaze_opt.placement.chain_bytes import chain_bytes, held_by_runs
+from phaze_opt.placement.chain_bytes import ChainBytes, chain_bytes, held_by_runs
 from phaze_opt.placement.memory import Shards, stage_memory
 from phaze_opt.placement.pipeline import held_by_place
 from phaze_opt.placement.placement_problem import (
@@ -105,50 +105,36 @@ def explain_infeasible(problem: PlacementProblem) -> InfeasibleError:
 
     That depends on bytes only, and is found once for all designs that share them.
     """
-    names = [layer.name for layer in problem.layers[max(problem.layers)]]
-    held = tuple(
-        [
-            (width, tuple([_held_by(*pair) for pair in zip(names, layers, strict=True)]))
-            for width, layers in sorted(problem.outline.layers.items())
-        ]
-    )
-    known = _known_reason(held, problem.cluster, problem.training, problem.hbm_usable_bytes)
-    return known.again()
-
-
-_Held = tuple[str, int, int, int, int]
-"""Name, parameters, tied parameters, stash and working set of a layer."""
-
-
-def _held_by(name: str, layer: LayerCost) -> _Held:
-    """Return what a layer holds."""
-    return (
-        name,
-        layer.parameters,
-        layer.tied_parameters,
-        layer.stash_bytes,
-        layer.transient_bytes,
-    )
+    names = tuple([layer.name for layer in problem.layers[max(problem.layers)]])
+    outline = problem.outline
+    held = tuple([(width, chain_bytes(outline, width)) for width in sorted(outline.layers)])
+    given = problem.cluster, problem.training, problem.hbm_usable_bytes
+    return _known_reason(names, held, *given).again()
 
 
 @lru_cache(maxsize=256)
 def _known_reason(
-    held: tuple[tuple[int, tuple[_Held, ...]], ...],
+    names: tuple[str, ...],
+    held: tuple[tuple[int, ChainBytes], ...],
     cluster: Cluster,
     training: Training,
     hbm_usable_bytes: float,
 ) -> InfeasibleError:
     """Do as `explain_infeasible`, cached."""
-    layers = {
-        width: tuple(
-            [
-                LayerCost(name, 0.0, 0.0, 0.0, own, tied, stash, transient, 0)
-                for name, own, tied, stash, transient in chain
-            ]
-        )
-        for width, chain in held
-    }
+    layers = {width: _layers(names, chain) for width, chain in held}
     return _explain(PlacementProblem(layers, (), cluster, training, hbm_usable_bytes, math.inf))
+
+
+def _layers(names: tuple[str, ...], chain: ChainBytes) -> tuple[LayerCost, ...]:
+    """Return layers that hold what a chain does, and take no time."""
+    parameters = chain.parameters
+    columns = parameters.own, parameters.tied, chain.stash_bytes, chain.transient_bytes
+    return tuple(
+        [
+            LayerCost(name, 0.0, 0.0, 0.0, own, tied, stash, transient, 0)
+            for name, own, tied, stash, transient in zip(names, *columns, strict=True)
+        ]
+    )
 
 
 def _explain(problem: PlacementProblem) -> InfeasibleError:

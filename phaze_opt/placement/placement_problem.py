@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
+from operator import attrgetter
 from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -67,8 +68,14 @@ class LayerCost:
         as long.
         """
         other = object.__new__(LayerCost)
-        other.__dict__.update(self.__dict__, **changes)
+        values = other.__dict__
+        values.update(self.__dict__)
+        values.update(changes)
         return other
+
+
+_NUMBERS = tuple(field.name for field in fields(LayerCost) if field.name != "name")
+_NUMBERS_OF = attrgetter(*_NUMBERS)
 
 
 class Kinds(NamedTuple):
@@ -140,10 +147,17 @@ class PlacementProblem:
         return repetition(tuple(range(len(self.layers[tensor]))) if kinds is None else kinds)
 
     def column(self, tensor: int, name: str) -> FloatArray:
-        """Return one field of all layers at a width, as floating-point numbers."""
-        layers, kinds = self.layers[tensor], self.kinds_of(tensor)
-        values = [getattr(layers[index], name) for index in kinds.first]
-        return np.array(values, dtype=np.float64)[kinds.which]
+        """Return one field of all layers at a width, as numbers that nobody may change."""
+        if tensor not in self._columns:
+            layers, kinds = self.layers[tensor], self.kinds_of(tensor)
+            rows = np.array([_NUMBERS_OF(layers[index]) for index in kinds.first], np.float64)
+            self._columns[tensor] = dict(zip(_NUMBERS, rows.T.take(kinds.which, 1), strict=True))
+        return self._columns[tensor][name]
+
+    @cached_property
+    def _columns(self) -> dict[int, dict[str, FloatArray]]:
+        """What `column` has returned, by width and name."""
+        return {}
 
     @cached_property
     def outline(self) -> PlacementProblem:
