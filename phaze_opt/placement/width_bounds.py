@@ -1,0 +1,197 @@
+"""Lower bounds of all candidates, width by width, as far as anybody asks.
+
+The seconds of a width may not be known: its bounds then come from the least seconds that it may
+have, and a width that is above what is searched is never asked for its seconds. The answer does not
+depend on the order.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.placement.candidate_costs import CandidateCosts
+from phaze_opt.placement.candidates import CandidateGrid
+from phaze_opt.placement.chain import least_times
+from phaze_opt.placement.even import all_even_starts, replay_bounds
+from phaze_opt.placement.pipeline import held_by_place
+
+_SORTED_FIRST = 64
+"""Candidates, more or less, that are sorted before the others."""
+
+_ROUNDING = 1e-9
+"""Relative error by which bounds from least seconds may be too large."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Lower bounds of the candidates of a grid: work and closed form of splits, even splits."""
+
+    work_s: FloatArray
+    closed_s: FloatArray
+    even_s: FloatArray
+
+
+class Widths:
+    """The candidates of every tensor-parallel width, with costs that may be bounds for a while.
+
+    Attributes
+    ----------
+    any_fits
+        Whether the bound of a width was finite so far, so that its seconds were asked for.
+    """
+
+    def __init__(self, costs: CandidateCosts) -> None:
+        self.costs = costs
+        self._least = CandidateCosts(costs.problem.outline)
+        self._unknown = set(costs.problem.least or ())
+        self.any_fits = False
+        self.grids: dict[int, list[CandidateGrid]] = {}
+        for grid in costs.grids:
+            self.grids.setdefault(grid.tensor, []).append(grid)
+        self._bounds: dict[tuple[int, bool], list[Bounds]] = {}
+        self._work_s: dict[tuple[int, bool], float] = {}
+
+    @cached_property
+    def even_starts(self) -> IntArray:
+        """The even splits: layers that are alike at the least width; others' may not be known."""
+        return all_even_starts(self.costs.problem.outline.layers[min(self.grids)])
+
+    def by_bound(self, kind: Literal["closed_s", "even_s"]) -> Iterator[tuple[float, int | None]]:
+        """Yield every width with the least bound of its candidates, the least first.
+
+        Before a bound is found, what the work of a stage alone takes is yielded, without the width:
+        who looks for less needs no more.
+        """
+        waiting = [(self._least_work_s(tensor), False, tensor) for tensor in self.grids]
+        heapq.heapify(waiting)
+        while waiting:
+            width_s, is_found, tensor = heapq.heappop(waiting)
+            yield width_s, tensor if is_found else None
+            if not is_found:
+                bound_s = self._least_s(
+                    tensor, [getattr(each, kind) for each in self.bounds(tensor)]
+                )
+                heapq.heappush(waiting, (bound_s, True, tensor))
+
+    def _least_work_s(self, tensor: int) -> float:
+        """Return what the work of a stage takes at least at a width, once for all that is known."""
+        key = tensor, tensor not in self._unknown
+        if key not in self._work_s:
+            costs = self._costs_of(tensor)
+            bounds_s = [_least_work_s(costs, grid) for grid in self.grids[tensor]]
+            self._work_s[key] = self._least_s(tensor, bounds_s)
+        return self._work_s[key]
+
+    def _least_s(self, tensor: int, bounds_s: Iterable[FloatArray]) -> float:
+        """Return the least bound of a width, lower by the rounding where its seconds are bounds."""
+        slack = _ROUNDING if tensor in self._unknown else 0.0
+        return min(float(each_s.min()) for each_s in bounds_s) * (1.0 - slack)
+
+    def _costs_of(self, tensor: int) -> CandidateCosts:
+        """Return the costs of a width, or their bounds."""
+        return self._least if tensor in self._unknown else self.costs
+
+    def bounds(self, tensor: int) -> list[Bounds]:
+        """Bound the candidates of every grid of a width, once for all that is known of it."""
+        key = tensor, tensor not in self._unknown
+        if key not in self._bounds:
+            costs = self._costs_of(tensor)
+            self._bounds[key] = [
+                Bounds(
+                    *_least_times_s(costs, grid), _least_even_times_s(costs, grid, self.even_starts)
+                )
+                for grid in self.grids[tensor]
+            ]
+            costs.release()
+        return self._bounds[key]
+
+    def settle(self, tensor: int) -> list[CandidateGrid]:
+        """Return the candidates of a width whose seconds are to be known from here on."""
+        self._unknown.discard(tensor)
+        self.any_fits = True
+        return self.grids[tensor]
+
+
+def by_bound(
+    grids: Sequence[CandidateGrid], bounds_s: Sequence[FloatArray]
+) -> Iterator[tuple[int, int]]:
+    """Yield grid and entry of the finite bounds by rising value; ties as candidates are ordered."""
+    if not grids:
+        return
+    bound_s = np.concatenate(bounds_s)
+    first = np.cumsum([0, *(len(grid.data) for grid in grids)])
+    # Few are ever asked for: those with the least bounds are sorted first, the others on demand.
+    limit_s = (
+        np.partition(bound_s, _SORTED_FIRST)[_SORTED_FIRST]
+        if len(bound_s) > _SORTED_FIRST
+        else np.inf
+    )
+    for index in (np.flatnonzero(bound_s <= limit_s), np.flatnonzero(bound_s > limit_s)):
+        grid_index = np.searchsorted(first, index, side="right") - 1
+        entry = index - first[grid_index]
+        data = np.concatenate([grid.data for grid in grids])[index]
+        pipeline = np.concatenate([grid.pipeline for grid in grids])[index]
+        tensor = np.array([grid.tensor for grid in grids])[grid_index]
+        devices = pipeline * data * tensor
+        order = np.lexsort((grid_index, tensor, data, pipeline, devices, bound_s[index]))
+        for position in order:
+            if not np.isfinite(bound_s[index[position]]):
+                return
+            yield int(grid_index[position]), int(entry[position])
+
+
+def _least_times_s(costs: CandidateCosts, grid: CandidateGrid) -> tuple[FloatArray, FloatArray]:
+    """Bound work and closed form of every candidate of a grid from below."""
+    stages, (tails_s, rows) = costs.least_stages(grid), costs.least_tails_s(grid)
+    most_stages, fewest = grid.most_stages, grid.fewest_microbatches
+
+    def bounds(held: IntArray) -> tuple[FloatArray, FloatArray]:
+        candidates = rows, grid.pipeline, grid.microbatches
+        return least_times(stages.load_s, stages.held.in_flight_limit, held, tails_s, *candidates)
+
+    # With fewer microbatches than stages less is in flight: the fewest bound them all.
+    many = grid.has_all_in_flight
+    if costs.schedule == "gpipe" or fewest >= most_stages or not many.any():
+        return bounds(held_by_place(most_stages, fewest, costs.schedule))
+    enough = bounds(held_by_place(most_stages, most_stages))
+    if many.all():
+        return enough
+    few = bounds(held_by_place(most_stages, fewest, costs.schedule))
+    work_s, time_s = (np.where(many, a, b) for a, b in zip(enough, few, strict=True))
+    return work_s, time_s
+
+
+def _least_work_s(costs: CandidateCosts, grid: CandidateGrid) -> FloatArray:
+    """Bound the time of any split of every candidate by the work of its fullest stage."""
+    all_s, largest_s = costs.work_of_layers_s(grid.tensor)
+    fullest_s = np.maximum(all_s / grid.pipeline, largest_s)
+    # Whatever rounding does, what is found later is no less.
+    return np.asarray(grid.microbatches * fullest_s * (1.0 - _ROUNDING))
+
+
+def _least_even_times_s(costs: CandidateCosts, grid: CandidateGrid, starts: IntArray) -> FloatArray:
+    """Bound the replayed time of the even split of every candidate of a grid from below."""
+    count = costs.layers
+    table = costs.least_stages(grid)
+    least_s = replay_bounds(
+        table.load_s,
+        table.held.parameters,
+        table.accumulation_s_per_parameter,
+        table.held.in_flight_limit,
+        starts,
+        grid.pipeline,
+        grid.microbatches,
+        costs.schedule == "gpipe",
+    )
+    second = starts[grid.pipeline, np.minimum(1, count - 1)]
+    first_end = np.where(grid.pipeline == 1, count, second)
+    tails_s, rows = costs.least_tails_s(grid)
+    bounds_s: FloatArray = least_s + tails_s[rows, first_end - 1]
+    return bounds_s

@@ -1,0 +1,97 @@
+"""Bounds of candidates are below what is found for them, and come in order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from phaze_opt.placement.candidate_costs import CandidateCosts
+from phaze_opt.placement.candidates import Candidate, CandidateGrid
+from phaze_opt.placement.chain import best_split
+from phaze_opt.placement.layout import Layout
+from phaze_opt.placement.placement_problem import PlacementProblem
+from phaze_opt.placement.timing import replayed_s
+from phaze_opt.placement.width_bounds import Widths, by_bound
+from tests.placement.strategies import problems
+
+ROUNDED = 1.0 + 1e-9
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(most_layers=8))
+def test_no_candidate_is_faster_than_its_bounds(problem: PlacementProblem) -> None:
+    """Neither its best split by the closed form, nor its even split when it is replayed."""
+    costs = CandidateCosts(problem)
+    widths = Widths(costs)
+    for tensor, grids in widths.grids.items():
+        for grid, bounds in zip(grids, widths.bounds(tensor), strict=True):
+            assert (bounds.work_s <= bounds.closed_s).all()
+            for entry in range(len(grid.data)):
+                for candidate in grid.candidates(entry):
+                    assert bounds.closed_s[entry] <= closed_form_s(costs, candidate) * ROUNDED
+                    even_s = even_split_s(costs, candidate, widths)
+                    assert bounds.even_s[entry] <= even_s * ROUNDED
+
+
+def closed_form_s(costs: CandidateCosts, candidate: Candidate) -> float:
+    """Return the least closed form of a candidate."""
+    work = costs.work(candidate)
+    time_s, _ = best_split(
+        work.load_s,
+        work.backward_s,
+        costs.tail_s(candidate),
+        costs.stages(candidate).held.in_flight_limit,
+        costs.held(candidate),
+        costs.microbatches(candidate.data),
+        candidate.pipeline,
+        np.inf,
+        np.ascontiguousarray(work.head_s[0]),
+    )
+    return time_s
+
+
+def even_split_s(costs: CandidateCosts, candidate: Candidate, widths: Widths) -> float:
+    """Replay the even split of a candidate; it takes for ever where it does not fit."""
+    starts = widths.even_starts[candidate.pipeline, : candidate.pipeline]
+    layout = Layout.of_starts(candidate, starts, costs.layers)
+    limit = costs.stages(candidate).held.in_flight_limit[layout.first[0], layout.last[0]]
+    if (limit < costs.held(candidate)[:0:-1]).any():
+        return np.inf
+    return replayed_s(costs, layout)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(most_layers=8))
+def test_widths_come_by_their_bound(problem: PlacementProblem) -> None:
+    """Every width once, the least bound first, and before it nothing larger."""
+    widths = Widths(CandidateCosts(problem))
+    for kind in ("closed_s", "even_s"):
+        found = list(widths.by_bound(kind))
+        bounds_s = [bound_s for bound_s, _ in found]
+        assert bounds_s == sorted(bounds_s)
+        assert sorted(tensor for _, tensor in found if tensor is not None) == sorted(widths.grids)
+        for bound_s, tensor in found:
+            if tensor is not None:
+                each_s = [getattr(bounds, kind).min() for bounds in widths.bounds(tensor)]
+                assert bound_s == pytest.approx(min(each_s), rel=1e-8)
+
+
+@pytest.mark.parametrize("count", [0, 5, 64, 65, 300])
+def test_entries_come_by_rising_bound(count: int) -> None:
+    """All that are finite, whether they are among those that are sorted first or not."""
+    random = np.random.default_rng(count)
+    bounds_s = [random.choice([1.0, 2.0, 3.0, np.inf], size) for size in (count, 7)]
+    grids = [grid_of(tensor, len(each_s)) for tensor, each_s in enumerate(bounds_s, 1)]
+    found = list(by_bound(grids, bounds_s))
+    values = [bounds_s[index][entry] for index, entry in found]
+    assert values == sorted(values)
+    assert len(set(found)) == sum(int(np.isfinite(each_s).sum()) for each_s in bounds_s)
+    assert list(by_bound([], [])) == []
+
+
+def grid_of(tensor: int, size: int) -> CandidateGrid:
+    """Return a grid of classes that differ in their replicas."""
+    data = np.arange(1, size + 1)
+    ones = np.ones(size, dtype=np.int64)
+    return CandidateGrid(tensor, True, 0, True, data, data, ones, ones)
