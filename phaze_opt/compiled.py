@@ -11,12 +11,13 @@ the compiled code of numba imports SciPy's linear algebra, which takes longer th
 from __future__ import annotations
 
 import hashlib
-import importlib
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeVar, cast
+
+from phaze_opt.stored_code import stored_code
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -112,7 +113,7 @@ def _load(function: Callable[..., Any], signature: str, allocates: bool, options
     dispatcher = _njit(function, _nrt=allocates, **options)
     # Where numba can write neither the package's folder nor the user's cache, it says so.
     with suppress(RuntimeError):
-        dispatcher._cache = _stored_code(function)
+        dispatcher._cache = stored_code(function)
     dispatcher.compile(signature)
     dispatcher.disable_compile()
     return dispatcher
@@ -123,25 +124,6 @@ def _njit(function: Callable[..., Any], **options: Any) -> Any:
     import numba
 
     return numba.njit(**options)(function)
-
-
-def _stored_code(function: Callable[..., Any]) -> Any:
-    """Return numba's cache of a function, which reads code without what only compiling needs.
-
-    By itself numba first declares everything that it can compile, which takes 0.15 s and imports
-    half of its modules. Where code has to be compiled, the compiler still does so.
-    """
-    caching: Any = importlib.import_module("numba.core.caching")
-    runtime: Any = importlib.import_module("numba.core.runtime")
-    stored = caching.FunctionCache(function)
-
-    def read(signature: Any, context: Any) -> Any:
-        runtime.rtsys.initialize(context)
-        with stored._guard_against_spurious_io_errors():
-            return stored._load_overload(signature, context)
-
-    stored.load_overload = read
-    return stored
 
 
 def _renamed(function: F) -> F:

@@ -165,7 +165,10 @@ def test_lazily_compiled_is_what_was_imported(folder: Path) -> None:
 
 
 def test_stored_code_is_read_without_the_compiler(folder: Path) -> None:
-    """A process that only reads declares nothing to numba, and can compile what calls the code."""
+    """A process that only reads declares nothing to numba, and can compile what calls the code.
+
+    The bitcode, from which it is compiled, is read only then.
+    """
     program = """
 import sys
 from room_of_a_test.kernel import scaled
@@ -175,8 +178,11 @@ if declared:
     assert sum(scaled.stats.cache_misses.values()) == 1
 else:
     from phaze_opt.compiled import lazily_compiled
+    (read,) = scaled.overloads.values()
+    assert read.library._bitcode
     assert lazily_compiled("i8(i8)")(lambda number: scaled(number) + 1)(2) == 21
     assert scaled(3) == 30 and "numba.np.npyimpl" in sys.modules
+    assert not read.library._bitcode
 print(declared)
 """
     for first in (True, False):
