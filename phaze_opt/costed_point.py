@@ -17,8 +17,7 @@ from phaze_opt.layer_passes import Chip, ScheduleCache, default_fusion
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.on_demand import OnDemand
 from phaze_opt.placement.expert import expert_degrees
-from phaze_opt.placement.least import ChipRates
-from phaze_opt.placement.placement_problem import LayerCost, PlacementProblem
+from phaze_opt.placement.placement_problem import ChipRates, LayerCost, PlacementProblem
 from phaze_opt.training import Training
 from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import Workload, WorkloadVariant

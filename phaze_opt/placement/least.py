@@ -21,7 +21,7 @@ from phaze_opt.errors import InputError
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.least_candidates import CandidateArrays, LeastCandidates
 from phaze_opt.placement.least_times import least_times_s
-from phaze_opt.placement.placement_problem import PlacementProblem, s_per_parameter
+from phaze_opt.placement.placement_problem import ChipRates, PlacementProblem, s_per_parameter
 from phaze_opt.training import OPTIMIZERS, Training
 
 DECLARED: Final[Mapping[str, tuple[object, ...] | None]] = {
@@ -57,20 +57,6 @@ class LeastLayers:
     forward_s: FloatArray
     backward_s: FloatArray
     recompute_s: FloatArray
-
-
-@dataclass(frozen=True, eq=False)
-class ChipRates:
-    """What the placement takes from accelerators; every array has the shape ``(accelerators,)``.
-
-    The attributes are those of `PlacementProblem`.
-    """
-
-    hbm_usable_bytes: FloatArray
-    hbm_bytes_per_s: FloatArray
-    step_parameters_per_s: FloatArray
-    accumulation_parameters_per_s: FloatArray
-    collective_core_share: FloatArray
 
 
 class LeastPlacement:

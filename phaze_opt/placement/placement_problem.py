@@ -178,6 +178,20 @@ class PlacementProblem:
         return s_per_parameter(moved_bytes, self.hbm_bytes_per_s, rate)
 
 
+@dataclass(frozen=True, eq=False)
+class ChipRates:
+    """What the placement takes from accelerators; every array has the shape ``(accelerators,)``.
+
+    The attributes are those of `PlacementProblem`.
+    """
+
+    hbm_usable_bytes: FloatArray
+    hbm_bytes_per_s: FloatArray
+    step_parameters_per_s: FloatArray
+    accumulation_parameters_per_s: FloatArray
+    collective_core_share: FloatArray
+
+
 def s_per_parameter(moved_bytes: int, hbm_bytes_per_s: Rates, parameters_per_s: Rates) -> Rates:
     """Return seconds per parameter: moving bytes at HBM bandwidth, or on the lanes if slower."""
     slower: Rates = np.maximum(moved_bytes / hbm_bytes_per_s, 1.0 / parameters_per_s)

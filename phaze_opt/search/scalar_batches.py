@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from phaze_opt.placement import least_splits as column
-from phaze_opt.placement.least import ChipRates
 from phaze_opt.placement.least_candidates import CandidateArrays
-from phaze_opt.placement.placement_problem import s_per_parameter
+from phaze_opt.placement.placement_problem import ChipRates, s_per_parameter
 from phaze_opt.training import OPTIMIZERS, Training
 
 

@@ -15,12 +15,11 @@ from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.placement.least import (
     DECLARED,
-    ChipRates,
     LeastLayers,
     LeastPlacement,
     check_declared,
 )
-from phaze_opt.placement.placement_problem import LayerCost, PlacementProblem
+from phaze_opt.placement.placement_problem import ChipRates, LayerCost, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.training import PipelineScheduleName, Training
 from tests.benchmarks.test_bench_placement import transformer
