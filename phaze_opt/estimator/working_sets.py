@@ -104,10 +104,15 @@ def _levels_of(product: FloatArray, sizes: FloatArray, reads: FloatArray) -> Wor
     # A whole operand may be smaller than the part of the buffer that is kept for it.
     used = np.minimum(sizes, ELEMENT_BYTES * k * min(m, n) / RESIDENT_SHARE)
     traffic = batch * (reads * (ELEMENT_BYTES * np.array([m * k, k * n]))).sum(axis=-1)
-    needs = np.column_stack([used, reads])
+    # Compared as numbers of Python: arrays of three take twenty times as long.
+    needs = np.column_stack([used, reads]).tolist()
     kept = [0]
-    for level in sorted(range(1, len(needs)), key=lambda level: (tuple(needs[level]), level)):
-        if not any((needs[other] <= needs[level]).all() for other in kept):
+    for level in sorted(range(1, len(needs)), key=lambda level: (needs[level], level)):
+        room, first, second = needs[level]
+        if not any(
+            needs[other][0] <= room and needs[other][1] <= first and needs[other][2] <= second
+            for other in kept
+        ):
             kept.append(level)
     return WorkingSets(used[kept], reads[kept], traffic[kept] - traffic[0])
 
