@@ -104,7 +104,7 @@ def _levels_of(product: FloatArray, sizes: FloatArray, reads: FloatArray) -> Wor
     # A whole operand may be smaller than the part of the buffer that is kept for it.
     used = np.minimum(sizes, ELEMENT_BYTES * k * min(m, n) / RESIDENT_SHARE)
     traffic = batch * (reads * (ELEMENT_BYTES * np.array([m * k, k * n]))).sum(axis=-1)
-    # Compared as numbers of Python: arrays of three take twenty times as long.
+    # Compared as numbers of Python, which takes less time than arrays of three.
     needs = np.column_stack([used, reads]).tolist()
     kept = [0]
     for level in sorted(range(1, len(needs)), key=lambda level: (needs[level], level)):

@@ -75,7 +75,7 @@ def _fits(costs: CandidateCosts, layout: Layout) -> bool:
     return bool((limit >= costs.held(layout.candidate)[:0:-1]).all())
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def _count_splits(layers: int, grids: tuple[CandidateGrid, ...]) -> int:
     """Count the splits of all candidates, as far as it matters; designs of a study share them."""
     counts = [min(math.comb(layers - 1, cuts), _FEW_SPLITS + 1) for cuts in range(layers)]
