@@ -16,7 +16,8 @@ from typing import Self
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.estimator.attention import attention_cores, attention_on_pools, exposed_share
+from phaze_opt.estimator.attention import exposed_share, masked_work
+from phaze_opt.estimator.attention_tiles import CoreColumn, attention_on_pools
 from phaze_opt.estimator.chips import chip_column
 from phaze_opt.estimator.operator_table import OperatorTable, operator_table
 from phaze_opt.estimator.tensor_core import Column, Pools, pools_of, products_on_pools
@@ -321,8 +322,8 @@ class PoolWork:
     ----------
     products : (pools, distinct products, len(Column))
         See `tensor_core.products_on_pools`.
-    attention : (pools, 2, fused attention cores)
-        See `attention.attention_on_pools`.
+    attention : (pools, fused attention cores, len(CoreColumn))
+        See `attention_tiles.attention_on_pools`.
     """
 
     products: FloatArray
@@ -380,9 +381,9 @@ def estimate_work(
     tc_cycles = table.sum_products(products[:, :, Column.ARRAY_CYCLES])
     elements, lane_cycles, shares = table.elements, table.lane_cycles, None
     if table.attention_owner.size > 0:
-        cores = attention_cores(table, accelerators, on_pools.attention)
-        tc_cycles[:, table.attention_owner] = cores.array_cycles
-        elements, lane_cycles, shares = cores.elements, cores.lane_cycles, cores.shares
+        masked = masked_work(table, accelerators, on_pools.attention)
+        tc_cycles[:, table.attention_owner] = on_pools.attention[:, :, CoreColumn.ARRAY_CYCLES]
+        elements, lane_cycles, shares = masked.elements, masked.lane_cycles, masked.shares
     lanes = np.array(vector_cores)[:, np.newaxis] * chip_column(accelerators, "pe_vc")
     vc_cycles = vector_cycles(elements, lane_cycles, lanes)
     vc_s = table.sum_vector_works(vc_cycles) / clock_hz
@@ -391,7 +392,7 @@ def estimate_work(
     if table.attention_owner.size > 0:
         exposed_s = exposed_share(table, accelerators) * vc_s
         tc_s += exposed_s
-    traffic = operator_traffic(table, accelerators, products, shares)
+    traffic = operator_traffic(table, accelerators, products, on_pools.attention)
     glb_bytes = traffic.glb_read + traffic.glb_write
     glb_s = glb_bytes / (chip_column(accelerators, "glb_bytes_per_cycle") * clock_hz)
     hbm_bytes = traffic.hbm_read + traffic.hbm_write

@@ -100,7 +100,7 @@ def pass_cycles(
 
 
 @inlined
-def _fits(edge_1: int, edge_2: int, l2_bytes: float) -> bool:
+def fits(edge_1: int, edge_2: int, l2_bytes: float) -> bool:
     """Whether a resident tile and the double-buffered streams along its edges fit the L2."""
     return (
         SUM_BYTES * float(edge_1) * edge_2 + _STREAM_BYTES_PER_ROW * (edge_1 + edge_2) <= l2_bytes
@@ -149,7 +149,7 @@ def _output_stationary(m: int, n: int, k: int, pool: TensorCorePool, tilings: Fl
         rounds_turned = rounds_k * ceil_div(tile_m, y)
         for j in range(count_n):
             tile_n, tiles_n, rounds_n = edges_n[0, j], edges_n[1, j], float(edges_n[2, j])
-            if not _fits(tile_m, tile_n, l2_bytes):
+            if not fits(tile_m, tile_n, l2_bytes):
                 break
             result_stays = pass_cycles(
                 rounds_m * rounds_n, tile_m, tile_n, k, x, y, l2_rate, float(ELEMENT_BYTES)
@@ -216,7 +216,7 @@ def _operand_stationary(
         spilled = float(SUM_BYTES) * (tiles_k - 1) * float(m) * n
         for j in range(count_n):
             tile_n, tiles_n, rounds_n = edges_n[0, j], edges_n[1, j], float(edges_n[2, j])
-            if not _fits(tile_k, tile_n, l2_bytes):
+            if not fits(tile_k, tile_n, l2_bytes):
                 break
             for cut in range(cuts):
                 stream, parts = streams[0, cut], streams[1, cut]

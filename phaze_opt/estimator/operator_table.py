@@ -11,7 +11,7 @@ from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.estimator.gemm_traffic import ELEMENT_BYTES
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import LANE_VALUE_BYTES
-from phaze_opt.workload.graph import Operator, OperatorGraph, VectorWork
+from phaze_opt.workload.graph import AttentionScores, Operator, OperatorGraph, VectorWork
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +21,7 @@ class OperatorTable:
     Attributes
     ----------
     gemms : (products, 4)
-        m, n, k, batch.
+        m, n, k, batch; without those of fused attention, whose kernel is laid out as a whole.
     gemm_owner : (products,)
         Index of the operator.
     distinct_gemms : (distinct products, 4)
@@ -47,8 +47,8 @@ class OperatorTable:
         Multiply-accumulates.
     attention_owner : (fused attention cores,)
         Index of the operator.
-    attention_scores : (fused attention cores, 4)
-        Heads, queries, keys, and 1 where there is a causal mask.
+    attention_cores : (fused attention cores, 6)
+        Heads, queries, keys, 1 where there is a causal mask, key heads, and 1 for a backward.
     attention_products : (products of fused attention cores, 2)
         Index of the core, and the size of its heads in this product.
     is_attention : (operators,)
@@ -76,7 +76,7 @@ class OperatorTable:
     has_work: FloatArray
     macs: FloatArray
     attention_owner: IntArray
-    attention_scores: IntArray
+    attention_cores: IntArray
     attention_products: IntArray
     is_attention: FloatArray
     score_works: IntArray
@@ -110,7 +110,12 @@ def operator_table(graph: OperatorGraph) -> OperatorTable:
         If a vector operator's kind is unknown.
     """
     operators = graph.operators
-    gemms = [(i, g, len(op.gemms) == 1) for i, op in enumerate(operators) for g in op.gemms]
+    gemms = [
+        (i, gemm, len(op.gemms) == 1)
+        for i, op in enumerate(operators)
+        if op.attention is None
+        for gemm in op.gemms
+    ]
     works = [
         (i, work, vector_operator(work.kind), not op.gemms)
         for i, op in enumerate(operators)
@@ -152,9 +157,9 @@ def operator_table(graph: OperatorGraph) -> OperatorTable:
         ),
         macs=np.array([op.flops / 2 for op in operators], dtype=np.float64),
         attention_owner=np.array([i for i, _ in attention], dtype=np.int64),
-        attention_scores=np.array(
-            [(s.heads, s.queries, s.keys, int(s.causal)) for _, s in attention], dtype=np.int64
-        ).reshape(-1, 4),
+        attention_cores=np.array(
+            [_attention_core(operators[i], scores) for i, scores in attention], dtype=np.int64
+        ).reshape(-1, 6),
         attention_products=np.array(
             [
                 (core, gemm.flops // (2 * scores.elements))
@@ -174,6 +179,23 @@ def operator_table(graph: OperatorGraph) -> OperatorTable:
             dtype=np.float64,
         ),
         operators=operators,
+    )
+
+
+def _attention_core(operator: Operator, scores: AttentionScores) -> tuple[int, ...]:
+    """Return one row of `OperatorTable.attention_cores`.
+
+    A forward has the products of the scores and of the result, a backward has more. Query heads
+    that share a key head are rows of one product.
+    """
+    heads, products = scores.heads, operator.gemms
+    return (
+        heads,
+        scores.queries,
+        scores.keys,
+        int(scores.causal),
+        min([heads, *(product.batch for product in products)]),
+        int(len(products) > 2),
     )
 
 

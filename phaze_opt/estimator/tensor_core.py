@@ -188,7 +188,7 @@ def products_on_pools(gemms: IntArray, pools: Pools) -> FloatArray:
     for row, pool, accelerator in zip(table, pools.distinct, pools.first, strict=True):
         _fill_rows(gemms, pool, row)
         if np.any(np.isinf(row[:, Column.ARRAY_CYCLES])):
-            raise _no_tile_fits(accelerator)
+            raise no_tile_fits(accelerator)
     return table
 
 
@@ -209,14 +209,14 @@ def gemm_plan(gemm: IntArray, accelerator: Accelerator, cores: int) -> tuple[Til
     """
     groups = _groups(gemm, tensor_core_pool(accelerator, cores))
     if len(groups) == 0:
-        raise _no_tile_fits(accelerator)
+        raise no_tile_fits(accelerator)
     return tuple(
         Tiling(products, Dataflow(dataflow).name.lower(), *edges)
         for products, dataflow, *edges in groups.astype(np.int64).tolist()
     )
 
 
-def _no_tile_fits(accelerator: Accelerator) -> NoTileFitsError:
+def no_tile_fits(accelerator: Accelerator) -> NoTileFitsError:
     """Build the error that names the buffer that is too small."""
     return NoTileFitsError(
         f"l2_tc_bytes is {accelerator.l2_tc_bytes}, too small for one tile of "

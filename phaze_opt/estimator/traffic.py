@@ -1,8 +1,8 @@
 """Bytes that each operator moves between the memories of a chip, and joules of every level.
 
 Compulsory traffic is the tensors that an operator reads and writes. To it come the repeated reads:
-of tiles from the global buffer, of blocks and long rows from the HBM. Several products in one fused
-operator keep their intermediates on the chip.
+of tiles from the global buffer, of blocks and long rows from the HBM. Fused attention keeps its
+scores in the cores.
 
 The time of the global buffer counts what the cores read and write. What the HBM fills and drains
 passes through a port of its own: it takes energy, and no time of the cores' side. That holds with
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
+from phaze_opt.estimator.attention_tiles import CoreColumn
 from phaze_opt.estimator.chips import chip_column
 from phaze_opt.estimator.gemm_traffic import ELEMENT_BYTES
 from phaze_opt.estimator.operator_table import OperatorTable
@@ -55,7 +56,7 @@ def operator_traffic(
     table: OperatorTable,
     accelerators: Sequence[Accelerator],
     products: FloatArray,
-    shares: FloatArray | None = None,
+    attention: FloatArray,
 ) -> Traffic:
     """Add repeated reads of tiles, blocks and long rows to the compulsory traffic.
 
@@ -67,14 +68,14 @@ def operator_traffic(
         Chips that they run on.
     products : (accelerators, products, len(Column))
         Estimates of the products, see `tensor_core.gemm_table`.
-    shares : (accelerators, operators)
-        Share of the products of each operator that no attention mask hides; ``None`` for all of
-        them.
+    attention : (accelerators, fused attention cores, len(CoreColumn))
+        See `attention_tiles.attention_on_pools`.
     """
 
-    def sum_visible(values: FloatArray) -> FloatArray:
-        sums = table.sum_products(values)
-        return sums if shares is None else sums * shares
+    def repeated(of_products: FloatArray, column: CoreColumn) -> FloatArray:
+        sums = table.sum_products(of_products)
+        sums[:, table.attention_owner] = attention[:, :, column]
+        return sums
 
     m, n, k, batch = table.gemms.astype(np.float64).T
     operands, results = ELEMENT_BYTES * batch * (m * k + k * n), ELEMENT_BYTES * batch * m * n
@@ -84,9 +85,9 @@ def operator_traffic(
     overflows = table.row_bytes > chip_column(accelerators, "l2_vc_bytes")
     reads = table.read_bytes + table.sum_vector_works(table.reread_bytes * overflows)
     return Traffic(
-        l2_read=sum_visible(products[:, :, Column.L2_BYTES]),
-        glb_read=reads + sum_visible(glb_repeated),
-        glb_write=table.write_bytes + sum_visible(glb_spilled),
+        l2_read=repeated(products[:, :, Column.L2_BYTES], CoreColumn.L2_BYTES),
+        glb_read=reads + repeated(glb_repeated, CoreColumn.GLB_READ_BYTES),
+        glb_write=table.write_bytes + repeated(glb_spilled, CoreColumn.GLB_WRITE_BYTES),
         hbm_read=reads + table.sum_products(hbm_repeated),
         hbm_write=np.broadcast_to(table.write_bytes, reads.shape),
     )
@@ -112,9 +113,9 @@ def energy_by_level_j(
         Bytes on the chip.
     sent_bytes : (operators,)
         Bytes that a device sends over the network.
-    shares
-        As for `operator_traffic`. The few lane cycles of fused attention that are not spent on
-        scores are taken with the others.
+    shares : (accelerators, operators)
+        Share of each operator's work that no attention mask hides; ``None`` for all of it. The few
+        lane cycles of fused attention that are not spent on scores are taken with the others.
 
     Returns
     -------
