@@ -69,11 +69,15 @@ def least_loads(
     most[0, layers] = 0.0
     least_sum[0, layers] = 0.0
     reach = np.full(layers, layers)
+    # The first and the last layer from which so many stages fit.
+    first = last = layers
     for place in range(1, most_stages + 1):
-        for i in range(layers - place, -1, -1):
+        rest_first, rest_last = first, last
+        first, last = layers, -1
+        for i in range(rest_last - 1, -1, -1):
             reach[i] = _reach(in_flight_limit, held[place], i, reach[i])
             # Slices of the next stages: what a processor does several of at once.
-            ends = slice(i + 1, min(layers - place + 1, reach[i]) + 1)
+            ends = slice(max(i + 1, rest_first), min(rest_last, reach[i]) + 1)
             load, limit = load_s[i, ends], in_flight_limit[i, ends]
             rest_most, rest_sum = most[place - 1, ends], least_sum[place - 1, ends]
             least_most = total = np.inf
@@ -81,9 +85,24 @@ def least_loads(
                 here = load[j] if limit[j] >= held[place] else np.inf
                 least_most = min(least_most, max(here, rest_most[j]))
                 total = min(total, here + rest_sum[j])
-            most[place, i] = least_most
-            least_sum[place, i] = total
+            if least_most < np.inf:
+                most[place, i] = least_most
+                least_sum[place, i] = total
+                first, last = i, max(last, i)
     return most, least_sum
+
+
+@inlined
+def _first_layers(
+    rest: int, most_s: FloatArray, in_flight_limit: IntArray, held: int
+) -> tuple[int, int]:
+    """Return the fewest and the most layers of a first stage before ``rest`` others, if any fit."""
+    fewest, most = 1, most_s.shape[1] - 1
+    while fewest <= most and (most_s[rest, fewest] == np.inf or in_flight_limit[0, fewest] < held):
+        fewest += 1
+    while fewest <= most and (most_s[rest, most] == np.inf or in_flight_limit[0, most] < held):
+        most -= 1
+    return fewest, most
 
 
 @lazily_compiled(
@@ -125,9 +144,15 @@ def least_times(
         or_more_s[j] = min(or_more_s[j], or_more_s[j + 1])
     work_s = np.full(len(pipeline), np.inf)
     time_s = np.full(len(pipeline), np.inf)
+    # Of a pipeline of so many stages: most of them fit nowhere, or in few places.
+    fewest, most = np.empty(len(held), np.int64), np.empty(len(held), np.int64)
+    for stages in range(1, len(held)):
+        fewest[stages], most[stages] = _first_layers(
+            stages - 1, most_s, in_flight_limit, held[stages]
+        )
     for index in range(len(pipeline)):
         stages, rounds = pipeline[index], microbatches[index] - 1
-        for j in range(1, layers + 1):
+        for j in range(fewest[stages], most[stages] + 1):
             if (rounds + 1) * or_more_s[j] > time_s[index] * (1.0 + TIE):
                 break
             if in_flight_limit[0, j] < held[stages] or most_s[stages - 1, j] == np.inf:

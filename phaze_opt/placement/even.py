@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.compiled import lazily_compiled
+from phaze_opt.compiled import inlined, lazily_compiled
 from phaze_opt.placement.placement_problem import LayerCost
 
 
@@ -85,25 +85,47 @@ def _cost(layer: LayerCost) -> tuple[float, ...]:
     )
 
 
+@inlined
+def _stage(starts: IntArray, stages: int, stage: int) -> tuple[int, int]:
+    """Return the first layer of a stage, and the one after its last."""
+    end = starts[stages, stage + 1] if stage + 1 < stages else starts.shape[1]
+    return starts[stages, stage], end
+
+
+@inlined
+def _fits(
+    in_flight_limit: IntArray, starts: IntArray, stages: int, microbatches: int, all_in_flight: bool
+) -> bool:
+    """Say whether every stage of a split can hold what it has in flight."""
+    for stage in range(stages):
+        i, j = _stage(starts, stages, stage)
+        held = microbatches if all_in_flight else stages - stage
+        if in_flight_limit[i, j] < min(held, microbatches):
+            return False
+    return True
+
+
 @lazily_compiled(
-    "float64[::1](float64[:,::1], float64[:,::1], float64, int64[:,::1], int64[:,::1], int64[::1],"
-    " int64[::1], boolean)"
+    "float64[::1](float64[:,::1], float64[:,::1], float64, int64[:,::1], int64[:,::1],"
+    " float64[:,::1], int64[::1], int64[::1], int64[::1], boolean)"
 )
-def replay_bounds(
+def least_even_times(
     load_s: FloatArray,
     parameters: FloatArray,
     saving_s_per_parameter: float,
     in_flight_limit: IntArray,
     starts: IntArray,
+    tails_s: FloatArray,
+    rows: IntArray,
     pipeline: IntArray,
     microbatches: IntArray,
     all_in_flight: bool,
 ) -> FloatArray:
-    """Bound the replayed time of given splits from below; infinite where one does not fit.
+    """Bound the replayed time of many candidates' even splits from below.
 
     A stage cannot start before the first microbatch has passed those before it, nor be followed by
     less than its backward through them: ``T ≥ Σ_{j<s} L_j + m · L_s`` for every stage s, less what
-    its first backward is shorter.
+    its first backward is shorter; after it comes the tail of the first stage.
 
     Parameters
     ----------
@@ -113,25 +135,39 @@ def replay_bounds(
         By how much the first backward is shorter.
     starts : (layers + 1, layers)
         First layers of the split into so many stages (row), the rest of the row unused.
-    pipeline, microbatches : (candidates,)
-        Stages and microbatches of each candidate.
+    tails_s : (rows, layers)
+        Tails of a first stage of 1, 2, … layers, by the number of replicas.
+    rows, pipeline, microbatches : (candidates,)
+        Their row of the tails, their stages and microbatches.
     all_in_flight
         Whether every stage holds all microbatches (GPipe).
+
+    Returns
+    -------
+    time_s : (candidates,)
+        Infinite where a stage does not fit.
     """
-    layers = load_s.shape[0]
-    bounds = np.zeros(len(pipeline))
+    time_s = np.full(len(pipeline), np.inf)
+    # Where there are no fewer microbatches than stages, what is held depends on the stages alone.
+    unknown, misfit, fit = 0, 1, 2
+    found = np.full(starts.shape[0], unknown)
     for index in range(len(pipeline)):
-        stages = pipeline[index]
-        before = 0.0
+        stages, rounds = pipeline[index], microbatches[index]
+        if all_in_flight or rounds < stages:
+            if not _fits(in_flight_limit, starts, stages, rounds, all_in_flight):
+                continue
+        else:
+            if found[stages] == unknown:
+                fits = _fits(in_flight_limit, starts, stages, rounds, all_in_flight)
+                found[stages] = fit if fits else misfit
+            if found[stages] == misfit:
+                continue
+        least_s = before_s = 0.0
         for stage in range(stages):
-            i = starts[stages, stage]
-            j = starts[stages, stage + 1] if stage + 1 < stages else layers
-            held = microbatches[index] if all_in_flight else stages - stage
-            if in_flight_limit[i, j] < min(held, microbatches[index]):
-                bounds[index] = np.inf
-                break
-            saving = parameters[i, j] * saving_s_per_parameter
-            own = microbatches[index] * load_s[i, j] - saving
-            bounds[index] = max(bounds[index], before + own)
-            before += load_s[i, j]
-    return bounds
+            i, j = _stage(starts, stages, stage)
+            saving_s = parameters[i, j] * saving_s_per_parameter
+            least_s = max(least_s, before_s + (rounds * load_s[i, j] - saving_s))
+            before_s += load_s[i, j]
+        _, first_end = _stage(starts, stages, 0)
+        time_s[index] = least_s + tails_s[rows[index], first_end - 1]
+    return time_s

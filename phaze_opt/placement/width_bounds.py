@@ -19,7 +19,7 @@ from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import CandidateGrid
 from phaze_opt.placement.chain import least_times
-from phaze_opt.placement.even import all_even_starts, replay_bounds
+from phaze_opt.placement.even import all_even_starts, least_even_times
 from phaze_opt.placement.pipeline import held_by_place
 
 _SORTED_FIRST = 64
@@ -178,20 +178,16 @@ def _least_work_s(costs: CandidateCosts, grid: CandidateGrid) -> FloatArray:
 
 def _least_even_times_s(costs: CandidateCosts, grid: CandidateGrid, starts: IntArray) -> FloatArray:
     """Bound the replayed time of the even split of every candidate of a grid from below."""
-    count = costs.layers
-    table = costs.least_stages(grid)
-    least_s = replay_bounds(
+    table, (tails_s, rows) = costs.least_stages(grid), costs.least_tails_s(grid)
+    return least_even_times(
         table.load_s,
         table.held.parameters,
         table.accumulation_s_per_parameter,
         table.held.in_flight_limit,
         starts,
+        tails_s,
+        rows,
         grid.pipeline,
         grid.microbatches,
         costs.schedule == "gpipe",
     )
-    second = starts[grid.pipeline, np.minimum(1, count - 1)]
-    first_end = np.where(grid.pipeline == 1, count, second)
-    tails_s, rows = costs.least_tails_s(grid)
-    bounds_s: FloatArray = least_s + tails_s[rows, first_end - 1]
-    return bounds_s
