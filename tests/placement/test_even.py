@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phaze_opt.placement.even import all_even_starts, even_starts
+from phaze_opt.placement.even import all_even_starts, even_starts, least_even_times
 from phaze_opt.placement.placement_problem import LayerCost
 
 
@@ -47,3 +47,35 @@ def test_all_even_splits_are_those_of_each_number(with_ends: bool) -> None:
     for stages in range(1, len(chain) + 1):
         assert every[stages, :stages].tolist() == even_starts(chain, stages).tolist()
         assert not every[stages, stages:].any()
+
+
+@pytest.mark.parametrize("all_in_flight", [True, False])
+@pytest.mark.parametrize("seed", range(40))
+def test_bounds_equal_their_definition(seed: int, all_in_flight: bool) -> None:
+    """To the bit, for any numbers, whatever was found out for another candidate."""
+    random = np.random.default_rng(seed)
+    count = int(random.integers(1, 8))
+    shape = count, count + 1
+    load_s, parameters = random.choice([0.1, 0.7, 1.3, 2.9], (2, *shape))
+    limit = random.choice(np.array([-1, 1, 2, 3, 9, 9, 9]), shape)
+    starts = all_even_starts(layers(count, with_ends=False))
+    tails_s = random.random((3, count))
+    rows, pipeline, microbatches = (
+        random.integers(low, high, 30) for low, high in ((0, 3), (1, count + 1), (1, 12))
+    )
+    found_s = least_even_times(
+        load_s, parameters, 0.01, limit, starts, tails_s, rows, pipeline, microbatches,
+        all_in_flight,
+    )  # fmt: skip
+    for k, (row, stages, rounds) in enumerate(
+        zip(rows.tolist(), pipeline.tolist(), microbatches.tolist(), strict=True)
+    ):
+        firsts = starts[stages, :stages].tolist()
+        runs = [*zip(firsts, [*firsts[1:], count], strict=True)]
+        held = [rounds if all_in_flight else min(stages - place, rounds) for place in range(stages)]
+        least_s = before_s = 0.0
+        for run in runs:
+            least_s = max(least_s, before_s + (rounds * load_s[run] - parameters[run] * 0.01))
+            before_s += load_s[run]
+        fits = all(limit[run] >= needed for run, needed in zip(runs, held, strict=True))
+        assert found_s[k] == (least_s + tails_s[row, runs[0][1] - 1] if fits else np.inf)
