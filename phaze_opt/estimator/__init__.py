@@ -15,6 +15,8 @@ belongs to a model or an operator by name except the counted lane cycles.
 * ``tensor_core``: the fastest plan of matrix products, chosen from ``gemm_tilings`` (every tiling
   of one product), ``gemm_groups`` (a batch in groups) and ``gemm_traffic`` (HBM and L2 bytes).
 * ``vector_core``: lane cycles of vector operators.
+* ``attention``: fused attention, whose kernel ``attention_tiles`` lays out on tensor cores;
+  ``rooflines``: times that no chip of some peak rates can beat.
 * ``data``: lane cycles per element, and assumptions about PE arrays and buffers.
 
 Where each formula is:
@@ -27,6 +29,8 @@ Where each formula is:
   `gemm_tilings._operand_stationary`
 * best split of a batch of products: `gemm_groups.group_sizes`
 * cycles of a vector operator: `vector_core.vector_cycles`
+* blocks of fused attention: cycles `attention_tiles._fill_rows`, traffic
+  `attention_tiles._repeated_bytes`; time of the lanes that is exposed: `attention.exposed_share`
 * repeated reads of tiles, blocks and long rows: `traffic.operator_traffic`
 * reuse distance of a read, and when a cache serves it: `cache_reuse.Reuse.served_by`
 * most bytes that an operator need not move: `least_traffic.most_kept_bytes`
