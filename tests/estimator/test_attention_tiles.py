@@ -43,7 +43,7 @@ shapes = st.builds(
 def row_of(shape: AttentionShape, chip: Accelerator, *, backward: bool = False) -> FloatArray:
     """Return one core's row of `CoreColumn` on all tensor cores of a chip."""
     table = operator_table(OperatorGraph((attention_operator(shape, backward=backward),)))
-    return attention_on_pools(table, pools_of([chip], [chip.num_tc]))[0, 0]
+    return np.asarray(attention_on_pools(table, pools_of([chip], [chip.num_tc]))[0, 0])
 
 
 def tiled_share(shape: AttentionShape, chip: Accelerator) -> float:
@@ -62,7 +62,7 @@ def rows_that_pass(visible: BoolArray, block: int, tile: int) -> int:
     rows, columns = visible.shape
     count = 0
     for first in range(0, rows, block):
-        seen = visible[first : first + block].any(axis=0)
+        seen = np.any(visible[first : first + block], axis=0, keepdims=True)[0]
         for start in range(0, columns, tile):
             count += len(seen[start : start + tile]) * bool(seen[start : start + tile].any())
     return count
