@@ -106,6 +106,14 @@ class CandidateGrid:
         """Whether the first stage of a class holds as many microbatches as there are stages."""
         return np.asarray(self.pipeline <= self.microbatches)
 
+    @cached_property
+    def shares_of_work(self) -> tuple[IntArray, IntArray]:
+        """The different numbers of microbatches, and the most stages with each of them."""
+        microbatches, place = np.unique(self.microbatches, return_inverse=True)
+        stages = np.zeros_like(microbatches)
+        np.maximum.at(stages, place, self.pipeline)
+        return microbatches, stages
+
     def candidate(self, index: int) -> Candidate:
         """Return the candidate of a class with the fewest replicas."""
         return next(self.candidates(index))

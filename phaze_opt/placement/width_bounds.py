@@ -8,7 +8,7 @@ depend on the order.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -75,24 +75,21 @@ class Widths:
             width_s, is_found, tensor = heapq.heappop(waiting)
             yield width_s, tensor if is_found else None
             if not is_found:
-                bound_s = self._least_s(
-                    tensor, [getattr(each, kind) for each in self.bounds(tensor)]
-                )
-                heapq.heappush(waiting, (bound_s, True, tensor))
+                least_s = min(float(getattr(each, kind).min()) for each in self.bounds(tensor))
+                heapq.heappush(waiting, (least_s * self._slack(tensor), True, tensor))
 
     def _least_work_s(self, tensor: int) -> float:
         """Return what the work of a stage takes at least at a width, once for all that is known."""
         key = tensor, tensor not in self._unknown
         if key not in self._work_s:
             costs = self._costs_of(tensor)
-            bounds_s = [_least_work_s(costs, grid) for grid in self.grids[tensor]]
-            self._work_s[key] = self._least_s(tensor, bounds_s)
+            bound_s = min(_least_work_s(costs, grid) for grid in self.grids[tensor])
+            self._work_s[key] = bound_s * self._slack(tensor)
         return self._work_s[key]
 
-    def _least_s(self, tensor: int, bounds_s: Iterable[FloatArray]) -> float:
-        """Return the least bound of a width, lower by the rounding where its seconds are bounds."""
-        slack = _ROUNDING if tensor in self._unknown else 0.0
-        return min(float(each_s.min()) for each_s in bounds_s) * (1.0 - slack)
+    def _slack(self, tensor: int) -> float:
+        """Return what lowers the bounds of a width by the rounding where its seconds are bounds."""
+        return 1.0 - _ROUNDING if tensor in self._unknown else 1.0
 
     def _costs_of(self, tensor: int) -> CandidateCosts:
         """Return the costs of a width, or their bounds."""
@@ -168,12 +165,14 @@ def _least_times_s(costs: CandidateCosts, grid: CandidateGrid) -> tuple[FloatArr
     return work_s, time_s
 
 
-def _least_work_s(costs: CandidateCosts, grid: CandidateGrid) -> FloatArray:
-    """Bound the time of any split of every candidate by the work of its fullest stage."""
+def _least_work_s(costs: CandidateCosts, grid: CandidateGrid) -> float:
+    """Bound the time of any split of any candidate of a grid by the work of its fullest stage."""
     all_s, largest_s = costs.work_of_layers_s(grid.tensor)
-    fullest_s = np.maximum(all_s / grid.pipeline, largest_s)
+    # With as many microbatches, more stages do no more each.
+    microbatches, stages = grid.shares_of_work
+    fullest_s = np.maximum(all_s / stages, largest_s)
     # Whatever rounding does, what is found later is no less.
-    return np.asarray(grid.microbatches * fullest_s * (1.0 - _ROUNDING))
+    return float((microbatches * fullest_s).min()) * (1.0 - _ROUNDING)
 
 
 def _least_even_times_s(costs: CandidateCosts, grid: CandidateGrid, starts: IntArray) -> FloatArray:
