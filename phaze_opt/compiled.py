@@ -13,10 +13,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from phaze_opt.on_demand import cached_property
 from phaze_opt.stored_code import stored_code
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
@@ -23,6 +23,7 @@ from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.layer_residency import cached_reads_of, residency_of, with_hbm_bytes
 from phaze_opt.network.cluster import Cluster
+from phaze_opt.on_demand import cached_property
 from phaze_opt.pass_problem import (
     BoundOperators,
     JointPasses,

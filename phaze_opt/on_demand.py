@@ -1,12 +1,31 @@
-"""A mapping whose values are found when they are first asked for."""
+"""Values that are found when they are first asked for: of a mapping, and of an object."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+
+if TYPE_CHECKING:
+    from functools import cached_property as cached_property
+else:
+
+    class cached_property(functools.cached_property):
+        """That of Python 3.12 and later: without its lock, which takes longer than many values.
+
+        Two threads may both find a value, the same for both.
+        """
+
+        def __get__(self, instance, owner=None):
+            if instance is None:
+                return self
+            value = self.func(instance)
+            instance.__dict__[self.attrname] = value
+            return value
 
 
 class OnDemand(Mapping[K, V]):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ from phaze_opt.estimator.estimate import (
     ModeSeconds,
 )
 from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.on_demand import cached_property
 from phaze_opt.scheduling.least_makespan import (
     OperatorColumns,
     PassShapes,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Self
 
 import numpy as np
@@ -30,6 +30,7 @@ from phaze_opt.estimator.vector_core import vector_cycles
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import collective_cost
+from phaze_opt.on_demand import cached_property
 from phaze_opt.workload.graph import OperatorGraph
 
 RESOURCES = ("compute", "lanes", "glb", "hbm", "link", "overhead")

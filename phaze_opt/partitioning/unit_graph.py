@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 import networkx as nx
 
+from phaze_opt.on_demand import cached_property
 from phaze_opt.partitioning.dnn_format import DnnNode, DnnProblem
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from phaze_opt.network.cluster import outermost_level
 from phaze_opt.network.collective import rising_starts
 from phaze_opt.network.message import message_over, message_term, split_message_terms
 from phaze_opt.network.term import Term
+from phaze_opt.on_demand import cached_property
 from phaze_opt.placement.candidates import Candidate, CandidateGrid, candidate_grids
 from phaze_opt.placement.chain import least_tail_terms
 from phaze_opt.placement.chain_bytes import (

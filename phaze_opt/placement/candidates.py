@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 
 from phaze_opt.arrays import BoolArray, FloatArray, IntArray
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import rising_starts
+from phaze_opt.on_demand import cached_property
 from phaze_opt.placement.placement_problem import PlacementProblem, RankOrder
 from phaze_opt.training import Training
 

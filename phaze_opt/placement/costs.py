@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.network.term import Term
+from phaze_opt.on_demand import cached_property
 from phaze_opt.placement.chain_bytes import (
     ChainBytes,
     HeldBytes,

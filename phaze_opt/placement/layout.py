@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from phaze_opt.arrays import IntArray
+from phaze_opt.on_demand import cached_property
 from phaze_opt.placement.candidates import Candidate
 from phaze_opt.placement.placement_problem import LayerCost
 

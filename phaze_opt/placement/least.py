@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 from typing import Final
 
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.errors import InputError
+from phaze_opt.on_demand import cached_property
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.least_candidates import CandidateArrays, LeastCandidates
 from phaze_opt.placement.least_times import least_times_s

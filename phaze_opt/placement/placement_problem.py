@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from operator import attrgetter
 from typing import Literal, NamedTuple, TypeVar
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.network.cluster import Cluster
+from phaze_opt.on_demand import cached_property
 from phaze_opt.printing import PrintsAsTables
 from phaze_opt.training import OPTIMIZERS, PipelineScheduleName, Training
 from phaze_opt.units import format_seconds

@@ -21,13 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.network.collective import CollectiveName, collective_terms
 from phaze_opt.network.term import Term, cheapest
+from phaze_opt.on_demand import cached_property
 from phaze_opt.placement.chain_bytes import (
     ChainBytes,
     ChainParameters,

@@ -10,12 +10,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.on_demand import cached_property
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import CandidateGrid
 from phaze_opt.placement.chain import least_times

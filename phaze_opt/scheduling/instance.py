@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
 
 from phaze_opt.arrays import BoolArray, IntArray
 from phaze_opt.compiled import inlined
+from phaze_opt.on_demand import cached_property
 
 Time = TypeVar("Time", int, float)
 

@@ -23,13 +23,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.errors import InputError
+from phaze_opt.on_demand import cached_property
 
 if TYPE_CHECKING:
     from phaze_opt.scheduling.residency_frames import Frame

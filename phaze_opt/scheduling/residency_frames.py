@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from phaze_opt.arrays import IntArray
+from phaze_opt.on_demand import cached_property
 from phaze_opt.scheduling.residency_kernel import FrameArrays
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from phaze_opt.errors import InputError, unknown_name
 from phaze_opt.limits import is_finite
+from phaze_opt.on_demand import cached_property
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

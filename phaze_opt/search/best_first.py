@@ -14,11 +14,11 @@ import bisect
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.on_demand import cached_property
 from phaze_opt.search.bounding import (
     Bounder,
     BoundHere,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.tensor_core import NoTileFitsError
+from phaze_opt.on_demand import cached_property
 from phaze_opt.search.bounds import Bounded, Bounds
 from phaze_opt.search.frozen import content_hash
 from phaze_opt.search.grid import Grid

@@ -7,13 +7,13 @@ the least energy, and the area is known. All become costs, of which the smaller 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.chips import Chips as ChipColumns
+from phaze_opt.on_demand import cached_property
 from phaze_opt.search.bounds import ROUNDING, Bounds, bounded_rate, one_sample_per_s
 from phaze_opt.search.grid import Grid
 from phaze_opt.search.objective import Objective, objective_values

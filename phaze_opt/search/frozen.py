@@ -10,11 +10,11 @@ import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from phaze_opt.codec import to_builtins, to_json
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.network.cluster import Cluster
+from phaze_opt.on_demand import cached_property
 from phaze_opt.search.axes import Scalar
 from phaze_opt.search.axis_names import CHIP_ALIASES, kind_of
 from phaze_opt.search.designs import Design, chip_of, cluster_of

@@ -7,10 +7,10 @@ gives a sampler for any Optuna study over the space.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 
 from optuna.trial import FrozenTrial
 
+from phaze_opt.on_demand import cached_property
 from phaze_opt.search.best_first import BestFirst
 from phaze_opt.search.bounds import Bounds, check_bounded
 from phaze_opt.search.frozen import ResolvedStudy

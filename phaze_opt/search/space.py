@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from phaze_opt.codec import from_builtins
 from phaze_opt.errors import InputError, unknown_name
+from phaze_opt.on_demand import cached_property
 from phaze_opt.search.axes import (
     RULE,
     Axis,

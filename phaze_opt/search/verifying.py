@@ -11,13 +11,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import product
 
 import numpy as np
 
 from phaze_opt.errors import ConflictError, InputError, PhazeError
 from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.on_demand import cached_property
 from phaze_opt.search.axes import Scalar
 from phaze_opt.search.best_first import BestFirst, BoundedPoint
 from phaze_opt.search.bounding import bounds_of

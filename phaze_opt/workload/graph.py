@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
-from functools import cached_property
 from typing import Literal
 
+from phaze_opt.on_demand import cached_property
 from phaze_opt.printing import PrintsAsTables
 
 SCHEMA_VERSION = 4
