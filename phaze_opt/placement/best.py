@@ -53,7 +53,7 @@ def best_placement(costs: CandidateCosts) -> Layout | None:
         known.append((time_s, candidate, tuple(starts.tolist()), layout))
         return time_s
 
-    if _count_splits(costs.layers, costs.grids) <= _FEW_SPLITS:
+    if _count_splits(costs) <= _FEW_SPLITS:
         for candidate, starts in _all_splits(costs):
             time(candidate, starts)
     else:
@@ -75,12 +75,17 @@ def _fits(costs: CandidateCosts, layout: Layout) -> bool:
     return bool((limit >= costs.held(layout.candidate)[:0:-1]).all())
 
 
-@lru_cache(maxsize=16)
-def _count_splits(layers: int, grids: tuple[CandidateGrid, ...]) -> int:
-    """Count the splits of all candidates, as far as it matters; designs of a study share them."""
+def _count_splits(costs: CandidateCosts) -> int:
+    """Count the splits of all candidates, as far as it matters."""
+    splits, every = _splits_by_stages(costs.layers), [grid.by_stages for grid in costs.grids]
+    return sum(int((splits[: len(candidates)] * candidates).sum()) for candidates in every)
+
+
+@lru_cache(maxsize=64)
+def _splits_by_stages(layers: int) -> IntArray:
+    """Count the splits of so many layers into 0, 1, 2, … stages, as far as it matters."""
     counts = [min(math.comb(layers - 1, cuts), _FEW_SPLITS + 1) for cuts in range(layers)]
-    table = np.array([0, *counts])
-    return sum(int((table[grid.pipeline] * grid.sizes).sum()) for grid in grids)
+    return np.array([0, *counts])
 
 
 def _all_splits(costs: CandidateCosts) -> Iterator[tuple[Candidate, IntArray]]:

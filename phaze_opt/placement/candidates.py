@@ -88,6 +88,11 @@ class CandidateGrid:
         return self.most_data - self.data + 1
 
     @cached_property
+    def by_stages(self) -> FloatArray:
+        """Number of candidates of 0, 1, 2, … stages."""
+        return np.asarray(np.bincount(self.pipeline, self.sizes), dtype=np.float64)
+
+    @cached_property
     def distinct_data(self) -> tuple[IntArray, IntArray]:
         """The different numbers of replicas, rising, and the place of each class among them."""
         return np.unique(self.data, return_inverse=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -205,3 +207,16 @@ def test_a_very_large_class_is_split_once() -> None:
     assert found.microbatches == problem.training.microbatches(found.data)
     assert found.data == 1 or problem.training.microbatches(found.data - 1) > found.microbatches
     assert len(split) < 1000
+
+
+@given(large_problems())
+@settings(max_examples=3)
+def test_candidates_that_nobody_asks_for_again_are_not_kept(problem: PlacementProblem) -> None:
+    """A million devices have hundreds of thousands of them."""
+    (first, *_) = candidates.candidate_grids(problem)
+    kept = weakref.ref(first)
+    solved(problem)
+    candidates._grids.cache_clear()
+    del first
+    gc.collect()
+    assert kept() is None
