@@ -1,9 +1,12 @@
 """Hypothesis strategies that several test modules share."""
 
+from collections.abc import Sequence
+
 from hypothesis import strategies as st
 
 from phaze_opt.hardware.accelerator import Accelerator, Calibration
 from phaze_opt.units import GIB, MIB
+from phaze_opt.workload.attention import AttentionShape
 from phaze_opt.workload.graph import Gemm
 
 powers_of_two = st.integers(0, 8).map(lambda exponent: 2**exponent)
@@ -55,3 +58,21 @@ any_accelerators = st.builds(
     ),
 )
 """Chips with cores, arrays, buffers, rates and calibrations of any kind, also of no paper."""
+
+
+def attention_shapes(
+    most_queries: int, most_more_keys: int, head_dims: Sequence[int]
+) -> st.SearchStrategy[AttentionShape]:
+    """Draw shapes whose last query sees every key, in grouped-query attention too."""
+    return st.builds(
+        lambda batch, queries, more_keys, groups, shared, size, causal: AttentionShape(
+            batch, queries, queries + more_keys, groups * shared, groups, size, causal
+        ),
+        st.integers(1, 4),
+        st.integers(1, most_queries),
+        st.one_of(st.just(0), st.integers(1, most_more_keys)),
+        st.integers(1, 4),
+        st.integers(1, 8),
+        st.sampled_from(head_dims),
+        st.booleans(),
+    )

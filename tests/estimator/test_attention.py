@@ -21,25 +21,13 @@ from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.workload.attention import AttentionShape
 from phaze_opt.workload.graph import Gemm, Operator, OperatorGraph, VectorWork
 from phaze_opt.workload.zoo import load_workload
-from tests.strategies import accelerators
+from tests.strategies import accelerators, attention_shapes
 
 H100 = load_accelerator("h100")
 SHAPE = AttentionShape(2, 4096, 4096, 32, 8, 128, causal=True)
 ALONE = Cluster("alone", (NetworkLevel(1.0, 0.0, "switch"),))
 
-shapes = st.builds(
-    lambda batch, queries, more_keys, groups, shared, size, causal: AttentionShape(
-        batch, queries, queries + more_keys, groups * shared, groups, size, causal
-    ),
-    st.integers(1, 4),
-    st.integers(1, 3000),
-    st.one_of(st.just(0), st.integers(1, 2000)),
-    st.integers(1, 4),
-    st.integers(1, 8),
-    st.sampled_from([32, 64, 80, 128, 256]),
-    st.booleans(),
-)
-"""Shapes whose last query sees every key, in grouped-query attention too."""
+shapes = attention_shapes(3000, 2000, [32, 64, 80, 128, 256])
 
 
 def with_calibration(chip: Accelerator, **changes: float) -> Accelerator:

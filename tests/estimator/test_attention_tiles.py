@@ -20,24 +20,12 @@ from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.workload.attention import AttentionShape
 from phaze_opt.workload.graph import OperatorGraph
-from tests.strategies import accelerators
+from tests.strategies import accelerators, attention_shapes
 
 H100 = load_accelerator("h100")
 SHAPE = AttentionShape(2, 1024, 1024, 32, 8, 128, causal=True)
 
-shapes = st.builds(
-    lambda batch, queries, more_keys, groups, shared, size, causal: AttentionShape(
-        batch, queries, queries + more_keys, groups * shared, groups, size, causal
-    ),
-    st.integers(1, 3),
-    st.integers(1, 700),
-    st.one_of(st.just(0), st.integers(1, 500)),
-    st.integers(1, 3),
-    st.integers(1, 4),
-    st.sampled_from([32, 64, 80, 128]),
-    st.booleans(),
-)
-"""Shapes whose last query sees every key, in grouped-query attention too."""
+shapes = attention_shapes(700, 500, [32, 64, 80, 128])
 
 
 def row_of(shape: AttentionShape, chip: Accelerator, *, backward: bool = False) -> FloatArray:
