@@ -1,15 +1,16 @@
 """Tiles of a fused attention core on one pool of tensor cores: cycles, and bytes on the chip.
 
-The kernel cuts every matrix of scores into tiles. A core takes a block of queries (one row of tiles
-of one head) and goes along the keys:
+The kernel cuts every matrix of scores into tiles. A core takes one row of tiles of one head and
+goes along the keys:
 
 * Tiles that a causal mask hides entirely are left out. Tiles on the diagonal, and tiles at the ends
   of queries and keys, are computed whole, by the arrays and by the lanes.
-* A block pays the fill and epilogue of the arrays once: its running result stays in the core.
-* There are no waves: a core takes the next block when it is done. When none is left, the cores end
-  evenly spread over the time of one block, so that half of a (longest) block is lost; and the
-  kernel takes at least the longest block.
-* A forward holds queries and their running result, and the keys and values that they see pass by. A
+* A row pays the fill and epilogue of the arrays once: its running result stays in the core.
+* There are no waves: a core takes the next row when it is done. When none is left, the cores end
+  evenly spread over the time of one row, so that half of a (longest) row is lost; and the kernel
+  takes at least the longest row.
+* What passes by is shared by a block of several rows of tiles, though the cores end row by row. A
+  forward holds queries and their running result, and the keys and values that they see pass by. A
   backward holds keys and values with their gradients; queries and the gradient of the result pass
   by, and the gradient of the queries is summed up in the global buffer (Dao 2023, FlashAttention-2,
   section 3). As many rows are held as fit the private buffer with their scores of one tile, by

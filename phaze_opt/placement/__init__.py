@@ -10,9 +10,9 @@ width, a cluster, training options, the memory of a device) and gives a
 - `synchronisation`: what replicas exchange; `overlap`: the queues that run beside compute, with
   `exchanges` where that happens once per batch, and `replica_counts` for many numbers of replicas;
   `candidate_costs` joins them for one candidate.
-- `chain`: best split of a chain by dynamic programming; `even`: even splits; `best`: splits and
-  replays of all candidates, as far as `width_bounds` asks for them; `interleaved`: several chunks
-  per stage; `expert`: known degrees.
+- `chain`: best split of a chain by dynamic programming, and `chain_bounds` of it; `even`: even
+  splits; `best`: splits and replays of all candidates, as far as `width_bounds` asks for them;
+  `interleaved`: several chunks per stage; `expert`: known degrees.
 - `pipeline`: the event replay; `timing`: the time of a batch; `describe`: the answer in full.
 - `least`: lower bound of the time over all placements, for many accelerators at once; its tables
   are in `least_candidates`, its loops in `least_times` and `least_splits`.

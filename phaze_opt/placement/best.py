@@ -22,7 +22,8 @@ import numpy as np
 from phaze_opt.arrays import IntArray
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate, CandidateGrid
-from phaze_opt.placement.chain import TIE, best_split
+from phaze_opt.placement.chain import best_split
+from phaze_opt.placement.chain_bounds import TIE
 from phaze_opt.placement.layout import Layout
 from phaze_opt.placement.timing import replayed_s, with_fastest_gathers
 from phaze_opt.placement.width_bounds import Widths, by_bound
@@ -77,7 +78,8 @@ def _fits(costs: CandidateCosts, layout: Layout) -> bool:
 
 def _count_splits(costs: CandidateCosts) -> int:
     """Count the splits of all candidates, as far as it matters."""
-    splits, every = _splits_by_stages(costs.layers), [grid.by_stages for grid in costs.grids]
+    splits = _splits_by_stages(costs.layers)
+    every = [grid.candidates_by_stages for grid in costs.grids]
     return sum(int((splits[: len(candidates)] * candidates).sum()) for candidates in every)
 
 

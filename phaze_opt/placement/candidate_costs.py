@@ -13,7 +13,7 @@ from phaze_opt.network.message import message_over, message_term, split_message_
 from phaze_opt.network.term import Term
 from phaze_opt.on_demand import cached_property
 from phaze_opt.placement.candidates import Candidate, CandidateGrid, candidate_grids
-from phaze_opt.placement.chain import least_tail_terms
+from phaze_opt.placement.chain_bounds import least_tail_terms
 from phaze_opt.placement.chain_bytes import (
     MOST_LAYERS,
     ChainParameters,

@@ -88,7 +88,7 @@ class CandidateGrid:
         return self.most_data - self.data + 1
 
     @cached_property
-    def by_stages(self) -> FloatArray:
+    def candidates_by_stages(self) -> FloatArray:
         """Number of candidates of 0, 1, 2, … stages."""
         return np.asarray(np.bincount(self.pipeline, self.sizes), dtype=np.float64)
 
@@ -113,7 +113,7 @@ class CandidateGrid:
         return np.asarray(self.pipeline <= self.microbatches)
 
     @cached_property
-    def shares_of_work(self) -> tuple[IntArray, IntArray]:
+    def most_stages_by_microbatches(self) -> tuple[IntArray, IntArray]:
         """The different numbers of microbatches, and the most stages with each of them."""
         microbatches, place = np.unique(self.microbatches, return_inverse=True)
         stages = np.zeros_like(microbatches)

@@ -149,19 +149,16 @@ def least_even_times(
     """
     time_s = np.full(len(pipeline), np.inf)
     # Where there are no fewer microbatches than stages, what is held depends on the stages alone.
-    unknown, misfit, fit = 0, 1, 2
-    found = np.full(starts.shape[0], unknown)
+    fits = np.zeros(starts.shape[0], np.bool_)
+    for stages in range(1, starts.shape[0]):
+        fits[stages] = _fits(in_flight_limit, starts, stages, stages, False)
     for index in range(len(pipeline)):
         stages, rounds = pipeline[index], microbatches[index]
         if all_in_flight or rounds < stages:
             if not _fits(in_flight_limit, starts, stages, rounds, all_in_flight):
                 continue
-        else:
-            if found[stages] == unknown:
-                fits = _fits(in_flight_limit, starts, stages, rounds, all_in_flight)
-                found[stages] = fit if fits else misfit
-            if found[stages] == misfit:
-                continue
+        elif not fits[stages]:
+            continue
         least_s = before_s = 0.0
         for stage in range(stages):
             i, j = _stage(starts, stages, stage)

@@ -17,7 +17,7 @@ from phaze_opt.network.term import Term
 from phaze_opt.placement import least_splits as column
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate
-from phaze_opt.placement.chain import least_loads
+from phaze_opt.placement.chain_bounds import least_loads
 from phaze_opt.placement.chain_bytes import in_flight_limits, parameters_of_runs
 from phaze_opt.placement.costs import StageCosts, collective_table_s
 from phaze_opt.placement.even import even_starts, longest_run

@@ -18,7 +18,7 @@ from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.on_demand import cached_property
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import CandidateGrid
-from phaze_opt.placement.chain import least_times
+from phaze_opt.placement.chain_bounds import least_times
 from phaze_opt.placement.even import all_even_starts, least_even_times
 from phaze_opt.placement.pipeline import held_by_place
 
@@ -169,7 +169,7 @@ def _least_work_s(costs: CandidateCosts, grid: CandidateGrid) -> float:
     """Bound the time of any split of any candidate of a grid by the work of its fullest stage."""
     all_s, largest_s = costs.work_of_layers_s(grid.tensor)
     # With as many microbatches, more stages do no more each.
-    microbatches, stages = grid.shares_of_work
+    microbatches, stages = grid.most_stages_by_microbatches
     fullest_s = np.maximum(all_s / stages, largest_s)
     # Whatever rounding does, what is found later is no less.
     return float((microbatches * fullest_s).min()) * (1.0 - _ROUNDING)

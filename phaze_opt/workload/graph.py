@@ -155,7 +155,7 @@ class Operator:
         Unique in its graph; readable (the name of the ATen node).
     gemms
         Matrix products. There are several only in a fused attention core, whose intermediate
-        results stay on the chip.
+        results stay on the chip: two in a forward, five in a backward.
     vector
         Vector work in order of execution; beside a GEMM it is the epilogue (in fused attention the
         softmax).

@@ -253,6 +253,8 @@ def _operator_problem(operator: Operator) -> str | None:
     if any(min(product) < 1 for product in products):
         return "a matrix product with a dimension below 1"
     scores = operator.attention
+    if scores is not None and len(operator.gemms) < 2:
+        return "attention scores without the two products that take them"
     if scores is not None and max(scores.heads, scores.queries, scores.keys) > MOST_SIZE:
         return f"attention scores with a dimension above {MOST_SIZE:,}"
     if scores is not None and min(scores.heads, scores.queries, scores.keys) < 1:

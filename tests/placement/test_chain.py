@@ -4,7 +4,8 @@ from hypothesis import assume, given, settings
 
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate
-from phaze_opt.placement.chain import best_split, least_loads, least_tail_terms, least_times
+from phaze_opt.placement.chain import best_split
+from phaze_opt.placement.chain_bounds import least_loads, least_tail_terms, least_times
 from phaze_opt.placement.pipeline import held_by_place
 from phaze_opt.placement.placement_problem import PlacementProblem
 from tests.placement.strategies import all_degrees, all_splits, closed_form, problems

@@ -280,6 +280,24 @@ def _without_scores(model: str, file: Path) -> Workload:
     return workload
 
 
+def test_scores_without_their_products_are_refused(tmp_path: Path) -> None:
+    """A fused core takes two products at least, from which the estimator has the size of heads."""
+    file = tmp_path / "one.json"
+    write_workload(_load(FUSED), file)
+    plain = json.loads(file.read_text())
+    operators = [
+        operator
+        for layer in plain["variants"][0]["layers"]
+        for operator in layer["forward"]["operators"]
+        if operator.get("attention")
+    ]
+    assert operators
+    operators[0]["gemms"] = []
+    file.write_text(json.dumps(plain))
+    with pytest.raises(InputError, match="attention scores without the two products"):
+        _load(str(file))
+
+
 def test_a_file_of_the_second_schema_with_eager_attention_is_the_same(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,0 +1,176 @@
+"""Bounds of what splits of a chain take, in every number of stages: the terms of `chain`'s sum.
+
+Each term is bounded by itself, over all splits that fit the memory: largest load, sum of loads, and
+what is left of the tails.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.compiled import NO_NAN, inlined, lazily_compiled
+
+TIE = 1e-12
+"""Relative difference below which two times count as equal."""
+
+
+@inlined
+def reach_of(in_flight_limit: IntArray, held: int, i: int, reach: int) -> int:
+    """Return up to which layer a stage that begins with layer ``i`` may fit, ``i`` if not at all.
+
+    The answer for fewer microbatches in flight is a start.
+    """
+    while reach > i and in_flight_limit[i, reach] < held:
+        reach -= 1
+    return reach
+
+
+@lazily_compiled(
+    "UniTuple(float64[:,::1], 2)(float64[:,::1], int64[:,::1], int64[::1])", fastmath=NO_NAN
+)
+def least_loads(
+    load_s: FloatArray, in_flight_limit: IntArray, held: IntArray
+) -> tuple[FloatArray, FloatArray]:
+    """Bound the last stages of every number, from every layer on.
+
+    Parameters
+    ----------
+    load_s, in_flight_limit : (layers, layers + 1)
+        Of every stage, see `phaze_opt.placement.costs`.
+    held : (most stages + 1,)
+        Microbatches in flight of a stage by its place from the end of the pipeline, which never
+        fall.
+
+    Returns
+    -------
+    most_s, sum_s : (most stages + 1, layers + 1)
+        The least largest load, and the least sum of loads, of so many stages that hold the layers
+        from one on; infinite where no split fits the memory.
+    """
+    layers, most_stages = load_s.shape[0], len(held) - 1
+    most = np.full((most_stages + 1, layers + 1), np.inf)
+    least_sum = np.full((most_stages + 1, layers + 1), np.inf)
+    most[0, layers] = 0.0
+    least_sum[0, layers] = 0.0
+    reach = np.full(layers, layers)
+    # The first and the last layer from which so many stages fit.
+    first = last = layers
+    for place in range(1, most_stages + 1):
+        rest_first, rest_last = first, last
+        first, last = layers, -1
+        for i in range(rest_last - 1, -1, -1):
+            reach[i] = reach_of(in_flight_limit, held[place], i, reach[i])
+            # Slices of the next stages: what a processor does several of at once.
+            ends = slice(max(i + 1, rest_first), min(rest_last, reach[i]) + 1)
+            load, limit = load_s[i, ends], in_flight_limit[i, ends]
+            rest_most, rest_sum = most[place - 1, ends], least_sum[place - 1, ends]
+            least_most = total = np.inf
+            for j in range(load.shape[0]):
+                here = load[j] if limit[j] >= held[place] else np.inf
+                least_most = min(least_most, max(here, rest_most[j]))
+                total = min(total, here + rest_sum[j])
+            if least_most < np.inf:
+                most[place, i] = least_most
+                least_sum[place, i] = total
+                first, last = i, max(last, i)
+    return most, least_sum
+
+
+@inlined
+def _may_be_first(
+    end: int, others: int, most_s: FloatArray, in_flight_limit: IntArray, held: int
+) -> bool:
+    """Say whether a first stage that ends before some layer fits, and so many others after it."""
+    return bool(in_flight_limit[0, end] >= held and most_s[others, end] < np.inf)
+
+
+@lazily_compiled(
+    "UniTuple(float64[::1], 2)(float64[:,::1], int64[:,::1], int64[::1], float64[:,::1],"
+    " int64[::1], int64[::1], int64[::1])"
+)
+def least_times(
+    load_s: FloatArray,
+    in_flight_limit: IntArray,
+    held: IntArray,
+    tails_s: FloatArray,
+    rows: IntArray,
+    pipeline: IntArray,
+    microbatches: IntArray,
+) -> tuple[FloatArray, FloatArray]:
+    """Bound the closed form of many candidates from below, by the layers of their first stage.
+
+    Parameters
+    ----------
+    load_s, in_flight_limit : (layers, layers + 1)
+        Of every stage.
+    held : (most stages + 1,)
+        As for `least_loads`.
+    tails_s : (rows, layers)
+        Tails of a first stage of 1, 2, … layers, by the number of replicas.
+    rows, pipeline, microbatches : (candidates,)
+        Their row of the tails, their stages and microbatches.
+
+    Returns
+    -------
+    work_s, time_s : (candidates,)
+        Without and with the tail; infinite where the stages do not fit.
+    """
+    layers = load_s.shape[0]
+    most_s, sum_s = least_loads(load_s, in_flight_limit, held)
+    # The least load of a first stage of so many layers or more.
+    or_more_s = load_s[0].copy()
+    for j in range(layers - 1, 0, -1):
+        or_more_s[j] = min(or_more_s[j], or_more_s[j + 1])
+    work_s = np.full(len(pipeline), np.inf)
+    time_s = np.full(len(pipeline), np.inf)
+    # The first and the last end of a first stage, by the number of stages: many fit nowhere.
+    first, last = np.full(len(held), layers), np.zeros(len(held), np.int64)
+    for stages in range(1, len(held)):
+        for j in range(1, layers + 1):
+            if _may_be_first(j, stages - 1, most_s, in_flight_limit, held[stages]):
+                first[stages], last[stages] = min(first[stages], j), j
+    for index in range(len(pipeline)):
+        stages, rounds = pipeline[index], microbatches[index] - 1
+        for j in range(first[stages], last[stages] + 1):
+            if (rounds + 1) * or_more_s[j] > time_s[index] * (1.0 + TIE):
+                break
+            if not _may_be_first(j, stages - 1, most_s, in_flight_limit, held[stages]):
+                continue
+            first_s = load_s[0, j]
+            work = rounds * max(first_s, most_s[stages - 1, j]) + first_s + sum_s[stages - 1, j]
+            work_s[index] = min(work_s[index], work)
+            time_s[index] = min(time_s[index], work + tails_s[rows[index], j - 1])
+    return work_s, time_s
+
+
+@lazily_compiled("float64[::1](float64[:,::1], float64[:,::1], int64)")
+def least_tail_terms(tail_s: FloatArray, backward_s: FloatArray, most_stages: int) -> FloatArray:
+    """Return the least ``max over s of (tail_s − Σ_{j<s} b_j)`` for every number of stages.
+
+    Parameters
+    ----------
+    tail_s, backward_s : (layers, layers + 1)
+        Of every stage; memory is not looked at.
+    most_stages
+        Largest number of stages asked for.
+    """
+    layers = tail_s.shape[0]
+    # The least tail of a stage that ends where it does or later.
+    or_more_s = tail_s.copy()
+    for i in range(layers):
+        for j in range(layers - 1, i, -1):
+            or_more_s[i, j] = min(or_more_s[i, j], or_more_s[i, j + 1])
+    terms = np.full(most_stages + 1, np.inf)
+    after = np.full(layers + 1, np.inf)
+    after[layers] = -np.inf
+    for place in range(1, most_stages + 1):
+        here = np.full(layers + 1, np.inf)
+        for i in range(layers - place, -1, -1):
+            for j in range(i + 1, layers - place + 2):
+                if or_more_s[i, j] >= here[i]:
+                    break
+                here[i] = min(here[i], max(tail_s[i, j], after[j] - backward_s[i, j]))
+        terms[place] = here[0]
+        after = here
+    return terms
