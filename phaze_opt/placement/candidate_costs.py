@@ -12,7 +12,12 @@ from phaze_opt.network.collective import rising_starts
 from phaze_opt.network.message import message_over, message_term, split_message_terms
 from phaze_opt.network.term import Term
 from phaze_opt.on_demand import cached_property
-from phaze_opt.placement.candidates import Candidate, CandidateGrid, candidate_grids
+from phaze_opt.placement.candidates import (
+    Candidate,
+    CandidateGrid,
+    DeepestPipelines,
+    candidate_grids,
+)
 from phaze_opt.placement.chain_bounds import least_tail_terms
 from phaze_opt.placement.chain_bytes import (
     MOST_LAYERS,
@@ -21,6 +26,7 @@ from phaze_opt.placement.chain_bytes import (
     parameters_of_runs,
 )
 from phaze_opt.placement.costs import StageCosts, WidthRuns, stage_costs, width_runs
+from phaze_opt.placement.fitting_stages import fitting_stages
 from phaze_opt.placement.memory import Shards
 from phaze_opt.placement.pipeline import held_by_place
 from phaze_opt.placement.placement_problem import PlacementProblem
@@ -165,12 +171,27 @@ class CandidateCosts:
     def least_stages(self, grid: CandidateGrid) -> StageCosts:
         """Return what stages cost at least: sharing out all that ZeRO can."""
         if grid not in self._least_stages:
-            most_data = max(1, self.problem.cluster.devices // grid.tensor)
             message = message_over(self.problem.cluster, grid.level)
             self._least_stages[grid] = self._table(
-                grid.tensor, message, self.shards(most_data), grid.accumulates
+                grid.tensor, message, self._most_shards(grid), grid.accumulates
             )
         return self._least_stages[grid]
+
+    def deepest_that_may_fit(self, grid: CandidateGrid) -> DeepestPipelines:
+        """Return the most stages of a candidate that may fit, for every number of microbatches.
+
+        Of a long chain, all candidates may: its tables take as long as what they would save.
+        """
+        if self.layers > MOST_LAYERS:
+            return grid.deepest
+        limits = self.optimizer, self._most_shards(grid), self.problem.hbm_usable_bytes
+        in_flight = self.schedule, grid.most_stages, grid.fewest_microbatches
+        held = self.replicated(grid.tensor).held
+        return grid.deepest_that_fit(fitting_stages(held, *limits, *in_flight))
+
+    def _most_shards(self, grid: CandidateGrid) -> Shards:
+        """Return what as many replicas share out as any candidate may have."""
+        return self.shards(max(1, self.problem.cluster.devices // grid.tensor))
 
     def _table(self, tensor: int, message: Term, shards: Shards, accumulates: bool) -> StageCosts:
         messages = [message]

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -19,6 +21,7 @@ from phaze_opt.arrays import BoolArray, FloatArray, IntArray
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import rising_starts
 from phaze_opt.on_demand import cached_property
+from phaze_opt.placement.fitting_stages import FittingStages
 from phaze_opt.placement.placement_problem import PlacementProblem, RankOrder
 from phaze_opt.training import Training
 
@@ -58,6 +61,25 @@ class Candidate:
     def data_stride(self) -> int:
         """Distance of neighbouring replicas' ranks."""
         return self.tensor if self.data_inside else self.tensor * self.pipeline
+
+
+class DeepestPipelines(NamedTuple):
+    """The most stages of some candidates by their number of microbatches, which rises.
+
+    Attributes
+    ----------
+    microbatches, stages
+        Different numbers of microbatches, and the most stages with each of them.
+    even_share
+        The least share of the time of a batch that all layers together take for one microbatch,
+        where a stage cannot start before the first microbatch has passed those before it (see
+        `phaze_opt.placement.even.least_even_times`): with loads L of p stages and m microbatches,
+        ``T ≥ Σ_{j<s} L_j + m · L_s`` for every stage s, so that ``Σ L ≤ (1 − (1 − 1/m)^p) · T``.
+    """
+
+    microbatches: IntArray
+    stages: IntArray
+    even_share: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,12 +135,27 @@ class CandidateGrid:
         return np.asarray(self.pipeline <= self.microbatches)
 
     @cached_property
-    def most_stages_by_microbatches(self) -> tuple[IntArray, IntArray]:
-        """The different numbers of microbatches, and the most stages with each of them."""
-        microbatches, place = np.unique(self.microbatches, return_inverse=True)
+    def deepest(self) -> DeepestPipelines:
+        """The most stages of any candidate, for every number of microbatches."""
+        return self._deepest(np.ones(len(self.data), dtype=np.bool_))
+
+    def deepest_that_fit(self, fitting: FittingStages) -> DeepestPipelines:
+        """Return the most stages of a candidate that fits, for every number of microbatches."""
+        if fitting not in self._found:
+            full, short = fitting.full[self.pipeline], fitting.short[self.pipeline]
+            self._found[fitting] = self._deepest(np.where(self.has_all_in_flight, full, short))
+        return self._found[fitting]
+
+    @cached_property
+    def _found(self) -> WeakKeyDictionary[FittingStages, DeepestPipelines]:
+        """What `deepest_that_fit` has returned."""
+        return WeakKeyDictionary()
+
+    def _deepest(self, fits: BoolArray) -> DeepestPipelines:
+        microbatches, place = np.unique(self.microbatches[fits], return_inverse=True)
         stages = np.zeros_like(microbatches)
-        np.maximum.at(stages, place, self.pipeline)
-        return microbatches, stages
+        np.maximum.at(stages, place, self.pipeline[fits])
+        return DeepestPipelines(microbatches, stages, 1.0 - (1.0 - 1.0 / microbatches) ** stages)
 
     def candidate(self, index: int) -> Candidate:
         """Return the candidate of a class with the fewest replicas."""

@@ -28,6 +28,11 @@ _SORTED_FIRST = 64
 _ROUNDING = 1e-9
 """Relative error by which bounds from least seconds may be too large."""
 
+_HARDLY_MORE = 1.001
+"""Bounds from least seconds are kept where the seconds are at most so many times as long."""
+
+_Kind = Literal["closed_s", "even_s"]
+
 
 @dataclass(frozen=True)
 class Bounds:
@@ -36,6 +41,10 @@ class Bounds:
     work_s: FloatArray
     closed_s: FloatArray
     even_s: FloatArray
+
+    def times(self, factor: float) -> Bounds:
+        """Return them multiplied."""
+        return Bounds(self.work_s * factor, self.closed_s * factor, self.even_s * factor)
 
 
 class Widths:
@@ -56,20 +65,20 @@ class Widths:
         for grid in costs.grids:
             self.grids.setdefault(grid.tensor, []).append(grid)
         self._bounds: dict[tuple[int, bool], list[Bounds]] = {}
-        self._work_s: dict[tuple[int, bool], float] = {}
+        self._work_s: dict[tuple[int, bool], dict[_Kind, float]] = {}
 
     @cached_property
     def even_starts(self) -> IntArray:
         """The even splits: layers that are alike at the least width; others' may not be known."""
         return all_even_starts(self.costs.problem.outline.layers[min(self.grids)])
 
-    def by_bound(self, kind: Literal["closed_s", "even_s"]) -> Iterator[tuple[float, int | None]]:
+    def by_bound(self, kind: _Kind) -> Iterator[tuple[float, int | None]]:
         """Yield every width with the least bound of its candidates, the least first.
 
-        Before a bound is found, what the work of a stage alone takes is yielded, without the width:
-        who looks for less needs no more.
+        Before a bound is found, what the work of the layers alone takes is yielded, without the
+        width: who looks for less needs no more.
         """
-        waiting = [(self._least_work_s(tensor), False, tensor) for tensor in self.grids]
+        waiting = [(self._least_work_s(tensor)[kind], False, tensor) for tensor in self.grids]
         heapq.heapify(waiting)
         while waiting:
             width_s, is_found, tensor = heapq.heappop(waiting)
@@ -78,13 +87,14 @@ class Widths:
                 least_s = min(float(getattr(each, kind).min()) for each in self.bounds(tensor))
                 heapq.heappush(waiting, (least_s * self._slack(tensor), True, tensor))
 
-    def _least_work_s(self, tensor: int) -> float:
-        """Return what the work of a stage takes at least at a width, once for all that is known."""
+    def _least_work_s(self, tensor: int) -> dict[_Kind, float]:
+        """Bound a width by the work of its layers, once for all that is known."""
         key = tensor, tensor not in self._unknown
         if key not in self._work_s:
-            costs = self._costs_of(tensor)
-            bound_s = min(_least_work_s(costs, grid) for grid in self.grids[tensor])
-            self._work_s[key] = bound_s * self._slack(tensor)
+            costs, slack = self._costs_of(tensor), self._slack(tensor)
+            bounds_s = [_least_work_s(costs, grid) for grid in self.grids[tensor]]
+            closed_s, even_s = (min(of_kind) * slack for of_kind in zip(*bounds_s, strict=True))
+            self._work_s[key] = {"closed_s": closed_s, "even_s": even_s}
         return self._work_s[key]
 
     def _slack(self, tensor: int) -> float:
@@ -111,9 +121,21 @@ class Widths:
 
     def settle(self, tensor: int) -> list[CandidateGrid]:
         """Return the candidates of a width whose seconds are to be known from here on."""
-        self._unknown.discard(tensor)
         self.any_fits = True
+        if tensor in self._unknown:
+            self._unknown.discard(tensor)
+            known = self._bounds.get((tensor, False))
+            if known is not None and self._takes_hardly_more(tensor):
+                self._bounds[tensor, True] = [each.times(1.0 - _ROUNDING) for each in known]
         return self.grids[tensor]
+
+    def _takes_hardly_more(self, tensor: int) -> bool:
+        """Say whether the work of a width is so near the least that its bounds tell as much."""
+        least_s = self._least.work_of_layers_s(tensor)
+        found_s = self.costs.work_of_layers_s(tensor)
+        return all(
+            found <= least * _HARDLY_MORE for least, found in zip(least_s, found_s, strict=True)
+        )
 
 
 def by_bound(
@@ -165,14 +187,18 @@ def _least_times_s(costs: CandidateCosts, grid: CandidateGrid) -> tuple[FloatArr
     return work_s, time_s
 
 
-def _least_work_s(costs: CandidateCosts, grid: CandidateGrid) -> float:
-    """Bound the time of any split of any candidate of a grid by the work of its fullest stage."""
+def _least_work_s(costs: CandidateCosts, grid: CandidateGrid) -> tuple[float, float]:
+    """Bound a grid by the work of its layers: the closed form of splits, and even splits."""
+    deepest = costs.deepest_that_may_fit(grid)
+    if len(deepest.microbatches) == 0:
+        return np.inf, np.inf
     all_s, largest_s = costs.work_of_layers_s(grid.tensor)
-    # With as many microbatches, more stages do no more each.
-    microbatches, stages = grid.most_stages_by_microbatches
-    fullest_s = np.maximum(all_s / stages, largest_s)
+    # With as many microbatches, more stages do no more each, and all of them no less.
+    fullest_s = np.maximum(all_s / deepest.stages, largest_s)
+    closed_s = ((deepest.microbatches - 1) * fullest_s).min() + all_s
+    even_s = np.maximum(deepest.microbatches * largest_s, all_s / deepest.even_share).min()
     # Whatever rounding does, what is found later is no less.
-    return float((microbatches * fullest_s).min()) * (1.0 - _ROUNDING)
+    return float(closed_s) * (1.0 - _ROUNDING), float(even_s) * (1.0 - _ROUNDING)
 
 
 def _least_even_times_s(costs: CandidateCosts, grid: CandidateGrid, starts: IntArray) -> FloatArray:
