@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -109,7 +109,7 @@ def cost_points(points: Sequence[Point], cache: ScheduleCache | None = None) -> 
     chips = [
         Chip(point.accelerator, cluster, fusion, point.lane_rate, point.prove) for point in points
     ]
-    shape = variants[0].precedences, _common_kinds(variants)
+    shape = _Shape(variants[0].precedences, variants[0].names, _common_kinds(variants))
 
     def costed(point: Point, chip: Chip, estimated: dict[int, EstimatedWidth]) -> CostedPoint:
         costs = OnDemand(estimated, lambda width: estimated[width].cost(cache))
@@ -121,6 +121,14 @@ def cost_points(points: Sequence[Point], cache: ScheduleCache | None = None) -> 
     return list(map(costed, points, chips, estimate_widths(variants, chips, training)))
 
 
+class _Shape(NamedTuple):
+    """What a placement takes of a model that is the same at every width; see `PlacementProblem`."""
+
+    edges: tuple[tuple[int, int], ...]
+    names: tuple[str, ...]
+    kinds: tuple[int, ...] | None
+
+
 def fusion_of(point: Point) -> FusionMode:
     """Return how the operators of a point are fused."""
     return point.fusion or default_fusion(point.accelerator)
@@ -129,16 +137,14 @@ def fusion_of(point: Point) -> FusionMode:
 def _problem(
     chip: Chip,
     training: Training,
-    shape: tuple[tuple[tuple[int, int], ...], tuple[int, ...] | None],
+    shape: _Shape,
     layers: Mapping[int, tuple[LayerCost, ...]],
     least: Mapping[int, tuple[LayerCost, ...]] | None,
 ) -> PlacementProblem:
-    """Join layers, their edges and kinds, and chip to what the placement takes."""
+    """Join layers, what they are in the model, and chip to what the placement takes."""
     accelerator = chip.accelerator
-    edges, kinds = shape
     return PlacementProblem(
         layers=layers,
-        edges=edges,
         cluster=chip.cluster,
         training=training,
         hbm_usable_bytes=accelerator.usable_hbm_bytes,
@@ -147,7 +153,7 @@ def _problem(
         accumulation_parameters_per_s=_lanes_per_s(chip, "add"),
         collective_core_share=accelerator.calibration.collective_core_share,
         least=least,
-        kinds=kinds,
+        **shape._asdict(),
     )
 
 

@@ -282,7 +282,7 @@ def _energy_by_level_j(
     """Dynamic energy of one batch on all devices: operators, gradients, optimizer and network."""
     joules = energy_per_event([accelerator])
     optimizer = OPTIMIZERS[training.optimizer]
-    chain = {layer.name: layer for layer in cost.chain}
+    chain = dict(zip(cost.variant.names, cost.chain, strict=True))
     parameters = sum(
         local_parameters([chain[name] for name in stage.layers]) for stage in solved.stages
     )

@@ -73,14 +73,19 @@ class WidthCost:
         The distinct layers, evaluated.
     passes
         Their graphs as they run, in the same order.
-    chain
-        Every layer of the model in topological order, as the placement needs it.
+    distinct
+        The same as the placement needs them.
     """
 
     variant: WorkloadVariant
     layers: tuple[LayerEvaluation, ...]
     passes: tuple[LayerPasses, ...]
-    chain: tuple[LayerCost, ...]
+    distinct: tuple[LayerCost, ...]
+
+    @property
+    def chain(self) -> tuple[LayerCost, ...]:
+        """Every layer of the model in topological order, with the names of the distinct ones."""
+        return _all_layers(self.variant, self.distinct)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,12 +110,9 @@ class EstimatedWidth:
     passes: Sequence[Sequence[EstimatedPass]]
 
     def least_chain(self) -> tuple[LayerCost, ...]:
-        """Return every layer with the least seconds that its schedules may have, up to rounding.
-
-        The layers have the names of the distinct ones.
-        """
+        """Return `WidthCost.chain` with the least that schedules may take, up to rounding."""
         distinct = self._layer_costs([_least_passes(own, self.training) for own in self.passes])
-        return tuple([distinct[index] for _, index in self.variant.nodes])
+        return _all_layers(self.variant, distinct)
 
     @property
     def has_twins(self) -> bool:
@@ -133,12 +135,12 @@ class EstimatedWidth:
             )
         )
         distinct = self._layer_costs([_scheduled_passes(own) for own in passes])
-        return WidthCost(self.variant, layers, passes, _all_layers(self.variant, distinct))
+        return WidthCost(self.variant, layers, passes, distinct)
 
-    def _layer_costs(self, passes: Sequence[Sequence[_PassSeconds]]) -> list[LayerCost]:
+    def _layer_costs(self, passes: Sequence[Sequence[_PassSeconds]]) -> tuple[LayerCost, ...]:
         """Reduce every distinct layer to what the placement needs."""
         bare = bare_layers(self.variant, self.training, self.chip.fusion)
-        return list(map(self._layer_cost, bare, passes))
+        return tuple(map(self._layer_cost, bare, passes))
 
     def _layer_cost(self, bare: LayerCost, passes: Sequence[_PassSeconds]) -> LayerCost:
         """Give one distinct layer its seconds."""
@@ -248,7 +250,7 @@ def _evaluate_layer(
 def bare_chain(
     variant: WorkloadVariant, training: Training, fusion: FusionMode
 ) -> tuple[LayerCost, ...]:
-    """Return every layer of the model as the placement needs it, without seconds.
+    """Return `WidthCost.chain` without seconds.
 
     Parameters
     ----------
@@ -263,8 +265,8 @@ def bare_chain(
 
 
 def _all_layers(variant: WorkloadVariant, distinct: Sequence[LayerCost]) -> tuple[LayerCost, ...]:
-    """Return every layer of the model in topological order; each has its own name."""
-    return tuple([distinct[index].with_fields(name=name) for name, index in variant.nodes])
+    """Return every layer of the model in topological order."""
+    return tuple([distinct[index] for index in variant.kinds])
 
 
 @lru_cache(maxsize=128)

@@ -243,10 +243,12 @@ class EstimatedPass:
             return self.joint.bound(self.row, self.place)
         return bound_in_modes(self.estimates)
 
-    @cached_property
+    @property
     def link_s(self) -> float:
         """Seconds for which all operators use the network."""
-        return self.joint.link_s(self.place) if self._is_plain else self.estimates.link_s
+        if self._is_plain:
+            return self.joint.estimate.link_s[self.place]
+        return self.estimates.link_s
 
     @cached_property
     def problem(self) -> ScheduleProblem:

@@ -1,14 +1,16 @@
-"""Values that are found when they are first asked for: of a mapping, and of an object."""
+"""Values that are found when they are first asked for: of a mapping, of an object, its hash."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
+Class = TypeVar("Class", bound=type[Any])
 
+_HASH = "_hash"
 
 if TYPE_CHECKING:
     from functools import cached_property as cached_property
@@ -26,6 +28,27 @@ else:
             value = self.func(instance)
             instance.__dict__[self.attrname] = value
             return value
+
+
+def hashed_once(cls: Class) -> Class:
+    """Let the objects of a frozen dataclass keep their hash, which takes as long as they are deep.
+
+    The hash is not written with an object: those of text differ between processes.
+    """
+    kind: Any = cls
+    find: Callable[[Any], int] = kind.__hash__
+
+    def kept(self: Any) -> int:
+        known: int | None = self.__dict__.get(_HASH)
+        if known is None:
+            known = self.__dict__[_HASH] = find(self)
+        return known
+
+    def state(self: Any) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != _HASH}
+
+    kind.__hash__, kind.__getstate__ = kept, state
+    return cls
 
 
 class OnDemand(Mapping[K, V]):

@@ -191,12 +191,6 @@ class JointPasses:
         return np.concatenate([_least_s(self.graphs, *chip) for chip in alone])
 
     @cached_property
-    def _link_s(self) -> list[float]:
-        """For how long each pass uses the network, which is the same on all chips."""
-        link_s = self.estimate.both.all_cores.link_s[0]
-        return [float(link_s[part].sum()) for part in self.estimate.parts]
-
-    @cached_property
     def _bound(self) -> tuple[BoundOperators, BoundOperators]:
         return bound_in_modes(self.estimate.both)
 
@@ -210,10 +204,6 @@ class JointPasses:
         """Return what the scheduler takes of one pass on one chip."""
         values = self._values[chip, self.estimate.parts[place]]
         return _columns(self.graphs[place], values, self.accelerators[chip])
-
-    def link_s(self, place: int) -> float:
-        """Return for how long one pass uses the network."""
-        return self._link_s[place]
 
     def least_s(self, chip: int, place: int) -> float:
         """Bound the makespan of one pass on one chip, as `least_of_pass` does."""

@@ -8,6 +8,7 @@ from typing import Literal, TypeVar
 from phaze_opt.arrays import IntArray
 from phaze_opt.errors import InputError
 from phaze_opt.limits import MOST_SAMPLES, check_size
+from phaze_opt.on_demand import hashed_once
 from phaze_opt.printing import short_repr
 
 Recompute = Literal["none", "selective", "full"]
@@ -17,6 +18,7 @@ Overlap = Literal["none", "data", "all"]
 Replicas = TypeVar("Replicas", int, IntArray)
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Optimizer:
     """Bytes per local parameter that an optimizer holds and moves (as Megatron-LM trains).
@@ -94,6 +96,7 @@ fp32). Gradients come back as shards, which is not counted.
 """
 
 
+@hashed_once
 @dataclass(frozen=True, repr=False)
 class Training:
     """Options of a training run.

@@ -91,7 +91,8 @@ def test_joules_are_bytes_times_their_price(
     result = evaluate(one.workload, one.accelerator, one.cluster, training, degrees)
     placement = result.placement
     assert placement is not None
-    chain = {layer.name: layer for layer in cost_point(one).costs[degrees[2]].chain}
+    cost = cost_point(one).costs[degrees[2]]
+    chain = dict(zip(cost.variant.names, cost.chain, strict=True))
     optimizer = OPTIMIZERS["adam"]
     sent = operator_bytes(one, placement)
     sent += pipeline_bytes(list(chain.values()), placement, training.interleave, one.cluster)

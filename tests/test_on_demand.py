@@ -1,6 +1,9 @@
+import pickle
+from dataclasses import dataclass, field, replace
+
 import pytest
 
-from phaze_opt.on_demand import OnDemand, cached_property
+from phaze_opt.on_demand import OnDemand, cached_property, hashed_once
 
 
 def test_every_value_is_found_once_and_when_it_is_asked_for() -> None:
@@ -61,3 +64,37 @@ def test_a_property_that_fails_is_asked_again() -> None:
     with pytest.raises(ValueError, match="once"):
         _ = one.value
     assert one.value == 2
+
+
+@dataclass(frozen=True)
+class Part:
+    """Counts how often it is hashed."""
+
+    name: str
+    asked: list[int] = field(default_factory=list, compare=False)
+
+    def __hash__(self) -> int:
+        self.asked.append(1)
+        return hash(self.name)
+
+
+@hashed_once
+@dataclass(frozen=True)
+class Whole:
+    """Keeps its hash."""
+
+    part: Part
+    number: int = 0
+
+
+def test_an_object_is_hashed_once() -> None:
+    """Equal ones have equal hashes, changed ones their own, and none goes to another process."""
+    one, other = Whole(Part("a")), Whole(Part("a"))
+    assert hash(one) == hash(one) == hash(other)
+    assert one.part.asked == [1]
+    assert {one: 1}[other] == 1
+    changed = replace(one, number=1)
+    assert changed != one
+    assert hash(changed) != hash(one)
+    again = pickle.loads(pickle.dumps(one))
+    assert (again, vars(again).keys()) == (one, {"part", "number"})

@@ -141,10 +141,13 @@ class JointEstimate:
         All operators, (accelerators, operators).
     parts
         Where the operators of every graph are.
+    link_s
+        For how long each graph uses the network, which is the same on all accelerators.
     """
 
     both: GraphEstimate
     parts: tuple[slice, ...]
+    link_s: tuple[float, ...]
 
     def of(self, accelerator: int, graph: int) -> GraphEstimate:
         """Return the estimate of one graph on one accelerator."""
@@ -182,32 +185,38 @@ def estimate_jointly(
     """
     if isinstance(tensor_parallel, int):
         tensor_parallel = [tensor_parallel] * len(graphs)
-    each = [
-        _communication_of_graph(graph, cluster, width)
-        for graph, width in zip(graphs, tensor_parallel, strict=True)
-    ]
-    joined = _joined(tuple(graphs))
-    none = np.zeros(0)
-    link_s = np.concatenate([none, *(seconds for seconds, _ in each)])
-    sent_bytes = np.concatenate([none, *(sent for _, sent in each)])
-    both = _both_modes(operator_table(joined), accelerators, (link_s, sent_bytes))
-    ends = itertools.accumulate(len(graph.operators) for graph in graphs)
-    parts = [slice(end - len(g.operators), end) for end, g in zip(ends, graphs, strict=True)]
-    return JointEstimate(both, tuple(parts))
+    joined = _joined(tuple(graphs), cluster, tuple(tensor_parallel))
+    both = _both_modes(joined.table, accelerators, joined.communication)
+    return JointEstimate(both, joined.parts, joined.link_s)
+
+
+@dataclass(frozen=True, eq=False)
+class _Joined:
+    """Several graphs as one: its table, what `communication_of` gives, and the same of each."""
+
+    table: OperatorTable
+    communication: tuple[FloatArray, FloatArray]
+    parts: tuple[slice, ...]
+    link_s: tuple[float, ...]
 
 
 @lru_cache(maxsize=64)
-def _joined(graphs: tuple[OperatorGraph, ...]) -> OperatorGraph:
+def _joined(
+    graphs: tuple[OperatorGraph, ...], cluster: Cluster, tensor_parallel: tuple[int, ...]
+) -> _Joined:
     """Join the operators of some graphs, cached: all designs of a study have the same."""
-    return OperatorGraph(tuple(operator for graph in graphs for operator in graph.operators))
-
-
-@lru_cache(maxsize=512)
-def _communication_of_graph(
-    graph: OperatorGraph, cluster: Cluster, tensor_parallel: int
-) -> tuple[FloatArray, FloatArray]:
-    """Do as `communication_of`, cached."""
-    return communication_of(operator_table(graph), cluster, tensor_parallel)
+    ends = itertools.accumulate(len(graph.operators) for graph in graphs)
+    each = [
+        communication_of(operator_table(graph), cluster, width)
+        for graph, width in zip(graphs, tensor_parallel, strict=True)
+    ]
+    none = np.zeros(0)
+    link_s = np.concatenate([none, *(seconds for seconds, _ in each)])
+    sent_bytes = np.concatenate([none, *(sent for _, sent in each)])
+    whole = OperatorGraph(tuple(operator for graph in graphs for operator in graph.operators))
+    parts = [slice(end - len(g.operators), end) for end, g in zip(ends, graphs, strict=True)]
+    by_graph = [float(link_s[part].sum()) for part in parts]
+    return _Joined(operator_table(whole), (link_s, sent_bytes), tuple(parts), tuple(by_graph))
 
 
 def estimate_table(

@@ -142,7 +142,8 @@ def stage_time(
         parts_s[kind] -= placement.microbatches * collectives_s
     parts_s["tensor_collectives"] = placement.microbatches * sum(collectives.values())
     held = {instance: names[instance] for instance in stage.layers}
-    costs = [layer for layer in cost.chain if layer.name in held]
+    chain = zip(cost.variant.names, cost.chain, strict=True)
+    costs = [layer for name, layer in chain if name in held]
     joules = {layer.name: layer.energy_by_level_j["network"] for layer in cost.layers}
     price_j = energy_constants().network_pj_per_byte * J_PER_PJ
     network_s = sum(la.forward_link_s + la.backward_link_s + la.recompute_link_s for la in costs)

@@ -8,6 +8,7 @@ from typing import Literal
 
 from phaze_opt.errors import InputError
 from phaze_opt.limits import MOST_DEVICES, check_size
+from phaze_opt.on_demand import hashed_once
 from phaze_opt.printing import PrintsAsTables
 
 Topology = Literal["switch", "ring", "torus"]
@@ -119,6 +120,7 @@ class NetworkLevel:
         return self.ramp_bytes / self.link_bytes_per_s
 
 
+@hashed_once
 @dataclass(frozen=True, repr=False)
 class Cluster(PrintsAsTables, tables="phaze_opt.report.tables:cluster_tables"):
     """Identical devices joined by levels of network.

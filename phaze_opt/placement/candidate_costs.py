@@ -185,9 +185,8 @@ class CandidateCosts:
         if self.layers > MOST_LAYERS:
             return grid.deepest
         limits = self.optimizer, self._most_shards(grid), self.problem.hbm_usable_bytes
-        in_flight = self.schedule, grid.most_stages, grid.fewest_microbatches
-        held = self.replicated(grid.tensor).held
-        return grid.deepest_that_fit(fitting_stages(held, *limits, *in_flight))
+        fitting = fitting_stages(self.replicated(grid.tensor).held, *limits)
+        return grid.deepest_that_fit(fitting)
 
     def _most_shards(self, grid: CandidateGrid) -> Shards:
         """Return what as many replicas share out as any candidate may have."""

@@ -26,8 +26,7 @@ from phaze_opt.placement.placement_problem import PlacementProblem, RankOrder
 from phaze_opt.training import Training
 
 
-@dataclass(frozen=True, order=True)
-class Candidate:
+class Candidate(NamedTuple):
     """Degrees of parallelism; the order prefers fewer devices, then fewer stages.
 
     Attributes
@@ -142,8 +141,8 @@ class CandidateGrid:
     def deepest_that_fit(self, fitting: FittingStages) -> DeepestPipelines:
         """Return the most stages of a candidate that fits, for every number of microbatches."""
         if fitting not in self._found:
-            full, short = fitting.full[self.pipeline], fitting.short[self.pipeline]
-            self._found[fitting] = self._deepest(np.where(self.has_all_in_flight, full, short))
+            full, single = fitting.full[self.pipeline], fitting.single[self.pipeline]
+            self._found[fitting] = self._deepest(np.where(self.has_all_in_flight, full, single))
         return self._found[fitting]
 
     @cached_property

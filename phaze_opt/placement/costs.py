@@ -6,8 +6,10 @@ Arrays are indexed ``[i, j]`` for the stage that holds the layers ``i … j − 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
@@ -54,8 +56,9 @@ class WidthRuns:
         return sums_of_runs(self.column(name))
 
     def sum(self, name: str, run: tuple[int, int]) -> float:
-        """Return the entry of one run, without the others."""
-        return float(np.add.accumulate(self.column(name)[slice(*run)])[-1])
+        """Return the entry of one run, without the others: added up from its first layer."""
+        added: float = reduce(operator.add, self.column(name)[slice(*run)].tolist())
+        return added
 
 
 def width_runs(problem: PlacementProblem, tensor: int, held: ChainBytes | None = None) -> WidthRuns:

@@ -89,6 +89,8 @@ class _Read:
 
     Attributes
     ----------
+    names
+        Of all layers.
     work
         Of each chunk.
     load_s
@@ -97,6 +99,7 @@ class _Read:
         Of the messages to each stage, in one microbatch.
     """
 
+    names: tuple[str, ...]
     work: list[tuple[ChunkWork, ...]]
     load_s: list[float]
     received_s: list[float]
@@ -116,6 +119,7 @@ def _read_stages(costs: CandidateCosts, layout: Layout, work: PipelineWork) -> _
     by_stage = zip(*columns, strict=True)
     received_s = tables.received.activation_s[where] + tables.received.gradient_s[where]
     return _Read(
+        names=costs.problem.names_of(layout.candidate.tensor),
         work=[tuple(starmap(ChunkWork, zip(*chunks, strict=True))) for chunks in by_stage],
         load_s=[float(chunks_s.sum()) for chunks_s in (work.forward_s + work.backward_s).T],
         received_s=list(map(sum, received_s.T.tolist())),
@@ -135,7 +139,7 @@ def _stage(
     """Describe one stage."""
     layers = layout.layers(index, costs.problem.layers[layout.candidate.tensor])
     return Stage(
-        layers=tuple([layer.name for layer in layers]),
+        layers=tuple(layout.layers(index, read.names)),
         devices=layout.candidate.tensor,
         load_s=read.load_s[index],
         memory_bytes=memory,

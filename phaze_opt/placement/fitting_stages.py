@@ -15,7 +15,7 @@ from phaze_opt.placement.chain_bounds import reach_of
 from phaze_opt.placement.chain_bytes import ChainBytes, for_many_designs, held_by_runs
 from phaze_opt.placement.memory import Shards
 from phaze_opt.placement.pipeline import held_by_place
-from phaze_opt.training import Optimizer, PipelineScheduleName
+from phaze_opt.training import Optimizer
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,25 +24,19 @@ class FittingStages:
 
     Attributes
     ----------
-    full, short
-        Where there are at least as many microbatches as stages, and where there are fewer. Of the
-        latter, those with the fewest are looked at, which hold the least: what fits nowhere here
-        fits with no number of microbatches.
+    full
+        With as many microbatches in flight as there are stages.
+    single
+        With one microbatch in flight: what fits nowhere here fits with no number of them.
     """
 
     full: BoolArray
-    short: BoolArray
+    single: BoolArray
 
 
 @for_many_designs
 def fitting_stages(
-    layers: ChainBytes,
-    optimizer: Optimizer,
-    shards: Shards,
-    usable_bytes: float,
-    schedule: PipelineScheduleName,
-    most_stages: int,
-    fewest_microbatches: int,
+    layers: ChainBytes, optimizer: Optimizer, shards: Shards, usable_bytes: float
 ) -> FittingStages:
     """Try all numbers of stages.
 
@@ -52,16 +46,13 @@ def fitting_stages(
         What they hold.
     optimizer, shards, usable_bytes
         See `phaze_opt.placement.chain_bytes.held_by_runs`.
-    schedule, fewest_microbatches
-        Say what is in flight.
-    most_stages
-        The largest number.
     """
     limit = held_by_runs(layers, optimizer, shards, usable_bytes).in_flight_limit
-    short = stages_that_fit(limit, held_by_place(most_stages, fewest_microbatches, schedule))
-    if schedule == "gpipe" or fewest_microbatches >= most_stages:
-        return FittingStages(short, short)
-    return FittingStages(stages_that_fit(limit, held_by_place(most_stages, most_stages)), short)
+    full, single = (
+        stages_that_fit(limit, held_by_place(len(layers), microbatches))
+        for microbatches in (len(layers), 1)
+    )
+    return FittingStages(full, single)
 
 
 @lazily_compiled("boolean[::1](int64[:,::1], int64[::1])")

@@ -105,7 +105,7 @@ def explain_infeasible(problem: PlacementProblem) -> InfeasibleError:
 
     That depends on bytes only, and is found once for all designs that share them.
     """
-    names = tuple([layer.name for layer in problem.layers[max(problem.layers)]])
+    names = problem.names_of(max(problem.layers))
     outline = problem.outline
     held = tuple([(width, chain_bytes(outline, width)) for width in sorted(outline.layers)])
     given = problem.cluster, problem.training, problem.hbm_usable_bytes

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from phaze_opt.arrays import IntArray
 from phaze_opt.on_demand import cached_property
 from phaze_opt.placement.candidates import Candidate
-from phaze_opt.placement.placement_problem import LayerCost
+
+Layer = TypeVar("Layer")
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +71,6 @@ class Layout:
         ends = zip(self.first.T.tolist(), self.last.T.tolist(), strict=True)
         return [list(zip(first, last, strict=True)) for first, last in ends]
 
-    def layers(self, stage: int, layers: Sequence[LayerCost]) -> list[LayerCost]:
-        """Return the layers of all chunks of a stage."""
+    def layers(self, stage: int, layers: Sequence[Layer]) -> list[Layer]:
+        """Return the layers of all chunks of a stage, or whatever there is one of for each."""
         return [layer for i, j in self.runs(stage) for layer in layers[i:j]]

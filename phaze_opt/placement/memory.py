@@ -7,15 +7,14 @@ in flight, and the largest working set of any of its layers.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from phaze_opt.placement.placement_problem import LayerCost, StageMemory
 from phaze_opt.training import Optimizer
 
 
-@dataclass(frozen=True)
-class Shards:
+class Shards(NamedTuple):
     """Over how many replicas ZeRO shares out weights, gradients and optimizer state."""
 
     weights: int = 1
@@ -25,7 +24,7 @@ class Shards:
     @classmethod
     def of(cls, zero: int, data: int) -> Shards:
         """Return the shards of a ZeRO stage with so many replicas."""
-        return cls(*(data if zero >= stage else 1 for stage in (3, 2, 1)))
+        return cls(*[data if zero >= stage else 1 for stage in (3, 2, 1)])
 
     def state_bytes(self, optimizer: Optimizer) -> float:
         """Return what each device holds per parameter of its stage."""
@@ -46,13 +45,10 @@ UNSHARDED = Shards()
 """Every replica holds everything."""
 
 
-def local_parameters(layers: Iterable[LayerCost]) -> int:
+def local_parameters(layers: Sequence[LayerCost]) -> int:
     """Count a stage's parameters per device, those tied between its layers once."""
-    total, tied = 0, []
-    for layer in layers:
-        total += layer.parameters
-        tied.append(layer.tied_parameters)
-    return total - sum(tied) + max(tied, default=0)
+    tied = [layer.tied_parameters for layer in layers]
+    return sum([layer.parameters for layer in layers]) - sum(tied) + max(tied, default=0)
 
 
 def stage_memory(
@@ -76,12 +72,12 @@ def stage_memory(
         layer add to the working set.
     """
     parameters = local_parameters(layers)
-    largest = max(layer.parameters for layer in layers)
+    largest = max([layer.parameters for layer in layers])
     return StageMemory(
         parameters=-(-parameters * optimizer.weight_bytes // shards.weights),
         gradients=-(-parameters * optimizer.gradient_bytes // shards.gradients),
         optimizer=-(-parameters * optimizer.state_bytes // shards.optimizer),
-        stash=math.ceil(in_flight * sum(layer.stash_bytes for layer in layers)),
-        transient=max(layer.transient_bytes for layer in layers)
+        stash=math.ceil(in_flight * sum([layer.stash_bytes for layer in layers])),
+        transient=max([layer.transient_bytes for layer in layers])
         + shards.whole_layer_bytes(largest, optimizer),
     )

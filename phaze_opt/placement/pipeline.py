@@ -11,6 +11,7 @@ al., "GPipe" (NeurIPS 2019).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -76,10 +77,14 @@ def in_flight(stages: int, microbatches: int, schedule: PipelineScheduleName = "
     return np.minimum(from_the_end, microbatches)
 
 
+@lru_cache(maxsize=512)
 def held_by_place(
     most_stages: int, microbatches: int, schedule: PipelineScheduleName = "1f1b"
 ) -> IntArray:
-    """Return the same by place from the end of the pipeline; index 0 is not a place."""
+    """Return the same by place from the end of the pipeline; index 0 is not a place.
+
+    Who asks again gets the same array, which nobody may change.
+    """
     held = np.zeros(most_stages + 1, dtype=np.int64)
     held[1:] = in_flight(most_stages, microbatches, schedule)[::-1]
     return held

@@ -31,7 +31,8 @@ class LayerCost:
     Attributes
     ----------
     name
-        The instance's name, unique in the chain (``"block.7"``).
+        The instance's name, unique in the chain (``"block.7"``), or that of its kind where the
+        problem names the layers.
     forward_s, backward_s
         Makespans of the layer's schedules, collectives of the tensor-parallel group included.
     recompute_s
@@ -128,6 +129,8 @@ class PlacementProblem:
     kinds
         A number for every layer, equal for layers that differ in nothing but the name at every
         width; all may differ by default. A hundred layers of four kinds are then read four times.
+    names
+        Of the layers, all different; by default those that the layers have themselves.
     """
 
     layers: Mapping[int, tuple[LayerCost, ...]]
@@ -141,6 +144,11 @@ class PlacementProblem:
     collective_core_share: float = 0.0
     least: Mapping[int, tuple[LayerCost, ...]] | None = None
     kinds: tuple[int, ...] | None = None
+    names: tuple[str, ...] | None = None
+
+    def names_of(self, tensor: int) -> tuple[str, ...]:
+        """Return the names of the layers, which a width may have itself."""
+        return self.names or tuple([layer.name for layer in self.layers[tensor]])
 
     def kinds_of(self, tensor: int) -> Kinds:
         """Return how the layers of a width repeat."""

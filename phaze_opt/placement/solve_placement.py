@@ -133,6 +133,6 @@ def _refuse_misfit(costs: CandidateCosts, layout: Layout, memories: list[StageMe
     """Raise for the stage that exceeds the memory most."""
     stage = max(range(len(memories)), key=lambda index: memories[index].total)
     if memories[stage].total > costs.problem.hbm_usable_bytes:
-        layers = layout.layers(stage, costs.problem.layers[layout.candidate.tensor])
-        name = f"Stage {stage + 1} of {len(memories)} ({layers[0].name!r} to {layers[-1].name!r})"
+        names = layout.layers(stage, costs.problem.names_of(layout.candidate.tensor))
+        name = f"Stage {stage + 1} of {len(memories)} ({names[0]!r} to {names[-1]!r})"
         raise explain_excess(name, memories[stage], costs.problem)

@@ -7,10 +7,10 @@ sizes are of ONE device at the stated tensor-parallel width, for ONE microbatch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
-from phaze_opt.on_demand import cached_property
+from phaze_opt.on_demand import cached_property, hashed_once
 from phaze_opt.printing import PrintsAsTables
 
 SCHEMA_VERSION = 4
@@ -89,7 +89,7 @@ class VectorWork:
     """Work on the vector cores: ``rows × columns`` elements of one kind of operator.
 
     ``kind`` is one of `VECTOR_KINDS`, whose cycles are in the vector operator table
-    (`phaze_opt/hardware/data/vector_operators.toml`). Kinds with a reduction (norms, softmax,
+    (`phaze_opt/estimator/data/vector_operators.toml`). Kinds with a reduction (norms, softmax,
     cross-entropy) reduce along the columns.
     """
 
@@ -141,6 +141,7 @@ class AttentionScores:
         return self.heads * self.queries * self.keys
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Operator:
     """One scheduled unit of work.
@@ -176,14 +177,6 @@ class Operator:
     write_bytes: int = 0
     outliving_bytes: int = 0
     attention: AttentionScores | None = None
-
-    def __hash__(self) -> int:
-        return self._content_hash
-
-    @cached_property
-    def _content_hash(self) -> int:
-        """Hash of all fields, computed once: tables of operators are looked up by them."""
-        return hash(tuple(getattr(self, field.name) for field in fields(self)))
 
     @property
     def flops(self) -> int:
@@ -234,6 +227,7 @@ class SharedTensor:
     outlives: bool = False
 
 
+@hashed_once
 @dataclass(frozen=True)
 class OperatorGraph:
     """Operators in topological order and the tensors between them.
@@ -254,15 +248,7 @@ class OperatorGraph:
     edges: tuple[tuple[int, int, int], ...] = ()
     tensors: tuple[SharedTensor, ...] = ()
 
-    def __hash__(self) -> int:
-        return self._content_hash
-
     @cached_property
-    def _content_hash(self) -> int:
-        """Hash of all fields, computed once: everything about a graph is looked up by it."""
-        return hash((self.operators, self.edges, self.tensors))
-
-    @property
     def flops(self) -> int:
         """Floating-point operations of all GEMMs."""
         return sum(operator.flops for operator in self.operators)
@@ -321,6 +307,7 @@ class Layer:
     output_bytes: int
 
 
+@hashed_once
 @dataclass(frozen=True)
 class WorkloadVariant:
     """A model at one tensor-parallel width and one microbatch.
@@ -341,6 +328,11 @@ class WorkloadVariant:
     layers: tuple[Layer, ...]
     nodes: tuple[tuple[str, int], ...]
     edges: tuple[tuple[int, int, int], ...]
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the layers."""
+        return tuple([name for name, _ in self.nodes])
 
     @cached_property
     def kinds(self) -> tuple[int, ...]:

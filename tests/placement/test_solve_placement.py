@@ -192,6 +192,22 @@ def chain(hbm_usable_bytes: float = 1e6) -> PlacementProblem:
     )
 
 
+@pytest.mark.parametrize("degrees", [None, (2, 4, 1)])
+def test_a_problem_may_name_its_layers(degrees: tuple[int, int, int] | None) -> None:
+    """Stages, and the reason why nothing fits, have the names that the layers could have had."""
+    for problem in (chain(), chain(hbm_usable_bytes=700.0)):
+        unnamed = tuple([layer.with_fields(name="kind") for layer in problem.layers[1]])
+        named = replace(problem, layers={1: unnamed}, names=problem.names_of(1))
+        answers = []
+        for one in (problem, named):
+            try:
+                answers.append(repr(solve_placement(one, degrees).stages))
+            except InfeasibleError as error:
+                answers.append(str(error))
+        assert answers[0] == answers[1]
+        assert "block.0" in answers[0] or "embedding" in answers[0]
+
+
 def test_given_degrees_split_the_repeated_layers_evenly() -> None:
     """Embedding and head stay outside of the count where the layers between are repeated."""
     problem = chain()
