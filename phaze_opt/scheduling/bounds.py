@@ -10,6 +10,7 @@ So this formula gives the critical path, the work of every resource, and every m
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -194,73 +195,12 @@ def mixed_bound(instance: Instance) -> tuple[int, FloatArray]:
     The bound in time units, and the share of the mixture that each operator takes in each mode:
     (operators, 2).
     """
-    duration = instance.duration.astype(np.float64)
-    forbidden = np.where(instance.allowed, 0.0, np.inf)
-    share = instance.demand / instance.capacity
+    duration, share = instance.duration.astype(np.float64), instance.demand / instance.capacity
     alone = runs_alone(instance.allowed, instance.demand, instance.capacity)
-    shares = list(np.moveaxis(share, 2, 0))
-    weights = np.full(len(shares), 1.0 / len(shares))
-    best, best_weights = -1.0, weights
-    intra = ((duration + forbidden).argmin(axis=1) == 1).astype(np.float64)
-    for _ in range(_CHAINS):
-        chosen = np.where(alone, 0.0, duration)
-        through = (1 - intra) * chosen[:, 0] + intra * chosen[:, 1]
-        chain = _longest_chain(instance.ancestors, through)
-        row: FloatArray = alone.astype(np.float64)
-        row[chain] = 1.0
-        if any(np.array_equal(row, known) for known in shares):
-            break
-        shares.append(row)
-        weights = np.append(best_weights * (1.0 - _NEW_CHAIN_WEIGHT), _NEW_CHAIN_WEIGHT)
-        value, weights, intra = _reweigh(np.array(shares) * duration, weights, forbidden)
-        if value > best:
-            best, best_weights = value, weights
-        else:
-            best_weights = np.append(best_weights, 0.0)
-    rate = np.tensordot(best_weights, np.array(shares[: len(best_weights)]), axes=1)
+    rate = mixed_rate(duration, instance.allowed, share, alone, instance.ancestors)
+    least = np.where(instance.allowed, rate * duration, np.inf).min(axis=1)
     # One unit covers the rounding of the floating-point sums.
-    return int((rate * duration + forbidden).min(axis=1).sum()) - 1, rate
-
-
-def _reweigh(
-    cost: FloatArray, weights: FloatArray, forbidden: FloatArray
-) -> tuple[float, FloatArray, FloatArray]:
-    """Move weight towards the resources and chains with the largest load.
-
-    Parameters
-    ----------
-    cost
-        (resources and chains, operators, 2): duration × share.
-    weights
-        (resources and chains,), positive, with sum 1.
-    forbidden
-        (operators, 2): infinity for modes that are not allowed, else 0.
-
-    Returns
-    -------
-    The best bound, its weights, and the share of steps in which each operator ran on all cores:
-    (operators,).
-    """
-    best, best_weights = -1.0, weights
-    often = np.zeros(cost.shape[1])
-    on_one = np.ascontiguousarray(cost[:, :, 0])
-    more_on_all = cost[:, :, 1] - on_one
-    load_on_one = on_one.sum(axis=1)
-    only_one, only_all = forbidden[:, 1] > 0.0, forbidden[:, 0] > 0.0
-    for step in range(_STEPS_PER_CHAIN):
-        on_all = weights @ more_on_all < 0.0
-        on_all = ((on_all & ~only_one) | only_all).astype(np.float64)
-        load = load_on_one + more_on_all @ on_all
-        value = float(weights @ load)
-        if value > best:
-            best, best_weights = value, weights
-        often += on_all
-        slack = load.max() - load
-        if slack.max() <= 0.0:
-            break
-        weights = weights * np.exp(-slack / slack.max() * _STEP / np.sqrt(step + 4.0))
-        weights = weights / weights.sum()
-    return best, best_weights, often / (step + 1)
+    return int(least.sum()) - 1, rate
 
 
 @lazily_compiled("i8[::1](i8[:, ::1], f8[::1])")
@@ -288,3 +228,150 @@ def _longest_chain(ancestors: IntArray, duration: FloatArray) -> IntArray:
         length += 1
         position = previous[position]
     return chain[:length]
+
+
+@lazily_compiled("Tuple((f8, f8[::1], f8[::1]))(f8[:, :, ::1], i8, f8[::1], b1[:, ::1])")
+def reweigh(
+    cost: FloatArray, rows: int, weights: FloatArray, allowed: BoolArray
+) -> tuple[float, FloatArray, FloatArray]:
+    """Move weight towards the resources and chains with the largest load.
+
+    Parameters
+    ----------
+    cost
+        (resources and chains, operators, 2): duration × share.
+    rows
+        So many resources and chains are used.
+    weights
+        Of these, positive, with sum 1; the others have 0.
+    allowed
+        (operators, 2): of an `Instance`.
+
+    Returns
+    -------
+    The best bound, its weights, and the share of steps in which each operator ran on all cores:
+    (operators,).
+    """
+    operators = len(allowed)
+    weights = weights.copy()
+    best, best_weights = -1.0, weights.copy()
+    mode, often = np.empty(operators, dtype=np.int64), np.zeros(operators)
+    load = np.empty(rows)
+    steps = 0
+    for step in range(_STEPS_PER_CHAIN):
+        steps = step + 1
+        for i in range(operators):
+            more_on_all = 0.0
+            for row in range(rows):
+                more_on_all += weights[row] * (cost[row, i, 1] - cost[row, i, 0])
+            mode[i] = not allowed[i, 0] or (more_on_all < 0.0 and allowed[i, 1])
+            often[i] += mode[i]
+        value = 0.0
+        for row in range(rows):
+            load[row] = 0.0
+            for i in range(operators):
+                load[row] += cost[row, i, mode[i]]
+            value += weights[row] * load[row]
+        if value > best:
+            best = value
+            best_weights[:] = weights
+        largest = least = load[0]
+        for row in range(rows):
+            largest, least = max(largest, load[row]), min(least, load[row])
+        if largest <= least:
+            break
+        total = 0.0
+        for row in range(rows):
+            slack = (largest - load[row]) / (largest - least)
+            weights[row] *= math.exp(-slack * _STEP / math.sqrt(step + 4.0))
+            total += weights[row]
+        for row in range(rows):
+            weights[row] /= total
+    for i in range(operators):
+        often[i] /= steps
+    return best, best_weights, often
+
+
+@lazily_compiled("f8[:, ::1](f8[:, ::1], b1[:, ::1], f8[:, :, ::1], b1[:, ::1], i8[:, ::1])")
+def mixed_rate(
+    duration: FloatArray,
+    allowed: BoolArray,
+    share: FloatArray,
+    alone: BoolArray,
+    ancestors: IntArray,
+) -> FloatArray:
+    """Mix resources and chains.
+
+    Parameters
+    ----------
+    duration, allowed : (operators, 2)
+        Of an `Instance`.
+    share : (operators, 2, resources)
+        Of every resource that an operator takes.
+    alone : (operators, 2)
+        See `runs_alone`.
+    ancestors
+        Of an `Instance`.
+
+    Returns
+    -------
+    rate : (operators, 2)
+        Share of the mixture that each operator takes.
+    """
+    operators, _, resources = share.shape
+    shares = np.empty((resources + _CHAINS, operators, 2))
+    cost = np.empty_like(shares)
+    weights, best_weights = np.zeros(len(shares)), np.zeros(len(shares))
+    for row in range(resources):
+        best_weights[row] = 1.0 / resources
+        for i in range(operators):
+            for mode in range(2):
+                shares[row, i, mode] = share[i, mode, row]
+                cost[row, i, mode] = share[i, mode, row] * duration[i, mode]
+    best = -1.0
+    intra = np.zeros(operators)
+    for i in range(operators):
+        faster = duration[i, 1] < duration[i, 0] or not allowed[i, 0]
+        intra[i] = faster and allowed[i, 1]
+    through = np.empty(operators)
+    for rows in range(resources, resources + _CHAINS):
+        for i in range(operators):
+            on_one = 0.0 if alone[i, 0] else duration[i, 0]
+            on_all = 0.0 if alone[i, 1] else duration[i, 1]
+            through[i] = (1.0 - intra[i]) * on_one + intra[i] * on_all
+        for i in range(operators):
+            for mode in range(2):
+                shares[rows, i, mode] = alone[i, mode]
+        for i in _longest_chain(ancestors, through):
+            shares[rows, i, 0] = shares[rows, i, 1] = 1.0
+        if _is_among(shares, rows):
+            break
+        for i in range(operators):
+            for mode in range(2):
+                cost[rows, i, mode] = shares[rows, i, mode] * duration[i, mode]
+        for row in range(rows):
+            weights[row] = best_weights[row] * (1.0 - _NEW_CHAIN_WEIGHT)
+        weights[rows] = _NEW_CHAIN_WEIGHT
+        value, new_weights, intra = reweigh(cost, rows + 1, weights, allowed)
+        if value > best:
+            best, best_weights = value, new_weights
+    rate = np.zeros((operators, 2))
+    for row in range(len(shares)):
+        if best_weights[row] > 0.0:
+            for i in range(operators):
+                for mode in range(2):
+                    rate[i, mode] += best_weights[row] * shares[row, i, mode]
+    return rate
+
+
+@inlined
+def _is_among(shares: FloatArray, row: int) -> bool:
+    """Say whether a row equals one before it."""
+    for other in range(row):
+        equal = True
+        for i in range(shares.shape[1]):
+            for mode in range(2):
+                equal = equal and shares[row, i, mode] == shares[other, i, mode]
+        if equal:
+            return True
+    return False

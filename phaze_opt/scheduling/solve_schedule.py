@@ -35,7 +35,7 @@ from phaze_opt.scheduling.schedule_problem import (
     check_problem,
 )
 
-SOLVER_VERSION = 1
+SOLVER_VERSION = 2
 """Part of every key in a cache. Raise it when the solver gives another schedule for a problem."""
 
 DEFAULT_EFFORT = 2_000_000

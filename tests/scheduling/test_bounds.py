@@ -5,9 +5,16 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from phaze_opt.scheduling.bounds import drop_hopeless_modes, mixed_bound, tails
+from phaze_opt.arrays import BoolArray, FloatArray, IntArray
+from phaze_opt.scheduling.bounds import (
+    drop_hopeless_modes,
+    mixed_bound,
+    mixed_rate,
+    runs_alone,
+    tails,
+)
 from phaze_opt.scheduling.branch_and_bound import improve
-from phaze_opt.scheduling.instance import proving_bound
+from phaze_opt.scheduling.instance import Instance, proving_bound
 from phaze_opt.scheduling.schedule_problem import ScheduleProblem
 from tests.scheduling.strategies import bounds_and_list, layer_like, problems, to_instance
 
@@ -46,6 +53,71 @@ def test_mixture_is_at_least_its_parts(rule: str) -> None:
     """On a wide layer the mixed bound is at least 0.99 of the best bound of one resource."""
     instance = to_instance(layer_like(5, 60, 6, intra_operator=rule))
     assert mixed_bound(instance)[0] >= 0.99 * bounds_and_list(instance)[0].makespan
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_mixture_equals_its_definition(seed: int) -> None:
+    """Compiled loops give what NumPy's sums do, which may round otherwise, in any order of rows."""
+    instance = to_instance(layer_like(seed, 10 + 3 * seed, 2 + seed % 5))
+    duration, share = instance.duration.astype(float), instance.demand / instance.capacity
+    alone = runs_alone(instance.allowed, instance.demand, instance.capacity)
+    rate = mixed_rate(duration, instance.allowed, share, alone, instance.ancestors)
+    assert rate == pytest.approx(defined_rate(instance, share, alone), rel=1e-9)
+
+
+def defined_rate(instance: Instance, share: FloatArray, alone: BoolArray) -> FloatArray:
+    """Mix resources and chains row by row."""
+    duration = instance.duration.astype(float)
+    forbidden = np.where(instance.allowed, 0.0, np.inf)
+    rows = list(np.moveaxis(share, 2, 0))
+    best, best_weights = -1.0, np.full(len(rows), 1.0 / len(rows))
+    intra = ((duration + forbidden).argmin(axis=1) == 1).astype(float)
+    for _ in range(8):
+        chosen = np.where(alone, 0.0, duration)
+        through = (1 - intra) * chosen[:, 0] + intra * chosen[:, 1]
+        row = alone.astype(float)
+        row[longest_chain(instance.ancestors, through)] = 1.0
+        if any(np.array_equal(row, known) for known in rows):
+            break
+        rows.append(row)
+        weights = np.append(best_weights * 0.8, 0.2)
+        value, weights, intra = reweighed(np.array(rows) * duration, weights, forbidden)
+        best_weights = weights if value > best else np.append(best_weights, 0.0)
+        best = max(best, value)
+    rate: FloatArray = np.tensordot(best_weights, np.array(rows[: len(best_weights)]), axes=1)
+    return rate
+
+
+def longest_chain(ancestors: IntArray, duration: FloatArray) -> list[int]:
+    """Return the longest path; of equal ones that over the operators that come first."""
+    sets = [sum(int(word) << 64 * k for k, word in enumerate(words)) for words in ancestors]
+    before = [[j for j in range(i) if sets[i] >> j & 1] for i in range(len(duration))]
+    paths: list[list[int]] = []
+    for i, all_before in enumerate(before):
+        direct = [j for j in all_before if not any(j in before[k] for k in all_before)]
+        longer = [paths[j] for j in direct if duration[paths[j]].sum() > 0.0]
+        paths.append([*max(longer, key=lambda path: duration[path].sum(), default=[]), i])
+    return max(paths, key=lambda path: duration[path].sum())
+
+
+def reweighed(
+    cost: FloatArray, weights: FloatArray, forbidden: FloatArray
+) -> tuple[float, FloatArray, FloatArray]:
+    """Move weight towards the largest load, with NumPy."""
+    best, best_weights, often = -1.0, weights, np.zeros(cost.shape[1])
+    for step in range(60):
+        weighted = np.tensordot(weights, cost, axes=1) + forbidden
+        on_all = (weighted[:, 1] < weighted[:, 0]).astype(float)
+        load = (cost[:, :, 0] + on_all * (cost[:, :, 1] - cost[:, :, 0])).sum(axis=1)
+        if (value := float(weights @ load)) > best:
+            best, best_weights = value, weights
+        often += on_all
+        slack = load.max() - load
+        if slack.max() <= 0.0:
+            break
+        weights = weights * np.exp(-slack / slack.max() * 3.0 / np.sqrt(step + 4.0))
+        weights = weights / weights.sum()
+    return best, best_weights, often / (step + 1)
 
 
 @given(duration=st.lists(st.integers(1, 9), min_size=3, max_size=3))
