@@ -21,17 +21,16 @@ belongs to a model or an operator by name except the counted lane cycles.
 
 Where each formula is:
 
-* latency of an operator (the longest of its times, plus a constant): `estimate.estimate_mode`
+* latency of an operator (the longest of its times, plus a constant), cycles of its vector work,
+  repeated reads of tiles, blocks and long rows: `operator_work.operator_work`
 * HBM traffic of a blocked product: `gemm_traffic.hbm_traffic_bytes`
 * L2 traffic of one tile: `gemm_traffic.tile_l2_bytes`
 * wave quantisation: `gemm_tilings.array_cycles`
 * tile quantisation, cycles of each dataflow: `gemm_tilings._output_stationary`,
   `gemm_tilings._operand_stationary`
 * best split of a batch of products: `gemm_groups.group_sizes`
-* cycles of a vector operator: `vector_core.vector_cycles`
 * blocks of fused attention: cycles `attention_tiles._fill_rows`, traffic
   `attention_tiles._repeated_bytes`; time of the lanes that is exposed: `attention.exposed_share`
-* repeated reads of tiles, blocks and long rows: `traffic.operator_traffic`
 * reuse distance of a read, and when a cache serves it: `cache_reuse.Reuse.served_by`
 * most bytes that an operator need not move: `least_traffic.most_kept_bytes`
 * dynamic energy by level: `traffic.energy_by_level_j`; least of all: `least_energy.least_energy_j`

@@ -16,17 +16,13 @@ from typing import Self
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.estimator.attention import exposed_share, masked_work
-from phaze_opt.estimator.attention_tiles import CoreColumn, attention_on_pools
+from phaze_opt.estimator.attention import masked_work
+from phaze_opt.estimator.attention_tiles import attention_on_pools
 from phaze_opt.estimator.chips import chip_column
 from phaze_opt.estimator.operator_table import OperatorTable, operator_table
-from phaze_opt.estimator.tensor_core import Column, Pools, pools_of, products_on_pools
-from phaze_opt.estimator.traffic import (
-    Traffic,
-    energy_by_level_j,
-    operator_traffic,
-)
-from phaze_opt.estimator.vector_core import vector_cycles
+from phaze_opt.estimator.operator_work import ChipColumn, WorkTable, operator_work
+from phaze_opt.estimator.tensor_core import Pools, pools_of, products_on_pools
+from phaze_opt.estimator.traffic import Traffic, energy_by_level_j
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import collective_cost
@@ -386,37 +382,44 @@ def estimate_work(
     on_pools
         Work on the pool of each accelerator.
     """
-    clock_hz = chip_column(accelerators, "sustained_clock_hz")
-    products = on_pools.products[:, table.gemm_kind]
-    tc_cycles = table.sum_products(products[:, :, Column.ARRAY_CYCLES])
-    elements, lane_cycles, shares = table.elements, table.lane_cycles, None
+    elements, lane_cycles = table.elements[np.newaxis], table.lane_cycles[np.newaxis]
+    shares = None
     if table.attention_owner.size > 0:
         masked = masked_work(table, accelerators, on_pools.attention)
-        tc_cycles[:, table.attention_owner] = on_pools.attention[:, :, CoreColumn.ARRAY_CYCLES]
-        elements, lane_cycles, shares = masked.elements, masked.lane_cycles, masked.shares
-    lanes = np.array(vector_cores)[:, np.newaxis] * chip_column(accelerators, "pe_vc")
-    vc_cycles = vector_cycles(elements, lane_cycles, lanes)
-    vc_s = table.sum_vector_works(vc_cycles) / clock_hz
-    tc_s = tc_cycles / chip_column(accelerators, "array_clock_hz")
-    exposed_s = np.zeros(tc_s.shape)
-    if table.attention_owner.size > 0:
-        exposed_s = exposed_share(table, accelerators) * vc_s
-        tc_s += exposed_s
-    traffic = operator_traffic(table, accelerators, products, on_pools.attention)
-    glb_bytes = traffic.glb_read + traffic.glb_write
-    glb_s = glb_bytes / (chip_column(accelerators, "glb_bytes_per_cycle") * clock_hz)
-    hbm_bytes = traffic.hbm_read + traffic.hbm_write
-    hbm_s = hbm_bytes / chip_column(accelerators, "sustained_hbm_bytes_per_s")
-    link_s = np.broadcast_to(link_s, tc_s.shape)
-    busy_s = np.maximum.reduce([tc_s, vc_s, glb_s, hbm_s, link_s])
-    overhead_s = chip_column(accelerators, "calibration.operator_overhead_s")
-    seconds = ModeSeconds(
-        latency_s=busy_s + overhead_s * table.has_work,
-        tc_s=tc_s,
-        vc_s=vc_s,
-        glb_s=glb_s,
-        hbm_s=hbm_s,
-        link_s=link_s,
-        exposed_lanes_s=exposed_s,
+        elements, lane_cycles = masked.elements, np.atleast_2d(masked.lane_cycles)
+        shares = masked.shares
+    clock_hz = chip_column(accelerators, "sustained_clock_hz")
+    columns = {
+        ChipColumn.CLOCK_HZ: clock_hz,
+        ChipColumn.ARRAY_CLOCK_HZ: chip_column(accelerators, "array_clock_hz"),
+        ChipColumn.LANES: np.array(vector_cores)[:, np.newaxis]
+        * chip_column(accelerators, "pe_vc"),
+        ChipColumn.L2_VC_BYTES: chip_column(accelerators, "l2_vc_bytes"),
+        ChipColumn.GLB_BYTES_PER_S: chip_column(accelerators, "glb_bytes_per_cycle") * clock_hz,
+        ChipColumn.HBM_BYTES_PER_S: chip_column(accelerators, "sustained_hbm_bytes_per_s"),
+        ChipColumn.OVERHEAD_S: chip_column(accelerators, "calibration.operator_overhead_s"),
+        ChipColumn.ATTENTION_OVERLAP: chip_column(accelerators, "calibration.attention_overlap"),
+    }
+    work = operator_work(
+        np.hstack([columns[column] for column in ChipColumn]),
+        on_pools.products,
+        table.gemm_owner,
+        table.gemm_kind,
+        table.operand_bytes,
+        table.result_bytes,
+        table.gemm_blocked,
+        on_pools.attention,
+        table.attention_owner,
+        elements,
+        lane_cycles,
+        table.vector_owner,
+        table.row_bytes,
+        table.reread_bytes,
+        table.read_bytes,
+        table.write_bytes,
+        table.has_work,
+        link_s,
     )
+    seconds = ModeSeconds(*work[: WorkTable.L2_READ_BYTES])
+    traffic = Traffic(*work[WorkTable.L2_READ_BYTES :])
     return Work(seconds, traffic, shares)

@@ -28,17 +28,21 @@ class OperatorTable:
         Equal rows of ``gemms`` once.
     gemm_kind : (products,)
         Place of each product in ``distinct_gemms``.
+    operand_bytes, result_bytes : (products,)
+        Both operands once, and the result once.
     gemm_blocked : (products,)
         1 where repeated reads of its blocks go to the HBM: it is the operator's only product.
     elements, lane_cycles : (vector works,)
         Elements, and lane cycles per element.
+    all_lane_cycles : (operators,)
+        Of all vector work of an operator.
     vector_owner : (vector works,)
         Index of the operator.
     row_bytes, reread_bytes : (vector works,)
         Size of a row in fp32, and bytes that are read again in total where a row does not fit the
         private buffer.
-    gemm_rounds, vector_rounds
-        Indices of the first product (vector work) of every operator, of the second one, …
+    vector_rounds
+        Indices of the first vector work of every operator, of the second one, …
     read_bytes, write_bytes : (operators,)
         Compulsory traffic.
     has_work : (operators,)
@@ -63,13 +67,15 @@ class OperatorTable:
     gemm_owner: IntArray
     distinct_gemms: IntArray
     gemm_kind: IntArray
+    operand_bytes: FloatArray
+    result_bytes: FloatArray
     gemm_blocked: FloatArray
     elements: FloatArray
     lane_cycles: FloatArray
+    all_lane_cycles: FloatArray
     vector_owner: IntArray
     row_bytes: FloatArray
     reread_bytes: FloatArray
-    gemm_rounds: tuple[IntArray, ...]
     vector_rounds: tuple[IntArray, ...]
     read_bytes: FloatArray
     write_bytes: FloatArray
@@ -84,19 +90,14 @@ class OperatorTable:
     exponential_cycles: FloatArray
     operators: tuple[Operator, ...]
 
-    def sum_products(self, values: FloatArray) -> FloatArray:
-        """Sum an array of shape (accelerators, products) to (accelerators, operators)."""
-        return self._sum(self.gemm_owner, self.gemm_rounds, values)
-
     def sum_vector_works(self, values: FloatArray) -> FloatArray:
-        """Sum an array of shape (accelerators, vector works) to (accelerators, operators)."""
-        return self._sum(self.vector_owner, self.vector_rounds, values)
+        """Sum an array of shape (accelerators, vector works) to (accelerators, operators).
 
-    def _sum(self, owner: IntArray, rounds: tuple[IntArray, ...], values: FloatArray) -> FloatArray:
-        """Sum by operator, in order: the bits do not depend on the number of accelerators."""
+        By operator, in order: the bits do not depend on the number of accelerators.
+        """
         sums = np.zeros((len(values), len(self.operators)))
-        for works in rounds:
-            sums[:, owner[works]] += values[:, works]
+        for works in self.vector_rounds:
+            sums[:, self.vector_owner[works]] += values[:, works]
         return sums
 
 
@@ -127,17 +128,25 @@ def operator_table(graph: OperatorGraph) -> OperatorTable:
     on_scores = [_is_on_scores(operators[i], work) for i, work, _, _ in works]
     score_works = np.flatnonzero(np.array(on_scores, dtype=np.bool_))
     sizes = np.array([(g.m, g.n, g.k, g.batch) for _, g, _ in gemms], dtype=np.int64)
-    distinct, kind = np.unique(sizes.reshape(-1, 4), axis=0, return_inverse=True)
+    sizes = sizes.reshape(-1, 4)
+    m, n, k, batch = np.ascontiguousarray(sizes.T, dtype=np.float64)
+    elements = np.array([work.elements for _, work, _, _ in works], dtype=np.float64)
+    lane_cycles = np.array([row.cycles for _, _, row, _ in works], dtype=np.float64)
+    all_lane_cycles = np.zeros(len(operators))
+    np.add.at(all_lane_cycles, vector_owner, elements * lane_cycles)
+    distinct, kind = np.unique(sizes, axis=0, return_inverse=True)
     return OperatorTable(
-        gemms=sizes.reshape(-1, 4),
+        gemms=sizes,
         gemm_owner=gemm_owner,
         distinct_gemms=np.ascontiguousarray(distinct),
         gemm_kind=kind.reshape(-1),
+        operand_bytes=ELEMENT_BYTES * batch * (m * k + k * n),
+        result_bytes=ELEMENT_BYTES * batch * m * n,
         gemm_blocked=np.array([alone for _, _, alone in gemms], dtype=np.float64),
-        elements=np.array([work.elements for _, work, _, _ in works], dtype=np.float64),
-        lane_cycles=np.array([row.cycles for _, _, row, _ in works], dtype=np.float64),
+        elements=elements,
+        lane_cycles=lane_cycles,
+        all_lane_cycles=all_lane_cycles,
         vector_owner=vector_owner,
-        gemm_rounds=_rounds(gemm_owner),
         vector_rounds=_rounds(vector_owner),
         row_bytes=np.array(
             [LANE_VALUE_BYTES * work.columns for _, work, _, _ in works], dtype=np.float64

@@ -1,15 +1,4 @@
-"""Bytes that each operator moves between the memories of a chip, and joules of every level.
-
-Compulsory traffic is the tensors that an operator reads and writes. To it come the repeated reads:
-of tiles from the global buffer, of blocks and long rows from the HBM. Fused attention keeps its
-scores in the cores.
-
-The time of the global buffer counts what the cores read and write. What the HBM fills and drains
-passes through a port of its own: it takes energy, and no time of the cores' side. That holds with
-and without residency, since the same plan must take the same time under both: time for the filling
-in the plans with residency alone would slow products that residency does not change (by up to 3 %
-where the buffer binds them), and in both kinds of plans would change those without.
-"""
+"""Bytes that each operator moves between the memories of a chip, and joules of every level."""
 
 from __future__ import annotations
 
@@ -19,11 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
-from phaze_opt.estimator.attention_tiles import CoreColumn
-from phaze_opt.estimator.chips import chip_column
-from phaze_opt.estimator.gemm_traffic import ELEMENT_BYTES
 from phaze_opt.estimator.operator_table import OperatorTable
-from phaze_opt.estimator.tensor_core import Column
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.energy import energy_per_event
 
@@ -52,47 +37,6 @@ class Traffic:
     hbm_write: FloatArray
 
 
-def operator_traffic(
-    table: OperatorTable,
-    accelerators: Sequence[Accelerator],
-    products: FloatArray,
-    attention: FloatArray,
-) -> Traffic:
-    """Add repeated reads of tiles, blocks and long rows to the compulsory traffic.
-
-    Parameters
-    ----------
-    table
-        Operators.
-    accelerators
-        Chips that they run on.
-    products : (accelerators, products, len(Column))
-        Estimates of the products, see `tensor_core.gemm_table`.
-    attention : (accelerators, fused attention cores, len(CoreColumn))
-        See `attention_tiles.attention_on_pools`.
-    """
-
-    def repeated(of_products: FloatArray, column: CoreColumn) -> FloatArray:
-        sums = table.sum_products(of_products)
-        sums[:, table.attention_owner] = attention[:, :, column]
-        return sums
-
-    m, n, k, batch = table.gemms.astype(np.float64).T
-    operands, results = ELEMENT_BYTES * batch * (m * k + k * n), ELEMENT_BYTES * batch * m * n
-    glb_repeated = products[:, :, Column.GLB_READ_BYTES] - operands
-    glb_spilled = products[:, :, Column.GLB_WRITE_BYTES] - results
-    hbm_repeated = products[:, :, Column.HBM_EXTRA_BYTES] * table.gemm_blocked
-    overflows = table.row_bytes > chip_column(accelerators, "l2_vc_bytes")
-    reads = table.read_bytes + table.sum_vector_works(table.reread_bytes * overflows)
-    return Traffic(
-        l2_read=repeated(products[:, :, Column.L2_BYTES], CoreColumn.L2_BYTES),
-        glb_read=reads + repeated(glb_repeated, CoreColumn.GLB_READ_BYTES),
-        glb_write=table.write_bytes + repeated(glb_spilled, CoreColumn.GLB_WRITE_BYTES),
-        hbm_read=reads + table.sum_products(hbm_repeated),
-        hbm_write=np.broadcast_to(table.write_bytes, reads.shape),
-    )
-
-
 def energy_by_level_j(
     table: OperatorTable,
     accelerators: Sequence[Accelerator],
@@ -108,7 +52,7 @@ def energy_by_level_j(
     Parameters
     ----------
     table, accelerators
-        As for `operator_traffic`.
+        Operators, and the chips that they run on.
     traffic
         Bytes on the chip.
     sent_bytes : (operators,)
@@ -122,11 +66,9 @@ def energy_by_level_j(
     energy_j : (accelerators, operators, len(ENERGY_LEVELS))
     """
     joules = energy_per_event(accelerators)
-    lane_cycles = np.zeros(len(table.operators))
-    np.add.at(lane_cycles, table.vector_owner, table.elements * table.lane_cycles)
     glb_reads = traffic.glb_read + traffic.hbm_write
     glb_writes = traffic.glb_write + traffic.hbm_read
-    macs = table.macs
+    macs, lane_cycles = table.macs, table.all_lane_cycles
     if shares is not None:
         macs, lane_cycles = macs * shares, lane_cycles * shares
     levels = [

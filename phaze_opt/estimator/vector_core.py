@@ -1,14 +1,10 @@
-"""Cycles of vector operators: elements times cycles per element, divided by the lanes."""
+"""Lane cycles that vector operators take per element."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
 
-import numpy as np
-import numpy.typing as npt
-
-from phaze_opt.arrays import FloatArray
 from phaze_opt.codec import data_table
 from phaze_opt.errors import look_up
 
@@ -55,26 +51,3 @@ def vector_operator(kind: str) -> VectorOperator:
         If the kind is not in the table.
     """
     return look_up(vector_operators(), kind, "vector operator")
-
-
-def vector_cycles(
-    elements: npt.ArrayLike, cycles: npt.ArrayLike, lanes: npt.ArrayLike
-) -> FloatArray:
-    """Cycles of vector work that is spread over the lanes of some cores.
-
-    Each round takes one element per lane; the last round takes as long as a full one.
-
-    Parameters
-    ----------
-    elements, cycles
-        Elements, and lane cycles per element.
-    lanes
-        Lanes of all cores that take part.
-
-    Returns
-    -------
-    cycles
-        In the shape that the parameters broadcast to.
-    """
-    rounds = np.ceil(np.asarray(elements, dtype=np.float64) / np.asarray(lanes))
-    return np.asarray(rounds * np.asarray(cycles, dtype=np.float64))

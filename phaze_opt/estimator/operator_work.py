@@ -1,0 +1,166 @@
+"""Seconds of every operator, and the bytes that it moves between the memories of a chip.
+
+Compulsory traffic is the tensors that an operator reads and writes. To it come the repeated reads:
+of tiles from the global buffer, of blocks and long rows from the HBM. Fused attention keeps its
+scores in the cores.
+
+The time of the global buffer counts what the cores read and write. What the HBM fills and drains
+passes through a port of its own: it takes energy, and no time of the cores' side. That holds with
+and without residency, since the same plan must take the same time under both: time for the filling
+in the plans with residency alone would slow products that residency does not change (by up to 3 %
+where the buffer binds them), and in both kinds of plans would change those without.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.compiled import lazily_compiled
+from phaze_opt.estimator.attention_tiles import CoreColumn
+from phaze_opt.estimator.tensor_core import Column
+
+
+class ChipColumn(IntEnum):
+    """Last axis of what `operator_work` takes of the chips, for the cores that an operator uses."""
+
+    CLOCK_HZ = 0
+    ARRAY_CLOCK_HZ = 1
+    LANES = 2
+    L2_VC_BYTES = 3
+    GLB_BYTES_PER_S = 4
+    HBM_BYTES_PER_S = 5
+    OVERHEAD_S = 6
+    ATTENTION_OVERLAP = 7
+
+
+class WorkTable(IntEnum):
+    """First axis of what `operator_work` returns."""
+
+    LATENCY_S = 0
+    TC_S = 1
+    VC_S = 2
+    GLB_S = 3
+    HBM_S = 4
+    LINK_S = 5
+    EXPOSED_LANES_S = 6
+    L2_READ_BYTES = 7
+    GLB_READ_BYTES = 8
+    GLB_WRITE_BYTES = 9
+    HBM_READ_BYTES = 10
+    HBM_WRITE_BYTES = 11
+
+
+_COLUMNS = len(WorkTable)
+
+
+@lazily_compiled(
+    "f8[:, :, ::1](f8[:, ::1], f8[:, :, ::1], i8[::1], i8[::1], f8[::1], f8[::1], f8[::1],"
+    " f8[:, :, ::1], i8[::1], f8[:, ::1], f8[:, ::1], i8[::1], f8[::1], f8[::1],"
+    " f8[::1], f8[::1], f8[::1], f8[::1])"
+)
+def operator_work(
+    chips: FloatArray,
+    products: FloatArray,
+    gemm_owner: IntArray,
+    gemm_kind: IntArray,
+    operand_bytes: FloatArray,
+    result_bytes: FloatArray,
+    gemm_blocked: FloatArray,
+    attention: FloatArray,
+    attention_owner: IntArray,
+    elements: FloatArray,
+    lane_cycles: FloatArray,
+    vector_owner: IntArray,
+    row_bytes: FloatArray,
+    reread_bytes: FloatArray,
+    read_bytes: FloatArray,
+    write_bytes: FloatArray,
+    has_work: FloatArray,
+    link_s: FloatArray,
+) -> FloatArray:
+    """Estimate all operators on some cores of each chip.
+
+    Each operator's work is added up in the order of its products and vector works, so that the bits
+    do not depend on the other operators and chips.
+
+    Parameters
+    ----------
+    chips : (chips, len(ChipColumn))
+        With the cores that an operator may use.
+    products : (chips, distinct products, len(Column))
+        See `tensor_core.products_on_pools`.
+    gemm_owner, gemm_kind, operand_bytes, result_bytes, gemm_blocked
+        See `operator_table.OperatorTable`.
+    attention : (chips, fused attention cores, len(CoreColumn))
+        See `attention_tiles.attention_on_pools`.
+    attention_owner
+        As in the table.
+    elements, lane_cycles : (chips or 1, vector works)
+        Elements, and lane cycles per element. Each round takes one element per lane; the last round
+        takes as long as a full one.
+    vector_owner, row_bytes, reread_bytes, read_bytes, write_bytes, has_work
+        As in the table.
+    link_s : (operators,)
+        Seconds on the network.
+
+    Returns
+    -------
+    work : (len(WorkTable), chips, operators)
+        The fields of `estimate.ModeSeconds` and `traffic.Traffic`.
+    """
+    operators = len(link_s)
+    work = np.zeros((_COLUMNS, len(chips), operators))
+    reread = np.empty(operators)
+    for chip in range(len(chips)):
+        tc, vc = work[WorkTable.TC_S, chip], work[WorkTable.VC_S, chip]
+        exposed = work[WorkTable.EXPOSED_LANES_S, chip]
+        l2_read = work[WorkTable.L2_READ_BYTES, chip]
+        glb_read = work[WorkTable.GLB_READ_BYTES, chip]
+        glb_write = work[WorkTable.GLB_WRITE_BYTES, chip]
+        hbm_read = work[WorkTable.HBM_READ_BYTES, chip]
+        own = chips[chip]
+        for place in range(len(gemm_owner)):
+            i, product = gemm_owner[place], products[chip, gemm_kind[place]]
+            tc[i] += product[Column.ARRAY_CYCLES]
+            l2_read[i] += product[Column.L2_BYTES]
+            glb_read[i] += product[Column.GLB_READ_BYTES] - operand_bytes[place]
+            glb_write[i] += product[Column.GLB_WRITE_BYTES] - result_bytes[place]
+            hbm_read[i] += product[Column.HBM_EXTRA_BYTES] * gemm_blocked[place]
+        for place in range(len(attention_owner)):
+            i, core = attention_owner[place], attention[chip, place]
+            tc[i] = core[CoreColumn.ARRAY_CYCLES]
+            l2_read[i] = core[CoreColumn.L2_BYTES]
+            glb_read[i] = core[CoreColumn.GLB_READ_BYTES]
+            glb_write[i] = core[CoreColumn.GLB_WRITE_BYTES]
+        reread[:] = 0.0
+        of_elements = elements[chip if len(elements) > 1 else 0]
+        of_cycles = lane_cycles[chip if len(lane_cycles) > 1 else 0]
+        for place in range(len(vector_owner)):
+            i = vector_owner[place]
+            rounds = np.ceil(of_elements[place] / own[ChipColumn.LANES])
+            vc[i] += rounds * of_cycles[place]
+            if row_bytes[place] > own[ChipColumn.L2_VC_BYTES]:
+                reread[i] += reread_bytes[place]
+        for i in range(operators):
+            vc[i] /= own[ChipColumn.CLOCK_HZ]
+            tc[i] /= own[ChipColumn.ARRAY_CLOCK_HZ]
+        for i in attention_owner:
+            exposed[i] = (1.0 - own[ChipColumn.ATTENTION_OVERLAP]) * vc[i]
+            tc[i] += exposed[i]
+        for i in range(operators):
+            reads, written = read_bytes[i] + reread[i], write_bytes[i]
+            glb_read[i] += reads
+            glb_write[i] += written
+            hbm_read[i] += reads
+            glb_s = (glb_read[i] + glb_write[i]) / own[ChipColumn.GLB_BYTES_PER_S]
+            hbm_s = (hbm_read[i] + written) / own[ChipColumn.HBM_BYTES_PER_S]
+            busy_s = max(tc[i], vc[i], glb_s, hbm_s, link_s[i])
+            work[WorkTable.LATENCY_S, chip, i] = busy_s + own[ChipColumn.OVERHEAD_S] * has_work[i]
+            work[WorkTable.GLB_S, chip, i] = glb_s
+            work[WorkTable.HBM_S, chip, i] = hbm_s
+            work[WorkTable.LINK_S, chip, i] = link_s[i]
+            work[WorkTable.HBM_WRITE_BYTES, chip, i] = written
+    return work

@@ -1,0 +1,125 @@
+"""Seconds and bytes of operators, against sums over arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.estimator.attention import exposed_share, masked_work
+from phaze_opt.estimator.attention_tiles import CoreColumn
+from phaze_opt.estimator.chips import chip_column
+from phaze_opt.estimator.estimate import PoolWork, estimate_work, work_on_pools
+from phaze_opt.estimator.operator_table import OperatorTable, operator_table
+from phaze_opt.estimator.tensor_core import Column, pools_of
+from phaze_opt.estimator.vector_core import vector_operator
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.workload.graph import Operator, OperatorGraph, VectorWork
+from tests.estimator.test_least_seconds import MODELS, passes
+from tests.strategies import any_accelerators
+
+FLASH = "gpt:layers=2,hidden=512,heads=8,sequence=512,vocab=1000,attention=flash"
+
+
+@pytest.mark.parametrize("model", [*MODELS, FLASH])
+@settings(max_examples=10, deadline=None)
+@given(chips=st.lists(any_accelerators, min_size=1, max_size=4), on_all=st.booleans())
+def test_equals_its_definition(model: str, chips: list[Accelerator], on_all: bool) -> None:
+    """One loop over chips and operators gives what arrays of all of them do, to the bit."""
+    tensor_cores = [chip.num_tc if on_all else 1 for chip in chips]
+    vector_cores = np.array([chip.num_vc if on_all else 1 for chip in chips])
+    pools = pools_of(chips, tensor_cores)
+    for graph in passes(model):
+        table = operator_table(graph)
+        link_s = np.linspace(0.0, 1e-4, len(table.operators))
+        on_pools = work_on_pools(table, pools).rows(pools.which)
+        found = estimate_work(table, chips, link_s, on_pools, vector_cores)
+        defined = defined_work(table, chips, link_s, on_pools, vector_cores)
+        for name, expected in defined.items():
+            mode = found.seconds if name.endswith("_s") else found.traffic
+            assert np.array_equal(getattr(mode, name), expected), name
+
+
+def defined_work(
+    table: OperatorTable,
+    chips: Sequence[Accelerator],
+    link_s: FloatArray,
+    on_pools: PoolWork,
+    vector_cores: IntArray,
+) -> dict[str, FloatArray]:
+    """Return the fields of `ModeSeconds` and `Traffic`."""
+
+    def summed(owner: IntArray, values: FloatArray) -> FloatArray:
+        sums = np.zeros((len(chips), len(table.operators)))
+        for place, operator in enumerate(owner):
+            sums[:, operator] += values[:, place]
+        return sums
+
+    def of_cores(values: FloatArray, column: CoreColumn) -> FloatArray:
+        sums = summed(table.gemm_owner, values)
+        sums[:, table.attention_owner] = on_pools.attention[:, :, column]
+        return sums
+
+    clock_hz = chip_column(chips, "sustained_clock_hz")
+    products = on_pools.products[:, table.gemm_kind]
+    masked = masked_work(table, chips, on_pools.attention)
+    lanes = vector_cores[:, np.newaxis] * chip_column(chips, "pe_vc")
+    vc_s = summed(table.vector_owner, np.ceil(masked.elements / lanes) * masked.lane_cycles)
+    vc_s /= clock_hz
+    exposed_s = exposed_share(table, chips) * vc_s
+    tc_s = of_cores(products[:, :, Column.ARRAY_CYCLES], CoreColumn.ARRAY_CYCLES)
+    tc_s = tc_s / chip_column(chips, "array_clock_hz") + exposed_s
+    m, n, k, batch = table.gemms.astype(np.float64).T
+    operands, results = 2 * batch * (m * k + k * n), 2 * batch * m * n
+    glb_read = products[:, :, Column.GLB_READ_BYTES] - operands
+    glb_write = products[:, :, Column.GLB_WRITE_BYTES] - results
+    overflows = table.row_bytes > chip_column(chips, "l2_vc_bytes")
+    reads = table.read_bytes + summed(table.vector_owner, table.reread_bytes * overflows)
+    extra = summed(table.gemm_owner, products[:, :, Column.HBM_EXTRA_BYTES] * table.gemm_blocked)
+    traffic = {
+        "l2_read": of_cores(products[:, :, Column.L2_BYTES], CoreColumn.L2_BYTES),
+        "glb_read": reads + of_cores(glb_read, CoreColumn.GLB_READ_BYTES),
+        "glb_write": table.write_bytes + of_cores(glb_write, CoreColumn.GLB_WRITE_BYTES),
+        "hbm_read": reads + extra,
+        "hbm_write": np.broadcast_to(table.write_bytes, reads.shape),
+    }
+    glb_rate = chip_column(chips, "glb_bytes_per_cycle") * clock_hz
+    glb_s = (traffic["glb_read"] + traffic["glb_write"]) / glb_rate
+    hbm_bytes = traffic["hbm_read"] + traffic["hbm_write"]
+    hbm_s = hbm_bytes / chip_column(chips, "sustained_hbm_bytes_per_s")
+    times = [tc_s, vc_s, glb_s, hbm_s, np.broadcast_to(link_s, tc_s.shape)]
+    overhead_s = chip_column(chips, "calibration.operator_overhead_s") * table.has_work
+    names = ("tc_s", "vc_s", "glb_s", "hbm_s", "link_s")
+    latency_s = np.maximum.reduce(times) + overhead_s
+    own = {"latency_s": latency_s, "exposed_lanes_s": exposed_s}
+    return dict(zip(names, times, strict=True)) | own | traffic
+
+
+def lane_cycles(elements: int, cores: int, lanes: int) -> float:
+    """Cycles of additions on the lanes of some vector cores, as estimated."""
+    graph = OperatorGraph((Operator("add", vector=(VectorWork("add", elements, 1),)),))
+    chip = Accelerator(num_tc=1, num_vc=cores, pe_x=8, pe_y=8, pe_vc=lanes, glb_bytes=2**21)
+    table, pools = operator_table(graph), pools_of([chip], [1])
+    on_pools = work_on_pools(table, pools).rows(pools.which)
+    work = estimate_work(table, [chip], np.zeros(1), on_pools, [cores])
+    cycles = float(work.seconds.vc_s[0, 0]) * chip.sustained_clock_hz
+    return round(cycles / vector_operator("add").cycles)
+
+
+@given(st.integers(1, 10**9), st.integers(1, 2048), st.integers(2, 256))
+def test_lanes_are_a_roofline_and_never_hurt(elements: int, cores: int, lanes: int) -> None:
+    """Work over lanes is the least time; twice the cores never take longer."""
+    cycles = lane_cycles(elements, cores, lanes)
+    assert cycles * cores * lanes >= elements
+    assert lane_cycles(elements, 2 * cores, lanes) <= cycles
+
+
+@given(st.integers(1, 10**7), st.integers(1, 10**7))
+def test_two_parts_together_never_cost_more(first: int, second: int) -> None:
+    """T(b1 + b2) ≤ T(b1) + T(b2)."""
+    whole = lane_cycles(first + second, 4, 128)
+    assert whole <= lane_cycles(first, 4, 128) + lane_cycles(second, 4, 128)
