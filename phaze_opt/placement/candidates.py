@@ -76,7 +76,7 @@ class DeepestPipelines(NamedTuple):
         ``T ≥ Σ_{j<s} L_j + m · L_s`` for every stage s, so that ``Σ L ≤ (1 − (1 − 1/m)^p) · T``.
     """
 
-    microbatches: IntArray
+    microbatches: FloatArray
     stages: IntArray
     even_share: FloatArray
 
@@ -154,7 +154,8 @@ class CandidateGrid:
         microbatches, place = np.unique(self.microbatches[fits], return_inverse=True)
         stages = np.zeros_like(microbatches)
         np.maximum.at(stages, place, self.pipeline[fits])
-        return DeepestPipelines(microbatches, stages, 1.0 - (1.0 - 1.0 / microbatches) ** stages)
+        even_share = 1.0 - (1.0 - 1.0 / microbatches) ** stages
+        return DeepestPipelines(microbatches.astype(np.float64), stages, even_share)
 
     def candidate(self, index: int) -> Candidate:
         """Return the candidate of a class with the fewest replicas."""

@@ -61,34 +61,43 @@ def _prefixes(
     return most, least_sum, backward
 
 
-@lazily_compiled("int64[::1](float64[:,::1], int64[:,::1], int64[::1], float64[:,::1])")
-def _least_largest(
-    load_s: FloatArray, in_flight_limit: IntArray, held: IntArray, most: FloatArray
-) -> IntArray:
-    """Return a split whose largest load is the least, from the first table of `_prefixes`.
+@lazily_compiled(
+    "float64(float64[:,::1], float64[:,::1], float64[:,::1], int64[:,::1], int64[::1], int64,"
+    " float64[::1], float64[:,::1])"
+)
+def _reached_s(
+    load_s: FloatArray,
+    backward_s: FloatArray,
+    tail_s: FloatArray,
+    in_flight_limit: IntArray,
+    held: IntArray,
+    microbatches: int,
+    head_s: FloatArray,
+    most: FloatArray,
+) -> float:
+    """Return the closed form of a split whose largest load is the least; see `best_split`.
 
     Parameters
     ----------
     most : (stages + 1, layers + 1)
-        Finite at its end.
-
-    Returns
-    -------
-    first : (stages + 1,)
-        First layer of every stage, and the number of layers.
+        The first table of `_prefixes`, finite at its end.
     """
-    stages, layers = most.shape[0] - 1, load_s.shape[0]
-    first = np.zeros(stages + 1, dtype=np.int64)
-    first[stages] = layers
+    stages, j = most.shape[0] - 1, load_s.shape[0]
+    largest_s = total_s = 0.0
+    # From the last stage to the first; the backwards of stages before one shorten its tail.
+    left_s = -np.inf
     for q in range(stages, 0, -1):
-        j = first[q]
         for i in range(q - 1, j):
             if in_flight_limit[i, j] < held[stages - q + 1]:
                 continue
             if max(most[q - 1, i], load_s[i, j]) <= most[q, j]:
-                first[q - 1] = i
                 break
-    return first
+        largest_s, total_s = max(largest_s, load_s[i, j]), total_s + load_s[i, j]
+        left_s = max(tail_s[i, j], left_s - backward_s[i, j])
+        if q == 1:
+            total_s += head_s[j]
+        j = i
+    return (microbatches - 1) * largest_s + total_s + left_s
 
 
 @inlined
@@ -194,22 +203,6 @@ def _label(
     return used
 
 
-def _closed_form_s(
-    load_s: FloatArray,
-    backward_s: FloatArray,
-    tail_s: FloatArray,
-    microbatches: int,
-    head_s: FloatArray,
-    first: IntArray,
-) -> float:
-    """Return the closed form of a split, of which the first layers and the end are given."""
-    runs = first[:-1], first[1:]
-    loads_s = load_s[runs]
-    before_s = np.cumsum(backward_s[runs]) - backward_s[runs]
-    work_s = (microbatches - 1) * loads_s.max() + loads_s.sum() + head_s[first[1]]
-    return float(work_s + (tail_s[runs] - before_s).max())
-
-
 def best_split(
     load_s: FloatArray,
     backward_s: FloatArray,
@@ -247,8 +240,8 @@ def best_split(
     prefixes = _prefixes(load_s, backward_s, in_flight_limit, held, stages)
     if prefixes[0][stages, layers] == np.inf:
         return np.inf, starts
-    ends = _least_largest(load_s, in_flight_limit, held, prefixes[0])
-    reached_s = _closed_form_s(load_s, backward_s, tail_s, microbatches, head_s, ends)
+    limits, most = (in_flight_limit, held), prefixes[0]
+    reached_s = _reached_s(load_s, backward_s, tail_s, *limits, microbatches, head_s, most)
     known_s = min(known_s, reached_s * (1.0 + _MARGIN))
     room, used = 1024, -1
     while used < 0:

@@ -78,14 +78,23 @@ class Widths:
         Before a bound is found, what the work of the layers alone takes is yielded, without the
         width: who looks for less needs no more.
         """
-        waiting = [(self._least_work_s(tensor)[kind], False, tensor) for tensor in self.grids]
+
+        def found(tensor: int) -> tuple[float, bool, int]:
+            least_s = min([float(getattr(each, kind).min()) for each in self.bounds(tensor)])
+            return least_s * self._slack(tensor), True, tensor
+
+        waiting = [
+            found(tensor)
+            if (tensor, tensor not in self._unknown) in self._bounds
+            else (self._least_work_s(tensor)[kind], False, tensor)
+            for tensor in self.grids
+        ]
         heapq.heapify(waiting)
         while waiting:
             width_s, is_found, tensor = heapq.heappop(waiting)
             yield width_s, tensor if is_found else None
             if not is_found:
-                least_s = min(float(getattr(each, kind).min()) for each in self.bounds(tensor))
-                heapq.heappush(waiting, (least_s * self._slack(tensor), True, tensor))
+                heapq.heappush(waiting, found(tensor))
 
     def _least_work_s(self, tensor: int) -> dict[_Kind, float]:
         """Bound a width by the work of its layers, once for all that is known."""
@@ -152,7 +161,8 @@ def by_bound(
         if len(bound_s) > _SORTED_FIRST
         else np.inf
     )
-    for index in (np.flatnonzero(bound_s <= limit_s), np.flatnonzero(bound_s > limit_s)):
+    for among_least in (True, False):
+        index = np.flatnonzero((bound_s <= limit_s) == among_least)
         grid_index = np.searchsorted(first, index, side="right") - 1
         entry = index - first[grid_index]
         data = np.concatenate([grid.data for grid in grids])[index]

@@ -4,7 +4,7 @@ from hypothesis import assume, given, settings
 
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate
-from phaze_opt.placement.chain import best_split
+from phaze_opt.placement.chain import _prefixes, _reached_s, best_split
 from phaze_opt.placement.chain_bounds import least_loads, least_tail_terms, least_times
 from phaze_opt.placement.pipeline import held_by_place
 from phaze_opt.placement.placement_problem import PlacementProblem
@@ -119,3 +119,30 @@ def test_kernels_equal_their_definitions(seed: int) -> None:
         times = [work + tails_s[0, j - 1] for work, j in zip(works, first_ends, strict=True)]
         assert work_s[k] == pytest.approx(min(works, default=np.inf))
         assert time_s[k] == pytest.approx(min(times, default=np.inf))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_reached_is_a_split_with_the_least_largest_load(seed: int) -> None:
+    """The time above which nothing is looked for is that of a split that fits."""
+    random = np.random.default_rng(seed)
+    count = int(random.integers(1, 7))
+    stages, rounds = int(random.integers(1, count + 1)), int(random.integers(1, 6))
+    load_s, tail_s, backward_s = random.choice([0.5, 1.0, 1.5, 2.0, 7.0], (3, count, count + 1))
+    limit = random.choice(np.array([-1, 1, 9, 9]), (count, count + 1))
+    head_s, held = random.random(count + 1), held_by_place(stages, rounds)
+    most_s, *_ = _prefixes(load_s, backward_s, limit, held, stages)
+    fitting = []
+    for split in all_splits(count, stages):
+        runs = list(zip(split, (*split[1:], count), strict=True))
+        if all(limit[run] >= held[stages - place] for place, run in enumerate(runs)):
+            loads = [load_s[run] for run in runs]
+            before_s = np.cumsum([0.0, *(backward_s[run] for run in runs)])
+            left_s = max(tail_s[run] - before_s[place] for place, run in enumerate(runs))
+            work_s = (rounds - 1) * max(loads) + sum(loads) + head_s[runs[0][1]]
+            fitting.append((max(loads), work_s + left_s))
+    assert np.isfinite(most_s[stages, count]) == bool(fitting)
+    if fitting:
+        least = min(fitting)[0]
+        near = [time_s for largest, time_s in fitting if largest == least]
+        reached_s = _reached_s(load_s, backward_s, tail_s, limit, held, rounds, head_s, most_s)
+        assert any(reached_s == pytest.approx(time_s) for time_s in near)
