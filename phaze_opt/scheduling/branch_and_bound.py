@@ -36,7 +36,7 @@ each later one is ``_GROWTH`` times as wide as the one before. The last width li
 100 MB."""
 
 _CHEAP_PASSES = 2
-"""Passes without the mixed bound, which takes a few milliseconds."""
+"""Passes without the mixed bound: in the second, it leaves out no more than it costs."""
 
 
 def load_search() -> None:
