@@ -2,7 +2,8 @@
 
 An operator takes the largest of its tensor-core, vector-core, global-buffer, HBM and network times,
 which all overlap, plus the chip's constant per operator. The tensor cores of a fused attention core
-also wait for a part of its lanes' time, see `attention`. `traffic` counts the bytes and the joules.
+also wait for a part of its lanes' time, see `attention`. `operator_work` counts seconds and bytes,
+`traffic` the joules.
 """
 
 from __future__ import annotations
