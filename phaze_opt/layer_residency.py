@@ -97,7 +97,7 @@ def cached_reads_of(
         return None
     moved = all_cores.hbm_s * accelerator.sustained_hbm_bytes_per_s
     flow = np.maximum(moved - np.bincount(served.reader, served.bytes, len(moved)), 0.0)
-    latency_s = with_hbm_bytes(all_cores, flow, accelerator).latency_s
+    latency_s = _latency_s(all_cores, flow / accelerator.sustained_hbm_bytes_per_s)
     reads = np.column_stack([served.tensor, served.source, served.reader]).tolist()
     return CachedReads(
         # Less traffic takes no longer, not in the last bit either.
@@ -125,11 +125,17 @@ def with_hbm_bytes(
         The chip.
     """
     hbm_s = hbm_bytes / accelerator.sustained_hbm_bytes_per_s
-    constant_s = mode.latency_s - mode.busy_s
-    busy_s = np.maximum.reduce([mode.tc_s, mode.vc_s, mode.glb_s, hbm_s, mode.link_s])
     joules = energy_per_event([accelerator])
     kept_bytes = (mode.hbm_s - hbm_s) * accelerator.sustained_hbm_bytes_per_s
     energy_j = mode.energy_by_level_j.copy()
     energy_j[:, ENERGY_LEVELS.index("hbm")] -= kept_bytes * joules.hbm_j_per_byte
     energy_j[:, ENERGY_LEVELS.index("glb")] -= kept_bytes * joules.glb_write_j_per_byte[0, 0]
-    return replace(mode, latency_s=busy_s + constant_s, hbm_s=hbm_s, energy_by_level_j=energy_j)
+    latency_s = _latency_s(mode, hbm_s)
+    return replace(mode, latency_s=latency_s, hbm_s=hbm_s, energy_by_level_j=energy_j)
+
+
+def _latency_s(mode: ModeEstimate, hbm_s: FloatArray) -> FloatArray:
+    """Return what operators take with other times of the HBM."""
+    constant_s = mode.latency_s - mode.busy_s
+    busy_s = np.maximum.reduce([mode.tc_s, mode.vc_s, mode.glb_s, hbm_s, mode.link_s])
+    return np.asarray(busy_s + constant_s)

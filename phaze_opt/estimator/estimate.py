@@ -21,7 +21,12 @@ from phaze_opt.estimator.attention import masked_work
 from phaze_opt.estimator.attention_tiles import attention_on_pools
 from phaze_opt.estimator.chips import chip_column
 from phaze_opt.estimator.operator_table import OperatorTable, operator_table
-from phaze_opt.estimator.operator_work import ChipColumn, WorkTable, operator_work
+from phaze_opt.estimator.operator_work import (
+    ChipColumn,
+    WorkTable,
+    binding_resources,
+    operator_work,
+)
 from phaze_opt.estimator.tensor_core import Pools, pools_of, products_on_pools
 from phaze_opt.estimator.traffic import Traffic, energy_by_level_j
 from phaze_opt.hardware.accelerator import Accelerator
@@ -32,7 +37,7 @@ from phaze_opt.workload.graph import OperatorGraph
 
 RESOURCES = ("compute", "lanes", "glb", "hbm", "link", "overhead")
 """What can bind an operator: PE arrays, vector lanes, global buffer, HBM, network, or the chip's
-constant per operator."""
+constant per operator; in the order of `operator_work.binding_resources`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,11 +76,9 @@ class ModeSeconds:
 
         Tensor cores that wait for lanes most of their time are bound by the lanes.
         """
-        busy = np.stack([self.tc_s, self.vc_s, self.glb_s, self.hbm_s, self.link_s])
-        constant = self.latency_s - busy.max(axis=0)
-        resource = np.argmax(np.concatenate([busy, constant[np.newaxis]]), axis=0)
-        waits = (resource == 0) & (2.0 * self.exposed_lanes_s > self.tc_s)
-        return np.where(waits, 1, resource)
+        busy_s = [self.tc_s, self.vc_s, self.glb_s, self.hbm_s, self.link_s]
+        times_s = [np.ravel(each) for each in (self.latency_s, *busy_s, self.exposed_lanes_s)]
+        return binding_resources(*times_s).reshape(self.latency_s.shape)
 
     def rows(self, which: int | slice | tuple[int | slice, slice]) -> Self:
         """Return one row of every array, or some rows, or a part of them."""

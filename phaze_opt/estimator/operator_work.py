@@ -164,3 +164,41 @@ def operator_work(
             work[WorkTable.LINK_S, chip, i] = link_s[i]
             work[WorkTable.HBM_WRITE_BYTES, chip, i] = written
     return work
+
+
+@lazily_compiled("i8[::1](f8[::1], f8[::1], f8[::1], f8[::1], f8[::1], f8[::1], f8[::1])")
+def binding_resources(
+    latency_s: FloatArray,
+    tc_s: FloatArray,
+    vc_s: FloatArray,
+    glb_s: FloatArray,
+    hbm_s: FloatArray,
+    link_s: FloatArray,
+    exposed_s: FloatArray,
+) -> IntArray:
+    """Return what takes longest of each operator: a place in `estimate.RESOURCES`.
+
+    Tensor cores that wait for lanes most of their time are bound by the lanes.
+
+    Parameters
+    ----------
+    latency_s, tc_s, vc_s, glb_s, hbm_s, link_s, exposed_s : (operators,)
+        See `estimate.ModeSeconds`.
+    """
+    resources = np.empty(len(latency_s), dtype=np.int64)
+    for i in range(len(latency_s)):
+        resource, longest_s = 0, tc_s[i]
+        if vc_s[i] > longest_s:
+            resource, longest_s = 1, vc_s[i]
+        if glb_s[i] > longest_s:
+            resource, longest_s = 2, glb_s[i]
+        if hbm_s[i] > longest_s:
+            resource, longest_s = 3, hbm_s[i]
+        if link_s[i] > longest_s:
+            resource, longest_s = 4, link_s[i]
+        if latency_s[i] - longest_s > longest_s:
+            resource = 5
+        if resource == 0 and 2.0 * exposed_s[i] > tc_s[i]:
+            resource = 1
+        resources[i] = resource
+    return resources

@@ -125,8 +125,8 @@ def stage_tails(costs: CandidateCosts, layout: Layout, done: Replay) -> list[Sta
         costs.optimizer_s(candidate),
         costs.final_gather_s(candidate, layout.gathers_ahead),
     )
-    runs = [layout.runs(stage)[0] for stage in stages]
-    return [StageTail(*(float(table[run]) for table in tables)) for run in runs]
+    where = layout.first[0], layout.last[0]
+    return list(map(StageTail, *(table[where].tolist() for table in tables)))
 
 
 def _interleaved_tail(costs: CandidateCosts, layout: Layout, done: Replay, stage: int) -> StageTail:

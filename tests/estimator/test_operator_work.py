@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.estimator.attention import exposed_share, masked_work
@@ -15,6 +16,7 @@ from phaze_opt.estimator.attention_tiles import CoreColumn
 from phaze_opt.estimator.chips import chip_column
 from phaze_opt.estimator.estimate import PoolWork, estimate_work, work_on_pools
 from phaze_opt.estimator.operator_table import OperatorTable, operator_table
+from phaze_opt.estimator.operator_work import binding_resources
 from phaze_opt.estimator.tensor_core import Column, pools_of
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import Accelerator
@@ -97,6 +99,21 @@ def defined_work(
     latency_s = np.maximum.reduce(times) + overhead_s
     own = {"latency_s": latency_s, "exposed_lanes_s": exposed_s}
     return dict(zip(names, times, strict=True)) | own | traffic
+
+
+times = hnp.arrays(np.float64, (7, 12), elements=st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0, 5.0]))
+
+
+@given(times)
+def test_what_takes_longest_binds(times_s: FloatArray) -> None:
+    """The first of equal ones; a constant if it is longer than all of them; lanes that delay."""
+    constant_s, *busy_s, exposed_s = times_s
+    latency_s = np.max(busy_s, axis=0) + constant_s
+    binding = np.argmax([*busy_s, constant_s], axis=0)
+    delayed = (binding == 0) & (2.0 * exposed_s > busy_s[0])
+    tc_s, vc_s, glb_s, hbm_s, link_s = busy_s
+    found = binding_resources(latency_s, tc_s, vc_s, glb_s, hbm_s, link_s, exposed_s)
+    assert found.tolist() == np.where(delayed, 1, binding).tolist()
 
 
 def lane_cycles(elements: int, cores: int, lanes: int) -> float:
