@@ -34,6 +34,7 @@ from phaze_opt.pass_problem import (
     least_of_residency,
 )
 from phaze_opt.pass_totals import totals_in_modes
+from phaze_opt.scheduling.cached_reads import schedule_with_cache
 from phaze_opt.scheduling.problem_columns import ProblemColumns
 from phaze_opt.scheduling.residency import Residency
 from phaze_opt.scheduling.schedule_problem import (
@@ -297,7 +298,9 @@ class EstimatedPass:
         if not np.isfinite(self._columns.values.sum()):
             check_problem(self.problem)  # says which operator takes endless time
         schedule = solve_columns(self._columns, cache, method=method)
-        if self._cached is not None or self._joint is not None:
+        if self._cached is not None:
+            schedule = schedule_with_cache(self._columns, self._cached, schedule)
+        elif self._joint is not None:
             schedule = with_residency(self.problem, schedule, cache, method)
         return LayerPass(self, schedule)
 

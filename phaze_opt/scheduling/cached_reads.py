@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import itertools
 
+from phaze_opt.scheduling.canonical import NO_CORE
+from phaze_opt.scheduling.problem_columns import ProblemColumns
 from phaze_opt.scheduling.schedule_problem import (
     CachedReads,
     ResidencySchedule,
     ResidentTensor,
     Schedule,
     ScheduledOperator,
-    ScheduleProblem,
 )
 
 
 def schedule_with_cache(
-    problem: ScheduleProblem, cached: CachedReads, without: Schedule
+    columns: ProblemColumns, cached: CachedReads, without: Schedule
 ) -> Schedule:
     """Run the operators of a valid problem in their order, with the reads that the cache serves.
 
@@ -23,7 +24,7 @@ def schedule_with_cache(
 
     Parameters
     ----------
-    problem, cached
+    columns, cached
         The problem, and what the cache saves of it.
     without
         Its schedule without the cache, which this one never exceeds.
@@ -33,12 +34,8 @@ def schedule_with_cache(
         min(end_s, without.makespan_s)
         for end_s in itertools.accumulate(cached.latency_s, initial=0.0)
     ]
-    operators = [
-        ScheduledOperator(operator.id, start_s, end_s, operator.core != "none")
-        for operator, (start_s, end_s) in zip(
-            problem.operators, itertools.pairwise(ends_s), strict=True
-        )
-    ]
+    has_core = (columns.core != NO_CORE).tolist()
+    operators = list(map(ScheduledOperator, columns.ids, ends_s, ends_s[1:], has_core))
     stays = [
         ResidentTensor(tensor, operators[first].start_s, operators[last].end_s)
         for tensor, first, last in _joined(cached.served)

@@ -132,6 +132,8 @@ def solve_schedule(
     graph = PrecedenceGraph.of(problem.edges, check_problem(problem))
     columns = problem_columns(problem, graph)
     without = solve_columns(columns, cache, bandwidth=bandwidth, method=method, effort=effort)
+    if residency and problem.cached is not None:
+        return schedule_with_cache(columns, problem.cached, without)
     return with_residency(problem, without, cache, method, effort) if residency else without
 
 
@@ -142,7 +144,7 @@ def with_residency(
     method: SolveMethod,
     effort: int = DEFAULT_EFFORT,
 ) -> Schedule:
-    """Find a schedule in which tensors stay on the chip, if the problem has any that may.
+    """Find a schedule in which tensors stay in a managed buffer, if the problem has any that may.
 
     Parameters
     ----------
@@ -153,8 +155,6 @@ def with_residency(
     cache, method, effort
         See `solve_schedule`.
     """
-    if problem.cached is not None:
-        return schedule_with_cache(problem, problem.cached, without)
     if problem.residency is None:
         return without
     from phaze_opt.scheduling.solve_jointly import solve_jointly
