@@ -41,7 +41,8 @@ def _prefixes(
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Bound what the first ``q`` stages of ``stages`` add, up to each layer: ``[q, layer]``.
 
-    Least largest load, least sum of loads, largest sum of backward work.
+    Least largest load, least sum of loads, largest sum of backward work. A stage that does not fit
+    fits with no more layers either.
     """
     layers = load_s.shape[0]
     most = np.full((stages + 1, layers + 1), np.inf)
@@ -52,8 +53,10 @@ def _prefixes(
     backward[0, 0] = 0.0
     for q in range(1, stages + 1):
         for j in range(q, layers - (stages - q) + 1):
-            for i in range(q - 1, j):
-                if in_flight_limit[i, j] < held[stages - q + 1] or most[q - 1, i] == np.inf:
+            for i in range(j - 1, q - 2, -1):
+                if in_flight_limit[i, j] < held[stages - q + 1]:
+                    break
+                if most[q - 1, i] == np.inf:
                     continue
                 most[q, j] = min(most[q, j], max(most[q - 1, i], load_s[i, j]))
                 least_sum[q, j] = min(least_sum[q, j], least_sum[q - 1, i] + load_s[i, j])

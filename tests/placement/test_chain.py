@@ -129,6 +129,9 @@ def test_what_is_reached_is_a_split_with_the_least_largest_load(seed: int) -> No
     stages, rounds = int(random.integers(1, count + 1)), int(random.integers(1, 6))
     load_s, tail_s, backward_s = random.choice([0.5, 1.0, 1.5, 2.0, 7.0], (3, count, count + 1))
     limit = random.choice(np.array([-1, 1, 9, 9]), (count, count + 1))
+    # A run holds at least what its parts hold.
+    limit = np.minimum.accumulate(limit, axis=1)
+    limit = np.minimum.accumulate(limit[::-1], axis=0)[::-1].copy()
     head_s, held = random.random(count + 1), held_by_place(stages, rounds)
     most_s, *_ = _prefixes(load_s, backward_s, limit, held, stages)
     fitting = []
