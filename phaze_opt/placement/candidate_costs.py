@@ -108,6 +108,11 @@ class CandidateCosts:
         return len(next(iter(self.problem.outline.layers.values())))
 
     @cached_property
+    def _no_time_s(self) -> FloatArray:
+        """The table of what no stage does."""
+        return np.broadcast_to(0.0, (self.layers, self.layers + 1))
+
+    @cached_property
     def grids(self) -> tuple[CandidateGrid, ...]:
         """All candidates."""
         return candidate_grids(self.problem)
@@ -151,12 +156,13 @@ class CandidateCosts:
     def group(self, candidate: Candidate) -> ReplicaGroup:
         """Return the replicas of each stage."""
         key = candidate.tensor, candidate.data, candidate.data_stride
-        if key not in self._groups:
+        found = self._groups.get(key)
+        if found is None:
             if self.layers > MOST_LAYERS:
                 self._groups.clear()  # their exchanges take megabytes each
-            replicated = self.replicated(candidate.tensor)
-            self._groups[key] = ReplicaGroup(replicated, candidate.data, candidate.data_stride)
-        return self._groups[key]
+            found = ReplicaGroup(self.replicated(candidate.tensor), *key[1:])
+            self._groups[key] = found
+        return found
 
     def stages(self, candidate: Candidate) -> StageCosts:
         """Return the costs of all stages of a candidate, communication of replicas aside."""
@@ -215,7 +221,7 @@ class CandidateCosts:
     def _stage_work(self, candidate: Candidate) -> StageWork:
         stages, group = self.stages(candidate), self.group(candidate)
         forward_s, backward_s = stages.forward_work_s, stages.backward_work_s
-        head_s = np.broadcast_to(0.0, forward_s.shape)
+        head_s = self._no_time_s
         if group.zero == 3:
             forward_s = forward_s + group.forward_gather.exposed_s
         elif group.zero and group.overlaps:
@@ -250,7 +256,7 @@ class CandidateCosts:
         group = self.group(candidate)
         if group.zero in (1, 2) and not (group.overlaps and ahead):
             return group.gather_at_once_s
-        return np.broadcast_to(0.0, self.stages(candidate).held.parameters.shape)
+        return self._no_time_s
 
     def optimizer_s(self, candidate: Candidate) -> FloatArray:
         """Return the time of every stage's optimizer step, on what a replica keeps of it."""

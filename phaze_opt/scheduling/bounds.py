@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from phaze_opt.arrays import BoolArray, FloatArray, IntArray
-from phaze_opt.compiled import inlined, lazily_compiled
+from phaze_opt.compiled import callee, inlined, lazily_compiled
 from phaze_opt.scheduling.instance import Instance, in_set
 
 _CHAINS = 8
@@ -203,7 +203,7 @@ def mixed_bound(instance: Instance) -> tuple[int, FloatArray]:
     return int(least.sum()) - 1, rate
 
 
-@lazily_compiled("i8[::1](i8[:, ::1], f8[::1])")
+@callee("i8[::1](i8[:, ::1], f8[::1])")
 def _longest_chain(ancestors: IntArray, duration: FloatArray) -> IntArray:
     """Give the operators of the longest path, the last one first."""
     count = len(duration)
@@ -230,8 +230,8 @@ def _longest_chain(ancestors: IntArray, duration: FloatArray) -> IntArray:
     return chain[:length]
 
 
-@lazily_compiled("Tuple((f8, f8[::1], f8[::1]))(f8[:, :, ::1], i8, f8[::1], b1[:, ::1])")
-def reweigh(
+@callee("Tuple((f8, f8[::1], f8[::1]))(f8[:, :, ::1], i8, f8[::1], b1[:, ::1])")
+def _reweigh(
     cost: FloatArray, rows: int, weights: FloatArray, allowed: BoolArray
 ) -> tuple[float, FloatArray, FloatArray]:
     """Move weight towards the resources and chains with the largest load.
@@ -352,7 +352,7 @@ def mixed_rate(
         for row in range(rows):
             weights[row] = best_weights[row] * (1.0 - _NEW_CHAIN_WEIGHT)
         weights[rows] = _NEW_CHAIN_WEIGHT
-        value, new_weights, intra = reweigh(cost, rows + 1, weights, allowed)
+        value, new_weights, intra = _reweigh(cost, rows + 1, weights, allowed)
         if value > best:
             best, best_weights = value, new_weights
     rate = np.zeros((operators, 2))
