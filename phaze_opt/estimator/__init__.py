@@ -6,7 +6,8 @@ belongs to a model or an operator by name except the counted lane cycles.
 
 * ``estimate``: all operators of a graph; ``single``: one operator for ``phaze-opt estimate``,
   which starts at the burst clock (``isolated``).
-* ``operator_table``: a graph as arrays; ``traffic``: bytes and joules of its operators.
+* ``operator_table``: a graph as arrays; ``operator_work``: seconds and bytes of its operators, and
+  what binds each; ``traffic``: their joules.
 * ``working_sets``: what operators need in a managed buffer beside tensors that stay there;
   ``cache_reuse``: which reads a cache serves.
 * ``chips``: properties of many chips as columns; ``least_seconds``: times of operators on many

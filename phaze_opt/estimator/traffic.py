@@ -1,4 +1,4 @@
-"""Bytes that each operator moves between the memories of a chip, and joules of every level."""
+"""Bytes that operators move (`operator_work` counts them), and joules of every level."""
 
 from __future__ import annotations
 

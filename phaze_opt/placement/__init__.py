@@ -11,8 +11,9 @@ width, a cluster, training options, the memory of a device) and gives a
   `exchanges` where that happens once per batch, and `replica_counts` for many numbers of replicas;
   `candidate_costs` joins them for one candidate.
 - `chain`: best split of a chain by dynamic programming, and `chain_bounds` of it; `even`: even
-  splits; `best`: splits and replays of all candidates, as far as `width_bounds` asks for them;
-  `interleaved`: several chunks per stage; `expert`: known degrees.
+  splits; `best`: splits and replays of all candidates, as far as `width_bounds` asks for them,
+  which begins with the numbers of stages that fit the memory (`fitting_stages`); `interleaved`:
+  several chunks per stage; `expert`: known degrees.
 - `pipeline`: the event replay; `timing`: the time of a batch; `describe`: the answer in full.
 - `least`: lower bound of the time over all placements, for many accelerators at once; its tables
   are in `least_candidates`, its loops in `least_times` and `least_splits`.
@@ -24,6 +25,8 @@ Where a formula stands:
 - 1F1B, GPipe and interleaved time, event by event -> `pipeline.finish_s`, `pipeline.replay`
 - lower bound over all splits -> the docstring of `least_splits`; without them
   `least_times._pipelined_s`
+- least time of a width by its work alone -> `width_bounds._least_work_s`,
+  `candidates.DeepestPipelines`
 - microbatches in flight -> `pipeline.in_flight`, `pipeline.interleaved_in_flight`
 - memory of a stage, ZeRO shards -> `memory.stage_memory`, `memory.Shards`
 - volumes of ZeRO 0 to 3 -> the table in the docstring of `synchronisation`
