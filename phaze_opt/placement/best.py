@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -99,12 +100,23 @@ def _all_splits(costs: CandidateCosts) -> Iterator[tuple[Candidate, IntArray]]:
                     yield candidate, np.array([0, *cuts], dtype=np.int64)
 
 
+_MANY_TAILS = 4.0
+"""Room for so many of the least tails, or more, is hardly ever too little for those of a split."""
+
+
+class _Least(NamedTuple):
+    """The least time of a class's candidates: without tails, and with that of a first stage."""
+
+    work_s: float
+    closed_s: float
+
+
 @dataclass(frozen=True)
 class _Answer:
     """The best split of a class's candidate with the fewest replicas, by the closed form."""
 
     time_s: float
-    work_s: float
+    least: _Least
     grid: CandidateGrid
     entry: int
     starts: IntArray
@@ -129,9 +141,10 @@ def _closed_form_answers(widths: Widths) -> list[tuple[Candidate, IntArray]]:
             if bounds_s[index][entry] > limit_s:
                 break
             grid, work_s = grids[index], float(least[index].work_s[entry])
-            time_s, starts = _closed_form_answer(costs, grid.candidate(entry), work_s, limit_s)
+            known = _Least(work_s, float(bounds_s[index][entry]))
+            time_s, starts = _closed_form_answer(costs, grid.candidate(entry), known, limit_s)
             if np.isfinite(time_s):
-                answers.append(_Answer(time_s, work_s, grid, entry, starts))
+                answers.append(_Answer(time_s, known, grid, entry, starts))
                 best_s = min(best_s, time_s)
                 limit_s = best_s * (1.0 + margin)
     near = [answer for answer in answers if answer.time_s <= limit_s]
@@ -149,11 +162,11 @@ def _answers_of_class(
     fewest, *others = answer.grid.candidates(answer.entry)
     yield fewest, answer.starts
     if len(others) >= _LARGE_CLASS:
-        time_s, starts = _closed_form_answer(costs, others[-1], answer.work_s, limit_s)
+        time_s, starts = _closed_form_answer(costs, others[-1], answer.least, limit_s)
         if np.isfinite(time_s) and np.array_equal(starts, answer.starts):
             return
     for candidate in others:
-        time_s, starts = _closed_form_answer(costs, candidate, answer.work_s, limit_s)
+        time_s, starts = _closed_form_answer(costs, candidate, answer.least, limit_s)
         if not time_s <= limit_s:
             # So do those with more replicas.
             return
@@ -161,7 +174,7 @@ def _answers_of_class(
 
 
 def _closed_form_answer(
-    costs: CandidateCosts, candidate: Candidate, work_s: float, limit_s: float
+    costs: CandidateCosts, candidate: Candidate, least: _Least, limit_s: float
 ) -> tuple[float, IntArray]:
     """Return the best split of a candidate, if it takes no longer than a limit.
 
@@ -169,14 +182,14 @@ def _closed_form_answer(
     ----------
     costs, candidate
         The candidate.
-    work_s
-        Its least time without tails.
+    least
+        Its least times.
     limit_s
         The limit; what is above it has endless time.
     """
-    if (
-        costs.shared_tail_term_s(candidate) > (limit_s - work_s) * (1.0 + TIE)
-        or work_s + costs.least_tail_term_s(candidate) > limit_s
+    room_s = limit_s - least.work_s
+    if room_s < _MANY_TAILS * (least.closed_s - least.work_s) and (
+        costs.least_shared_tail_term_s(candidate) > room_s * (1.0 + TIE)
     ):
         return np.inf, np.zeros(0, dtype=np.int64)
     work = costs.work(candidate)

@@ -289,14 +289,14 @@ class CandidateCosts:
             )
         return float(self._tail_terms[key][candidate.pipeline])
 
-    def shared_tail_term_s(self, candidate: Candidate) -> float:
+    def least_shared_tail_term_s(self, candidate: Candidate) -> float:
         """Bound the least tail term from below, by that of fewer replicas if they take no longer.
 
         Those are a power of two, so that many candidates share a bound.
         """
         data = 2 ** (candidate.data.bit_length() - 1)
         if data not in self._never_slower(candidate.data):
-            return -np.inf
+            return self.least_tail_term_s(candidate)
         fewer = Candidate.of(candidate.pipeline, data, candidate.tensor, candidate.data_inside)
         return self.least_tail_term_s(fewer)
 

@@ -183,7 +183,7 @@ def test_a_shared_tail_term_is_a_bound(problem: PlacementProblem) -> None:
         for index in range(0, len(grid.data), 7):
             candidate = grid.candidate(index)
             own_s = costs.least_tail_term_s(candidate)
-            assert costs.shared_tail_term_s(candidate) <= own_s * (1.0 + 1e-12)
+            assert costs.least_shared_tail_term_s(candidate) <= own_s * (1.0 + 1e-12)
 
 
 def test_a_very_large_class_is_split_once() -> None:
@@ -199,9 +199,9 @@ def test_a_very_large_class_is_split_once() -> None:
     )
     split: list[Candidate] = []
 
-    def count(costs: CandidateCosts, candidate: Candidate, *limits: float) -> tuple[float, Any]:
+    def count(costs: CandidateCosts, candidate: Candidate, *known: Any) -> tuple[float, Any]:
         split.append(candidate)
-        return find(costs, candidate, *limits)
+        return find(costs, candidate, *known)
 
     with pytest.MonkeyPatch.context() as patch:
         find = best._closed_form_answer
