@@ -1,5 +1,6 @@
 """Evaluating many points at once changes nothing but the time it takes."""
 
+import json
 from dataclasses import replace
 from functools import cache
 
@@ -8,10 +9,15 @@ from hypothesis import strategies as st
 
 from phaze_opt.bulk import evaluate_many
 from phaze_opt.costed_point import Placing, Point
-from phaze_opt.evaluation import Evaluation, evaluate, evaluation_to_json_dict
+from phaze_opt.evaluation import (
+    Evaluation,
+    evaluate,
+    evaluation_from_json_dict,
+    evaluation_to_json_dict,
+)
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.presets import load_cluster
-from phaze_opt.training import Training
+from phaze_opt.training import PipelineScheduleName, Training
 from phaze_opt.workload.graph import Workload
 from phaze_opt.workload.zoo import load_workload
 
@@ -43,12 +49,16 @@ def points(draw: st.DrawFn) -> Point:
     if draw(st.sampled_from([False, False, True])):
         # Nothing fits.
         chip = replace(chip, hbm_bytes=2**20)
+    schedule: PipelineScheduleName = draw(st.sampled_from(["1f1b", "gpipe", "interleaved"]))
     training = Training(
         16,
         1,
         draw(st.sampled_from(["none", "full", "selective"])),
         residency=draw(st.booleans()),
         overlap=draw(st.sampled_from(["none", "data", "all"])),
+        zero=draw(st.sampled_from([0, 0, 1, 2, 3])),
+        pipeline_schedule=schedule,
+        interleave=2 if schedule == "interleaved" else 1,
     )
     placing: Placing = draw(st.sampled_from(["solve", (1, 2, 2)]))
     return Point(
@@ -76,6 +86,8 @@ def alone(point: Point) -> Evaluation:
 @settings(max_examples=15, deadline=None)
 @given(many=st.lists(points(), max_size=8))
 def test_equals_each_alone(many: list[Point]) -> None:
-    """Every evaluation is that of its point by itself, bit for bit, in the order of the points."""
-    together = [evaluation_to_json_dict(one) for one in evaluate_many(many)]
+    """Each is that of its point by itself, bit for bit, in the order of the points, and as JSON."""
+    found = evaluate_many(many)
+    together = [evaluation_to_json_dict(one) for one in found]
     assert together == [evaluation_to_json_dict(alone(point)) for point in many]
+    assert found == [evaluation_from_json_dict(json.loads(json.dumps(one))) for one in together]

@@ -177,14 +177,14 @@ class PlacementProblem:
     def step_s_per_parameter(self) -> float:
         """Time of the optimizer step per local parameter: HBM or lanes, whichever is slower."""
         moved_bytes = self.training.step_bytes
-        return s_per_parameter(moved_bytes, self.hbm_bytes_per_s, self.step_parameters_per_s)
+        return float(s_per_parameter(moved_bytes, self.hbm_bytes_per_s, self.step_parameters_per_s))
 
     @property
     def accumulation_s_per_parameter(self) -> float:
         """Time per local parameter to add one microbatch's gradients to the accumulator."""
         moved_bytes = OPTIMIZERS[self.training.optimizer].accumulation_bytes
         rate = self.accumulation_parameters_per_s
-        return s_per_parameter(moved_bytes, self.hbm_bytes_per_s, rate)
+        return float(s_per_parameter(moved_bytes, self.hbm_bytes_per_s, rate))
 
 
 @dataclass(frozen=True, eq=False)
