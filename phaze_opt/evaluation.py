@@ -21,6 +21,7 @@ from phaze_opt.hardware.energy import energy_per_event, static_power_w
 from phaze_opt.layer_costs import LayerEvaluation, WidthCost
 from phaze_opt.layer_passes import ScheduleCache
 from phaze_opt.network.cluster import Cluster
+from phaze_opt.on_demand import deferrable, deferred
 from phaze_opt.placement.infeasible import MisfitError
 from phaze_opt.placement.memory import local_parameters
 from phaze_opt.placement.placement_problem import Misfit, Placement
@@ -35,6 +36,7 @@ COST_MODEL_VERSION = "10"
 """Changes whenever any number that `evaluate` returns does; a golden file holds that."""
 
 
+@deferrable("layers")
 @dataclass(frozen=True, repr=False)
 class Evaluation(PrintsAsTables, tables="phaze_opt.report.tables:evaluation_tables"):
     """The answer for one point, with its breakdown.
@@ -199,12 +201,11 @@ def evaluate(
 
 def place_point(costed: CostedPoint) -> Evaluation:
     """Place the layers of a costed point, and say what follows for the whole cluster."""
-    accelerator, problem = costed.point.accelerator, costed.problem
     power_limit_w = costed.point.power_limit_w
     try:
-        solved = solve_placement(problem, costed.degrees)
+        solved = solve_placement(costed.problem, costed.degrees)
     except InfeasibleError as error:
-        return _infeasible(error, accelerator, costed.costs[max(costed.costs)])
+        return _infeasible(error, costed, max(costed.costs))
     result = _feasible(solved, costed)
     if power_limit_w is not None and result.power_w_per_device > power_limit_w:
         excess = InfeasibleError(
@@ -212,22 +213,22 @@ def place_point(costed: CostedPoint) -> Evaluation:
             f"of {power_limit_w:g} W.",
             violation=result.power_w_per_device / power_limit_w - 1.0,
         )
-        too_hot = _infeasible(excess, accelerator, costed.costs[solved.tensor])
+        too_hot = _infeasible(excess, costed, solved.tensor)
         return replace(too_hot, power_w_per_device=result.power_w_per_device)
     return result
 
 
-def _infeasible(error: InfeasibleError, accelerator: Accelerator, cost: WidthCost) -> Evaluation:
-    """Say what does not fit."""
+def _infeasible(error: InfeasibleError, costed: CostedPoint, width: int) -> Evaluation:
+    """Say what does not fit; the layers of the width are scheduled when somebody reads them."""
     return Evaluation(
         feasible=False,
         reason=str(error),
         throughput_samples_per_s=0.0,
         time_per_batch_s=None,
-        area_mm2=accelerator.area_mm2,
+        area_mm2=costed.point.accelerator.area_mm2,
         mfu=0.0,
         placement=None,
-        layers=cost.layers,
+        layers=deferred(lambda: costed.costs[width].layers),
         violation=error.violation,
         misfit=error.misfit if isinstance(error, MisfitError) else None,
     )

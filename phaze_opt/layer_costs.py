@@ -8,7 +8,6 @@ from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 from phaze_opt.arrays import FloatArray
-from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.layer_passes import (
     Chip,
     EstimatedPass,
@@ -227,9 +226,6 @@ def _evaluate_layer(
     layer: Layer, count: int, passes: LayerPasses, training: Training
 ) -> LayerEvaluation:
     """Join the passes of one layer."""
-    bound = [one.bound_by_s for one in passes.all()]
-    energy = [one.energy_by_level_j for one in passes.all()]
-    resources = sorted({resource for part in bound for resource in part})
     again = passes.recompute
     return LayerEvaluation(
         name=layer.name,
@@ -241,8 +237,8 @@ def _evaluate_layer(
         stash_bytes=getattr(layer.stash_bytes, training.recompute),
         forward_schedule=passes.forward.proof,
         backward_schedule=passes.backward.proof,
-        bound_by_s={r: sum(part.get(r, 0.0) for part in bound) for r in resources},
-        energy_by_level_j={level: sum(part[level] for part in energy) for level in ENERGY_LEVELS},
+        bound_by_s=passes.bound_by_s,
+        energy_by_level_j=passes.energy_by_level_j,
         recompute_schedule=None if again is None or again is passes.forward else again.proof,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeVar
@@ -102,10 +102,21 @@ class Chip:
 
 @dataclass(frozen=True, eq=False)
 class LayerPass:
-    """One graph of a layer as it runs: fused, estimated in both modes, scheduled."""
+    """One graph of a layer as it runs: fused, estimated in both modes, scheduled.
+
+    Attributes
+    ----------
+    estimated
+        What runs.
+    schedule
+        How it runs.
+    on_all : (operators,)
+        Whether each operator runs on all cores; not looked at where tensors stay on the chip.
+    """
 
     estimated: EstimatedPass
     schedule: Schedule
+    on_all: BoolArray
 
     @property
     def graph(self) -> OperatorGraph:
@@ -136,37 +147,18 @@ class LayerPass:
         pairs = zip(
             self.estimates.all_cores.arrays(), self.estimates.one_core.arrays(), strict=True
         )
-        everywhere = self._everywhere
         return ModeEstimate(
-            *(np.where(everywhere.reshape(-1, *[1] * (a.ndim - 1)), a, one) for a, one in pairs)
+            *(np.where(self.on_all.reshape(-1, *[1] * (a.ndim - 1)), a, one) for a, one in pairs)
         )
 
     @cached_property
-    def _everywhere(self) -> BoolArray:
-        """Whether each operator runs on all cores."""
-        return np.array([one.intra_operator for one in self.schedule.operators], dtype=bool)
-
-    @cached_property
-    def _totals(self) -> tuple[IntArray, FloatArray, FloatArray]:
+    def totals(self) -> tuple[IntArray, FloatArray, FloatArray]:
         """Operators and seconds by the resource that binds, and energy by level, as they run."""
         if self.schedule.residency is not None:
             one_core = all_cores = BoundOperators.of(self.chosen)
         else:
             one_core, all_cores = self.estimated.bound
-        return totals_in_modes(self._everywhere, len(RESOURCES), *one_core, *all_cores)
-
-    @cached_property
-    def bound_by_s(self) -> Mapping[str, float]:
-        """Seconds of the operators by the resource that binds each."""
-        operators, seconds, _ = self._totals
-        rows = zip(RESOURCES, seconds.tolist(), operators.tolist(), strict=True)
-        return {name: s for name, s, n in rows if n}
-
-    @cached_property
-    def energy_by_level_j(self) -> Mapping[str, float]:
-        """Energy of the operators in the modes that the schedule chose."""
-        *_, energy_j = self._totals
-        return dict(zip(ENERGY_LEVELS, energy_j.tolist(), strict=True))
+        return totals_in_modes(self.on_all, len(RESOURCES), *one_core, *all_cores)
 
     @property
     def proof(self) -> ScheduleProof:
@@ -186,7 +178,30 @@ class LayerPasses:
     def all(self) -> tuple[LayerPass, ...]:
         """Return those that run."""
         passes = (self.forward, self.backward, self.recompute)
-        return tuple(one for one in passes if one is not None)
+        return tuple([one for one in passes if one is not None])
+
+    @cached_property
+    def _totals(self) -> tuple[IntArray, FloatArray, FloatArray]:
+        """The sums of `LayerPass.totals`."""
+        operators, seconds, energy_j = self.forward.totals
+        for one in self.all()[1:]:
+            more_operators, more_seconds, more_j = one.totals
+            operators, seconds = operators + more_operators, seconds + more_seconds
+            energy_j = energy_j + more_j
+        return operators, seconds, energy_j
+
+    @property
+    def bound_by_s(self) -> dict[str, float]:
+        """Seconds of the operators by the resource that binds each."""
+        operators, seconds, _ = self._totals
+        rows = zip(RESOURCES, seconds.tolist(), operators.tolist(), strict=True)
+        return {name: s for name, s, n in sorted(rows) if n}
+
+    @property
+    def energy_by_level_j(self) -> dict[str, float]:
+        """Energy of the operators in the modes that the schedules chose."""
+        *_, energy_j = self._totals
+        return dict(zip(ENERGY_LEVELS, energy_j.tolist(), strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -297,12 +312,12 @@ class EstimatedPass:
         """Schedule the pass."""
         if not np.isfinite(self._columns.values.sum()):
             check_problem(self.problem)  # says which operator takes endless time
-        schedule = solve_columns(self._columns, cache, method=method)
+        schedule, on_all = solve_columns(self._columns, cache, method=method)
         if self._cached is not None:
             schedule = schedule_with_cache(self._columns, self._cached, schedule)
         elif self._joint is not None:
             schedule = with_residency(self.problem, schedule, cache, method)
-        return LayerPass(self, schedule)
+        return LayerPass(self, schedule, on_all)
 
 
 def run_layers(

@@ -1,10 +1,10 @@
-"""Values that are found when they are first asked for: of a mapping, of an object, its hash."""
+"""Values that are found when they are first asked for: of mappings, objects, fields; hashes."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -49,6 +49,54 @@ def hashed_once(cls: Class) -> Class:
 
     kind.__hash__, kind.__getstate__ = kept, state
     return cls
+
+
+class Deferred(Generic[V]):
+    """The value of a field, until somebody reads it; see `deferrable`."""
+
+    def __init__(self, find: Callable[[], V]) -> None:
+        self._find: Callable[[], V] | None = find
+
+    def value(self) -> V:
+        """Return the value, which is found once."""
+        if self._find is not None:
+            self._value = self._find()
+            self._find = None
+        return self._value
+
+    to_plain = value
+
+
+def deferred(find: Callable[[], V]) -> V:
+    """Return what stands for a value where a `deferrable` field is given."""
+    return cast(V, Deferred(find))
+
+
+def deferrable(name: str) -> Callable[[Class], Class]:
+    """Let a field of a frozen dataclass be given as `deferred`: who reads it gets the value."""
+
+    class Field:
+        def __get__(self, instance: Any, owner: Any = None) -> Any:
+            if instance is None:
+                raise AttributeError(name)
+            value = instance.__dict__[name]
+            if isinstance(value, Deferred):
+                value = instance.__dict__[name] = value.value()
+            return value
+
+        def __set__(self, instance: Any, value: Any) -> None:
+            instance.__dict__[name] = value
+
+    def state(self: Any) -> dict[str, Any]:
+        return {**self.__dict__, name: getattr(self, name)}
+
+    def decorate(cls: Class) -> Class:
+        kind: Any = cls
+        setattr(kind, name, Field())
+        kind.__getstate__ = state
+        return cls
+
+    return decorate
 
 
 class OnDemand(Mapping[K, V]):

@@ -1,9 +1,13 @@
+import copy
 import pickle
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import pytest
 
-from phaze_opt.on_demand import OnDemand, cached_property, hashed_once
+from phaze_opt.codec import from_json, to_json
+from phaze_opt.on_demand import OnDemand, cached_property, deferrable, deferred, hashed_once
 
 
 def test_every_value_is_found_once_and_when_it_is_asked_for() -> None:
@@ -98,3 +102,68 @@ def test_an_object_is_hashed_once() -> None:
     assert hash(changed) != hash(one)
     again = pickle.loads(pickle.dumps(one))
     assert (again, vars(again).keys()) == (one, {"part", "number"})
+
+
+@deferrable("parts")
+@dataclass(frozen=True)
+class Report:
+    """Has a field that may be found later."""
+
+    name: str
+    parts: tuple[str, ...]
+    count: int = 0
+
+
+def report(asked: list[str]) -> Report:
+    """Return one whose field is found when it is read, and then noted."""
+
+    def find() -> tuple[str, ...]:
+        asked.append("found")
+        return ("a", "b")
+
+    return Report("r", deferred(find))
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda one: one.parts,
+        lambda one: replace(one, count=1).parts,
+        lambda one: pickle.loads(pickle.dumps(one)).parts,
+        lambda one: copy.deepcopy(one).parts,
+        lambda one: from_json(to_json(one), Report, "report").parts,
+        lambda one: (one == Report("r", ("a", "b"))) and one.parts,
+    ],
+)
+def test_a_deferred_field_is_found_once_by_whoever_reads_it(read: Callable[[Report], Any]) -> None:
+    """Whether it is read, changed, written, copied or compared."""
+    asked: list[str] = []
+    one = report(asked)
+    assert (one.name, one.count, asked) == ("r", 0, [])
+    assert read(one) == ("a", "b")
+    assert (one.parts, one.parts, asked) == (("a", "b"), ("a", "b"), ["found"])
+    assert repr(one) == "Report(name='r', parts=('a', 'b'), count=0)"
+    assert [each.name for each in fields(Report)] == ["name", "parts", "count"]
+
+
+def test_a_deferrable_field_is_a_field_like_others() -> None:
+    """It has no default, takes plain values, is frozen, and what fails is tried again."""
+    assert not hasattr(Report, "parts")
+    plain: Any = Report("r", ("c",))
+    assert plain.parts == ("c",)
+    with pytest.raises(AttributeError):
+        plain.parts = ()
+    with pytest.raises(TypeError):
+        Report("r")  # type: ignore[call-arg]
+    tries: list[int] = []
+
+    def fails_once() -> tuple[str, ...]:
+        tries.append(1)
+        if len(tries) == 1:
+            raise ValueError("once")
+        return ()
+
+    one = Report("r", deferred(fails_once))
+    with pytest.raises(ValueError, match="once"):
+        _ = one.parts
+    assert one.parts == ()

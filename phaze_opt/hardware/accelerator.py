@@ -12,6 +12,7 @@ from phaze_opt.hardware.area import (
     area_of_arrays_mm2,
     has_macro,
 )
+from phaze_opt.on_demand import cached_property
 from phaze_opt.printing import PrintsAsTables, short_repr
 from phaze_opt.units import GIB, KIB
 
@@ -184,7 +185,7 @@ class Accelerator(PrintsAsTables, tables="phaze_opt.report.tables:accelerator_ta
         }
         return short_repr(self, {name for name in rule if getattr(self, name) == rule[name]})
 
-    @property
+    @cached_property
     def area_mm2(self) -> float | None:
         """Relative area budget under ``phaze-22nm`` (without network, PHY and control).
 

@@ -55,7 +55,7 @@ def best_placement(costs: CandidateCosts) -> Layout | None:
         known.append((time_s, candidate, tuple(starts.tolist()), layout))
         return time_s
 
-    if _count_splits(costs) <= _FEW_SPLITS:
+    if _splits_are_few(costs):
         for candidate, starts in _all_splits(costs):
             time(candidate, starts)
     else:
@@ -77,11 +77,15 @@ def _fits(costs: CandidateCosts, layout: Layout) -> bool:
     return bool((limit >= costs.held(layout.candidate)[:0:-1]).all())
 
 
-def _count_splits(costs: CandidateCosts) -> int:
-    """Count the splits of all candidates, as far as it matters."""
-    splits = _splits_by_stages(costs.layers)
-    every = [grid.candidates_by_stages for grid in costs.grids]
-    return sum(int((splits[: len(candidates)] * candidates).sum()) for candidates in every)
+def _splits_are_few(costs: CandidateCosts) -> bool:
+    """Whether all candidates together have few splits."""
+    splits, left = _splits_by_stages(costs.layers), _FEW_SPLITS
+    for grid in costs.grids:
+        candidates = grid.candidates_by_stages
+        left -= int((splits[: len(candidates)] * candidates).sum())
+        if left < 0:
+            return False
+    return True
 
 
 @lru_cache(maxsize=64)
@@ -89,6 +93,16 @@ def _splits_by_stages(layers: int) -> IntArray:
     """Count the splits of so many layers into 0, 1, 2, … stages, as far as it matters."""
     counts = [min(math.comb(layers - 1, cuts), _FEW_SPLITS + 1) for cuts in range(layers)]
     return np.array([0, *counts])
+
+
+def _candidates_are_few(costs: CandidateCosts) -> bool:
+    """Whether there are few candidates."""
+    left = _FEW_CANDIDATES
+    for grid in costs.grids:
+        left -= int(grid.sizes.sum())
+        if left < 0:
+            return False
+    return True
 
 
 def _all_splits(costs: CandidateCosts) -> Iterator[tuple[Candidate, IntArray]]:
@@ -127,8 +141,7 @@ def _closed_form_answers(widths: Widths) -> list[tuple[Candidate, IntArray]]:
     costs = widths.costs
     best_s = limit_s = np.inf
     answers: list[_Answer] = []
-    few = sum(int(grid.sizes.sum()) for grid in costs.grids) <= _FEW_CANDIDATES
-    margin = np.inf if few else REPLAY_MARGIN
+    margin = np.inf if _candidates_are_few(costs) else REPLAY_MARGIN
     for width_s, tensor in widths.by_bound("closed_s"):
         if width_s > limit_s or not np.isfinite(width_s):
             break

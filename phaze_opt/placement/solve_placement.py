@@ -7,6 +7,8 @@ splits, so that no given PPxDPxTP is ever better than the answer.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from phaze_opt.errors import InfeasibleError, InputError
@@ -82,8 +84,13 @@ def _check(problem: PlacementProblem) -> None:
     lengths = {len(layers) for layers in problem.outline.layers.values()}
     if len(lengths) != 1 or 0 in lengths:
         raise InputError("Every tensor-parallel width must have the same layers, at least one.")
-    (count,) = lengths
-    for source, destination in problem.edges:
+    _check_edges(problem.edges, *lengths)
+
+
+@lru_cache(maxsize=64)
+def _check_edges(edges: tuple[tuple[int, int], ...], count: int) -> None:
+    """Refuse edges that do not go forward; the designs of a study share them."""
+    for source, destination in edges:
         if not 0 <= source < destination < count:
             raise InputError(
                 f"The edge ({source}, {destination}) must go forward between the {count} layers."

@@ -2,19 +2,33 @@
 
 A pass goes once through all layers of states (`search_kernel`). If it drops no state because of its
 width, it is exact; otherwise it is a beam search, which improves the best plan known and still
-proves a bound. On random layer-like graphs of 42 operators, 3 to 6 wide, this search proved in 1 to
-200 ms optima that CP-SAT (ortools 9.15, one worker, hint from the list schedule) left open after 2
-to 5 s; therefore CP-SAT (`cp_sat_modes`) is asked only where this search leaves a gap.
+proves a bound. Two narrow passes end most searches. What they leave open often has a plan close to
+the bound: the first wide pass looks for such plans only, which drops most states, and is made again
+without this limit where that is not enough.
+
+On random layer-like graphs of 42 operators, 3 to 6 wide, this search proved in 1 to 200 ms optima
+that CP-SAT (ortools 9.15, one worker, hint from the list schedule) left open after 2 to 5 s;
+therefore CP-SAT (`cp_sat_modes`) is asked only where this search leaves a gap.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
 from phaze_opt.arrays import BoolArray, FloatArray, IntArray
 from phaze_opt.compiled import inlined, lazily_compiled, load
 from phaze_opt.scheduling.bounds import Bounds, mixed_bound, runs_alone
-from phaze_opt.scheduling.instance import INTRA, SINGLE, Instance, Plan, in_set, proving_bound
+from phaze_opt.scheduling.instance import (
+    INTRA,
+    SINGLE,
+    Instance,
+    Plan,
+    in_set,
+    proving_bound,
+    within_proof,
+)
 from phaze_opt.scheduling.reduction import INSTANCE_TYPE
 from phaze_opt.scheduling.search_kernel import SEARCH_ARRAYS_TYPE, SearchArrays, expand_all
 from phaze_opt.scheduling.search_states import (
@@ -35,18 +49,20 @@ FIRST_WIDTH, _SECOND_WIDTH, _GROWTH, _LAST_WIDTH = 16, 2**10, 8, 2**15
 each later one is ``_GROWTH`` times as wide as the one before. The last width limits the memory to
 100 MB."""
 
-_CHEAP_PASSES = 2
+_NARROW_PASSES = 2
 """Passes without the mixed bound: in the second, it leaves out no more than it costs."""
+
+_NEARER = 16
+"""The first wide pass looks for plans so many times nearer to the bound than the best one. This
+halves the wide passes of llama2-7b on random chips, and costs a thirtieth where there is none."""
 
 
 def load_search() -> None:
     """Load the compiled code of the search, or compile it."""
-    load(search_arrays, run_pass)
+    load(search_arrays, run_pass, narrow_passes)
 
 
-def improve(
-    instance: Instance, bounds: Bounds, incumbent: Plan, effort: int, passes: int = 0
-) -> tuple[Plan, int]:
+def improve(instance: Instance, bounds: Bounds, incumbent: Plan, effort: int) -> tuple[Plan, int]:
     """Search for the shortest plan.
 
     Parameters
@@ -58,43 +74,100 @@ def improve(
     incumbent
         The best plan known.
     effort
-        Largest number of states to expand; the first pass is always made.
-    passes
-        How many passes, 0 or 1, have been made.
+        Largest number of states to expand; the first pass is always made, and the search for plans
+        near the bound is not counted.
 
     Returns
     -------
     The best plan known, and a lower bound on the makespan in time units.
     """
     arrays, at_once = search_arrays(*instance.arrays, bounds.tail)
-    operators, demand, capacity, rate, least = arrays
-    best, lower, width = incumbent, bounds.makespan, FIRST_WIDTH
-    if passes:
-        width = _wider(width, effort, instance.size)
+    known = np.column_stack([incumbent.start, incumbent.mode])
+    plan, makespan, lower, left, width = narrow_passes(
+        arrays, at_once, known, incumbent.makespan, bounds.makespan, effort
+    )
+    best = Plan.of(plan, makespan)
+    return improve_wide(instance, replace(bounds, makespan=lower), best, left, width)
+
+
+def improve_wide(
+    instance: Instance, bounds: Bounds, incumbent: Plan, effort: int, width: int
+) -> tuple[Plan, int]:
+    """Go on with the search of `improve` after the narrow passes.
+
+    Parameters
+    ----------
+    instance, bounds, incumbent, effort
+        See `improve`; with what the narrow passes found and left.
+    width
+        Of the next pass, 0 for no other pass.
+    """
+    best, lower = incumbent, bounds.makespan
+    if not width or lower >= proving_bound(best.makespan):
+        return best, lower
+    (operators, demand, capacity, rate, _), at_once = search_arrays(*instance.arrays, bounds.tail)
+    bound, mixed_rate = mixed_bound(instance)
+    lower = max(lower, bound)
+    rate = np.concatenate([rate, mixed_rate.reshape(1, -1)])
+    arrays = operators, demand, capacity, rate, least_costs(operators, rate)
+    nearer = _NEARER
     while width and lower < proving_bound(best.makespan):
-        if passes == _CHEAP_PASSES:
-            bound, mixed_rate = mixed_bound(instance)
-            lower = max(lower, bound)
-            rate = np.concatenate([rate, mixed_rate.reshape(1, -1)])
-            least = least_costs(operators, rate)
-        upper = proving_bound(best.makespan)
-        makespan, dropped, expanded, plan = run_pass(
-            (operators, demand, capacity, rate, least), at_once, width, upper, effort
-        )
+        upper = lower + 1 + (proving_bound(best.makespan) - lower - 1) // nearer
+        makespan, dropped, expanded, plan = run_pass(arrays, at_once, width, upper, effort)
         if makespan < upper:
-            start, mode = plan.T.tolist()
-            best = Plan(tuple(start), tuple(mode), makespan)
+            best = Plan.of(plan, makespan)
         lower = max(lower, min(makespan, dropped))
-        effort -= expanded
-        passes += 1
-        width = _wider(width, effort, instance.size)
+        if nearer == 1:
+            effort -= expanded
+            width = next_width(width, effort, instance.size)
+        nearer = 1
     return best, lower
 
 
-def _wider(width: int, effort: int, size: int) -> int:
+def next_width(width: int, effort: int, size: int) -> int:
     """Give the width of the next pass over so many operators, 0 for no other pass."""
     wider = min(max(width * _GROWTH, _SECOND_WIDTH), effort // size, _LAST_WIDTH)
     return wider if wider >= 2 * width else 0
+
+
+_next_width = inlined(next_width)
+
+
+@lazily_compiled(
+    f"Tuple((i8[:, ::1], i8, i8, i8, i8))({SEARCH_ARRAYS_TYPE}, i8, i8[:, ::1], i8, i8, i8)"
+)
+def narrow_passes(
+    arrays: SearchArrays, at_once: int, plan: IntArray, makespan: int, bound: int, effort: int
+) -> tuple[IntArray, int, int, int, int]:
+    """Make the passes that take no mixed bound.
+
+    Parameters
+    ----------
+    arrays, at_once
+        See `run_pass`.
+    plan, makespan
+        The best plan known: (operators, 2), start and mode; and how long it takes.
+    bound
+        Lower bound of the makespan.
+    effort
+        See `improve`.
+
+    Returns
+    -------
+    Plan, makespan and bound that are known then; the effort that is left; and the width of the next
+    pass, 0 for none.
+    """
+    width = FIRST_WIDTH
+    for _ in range(_NARROW_PASSES):
+        upper = within_proof(makespan)
+        if width > 0 and bound < upper:
+            found, dropped, expanded, better = run_pass(arrays, at_once, width, upper, effort)
+            if found < upper:
+                plan, makespan = better, found
+            bound = max(bound, min(found, dropped))
+            effort -= expanded
+            width = _next_width(width, effort, len(plan))
+    return plan, makespan, bound, effort, width
 
 
 @lazily_compiled(f"Tuple((i8, i8, i8, i8[:, ::1]))({SEARCH_ARRAYS_TYPE}, i8, i8, i8, i8)")

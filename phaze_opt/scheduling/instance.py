@@ -144,6 +144,12 @@ class Plan:
     mode: tuple[int, ...]
     makespan: int
 
+    @classmethod
+    def of(cls, plan: IntArray, makespan: int) -> Plan:
+        """Return the plan whose starts and modes are the columns of an array."""
+        start, mode = plan.T.tolist()
+        return cls(tuple(start), tuple(mode), makespan)
+
 
 def proving_bound(makespan: int) -> int:
     """Give the least lower bound that proves a makespan optimal: within 1e-9 of the makespan."""

@@ -1,6 +1,6 @@
-"""Schedule a problem part by part, compiled: all but what the first pass of the search leaves open.
+"""Schedule a problem part by part, compiled, up to what the narrow passes of the search leave open.
 
-Each part gets a list schedule (`quick_plan`), and where that is not proven the first pass of the
+Each part gets a list schedule (`quick_plan`), and where that is not proven the narrow passes of the
 exact search (`branch_and_bound`). The plans follow one another in seconds.
 """
 
@@ -10,13 +10,13 @@ import numpy as np
 
 from phaze_opt.arrays import BoolArray, FloatArray, IntArray
 from phaze_opt.compiled import inlined, lazily_compiled
-from phaze_opt.scheduling.branch_and_bound import FIRST_WIDTH, run_pass, search_arrays
+from phaze_opt.scheduling.branch_and_bound import narrow_passes, search_arrays
 from phaze_opt.scheduling.instance import INTRA, SINGLE, TIME_RESOLUTION, within_proof
 from phaze_opt.scheduling.quick_plan import plan_part
 from phaze_opt.scheduling.reduction import contracted_ancestors, series_parts
 
 SERIES, LISTED, SEARCHED = 0, 1, 2
-"""What ended a part: it is one operator; its list schedule, or a plan of the first pass, is proven.
+"""What ended a part: it is one operator; its list schedule, or a plan of the search, is proven.
 Places of the methods in `solve_schedule`."""
 
 
@@ -92,7 +92,7 @@ def append_plan(
 
 
 @lazily_compiled(
-    "Tuple((i8, i8, i8[:, ::1], i8[::1], i8[:, ::1], UniTuple(i8, 3)))"
+    "Tuple((i8, i8, i8[:, ::1], i8[::1], i8[:, ::1], UniTuple(i8, 4)))"
     "(i8[::1], f8[:, ::1], i8[:, ::1], b1[::1], i8, i8, b1, i8, i8, f8[:, ::1], f8[::1], b1[::1])"
 )
 def schedule_parts(
@@ -108,7 +108,7 @@ def schedule_parts(
     times_s: FloatArray,
     totals_s: FloatArray,
     on_all: BoolArray,
-) -> tuple[int, int, IntArray, IntArray, IntArray, tuple[int, int, int]]:
+) -> tuple[int, int, IntArray, IntArray, IntArray, tuple[int, int, int, int]]:
     """Append the schedules of the parts from one on, up to the first that stays open.
 
     Parameters
@@ -134,7 +134,7 @@ def schedule_parts(
     -------
     The part that is open, or the number of parts; the strongest of what ended the others;
     `contracted_ancestors`; of the open part, its operators (none if there is none), the best plan
-    known, its makespan, a lower bound, and the effort that is left.
+    known, its makespan, a lower bound, the effort that is left, and the width of the next pass.
     """
     count = len(core)
     instant = np.empty(count, dtype=np.bool_)
@@ -158,16 +158,13 @@ def schedule_parts(
         )
         if is_open != 0:
             if effort < 0:
-                return place, ended_by, ancestors, part, plan, (makespan, bound, effort)
+                return place, ended_by, ancestors, part, plan, (makespan, bound, effort, 0)
             search, at_once = search_arrays(*arrays, tail)
-            upper = within_proof(makespan)
-            found, dropped, expanded, better = run_pass(search, at_once, FIRST_WIDTH, upper, effort)
-            if found < upper:
-                plan, makespan = better, found
-            bound = max(bound, min(found, dropped))
+            plan, makespan, bound, left, width = narrow_passes(
+                search, at_once, plan, makespan, bound, effort
+            )
             if bound < within_proof(makespan):
-                left = effort - expanded
-                return place, ended_by, ancestors, part, plan, (makespan, bound, left)
+                return place, ended_by, ancestors, part, plan, (makespan, bound, left, width)
             ended_by = max(ended_by, SEARCHED)
         else:
             ended_by = max(ended_by, LISTED)
@@ -182,4 +179,4 @@ def schedule_parts(
             at_s = max(times_s[target, 0], times_s[source, 1])
             times_s[target, 0] = times_s[target, 1] = at_s
     no_plan = np.empty((0, 2), dtype=np.int64)
-    return len(first) - 1, ended_by, ancestors, members[:0], no_plan, (0, 0, 0)
+    return len(first) - 1, ended_by, ancestors, members[:0], no_plan, (0, 0, 0, 0)

@@ -59,11 +59,10 @@ def quick_plan(
     arrays, total_s, plan, tail, (makespan, bound, is_open) = plan_part(
         part, core, values, ancestors, *cores, exclusive
     )
-    start, mode = plan.T.tolist()
     return QuickPlan(
         Instance(*arrays, total_s / TIME_RESOLUTION),
         Bounds(bound, tail),
-        Plan(tuple(start), tuple(mode), makespan),
+        Plan.of(plan, makespan),
         not is_open,
     )
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Literal
 
 from phaze_opt.errors import InputError, unknown_name
 from phaze_opt.limits import MOST_SIZE, check_size
+from phaze_opt.on_demand import deferrable
 
 if TYPE_CHECKING:
     from phaze_opt.scheduling.residency import Residency, Tensor
@@ -190,6 +191,7 @@ class ResidencySchedule:
     tensors: tuple[ResidentTensor, ...]
 
 
+@deferrable("operators")
 @dataclass(frozen=True)
 class Schedule:
     """When and how every operator runs, with the proof.

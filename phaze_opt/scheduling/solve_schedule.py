@@ -12,7 +12,8 @@ import numpy as np
 from phaze_opt.arrays import BoolArray, FloatArray, IntArray
 from phaze_opt.compiled import load
 from phaze_opt.errors import unknown_name
-from phaze_opt.scheduling.branch_and_bound import improve, load_search
+from phaze_opt.on_demand import deferred
+from phaze_opt.scheduling.branch_and_bound import improve_wide, load_search
 from phaze_opt.scheduling.cached_reads import schedule_with_cache
 from phaze_opt.scheduling.canonical import (
     NO_CORE,
@@ -45,12 +46,13 @@ _METHODS: tuple[ScheduleMethod, ...] = ("bound", "list", "branch-and-bound", "cp
 """The weakest first; `part_schedules.schedule_parts` says which by its place."""
 
 
-class _FirstPass(NamedTuple):
-    """What is known of a part after the first pass of the search, if the method makes one."""
+class _Searched(NamedTuple):
+    """What is known of a part after the narrow passes of the search, if the method makes any."""
 
     plan: Plan
     bound: int
     effort_left: int
+    next_width: int
 
 
 class _Draft:
@@ -131,7 +133,7 @@ def solve_schedule(
         raise unknown_name("method", method, SOLVE_METHODS)
     graph = PrecedenceGraph.of(problem.edges, check_problem(problem))
     columns = problem_columns(problem, graph)
-    without = solve_columns(columns, cache, bandwidth=bandwidth, method=method, effort=effort)
+    without, _ = solve_columns(columns, cache, bandwidth=bandwidth, method=method, effort=effort)
     if residency and problem.cached is not None:
         return schedule_with_cache(columns, problem.cached, without)
     return with_residency(problem, without, cache, method, effort) if residency else without
@@ -169,7 +171,7 @@ def solve_columns(
     bandwidth: bool = True,
     method: SolveMethod = "branch-and-bound",
     effort: int = DEFAULT_EFFORT,
-) -> Schedule:
+) -> tuple[Schedule, BoolArray]:
     """Find a short schedule in which every tensor goes through HBM, in the cache or anew.
 
     Parameters
@@ -178,6 +180,10 @@ def solve_columns(
         A valid problem.
     cache, bandwidth, method, effort
         See `solve_schedule`.
+
+    Returns
+    -------
+    The schedule, and whether each operator runs on all cores.
     """
     # The solver's time leaves out loading its compiled code, or compiling it.
     load(canonical_order, schedule_parts)
@@ -192,19 +198,20 @@ def solve_columns(
         found = cache.get(key)
         # A stored schedule may be damaged: it comes from a database that others can write to.
         if found is not None and len(found.operators) == len(order):
-            solve_s = time.perf_counter() - began
-            return replace(
-                found,
-                operators=_named(found.operators, order.tolist(), columns.ids),
-                solve_s=solve_s,
-            )
+            on_all = np.empty(len(order), dtype=np.bool_)
+            on_all[order] = [entry.intra_operator for entry in found.operators]
+            named = deferred(lambda: _named(found.operators, order.tolist(), columns.ids))
+            return replace(found, operators=named, solve_s=time.perf_counter() - began), on_all
     draft = _schedule_parts(form, columns, method, effort)
     if cache is not None:
         names = map(str, range(len(order)))
         stored = draft.operators(names, np.arange(len(order)))
         cache[key] = _to_schedule(draft, stored, time.perf_counter() - began - draft.loading_s)
-    operators = draft.operators(columns.ids, form.order)
-    return _to_schedule(draft, operators, time.perf_counter() - began - draft.loading_s)
+    operators = deferred(lambda: draft.operators(columns.ids, order))
+    on_all = np.empty_like(draft.on_all)
+    on_all[order] = draft.on_all
+    solve_s = time.perf_counter() - began - draft.loading_s
+    return _to_schedule(draft, operators, solve_s), on_all
 
 
 def _named(
@@ -234,7 +241,7 @@ def _schedule_parts(
     kernel_effort = -1 if method == "cp-sat" else effort
     place = 0
     while True:
-        place, ended_by, ancestors, part, plan, (makespan, bound, left) = schedule_parts(
+        place, ended_by, ancestors, part, plan, (makespan, bound, left, width) = schedule_parts(
             form.core,
             form.values,
             form.edges,
@@ -255,8 +262,7 @@ def _schedule_parts(
         load_search()
         draft.loading_s += time.perf_counter() - began
         quick = quick_plan(part, form.core, form.values, ancestors, cores, exclusive)
-        start, mode = plan.T.tolist()
-        searched = _FirstPass(Plan(tuple(start), tuple(mode), makespan), bound, left)
+        searched = _Searched(Plan.of(plan, makespan), bound, left, width)
         best, bound, needed = _solve_instance(quick, searched, method, effort, draft)
         draft.method = max(draft.method, _METHODS.index(needed))
         append_plan(
@@ -275,24 +281,24 @@ def _schedule_parts(
 
 
 def _solve_instance(
-    quick: QuickPlan, first: _FirstPass, method: SolveMethod, effort: int, draft: _Draft
+    quick: QuickPlan, searched: _Searched, method: SolveMethod, effort: int, draft: _Draft
 ) -> tuple[Plan, int, ScheduleMethod]:
     """Give a plan, a lower bound in time units, and the method that ended the search.
 
     Parameters
     ----------
-    quick, first
-        The part, which its list schedule and the first pass of the search leave open.
+    quick, searched
+        The part, which its list schedule and the narrow passes of the search leave open.
     method, effort
         See `solve_schedule`.
     draft
         Takes the time to load CP-SAT.
     """
     instance, bounds, plan = quick.instance, quick.bounds, quick.plan
-    found, bound, left = first
+    found, bound, left, width = searched
     needed: ScheduleMethod = "branch-and-bound"
     if method != "cp-sat":
-        found, bound = improve(instance, replace(bounds, makespan=bound), found, left, passes=1)
+        found, bound = improve_wide(instance, replace(bounds, makespan=bound), found, left, width)
     if method != "branch-and-bound" and bound < proving_bound(found.makespan):
         began = time.perf_counter()
         from phaze_opt.scheduling.cp_sat_modes import improve_with_cp_sat

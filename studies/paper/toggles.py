@@ -9,14 +9,16 @@ from functools import partial
 from typing import Any
 from unittest.mock import patch
 
+from phaze_opt.arrays import BoolArray
 from phaze_opt.scheduling.problem_columns import ProblemColumns
 from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.scheduling.solve_schedule import solve_columns
 
-Solve = Callable[..., Schedule]
+Solved = tuple[Schedule, BoolArray]
+Solve = Callable[..., Solved]
 
 
-def _in_sequence(columns: ProblemColumns, *args: Any, **options: Any) -> Schedule:
+def _in_sequence(columns: ProblemColumns, *args: Any, **options: Any) -> Solved:
     """Schedule one operator at a time, each on all cores of its type."""
     return solve_columns(replace(columns, serial=True), *args, **options)
 

@@ -1,9 +1,16 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.layer_passes import Chip, schedule_problems
+from phaze_opt.network.presets import load_cluster
+from phaze_opt.scheduling import branch_and_bound
 from phaze_opt.scheduling.branch_and_bound import improve
-from phaze_opt.scheduling.instance import proving_bound
+from phaze_opt.scheduling.instance import Instance, proving_bound
+from phaze_opt.training import Training
+from phaze_opt.workload.zoo import load_workload
 from tests.scheduling.strategies import bounds_and_list, layer_like, to_instance
 
 
@@ -21,6 +28,48 @@ def test_narrow_searches_stay_honest(seed: int, rule: str) -> None:
         assert proving_bound(bound) <= optimum.makespan
         assert proving_bound(optimum.makespan) <= plan.makespan <= previous
         previous = plan.makespan
+
+
+def backward_of_a_block() -> Instance:
+    """Return a pass that the narrow passes leave open, with a plan close to the bound."""
+    chip = load_accelerator(
+        "tpuv4-phaze", num_tc=2, num_vc=16, pe_x=4, pe_y=16, pe_vc=4, hbm_gb_per_s=600
+    )
+    model = "llama:layers=1,hidden=512,heads=8,sequence=512,vocab=1000,ffn=1376"
+    (variant,) = load_workload(model, tensor_parallel=(1,), microbatch=(1,)).variants
+    problems = schedule_problems(
+        variant,
+        Chip(chip, load_cluster("flat-4GiB", 8), "epilogue"),
+        Training(16, residency=False, overlap="none"),
+    )
+    return to_instance(next(each for each in problems if each.name == "block backward"))
+
+
+@pytest.mark.parametrize("seed", [None, 5, 6, 10])
+def test_where_plans_are_looked_for_first_changes_no_optimum(
+    seed: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first wide pass is limited to plans near the bound: the others find what it does not."""
+    instance = backward_of_a_block() if seed is None else to_instance(layer_like(seed, 40, 4))
+    bounds, listed = bounds_and_list(instance)
+    limits: list[int] = []
+    run_pass = branch_and_bound.run_pass
+
+    def noted(*arguments: Any) -> Any:
+        limits.append(arguments[3])
+        return run_pass(*arguments)
+
+    monkeypatch.setattr(branch_and_bound, "run_pass", noted)
+    plan, bound = improve(instance, bounds, listed, effort=1_000_000)
+    assert proving_bound(plan.makespan) <= bound
+    near, *others = limits
+    assert (plan.makespan < near) == (not others)
+    monkeypatch.setattr(branch_and_bound, "_NEARER", 1)
+    whole, bound = improve(instance, bounds, listed, effort=1_000_000)
+    assert proving_bound(whole.makespan) <= bound
+    assert proving_bound(whole.makespan) <= plan.makespan
+    assert proving_bound(plan.makespan) <= whole.makespan
+    assert near < limits[len(others) + 1]
 
 
 def test_more_than_one_word() -> None:

@@ -101,11 +101,12 @@ def check(problem: ScheduleProblem) -> Schedule:
     """Compare a schedule with the one of plain Python, to the bit."""
     columns = to_columns(problem)
     form = canonical_form(columns, bandwidth=True)
-    found, expected = solve_columns(columns, effort=EFFORT), drafted(form, columns)
+    found, on_all = solve_columns(columns, effort=EFFORT)
+    expected = drafted(form, columns)
     for place, index in enumerate(form.order.tolist()):
         entry = found.operators[index]
         assert (entry.start_s, entry.end_s) == (expected.start_s[place], expected.end_s[place])
-        assert entry.intra_operator == expected.on_all[place]
+        assert entry.intra_operator == on_all[index] == expected.on_all[place]
         assert entry.id == columns.ids[index]
     assert found.makespan_s == expected.makespan_s
     if found.status == "feasible":
