@@ -56,9 +56,13 @@ def pipeline_work(costs: CandidateCosts, layout: Layout) -> PipelineWork:
 
 
 def _replay(costs: CandidateCosts, layout: Layout, work: PipelineWork) -> Replay:
-    """Replay a batch event by event."""
-    schedule = "interleaved" if layout.chunks > 1 else costs.schedule
-    return replay(work, costs.microbatches(layout.candidate.data), schedule)
+    """Replay a batch of interleaved stages event by event."""
+    return replay(work, costs.microbatches(layout.candidate.data), "interleaved")
+
+
+def _finish_s(costs: CandidateCosts, layout: Layout, work: PipelineWork) -> FloatArray:
+    """Replay a batch of other stages, for the ends of their last backwards."""
+    return finish_s(work, costs.microbatches(layout.candidate.data), costs.schedule)
 
 
 class Timed(NamedTuple):
@@ -72,20 +76,20 @@ class Timed(NamedTuple):
 def timed_layout(costs: CandidateCosts, layout: Layout) -> Timed:
     """Replay a batch event by event, and add what follows it."""
     work = pipeline_work(costs, layout)
-    done = _replay(costs, layout, work)
-    tails = stage_tails(costs, layout, done)
-    ends_s = zip(done.finish_s.tolist(), tails, strict=True)
-    return Timed(work, tails, max(end_s + tail.all_s for end_s, tail in ends_s))
+    if layout.chunks > 1:
+        done = _replay(costs, layout, work)
+        finished_s, tails = done.finish_s, _interleaved_tails(costs, layout, done)
+    else:
+        finished_s, tails = _finish_s(costs, layout, work), _stage_tails(costs, layout)
+    ends_s = zip(finished_s.tolist(), tails, strict=True)
+    return Timed(work, tails, max([end_s + tail.all_s for end_s, tail in ends_s]))
 
 
 def replayed_s(costs: CandidateCosts, layout: Layout) -> float:
     """Return the time of a batch by event replay, with what follows the last backwards."""
     if layout.chunks > 1:
-        done = _replay(costs, layout, pipeline_work(costs, layout))
-        tails_s = [tail.all_s for tail in stage_tails(costs, layout, done)]
-        return float((done.finish_s + np.array(tails_s)).max())
-    microbatches = costs.microbatches(layout.candidate.data)
-    finished_s = finish_s(pipeline_work(costs, layout), microbatches, costs.schedule)
+        return timed_layout(costs, layout).time_s
+    finished_s = _finish_s(costs, layout, pipeline_work(costs, layout))
     tail_s = costs.tail_s(layout.candidate)
     if not layout.gathers_ahead:
         tail_s = tail_s + costs.final_gather_s(layout.candidate, ahead=False)
@@ -101,19 +105,8 @@ def with_fastest_gathers(costs: CandidateCosts, layout: Layout) -> Layout:
     return min((layout, behind), key=lambda option: replayed_s(costs, option))
 
 
-def stage_tails(costs: CandidateCosts, layout: Layout, done: Replay) -> list[StageTail]:
-    """Return what each stage does after its last backward.
-
-    Parameters
-    ----------
-    costs, layout
-        The stages.
-    done
-        Their replay, which says when gradients of interleaved chunks can be sent.
-    """
-    stages = range(layout.candidate.pipeline)
-    if layout.chunks > 1:
-        return [_interleaved_tail(costs, layout, done, stage) for stage in stages]
+def _stage_tails(costs: CandidateCosts, layout: Layout) -> list[StageTail]:
+    """Return what each stage, not interleaved, does after its last backward."""
     candidate = layout.candidate
     synchronisation_s = costs.synchronisation_s(candidate)
     network_s = costs.tied_exchange_s(candidate)
@@ -127,6 +120,12 @@ def stage_tails(costs: CandidateCosts, layout: Layout, done: Replay) -> list[Sta
     )
     where = layout.first[0], layout.last[0]
     return list(map(StageTail, *(table[where].tolist() for table in tables)))
+
+
+def _interleaved_tails(costs: CandidateCosts, layout: Layout, done: Replay) -> list[StageTail]:
+    """Return the same of interleaved stages, whose replay says when gradients can be sent."""
+    stages = range(layout.candidate.pipeline)
+    return [_interleaved_tail(costs, layout, done, stage) for stage in stages]
 
 
 def _interleaved_tail(costs: CandidateCosts, layout: Layout, done: Replay, stage: int) -> StageTail:
