@@ -1,9 +1,11 @@
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from phaze_opt.codec import to_json
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.area import area_of_arrays_mm2, sram_table
@@ -67,7 +69,11 @@ def test_the_published_rule_regenerates_the_published_space() -> None:
 def test_the_reference_point_has_its_published_area() -> None:
     """The paper's TPUv4-like point sets the area budget of 278.82667631216 mm²."""
     reference = Accelerator(num_tc=8, num_vc=2, pe_x=128, pe_y=128, pe_vc=128, glb_bytes=128 * MIB)
+    written = to_json(reference)
     assert reference.area_mm2 == pytest.approx(278.82667631216, rel=1e-12)
+    # The area is kept, but is no field.
+    assert to_json(reference) == written
+    assert replace(reference, num_tc=4).area_mm2 != reference.area_mm2
 
 
 def test_chip_area_charges_for_what_the_relative_model_leaves_out() -> None:

@@ -16,7 +16,9 @@ from sqlalchemy import select, update
 from phaze_opt.codec import to_json
 from phaze_opt.evaluation import Evaluation, evaluation_to_json_dict
 from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.layer_costs import LayerEvaluation
 from phaze_opt.network.presets import load_cluster
+from phaze_opt.on_demand import deferred
 from phaze_opt.scheduling.schedule_problem import Schedule, ScheduledOperator
 from phaze_opt.search.store.caches import (
     EvaluationCache,
@@ -185,6 +187,31 @@ def test_numbers_that_json_does_not_have_are_not_written() -> None:
     """Neither NaN nor infinity reaches a database."""
     with pytest.raises(ValueError, match="JSON compliant"):
         write_evaluation(replace(EVALUATION, mfu=math.nan))
+
+
+def test_what_is_deferred_is_found_before_it_is_stored(sqlite_url: str) -> None:
+    """Its schedules belong to the evaluation, and where it fails, the claim is free again."""
+    storage = open_storage(sqlite_url, create=True)
+    cache, schedules = EvaluationCache(storage, "me", 30.0), ScheduleCache(storage)
+
+    def layers() -> tuple[LayerEvaluation, ...]:
+        schedules["s"] = SCHEDULE
+        return EVALUATION.layers
+
+    def fails() -> tuple[LayerEvaluation, ...]:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        cache.get_or_compute("k", lambda: replace(EVALUATION, layers=deferred(fails)), schedules)
+    found = cache.get_or_compute(
+        "k", lambda: replace(EVALUATION, layers=deferred(layers)), schedules
+    )
+    assert found == (EVALUATION, False)
+    assert find_evaluations(storage, ["k"]) == {"k": EVALUATION}
+    with storage.reading() as session:
+        row = session.get(EvaluationRow, "k")
+        assert row is not None and json.loads(row.schedules or "") == ["s"]
+        assert session.get(ScheduleRow, "s") is not None
 
 
 def test_schedules_survive_the_process(any_url: str) -> None:

@@ -11,7 +11,6 @@ from sqlalchemy.exc import IntegrityError, OperationalError, PendingRollbackErro
 import phaze_opt.search.frozen as frozen_module
 import phaze_opt.search.store.failures as failures_module
 import phaze_opt.search.study as study_module
-from phaze_opt.evaluation import Evaluation
 from phaze_opt.search.store.caches import EvaluationCache
 from phaze_opt.search.store.failures import (
     DatabaseError,
@@ -130,11 +129,11 @@ def test_a_lost_result_blocks_nobody(any_url: str, monkeypatch: pytest.MonkeyPat
         serving.append(ticket)
         serve(self, ticket, on_trial)
 
-    def lose_once(self: EvaluationCache, key: str, evaluation: Evaluation, needed: Any) -> None:
+    def lose_once(self: EvaluationCache, key: str, body: str, needed: Any) -> None:
         if serving and not lost:
             lost.append(key)
             raise LostConnectionError("The storage cannot be reached.")
-        store(self, key, evaluation, needed)
+        store(self, key, body, needed)
 
     def count_and_give_back(self: TicketOffice, ticket: Ticket) -> bool:
         query = select(func.count()).where(EvaluationRow.token.is_not(None))

@@ -76,10 +76,12 @@ class EvaluationCache:
         schedules.take_keys()
         try:
             evaluation = compute()
+            # Writing finds what was deferred, and may need more schedules.
+            body = write_evaluation(evaluation)
         except BaseException:
             self._release(key)
             raise
-        self._store(key, evaluation, schedules)
+        self._store(key, body, schedules)
         return evaluation, False
 
     def renew_lease(self, token: str) -> None:
@@ -118,11 +120,11 @@ class EvaluationCache:
             )
             return claimed.rowcount == 1
 
-    def _store(self, key: str, evaluation: Evaluation, schedules: ScheduleCache) -> None:
-        """Write an evaluation, unless another worker took over and was first, and its schedules."""
+    def _store(self, key: str, body: str, schedules: ScheduleCache) -> None:
+        """Store an evaluation, unless another worker took over and was first, and its schedules."""
         needed = json.dumps(sorted(schedules.take_keys()))
         found: dict[str, str | None] = {"token": None, "until_s": None}
-        found |= {"body": write_evaluation(evaluation), "schedules": needed}
+        found |= {"body": body, "schedules": needed}
 
         def write(session: Session) -> None:
             # The row is gone where this worker was stalled and its claim is swept.
