@@ -83,6 +83,7 @@ class CandidateCosts:
             "gpipe" if training.pipeline_schedule == "gpipe" else "1f1b"
         )
         self._messages: dict[tuple[int, int], Term] = {}
+        self._work_of_layers_s: dict[int, tuple[float, float]] = {}
 
     def _forget_tables(self) -> None:
         """Start without tables."""
@@ -119,11 +120,13 @@ class CandidateCosts:
 
     def work_of_layers_s(self, tensor: int) -> tuple[float, float]:
         """Return the work of one microbatch at a width: of all layers, and of the largest."""
-        forward_s, backward_s, recompute_s = (
-            self.problem.column(tensor, name) for name in ("forward_s", "backward_s", "recompute_s")
-        )
-        work_s = forward_s + backward_s + recompute_s
-        return float(work_s.sum()), float(work_s.max())
+        if tensor not in self._work_of_layers_s:
+            layers, kinds = self.problem.layers[tensor], self.problem.kinds_of(tensor)
+            each = [layers[index] for index in kinds.first]
+            work_s = [one.forward_s + one.backward_s + one.recompute_s for one in each]
+            all_s = sum([own_s * count for own_s, count in zip(work_s, kinds.counts, strict=True)])
+            self._work_of_layers_s[tensor] = all_s, max(work_s)
+        return self._work_of_layers_s[tensor]
 
     def microbatches(self, data: int) -> int:
         """Return how many microbatches one replica runs per batch."""

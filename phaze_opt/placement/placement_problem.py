@@ -85,13 +85,14 @@ class Kinds(NamedTuple):
 
     Attributes
     ----------
-    first
-        The first layer of every kind.
+    first, counts
+        The first layer of every kind, and how many there are.
     which : (layers,)
         Place of the kind of every layer in ``first``.
     """
 
     first: tuple[int, ...]
+    counts: tuple[int, ...]
     which: IntArray
 
 
@@ -99,7 +100,7 @@ class Kinds(NamedTuple):
 def repetition(kinds: tuple[int, ...]) -> Kinds:
     """Return how layers of some kinds repeat."""
     _, first, which = np.unique(kinds, return_index=True, return_inverse=True)
-    return Kinds(tuple(first.tolist()), which)
+    return Kinds(tuple(first.tolist()), tuple(np.bincount(which).tolist()), which)
 
 
 @dataclass(frozen=True)
