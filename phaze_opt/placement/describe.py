@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import starmap
 
@@ -16,7 +16,6 @@ from phaze_opt.placement.pipeline import PipelineWork, Replay, interleaved_in_fl
 from phaze_opt.placement.placement_problem import (
     ChunkWork,
     Communication,
-    LayerCost,
     Placement,
     Stage,
     StageMemory,
@@ -36,10 +35,12 @@ def describe(
     waits_s = _first_waits_s(work)
     memories = memories or stage_memories(costs, layout)
     read = _read_stages(costs, layout, work)
+    exchanged = _communication(costs, layout, read, tails, waits_s)
+    each = zip(range(candidate.pipeline), memories, tails, exchanged, strict=True)
     stages = tuple(
         [
-            _stage(costs, layout, index, read, memories[index], tails[index], waits_s[index])
-            for index in range(candidate.pipeline)
+            _stage(costs, layout, index, read, memory, tail, communication)
+            for index, memory, tail, communication in each
         ]
     )
     heaviest = max(range(len(stages)), key=lambda index: (stages[index].load_s, -index))
@@ -134,10 +135,9 @@ def _stage(
     read: _Read,
     memory: StageMemory,
     tail: StageTail,
-    wait_s: float,
+    communication: tuple[Communication, ...],
 ) -> Stage:
     """Describe one stage."""
-    layers = layout.layers(index, costs.problem.layers[layout.candidate.tensor])
     return Stage(
         layers=tuple(layout.layers(index, read.names)),
         devices=layout.candidate.tensor,
@@ -147,47 +147,51 @@ def _stage(
         synchronisation_s=tail.synchronisation_s,
         optimizer_s=tail.optimizer_s,
         gather_s=tail.gather_s,
-        communication=_communication(costs, layout, index, read, layers, tail, wait_s),
+        communication=communication,
     )
 
 
 def _communication(
     costs: CandidateCosts,
     layout: Layout,
-    stage: int,
     read: _Read,
-    layers: Sequence[LayerCost],
-    tail: StageTail,
-    wait_s: float,
-) -> tuple[Communication, ...]:
-    """Return what a stage exchanges with other stages and other replicas per batch."""
-    candidate, group, optimizer = layout.candidate, costs.group(layout.candidate), costs.optimizer
-    microbatches, runs = costs.microbatches(candidate.data), layout.runs(stage)
-    transfer_s = microbatches * read.received_s[stage]
-    found = [
-        Communication("transfer", transfer_s, transfer_s, microbatches * read.transfer_bytes[stage])
-    ]
-    parameters = local_parameters(layers)
-    gradient_bytes = group.sent_bytes(
-        group.gradient_terms, float(parameters * optimizer.gradient_bytes)
-    )
-    exposed_s, network_s = tail.synchronisation_s, tail.network_s
-    if group.zero >= 2:
-        _, reductions = group.every_backward
-        exposed_s += microbatches * sum(float(reductions.exposed_s[run]) for run in runs)
-        network_s += microbatches * sum(float(reductions.total_s[run]) for run in runs)
-        gradient_bytes *= microbatches
-    tied = [layer.tied_parameters for layer in layers]
-    if candidate.pipeline > 1 and sum(tied) < costs.replicated(candidate.tensor).tied_parameters:
-        shared_bytes = max(tied) * float(optimizer.gradient_bytes)
-        gradient_bytes += shared_bytes * costs.message(candidate).all_sent_per_byte
-    found.append(Communication("gradient_synchronisation", network_s, exposed_s, gradient_bytes))
-    if group.zero:
-        weight_bytes = group.sent_bytes(
-            group.weight_terms, float(parameters * optimizer.weight_bytes)
+    tails: Sequence[StageTail],
+    waits_s: Sequence[float],
+) -> Iterator[tuple[Communication, ...]]:
+    """Yield what each stage exchanges with other stages and other replicas per batch."""
+    candidate, optimizer = layout.candidate, costs.optimizer
+    group, microbatches = costs.group(candidate), costs.microbatches(candidate.data)
+    layers, zero = costs.problem.layers[candidate.tensor], group.zero
+    tied_to_others = candidate.pipeline > 1 and costs.replicated(candidate.tensor).tied_parameters
+    for stage, tail in enumerate(tails):
+        own = layout.layers(stage, layers)
+        transfer_s = microbatches * read.received_s[stage]
+        sent_bytes = microbatches * read.transfer_bytes[stage]
+        found = [Communication("transfer", transfer_s, transfer_s, sent_bytes)]
+        parameters = local_parameters(own)
+        gradient_bytes = group.sent_bytes(
+            group.gradient_terms, float(parameters * optimizer.gradient_bytes)
         )
-        found.append(_gathers(costs, layout, stage, tail.gather_s + wait_s, weight_bytes))
-    return tuple(found)
+        exposed_s, network_s = tail.synchronisation_s, tail.network_s
+        if zero >= 2:
+            (_, reductions), runs = group.every_backward, layout.runs(stage)
+            exposed_s += microbatches * sum(float(reductions.exposed_s[run]) for run in runs)
+            network_s += microbatches * sum(float(reductions.total_s[run]) for run in runs)
+            gradient_bytes *= microbatches
+        tied = [layer.tied_parameters for layer in own]
+        if sum(tied) < tied_to_others:
+            shared_bytes = max(tied) * float(optimizer.gradient_bytes)
+            gradient_bytes += shared_bytes * costs.message(candidate).all_sent_per_byte
+        found.append(
+            Communication("gradient_synchronisation", network_s, exposed_s, gradient_bytes)
+        )
+        if zero:
+            weight_bytes = group.sent_bytes(
+                group.weight_terms, float(parameters * optimizer.weight_bytes)
+            )
+            once_s = tail.gather_s + waits_s[stage]
+            found.append(_gathers(costs, layout, stage, once_s, weight_bytes))
+        yield tuple(found)
 
 
 def _gathers(
