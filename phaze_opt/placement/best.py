@@ -26,7 +26,7 @@ from phaze_opt.placement.candidates import Candidate, CandidateGrid
 from phaze_opt.placement.chain import best_split
 from phaze_opt.placement.chain_bounds import TIE
 from phaze_opt.placement.layout import Layout
-from phaze_opt.placement.timing import replayed_s, with_fastest_gathers
+from phaze_opt.placement.timing import Replayed, replayed, with_fastest_gathers
 from phaze_opt.placement.width_bounds import Widths, by_bound
 
 REPLAY_MARGIN = 0.02
@@ -42,18 +42,18 @@ _LARGE_CLASS = 256
 """A class of as many candidates, or more, is not split one by one."""
 
 
-def best_placement(costs: CandidateCosts) -> Layout | None:
-    """Return the layout with the least replayed time; ``None`` if none fits."""
-    known: list[tuple[float, Candidate, tuple[int, ...], Layout]] = []
+def best_placement(costs: CandidateCosts) -> tuple[Layout, Replayed] | None:
+    """Return the layout with the least replayed time, and its replay; ``None`` if none fits."""
+    known: list[tuple[float, Candidate, tuple[int, ...], tuple[Layout, Replayed]]] = []
 
     def time(candidate: Candidate, starts: IntArray) -> float:
         layout = Layout.of_starts(candidate, starts, costs.layers)
         if not _fits(costs, layout):
             return math.inf
         layout = with_fastest_gathers(costs, layout)
-        time_s = replayed_s(costs, layout)
-        known.append((time_s, candidate, tuple(starts.tolist()), layout))
-        return time_s
+        done = replayed(costs, layout)
+        known.append((done.time_s, candidate, tuple(starts.tolist()), (layout, done)))
+        return done.time_s
 
     if _splits_are_few(costs):
         for candidate, starts in _all_splits(costs):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import EllipsisType
 
 import numpy as np
 
@@ -39,6 +40,9 @@ from phaze_opt.placement.synchronisation import (
 from phaze_opt.training import OPTIMIZERS, PipelineScheduleName
 
 _Key = tuple[int, int, int, Term, bool]
+
+Runs = EllipsisType | tuple[IntArray, IntArray]
+"""Runs of layers, that is possible stages, by first and last + 1 layer; all of them by default."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,11 +244,11 @@ class CandidateCosts:
         message = self.message(candidate) if candidate.pipeline > 1 else None
         return _tied_exchange_s(parameters, message, float(self.optimizer.gradient_bytes))
 
-    def synchronisation_s(self, candidate: Candidate) -> FloatArray:
-        """Return the exposed synchronisation of every stage's gradients after its last backward."""
+    def synchronisation_s(self, candidate: Candidate, runs: Runs = ...) -> FloatArray:
+        """Return the exposed synchronisation of stages' gradients after their last backwards."""
         group = self.group(candidate)
-        exchange_s = self.tied_exchange_s(candidate)
-        return exchange_s if group.zero >= 2 else exchange_s + group.synchronisation.exposed_s
+        exchange_s: FloatArray = self.tied_exchange_s(candidate)[runs]
+        return exchange_s if group.zero >= 2 else exchange_s + group.synchronisation.exposed_s[runs]
 
     def final_gather_s(self, candidate: Candidate, ahead: bool) -> FloatArray:
         """Return the gathering of updated weights after the optimizer step (ZeRO 1 and 2).
@@ -261,11 +265,11 @@ class CandidateCosts:
             return group.gather_at_once_s
         return self._no_time_s
 
-    def optimizer_s(self, candidate: Candidate) -> FloatArray:
-        """Return the time of every stage's optimizer step, on what a replica keeps of it."""
+    def optimizer_s(self, candidate: Candidate, runs: Runs = ...) -> FloatArray:
+        """Return the time of stages' optimizer steps, on what a replica keeps of them."""
         step_s = self.problem.step_s_per_parameter
         shards = self.shards(candidate.data).optimizer
-        return np.asarray(self.stages(candidate).held.parameters * (step_s / shards))
+        return np.asarray(self.stages(candidate).held.parameters[runs] * (step_s / shards))
 
     def tail_s(self, candidate: Candidate) -> FloatArray:
         """Return what every stage still does after its last backward, weights gathered ahead."""

@@ -20,18 +20,19 @@ from phaze_opt.placement.placement_problem import (
     Stage,
     StageMemory,
 )
-from phaze_opt.placement.timing import StageTail, Timed, timed_layout
+from phaze_opt.placement.timing import Replayed, StageTail, replayed, stage_tails
 
 
 def describe(
     costs: CandidateCosts,
     layout: Layout,
-    timed: Timed | None = None,
+    done: Replayed | None = None,
     memories: Sequence[StageMemory] | None = None,
 ) -> Placement:
-    """Describe layers laid out over stages in full; their times and memories may be known."""
+    """Describe layers laid out over stages in full; their replay and memories may be known."""
     candidate = layout.candidate
-    work, tails, time_s = timed or timed_layout(costs, layout)
+    work, known_tails, time_s = done or replayed(costs, layout)
+    tails = known_tails or stage_tails(costs, layout)
     waits_s = _first_waits_s(work)
     memories = memories or stage_memories(costs, layout)
     read = _read_stages(costs, layout, work)

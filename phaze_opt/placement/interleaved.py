@@ -18,7 +18,7 @@ from phaze_opt.placement.even import even_starts
 from phaze_opt.placement.infeasible import MisfitError, explain_excess
 from phaze_opt.placement.layout import Layout
 from phaze_opt.placement.placement_problem import Placement
-from phaze_opt.placement.timing import pipeline_work, replayed_s, with_fastest_gathers
+from phaze_opt.placement.timing import Replayed, pipeline_work, replayed, with_fastest_gathers
 
 
 def solve_interleaved(costs: CandidateCosts) -> Placement:
@@ -37,17 +37,18 @@ def solve_interleaved(costs: CandidateCosts) -> Placement:
         else:
             misfits.append(misfit)
     bounds_s = [_bound_s(costs, layout) for layout in options]
-    best_s, best = math.inf, None
+    best_s = math.inf
+    best: tuple[Layout, Replayed] | None = None
     for index in sorted(range(len(options)), key=lambda i: (bounds_s[i], options[i].candidate)):
         if bounds_s[index] > best_s:
             break
         option = with_fastest_gathers(costs, options[index])
-        time_s = replayed_s(costs, option)
-        if time_s < best_s:
-            best_s, best = time_s, option
+        done = replayed(costs, option)
+        if done.time_s < best_s:
+            best_s, best = done.time_s, (option, done)
     if best is None:
         raise _none_fits(costs, misfits)
-    return describe(costs, best)
+    return describe(costs, *best)
 
 
 def _none_fits(costs: CandidateCosts, misfits: Sequence[MisfitError]) -> InfeasibleError:

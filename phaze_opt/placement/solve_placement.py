@@ -21,7 +21,7 @@ from phaze_opt.placement.infeasible import explain_excess, explain_infeasible
 from phaze_opt.placement.interleaved import evaluate_interleaved, solve_interleaved
 from phaze_opt.placement.layout import Layout
 from phaze_opt.placement.placement_problem import Placement, PlacementProblem, StageMemory
-from phaze_opt.placement.timing import timed_layout, with_fastest_gathers
+from phaze_opt.placement.timing import replayed, with_fastest_gathers
 
 
 def solve_placement(
@@ -54,7 +54,7 @@ def solve_placement(
     if found is None:
         raise explain_infeasible(problem)
     costs.release()
-    return describe(costs, found)
+    return describe(costs, *found)
 
 
 def place_again(problem: PlacementProblem, placement: Placement) -> Placement:
@@ -131,9 +131,9 @@ def _given(
     memories = stage_memories(costs, layouts[0])
     _refuse_misfit(costs, layouts[0], memories)
     layouts = [with_fastest_gathers(costs, layout) for layout in layouts]
-    timed = [timed_layout(costs, layout) for layout in layouts]
-    best = min(range(len(timed)), key=lambda order: timed[order].time_s)
-    return describe(costs, layouts[best], timed[best], memories)
+    done = [replayed(costs, layout) for layout in layouts]
+    best = min(range(len(done)), key=lambda order: done[order].time_s)
+    return describe(costs, layouts[best], done[best], memories)
 
 
 def _refuse_misfit(costs: CandidateCosts, layout: Layout, memories: list[StageMemory]) -> None:

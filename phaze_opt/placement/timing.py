@@ -55,45 +55,40 @@ def pipeline_work(costs: CandidateCosts, layout: Layout) -> PipelineWork:
     return PipelineWork(work.forward_s[where], work.backward_s[where], saving_s, head_s)
 
 
-def _replay(costs: CandidateCosts, layout: Layout, work: PipelineWork) -> Replay:
-    """Replay a batch of interleaved stages event by event."""
-    return replay(work, costs.microbatches(layout.candidate.data), "interleaved")
+class Replayed(NamedTuple):
+    """A batch, event by event.
 
-
-def _finish_s(costs: CandidateCosts, layout: Layout, work: PipelineWork) -> FloatArray:
-    """Replay a batch of other stages, for the ends of their last backwards."""
-    return finish_s(work, costs.microbatches(layout.candidate.data), costs.schedule)
-
-
-class Timed(NamedTuple):
-    """What the stages do, what each still does after its last backward, and the time of a batch."""
+    Attributes
+    ----------
+    work
+        What the stages do.
+    tails
+        What each still does after its last backward, where that depends on the events.
+    time_s
+        Of the batch, with what follows the last backwards.
+    """
 
     work: PipelineWork
-    tails: list[StageTail]
+    tails: list[StageTail] | None
     time_s: float
 
 
-def timed_layout(costs: CandidateCosts, layout: Layout) -> Timed:
-    """Replay a batch event by event, and add what follows it."""
-    work = pipeline_work(costs, layout)
+def replayed(costs: CandidateCosts, layout: Layout) -> Replayed:
+    """Replay a batch event by event, and add what follows the last backwards."""
+    candidate, work = layout.candidate, pipeline_work(costs, layout)
+    microbatches = costs.microbatches(candidate.data)
     if layout.chunks > 1:
-        done = _replay(costs, layout, work)
-        finished_s, tails = done.finish_s, _interleaved_tails(costs, layout, done)
-    else:
-        finished_s, tails = _finish_s(costs, layout, work), _stage_tails(costs, layout)
-    ends_s = zip(finished_s.tolist(), tails, strict=True)
-    return Timed(work, tails, max([end_s + tail.all_s for end_s, tail in ends_s]))
-
-
-def replayed_s(costs: CandidateCosts, layout: Layout) -> float:
-    """Return the time of a batch by event replay, with what follows the last backwards."""
-    if layout.chunks > 1:
-        return timed_layout(costs, layout).time_s
-    finished_s = _finish_s(costs, layout, pipeline_work(costs, layout))
-    tail_s = costs.tail_s(layout.candidate)
+        done = replay(work, microbatches, "interleaved")
+        stages = range(candidate.pipeline)
+        tails = [_interleaved_tail(costs, layout, done, stage) for stage in stages]
+        tails_s = np.array([tail.all_s for tail in tails])
+        return Replayed(work, tails, float((done.finish_s + tails_s).max()))
+    ends_s = finish_s(work, microbatches, costs.schedule)
+    tail_s = costs.tail_s(candidate)
     if not layout.gathers_ahead:
-        tail_s = tail_s + costs.final_gather_s(layout.candidate, ahead=False)
-    return float((finished_s + tail_s[layout.first[0], layout.last[0]]).max())
+        tail_s = tail_s + costs.final_gather_s(candidate, ahead=False)
+    tail_s = tail_s[layout.first[0], layout.last[0]]
+    return Replayed(work, None, float((ends_s + tail_s).max()))
 
 
 def with_fastest_gathers(costs: CandidateCosts, layout: Layout) -> Layout:
@@ -102,30 +97,22 @@ def with_fastest_gathers(costs: CandidateCosts, layout: Layout) -> Layout:
     if group.zero not in (1, 2) or not group.overlaps:
         return layout
     behind = replace(layout, gathers_ahead=False)
-    return min((layout, behind), key=lambda option: replayed_s(costs, option))
+    return min((layout, behind), key=lambda option: replayed(costs, option).time_s)
 
 
-def _stage_tails(costs: CandidateCosts, layout: Layout) -> list[StageTail]:
+def stage_tails(costs: CandidateCosts, layout: Layout) -> list[StageTail]:
     """Return what each stage, not interleaved, does after its last backward."""
-    candidate = layout.candidate
-    synchronisation_s = costs.synchronisation_s(candidate)
-    network_s = costs.tied_exchange_s(candidate)
+    candidate, where = layout.candidate, (layout.first[0], layout.last[0])
+    network_s = costs.tied_exchange_s(candidate)[where]
     if costs.group(candidate).zero < 2:
-        network_s = network_s + costs.group(candidate).synchronisation.total_s
-    tables = (
-        synchronisation_s,
+        network_s = network_s + costs.group(candidate).synchronisation.total_s[where]
+    parts = (
+        costs.synchronisation_s(candidate, where),
         network_s,
-        costs.optimizer_s(candidate),
-        costs.final_gather_s(candidate, layout.gathers_ahead),
+        costs.optimizer_s(candidate, where),
+        costs.final_gather_s(candidate, layout.gathers_ahead)[where],
     )
-    where = layout.first[0], layout.last[0]
-    return list(map(StageTail, *(table[where].tolist() for table in tables)))
-
-
-def _interleaved_tails(costs: CandidateCosts, layout: Layout, done: Replay) -> list[StageTail]:
-    """Return the same of interleaved stages, whose replay says when gradients can be sent."""
-    stages = range(layout.candidate.pipeline)
-    return [_interleaved_tail(costs, layout, done, stage) for stage in stages]
+    return list(map(StageTail, *(part.tolist() for part in parts)))
 
 
 def _interleaved_tail(costs: CandidateCosts, layout: Layout, done: Replay, stage: int) -> StageTail:

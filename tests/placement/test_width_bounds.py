@@ -11,7 +11,7 @@ from phaze_opt.placement.candidates import Candidate, CandidateGrid
 from phaze_opt.placement.chain import best_split
 from phaze_opt.placement.layout import Layout
 from phaze_opt.placement.placement_problem import PlacementProblem
-from phaze_opt.placement.timing import replayed_s
+from phaze_opt.placement.timing import replayed
 from phaze_opt.placement.width_bounds import Widths, by_bound
 from tests.placement.strategies import problems
 
@@ -58,7 +58,7 @@ def even_split_s(costs: CandidateCosts, candidate: Candidate, widths: Widths) ->
     limit = costs.stages(candidate).held.in_flight_limit[layout.first[0], layout.last[0]]
     if (limit < costs.held(candidate)[:0:-1]).any():
         return np.inf
-    return replayed_s(costs, layout)
+    return replayed(costs, layout).time_s
 
 
 @settings(max_examples=60, deadline=None)
