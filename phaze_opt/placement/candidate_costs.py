@@ -271,18 +271,25 @@ class CandidateCosts:
         shards = self.shards(candidate.data).optimizer
         return np.asarray(self.stages(candidate).held.parameters[runs] * (step_s / shards))
 
-    def tail_s(self, candidate: Candidate) -> FloatArray:
-        """Return what every stage still does after its last backward, weights gathered ahead."""
+    def tail_s(self, candidate: Candidate, runs: Runs = ...) -> FloatArray:
+        """Return what stages still do after their last backwards, weights gathered ahead."""
         key = self._key(candidate)
         if key not in self._tails:
+            if runs is not ...:
+                return self._find_tail_s(candidate, runs)
             if self.layers > MOST_LAYERS:
                 self._tails.clear()
-            tail_s = self.optimizer_s(candidate)
-            tail_s += self.synchronisation_s(candidate)
-            if self.group(candidate).zero in (1, 2):
-                tail_s += self.final_gather_s(candidate, ahead=True)
-            self._tails[key] = tail_s
-        return self._tails[key]
+            self._tails[key] = self._find_tail_s(candidate, ...)
+        tail_s: FloatArray = self._tails[key][runs]
+        return tail_s
+
+    def _find_tail_s(self, candidate: Candidate, runs: Runs) -> FloatArray:
+        """Do as `tail_s`."""
+        tail_s = self.optimizer_s(candidate, runs)
+        tail_s += self.synchronisation_s(candidate, runs)
+        if self.group(candidate).zero in (1, 2):
+            tail_s += self.final_gather_s(candidate, ahead=True)[runs]
+        return tail_s
 
     def least_tail_term_s(self, candidate: Candidate) -> float:
         """Return the least tail term of the closed form (see `phaze_opt.placement.chain`)."""

@@ -84,10 +84,10 @@ def replayed(costs: CandidateCosts, layout: Layout) -> Replayed:
         tails_s = np.array([tail.all_s for tail in tails])
         return Replayed(work, tails, float((done.finish_s + tails_s).max()))
     ends_s = finish_s(work, microbatches, costs.schedule)
-    tail_s = costs.tail_s(candidate)
+    where = layout.first[0], layout.last[0]
+    tail_s = costs.tail_s(candidate, where)
     if not layout.gathers_ahead:
-        tail_s = tail_s + costs.final_gather_s(candidate, ahead=False)
-    tail_s = tail_s[layout.first[0], layout.last[0]]
+        tail_s = tail_s + costs.final_gather_s(candidate, ahead=False)[where]
     return Replayed(work, None, float((ends_s + tail_s).max()))
 
 
