@@ -10,6 +10,7 @@ from tests.torture import (
     disks,
     hardware_files,
     kills,
+    options,
     paths,
     problems,
     specs,
@@ -41,4 +42,5 @@ CASES: tuple[Case, ...] = (
     paths.CASE,
     arguments.CASE,
     arguments.PROCESSES,
+    options.CASE,
 )
