@@ -52,19 +52,21 @@ def hashed_once(cls: Class) -> Class:
 
 
 class Deferred(Generic[V]):
-    """The value of a field, until somebody reads it; see `deferrable`."""
+    """Stands for the value of a field until somebody reads it; see `deferrable`."""
 
     def __init__(self, find: Callable[[], V]) -> None:
         self._find: Callable[[], V] | None = find
 
     def value(self) -> V:
-        """Return the value, which is found once."""
+        """Return the value, which is found once; where that fails, it is tried again."""
         if self._find is not None:
             self._value = self._find()
+            # What finding it took is no longer held.
             self._find = None
         return self._value
 
     to_plain = value
+    """For `phaze_opt.codec`, which reads the fields of an object past their descriptions."""
 
 
 def deferred(find: Callable[[], V]) -> V:
@@ -72,27 +74,37 @@ def deferred(find: Callable[[], V]) -> V:
     return cast(V, Deferred(find))
 
 
+class _DeferrableField:
+    """Describes a field whose value may be `Deferred`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            # As of any other field without a default.
+            raise AttributeError(self._name)
+        value = instance.__dict__[self._name]
+        if isinstance(value, Deferred):
+            value = instance.__dict__[self._name] = value.value()
+        return value
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        instance.__dict__[self._name] = value
+
+
 def deferrable(name: str) -> Callable[[Class], Class]:
-    """Let a field of a frozen dataclass be given as `deferred`: who reads it gets the value."""
+    """Let a field of a frozen dataclass be given as `deferred`: who reads it gets the value.
 
-    class Field:
-        def __get__(self, instance: Any, owner: Any = None) -> Any:
-            if instance is None:
-                raise AttributeError(name)
-            value = instance.__dict__[name]
-            if isinstance(value, Deferred):
-                value = instance.__dict__[name] = value.value()
-            return value
-
-        def __set__(self, instance: Any, value: Any) -> None:
-            instance.__dict__[name] = value
+    So does whoever compares, copies, pickles, writes or replaces the object.
+    """
 
     def state(self: Any) -> dict[str, Any]:
         return {**self.__dict__, name: getattr(self, name)}
 
     def decorate(cls: Class) -> Class:
         kind: Any = cls
-        setattr(kind, name, Field())
+        setattr(kind, name, _DeferrableField(name))
         kind.__getstate__ = state
         return cls
 

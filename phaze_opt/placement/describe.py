@@ -163,7 +163,8 @@ def _communication(
     candidate, optimizer = layout.candidate, costs.optimizer
     group, microbatches = costs.group(candidate), costs.microbatches(candidate.data)
     layers, zero = costs.problem.layers[candidate.tensor], group.zero
-    tied_to_others = candidate.pipeline > 1 and costs.replicated(candidate.tensor).tied_parameters
+    # A stage that holds less exchanges its share with the others that hold them.
+    all_tied = costs.replicated(candidate.tensor).tied_parameters if candidate.pipeline > 1 else 0
     for stage, tail in enumerate(tails):
         own = layout.layers(stage, layers)
         transfer_s = microbatches * read.received_s[stage]
@@ -180,7 +181,7 @@ def _communication(
             network_s += microbatches * sum(float(reductions.total_s[run]) for run in runs)
             gradient_bytes *= microbatches
         tied = [layer.tied_parameters for layer in own]
-        if sum(tied) < tied_to_others:
+        if sum(tied) < all_tied:
             shared_bytes = max(tied) * float(optimizer.gradient_bytes)
             gradient_bytes += shared_bytes * costs.message(candidate).all_sent_per_byte
         found.append(

@@ -10,10 +10,11 @@ import numpy as np
 
 from phaze_opt.arrays import BoolArray, FloatArray, IntArray
 from phaze_opt.compiled import inlined, lazily_compiled
-from phaze_opt.scheduling.branch_and_bound import narrow_passes, search_arrays
+from phaze_opt.scheduling.branch_and_bound import narrow_passes
 from phaze_opt.scheduling.instance import INTRA, SINGLE, TIME_RESOLUTION, within_proof
 from phaze_opt.scheduling.quick_plan import plan_part
 from phaze_opt.scheduling.reduction import contracted_ancestors, series_parts
+from phaze_opt.scheduling.search_arrays import search_arrays
 
 SERIES, LISTED, SEARCHED = 0, 1, 2
 """What ended a part: it is one operator; its list schedule, or a plan of the search, is proven.

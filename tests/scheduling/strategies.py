@@ -1,12 +1,14 @@
 """Scheduling problems for hypothesis, and random graphs that look like layers."""
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
 from phaze_opt.scheduling.bounds import Bounds, least_durations, root_bound, tails
+from phaze_opt.scheduling.branch_and_bound import improve_wide, narrow_passes
 from phaze_opt.scheduling.canonical import canonical_form
 from phaze_opt.scheduling.instance import TIME_RESOLUTION, Instance, Plan
 from phaze_opt.scheduling.list_scheduler import best_list_schedule
@@ -20,6 +22,7 @@ from phaze_opt.scheduling.schedule_problem import (
     ScheduleProblem,
     check_problem,
 )
+from phaze_opt.scheduling.search_arrays import search_arrays
 from phaze_opt.scheduling.solve_schedule import solve_schedule
 
 CORES: tuple[CoreType, ...] = ("TC", "VC", "TC+VC", "none")
@@ -139,8 +142,18 @@ def bounds_and_list(instance: Instance) -> tuple[Bounds, Plan]:
     tail = tails(instance.descendants, least_durations(duration, allowed))
     bounds = Bounds(root_bound(duration, allowed, demand, instance.capacity, tail), tail)
     plan, makespan = best_list_schedule(*instance.arrays, bounds.makespan)
-    start, mode = plan.T.tolist()
-    return bounds, Plan(tuple(start), tuple(mode), makespan)
+    return bounds, Plan.of(plan, makespan)
+
+
+def improve(instance: Instance, bounds: Bounds, incumbent: Plan, effort: int) -> tuple[Plan, int]:
+    """Search a whole instance: the narrow passes, and what goes on after them."""
+    arrays, at_once = search_arrays(*instance.arrays, bounds.tail)
+    known = np.column_stack([incumbent.start, incumbent.mode])
+    plan, makespan, lower, left, width = narrow_passes(
+        arrays, at_once, known, incumbent.makespan, bounds.makespan, effort
+    )
+    best = Plan.of(plan, makespan)
+    return improve_wide(instance, replace(bounds, makespan=lower), best, left, width)
 
 
 def cache_key(problem: ScheduleProblem, **settings: Any) -> str:

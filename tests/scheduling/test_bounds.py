@@ -13,10 +13,9 @@ from phaze_opt.scheduling.bounds import (
     runs_alone,
     tails,
 )
-from phaze_opt.scheduling.branch_and_bound import improve
 from phaze_opt.scheduling.instance import Instance, proving_bound
 from phaze_opt.scheduling.schedule_problem import ScheduleProblem
-from tests.scheduling.strategies import bounds_and_list, layer_like, problems, to_instance
+from tests.scheduling.strategies import bounds_and_list, improve, layer_like, problems, to_instance
 
 
 @settings(max_examples=80, deadline=None)

@@ -7,11 +7,10 @@ from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.layer_passes import Chip, schedule_problems
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.scheduling import branch_and_bound
-from phaze_opt.scheduling.branch_and_bound import improve
 from phaze_opt.scheduling.instance import Instance, proving_bound
 from phaze_opt.training import Training
 from phaze_opt.workload.zoo import load_workload
-from tests.scheduling.strategies import bounds_and_list, layer_like, to_instance
+from tests.scheduling.strategies import bounds_and_list, improve, layer_like, to_instance
 
 
 @pytest.mark.parametrize("rule", ["exclusive", "per-type"])

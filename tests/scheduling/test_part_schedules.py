@@ -10,17 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phaze_opt.scheduling.branch_and_bound import improve, search_arrays
 from phaze_opt.scheduling.canonical import NO_CORE, CanonicalForm, canonical_form
 from phaze_opt.scheduling.instance import INTRA, Plan, proving_bound, starts_in_order
 from phaze_opt.scheduling.problem_columns import ProblemColumns
 from phaze_opt.scheduling.quick_plan import QuickPlan, quick_plan
 from phaze_opt.scheduling.reduction import contracted_ancestors, series_parts
 from phaze_opt.scheduling.schedule_problem import Schedule, ScheduleProblem
+from phaze_opt.scheduling.search_arrays import search_arrays
 from phaze_opt.scheduling.search_states import DURATION, LAST
 from phaze_opt.scheduling.solve_schedule import solve_columns
 from tests.scheduling.strategies import (
     bounds_and_list,
+    improve,
     layer_like,
     problems,
     to_columns,
