@@ -9,11 +9,12 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from phaze_opt.errors import InputError
+from phaze_opt.estimated_passes import Chip, default_fusion
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.buildable import check_chip
 from phaze_opt.layer_costs import EstimatedWidth, WidthCost, bare_chain, estimate_widths
-from phaze_opt.layer_passes import Chip, ScheduleCache, default_fusion
+from phaze_opt.layer_passes import ScheduleCache
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.on_demand import OnDemand
 from phaze_opt.placement.expert import expert_degrees

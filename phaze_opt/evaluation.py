@@ -170,7 +170,8 @@ def evaluate(
     power_limit_w
         Average dynamic power of a device above which the point is infeasible.
     lane_rate
-        Rate of the vector lanes relative to the accelerator's; see `phaze_opt.layer_passes.Chip`.
+        Rate of the vector lanes relative to the accelerator's; see
+        `phaze_opt.estimated_passes.Chip`.
     prove
         Whether schedules that the fast methods leave open are solved further; see the same.
 

@@ -5,18 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from phaze_opt.arrays import FloatArray
-from phaze_opt.layer_passes import (
-    Chip,
-    EstimatedPass,
-    LayerPasses,
-    ScheduleCache,
-    ScheduleProof,
-    estimate_passes,
-    run_layers,
-)
+from phaze_opt.estimated_passes import Chip, EstimatedLayers, PassSeconds, estimate_layers
+from phaze_opt.layer_passes import LayerPasses, ScheduleCache, ScheduleProof, run_layers
 from phaze_opt.placement.placement_problem import LayerCost
 from phaze_opt.training import Training
 from phaze_opt.workload.fusion import FusionMode
@@ -95,28 +88,26 @@ class EstimatedWidth:
     ----------
     variant
         The model at the width.
-    chip
-        What it runs on.
     training
         Says what runs again before the backward.
-    passes
-        Of every distinct layer.
+    layers
+        Their passes, and the chip.
     """
 
     variant: WorkloadVariant
-    chip: Chip
     training: Training
-    passes: Sequence[Sequence[EstimatedPass]]
+    layers: EstimatedLayers
 
     def least_chain(self) -> tuple[LayerCost, ...]:
         """Return `WidthCost.chain` with the least that schedules may take, up to rounding."""
-        distinct = self._layer_costs([_least_passes(own, self.training) for own in self.passes])
+        least = [_in_turn(passes, self.training) for passes in self.layers.least()]
+        distinct = self._layer_costs(least)
         return _all_layers(self.variant, distinct)
 
     @property
     def has_twins(self) -> bool:
         """Whether distinct layers hold the same bytes, so that only their seconds may differ."""
-        return _has_twins(self.variant, self.training, self.chip.fusion)
+        return _has_twins(self.variant, self.training, self.layers.chip.fusion)
 
     def cost(self, cache: ScheduleCache | None) -> WidthCost:
         """Schedule every distinct layer.
@@ -126,7 +117,7 @@ class EstimatedWidth:
         cache
             Schedules by content; solved ones are added.
         """
-        passes = run_layers(self.passes, self.chip, self.training, cache)
+        passes = run_layers(self.layers, self.training, cache)
         layers = tuple(
             _evaluate_layer(layer, count, own, self.training)
             for layer, count, own in zip(
@@ -136,14 +127,14 @@ class EstimatedWidth:
         distinct = self._layer_costs([_scheduled_passes(own) for own in passes])
         return WidthCost(self.variant, layers, passes, distinct)
 
-    def _layer_costs(self, passes: Sequence[Sequence[_PassSeconds]]) -> tuple[LayerCost, ...]:
+    def _layer_costs(self, passes: Sequence[Sequence[PassSeconds]]) -> tuple[LayerCost, ...]:
         """Reduce every distinct layer to what the placement needs."""
-        bare = bare_layers(self.variant, self.training, self.chip.fusion)
+        bare = bare_layers(self.variant, self.training, self.layers.chip.fusion)
         return tuple(map(self._layer_cost, bare, passes))
 
-    def _layer_cost(self, bare: LayerCost, passes: Sequence[_PassSeconds]) -> LayerCost:
+    def _layer_cost(self, bare: LayerCost, passes: Sequence[PassSeconds]) -> LayerCost:
         """Give one distinct layer its seconds."""
-        rate = self.chip.accelerator.sustained_hbm_bytes_per_s
+        rate = self.layers.chip.accelerator.sustained_hbm_bytes_per_s
         forward_copy_s, backward_copy_s = copies_s(bare.parameters, self.training, rate)
         forward, backward, again = passes
         return bare.with_fields(
@@ -174,33 +165,25 @@ def estimate_widths(
     """
     return [
         {
-            variant.tensor_parallel: EstimatedWidth(variant, chip, training, passes)
-            for variant, passes in zip(variants, of_chip, strict=True)
+            variant.tensor_parallel: EstimatedWidth(variant, training, layers)
+            for variant, layers in zip(variants, of_chip, strict=True)
         }
-        for chip, of_chip in zip(chips, estimate_passes(variants, chips, training), strict=True)
+        for of_chip in estimate_layers(variants, chips, training)
     ]
 
 
-class _PassSeconds(NamedTuple):
-    """What a pass takes, and for how long it uses the network."""
-
-    seconds: float
-    link_s: float
-
-
-def _least_passes(passes: Sequence[EstimatedPass], training: Training) -> list[_PassSeconds]:
-    """Return the least that forward, backward and recompute of a layer take."""
-    least = {one.direction: _PassSeconds(one.least_s, one.link_s) for one in passes}
-    again = least["forward"] if training.recompute == "full" else least.get("recompute")
-    return [least["forward"], least["backward"], again or _PassSeconds(0.0, 0.0)]
+def _in_turn(passes: Mapping[str, PassSeconds], training: Training) -> list[PassSeconds]:
+    """Return forward, backward and recompute of the passes of a layer."""
+    again = passes["forward"] if training.recompute == "full" else passes.get("recompute")
+    return [passes["forward"], passes["backward"], again or PassSeconds(0.0, 0.0)]
 
 
-def _scheduled_passes(passes: LayerPasses) -> list[_PassSeconds]:
+def _scheduled_passes(passes: LayerPasses) -> list[PassSeconds]:
     """Return what forward, backward and recompute of a layer take."""
     return [
-        _PassSeconds(0.0, 0.0)
+        PassSeconds(0.0, 0.0)
         if one is None
-        else _PassSeconds(one.schedule.makespan_s, one.estimated.link_s)
+        else PassSeconds(one.schedule.makespan_s, one.estimated.link_s)
         for one in (passes.forward, passes.backward, passes.recompute)
     ]
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
+from phaze_opt.estimated_passes import fuse_once, graphs_of
 from phaze_opt.estimator.chips import Chips
 from phaze_opt.estimator.least_energy import least_energy_j
 from phaze_opt.hardware.energy import energy_constants
 from phaze_opt.layer_costs import bare_chain
-from phaze_opt.layer_passes import fuse_once, graphs_of
 from phaze_opt.least_layers import check_handled
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.placement.memory import local_parameters

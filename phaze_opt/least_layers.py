@@ -24,6 +24,7 @@ import numpy as np
 from phaze_opt.arrays import FloatArray
 from phaze_opt.chunked_collectives import chunked_latency_s
 from phaze_opt.errors import InputError
+from phaze_opt.estimated_passes import default_fusion, fuse_once, graphs_of, with_lane_rate
 from phaze_opt.estimator.chips import Chips, chip_column
 from phaze_opt.estimator.estimate import ModeSeconds
 from phaze_opt.estimator.least_seconds import LeastSeconds, least_seconds
@@ -35,7 +36,6 @@ from phaze_opt.estimator.least_traffic import (
 from phaze_opt.estimator.rooflines import roofline_seconds
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.layer_costs import copies_s
-from phaze_opt.layer_passes import default_fusion, fuse_once, graphs_of, with_lane_rate
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.pass_problem import bandwidth_shares, pass_shapes
 from phaze_opt.placement.least import LeastLayers
@@ -121,7 +121,8 @@ def least_layers(
         Whether to look at peak rates alone (`phaze_opt.estimator.rooflines`). The bounds are then
         lower, and hold for every chip with the same rates and buffer, whatever its cores are.
     lane_rate
-        Rate of the vector lanes relative to the accelerator's; see `phaze_opt.layer_passes.Chip`.
+        Rate of the vector lanes relative to the accelerator's; see
+        `phaze_opt.estimated_passes.Chip`.
 
     Returns
     -------
@@ -210,7 +211,7 @@ def _least_passes(
     ]
     joined = OperatorGraph(tuple(operator for graph in graphs for operator in graph.operators))
     least_s = np.empty((len(graphs), len(chips)))
-    # As in `layer_passes`.
+    # As in `estimated_passes`.
     chunked = tensor_parallel if training.overlap == "all" else 1
     for some in least_seconds(joined, chips, cluster, tensor_parallel):
         if lane_rate != 1.0:

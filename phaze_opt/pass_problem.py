@@ -180,15 +180,18 @@ class JointPasses:
         return operator_values(self.estimate.both)
 
     @cached_property
-    def _least_s(self) -> FloatArray:
+    def _least_s(self) -> list[list[float]]:
         """Least makespans, by chip and pass."""
         cores = np.array([[float(each.num_tc), float(each.num_vc)] for each in self.accelerators])
         takes_time = self._values[:, :, :2].min(axis=2) > 0.0
         if (takes_time == takes_time[0]).all():
-            return _least_s(self.graphs, self._values, cores)
-        # The bound of several chips takes operators out only if none needs time for them.
-        alone = zip(self._values[:, np.newaxis], cores[:, np.newaxis], strict=True)
-        return np.concatenate([_least_s(self.graphs, *chip) for chip in alone])
+            least_s = _least_s(self.graphs, self._values, cores)
+        else:
+            # The bound of several chips takes operators out only if none needs time for them.
+            alone = zip(self._values[:, np.newaxis], cores[:, np.newaxis], strict=True)
+            least_s = np.concatenate([_least_s(self.graphs, *chip) for chip in alone])
+        by_chip: list[list[float]] = least_s.tolist()
+        return by_chip
 
     @cached_property
     def _bound(self) -> tuple[BoundOperators, BoundOperators]:
@@ -205,9 +208,9 @@ class JointPasses:
         values = self._values[chip, self.estimate.parts[place]]
         return _columns(self.graphs[place], values, self.accelerators[chip])
 
-    def least_s(self, chip: int, place: int) -> float:
-        """Bound the makespan of one pass on one chip, as `least_of_pass` does."""
-        return float(self._least_s[chip, place])
+    def least_s(self, chip: int) -> list[float]:
+        """Bound the makespans of all passes on one chip, as `least_of_pass` does."""
+        return self._least_s[chip]
 
 
 def build_problem(name: str, graph: OperatorGraph, columns: ProblemColumns) -> ScheduleProblem:

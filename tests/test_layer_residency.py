@@ -9,10 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from phaze_opt.estimated_passes import Chip, estimate_layers, schedule_problems
 from phaze_opt.evaluation import Evaluation, evaluate
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.layer_passes import Chip, estimate_passes, run_layers, schedule_problems
+from phaze_opt.layer_passes import run_layers
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.scheduling.residency import check_residency
 from phaze_opt.scheduling.schedule_problem import Schedule
@@ -127,8 +128,8 @@ def test_a_cache_saves_reads_and_is_never_slower(name: str) -> None:
         never_worse(*(run("bert-large", chip, microbatch, on) for on in (True, False)))
     variant = workload("bert-large").variants[0]
     place, training = cached_chip(chip), Training(64, 1)
-    ((estimated,),) = estimate_passes([variant], [place], training)
-    passes = run_layers(estimated, place, training, {})
+    ((estimated,),) = estimate_layers([variant], [place], training)
+    passes = run_layers(estimated, training, {})
     assert any(own.schedule.residency for layer in passes for own in layer.all())
     rate = chip.sustained_hbm_bytes_per_s
     for layer in passes:

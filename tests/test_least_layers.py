@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from phaze_opt.costed_point import CostedPoint, Point, cost_point
 from phaze_opt.errors import InputError
+from phaze_opt.estimated_passes import Chip, default_fusion, schedule_problems
 from phaze_opt.estimator.chips import Chips
 from phaze_opt.hardware.accelerator import Accelerator, Calibration
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.layer_passes import Chip, default_fusion, schedule_problems
 from phaze_opt.least_layers import least_layers
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.placement.least import LeastLayers

@@ -6,7 +6,7 @@ width, a cluster, training options, the memory of a device) and gives a
 
 - `candidates`: all degrees that the cluster allows; `layout`: which layers each stage holds.
 - `chain_bytes`: what every run of layers holds and sends; `costs`: its seconds too, both with the
-  loops of `runs`; `memory`: bytes on the devices of a stage.
+  loops of `runs`; `memory`: bytes on the devices of a stage, `held_stages`: of all of a layout.
 - `synchronisation`: what replicas exchange; `overlap`: the queues that run beside compute, with
   `exchanges` where that happens once per batch, and `replica_counts` for many numbers of replicas;
   `candidate_costs` joins them for one candidate.

@@ -109,6 +109,11 @@ class CandidateGrid:
         return self.most_data - self.data + 1
 
     @cached_property
+    def devices(self) -> IntArray:
+        """Devices of the candidate of every class with the fewest replicas."""
+        return np.asarray(self.pipeline * self.data * self.tensor)
+
+    @cached_property
     def candidates_by_stages(self) -> FloatArray:
         """Number of candidates of 0, 1, 2, … stages."""
         return np.asarray(np.bincount(self.pipeline, self.sizes), dtype=np.float64)

@@ -10,9 +10,9 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray
 from phaze_opt.placement.candidate_costs import CandidateCosts
+from phaze_opt.placement.held_stages import HeldStage, held_stages
 from phaze_opt.placement.layout import Layout
-from phaze_opt.placement.memory import local_parameters, stage_memory
-from phaze_opt.placement.pipeline import PipelineWork, Replay, interleaved_in_flight, replay
+from phaze_opt.placement.pipeline import PipelineWork, Replay, replay
 from phaze_opt.placement.placement_problem import (
     ChunkWork,
     Communication,
@@ -27,21 +27,21 @@ def describe(
     costs: CandidateCosts,
     layout: Layout,
     done: Replayed | None = None,
-    memories: Sequence[StageMemory] | None = None,
+    held: Sequence[HeldStage] | None = None,
 ) -> Placement:
-    """Describe layers laid out over stages in full; their replay and memories may be known."""
+    """Describe layers laid out over stages in full; what is known of them may be given."""
     candidate = layout.candidate
     work, known_tails, time_s = done or replayed(costs, layout)
     tails = known_tails or stage_tails(costs, layout)
     waits_s = _first_waits_s(work)
-    memories = memories or stage_memories(costs, layout)
+    held = held or held_stages(costs, layout)
     read = _read_stages(costs, layout, work)
-    exchanged = _communication(costs, layout, read, tails, waits_s)
-    each = zip(range(candidate.pipeline), memories, tails, exchanged, strict=True)
+    exchanged = _communication(costs, layout, held, read, tails, waits_s)
+    each = zip(range(candidate.pipeline), held, tails, exchanged, strict=True)
     stages = tuple(
         [
-            _stage(costs, layout, index, read, memory, tail, communication)
-            for index, memory, tail, communication in each
+            _stage(layout, index, read, own.memory, tail, communication)
+            for index, own, tail, communication in each
         ]
     )
     heaviest = max(range(len(stages)), key=lambda index: (stages[index].load_s, -index))
@@ -68,21 +68,6 @@ def placement_replay(placement: Placement) -> Replay:
     names = "forward_s", "backward_s", "first_saving_s", "head_s"
     work = PipelineWork(*(table(name) for name in names))
     return replay(work, placement.microbatches, placement.pipeline_schedule)
-
-
-def stage_memories(costs: CandidateCosts, layout: Layout) -> list[StageMemory]:
-    """Return what each stage holds."""
-    candidate = layout.candidate
-    held: list[float] = costs.held(candidate)[:0:-1].tolist()
-    if layout.chunks > 1:
-        microbatches = costs.microbatches(candidate.data)
-        ahead = interleaved_in_flight(candidate.pipeline, microbatches, layout.chunks)
-        held = (ahead / layout.chunks).tolist()
-    layers, shards = costs.problem.layers[candidate.tensor], costs.shards(candidate.data)
-    return [
-        stage_memory(layout.layers(stage, layers), held[stage], costs.optimizer, shards)
-        for stage in range(candidate.pipeline)
-    ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +115,6 @@ def _read_stages(costs: CandidateCosts, layout: Layout, work: PipelineWork) -> _
 
 
 def _stage(
-    costs: CandidateCosts,
     layout: Layout,
     index: int,
     read: _Read,
@@ -155,6 +139,7 @@ def _stage(
 def _communication(
     costs: CandidateCosts,
     layout: Layout,
+    held: Sequence[HeldStage],
     read: _Read,
     tails: Sequence[StageTail],
     waits_s: Sequence[float],
@@ -162,17 +147,13 @@ def _communication(
     """Yield what each stage exchanges with other stages and other replicas per batch."""
     candidate, optimizer = layout.candidate, costs.optimizer
     group, microbatches = costs.group(candidate), costs.microbatches(candidate.data)
-    layers, zero = costs.problem.layers[candidate.tensor], group.zero
-    # A stage that holds less exchanges its share with the others that hold them.
-    all_tied = costs.replicated(candidate.tensor).tied_parameters if candidate.pipeline > 1 else 0
-    for stage, tail in enumerate(tails):
-        own = layout.layers(stage, layers)
+    zero = group.zero
+    for stage, (own, tail) in enumerate(zip(held, tails, strict=True)):
         transfer_s = microbatches * read.received_s[stage]
         sent_bytes = microbatches * read.transfer_bytes[stage]
         found = [Communication("transfer", transfer_s, transfer_s, sent_bytes)]
-        parameters = local_parameters(own)
         gradient_bytes = group.sent_bytes(
-            group.gradient_terms, float(parameters * optimizer.gradient_bytes)
+            group.gradient_terms, float(own.parameters * optimizer.gradient_bytes)
         )
         exposed_s, network_s = tail.synchronisation_s, tail.network_s
         if zero >= 2:
@@ -180,16 +161,15 @@ def _communication(
             exposed_s += microbatches * sum(float(reductions.exposed_s[run]) for run in runs)
             network_s += microbatches * sum(float(reductions.total_s[run]) for run in runs)
             gradient_bytes *= microbatches
-        tied = [layer.tied_parameters for layer in own]
-        if sum(tied) < all_tied:
-            shared_bytes = max(tied) * float(optimizer.gradient_bytes)
+        if own.shared_parameters:
+            shared_bytes = own.shared_parameters * float(optimizer.gradient_bytes)
             gradient_bytes += shared_bytes * costs.message(candidate).all_sent_per_byte
         found.append(
             Communication("gradient_synchronisation", network_s, exposed_s, gradient_bytes)
         )
         if zero:
             weight_bytes = group.sent_bytes(
-                group.weight_terms, float(parameters * optimizer.weight_bytes)
+                group.weight_terms, float(own.parameters * optimizer.weight_bytes)
             )
             once_s = tail.gather_s + waits_s[stage]
             found.append(_gathers(costs, layout, stage, once_s, weight_bytes))

@@ -9,7 +9,7 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.compiled import inlined, lazily_compiled
-from phaze_opt.placement.placement_problem import LayerCost
+from phaze_opt.placement.placement_problem import Kinds, LayerCost
 
 
 def even_starts(layers: Sequence[LayerCost], stages: int) -> IntArray:
@@ -30,20 +30,30 @@ def even_starts(layers: Sequence[LayerCost], stages: int) -> IntArray:
     return _divide(longest_run(layers), len(layers), stages)
 
 
-def all_even_starts(layers: Sequence[LayerCost]) -> IntArray:
+def all_even_starts(layers: Sequence[LayerCost], kinds: Kinds) -> IntArray:
     """Return the same for every number of stages.
+
+    Parameters
+    ----------
+    layers
+        Of the model.
+    kinds
+        Which of them are known to be alike; others may be too.
 
     Returns
     -------
     (layers + 1, layers)
         The row of so many stages holds their first layers, then zeros; row 0 is no split.
     """
-    return _all_starts(longest_run(layers), len(layers))
+    numbers: dict[tuple[float, ...], int] = {}
+    alike = [numbers.setdefault(_cost(layers[index]), len(numbers)) for index in kinds.first]
+    return _all_starts(tuple(np.array(alike)[kinds.which].tolist()))
 
 
 @lru_cache(maxsize=64)
-def _all_starts(run: tuple[int, int], count: int) -> IntArray:
-    """Split so many layers, of which a run is equal, evenly into every number of stages, cached."""
+def _all_starts(costs: tuple[int, ...]) -> IntArray:
+    """Split layers of some costs evenly into every number of stages, cached."""
+    run, count = _longest_run(costs), len(costs)
     starts = np.zeros((count + 1, count), dtype=np.int64)
     for stages in range(1, count + 1):
         starts[stages, :stages] = _divide(run, count, stages)
@@ -63,8 +73,12 @@ def _divide(run: tuple[int, int], layers: int, stages: int) -> IntArray:
 
 def longest_run(layers: Sequence[LayerCost]) -> tuple[int, int]:
     """Return start and length of the longest run of layers that cost the same."""
+    return _longest_run([_cost(layer) for layer in layers])
+
+
+def _longest_run(costs: Sequence[object]) -> tuple[int, int]:
+    """Return start and length of the longest run of equal costs."""
     best_start, best_count, start = 0, 0, 0
-    costs = [_cost(layer) for layer in layers]
     for index, cost in enumerate(costs):
         if cost != costs[start]:
             start = index

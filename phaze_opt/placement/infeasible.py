@@ -121,20 +121,8 @@ def _known_reason(
     hbm_usable_bytes: float,
 ) -> InfeasibleError:
     """Do as `explain_infeasible`, cached."""
-    layers = {width: _layers(names, chain) for width, chain in held}
+    layers = {width: tuple(chain.layers(names)) for width, chain in held}
     return _explain(PlacementProblem(layers, (), cluster, training, hbm_usable_bytes, math.inf))
-
-
-def _layers(names: tuple[str, ...], chain: ChainBytes) -> tuple[LayerCost, ...]:
-    """Return layers that hold what a chain does, and take no time."""
-    parameters = chain.parameters
-    columns = parameters.own, parameters.tied, chain.stash_bytes, chain.transient_bytes
-    return tuple(
-        [
-            LayerCost(name, 0.0, 0.0, 0.0, own, tied, stash, transient, 0)
-            for name, own, tied, stash, transient in zip(names, *columns, strict=True)
-        ]
-    )
 
 
 def _explain(problem: PlacementProblem) -> InfeasibleError:

@@ -13,8 +13,9 @@ from collections.abc import Iterator, Sequence
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate
-from phaze_opt.placement.describe import describe, stage_memories
+from phaze_opt.placement.describe import describe
 from phaze_opt.placement.even import even_starts
+from phaze_opt.placement.held_stages import held_stages
 from phaze_opt.placement.infeasible import MisfitError, explain_excess
 from phaze_opt.placement.layout import Layout
 from phaze_opt.placement.placement_problem import Placement
@@ -114,10 +115,10 @@ def _layout(costs: CandidateCosts, candidate: Candidate) -> Layout:
 
 def _misfit(costs: CandidateCosts, layout: Layout) -> MisfitError | None:
     """Return the error for the first stage, which holds most, where it does not fit."""
-    for stage, memory in enumerate(stage_memories(costs, layout)):
-        if memory.total > costs.problem.hbm_usable_bytes:
+    for stage, held in enumerate(held_stages(costs, layout)):
+        if held.memory.total > costs.problem.hbm_usable_bytes:
             name = f"Stage {stage + 1} of {layout.candidate.pipeline} interleaved ones"
-            return explain_excess(name, memory, costs.problem)
+            return explain_excess(name, held.memory, costs.problem)
     return None
 
 

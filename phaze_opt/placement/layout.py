@@ -14,6 +14,9 @@ from phaze_opt.placement.candidates import Candidate
 
 Layer = TypeVar("Layer")
 
+Runs = tuple[tuple[int, int], ...]
+"""First and last + 1 layer of every chunk of a stage."""
+
 
 @dataclass(frozen=True, eq=False)
 class Layout:
@@ -61,15 +64,15 @@ class Layout:
         """Chunks of layers on each stage."""
         return len(self.first)
 
-    def runs(self, stage: int) -> list[tuple[int, int]]:
-        """Return first and last + 1 layer of every chunk of a stage."""
+    def runs(self, stage: int) -> Runs:
+        """Return the layers of every chunk of a stage."""
         return self.all_runs[stage]
 
     @cached_property
-    def all_runs(self) -> list[list[tuple[int, int]]]:
+    def all_runs(self) -> tuple[Runs, ...]:
         """The same of all stages."""
         ends = zip(self.first.T.tolist(), self.last.T.tolist(), strict=True)
-        return [list(zip(first, last, strict=True)) for first, last in ends]
+        return tuple([tuple(zip(first, last, strict=True)) for first, last in ends])
 
     def layers(self, stage: int, layers: Sequence[Layer]) -> list[Layer]:
         """Return the layers of all chunks of a stage, or whatever there is one of for each."""

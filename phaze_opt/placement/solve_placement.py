@@ -7,6 +7,7 @@ splits, so that no given PPxDPxTP is ever better than the answer.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -15,12 +16,13 @@ from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.placement.best import best_placement
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate
-from phaze_opt.placement.describe import describe, stage_memories
+from phaze_opt.placement.describe import describe
 from phaze_opt.placement.even import even_starts
+from phaze_opt.placement.held_stages import HeldStage, held_stages
 from phaze_opt.placement.infeasible import explain_excess, explain_infeasible
 from phaze_opt.placement.interleaved import evaluate_interleaved, solve_interleaved
 from phaze_opt.placement.layout import Layout
-from phaze_opt.placement.placement_problem import Placement, PlacementProblem, StageMemory
+from phaze_opt.placement.placement_problem import Placement, PlacementProblem
 from phaze_opt.placement.timing import replayed, with_fastest_gathers
 
 
@@ -128,16 +130,17 @@ def _given(
     starts = even_starts(layers, pipeline)
     layouts = [Layout.of_starts(candidate, starts, len(layers)) for candidate in candidates]
     # What a stage holds does not depend on the order of ranks.
-    memories = stage_memories(costs, layouts[0])
-    _refuse_misfit(costs, layouts[0], memories)
+    held = held_stages(costs, layouts[0])
+    _refuse_misfit(costs, layouts[0], held)
     layouts = [with_fastest_gathers(costs, layout) for layout in layouts]
     done = [replayed(costs, layout) for layout in layouts]
     best = min(range(len(done)), key=lambda order: done[order].time_s)
-    return describe(costs, layouts[best], done[best], memories)
+    return describe(costs, layouts[best], done[best], held)
 
 
-def _refuse_misfit(costs: CandidateCosts, layout: Layout, memories: list[StageMemory]) -> None:
+def _refuse_misfit(costs: CandidateCosts, layout: Layout, held: Sequence[HeldStage]) -> None:
     """Raise for the stage that exceeds the memory most."""
+    memories = [each.memory for each in held]
     stage = max(range(len(memories)), key=lambda index: memories[index].total)
     if memories[stage].total > costs.problem.hbm_usable_bytes:
         names = layout.layers(stage, costs.problem.names_of(layout.candidate.tensor))

@@ -79,11 +79,6 @@ class ReplicatedLayers:
         """Parameters of every run of layers."""
         return parameters_of_runs(self.held.parameters)[0]
 
-    @cached_property
-    def tied_parameters(self) -> int:
-        """Those of all layers that are tied, each as often as a layer holds it."""
-        return sum(self.held.parameters.tied)
-
     @property
     def own_parameters(self) -> tuple[tuple[slice, FloatArray], ...]:
         """Parameters of each layer, tied ones with the first layer of a run that holds them.

@@ -8,6 +8,7 @@ depend on the order.
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -70,7 +71,8 @@ class Widths:
     @cached_property
     def even_starts(self) -> IntArray:
         """The even splits: layers that are alike at the least width; others' may not be known."""
-        return all_even_starts(self.costs.problem.outline.layers[min(self.grids)])
+        outline, least = self.costs.problem.outline, min(self.grids)
+        return all_even_starts(outline.layers[least], outline.kinds_of(least))
 
     def by_bound(self, kind: _Kind) -> Iterator[tuple[float, int | None]]:
         """Yield every width with the least bound of its candidates, the least first.
@@ -150,11 +152,14 @@ class Widths:
 def by_bound(
     grids: Sequence[CandidateGrid], bounds_s: Sequence[FloatArray]
 ) -> Iterator[tuple[int, int]]:
-    """Yield grid and entry of the finite bounds by rising value; ties as candidates are ordered."""
+    """Yield grid and entry of the finite bounds of a width by rising value.
+
+    Ties are in the order of candidates: in one width, devices and stages tell it.
+    """
     if not grids:
         return
     bound_s = np.concatenate(bounds_s)
-    first = np.cumsum([0, *(len(grid.data) for grid in grids)])
+    first = np.cumsum([0, *(len(grid.data) for grid in grids)]).tolist()
     # Few are ever asked for: those with the least bounds are sorted first, the others on demand.
     limit_s = (
         np.partition(bound_s, _SORTED_FIRST)[_SORTED_FIRST]
@@ -163,17 +168,13 @@ def by_bound(
     )
     for among_least in (True, False):
         index = np.flatnonzero((bound_s <= limit_s) == among_least)
-        grid_index = np.searchsorted(first, index, side="right") - 1
-        entry = index - first[grid_index]
-        data = np.concatenate([grid.data for grid in grids])[index]
+        devices = np.concatenate([grid.devices for grid in grids])[index]
         pipeline = np.concatenate([grid.pipeline for grid in grids])[index]
-        tensor = np.array([grid.tensor for grid in grids])[grid_index]
-        devices = pipeline * data * tensor
-        order = np.lexsort((grid_index, tensor, data, pipeline, devices, bound_s[index]))
-        for position in order:
-            if not np.isfinite(bound_s[index[position]]):
+        for place in index[np.lexsort((pipeline, devices, bound_s[index]))].tolist():
+            if not np.isfinite(bound_s[place]):
                 return
-            yield int(grid_index[position]), int(entry[position])
+            grid = bisect_right(first, place) - 1
+            yield grid, place - first[grid]
 
 
 def _least_times_s(costs: CandidateCosts, grid: CandidateGrid) -> tuple[FloatArray, FloatArray]:

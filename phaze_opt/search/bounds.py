@@ -24,8 +24,8 @@ from phaze_opt.costed_point import (
     variants_within,
 )
 from phaze_opt.errors import InputError
+from phaze_opt.estimated_passes import Chip, default_fusion
 from phaze_opt.estimator.chips import Chips as ChipColumns
-from phaze_opt.layer_passes import Chip, default_fusion
 from phaze_opt.least_energy import least_batch_energy_j
 from phaze_opt.least_layers import least_layers
 from phaze_opt.network.cluster import Cluster

@@ -15,8 +15,8 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray
 from phaze_opt.costed_point import chip_rates, training_as_fused
+from phaze_opt.estimated_passes import Chip, default_fusion
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.layer_passes import Chip, default_fusion
 from phaze_opt.search.bounds import Bounded, Bounds
 from phaze_opt.search.objective import RunInputs
 from phaze_opt.search.scalar_batches import batch_s

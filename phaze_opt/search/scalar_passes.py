@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
 
+from phaze_opt.estimated_passes import default_fusion, fuse_once, graphs_of
 from phaze_opt.estimator.attention import visible_scores
 from phaze_opt.estimator.cache_reuse import reads_again
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.estimator.working_sets import kept_tensors
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.layer_costs import copies_s
-from phaze_opt.layer_passes import default_fusion, fuse_once, graphs_of
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import collective_cost
 from phaze_opt.training import Training

@@ -14,7 +14,7 @@ from phaze_opt.partitioning.phaze_format import PhazeEdge, PhazeNode, PhazeProbl
 from phaze_opt.partitioning.published import PublishedPlacement, solve_published
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate
-from phaze_opt.placement.describe import stage_memories
+from phaze_opt.placement.held_stages import held_stages
 from phaze_opt.placement.layout import Layout
 from phaze_opt.placement.placement_problem import LayerCost, PlacementProblem
 from phaze_opt.placement.timing import replayed
@@ -96,7 +96,7 @@ def true_time_s(problem: PlacementProblem, found: PublishedPlacement) -> float |
     for data_inside in (True, False):
         candidate = Candidate.of(found.pipeline, found.data, found.tensor, data_inside)
         layout = Layout.of_starts(candidate, starts, costs.layers)
-        if max(one.total for one in stage_memories(costs, layout)) > problem.hbm_usable_bytes:
+        if max(one.memory.total for one in held_stages(costs, layout)) > problem.hbm_usable_bytes:
             return None
         times_s.append(replayed(costs, layout).time_s)
     return min(times_s)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze_opt.placement.even import all_even_starts, even_starts, least_even_times
-from phaze_opt.placement.placement_problem import LayerCost
+from phaze_opt.placement.placement_problem import LayerCost, repetition
 
 
 def layers(blocks: int, *, with_ends: bool) -> list[LayerCost]:
@@ -43,7 +43,10 @@ def test_equal_layers_differ_by_at_most_one(count: int, data: st.DataObject) -> 
 def test_all_even_splits_are_those_of_each_number(with_ends: bool) -> None:
     """Splits for all numbers of stages at once are the splits for each."""
     chain = layers(9, with_ends=with_ends)
-    every = all_even_starts(chain)
+    every = all_even_starts(chain, repetition(tuple(range(len(chain)))))
+    # Nobody need have said that the ends are alike.
+    known = repetition((0, *[1] * 9, 2) if with_ends else (0,) * 9)
+    assert all_even_starts(chain, known).tolist() == every.tolist()
     for stages in range(1, len(chain) + 1):
         assert every[stages, :stages].tolist() == even_starts(chain, stages).tolist()
         assert not every[stages, stages:].any()
@@ -58,7 +61,7 @@ def test_bounds_equal_their_definition(seed: int, all_in_flight: bool) -> None:
     shape = count, count + 1
     load_s, parameters = random.choice([0.1, 0.7, 1.3, 2.9], (2, *shape))
     limit = random.choice(np.array([-1, 1, 2, 3, 9, 9, 9]), shape)
-    starts = all_even_starts(layers(count, with_ends=False))
+    starts = all_even_starts(layers(count, with_ends=False), repetition((0,) * count))
     tails_s = random.random((3, count))
     rows, pipeline, microbatches = (
         random.integers(low, high, 30) for low, high in ((0, 3), (1, count + 1), (1, 12))

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
+from phaze_opt.estimated_passes import Chip, schedule_problems
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.layer_passes import Chip, schedule_problems
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.scheduling import branch_and_bound
 from phaze_opt.scheduling.instance import Instance, proving_bound
