@@ -1,4 +1,19 @@
-"""What the exact search takes of the operators to schedule: rows of integers, rates and costs."""
+"""What the exact search takes of the operators to schedule: rows of integers, rates and costs.
+
+Operator j *goes before* i in a mode where a plan that starts i in this mode, while j could start as
+early, is no shorter than some plan that starts j. That is so if both have the same durations and
+demands, and every operator after i is also after j. Let i start at s and j at t ≥ s; exchange their
+starts and modes:
+
+- The resources in use are what they were, and what j waits for has ended by s.
+- What is after both waits for both ends, which are the same two.
+- What is after j alone waited for the end of j, at t or later. If the mode of i is the shorter one,
+  j now ends no later.
+
+If the same operators are after both, the one with the lower number goes before the other, in each
+mode. Modes that run first or last have rules of their own (`search_kernel`): in these, operators
+are exchanged only if nothing differs.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +22,7 @@ import numpy as np
 from phaze_opt.arrays import BoolArray, FloatArray, IntArray
 from phaze_opt.compiled import inlined, lazily_compiled
 from phaze_opt.scheduling.bounds import runs_alone
-from phaze_opt.scheduling.instance import INTRA, SINGLE, in_set
+from phaze_opt.scheduling.instance import INTRA, SINGLE, add_to_set, in_set
 from phaze_opt.scheduling.reduction import INSTANCE_TYPE
 from phaze_opt.scheduling.search_kernel import SEARCH_ARRAYS_TYPE, SearchArrays
 from phaze_opt.scheduling.search_states import (
@@ -16,8 +31,8 @@ from phaze_opt.scheduling.search_states import (
     DURATION,
     FIRST,
     LAST,
+    SETS,
     SHORTEST,
-    TWIN,
 )
 
 
@@ -99,6 +114,54 @@ def _are_equal(one: IntArray | BoolArray, other: IntArray | BoolArray) -> bool:
     return same
 
 
+@inlined
+def _is_within(words: IntArray, others: IntArray) -> bool:
+    """Whether a set is part of another one."""
+    outside = 0
+    for place in range(len(words)):
+        outside |= words[place] & ~others[place]
+    return outside == 0
+
+
+@inlined
+def _may_exchange(row: IntArray, other: IntArray, mode: int, same_after: bool) -> bool:
+    """Whether an operator in a mode may be exchanged with another one that differs from it."""
+    ruled = row[LAST] != other[LAST] or row[FIRST] != other[FIRST]
+    ruled = ruled or mode == row[LAST] or mode == row[FIRST]
+    return not ruled and (same_after or row[DURATION + mode] == row[SHORTEST])
+
+
+@inlined
+def _write_orders(
+    rows: IntArray,
+    duration: IntArray,
+    allowed: BoolArray,
+    demand: IntArray,
+    ancestors: IntArray,
+    descendants: IntArray,
+) -> None:
+    """Write into the row of every operator which others go before it, in each mode."""
+    words = ancestors.shape[1]
+    for i in range(len(rows)):
+        for j in range(len(rows)):
+            if (
+                i == j
+                or not _are_equal(duration[i], duration[j])
+                or not _are_equal(allowed[i], allowed[j])
+                or not _are_equal(demand[i, INTRA], demand[j, INTRA])
+                or not _are_equal(demand[i, SINGLE], demand[j, SINGLE])
+                or not _is_within(descendants[i], descendants[j])
+            ):
+                continue
+            same_after = _are_equal(descendants[i], descendants[j])
+            if same_after and i < j:
+                continue
+            nothing_differs = same_after and _are_equal(ancestors[i], ancestors[j])
+            for mode in (SINGLE, INTRA):
+                if nothing_differs or _may_exchange(rows[i], rows[j], mode, same_after):
+                    add_to_set(rows[i, ANCESTORS + (1 + mode) * words :], j)
+
+
 @lazily_compiled(
     "i8[:, ::1](i8[:, ::1], b1[:, ::1], i8[:, :, ::1], i8[:, ::1], i8[:, ::1], b1[:, ::1], i8[::1])"
 )
@@ -112,10 +175,11 @@ def _operator_rows(
     tail: IntArray,
 ) -> IntArray:
     """Write the operators as rows of the kernel, with the columns of `search_states`."""
-    rows = np.empty((len(duration), ANCESTORS + ancestors.shape[1]), dtype=np.int64)
+    words = ancestors.shape[1]
+    rows = np.zeros((len(duration), ANCESTORS + SETS * words), dtype=np.int64)
     for i in range(len(rows)):
         rows[i, SHORTEST] = max(duration[i, INTRA], duration[i, SINGLE])
-        rows[i, LAST] = rows[i, FIRST] = rows[i, TWIN] = -1
+        rows[i, LAST] = rows[i, FIRST] = -1
         for mode in (INTRA, SINGLE):
             rows[i, DURATION + mode] = -1
             if allowed[i, mode]:
@@ -126,18 +190,8 @@ def _operator_rows(
                 elif alone[i, mode] and _is_empty(ancestors[i]):
                     rows[i, FIRST] = mode
         rows[i, BELOW] = tail[i] - rows[i, SHORTEST]
-        rows[i, ANCESTORS:] = ancestors[i]
-        for j in range(i - 1, -1, -1):
-            if (
-                _are_equal(duration[i], duration[j])
-                and _are_equal(allowed[i], allowed[j])
-                and _are_equal(demand[i, INTRA], demand[j, INTRA])
-                and _are_equal(demand[i, SINGLE], demand[j, SINGLE])
-                and _are_equal(ancestors[i], ancestors[j])
-                and _are_equal(descendants[i], descendants[j])
-            ):
-                rows[i, TWIN] = j
-                break
+        rows[i, ANCESTORS : ANCESTORS + words] = ancestors[i]
+    _write_orders(rows, duration, allowed, demand, ancestors, descendants)
     return rows
 
 

@@ -9,7 +9,8 @@ fits; at least one shortest schedule is built this way. A state is dropped if
 - its last operator starts only after another operator could have run from start to end;
 - another state with an equal set of started operators dominates it: none of its times is later
   (the cutset rule of Demeulemeester and Herroelen, Management Science 38, 1992);
-- of two interchangeable operators, it starts the one with the higher number first;
+- it starts an operator where another one that goes before it (`search_arrays`) could start as
+  early: exchanged, the two make a plan that is no longer;
 - it starts an operator without successors in a mode that runs alone: some shortest schedule runs
   such operators last, so their durations are added when no other operator is left;
 - it starts an operator without predecessors in a mode that runs alone after any other operator:
@@ -39,7 +40,6 @@ from phaze_opt.scheduling.search_states import (
     PARENT,
     RUNNING,
     SHORTEST,
-    TWIN,
     admit,
     has,
     rebuild_table,
@@ -55,7 +55,7 @@ COMPARISONS_PER_STATE = 32
 SearchArrays = tuple[IntArray, IntArray, IntArray, FloatArray, IntArray]
 """The operators to schedule:
 
-- operators (n, columns), see `search_states`;
+- operators (n, columns), see `search_states`, whose last columns are sets of operators;
 - demand (codes, resources + 1); the last column says whether the code runs alone;
 - capacity (resources,), of the resources that can bind while several operators run;
 - rate (bounds, codes): share of each bound's resource or mixture that an operator takes;
@@ -110,6 +110,43 @@ def _earliest_start(
 
 
 @inlined
+def _waits_for_none(
+    state: IntArray, operator: IntArray, at_once: int, first_word: int, start: int
+) -> bool:
+    """Say whether all ancestors of an operator have started, and end by its start."""
+    for word in range(state.shape[0] - first_word):
+        if operator[ANCESTORS + word] & ~state[first_word + word] != 0:
+            return False
+    for q in range(LISTS + state[RUNNING] - 1, LISTS - 1, -1):
+        if state[q + at_once] <= start:
+            break
+        if has(operator, ANCESTORS, state[q] >> 1):
+            return False
+    return True
+
+
+@inlined
+def _another_goes_before(
+    state: IntArray, operators: IntArray, code: int, start: int, at_once: int, first_word: int
+) -> bool:
+    """Say whether an operator that goes before the code's, not started yet, could start by then."""
+    i, words = code >> 1, state.shape[0] - first_word
+    before = ANCESTORS + (1 + (code & 1)) * words
+    some = 0
+    for word in range(words):
+        some |= operators[i, before + word] & ~state[first_word + word]
+    if some != 0:
+        for other in range(operators.shape[0]):
+            if (
+                has(operators[i], before, other)
+                and not has(state, first_word, other)
+                and _waits_for_none(state, operators[other], at_once, first_word, start)
+            ):
+                return True
+    return False
+
+
+@inlined
 def _list_candidates(
     state: IntArray,
     operators: IntArray,
@@ -136,13 +173,11 @@ def _list_candidates(
     after = state[CODE] >> 1 if state[OPENING] == 1 else operators.shape[0]
     for i in range(operators.shape[0]):
         missing = has(state, first_word, i)
-        for word in range(operators.shape[1] - ANCESTORS):
+        for word in range(state.shape[0] - first_word):
             if operators[i, ANCESTORS + word] & ~state[first_word + word] != 0:
                 missing = True
         if missing:
             continue
-        twin = operators[i, TWIN]
-        may_start = twin < 0 or has(state, first_word, twin)
         soonest = NEVER
         for code in range(2 * i, 2 * i + 2):
             if operators[i, DURATION + (code & 1)] < 0:
@@ -152,7 +187,11 @@ def _list_candidates(
             soonest = min(soonest, end)
             mode = code & 1
             in_turn = mode != operators[i, FIRST] or after < i
-            if may_start and in_turn and mode != operators[i, LAST]:
+            if (
+                in_turn
+                and mode != operators[i, LAST]
+                and not _another_goes_before(state, operators, code, start, at_once, first_word)
+            ):
                 found[candidates, 0] = code
                 found[candidates, 1] = start
                 candidates += 1

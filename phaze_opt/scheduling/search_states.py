@@ -13,10 +13,11 @@ NEVER = 2**62
 """Later than every time, and above every bound."""
 
 # Columns of an operator's row: duration in each mode (-1 if the mode is not allowed), least time
-# from its end to the end of the schedule, shorter duration, the interchangeable operator before it
-# or -1, the mode in which it runs last or -1, the mode in which it runs first or -1, set of
-# ancestors.
-DURATION, BELOW, SHORTEST, TWIN, LAST, FIRST, ANCESTORS = 0, 2, 3, 4, 5, 6, 7
+# from its end to the end of the schedule, shorter duration, the mode in which it runs last or -1,
+# the mode in which it runs first or -1, and three sets: its ancestors, and the operators that go
+# before it in each mode (see `search_arrays`).
+DURATION, BELOW, SHORTEST, LAST, FIRST, ANCESTORS = 0, 2, 3, 4, 5, 6
+SETS = 3
 
 # Columns of a state's row. Behind them follow the codes of the running operators and then their
 # ends, each in ``at_once`` columns by rising end; then, for each bound, the sum of the least costs

@@ -36,7 +36,7 @@ from phaze_opt.scheduling.schedule_problem import (
     check_problem,
 )
 
-SOLVER_VERSION = 2
+SOLVER_VERSION = 3
 """Part of every key in a cache. Raise it when the solver gives another schedule for a problem."""
 
 DEFAULT_EFFORT = 2_000_000

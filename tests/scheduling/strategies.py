@@ -115,6 +115,19 @@ def layer_like(seed: int, count: int, width: int, **changes: Any) -> SchedulePro
     return ScheduleProblem(**{**fields, **changes})
 
 
+def with_like_operators(seed: int, count: int) -> ScheduleProblem:
+    """Draw a graph like a layer, most of whose operators are of a few kinds."""
+    rng = random.Random(seed)
+    rule: IntraOperatorRule = rng.choice(RULES)
+    drawn = layer_like(seed, count, rng.randint(2, 5), intra_operator=rule)
+    kinds = [rng.choice(drawn.operators) for _ in range(rng.randint(1, 3))]
+    operators = [
+        replace(rng.choice(kinds), id=one.id) if rng.random() < 0.8 else one
+        for one in drawn.operators
+    ]
+    return replace(drawn, operators=tuple(operators))
+
+
 def to_columns(problem: ScheduleProblem) -> ProblemColumns:
     """Write a problem as arrays, after checking it."""
     return problem_columns(problem, PrecedenceGraph.of(problem.edges, check_problem(problem)))

@@ -1,16 +1,20 @@
+import itertools
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from phaze_opt.estimated_passes import Chip, schedule_problems
-from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.network.presets import load_cluster
-from phaze_opt.scheduling import branch_and_bound
+from phaze_opt.scheduling.bounds import runs_alone
+from phaze_opt.scheduling.branch_and_bound import run_pass
 from phaze_opt.scheduling.instance import Instance, proving_bound
-from phaze_opt.training import Training
-from phaze_opt.workload.zoo import load_workload
-from tests.scheduling.strategies import bounds_and_list, improve, layer_like, to_instance
+from phaze_opt.scheduling.search_arrays import search_arrays
+from phaze_opt.scheduling.search_states import ANCESTORS, NEVER
+from tests.scheduling.strategies import (
+    bounds_and_list,
+    improve,
+    layer_like,
+    to_instance,
+    with_like_operators,
+)
 
 
 @pytest.mark.parametrize("rule", ["exclusive", "per-type"])
@@ -29,46 +33,68 @@ def test_narrow_searches_stay_honest(seed: int, rule: str) -> None:
         previous = plan.makespan
 
 
-def backward_of_a_block() -> Instance:
-    """Return a pass that the narrow passes leave open, with a plan close to the bound."""
-    chip = load_accelerator(
-        "tpuv4-phaze", num_tc=2, num_vc=16, pe_x=4, pe_y=16, pe_vc=4, hbm_gb_per_s=600
+def goes_before(instance: Instance) -> set[tuple[int, int, int]]:
+    """Return (operator, mode, other) where the other goes before it; see `search_arrays`."""
+    found = set()
+    before, after = (
+        [{j for j in range(instance.size) if int(row[j >> 6]) >> (j & 63) & 1} for row in sets]
+        for sets in (instance.ancestors, instance.descendants)
     )
-    model = "llama:layers=1,hidden=512,heads=8,sequence=512,vocab=1000,ffn=1376"
-    (variant,) = load_workload(model, tensor_parallel=(1,), microbatch=(1,)).variants
-    problems = schedule_problems(
-        variant,
-        Chip(chip, load_cluster("flat-4GiB", 8), "epilogue"),
-        Training(16, residency=False, overlap="none"),
-    )
-    return to_instance(next(each for each in problems if each.name == "block backward"))
+    alone = runs_alone(instance.allowed, instance.demand, instance.capacity)
+
+    def takes(i: int) -> list[object]:
+        return [each[i].tolist() for each in (instance.duration, instance.allowed, instance.demand)]
+
+    def ruled(i: int) -> set[int]:
+        """Modes in which an operator runs first or last."""
+        return {mode for mode in instance.modes[i] if alone[i, mode]}
+
+    def place(i: int) -> str:
+        return "last" if not after[i] else "" if before[i] else "first"
+
+    for i, j in itertools.permutations(range(instance.size), 2):
+        if takes(i) != takes(j) or not after[i] <= after[j] or (after[i] == after[j] and i < j):
+            continue
+        for mode in range(2):
+            shortest = min(instance.duration[i, each].item() for each in instance.modes[i])
+            nothing_differs = (before[i], after[i]) == (before[j], after[j])
+            exchanged = after[i] == after[j] or instance.duration[i, mode] == shortest
+            rules_differ = bool(ruled(i)) and place(i) != place(j)
+            has_rule = mode in ruled(i) and place(i) != ""
+            if nothing_differs or (exchanged and not rules_differ and not has_rule):
+                found.add((i, mode, j))
+    return found
 
 
-@pytest.mark.parametrize("seed", [None, 5, 6, 10])
-def test_where_plans_are_looked_for_first_changes_no_optimum(
-    seed: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first wide pass is limited to plans near the bound: the others find what it does not."""
-    instance = backward_of_a_block() if seed is None else to_instance(layer_like(seed, 40, 4))
-    bounds, listed = bounds_and_list(instance)
-    limits: list[int] = []
-    run_pass = branch_and_bound.run_pass
+@pytest.mark.parametrize("seed", range(60))
+def test_what_goes_before_is_as_defined(seed: int) -> None:
+    """The sets of the search are those of the docstring of `search_arrays`."""
+    instance = to_instance(with_like_operators(seed, 4 + seed % 13))
+    (operators, *_), _ = search_arrays(*instance.arrays, bounds_and_list(instance)[0].tail)
+    sets = operators[:, ANCESTORS + 1 :].reshape(instance.size, 2)  # of one word each
+    expected = goes_before(instance)
+    for i, mode in itertools.product(range(instance.size), range(2)):
+        if mode in instance.modes[i]:
+            own = {j for j in range(instance.size) if int(sets[i, mode]) >> j & 1}
+            assert own == {j for one, other, j in expected if (one, other) == (i, mode)}
 
-    def noted(*arguments: Any) -> Any:
-        limits.append(arguments[3])
-        return run_pass(*arguments)
 
-    monkeypatch.setattr(branch_and_bound, "run_pass", noted)
-    plan, bound = improve(instance, bounds, listed, effort=1_000_000)
-    assert proving_bound(plan.makespan) <= bound
-    near, *others = limits
-    assert (plan.makespan < near) == (not others)
-    monkeypatch.setattr(branch_and_bound, "_NEARER", 1)
-    whole, bound = improve(instance, bounds, listed, effort=1_000_000)
-    assert proving_bound(whole.makespan) <= bound
-    assert proving_bound(whole.makespan) <= plan.makespan
-    assert proving_bound(plan.makespan) <= whole.makespan
-    assert near < limits[len(others) + 1]
+def test_what_goes_before_shortens_the_search_only() -> None:
+    """Where all states are kept, the shortest plan is as long as without that rule."""
+    states, states_without = 0, 0
+    for seed in range(100):
+        instance = to_instance(with_like_operators(seed, 4 + seed % 13))
+        bounds, listed = bounds_and_list(instance)
+        arrays, at_once = search_arrays(*instance.arrays, bounds.tail)
+        without = arrays[0].copy()
+        without[:, ANCESTORS + 1 :] = 0
+        limits = at_once, 2**13, 2 * listed.makespan, 10**8
+        makespan, dropped, expanded, _ = run_pass(arrays, *limits)
+        same, also_dropped, more, _ = run_pass((without, *arrays[1:]), *limits)
+        assert dropped == also_dropped == NEVER
+        assert makespan == same <= listed.makespan
+        states, states_without = states + expanded, states_without + more
+    assert states < 0.8 * states_without
 
 
 def test_more_than_one_word() -> None:

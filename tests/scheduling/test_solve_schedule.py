@@ -13,7 +13,7 @@ from phaze_opt.scheduling.solve_schedule import solve_schedule
 from tests.scheduling.brute_force import shortest_makespan_s
 from tests.scheduling.processes import printed_by_processes
 from tests.scheduling.schedule_rules import broken_rules
-from tests.scheduling.strategies import cache_key, layer_like, problems
+from tests.scheduling.strategies import cache_key, layer_like, problems, with_like_operators
 
 
 def relabel(problem: ScheduleProblem, rng: random.Random) -> ScheduleProblem:
@@ -47,7 +47,17 @@ def test_equal_to_brute_force(problem: ScheduleProblem, bandwidth: bool) -> None
 @pytest.mark.parametrize("seed", range(4))
 def test_seven_operators_equal_to_brute_force(seed: int, rule: str) -> None:
     """The makespan is also the best one for seven operators, limited by modes, cores, bandwidth."""
-    problem = layer_like(seed, 7, 3, intra_operator=rule)
+    equal_to_brute_force(layer_like(seed, 7, 3, intra_operator=rule))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_like_operators_equal_to_brute_force(seed: int) -> None:
+    """So it is where operators are like others, of which the search starts some first."""
+    equal_to_brute_force(with_like_operators(seed, 6))
+
+
+def equal_to_brute_force(problem: ScheduleProblem) -> None:
+    """Check the makespan of a problem with latencies of microseconds, in other units."""
     scaled = replace(
         problem,
         operators=tuple(
