@@ -10,6 +10,7 @@ from typing import TypeVar
 from phaze_opt.arrays import FloatArray
 from phaze_opt.estimated_passes import Chip, EstimatedLayers, PassSeconds, estimate_layers
 from phaze_opt.layer_passes import LayerPasses, ScheduleCache, ScheduleProof, run_layers
+from phaze_opt.on_demand import cached_property
 from phaze_opt.placement.placement_problem import LayerCost
 from phaze_opt.training import Training
 from phaze_opt.workload.fusion import FusionMode
@@ -61,18 +62,24 @@ class WidthCost:
     ----------
     variant
         As captured.
-    layers
-        The distinct layers, evaluated.
+    training
+        Says what is stashed.
     passes
-        Their graphs as they run, in the same order.
+        The graphs of the distinct layers as they run.
     distinct
         The same as the placement needs them.
     """
 
     variant: WorkloadVariant
-    layers: tuple[LayerEvaluation, ...]
+    training: Training
     passes: tuple[LayerPasses, ...]
     distinct: tuple[LayerCost, ...]
+
+    @cached_property
+    def layers(self) -> tuple[LayerEvaluation, ...]:
+        """The distinct layers, evaluated."""
+        rows = zip(self.variant.layers, self.variant.counts, self.passes, strict=True)
+        return tuple([_evaluate_layer(*row, self.training) for row in rows])
 
     @property
     def chain(self) -> tuple[LayerCost, ...]:
@@ -118,14 +125,8 @@ class EstimatedWidth:
             Schedules by content; solved ones are added.
         """
         passes = run_layers(self.layers, self.training, cache)
-        layers = tuple(
-            _evaluate_layer(layer, count, own, self.training)
-            for layer, count, own in zip(
-                self.variant.layers, self.variant.counts, passes, strict=True
-            )
-        )
         distinct = self._layer_costs([_scheduled_passes(own) for own in passes])
-        return WidthCost(self.variant, layers, passes, distinct)
+        return WidthCost(self.variant, self.training, passes, distinct)
 
     def _layer_costs(self, passes: Sequence[Sequence[PassSeconds]]) -> tuple[LayerCost, ...]:
         """Reduce every distinct layer to what the placement needs."""

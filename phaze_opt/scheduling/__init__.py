@@ -45,6 +45,7 @@ Where a formula or rule stands:
 - bound from which a makespan counts as optimal -> `instance.proving_bound`
 - list schedule -> `list_scheduler.list_schedule`
 - states that the exact search drops -> docstring of `search_kernel`
+- which operator goes before another one that takes the same -> docstring of `search_arrays`
 - dominance between two states -> `search_states._dominates`
 - what an operator takes with some tensors resident -> `residency.evaluate_plan`
 - lower bound of the joint problem -> `residency_kernel.least_seconds`
