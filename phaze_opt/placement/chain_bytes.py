@@ -19,6 +19,7 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.network.term import Term, cheapest
+from phaze_opt.on_demand import cached_property
 from phaze_opt.placement.memory import UNSHARDED, Shards
 from phaze_opt.placement.placement_problem import LayerCost, PlacementProblem
 from phaze_opt.placement.runs import maxima_of_runs, receives_of_runs, sums_of_runs
@@ -102,11 +103,12 @@ class ChainBytes:
     def __len__(self) -> int:
         return len(self.stash_bytes)
 
-    def layers(self, names: Sequence[str]) -> list[LayerCost]:
-        """Return layers with some names that hold and send as much, and take no time."""
+    @cached_property
+    def layers(self) -> tuple[LayerCost, ...]:
+        """Layers without names that hold and send as much, and take no time."""
         held = self.parameters.own, self.parameters.tied, self.stash_bytes
-        each = zip(names, *held, self.transient_bytes, self.output_bytes, strict=True)
-        return [LayerCost(name, 0.0, 0.0, 0.0, *own) for name, *own in each]
+        each = zip(*held, self.transient_bytes, self.output_bytes, strict=True)
+        return tuple([LayerCost("", 0.0, 0.0, 0.0, *own) for own in each])
 
 
 _COLUMNS = attrgetter(

@@ -53,7 +53,7 @@ def _held_stages(
     shards: Shards,
 ) -> tuple[HeldStage, ...]:
     """Return what stages hold that consist of some runs of layers."""
-    layers, all_tied = chain.layers([""] * len(chain)), sum(chain.parameters.tied)
+    layers, all_tied = chain.layers, sum(chain.parameters.tied)
 
     def held(own_runs: Runs, microbatches: float) -> HeldStage:
         own = [layer for i, j in own_runs for layer in layers[i:j]]

@@ -121,7 +121,12 @@ def _known_reason(
     hbm_usable_bytes: float,
 ) -> InfeasibleError:
     """Do as `explain_infeasible`, cached."""
-    layers = {width: tuple(chain.layers(names)) for width, chain in held}
+    layers = {
+        width: tuple(
+            [layer.with_fields(name=name) for name, layer in zip(names, chain.layers, strict=True)]
+        )
+        for width, chain in held
+    }
     return _explain(PlacementProblem(layers, (), cluster, training, hbm_usable_bytes, math.inf))
 
 
