@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.compiled import lazily_compiled
 from phaze_opt.network.term import Term, cheapest
 from phaze_opt.on_demand import cached_property
 from phaze_opt.placement.memory import UNSHARDED, Shards
@@ -198,41 +199,71 @@ def held_by_runs(
     )
 
 
+@lazily_compiled("int64[:,::1](float64[:,::1], float64[:,::1], float64)")
 def in_flight_limits(
     resident_bytes: FloatArray, stash_bytes: FloatArray, usable_bytes: float
 ) -> IntArray:
-    """Return how many microbatches each stage may have in flight; −1 if not even its state fits."""
-    free = np.floor(usable_bytes) - resident_bytes
-    each = np.maximum(stash_bytes, 1.0)
-    # All are whole numbers. A quotient may be rounded up to the next one: the product tells, much
-    # faster than the division of NumPy that rounds down.
-    limit = np.floor(free / each)
-    limit -= limit * each > free
-    # A stage that stashes nothing may have any number in flight, even where nothing is free.
-    limit[stash_bytes <= 0.0] = _UNLIMITED
-    limit[free < 0.0] = -1.0
-    return np.asarray(limit, dtype=np.int64)
+    """Return how many microbatches each stage may have in flight; −1 if not even its state fits.
+
+    Parameters
+    ----------
+    resident_bytes, stash_bytes : (layers, layers + 1)
+        State and largest working set of every stage, and what each microbatch adds: whole numbers.
+    usable_bytes
+        Of a device.
+    """
+    limit = np.empty(resident_bytes.shape, dtype=np.int64)
+    all_bytes = np.floor(usable_bytes)
+    for i in range(len(limit)):
+        resident, stash, most = resident_bytes[i], stash_bytes[i], limit[i]
+        for j in range(len(most)):
+            free, each = all_bytes - resident[j], max(stash[j], 1.0)
+            # A quotient may be rounded up to the next whole number: the product tells.
+            count = np.floor(free / each)
+            count -= 1.0 if count * each > free else 0.0
+            count = count if stash[j] > 0.0 else float(_UNLIMITED)
+            most[j] = int(count if free >= 0.0 else -1.0)
+    return limit
 
 
 def _resident_bytes(
     layers: ChainBytes, parameters: FloatArray, optimizer: Optimizer, shards: Shards
 ) -> FloatArray:
     """Return state and largest working set of runs of layers."""
-    state = sum(
-        np.ceil(parameters * held / count)
-        for held, count in (
-            (optimizer.weight_bytes, shards.weights),
-            (optimizer.gradient_bytes, shards.gradients),
-            (optimizer.state_bytes, shards.optimizer),
-        )
-    )
     working_set = maxima(layers.transient_bytes)
     if shards != UNSHARDED:
         own = layers.parameters.own
         working_set = working_set + maxima(
             [shards.whole_layer_bytes(count, optimizer) for count in own]
         )
-    return np.asarray(state + working_set, dtype=np.float64)
+    each = optimizer.weight_bytes, optimizer.gradient_bytes, optimizer.state_bytes
+    return _with_state(parameters, np.array([each, shards], dtype=np.float64), working_set)
+
+
+@lazily_compiled("float64[:,::1](float64[:,::1], float64[:,::1], float64[:,::1])")
+def _with_state(
+    parameters: FloatArray, bytes_and_shards: FloatArray, working_set: FloatArray
+) -> FloatArray:
+    """Add the state of parameters, each kind shared out and rounded up by itself.
+
+    Parameters
+    ----------
+    parameters, working_set : (layers, layers + 1)
+        Of every stage.
+    bytes_and_shards : (2, 3)
+        Bytes per parameter of weights, gradients and optimizer, and over how many replicas each
+        kind is shared out.
+    """
+    resident = np.zeros(parameters.shape)
+    for i in range(len(resident)):
+        own, working, found = parameters[i], working_set[i], resident[i]
+        for kind in range(bytes_and_shards.shape[1]):
+            bytes_each, replicas = bytes_and_shards[0, kind], bytes_and_shards[1, kind]
+            for j in range(len(found)):
+                found[j] += np.ceil(own[j] * bytes_each / replicas)
+        for j in range(len(found)):
+            found[j] += working[j]
+    return resident
 
 
 class Received(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import replace
+from dataclasses import fields, replace
 from unittest.mock import patch
 
 import numpy as np
@@ -51,7 +51,9 @@ def test_kinds_change_nothing(problem: PlacementProblem) -> None:
             assert known.column(tensor, name).tolist() == stated
             assert problem.column(tensor, name).tolist() == stated
         one, other = chain_bytes(known, tensor), chain_bytes(problem, tensor)
-        assert vars(one) == vars(other)
+        assert [getattr(one, each.name) for each in fields(one)] == [
+            getattr(other, each.name) for each in fields(other)
+        ]
     assert repr(placed(known)) == repr(placed(problem))
     assert placed(known) == placed(problem)
 
@@ -111,8 +113,8 @@ def test_tables_of_long_chains_go_with_them() -> None:
 )
 def test_the_most_in_flight_is_exact(resident: int, stash: int, more: int) -> None:
     """As many as whole numbers say, whatever a quotient is rounded to."""
-    (limit,) = in_flight_limits(
-        np.array([float(resident)]), np.array([float(stash)]), resident + more
+    ((limit,),) = in_flight_limits(
+        np.array([[float(resident)]]), np.array([[float(stash)]]), resident + more
     )
     if more < 0:
         assert limit == -1
