@@ -211,6 +211,13 @@ class EstimatedPass:
             return self.among.joint.columns(*self._place)
         return build_columns(self.graph, self.estimates, self.accelerator)
 
+    @property
+    def may_be_endless(self) -> bool:
+        """Whether operators, of this pass or of others beside it, take endless time."""
+        if self.among.is_plain:
+            return not self.among.joint.are_finite(self.among.row)
+        return not np.isfinite(self.columns.values.sum())
+
     @cached_property
     def cached_reads(self) -> CachedReads | None:
         """What a cache serves, where the chip has one and tensors may stay."""

@@ -168,7 +168,7 @@ def _run_pass(
 ) -> LayerPass:
     """Schedule one pass."""
     columns = estimated.columns
-    if not np.isfinite(columns.values.sum()):
+    if estimated.may_be_endless:
         check_problem(estimated.problem)  # says which operator takes endless time
     schedule, on_all = solve_columns(columns, cache, method=method)
     if estimated.cached_reads is not None:

@@ -194,6 +194,16 @@ class JointPasses:
         return by_chip
 
     @cached_property
+    def _are_finite(self) -> list[bool]:
+        """Whether no operator of a chip takes endless time."""
+        finite: list[bool] = np.isfinite(self._values.sum(axis=(1, 2))).tolist()
+        return finite
+
+    def are_finite(self, chip: int) -> bool:
+        """Say whether no operator of any pass takes endless time on one chip."""
+        return self._are_finite[chip]
+
+    @cached_property
     def _bound(self) -> tuple[BoundOperators, BoundOperators]:
         return bound_in_modes(self.estimate.both)
 

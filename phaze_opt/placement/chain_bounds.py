@@ -144,6 +144,39 @@ def least_times(
     return work_s, time_s
 
 
+@lazily_compiled(
+    "UniTuple(float64, 2)(float64[::1], int64[::1], float64[::1], float64, float64)",
+    allocates=False,
+)
+def least_of_work(
+    microbatches: FloatArray,
+    stages: IntArray,
+    even_share: FloatArray,
+    all_s: float,
+    largest_s: float,
+) -> tuple[float, float]:
+    """Bound many candidates from below by the work of the layers alone.
+
+    Parameters
+    ----------
+    microbatches, stages, even_share
+        See `phaze_opt.placement.candidates.DeepestPipelines`.
+    all_s, largest_s
+        Of one microbatch: of all layers, and of the largest.
+
+    Returns
+    -------
+    The closed form of splits, and even splits; endless where there is no candidate.
+    """
+    rounds_s = even_s = np.inf
+    for index in range(len(microbatches)):
+        # With as many microbatches, more stages do no more each, and all of them no less.
+        fullest_s = max(all_s / stages[index], largest_s)
+        rounds_s = min(rounds_s, (microbatches[index] - 1.0) * fullest_s)
+        even_s = min(even_s, max(microbatches[index] * largest_s, all_s / even_share[index]))
+    return rounds_s + all_s, even_s
+
+
 @lazily_compiled("float64[::1](float64[:,::1], float64[:,::1], int64)")
 def least_tail_terms(tail_s: FloatArray, backward_s: FloatArray, most_stages: int) -> FloatArray:
     """Return the least ``max over s of (tail_s − Σ_{j<s} b_j)`` for every number of stages.

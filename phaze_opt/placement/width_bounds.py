@@ -19,7 +19,7 @@ from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.on_demand import cached_property
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import CandidateGrid
-from phaze_opt.placement.chain_bounds import least_times
+from phaze_opt.placement.chain_bounds import least_of_work, least_times
 from phaze_opt.placement.even import all_even_starts, least_even_times
 from phaze_opt.placement.pipeline import held_by_place
 
@@ -200,16 +200,10 @@ def _least_times_s(costs: CandidateCosts, grid: CandidateGrid) -> tuple[FloatArr
 
 def _least_work_s(costs: CandidateCosts, grid: CandidateGrid) -> tuple[float, float]:
     """Bound a grid by the work of its layers: the closed form of splits, and even splits."""
-    deepest = costs.deepest_that_may_fit(grid)
-    if len(deepest.microbatches) == 0:
-        return np.inf, np.inf
-    all_s, largest_s = costs.work_of_layers_s(grid.tensor)
-    # With as many microbatches, more stages do no more each, and all of them no less.
-    fullest_s = np.maximum(all_s / deepest.stages, largest_s)
-    closed_s = ((deepest.microbatches - 1) * fullest_s).min() + all_s
-    even_s = np.maximum(deepest.microbatches * largest_s, all_s / deepest.even_share).min()
+    deepest, work_s = costs.deepest_that_may_fit(grid), costs.work_of_layers_s(grid.tensor)
+    closed_s, even_s = least_of_work(*deepest, *work_s)
     # Whatever rounding does, what is found later is no less.
-    return float(closed_s) * (1.0 - _ROUNDING), float(even_s) * (1.0 - _ROUNDING)
+    return closed_s * (1.0 - _ROUNDING), even_s * (1.0 - _ROUNDING)
 
 
 def _least_even_times_s(costs: CandidateCosts, grid: CandidateGrid, starts: IntArray) -> FloatArray:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate, CandidateGrid
 from phaze_opt.placement.chain import best_split
+from phaze_opt.placement.chain_bounds import least_of_work
 from phaze_opt.placement.layout import Layout
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.placement.timing import replayed
@@ -90,8 +94,46 @@ def test_entries_come_by_rising_bound(count: int) -> None:
     assert list(by_bound([], [])) == []
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_ties_come_as_candidates_are_ordered(seed: int) -> None:
+    """Few devices first, then few stages; grids that have the same degrees in their order."""
+    random = np.random.default_rng(seed)
+    grids = []
+    for data_inside in (True, False):
+        degrees = np.array([*itertools.product(range(1, 7), repeat=2)])
+        pipeline, data = random.permutation(degrees).T.copy()
+        grids.append(CandidateGrid(2, data_inside, 0, True, data, data, pipeline, pipeline))
+    bounds_s = [random.choice([1.0, 2.0], len(grid.data)) for grid in grids]
+
+    def place(index: int, entry: int) -> tuple[float, tuple[int, ...], int]:
+        return bounds_s[index][entry], grids[index].candidate(entry)[:4], index
+
+    found = list(by_bound(grids, bounds_s))
+    assert found == sorted(found, key=lambda each: place(*each))
+    assert len(found) == 72
+
+
 def grid_of(tensor: int, size: int) -> CandidateGrid:
     """Return a grid of classes that differ in their replicas."""
     data = np.arange(1, size + 1)
     ones = np.ones(size, dtype=np.int64)
     return CandidateGrid(tensor, True, 0, True, data, data, ones, ones)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 10**6), st.integers(1, 500)), max_size=20),
+    st.floats(1e-6, 1e3),
+    st.floats(1e-6, 1.0),
+)
+def test_least_work_equals_its_definition(
+    candidates: list[tuple[int, int]], all_s: float, share: float
+) -> None:
+    """To the bit, and endless where there is no candidate."""
+    largest_s = share * all_s
+    microbatches, stages = np.array(candidates, dtype=np.int64).reshape(-1, 2).T.copy()
+    rounds = microbatches.astype(np.float64)
+    even_share = 1.0 - (1.0 - 1.0 / rounds) ** stages
+    found = least_of_work(rounds, stages, even_share, all_s, largest_s)
+    closed_s = (rounds - 1.0) * np.maximum(all_s / stages, largest_s) + all_s
+    even_s = np.maximum(rounds * largest_s, all_s / even_share)
+    assert found == (min(closed_s, default=np.inf), min(even_s, default=np.inf))
