@@ -116,24 +116,28 @@ def _tile_edges(size: int, array: int, edges: IntArray) -> int:
     edges : (3, _MOST_EDGES)
         Filled with the edge, the number of tiles, and the number of arrays along one tile.
     """
-    count, last, doublings, cuts = 0, 0, 0, _MOST_CUTS
-    while cuts > 0:
-        edge = ceil_div(size, cuts)
+    count, doublings = 0, 0
+    for cuts in range(_MOST_CUTS, 0, -1):
+        edge, arrays = ceil_div(size, cuts), 1
         if edge > array:
-            edge = min(ceil_div(edge, array) * array, size)
-        doubled = min(array << doublings, size)
-        if doublings < _DOUBLINGS and doubled < edge:
-            edge = doubled
+            arrays = ceil_div(edge, array)
+            edge = min(arrays * array, size)
+        while doublings < _DOUBLINGS and array << doublings < edge:
+            count = _append_edge(size, array << doublings, 1 << doublings, edges, count)
             doublings += 1
-        else:
-            cuts -= 1
-        if edge > last:
-            edges[0, count] = edge
-            edges[1, count] = ceil_div(size, edge)
-            edges[2, count] = ceil_div(edge, array)
-            count += 1
-            last = edge
+        count = _append_edge(size, edge, arrays, edges, count)
     return count
+
+
+@inlined
+def _append_edge(size: int, edge: int, arrays: int, edges: IntArray, count: int) -> int:
+    """Append an edge of so many arrays if it is longer than the last, and return their number."""
+    if count > 0 and edge <= edges[0, count - 1]:
+        return count
+    edges[0, count] = edge
+    edges[1, count] = ceil_div(size, edge)
+    edges[2, count] = arrays
+    return count + 1
 
 
 @callee(f"int64(int64,int64,int64,{POOL},float64[:,::1])")
