@@ -146,7 +146,15 @@ class EstimatedLayers:
 
 @dataclass(frozen=True, eq=False)
 class EstimatedPass:
-    """One graph of a layer as it will run: fused and estimated in both modes, not yet scheduled."""
+    """One graph of a layer as it will run: fused and estimated in both modes, not yet scheduled.
+
+    Attributes
+    ----------
+    own
+        The graph, and where its estimates are among those of the others.
+    among
+        All passes of the layers, with the chip.
+    """
 
     own: PassGraph
     among: EstimatedLayers

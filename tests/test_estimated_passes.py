@@ -1,0 +1,67 @@
+"""Passes that are estimated together are those that each would be by itself."""
+
+from functools import cache
+
+import pytest
+
+from phaze_opt.estimated_passes import Chip, EstimatedLayers, default_fusion, estimate_layers
+from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.layer_passes import run_layers
+from phaze_opt.network.presets import load_cluster
+from phaze_opt.training import Overlap, Recompute, Training
+from phaze_opt.workload.graph import Workload
+from phaze_opt.workload.zoo import load_workload
+
+MODEL = "gpt:layers=2,hidden=256,heads=4,sequence=128,vocab=512"
+
+
+@cache
+def workload() -> Workload:
+    """Capture a small model."""
+    return load_workload(MODEL, tensor_parallel=(1, 2), microbatch=(1,))
+
+
+def estimated(names: list[str], training: Training, rate: float = 1.0) -> list[EstimatedLayers]:
+    """Estimate all widths on some chips at once."""
+    chips = [
+        Chip(chip, load_cluster("flat-4GiB", 8), default_fusion(chip), rate)
+        for chip in map(load_accelerator, names)
+    ]
+    return [
+        each
+        for of_chip in estimate_layers(workload().variants, chips, training)
+        for each in of_chip
+    ]
+
+
+@pytest.mark.parametrize("name", ["tpuv4-phaze", "a100-80"])
+@pytest.mark.parametrize("rate", [1.0, 2.0])
+@pytest.mark.parametrize("residency", [False, True])
+@pytest.mark.parametrize(("overlap", "recompute"), [("none", "selective"), ("all", "full")])
+def test_the_least_is_that_of_each_pass(
+    name: str, rate: float, residency: bool, overlap: Overlap, recompute: Recompute
+) -> None:
+    """To the bit, whether it is read from the joint table or found; no schedule takes less."""
+    training = Training(8, 1, recompute, residency=residency, overlap=overlap)
+    for layers in estimated([name], training, rate):
+        least = layers.least()
+        scheduled = run_layers(layers, training, {})
+        for of_layer, own, runs in zip(layers.passes, least, scheduled, strict=True):
+            assert [*own] == [one.direction for one in of_layer]
+            for one in of_layer:
+                assert own[one.direction] == (one.least_s, one.link_s)
+            assert own["forward"].seconds <= runs.forward.schedule.makespan_s * (1 + 1e-9)
+            assert own["backward"].seconds <= runs.backward.schedule.makespan_s * (1 + 1e-9)
+
+
+def test_chips_together_are_chips_alone() -> None:
+    """The problems and bounds of a chip do not depend on those estimated with it."""
+    names, training = ["tpuv4-phaze", "tpuv4-lanes"], Training(8, 1, residency=False)
+    together = estimated(names, training)
+    alone = [each for name in names for each in estimated([name], training)]
+    assert len(together) == len(alone) == 4
+    for one, other in zip(together, alone, strict=True):
+        assert one.least() == other.least()
+        assert [each.problem for own in one.passes for each in own] == [
+            each.problem for own in other.passes for each in own
+        ]
