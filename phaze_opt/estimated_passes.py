@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
@@ -33,6 +33,7 @@ from phaze_opt.workload.fusion import FusionMode, fuse
 from phaze_opt.workload.graph import Layer, OperatorGraph, WorkloadVariant
 
 Mode = TypeVar("Mode", bound=ModeSeconds)
+Pass = TypeVar("Pass")
 
 fuse_once = lru_cache(maxsize=1024)(fuse)
 
@@ -313,6 +314,11 @@ def graphs_of(layer: Layer, training: Training) -> dict[str, OperatorGraph]:
     if training.recompute == "selective":
         graphs["recompute"] = layer.selective_recompute
     return graphs
+
+
+def runs_again(passes: Mapping[str, Pass], training: Training) -> Pass | None:
+    """Return what runs again before the backward, of passes by the names of `graphs_of`."""
+    return passes["forward"] if training.recompute == "full" else passes.get("recompute")
 
 
 def _as_on_chip(

@@ -8,7 +8,13 @@ from functools import lru_cache
 from typing import TypeVar
 
 from phaze_opt.arrays import FloatArray
-from phaze_opt.estimated_passes import Chip, EstimatedLayers, PassSeconds, estimate_layers
+from phaze_opt.estimated_passes import (
+    Chip,
+    EstimatedLayers,
+    PassSeconds,
+    estimate_layers,
+    runs_again,
+)
 from phaze_opt.layer_passes import LayerPasses, ScheduleCache, ScheduleProof, run_layers
 from phaze_opt.on_demand import cached_property
 from phaze_opt.placement.placement_problem import LayerCost
@@ -107,7 +113,7 @@ class EstimatedWidth:
 
     def least_chain(self) -> tuple[LayerCost, ...]:
         """Return `WidthCost.chain` with the least that schedules may take, up to rounding."""
-        least = [_in_turn(passes, self.training) for passes in self.layers.least()]
+        least = [_least_passes(passes, self.training) for passes in self.layers.least()]
         distinct = self._layer_costs(least)
         return _all_layers(self.variant, distinct)
 
@@ -155,10 +161,8 @@ def estimate_widths(
 
     Parameters
     ----------
-    variants, training
-        What runs.
-    chips
-        With one network and one fusion.
+    variants, chips, training
+        See `phaze_opt.estimated_passes.estimate_layers`.
 
     Returns
     -------
@@ -173,10 +177,10 @@ def estimate_widths(
     ]
 
 
-def _in_turn(passes: Mapping[str, PassSeconds], training: Training) -> list[PassSeconds]:
+def _least_passes(passes: Mapping[str, PassSeconds], training: Training) -> list[PassSeconds]:
     """Return forward, backward and recompute of the passes of a layer."""
-    again = passes["forward"] if training.recompute == "full" else passes.get("recompute")
-    return [passes["forward"], passes["backward"], again or PassSeconds(0.0, 0.0)]
+    again = runs_again(passes, training) or PassSeconds(0.0, 0.0)
+    return [passes["forward"], passes["backward"], again]
 
 
 def _scheduled_passes(passes: LayerPasses) -> list[PassSeconds]:

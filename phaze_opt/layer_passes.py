@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from phaze_opt.arrays import BoolArray, FloatArray, IntArray
-from phaze_opt.estimated_passes import EstimatedLayers, EstimatedPass
+from phaze_opt.estimated_passes import EstimatedLayers, EstimatedPass, runs_again
 from phaze_opt.estimator.estimate import RESOURCES, GraphEstimate, ModeEstimate
 from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.hardware.accelerator import Accelerator
@@ -157,8 +157,7 @@ def run_layers(
 
     def run(of_layer: list[EstimatedPass]) -> LayerPasses:
         passes = {one.direction: _run_pass(one, cache, method) for one in of_layer}
-        again = passes["forward"] if training.recompute == "full" else passes.get("recompute")
-        return LayerPasses(passes["forward"], passes["backward"], again)
+        return LayerPasses(passes["forward"], passes["backward"], runs_again(passes, training))
 
     return tuple(map(run, layers.passes))
 

@@ -22,8 +22,8 @@ The way of a problem through the room:
 - `quick_plan`: bounds and list schedules of a part in one compiled call.
 - `part_schedules`: the parts one after another, with the narrow passes of the search, in one
   compiled call.
-- `branch_and_bound`: the exact search; `search_arrays` is what it takes, `search_kernel` and
-  `search_states` are its compiled loops.
+- `branch_and_bound`: the exact search; `search_arrays` is what it takes, `search_kernel`,
+  `search_candidates` and `search_states` are its compiled loops.
 - `cp_sat_modes`: CP-SAT for what the exact search leaves open; `cp_sat`: how the solver is called.
 - `cached_reads`: operators in their order beside a cache.
 - `solve_jointly`: schedules with residency, which call the modules below, and the choice.

@@ -11,8 +11,8 @@ starts and modes:
   j now ends no later.
 
 If the same operators are after both, the one with the lower number goes before the other, in each
-mode. Modes that run first or last have rules of their own (`search_kernel`): in these, operators
-are exchanged only if nothing differs.
+mode; so none go before one another in a circle. Modes that run first or last have rules of their
+own (`search_kernel`): in these, operators are exchanged only if nothing differs.
 """
 
 from __future__ import annotations
