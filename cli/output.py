@@ -40,6 +40,15 @@ ChangesOption = Annotated[
         help="Change a number of the accelerator: glb_mib=64, calibration.hbm_efficiency=0.9, …",
     ),
 ]
+PointChangesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a number of the accelerator or of a level of the network: glb_mib=64, "
+        "calibration.hbm_efficiency=0.9, network.0.latency_us=2, …",
+    ),
+]
 
 
 def takes(options: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:

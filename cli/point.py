@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -13,8 +14,8 @@ from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.units import GIB
 
 from .output import (
-    ChangesOption,
     JsonOption,
+    PointChangesOption,
     print_json,
     print_table,
     read_assignments,
@@ -55,7 +56,7 @@ class PointOptions:
     devices: Annotated[int, typer.Option(help="How many accelerators.")]
     global_batch: Annotated[int, typer.Option(help="Samples per optimizer step.")]
     microbatch: Annotated[int, typer.Option(help="Samples per pipeline step.")]
-    changes: ChangesOption = None
+    changes: PointChangesOption = None
     recompute: Annotated[RecomputeChoice, typer.Option(help="What runs again.")] = "none"
     optimizer: Annotated[
         OptimizerChoice,
@@ -123,11 +124,15 @@ class PointOptions:
     def point(self) -> Point:
         """Read the options, and capture the model at every width that the placement may use."""
         from phaze_opt.costed_point import Point
+        from phaze_opt.network.level_values import with_level_values
         from phaze_opt.network.presets import load_cluster
 
         placement = self._read_placement()
-        accelerator = self.preset().accelerator
-        cluster, training = load_cluster(self.cluster, self.devices), self._training()
+        accelerator, training = self.preset().accelerator, self._training()
+        _, of_network = self._changes()
+        cluster = with_level_values(
+            load_cluster(self.cluster, self.devices), of_network, f"changes of {self.cluster}"
+        )
         workload = self.load_workload(
             microbatch=self.microbatch,
             sequence_parallel=self.sequence_parallel,
@@ -148,7 +153,17 @@ class PointOptions:
         """Return the accelerator with its changes, and where its numbers come from."""
         from phaze_opt.hardware.presets import configure_accelerator
 
-        return configure_accelerator(self.accelerator, read_assignments(self.changes))
+        of_chip, _ = self._changes()
+        return configure_accelerator(self.accelerator, of_chip)
+
+    def _changes(self) -> tuple[dict[str, str], dict[str, object]]:
+        """Return the changed numbers of the chip, and those of the network's levels."""
+        from phaze_opt.network.level_values import NETWORK
+
+        pairs = read_assignments(self.changes)
+        of_network = {name: value for name, value in pairs.items() if name.startswith(NETWORK)}
+        of_chip = {name: value for name, value in pairs.items() if name not in of_network}
+        return of_chip, {name: _read_value(value) for name, value in of_network.items()}
 
     def warn_of_assumptions(self, evaluation: Evaluation) -> None:
         """Name on stderr what the accelerator's file leaves out and what decides the answer."""
@@ -216,6 +231,14 @@ class PointOptions:
         from phaze_opt.workload.zoo import model_loader
 
         return model_loader(self.model, self.sequence, self.attention)
+
+
+def _read_value(text: str) -> object:
+    """Read a value as a file would state it; what is none there is a word."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
 
 
 @takes(PointOptions)

@@ -32,7 +32,7 @@ from phaze_opt.units import format_number, format_seconds
 from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import Workload
 
-COST_MODEL_VERSION = "11"
+COST_MODEL_VERSION = "12"
 """Changes whenever any number that `evaluate` returns does; a golden file holds that."""
 
 

@@ -5,7 +5,8 @@ Takes what `phaze_opt.evaluation.evaluate` takes and gives an `explain.Explanati
 - `binding`: the critical path of a pass, and the resource that binds each step of it.
 - `stage`: where the time of the busiest stage goes, what communication is hidden, what fills the
   memory of the fullest stage.
-- `gains`: what a tenth more of each resource brings, and more communication beside compute.
+- `changes`: points with a tenth more of one resource, or more communication beside compute;
+  `gains`: what they bring.
 - `steps`, `fixes`: what would make a point fit that does not, each change tried.
 - `assumptions`: numbers that a chip's file leaves out and that decide the answer.
 - `explain`: all but the last.

@@ -10,8 +10,9 @@ from phaze_opt.codec import to_builtins
 from phaze_opt.costed_point import CostedPoint, Placing, Point, cost_point
 from phaze_opt.evaluation import Evaluation, evaluation_to_json_dict, place_point
 from phaze_opt.explanation.binding import PassBinding, bind_pass
+from phaze_opt.explanation.changes import changes, more_overlap
 from phaze_opt.explanation.fixes import Fix, fixes
-from phaze_opt.explanation.gains import Gain, changes, gains, more_overlap, try_changes
+from phaze_opt.explanation.gains import Gain, gains, try_changes
 from phaze_opt.explanation.stage import (
     LayerBinding,
     MemoryUse,
@@ -146,7 +147,7 @@ def explain_point(point: Point, load: LoadWorkload, schedules: ScheduleCache) ->
             layer,
             point.accelerator,
             cost.passes[index],
-            {one.resource: one.costed.costs[width].passes[index] for one in tried},
+            {one.change.resource: one.costed.costs[width].passes[index] for one in tried},
         )
         for index, layer in enumerate(cost.layers)
     )

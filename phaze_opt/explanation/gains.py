@@ -6,20 +6,14 @@ placement, and with the placement that is then the fastest.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from phaze_opt.costed_point import CostedPoint, Point, cost_point
+from phaze_opt.costed_point import CostedPoint, cost_point
 from phaze_opt.evaluation import Evaluation, place_point
-from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.explanation.changes import Change
 from phaze_opt.layer_passes import ScheduleCache
-from phaze_opt.network.cluster import NetworkLevel
 from phaze_opt.placement.solve_placement import place_again
-from phaze_opt.training import Overlap
-
-MORE = 1.1
-"""How much of a resource is tried; of what should be small (overhead, latency) a tenth less."""
-LESS = 0.9
 
 
 @dataclass(frozen=True)
@@ -36,7 +30,11 @@ class Gain:
         ``overlap_data`` and ``overlap_all`` for more communication beside compute, see
         `phaze_opt.training.Training`.
     factor
-        What it was multiplied by; 1 for overlap.
+        What it was multiplied by, but for rounding; 1 for overlap.
+    options
+        The options of ``phaze-opt evaluate`` with which it has the changed point: ``--set`` with
+        the changed numbers of the chip or of the network's levels, or ``--overlap``. None for
+        ``compute`` and ``lanes``, which no chip has alone: arrays and lanes share a clock.
     feasible
         False only if a power limit stands in the way.
     throughput_gain
@@ -52,6 +50,7 @@ class Gain:
 
     resource: str
     factor: float
+    options: tuple[str, ...]
     feasible: bool
     throughput_gain: float
     same_placement_gain: float
@@ -68,29 +67,23 @@ def degrees_text(evaluation: Evaluation) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class TriedChange:
-    """A point with more of one resource, its layers estimated and scheduled."""
+    """A changed point, its layers estimated and scheduled."""
 
-    resource: str
-    factor: float
+    change: Change
     costed: CostedPoint
 
 
-def try_changes(
-    changed: Iterable[tuple[str, float, Point]], cache: ScheduleCache
-) -> tuple[TriedChange, ...]:
+def try_changes(changed: Iterable[Change], cache: ScheduleCache) -> tuple[TriedChange, ...]:
     """Estimate and schedule the layers of changed points.
 
     Parameters
     ----------
     changed
-        From `changes` or `more_overlap`.
+        From `phaze_opt.explanation.changes`.
     cache
         Schedules by content; solved ones are added.
     """
-    return tuple(
-        TriedChange(resource, factor, cost_point(point, cache))
-        for resource, factor, point in changed
-    )
+    return tuple(TriedChange(change, cost_point(change.point, cache)) for change in changed)
 
 
 def gains(tried: Sequence[TriedChange], base: Evaluation) -> tuple[Gain, ...]:
@@ -112,14 +105,15 @@ def gains(tried: Sequence[TriedChange], base: Evaluation) -> tuple[Gain, ...]:
     if base.placement is None or before_s is None:
         return ()
     found = []
-    for change in tried:
-        anew = place_point(change.costed)
-        same_s = place_again(change.costed.problem, base.placement).time_per_batch_s
+    for one in tried:
+        anew = place_point(one.costed)
+        same_s = place_again(one.costed.problem, base.placement).time_per_batch_s
         after_s = anew.time_per_batch_s
         found.append(
             Gain(
-                resource=change.resource,
-                factor=change.factor,
+                resource=one.change.resource,
+                factor=one.change.factor,
+                options=one.change.options,
                 feasible=anew.feasible,
                 throughput_gain=0.0 if after_s is None else before_s / after_s - 1.0,
                 same_placement_gain=before_s / same_s - 1.0,
@@ -129,75 +123,3 @@ def gains(tried: Sequence[TriedChange], base: Evaluation) -> tuple[Gain, ...]:
             )
         )
     return tuple(sorted(found, key=lambda gain: (-gain.throughput_gain, gain.resource)))
-
-
-def changes(point: Point) -> Iterator[tuple[str, float, Point]]:
-    """Yield every resource with its factor and the point that has so much of it."""
-    chip = point.accelerator
-    # The arrays' rate is the clock with all that shares it held: lanes, and bytes per second of
-    # the global buffer. The L2 belongs to its array.
-    arrays = replace(_with_clock(chip, MORE), glb_bytes_per_cycle=chip.glb_bytes_per_cycle / MORE)
-    slower_lanes = point.lane_rate / MORE
-    yield "compute", MORE, replace(point, accelerator=arrays, lane_rate=slower_lanes)
-    yield "lanes", MORE, replace(point, lane_rate=point.lane_rate * MORE)
-    yield "clock", MORE, replace(point, accelerator=_with_clock(chip, MORE))
-    for resource, name in (("glb", "glb_bytes_per_cycle"), ("hbm", "hbm_bytes_per_s")):
-        faster: Accelerator = replace(chip, **{name: getattr(chip, name) * MORE})
-        yield resource, MORE, replace(point, accelerator=faster)
-    larger = replace(chip, hbm_bytes=round(chip.hbm_bytes * MORE))
-    yield "hbm_size", MORE, replace(point, accelerator=larger)
-    yield from _network_changes(point)
-    if chip.calibration.operator_overhead_s > 0.0:
-        less_s = chip.calibration.operator_overhead_s * LESS
-        calibration = replace(chip.calibration, operator_overhead_s=less_s)
-        quicker = replace(chip, calibration=calibration)
-        yield "overhead", LESS, replace(point, accelerator=quicker)
-
-
-def more_overlap(point: Point) -> Iterator[tuple[str, float, Point]]:
-    """Yield the point with more communication beside compute, as ``changes`` does resources."""
-    further: dict[Overlap, tuple[Overlap, ...]] = {
-        "none": ("data", "all"),
-        "data": ("all",),
-        "all": (),
-    }
-    for overlap in further[point.training.overlap]:
-        training = replace(point.training, overlap=overlap)
-        yield f"overlap_{overlap}", 1.0, replace(point, training=training)
-
-
-def _with_clock(chip: Accelerator, factor: float) -> Accelerator:
-    """Return the chip at another clock."""
-
-    def times_factor(clock_hz: float | None) -> float | None:
-        return None if clock_hz is None else clock_hz * factor
-
-    calibration = replace(
-        chip.calibration,
-        sustained_clock_hz=times_factor(chip.calibration.sustained_clock_hz),
-        burst_clock_hz=times_factor(chip.calibration.burst_clock_hz),
-    )
-    return replace(chip, clock_hz=chip.clock_hz * factor, calibration=calibration)
-
-
-def _network_changes(point: Point) -> Iterator[tuple[str, float, Point]]:
-    """Yield every level with more bandwidth, and all with less latency."""
-    levels = point.cluster.levels
-
-    def with_levels(changed: Sequence[NetworkLevel]) -> Point:
-        return replace(point, cluster=replace(point.cluster, levels=tuple(changed)))
-
-    for index, level in enumerate(levels):
-        wider = replace(level, bandwidth_bytes_per_s=level.bandwidth_bytes_per_s * MORE)
-        yield f"link_{index}", MORE, with_levels([*levels[:index], wider, *levels[index + 1 :]])
-    if any(level.latency_s > 0.0 or level.launch_s > 0.0 for level in levels):
-        quicker = [
-            replace(
-                level,
-                latency_s=level.latency_s * LESS,
-                launch_s=level.launch_s * LESS,
-                in_switch_latency_s=level.in_switch_latency_s * LESS,
-            )
-            for level in levels
-        ]
-        yield "network_latency", LESS, with_levels(quicker)

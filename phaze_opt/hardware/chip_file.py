@@ -137,11 +137,17 @@ def read_chip_file(
         base = find_base(base_name, path, what, find, above)
         values = in_si(flat(entry), what, chip_values(base.accelerator))
         chip = with_values(base.accelerator, values, what)
+        before, now = chip_values(base.accelerator), chip_values(chip)
+        followed = [name for name in now if name not in values and now[name] != before[name]]
         origins = {
             name: _STATED if name in values else base.origins.get(name, f"from {base_name}")
             for name in FIELD_TYPES
+        } | dict.fromkeys(followed, f"{_DERIVED}follows what the file states, as in {base_name}")
+        inherited = {
+            name: one
+            for name, one in base.provenance.items()
+            if name not in values and name not in followed
         }
-        inherited = {name: one for name, one in base.provenance.items() if name not in values}
         description = description or f"from {base_name}"
     _check_implied(implied, chip, what)
     return AcceleratorPreset(str(path), description, chip, {**inherited, **provenance}, origins)

@@ -24,6 +24,8 @@ CALIBRATION = "calibration."
 PEAK_TFLOPS = "peak_tflops"
 """Nominal bf16 peak in TFLOP/s, from which the clock follows."""
 
+_SUSTAINED, _BURST = f"{CALIBRATION}sustained_clock_hz", f"{CALIBRATION}burst_clock_hz"
+
 _GIGA, _MICRO = Fraction(10**9), Fraction(1, 10**6)
 
 ALIASES = {
@@ -33,8 +35,8 @@ ALIASES = {
     "clock_ghz": Alias("clock_hz", _GIGA),
     "l2_tc_kib": Alias("l2_tc_bytes", Fraction(KIB), whole=True),
     "l2_vc_kib": Alias("l2_vc_bytes", Fraction(KIB), whole=True),
-    f"{CALIBRATION}sustained_clock_ghz": Alias(f"{CALIBRATION}sustained_clock_hz", _GIGA),
-    f"{CALIBRATION}burst_clock_ghz": Alias(f"{CALIBRATION}burst_clock_hz", _GIGA),
+    f"{CALIBRATION}sustained_clock_ghz": Alias(_SUSTAINED, _GIGA),
+    f"{CALIBRATION}burst_clock_ghz": Alias(_BURST, _GIGA),
     f"{CALIBRATION}operator_overhead_us": Alias(f"{CALIBRATION}operator_overhead_s", _MICRO),
 }
 """Names in convenient units."""
@@ -124,8 +126,9 @@ def in_si(stated: Mapping[str, Any], what: str, base: Mapping[str, Any]) -> dict
 def with_values(chip: Accelerator, values: Mapping[str, Any], what: str) -> Accelerator:
     """Return a chip with some of its numbers changed.
 
-    A private buffer of the default size follows a changed PE array, and no measured clock stays
-    above a changed nominal one.
+    A private buffer of the default size follows a changed PE array. Clocks under load follow a
+    changed nominal one in the ratio that they had, unless they are stated as well: a chip with a
+    faster clock that loses it at the first long product would be faster on paper only.
 
     Parameters
     ----------
@@ -147,10 +150,24 @@ def with_values(chip: Accelerator, values: Mapping[str, Any], what: str) -> Acce
         merged["l2_tc_bytes"] = 0
     if chip.l2_vc_bytes == default_l2_bytes(chip.pe_vc):
         merged["l2_vc_bytes"] = 0
-    clock_hz = values.get("clock_hz")
-    if isinstance(clock_hz, int | float):
-        for name in ("sustained_clock_hz", "burst_clock_hz"):
-            measured_hz = merged[CALIBRATION + name]
-            if measured_hz is not None:
-                merged[CALIBRATION + name] = min(measured_hz, clock_hz)
+    merged |= _clocks_under_load(chip, values)
     return from_builtins(nested({**merged, **values}), Accelerator, what)
+
+
+def _clocks_under_load(chip: Accelerator, values: Mapping[str, Any]) -> dict[str, float]:
+    """Return the measured clocks that follow a changed nominal one; see `with_values`.
+
+    The burst clock stays between the sustained and the nominal one where only these are stated.
+    """
+    clock_hz = values.get("clock_hz")
+    if not isinstance(clock_hz, int | float) or not clock_hz > 0.0:
+        return {}
+    ratio, measured = clock_hz / chip.clock_hz, chip.calibration
+    followed: dict[str, float] = {}
+    if measured.sustained_clock_hz is not None:
+        followed[_SUSTAINED] = min(measured.sustained_clock_hz * ratio, clock_hz)
+    if measured.burst_clock_hz is not None:
+        sustained_hz = values.get(_SUSTAINED, followed.get(_SUSTAINED))
+        least_hz = sustained_hz if isinstance(sustained_hz, int | float) else clock_hz
+        followed[_BURST] = min(max(measured.burst_clock_hz * ratio, least_hz), clock_hz)
+    return followed

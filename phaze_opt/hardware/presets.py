@@ -48,8 +48,8 @@ def load_accelerator(name_or_path: str, /, **fields: FieldValue) -> Accelerator:
         `Accelerator`; in other units ``glb_mib``, ``hbm_gib``, ``hbm_gb_per_s``, ``clock_ghz``,
         ``l2_tc_kib`` and ``l2_vc_kib``; ``peak_tflops``, from which the clock follows; those of
         the calibration as ``calibration.<field>``. Values are numbers, or numbers as text, as
-        ``--set`` gives them. A private buffer of the default size follows a changed PE array; no
-        clock under load stays above a changed nominal one.
+        ``--set`` gives them. A private buffer of the default size follows a changed PE array, and
+        clocks under load a changed nominal one, in the ratio that they had.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """What a cluster looks like, and what every collective and message on it costs.
 
 - `cluster`: levels of links; `presets` finds one by name or file, `cluster_file` reads and writes
-  files.
+  files, `level_values` names the numbers of levels, as axes and ``--set`` do.
 - `term`: what one way to communicate takes and sends, by the size.
 - `collective`: the algorithms that a group can choose from, and the cheapest; `algorithms` has what
   each costs, `groups` which levels and links a group uses, `torus` how many messages share a link.

@@ -208,7 +208,7 @@ def _memory_table(memory: MemoryUse) -> RenderableType:
     return section(f"Memory of stage {where}, per device", table)
 
 
-def _gains_table(gains: Iterable[Gain]) -> RenderableType:
+def _gains_table(gains: Sequence[Gain]) -> RenderableType:
     """Show the throughput that a tenth more of each resource brings."""
     table = grid("change", ">throughput", ">same placement", ">per batch", "placement", gap=1)
     for gain in gains:
@@ -221,7 +221,12 @@ def _gains_table(gains: Iterable[Gain]) -> RenderableType:
             "–" if time_s is None else format_seconds(time_s),
             gain.placement or "–",
         )
-    return section("What a tenth more of each resource would bring", table)
+    settings = [option.removeprefix("--set ") for gain in gains for option in gain.options]
+    note = (
+        f"Each is an evaluation, with --set {', '.join(dict.fromkeys(settings))}. No chip has "
+        "faster arrays or lanes alone, which share a clock: these two are what-ifs."
+    )
+    return section("What a tenth more of each resource would bring", table, note)
 
 
 def _fixes_table(fixes: Sequence[Fix]) -> RenderableType:

@@ -7,7 +7,6 @@ accelerator and cluster files.
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
@@ -16,8 +15,8 @@ from phaze_opt.errors import InputError, unknown_name
 from phaze_opt.hardware.area import AreaModel
 from phaze_opt.hardware.fields import ALIASES, CALIBRATION, FIELD_TYPES, PEAK_TFLOPS
 from phaze_opt.limits import MOST_SAMPLES
-from phaze_opt.network.cluster import NetworkLevel
 from phaze_opt.network.cluster_file import LEVEL_ALIASES
+from phaze_opt.network.level_values import NETWORK, level_field
 from phaze_opt.search.axes import RULE, Scalar
 from phaze_opt.training import Training
 from phaze_opt.workload.config import AttentionKind
@@ -50,8 +49,8 @@ _KNOWN = (*CHIP_ALIASES, *CHIP_FIELDS, PEAK_TFLOPS, "cluster", "devices", *TRAIN
 ORDER = {name: at for at, name in enumerate(dict.fromkeys((*_FIRST, "recompute", *_KNOWN)))}
 """Place of every name in a space; those of network levels come after them."""
 
-_LEVEL = re.compile(r"network\.([0-9]{1,2})\.([a-z0-9_]+)")
-_LEVEL_NAMES = (*LEVEL_ALIASES, *(field.name for field in dataclasses.fields(NetworkLevel)))
+SPACE = "space"
+"""What states the values of axes, for errors."""
 
 _FREE_BANDWIDTH = {
     "hbm_bytes_per_s": "HBM bandwidth",
@@ -80,19 +79,10 @@ def kind_of(name: str) -> AxisKind:
             f"{name} cannot be an axis: it is a property of the chip that is measured, not chosen; "
             "an accelerator file with a base can state it."
         )
-    match = _LEVEL.fullmatch(name)
-    if match is None:
-        raise unknown_name("key in the space:", name, (*ORDER, "network.LEVEL.FIELD"))
-    if match[2] not in _LEVEL_NAMES:
-        raise unknown_name("field of a network level in the space:", match[2], _LEVEL_NAMES)
+    if not name.startswith(NETWORK):
+        raise unknown_name("key in the space:", name, (*ORDER, f"{NETWORK}LEVEL.FIELD"))
+    level_field(name, SPACE)
     return "network"
-
-
-def level_field(name: str) -> tuple[int, str]:
-    """Split ``network.0.latency_us`` into the index of the level and the name of its number."""
-    match = _LEVEL.fullmatch(name)
-    assert match is not None
-    return int(match[1]), match[2]
 
 
 def place_of(name: str) -> tuple[int, str]:
@@ -106,8 +96,8 @@ def field_of(name: str) -> str:
         return CHIP_ALIASES[name].field
     if name == PEAK_TFLOPS:
         return "clock_hz"
-    if _LEVEL.fullmatch(name):
-        index, field = level_field(name)
+    if name.startswith(NETWORK):
+        index, field = level_field(name, SPACE)
         alias = LEVEL_ALIASES.get(field)
         return f"network.{index}.{alias.field if alias else field}"
     return name

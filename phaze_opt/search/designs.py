@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from phaze_opt.codec import from_builtins, to_builtins
-from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator, default_l2_bytes
 from phaze_opt.hardware.fields import chip_values, in_si, with_values
-from phaze_opt.network.cluster import Cluster, NetworkLevel
+from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.cluster_file import LEVEL_ALIASES
+from phaze_opt.network.level_values import NETWORK, level_field, with_level_values
 from phaze_opt.search.axes import RULE, Fixed, Scalar
 from phaze_opt.search.axis_names import (
     CHIP_ALIASES,
     PRIVATE_BUFFERS,
+    SPACE,
     kind_of,
-    level_field,
 )
 from phaze_opt.search.space import Space
 from phaze_opt.training import Training
-from phaze_opt.user_files import without_aliases
-
-_SPACE = "space"
 
 
 @dataclass(frozen=True)
@@ -59,7 +55,7 @@ def chip_of(base: Accelerator, values: Mapping[str, Scalar]) -> Accelerator:
         for name, value in values.items()
         if kind_of(name) == "chip"
     }
-    return with_values(base, in_si(stated, _SPACE, chip_values(base)), _SPACE)
+    return with_values(base, in_si(stated, SPACE, chip_values(base)), SPACE)
 
 
 def cluster_of(cluster: Cluster, values: Mapping[str, Scalar]) -> Cluster:
@@ -70,25 +66,8 @@ def cluster_of(cluster: Cluster, values: Mapping[str, Scalar]) -> Cluster:
     InputError
         If there is no such level, or a number is not allowed.
     """
-    stated: dict[int, dict[str, object]] = {}
-    for name, value in values.items():
-        if name.startswith("network."):
-            index, field = level_field(name)
-            stated.setdefault(index, {})[field] = value
-    if not stated:
-        return cluster
-    levels = list(cluster.levels)
-    for index, fields in stated.items():
-        if index >= len(levels):
-            raise InputError(
-                f"network.{index} of the space is no level of {cluster.name}, which has "
-                f"{len(levels)}, the innermost 0."
-            )
-        what = f"level {index} of the network in the space"
-        plain: dict[str, Any] = to_builtins(levels[index])
-        plain |= without_aliases(fields, LEVEL_ALIASES, what)
-        levels[index] = from_builtins(plain, NetworkLevel, what)
-    return replace(cluster, levels=tuple(levels))
+    stated = {name: value for name, value in values.items() if name.startswith(NETWORK)}
+    return with_level_values(cluster, stated, SPACE)
 
 
 def training_of(options: Mapping[str, Scalar | None], global_batch: int | None) -> Training:
@@ -176,7 +155,7 @@ def _network_value(name: str, design: Design) -> Any:
     cluster = design.cluster
     if name in ("cluster", "devices"):
         return design.cluster_name if name == "cluster" else cluster.devices
-    index, field = level_field(name)
+    index, field = level_field(name, SPACE)
     alias = LEVEL_ALIASES.get(field)
     if index >= len(cluster.levels):
         return None

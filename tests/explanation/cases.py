@@ -19,6 +19,7 @@ from phaze_opt.workload.graph import Operator, OperatorGraph, Workload
 from phaze_opt.workload.zoo import load_workload
 
 TINY = "gpt:layers=4,hidden=64,heads=4,sequence=64,vocab=256"
+TINY_LLAMA = "llama:layers=4,hidden=128,heads=4,ffn=256,sequence=128,vocab=256"
 WIDTHS = (1, 2, 4)
 
 CHIP = Accelerator(

@@ -12,7 +12,8 @@ from phaze_opt.costed_point import Point, cost_point
 from phaze_opt.estimator.estimate import RESOURCES
 from phaze_opt.estimator.single import attention_operator
 from phaze_opt.explanation.binding import bind_pass, critical_path
-from phaze_opt.explanation.gains import LESS, MORE, changes, try_changes
+from phaze_opt.explanation.changes import LESS, MORE, changes
+from phaze_opt.explanation.gains import try_changes
 from phaze_opt.hardware.accelerator import Accelerator, Calibration
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.scheduling.schedule_problem import ScheduledOperator
@@ -67,10 +68,10 @@ def test_more_of_what_binds_saves_its_share_and_of_another_nothing(
     for trial in try_changes(changes(point), {}):
         after_s = trial.costed.costs[2].passes[0].forward.schedule.makespan_s
         saving = 1.0 - after_s / before_s
-        if trial.resource in OF_GAIN:
-            share = binding.share(OF_GAIN[trial.resource])
-            assert saving == pytest.approx(predicted_saving(share, trial.factor), abs=1e-12)
-        assert trial.factor in (MORE, LESS)
+        if trial.change.resource in OF_GAIN:
+            share = binding.share(OF_GAIN[trial.change.resource])
+            assert saving == pytest.approx(predicted_saving(share, trial.change.factor), abs=1e-12)
+        assert trial.change.factor in (MORE, LESS)
 
 
 @pytest.mark.parametrize(("pe_vc", "bound_by"), [(1024, "compute"), (32, "lanes")])
@@ -93,9 +94,9 @@ def test_fused_attention_waits_for_arrays_and_for_lanes(pe_vc: int, bound_by: st
     assert [RESOURCES[place] for place in operators.nonzero()[0]] == [bound_by]
     assert binding.busy_s["compute"] == pytest.approx(binding.bound_s["compute"])
     for trial in try_changes(changes(point), {}):
-        if trial.resource in ("compute", "lanes"):
+        if trial.change.resource in ("compute", "lanes"):
             after_s = trial.costed.costs[2].passes[0].forward.schedule.makespan_s
-            predicted = predicted_saving(binding.share(trial.resource), trial.factor)
+            predicted = predicted_saving(binding.share(trial.change.resource), trial.change.factor)
             assert 1.0 - after_s / binding.makespan_s == pytest.approx(predicted, rel=1e-3)
 
 
@@ -168,21 +169,21 @@ def test_shares_are_the_derivatives_of_the_makespan(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A little more of any resource saves its share of it, on real layers with all else in play."""
-    monkeypatch.setattr("phaze_opt.explanation.gains.MORE", 1.0 + E_SMALL)
-    monkeypatch.setattr("phaze_opt.explanation.gains.LESS", 1.0 - E_SMALL)
+    monkeypatch.setattr("phaze_opt.explanation.changes.MORE", 1.0 + E_SMALL)
+    monkeypatch.setattr("phaze_opt.explanation.changes.LESS", 1.0 - E_SMALL)
     chip = load_accelerator(name)
     workload = tiny(microbatch=2, tensor=2)
     point = Point(workload, chip, network(2), Training(8, 2), (1, 1, 2))
     before = cost_point(point, {}).costs[2].passes
     for trial in try_changes(changes(point), {}):
-        if trial.resource not in OF_GAIN:
+        if trial.change.resource not in OF_GAIN:
             continue
         for old, new in zip(before, trial.costed.costs[2].passes, strict=True):
             for one, other in zip(old.all(), new.all(), strict=True):
                 binding = bind_pass(one, chip)
                 saving = 1.0 - other.schedule.makespan_s / binding.makespan_s
-                share = binding.share(OF_GAIN[trial.resource])
-                expected = predicted_saving(share, trial.factor)
+                share = binding.share(OF_GAIN[trial.change.resource])
+                expected = predicted_saving(share, trial.change.factor)
                 assert saving == pytest.approx(expected, abs=1e-3 * E_SMALL)
 
 
@@ -224,7 +225,7 @@ def test_on_a_stream_a_tenth_more_saves_at_most_its_share(
     assert sum(map(binding.share, RESOURCES)) == pytest.approx(1.0)
     for trial in try_changes(changes(point), {}):
         after_s = trial.costed.costs[2].passes[0].forward.schedule.makespan_s
-        if trial.resource in OF_GAIN:
-            share = binding.share(OF_GAIN[trial.resource])
-            most = predicted_saving(share, trial.factor)
+        if trial.change.resource in OF_GAIN:
+            share = binding.share(OF_GAIN[trial.change.resource])
+            most = predicted_saving(share, trial.change.factor)
             assert -1e-12 <= 1.0 - after_s / binding.makespan_s <= most + 1e-12

@@ -10,8 +10,8 @@ import pytest
 from phaze_opt.costed_point import Point
 from phaze_opt.estimator.estimate import RESOURCES
 from phaze_opt.evaluation import evaluation_to_json_dict
+from phaze_opt.explanation.changes import changes
 from phaze_opt.explanation.explain import explain, explain_point, explanation_to_json_dict
-from phaze_opt.explanation.gains import changes
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.training import Training
@@ -59,7 +59,8 @@ def test_what_a_pass_would_save_is_what_it_saves(accelerator: str) -> None:
     """The saving of every pass is that of an evaluation with a tenth more of the resource."""
     point = some_point(accelerator)
     layers = explain_point(point, tiny, {}).layers
-    for resource, _, changed in changes(point):
+    for change in changes(point):
+        resource, changed = change.resource, change.point
         result = evaluated(changed)
         for binding, layer in zip(layers, result.layers, strict=True):
             for one, seconds in (

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from phaze_opt.costed_point import Placing, Point, cost_point
-from phaze_opt.evaluation import Evaluation, place_point
+from phaze_opt.evaluation import Evaluation, evaluate, place_point
+from phaze_opt.explanation.changes import LESS, MORE, changes, more_overlap
 from phaze_opt.explanation.explain import explain_point
-from phaze_opt.explanation.gains import LESS, MORE, Gain, changes, gains, more_overlap, try_changes
+from phaze_opt.explanation.gains import Gain, gains, try_changes
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.hardware.presets import accelerator_presets, load_accelerator
+from phaze_opt.network.level_values import NETWORK, with_level_values
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.training import Training
-from tests.explanation.cases import evaluated, tiny
+from phaze_opt.workload.zoo import load_workload
+from tests.explanation.cases import TINY, TINY_LLAMA, evaluated, tiny
 
 
 def run(
@@ -58,12 +63,12 @@ def test_every_gain_is_that_of_an_evaluation(
     point, base, found = run(placement, accelerator, **options)
     assert base.time_per_batch_s is not None
     by_resource = {gain.resource: gain for gain in found}
-    for resource, factor, changed in changes(point):
-        result = evaluated(changed)
-        gain = by_resource.pop(resource)
+    for change in changes(point):
+        result = evaluated(change.point)
+        gain = by_resource.pop(change.resource)
         speedup = result.throughput_samples_per_s / base.throughput_samples_per_s
         assert gain.throughput_gain == pytest.approx(speedup - 1.0, abs=1e-12)
-        assert gain.factor == factor
+        assert gain.factor == change.factor
         assert gain.time_per_batch_s == result.time_per_batch_s
         if placement != "solve":
             assert gain.same_placement_gain == pytest.approx(gain.throughput_gain, abs=1e-12)
@@ -91,7 +96,8 @@ def test_changes_are_of_one_resource_each() -> None:
 
     before = rates(point)
     seen = set()
-    for resource, factor, changed in changes(point):
+    for change in changes(point):
+        resource, factor, changed = change.resource, change.factor, change.point
         together = {"clock": {"compute", "lanes", "glb"}}.get(resource, {resource})
         expected = {name: factor if name in together else 1.0 for name in before}
         ratios = {name: rate / before[name] for name, rate in rates(changed).items()}
@@ -143,10 +149,10 @@ def test_more_overlap_is_tried_by_evaluating_with_it() -> None:
     found = gains(try_changes(more_overlap(point), {}), base)
     assert {gain.resource for gain in found} == {"overlap_data", "overlap_all"}
     by_resource = {gain.resource: gain for gain in found}
-    for resource, _, changed in more_overlap(point):
-        after = evaluated(changed)
-        assert after.time_per_batch_s == by_resource[resource].time_per_batch_s
-        assert by_resource[resource].throughput_gain > 0.0
+    for change in more_overlap(point):
+        gain = by_resource[change.resource]
+        assert evaluated(change.point).time_per_batch_s == gain.time_per_batch_s
+        assert gain.throughput_gain > 0.0
     everything, _, _ = run((1, 4, 4), overlap="all")
     assert list(more_overlap(everything)) == []
 
@@ -165,3 +171,43 @@ def test_the_explanation_says_what_is_hidden() -> None:
         hidden.append(sum(each.hidden_s for each in stage.communication))
     # So small a model sends all its gradients at once, whatever may overlap.
     assert hidden[0] <= hidden[1] < hidden[2]
+
+
+def _settings(options: Sequence[str]) -> tuple[dict[str, str], dict[str, object]]:
+    """Read ``--set`` options as the command line does: of the chip, and of the network."""
+    pairs = dict(option.removeprefix("--set ").split("=") for option in options)
+    network = {name: float(value) for name, value in pairs.items() if name.startswith(NETWORK)}
+    return {name: value for name, value in pairs.items() if name not in network}, {**network}
+
+
+NETWORKS = itertools.cycle(["dgx-h100", "tpuv4-ici-flat", "tpuv4-torus", "mi300x-node"])
+
+
+@pytest.mark.parametrize("model", [TINY, TINY_LLAMA])
+@pytest.mark.parametrize(("name", "network"), [*zip(accelerator_presets(), NETWORKS, strict=False)])
+def test_every_gain_equals_evaluate_at_the_setting_that_it_names(
+    name: str, network: str, model: str
+) -> None:
+    """On every preset; what names no setting are arrays or lanes alone, and overlap is an option.
+
+    The clock brings something wherever arrays or lanes bind: clocks under load follow it.
+    """
+    cluster = load_cluster(network, 8)
+    workload = load_workload(model, tensor_parallel=(2,), microbatch=(4,))
+    training = Training(16, 4, optimizer="adam", overlap="none")
+    point = Point(workload, load_accelerator(name), cluster, training, (2, 2, 2))
+    found = {gain.resource: gain for gain in explain_point(point, tiny, {}).gains}
+    for resource, gain in found.items():
+        assert (not gain.options) == (resource in ("compute", "lanes"))
+        if gain.options:
+            of_chip, of_network = _settings(gain.options)
+            result = evaluate(
+                workload,
+                load_accelerator(name, **of_chip),
+                with_level_values(cluster, of_network, "test"),
+                training,
+                (2, 2, 2),
+            )
+            assert result.time_per_batch_s == gain.time_per_batch_s
+    assert found["clock"].throughput_gain > 0.0
+    assert {f"link_{index}" for index in range(len(cluster.levels))} < found.keys()

@@ -49,7 +49,7 @@ def _table(name: str, value: object) -> str:
 def test_an_alias_means_the_same_in_a_file_in_a_change_and_in_a_new_file(
     tmp_path: Path, name: str
 ) -> None:
-    """It sets its field, and nothing else but clocks above a lower nominal one."""
+    """It sets its field, and nothing else but the clocks under load, which follow."""
     value = STATED[name]
     changed = configure_accelerator("h100", {name: str(value)})
     path = tmp_path / "file.toml"

@@ -90,12 +90,24 @@ def test_impossible_rates_are_refused(constants: dict[str, float], message: str)
         replace(chip, calibration=replace(chip.calibration, **constants))
 
 
-def test_no_measured_clock_stays_above_a_changed_nominal_one() -> None:
-    """A chip that is clocked down runs at most at that clock, and one clocked up as measured."""
-    slow, fast = (load_accelerator("h100", clock_ghz=ghz) for ghz in (1.5, 2.0))
-    assert (slow.sustained_clock_hz, slow.in_burst.sustained_clock_hz) == (1.47e9, 1.5e9)
-    assert load_accelerator("h100", clock_ghz=1.0).sustained_clock_hz == 1.0e9
-    assert fast.calibration == load_accelerator("h100").calibration
+@pytest.mark.parametrize("name", accelerator_presets())
+@pytest.mark.parametrize("factor", [0.5, 0.9, 1.1, 2.0])
+def test_clocks_under_load_follow_the_nominal_one(name: str, factor: float) -> None:
+    """In the ratio that they had, whether the clock or the peak is stated, up and down."""
+    chip = load_accelerator(name)
+    by_clock = load_accelerator(name, clock_hz=chip.clock_hz * factor)
+    peak_tflops = chip.peak_flops_per_s / 1e12 * factor
+    for other in (by_clock, load_accelerator(name, peak_tflops=peak_tflops)):
+        for one, before in ((other, chip), (other.in_burst, chip.in_burst)):
+            ratio = before.sustained_clock_hz / before.clock_hz
+            assert one.sustained_clock_hz / one.clock_hz == pytest.approx(ratio, rel=1e-12)
+
+
+def test_a_clock_under_load_that_is_stated_stays() -> None:
+    """Beside a changed nominal one; the burst clock stays between the two."""
+    changes = {"clock_ghz": 2.0, "calibration.sustained_clock_ghz": 1.9}
+    chip = load_accelerator("h100", **changes)
+    assert chip.sustained_clock_hz == chip.in_burst.sustained_clock_hz == 1.9e9
 
 
 def test_the_two_baselines_differ_only_in_lanes() -> None:
