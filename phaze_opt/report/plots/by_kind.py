@@ -27,7 +27,8 @@ TITLES: Mapping[PlotKind, str] = {
 NOTES: Mapping[PlotKind, str] = {
     "history": "Every feasible trial, the best one so far, and what it is compared with.",
     "area": "Every feasible trial; the line is the front: nothing found is better and smaller.",
-    "parallel": "Each line is one design, the best one red; a column spans the values found.",
+    "parallel": "Each line is one design, the best one red; a column spans the values found. "
+    "Values within 0.1 % of the best count as equal to it.",
     "breakdown": "The time of one batch by what it is spent on.",
     "importance": "Share of the variance of the value, on a logarithmic scale and among the "
     "feasible trials, that a parameter explains by itself.",

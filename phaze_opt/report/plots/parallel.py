@@ -12,6 +12,7 @@ from phaze_opt.report.study_view import StudyView
 from phaze_opt.report.study_words import value_header
 from phaze_opt.report.trial_lines import distinct_designs
 from phaze_opt.report.words import axis_words, value_of_axis
+from phaze_opt.search.ordering import value_bin
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.trials import TrialRecord
 from phaze_opt.units import format_number
@@ -115,8 +116,14 @@ def _column(name: str, values: Sequence[Any], points: Sequence[DesignPoint]) -> 
 
 
 def _value_column(title: str, designs: Sequence[TrialRecord]) -> _Column:
-    """Return the axis of the values, with its ends labelled."""
+    """Return the axis of the values, with its ends labelled; the best design is at one of them.
+
+    What counts as equal to it in the order of designs stands where it stands: its own last digits
+    would else be spread over the whole axis, with the best at the wrong end.
+    """
     values = [first_value(trial) for trial in designs]
+    best = values[0]
+    values = [best if value_bin(value) == value_bin(best) else value for value in values]
     low, high = min(values), max(values)
     if low == high:
         return _Column(title, [0.5] * len(values), {0.5: format_number(low)})

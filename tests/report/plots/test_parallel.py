@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from phaze_opt.report.plots.parallel import parallel
+from phaze_opt.report.plots.parallel import _value_column, parallel
 from phaze_opt.report.study_view import StudyView
 from phaze_opt.report.trial_lines import distinct_designs
+from phaze_opt.search.ordering import Rank, value_bin
+from phaze_opt.search.trials import Metrics, RunMetrics, TrialRecord
 from phaze_opt.units import format_number
 
 
@@ -32,3 +36,41 @@ def test_the_ends_of_the_values_are_labelled(view: StudyView) -> None:
         note["y"]: note["text"] for note in figure["layout"]["annotations"] if note["x"] == last
     }
     assert labels == {0.0: format_number(min(values)), 1.0: format_number(max(values))}
+
+
+@given(
+    st.floats(1e-3, 1e9),
+    st.lists(st.floats(-0.5, 0.5), min_size=1, max_size=8),
+    st.booleans(),
+)
+def test_the_best_ends_where_the_best_is(value: float, steps: list[float], maximise: bool) -> None:
+    """Its line ends at the end of the axis that has its value, whatever is equal to it."""
+    ranks = [
+        Rank(value * (1.0 + step), 1, 1.0, None, (place,), maximise)
+        for place, step in enumerate((*steps, *(step * 1e-3 for step in steps)))
+    ]
+    ranks.sort(key=lambda rank: rank.key)
+    column = _value_column("value", [_trial(rank) for rank in ranks])
+    heights = column.heights
+    assert all(0.0 <= height <= 1.0 for height in heights)
+    assert heights[0] == (max(heights) if maximise else min(heights))
+    assert column.labels[heights[0]] == format_number(ranks[0].value)
+    equal = [value_bin(rank.value) == value_bin(ranks[0].value) for rank in ranks]
+    assert equal == [height == heights[0] for height in heights]
+
+
+def _trial(rank: Rank) -> TrialRecord:
+    """Return a feasible trial with the value of a rank."""
+    metrics = Metrics(
+        feasible=True,
+        reason=None,
+        violation=0.0,
+        values=(rank.value,),
+        area_mm2=rank.area_mm2,
+        runs=(RunMetrics("toy", rank.value, None, "key"),),
+        cached=False,
+        proven_schedules=0,
+        schedules=0,
+        evaluate_s=0.0,
+    )
+    return TrialRecord(0, "feasible", None, metrics, None, None, rank)
