@@ -45,7 +45,7 @@ def report(
             f"The report is {str(output)!r}, but its name must end in .html or .md, or --format "
             "must say html or markdown."
         )
-    view = view_of(open_study(name, storage), most_trials=_REPORT_TRIALS)
+    view = view_of(open_study(name, storage), _REPORT_TRIALS, evaluate=True)
     write_file(output, report_page(view) if chosen == "html" else report_markdown(view))
     say(f"{output} holds the report of {name}.")
 
@@ -65,7 +65,7 @@ def plot(
     """Draw one plot of a study; .png and .svg need a Chromium on this machine.
 
     history: the best so far; area: value against chip area; parallel: the best architectures;
-    breakdown: the time of a batch; importance: what decides.
+    breakdown: the time of a batch; importance: what one step from the best design costs.
 
     Example: phaze-opt plot quickstart area -o area.html
     """
@@ -77,7 +77,7 @@ def plot(
 
     if output.suffix not in (".html", ".png", ".svg"):
         raise InputError(f"The plot is {str(output)!r}, but it must end in .html, .png or .svg.")
-    view = view_of(open_study(name, storage))
+    view = view_of(open_study(name, storage), evaluate=kind == "importance")
     if output.suffix == ".html":
         write_file(output, plot_page(view, kind))
     else:

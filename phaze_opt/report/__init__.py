@@ -43,7 +43,7 @@ changes that are shown of those tried     -> `explanation._telling`
 note of a study in the dashboard          -> `markdown.note_of`
 requests that the dashboard refuses       -> `guard.guarded`
 text made harmless in HTML and in plots   -> `page._harmless` and `figure_style.figure_text`
-share of the variance that a value explains -> `plots.importance.importances`
+what one step from the best design brings -> `study_words.step_words`
 how often, and by whom, a study is shown anew -> `publishing.Publisher.told`
 text that a spreadsheet would obey        -> `export._safe`
 """

@@ -31,6 +31,7 @@ from phaze_opt.report.page import (
 from phaze_opt.report.study_view import view_of
 from phaze_opt.search.store.artifacts import DatabaseArtifacts
 from phaze_opt.search.store.failures import database_errors
+from phaze_opt.search.store.publication import publication_mark
 from phaze_opt.search.store.storage import Storage
 from phaze_opt.search.store.studies import study_uids
 from phaze_opt.search.study import Study, list_summaries, load_study
@@ -222,7 +223,9 @@ def _key(study: Study) -> str:
     office = study.office()
     counts = office.counts()
     parts = (counts.done, counts.left, counts.running, counts.failed, office.stop_requested())
-    return "-".join(str(int(part)) for part in parts)
+    # What the end of a run adds to the best design is there once the study is written anew.
+    written = publication_mark(study.storage, study.uid)
+    return "-".join([*(str(int(part)) for part in parts), str(written)])
 
 
 def _asset(name: str, start_response: Callable[..., Any]) -> Iterable[bytes]:

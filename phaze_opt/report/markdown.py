@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from phaze_opt.printing import printable
 from phaze_opt.report.compared_designs import ComparedDesign
 from phaze_opt.report.study_view import Fact, StudyView
+from phaze_opt.report.study_words import IMPORTANCE_WORDS, step_label, step_words
 
 COMMANDS_TITLE = "## How to get it again"
 
@@ -26,6 +27,7 @@ def note_of(view: StudyView) -> str:
         *(f"- {plain(_compared_words(one))}" for one in view.compared if one.kind != "best"),
         "",
         *_fact_lines("What binds", view.binding),
+        *_step_lines(view),
         *_fact_lines("How it was found", view.effort),
         *_proof_lines(view),
         *_command_lines(view),
@@ -58,6 +60,7 @@ def report_markdown(view: StudyView) -> str:
         "",
         *(_table(headers, compared) if compared else []),
         *_fact_lines("What binds the best design", view.binding),
+        *_step_lines(view),
         *_fact_lines("How it was found", view.effort),
         *_certificate_lines(view),
         *_command_lines(view),
@@ -98,6 +101,19 @@ def _fact_lines(title: str, facts: Sequence[Fact]) -> list[str]:
         return []
     rows = [f"- {plain(fact.name)}: {plain(fact.text)}" for fact in facts]
     return [f"## {title}", "", *rows, ""]
+
+
+def _step_lines(view: StudyView) -> list[str]:
+    """Write what one step from the best design brings on each axis."""
+    best = view.best
+    if best is None or not view.steps:
+        return []
+    facts = [
+        Fact(step_label(best, step), step_words(best, step))
+        for step in view.steps
+        if step.value is not None
+    ]
+    return [*_fact_lines("What one step from the best design brings", facts), IMPORTANCE_WORDS, ""]
 
 
 def _proof_lines(view: StudyView) -> list[str]:

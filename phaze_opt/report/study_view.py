@@ -42,6 +42,7 @@ from phaze_opt.report.words import (
     time_words,
 )
 from phaze_opt.search.best_design import BestDesign
+from phaze_opt.search.neighbourhood import Step, evaluated_steps, known_steps
 from phaze_opt.search.store.artifacts import ARTIFACT_KEY
 from phaze_opt.search.store.damage import damages
 from phaze_opt.search.store.failures import database_errors
@@ -93,6 +94,8 @@ class StudyView:
         Names of the files that the best trial has, and their addresses in the dashboard.
     headers, trials
         Columns of numbers and words with their units, and the trials, the best first.
+    steps
+        What one step from the best design brings on each axis.
     """
 
     name: str
@@ -111,6 +114,7 @@ class StudyView:
     headers: tuple[str, ...]
     trials: tuple[TrialLine, ...]
     certificate: CertifiedAnswer | None
+    steps: tuple[Step, ...]
 
     @property
     def best(self) -> BestDesign | None:
@@ -118,7 +122,7 @@ class StudyView:
         return self.summary.best
 
 
-def view_of(study: Study, most_trials: int = MOST_TRIALS) -> StudyView:
+def view_of(study: Study, most_trials: int = MOST_TRIALS, *, evaluate: bool = False) -> StudyView:
     """Read a study, and say all that a page shows of it.
 
     Parameters
@@ -127,6 +131,9 @@ def view_of(study: Study, most_trials: int = MOST_TRIALS) -> StudyView:
         The study; its last state is read.
     most_trials
         Lines of the table of trials.
+    evaluate
+        Whether steps from the best design that nobody has evaluated yet are evaluated, and stored
+        where the database can be written.
     """
     summary = study.summary()
     certificate = certified_answer(study)
@@ -149,6 +156,7 @@ def view_of(study: Study, most_trials: int = MOST_TRIALS) -> StudyView:
         headers=columns.named_headers,
         trials=tuple(trial_lines(summary.records, columns, most_trials)),
         certificate=certificate,
+        steps=() if best is None else _steps(study, best, evaluate=evaluate),
     )
 
 
@@ -168,6 +176,13 @@ def _files(study: Study, number: int | None) -> list[tuple[str, str]]:
             for meta in metas
             if meta is not None
         )
+
+
+def _steps(study: Study, best: BestDesign, *, evaluate: bool) -> tuple[Step, ...]:
+    """Return the steps from the best design, as they are known or evaluated."""
+    if evaluate:
+        return evaluated_steps(study, study.evaluator, best)
+    return known_steps(study, best)
 
 
 def _question(summary: StudySummary) -> str:

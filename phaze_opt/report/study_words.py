@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 
-from phaze_opt.report.words import share_words, value_of_axis
+from phaze_opt.report.words import axis_words, share_words, value_of_axis
 from phaze_opt.search.axes import Scalar
 from phaze_opt.search.axis_names import AxisKind, kind_of
 from phaze_opt.search.best_design import BestDesign
 from phaze_opt.search.exhaustive import Enumeration
+from phaze_opt.search.neighbourhood import Step
 from phaze_opt.search.objectives import ObjectiveKind
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.spec import StudySpec
@@ -21,6 +22,12 @@ ORDER_WORDS = (
     "the lower energy."
 )
 """Says why a value may stand above a slightly better one; see `phaze_opt.search.ordering`."""
+
+IMPORTANCE_WORDS = (
+    "Optuna Dashboard's hyperparameter importance is something else, and may say the opposite: it "
+    "shares out the variance of all trials, also of those that no designer would consider."
+)
+"""Says why two pictures of what is important differ."""
 
 _CHIP = ("num_tc", "num_vc", "pe_x", "pe_y", "pe_vc", "glb_mib", "hbm_gib")
 _TRAINING = ("microbatch", "recompute")
@@ -91,6 +98,38 @@ def trial_state_words(trial: TrialRecord) -> str:
     limit = None if trial.metrics is None else trial.metrics.limit
     words = {"area": "over area", "memory": "not fitting", None: "infeasible"}
     return words.get(limit, f"no: {limit}")
+
+
+def step_label(best: BestDesign, step: Step) -> str:
+    """Name a step from the best design: "TC 4 → 8"."""
+    stands = value_of_axis(step.axis, best.point[step.axis])
+    if step.value is None:
+        return f"{stands}, a step {'up' if step.up else 'down'}"
+    label = f"{stands} → {value_of_axis(step.axis, step.value, bare=True)}"
+    followers = ", ".join(map(axis_words, step.followers))
+    return f"{label} (with {followers})" if followers else label
+
+
+def step_words(best: BestDesign, step: Step) -> str:
+    """Say what a step from the best design brings, or why it brings nothing."""
+    metrics = step.metrics
+    if step.value is None:
+        return "end of the axis"
+    if metrics is None:
+        return "not evaluated yet"
+    if metrics.feasible:
+        change = metrics.value / best.metrics.value - 1.0
+        return f"{format_number(metrics.value)} ({change:+.1%})"
+    if metrics.limit == "area":
+        return "above the area" if _is_above_best(best, metrics) else "below the least area"
+    words = {"chip": "not buildable", "options": "options exclude each other"}
+    words["memory"] = "does not fit"
+    return words.get(metrics.limit or "", f"above the limit of the {metrics.limit}")
+
+
+def _is_above_best(best: BestDesign, metrics: Metrics) -> bool:
+    """Whether a chip is larger than that of the best design."""
+    return (metrics.area_mm2 or 0.0) > (best.metrics.area_mm2 or 0.0)
 
 
 def objective_words(spec: StudySpec) -> str:

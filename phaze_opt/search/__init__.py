@@ -22,6 +22,7 @@ The way of a study through the room:
   tells.
 - `watching`: how workers show their trials to people.
 - `guided`: the points of the sampler ``bound``, also for a study of Optuna alone.
+- `neighbourhood`: what one step from the best design on each axis brings.
 - `proving`: at the end of a run, the passes of the best design that the search left open.
 - `objective`: from a point to its metrics; `trials`: the metrics of a trial, written and read.
 - `baselines`: known accelerators, each at its best; `ordering`: the order of designs.

@@ -17,6 +17,8 @@ from phaze_opt.search.baselines import (
     find_reference,
     why_not_found,
 )
+from phaze_opt.search.best_design import best_design
+from phaze_opt.search.neighbourhood import evaluated_steps
 from phaze_opt.search.objective import Evaluator, Objective
 from phaze_opt.search.objectives import Measured
 from phaze_opt.search.processes import StopNow, StopSignals, WorkerJob, WorkerProcesses
@@ -30,7 +32,7 @@ from phaze_opt.search.store.stored_study import StoredStudy, find_study
 from phaze_opt.search.store.tables import LONGEST_LEASE_S
 from phaze_opt.search.store.ticket import TicketCounts
 from phaze_opt.search.store.trial_storage import RunningTrials
-from phaze_opt.search.trials import Metrics, check_study
+from phaze_opt.search.trials import Metrics, check_study, read_trials
 from phaze_opt.search.watching import ShowStudy, Watcher
 from phaze_opt.search.worker import TrialCallback, Worker
 from phaze_opt.units import counted
@@ -160,6 +162,7 @@ def run_study(
             _run_trials(run, workers, report, is_watched=on_progress is not ignore_progress)
         if patiently(partial(_is_done, run)) and not stop.requested:
             patiently(partial(_prove_best, run, new_token()))
+            patiently(partial(_evaluate_steps, run))
     with suppress(DatabaseError):
         Watcher(study, show).finish()
     counts, proven = patiently(office.counts), patiently(office.is_proven)
@@ -267,6 +270,17 @@ def _prove_best(run: StudyRun, token: str) -> None:
     evaluations = EvaluationCache(run.study.storage, token, run.lease_s)
     with LeaseKeeper([evaluations], token, run.lease_s):
         prove_best(run.study, evaluations)
+
+
+def _evaluate_steps(run: StudyRun) -> None:
+    """Evaluate the designs one step from the best one, where people will see them."""
+
+    def evaluate() -> None:
+        best = best_design(run.study, read_trials(run.study))
+        if best is not None:
+            evaluated_steps(run.study, run.evaluator, best)
+
+    Watcher(run.study, run.show).prepare(evaluate)
 
 
 def baseline_params(study: StoredStudy) -> list[dict[str, Any]]:

@@ -24,6 +24,7 @@ from phaze_opt.search.attached_files import files_of, named_anew, named_by_conte
 from phaze_opt.search.baselines import baseline_inputs
 from phaze_opt.search.certificate import Certificate
 from phaze_opt.search.frozen import ResolvedStudy
+from phaze_opt.search.neighbourhood import keys_around
 from phaze_opt.search.objective import evaluation_key, run_inputs
 from phaze_opt.search.proving import with_further_keys
 from phaze_opt.search.samplers.options import PARENTS_KEY
@@ -40,7 +41,7 @@ from phaze_opt.search.store.stored_study import StoredStudy, new_study
 from phaze_opt.search.store.studies import UID_KEY
 from phaze_opt.search.store.ticket import StoredTicket
 from phaze_opt.search.store.trial_rows import insert_trials, trial_ids
-from phaze_opt.search.trials import check_study, read_trial
+from phaze_opt.search.trials import best_trial, check_study, read_trial
 
 _LONG_AGO = datetime(2000, 1, 1)
 """Time of a trial that was never begun."""
@@ -66,7 +67,8 @@ class Snapshot:
     user_attributes, system_attributes
         Of the study; notes are among them.
     evaluations
-        Of the trials and baselines, by key, with all options that were tried for a point.
+        Of the trials, the baselines and the steps from the best design, by key, with all options
+        that were tried for a point.
     schedules
         JSON of what the evaluations needed, by key.
     answers
@@ -239,11 +241,14 @@ def _freed(ticket: StoredTicket, complete: Container[int]) -> StoredTicket:
 
 
 def _evaluation_keys(resolved: ResolvedStudy, trials: Iterable[FrozenTrial]) -> set[str]:
-    """Return the keys of all that was evaluated for the trials and baselines of a study."""
+    """Return the keys of all evaluations of trials and baselines, and around the best design."""
     keys = {key for baseline in resolved.baselines for key in baseline_inputs(resolved, baseline)}
     points = {}
-    for trial in trials:
-        record = read_trial(resolved, trial)
+    records = [read_trial(resolved, trial) for trial in trials]
+    best = best_trial(records)
+    if best is not None and best.point is not None:
+        keys |= keys_around(resolved, best.point)
+    for record in records:
         if record.metrics is not None and record.metrics.runs:
             keys |= {run.evaluation_key for run in record.metrics.runs}
             points[record.point] = len(record.metrics.runs)

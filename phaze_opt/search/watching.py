@@ -60,6 +60,10 @@ class Watcher:
         """Pass on that a trial was told."""
         self._safely(lambda show: show.told())
 
+    def prepare(self, action: Callable[[], None]) -> None:
+        """Do what only those need who look at the study."""
+        self._safely(lambda show: action())
+
     def finish(self) -> None:
         """Pass on that the run has ended."""
         self._safely(lambda show: show.finish())

@@ -85,6 +85,17 @@ def detail(ask: Ask, study: Study) -> Any:
     return found
 
 
+def test_a_study_that_is_written_anew_is_new_to_its_page(study: Study, ask: Ask) -> None:
+    """The end of a run evaluates more than its trials; the page then shows every step."""
+    before = ask(f"/state/{study.name}")[1]["key"]
+    study.run(30, show=Publisher)
+    code, after = ask(f"/state/{study.name}?key={before}")
+    assert code == 200 and after["key"] != before
+    steps = after["figures"]["importance"]["layout"]["annotations"]
+    assert steps and all(note["text"] != "not evaluated yet" for note in steps)
+    assert "hyperparameter importance" in detail(ask, study)["note"]["body"]
+
+
 def test_our_pages_stand_beside_optunas(study: Study, ask: Ask) -> None:
     """The list and the page of a study are ours, the rest is Optuna's; both know the answer."""
     headline = view_of(study).headline

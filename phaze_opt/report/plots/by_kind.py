@@ -12,6 +12,7 @@ from phaze_opt.report.plots.history import history
 from phaze_opt.report.plots.importance import importance
 from phaze_opt.report.plots.parallel import parallel
 from phaze_opt.report.study_view import StudyView
+from phaze_opt.report.study_words import IMPORTANCE_WORDS
 
 PlotKind = Literal["history", "area", "parallel", "breakdown", "importance"]
 PLOT_KINDS: tuple[PlotKind, ...] = get_args(PlotKind)
@@ -21,7 +22,7 @@ TITLES: Mapping[PlotKind, str] = {
     "area": "Value against chip area",
     "parallel": "The best architectures",
     "breakdown": "Where the time of a batch goes",
-    "importance": "What decides",
+    "importance": "What decides: one step from the best design",
 }
 
 NOTES: Mapping[PlotKind, str] = {
@@ -30,8 +31,8 @@ NOTES: Mapping[PlotKind, str] = {
     "parallel": "Each line is one design, the best one red; a column spans the values found. "
     "Values within 0.1 % of the best count as equal to it.",
     "breakdown": "The time of one batch by what it is spent on.",
-    "importance": "Share of the variance of the value, on a logarithmic scale and among the "
-    "feasible trials, that a parameter explains by itself.",
+    "importance": "The best design with one axis a step down or up, the others kept, and the "
+    f"placement solved anew; a green bar is better than all trials. {IMPORTANCE_WORDS}",
 }
 
 _DRAWERS: Mapping[PlotKind, Callable[[StudyView], Figure]] = {

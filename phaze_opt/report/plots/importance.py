@@ -1,84 +1,120 @@
-"""How much of the variance of the value each searched parameter explains by itself."""
+"""What decides: what one step from the best design on each axis costs, the others kept."""
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+from dataclasses import dataclass
 
-import numpy as np
-
-from phaze_opt.report.figure_style import BLUE, Figure, axis, empty_figure, figure
-from phaze_opt.report.plots.marks import feasible_trials, first_value
+from phaze_opt.report.figure_style import (
+    BLUE,
+    GREEN,
+    GREY,
+    Figure,
+    axis,
+    empty_figure,
+    figure,
+    figure_text,
+)
+from phaze_opt.report.plots.marks import broken_lines
 from phaze_opt.report.study_view import StudyView
-from phaze_opt.report.words import axis_words
+from phaze_opt.report.study_words import step_label, step_words
+from phaze_opt.search.best_design import BestDesign
+from phaze_opt.search.neighbourhood import Step
+from phaze_opt.search.ordering import value_bin
+from phaze_opt.units import format_number
 
-_FEWEST_DESIGNS = 10
+_NARROWEST_PERCENT = 10.0
+"""Width of the axis, at least: smaller changes shall not look large."""
+
+
+@dataclass(frozen=True)
+class _Bar:
+    """One step.
+
+    Attributes
+    ----------
+    percent
+        Change of the value relative to that of the best design; ``None`` where there is no value.
+    """
+
+    label: str
+    percent: float | None
+    text: str
+    is_better: bool
+    hover: str
 
 
 def importance(view: StudyView) -> Figure:
-    """Draw how much of the variance of the value each parameter explains by itself."""
-    shares = sorted(importances(view).items(), key=lambda pair: pair[1])
-    if not shares:
-        return empty_figure("Importance needs at least ten feasible designs that differ.")
+    """Draw the change of the value by one step on each axis, the axis that costs most on top."""
+    best = view.best
+    if best is None:
+        return empty_figure("No feasible trial yet.")
+    if not view.steps:
+        return empty_figure("No axis with more than one value is searched.")
+    pairs = [
+        [_bar(best, step) for step in steps]
+        for _, steps in itertools.groupby(view.steps, key=lambda step: step.axis)
+    ]
+    # The first category stands at the bottom.
+    bars = [bar for pair in sorted(pairs, key=_largest_change) for bar in reversed(pair)]
+    known = [0.0, *(bar.percent for bar in bars if bar.percent is not None)]
+    width = max(_NARROWEST_PERCENT, max(known) - min(known))
     trace = {
         "type": "bar",
         "orientation": "h",
-        "y": [axis_words(name) for name, _ in shares],
-        "x": [100.0 * share for _, share in shares],
-        "text": [f"{share:.0%}" for _, share in shares],
-        "textposition": "outside",
-        "cliponaxis": False,
-        "marker": {"color": BLUE},
-        "hovertemplate": "%{y}: %{text}<extra></extra>",
+        "y": [bar.label for bar in bars],
+        "x": [bar.percent or 0.0 for bar in bars],
+        "marker": {"color": [GREEN if bar.is_better else BLUE for bar in bars]},
+        "hovertext": [bar.hover for bar in bars],
+        "hovertemplate": "%{hovertext}<extra></extra>",
     }
+    name = best.spec.objective_kinds[0].name.replace("_", " ")
     return figure(
         [trace],
-        axis("explained share of the variance [%]", 100.0, rangemode="tozero"),
+        axis(f"change of the {name} [%]", width, range=_range(min(known), max(known), width)),
         axis("", ticks="", gridcolor="#FFFFFF", type="category"),
-        height=110 + 34 * len(shares),
-        margin={"l": 80, "r": 48, "t": 32, "b": 56},
+        height=110 + 24 * len(bars),
+        margin={"l": 80, "r": 24, "t": 32, "b": 56},
         bargap=0.3,
+        annotations=[_label(bar) for bar in bars],
     )
 
 
-def importances(view: StudyView) -> dict[str, float]:
-    """Return the share of the variance of the value that each searched parameter explains.
-
-    The ratio ε² of an analysis of variance in one way (T. L. Kelley, PNAS 1935) of the logarithm of
-    the value, over the distinct feasible designs found: the share that differences between the
-    values of the parameter explain, less what as many groups explain by chance. Nothing where there
-    are fewer than ten designs, or all are equal.
-    """
-    trials = {trial.point: trial for trial in feasible_trials(view)}
-    points = [point for point in trials if point is not None]
-    if len(points) < _FEWEST_DESIGNS:
-        return {}
-    logs = np.log([first_value(trials[point]) for point in points])
-    whole = float(((logs - logs.mean()) ** 2).sum())
-    if whole <= 0.0:
-        return {}
-    shares = {}
-    for name, searched in view.summary.resolved.spec.space.searched.items():
-        if len(searched.values) > 1:
-            codes = np.array([searched.values.index(point[name]) for point in points])
-            shares[name] = _explained(logs, codes, whole)
-    return shares
+def _range(low: float, high: float, width: float) -> list[float]:
+    """Return the ends of the axis: the texts need room at its left, at its right where it goes."""
+    return [low - 0.4 * width, high + (0.4 if high > 0.0 else 0.05) * width]
 
 
-def _explained(logs: Any, codes: Any, whole: float) -> float:
-    """Return ε² of one grouping.
+def _bar(best: BestDesign, step: Step) -> _Bar:
+    """Describe a step."""
+    label = step_label(best, step)
+    words, metrics = step_words(best, step), step.metrics
+    if metrics is None or not metrics.feasible:
+        reason = "" if metrics is None else f": {metrics.reason}"
+        hover = "<br>".join(broken_lines(f"{label}: {words}{reason}"))
+        return _Bar(figure_text(label), None, words, False, hover)
+    value, own = metrics.value, best.metrics.value
+    gain = value_bin(value) - value_bin(own)
+    is_better = gain > 0 if best.spec.objective_kinds[0].maximise else gain < 0
+    hover = figure_text(f"{label}: {words}, where the best design has {format_number(own)}")
+    return _Bar(figure_text(label), 100.0 * (value / own - 1.0), words, is_better, hover)
 
-    Parameters
-    ----------
-    logs, codes : (designs,)
-        Logarithm of the value, and number of the group.
-    whole
-        Sum of the squared deviations of ``logs`` from their mean.
-    """
-    counts = np.bincount(codes)
-    means = np.bincount(codes, logs)[counts > 0] / counts[counts > 0]
-    between = float((counts[counts > 0] * (means - logs.mean()) ** 2).sum())
-    groups = len(means)
-    if groups == 1 or groups >= len(logs):
-        return 0.0
-    within = (whole - between) / (len(logs) - groups)
-    return max(0.0, (between - (groups - 1) * within) / whole)
+
+def _largest_change(bars: list[_Bar]) -> float:
+    """Return the largest change by a step on an axis; those without any come last."""
+    return max(-1.0 if bar.percent is None else abs(bar.percent) for bar in bars)
+
+
+def _label(bar: _Bar) -> dict[str, object]:
+    """Write the value, or why there is none, at the end of a bar."""
+    percent = bar.percent or 0.0
+    right = percent > 0.0
+    return {
+        "x": percent,
+        "y": bar.label,
+        "text": figure_text(bar.text),
+        "showarrow": False,
+        "xanchor": "left" if right else "right",
+        "xshift": 5 if right else -5,
+        "font": {"size": 11, "color": GREY if bar.percent is None else "#222222"},
+    }

@@ -147,6 +147,44 @@ class EvaluationCache:
             )
 
 
+class NotStoredError(Exception):
+    """An evaluation is not stored, and shall not be computed."""
+
+
+class StoredEvaluations(EvaluationCache):
+    """Evaluations for those who only read: nothing is claimed, and nothing stored.
+
+    Parameters
+    ----------
+    computes
+        Whether those that are not stored are computed, and forgotten.
+    """
+
+    def __init__(self, storage: Storage, *, computes: bool = False) -> None:
+        super().__init__(storage, token="", lease_s=0.0)
+        self._computes = computes
+
+    def get_or_compute(
+        self,
+        key: str,
+        compute: Callable[[], Evaluation],
+        schedules: ScheduleCache | None = None,
+    ) -> tuple[Evaluation, bool]:
+        """Return the evaluation of a key, and whether it was stored already.
+
+        Raises
+        ------
+        NotStoredError
+            If it is not, and is not to be computed.
+        """
+        found = _evaluation_of(self._read(key))
+        if found is not None:
+            return found, True
+        if not self._computes:
+            raise NotStoredError(key)
+        return compute(), False
+
+
 def find_evaluations(storage: Storage, keys: Iterable[str]) -> dict[str, Evaluation]:
     """Return the stored evaluations by key; keys without one are left out."""
     wanted = sorted(set(keys))

@@ -58,6 +58,12 @@ def end_publication(storage: Storage, uid: str, token: str, pause_s: float) -> N
         )
 
 
+def publication_mark(storage: Storage, uid: str) -> object:
+    """Return a number that changes whenever a study is written anew; ``None`` before the first."""
+    with storage.reading() as session:
+        return session.scalar(select(StudyRow.publisher_until_s).where(StudyRow.uid == uid))
+
+
 def rewrite_attributes(
     storage: Storage,
     study_id: int,
