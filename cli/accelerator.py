@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .accelerator_compare import compare
 from .output import (
     ChangesOption,
     JsonOption,
@@ -19,11 +19,9 @@ from .output import (
     say,
     write_new_file,
 )
-from .point import OptimizerChoice, RecomputeChoice
 
 if TYPE_CHECKING:
     from phaze_opt.hardware.accelerator import Accelerator
-    from phaze_opt.training import Training
 
 app = typer.Typer(no_args_is_help=True, help="Look at accelerators, and write one's own.")
 
@@ -146,80 +144,7 @@ def new(
     write_new_file(output, name, chip_file_text(replace(preset, description=described)))
 
 
-@app.command()
-def compare(
-    first: PresetArgument,
-    second: PresetArgument,
-    model: Annotated[
-        str | None,
-        typer.Option(help="Also compare how fast they train this model.", show_default=False),
-    ] = None,
-    cluster: Annotated[str, typer.Option(help="Network of both, with --model.")] = "dgx-h100",
-    devices: Annotated[int, typer.Option(help="How many of each, with --model.")] = 64,
-    global_batch: Annotated[int, typer.Option(help="Samples per step, with --model.")] = 256,
-    microbatch: Annotated[int, typer.Option(help="Samples at a time, with --model.")] = 1,
-    recompute: Annotated[RecomputeChoice, typer.Option(help="With --model.")] = "none",
-    optimizer: Annotated[OptimizerChoice, typer.Option(help="With --model.")] = "adam",
-    zero: Annotated[int, typer.Option(help="ZeRO stage, with --model.")] = 1,
-    as_json: JsonOption = False,
-) -> None:
-    """Show the numbers in which two accelerators differ, and the second over the first.
-
-    Example: phaze-opt accelerator compare h100 mine.toml --model llama3-8b
-    """
-    from phaze_opt.hardware.presets import load_accelerator
-    from phaze_opt.report.tables import accelerator_numbers
-
-    chips = load_accelerator(first), load_accelerator(second)
-    one, other = (accelerator_numbers(chip) for chip in chips)
-    if model is not None:
-        from phaze_opt.training import Training
-
-        training = Training(global_batch, microbatch, recompute, optimizer, zero=zero)
-        runs = _run_both(chips, model, cluster, devices, training)
-        one, other = ({**numbers, **run} for numbers, run in zip((one, other), runs, strict=True))
-    names = ("first", "second") if first == second else (first, second)
-    rows = [
-        {"field": name, names[0]: one[name], names[1]: other[name], "ratio": ratio}
-        for name, ratio in ((name, _ratio(one[name], other[name])) for name in one)
-        if one[name] != other[name]
-    ]
-    if not as_json:
-        rows = [_in_units(row, names) for row in rows]
-        rows = rows or [{"difference": "none"}]
-    print_rows(rows, as_json)
-
-
-def _run_both(
-    chips: tuple[Accelerator, Accelerator],
-    model: str,
-    cluster: str,
-    devices: int,
-    training: Training,
-) -> list[dict[str, Any]]:
-    """Return what each of two chips achieves in the same run, by name."""
-    from phaze_opt.evaluation import evaluate
-    from phaze_opt.network.presets import load_cluster
-    from phaze_opt.report.words import binding_words
-    from phaze_opt.workload.zoo import load_workload
-
-    network = load_cluster(cluster, devices)
-    workload = load_workload(model, microbatch=(training.microbatch,))
-    runs = []
-    for chip in chips:
-        found = evaluate(workload, chip, network, training)
-        placement = found.placement
-        runs.append(
-            {
-                "throughput, samples/s": found.throughput_samples_per_s,
-                "tokens/s per device": found.tokens_per_s_per_device,
-                "TFLOP/s per device": found.tflops_per_device,
-                "MFU": found.mfu,
-                "bound by": binding_words(found).partition(",")[0],
-                "placement": None if placement is None else placement.degrees_text,
-            }
-        )
-    return runs
+app.command()(compare)
 
 
 def _summary(name: str, chip: Accelerator) -> dict[str, Any]:
@@ -233,33 +158,3 @@ def _summary(name: str, chip: Accelerator) -> dict[str, Any]:
         "hbm_gb_per_s": chip.hbm_bytes_per_s / 1e9,
         "clock_ghz": chip.clock_hz / 1e9,
     }
-
-
-def _ratio(one: object, other: object) -> float | None:
-    """Return the second over the first, where both are numbers."""
-    if isinstance(one, bool) or isinstance(other, bool):
-        return None
-    if isinstance(one, int | float) and isinstance(other, int | float) and one:
-        return other / one
-    return None
-
-
-def _in_units(row: Mapping[str, Any], names: tuple[str, str]) -> dict[str, Any]:
-    """Return a row of the comparison in the units in which files state the number."""
-    from phaze_opt.report.tables import named_in_units
-
-    shown = [named_in_units(row["field"], row[name]) for name in names]
-    known = {field for (field, _), name in zip(shown, names, strict=True) if row[name] is not None}
-    # One of both may not have the number; both have it in the same unit, or as it is.
-    field = known.pop() if len(known) == 1 else row["field"]
-    values = [row[name] for name in names] if field == row["field"] else [one for _, one in shown]
-    return {
-        "field": field,
-        **dict(zip(names, values, strict=True)),
-        "ratio": _ratio_words(row["ratio"]),
-    }
-
-
-def _ratio_words(ratio: float | None) -> str:
-    """Write a ratio, or nothing."""
-    return "" if ratio is None else f"{ratio:.3g}×"

@@ -9,21 +9,25 @@ from phaze_opt.errors import InputError
 from phaze_opt.evaluation import Evaluation
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.fields import chip_values
+from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.search.axes import Scalar
 from phaze_opt.search.constraints import run_violation
 from phaze_opt.search.designs import Design, chip_of, params_of_design, values_of_design
+from phaze_opt.search.freezing import freeze
 from phaze_opt.search.frozen import Baseline, ResolvedStudy
 from phaze_opt.search.objective import (
     EvaluatedRun,
     RunInputs,
     best_of_runs,
     evaluation_key,
+    evaluator_of,
     measured_run,
     objective_values,
     run_inputs,
 )
 from phaze_opt.search.objectives import Measured
 from phaze_opt.search.space import why_outside
+from phaze_opt.search.spec import StudySpec
 from phaze_opt.search.store.caches import find_evaluations
 from phaze_opt.search.store.storage import Storage
 
@@ -75,6 +79,44 @@ class BaselineResult:
         """What the objectives take, by workload; ``None`` where one does not fit."""
         found = [run.measured for run in self.runs if run is not None]
         return tuple(found) if len(found) == len(self.runs) else None
+
+
+def train_at_best(spec: StudySpec, chips: Sequence[Accelerator]) -> list[BaselineRun | None]:
+    """Train the model of a spec on some chips, each at its best as baselines of a study are.
+
+    Nothing is stored, and a chip needs no area.
+
+    Parameters
+    ----------
+    spec
+        The run of one workload, with the options among which each chip has its best in the space;
+        its other axes, and its baselines, are not looked at.
+    chips
+        With their own HBM.
+
+    Returns
+    -------
+    runs
+        By chip; ``None`` where it fits under no option.
+
+    Raises
+    ------
+    InputError
+        If the spec names something unknown.
+    """
+    study, workloads = freeze(spec)
+    evaluate, schedules = evaluator_of(study), dict[str, Schedule]()
+    found = []
+    for chip in chips:
+        baseline = Baseline("chip", chip)
+        evaluations = {
+            key: evaluate(
+                workloads[one.capture], one.accelerator, one.cluster, one.training, schedules
+            )
+            for key, one in baseline_inputs(study, baseline).items()
+        }
+        found.append(_best_run(study, baseline, 0, evaluations))
+    return found
 
 
 def baseline_inputs(study: ResolvedStudy, baseline: Baseline) -> dict[str, RunInputs]:
@@ -194,8 +236,7 @@ def _at_its_best(
     """Choose the best training option of every workload by the order of designs."""
     area_mm2 = baseline.accelerator.area_under(study.spec.area.model)
     runs = tuple(
-        _best_run(study, baseline, run, evaluations, area_mm2)
-        for run in range(len(study.spec.runs))
+        _best_run(study, baseline, run, evaluations) for run in range(len(study.spec.runs))
     )
     within = area_mm2 <= study.area_limit_mm2
     return BaselineResult(baseline.name, area_mm2, within, outside_space(study, baseline), runs)
@@ -206,9 +247,9 @@ def _best_run(
     baseline: Baseline,
     run: int,
     evaluations: Mapping[str, Evaluation],
-    area_mm2: float,
 ) -> BaselineRun | None:
     """Choose the best training option of one workload."""
+    area_mm2 = study.area_if_known_mm2(baseline.accelerator) or 0.0
     designs: dict[int, Design] = {}
     evaluated = []
     for design, inputs in _options(study, baseline, run):

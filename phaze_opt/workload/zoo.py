@@ -169,6 +169,13 @@ def widths(model: str) -> tuple[int, ...]:
     return model_config(model).widths()
 
 
+def microbatches(model: str) -> tuple[int, ...] | None:
+    """Return the microbatches that a captured file holds; ``None`` for any other model."""
+    if not _is_captured(model):
+        return None
+    return tuple(sorted({one.microbatch for one in read_workload(Path(model)).variants}))
+
+
 def _is_captured(model: str) -> bool:
     """Say whether a model is the path of a captured workload."""
     is_path = model.endswith(_FILE) and not model.startswith(_HUGGING_FACE)

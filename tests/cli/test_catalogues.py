@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from phaze_opt.search.space import Space
+from phaze_opt.search.spec import SearchSpec, read_spec
+from phaze_opt.search.study import create_study
 from tests.cli.conftest import Phaze
 
 TINY = "gpt:layers=2,hidden=64,heads=2,sequence=32,vocab=128"
+
+_OPTIONS = ("microbatch", "recompute", "zero")
 
 OWN_MODEL = """
 import torch
@@ -72,6 +79,62 @@ def test_an_accelerator_of_ones_own_goes_through_every_command(phaze: Phaze) -> 
     ratios = {row["field"]: row["ratio"] for row in compared}
     assert ratios["throughput, samples/s"] >= 1.0
     assert "throughput" in phaze("accelerator", "compare", "mi300x", "based.toml", *run).out
+
+
+def test_chips_are_compared_as_a_study_compares_them(phaze: Phaze) -> None:
+    """The winner over a baseline, in the setting of the quickstart: the ratio of the study."""
+    quickstart = read_spec(Path(__file__).parents[2] / "studies" / "quickstart.toml")
+    options = {name: axis for name, axis in quickstart.space.axes.items() if name in _OPTIONS}
+    cores = {"num_tc": 4, "num_vc": 2, "pe_x": 128, "pe_y": 512, "pe_vc": 2048}
+    axes: dict[str, Any] = {**cores, "glb_mib": 16, "hbm_gib": 16, "hbm_gb_per_s": 1600, **options}
+    space = Space("tpuv4-lanes", **axes)
+    search = SearchSpec(sampler="brute-force", trials=space.points)
+    spec = replace(quickstart, devices=8, global_batch=32, space=space, search=search)
+    create_study(spec, "sqlite:///phaze.db").run()
+    best = phaze("study", "best", "quickstart", "--accelerator-toml", "winner.toml", "--json").json
+    run = "--model bert-large --attention flash --cluster tpuv4-ici-flat --devices 8"
+    asked = (*run.split(), "--global-batch", "32")
+    for baseline in best["baselines"]:
+        names = (baseline["name"], "winner.toml")
+        rows = phaze("accelerator", "compare", *names, *asked, "--json").json
+        compared = {row["field"]: row for row in rows}
+        assert compared["throughput, samples/s"]["ratio"] == pytest.approx(baseline["ratio"])
+        for option in _OPTIONS:
+            assert compared[option]["winner.toml"] == best["params"][option]
+            assert compared[option][names[0]] == baseline["params"][option]
+    shown = " ".join(phaze("accelerator", "compare", *names, *asked).out.split())
+    said = "bert-large on 8 devices, tpuv4-ici-flat, global batch 32, adam"
+    assert shown.startswith(said) and compared["run"]["winner.toml"].startswith(said)
+    assert "microbatch 1, 2, 4, 8; recompute none, full; zero 0, 1" in shown
+    one = phaze("accelerator", "compare", *names, *asked, "--microbatch", "1", "--json").json
+    assert {row["field"]: row for row in one}["microbatch"]["winner.toml"] == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ("--microbatch=many", "--microbatch is 'many', but it must be solve or whole numbers"),
+        ("--microbatch=16", "must not be above the global batch of 8"),
+        ("--recompute=some", "'some'. Allowed: full, none, selective"),
+        ("--zero=7", "zero"),
+    ],
+)
+def test_a_run_that_is_none_is_refused(phaze: Phaze, option: str, sentence: str) -> None:
+    """With exit code 2 and a sentence."""
+    run = ("--model", TINY, "--devices", "4", "--global-batch", "8", option)
+    ran = phaze("accelerator", "compare", "h100", "a100-80", *run)
+    assert (ran.code, ran.out) == (2, "") and sentence in ran.sentence
+
+
+def test_a_chip_that_is_too_small_is_said(phaze: Phaze) -> None:
+    """Its throughput is zero, and there is no ratio to it."""
+    Path("small.toml").write_text('base = "h100"\nhbm_gib = 0.0001\n')
+    run = ("--model", TINY, "--devices", "4", "--global-batch", "8", "--json")
+    rows = phaze("accelerator", "compare", "small.toml", "h100", *run).json
+    compared = {row["field"]: row for row in rows}
+    assert compared["throughput, samples/s"]["small.toml"] == 0.0
+    assert compared["throughput, samples/s"]["ratio"] is None
+    assert compared["bound by"]["small.toml"] == "fits under no option"
 
 
 def test_what_show_prints_is_the_same_accelerator_as_a_file(phaze: Phaze) -> None:
