@@ -9,6 +9,7 @@ from phaze_opt.codec import write_whole
 from phaze_opt.evaluation import COST_MODEL_VERSION
 from phaze_opt.search.sharing import export_bundle
 from studies.paper.checks import check
+from studies.paper.committed import redraw
 from studies.paper.experiments import Results, run_everything
 from studies.paper.figures import figures
 from studies.paper.page import page
@@ -27,7 +28,13 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2, help="processes that search a space")
     parser.add_argument("--work", type=Path, default=Path("build/paper"), help="keeps the answers")
     parser.add_argument("--output", type=Path, default=SPECS, help="folder of the results")
+    parser.add_argument(
+        "--redraw", action="store_true", help="only draw figures again, from the files of a run"
+    )
     options = parser.parse_args()
+    if options.redraw:
+        redraw(options.output)
+        return
     work = Work(options.work, options.workers)
     scope = Scope()
     results = run_everything(work, scope)

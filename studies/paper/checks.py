@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from phaze_opt.search.ordering import VALUE_BIN
 from studies.paper.comparison import Trained
 from studies.paper.experiments import ALONE, COMMON, OURS, Results
@@ -28,6 +30,7 @@ def check(results: Results) -> int:
         *_solved_is_never_worse(results),
         *_both_are_never_worse(results),
         *_within_area(results),
+        *_fronts_end_at_the_best(results),
     ]
     for holds, words in statements:
         if not holds:
@@ -120,6 +123,29 @@ def _within_area(results: Results) -> list[tuple[bool, str]]:
         for winner in [
             *results.ours.values(),
             *(one.winner for one in results.built.values()),
-            *(one for by_share in results.areas.values() for one in by_share.values()),
         ]
     ]
+
+
+def _fronts_end_at_the_best(results: Results) -> list[tuple[bool, str]]:
+    """No front has a faster design than the best one of its space, or one that is out of order."""
+    statements = []
+    for model, front in results.fronts.items():
+        best, fastest = results.ours[model], front.designs[0].throughput_samples_per_s
+        statements.append(
+            (
+                best.value <= fastest * _ROUNDING and fastest <= best.value * _BIN,
+                f"{model}: the front ends at {fastest} samples/s, but the best design of the space "
+                f"trains {best.value}.",
+            )
+        )
+        for larger, smaller in itertools.pairwise(front.designs):
+            statements.append(
+                (
+                    smaller.throughput_samples_per_s < larger.throughput_samples_per_s
+                    and smaller.area_mm2 < larger.area_mm2 <= best.limit_mm2,
+                    f"{model}: on its front, {larger.area_mm2} mm² and "
+                    f"{smaller.area_mm2} mm² are not in order.",
+                )
+            )
+    return statements

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from studies.paper.ablations import BOTH, MEMORY, NETWORK
-from studies.paper.comparison import PLACEMENTS, PlacedBy, Trained
+from studies.paper.comparison import PLACEMENTS, Comparison, PlacedBy, Trained
 from studies.paper.experiments import COMMON, OURS, Changed, Results
 from studies.paper.settings import BASELINES
 from studies.paper.tables import Cell, markdown, mean_relative
@@ -21,7 +21,7 @@ MANY_VECTOR_CORES = 8
 SMALL_HBM_GIB = 64
 
 
-def claims_table(results: Results) -> str:
+def claims_table(results: Comparison) -> str:
     """Return the speed-ups that are claimed beside those that are found."""
     others: list[tuple[str, PlacedBy]] = [
         (chip, placed_by) for chip in BASELINES[:2] for placed_by in ("expert", "solve")

@@ -23,6 +23,7 @@ from phaze_opt.search.scalar_bounds import ScalarBounds
 from phaze_opt.search.study import Study
 from phaze_opt.units import GIB
 from phaze_opt.workload.graph import Workload
+from studies.paper.settings import Scope
 
 PlacedBy = Literal["expert", "solve"]
 PLACEMENTS: tuple[PlacedBy, ...] = ("expert", "solve")
@@ -72,6 +73,22 @@ class Trained:
     def degrees_text(self) -> str:
         """Degrees as commands take them."""
         return "x".join(map(str, self.degrees)) if self.time_per_batch_s else "–"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The main comparison: every model on every chip, under every way to place it."""
+
+    scope: Scope
+    runs: tuple[Trained, ...]
+
+    def run(self, model: str, chip: str, placed_by: PlacedBy) -> Trained:
+        """Return one run of the main comparison."""
+        return next(
+            one
+            for one in self.runs
+            if (one.model, one.chip, one.placed_by) == (model, chip, placed_by)
+        )
 
 
 def train(

@@ -10,9 +10,9 @@ from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.search.robustness import robustness_of_study
 from phaze_opt.search.spec import StudySpec
 from studies.paper.ablations import ABLATIONS, AS_PUBLISHED, Ablation
-from studies.paper.comparison import PLACEMENTS, PlacedBy, Trained, train
+from studies.paper.comparison import PLACEMENTS, Comparison, PlacedBy, Trained, train
 from studies.paper.published import PlacedAsPublished, place_as_published
-from studies.paper.searches import Winner, search, study_in
+from studies.paper.searches import ProvenFront, Winner, proven_front, search, study_in
 from studies.paper.settings import (
     BASELINES,
     Scope,
@@ -21,7 +21,6 @@ from studies.paper.settings import (
     common_study,
     expert_study,
     paper_study,
-    smaller_study,
     today_study,
 )
 from studies.paper.toggles import WAYS, scheduled
@@ -29,9 +28,6 @@ from studies.paper.work import Work
 
 ALONE, OURS, COMMON = "alone", "ours", "common"
 """Names of the chips that are searched."""
-
-SHARES = (0.25, 0.5, 0.75)
-"""Of the area, besides all of it."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +80,8 @@ class Changed:
 
 
 @dataclass(frozen=True)
-class Results:
-    """Everything that was found, by model where it belongs to one.
+class Results(Comparison):
+    """Everything that was found, by model where it belongs to one; ``runs`` is of the comparison.
 
     Attributes
     ----------
@@ -93,8 +89,6 @@ class Results:
         Chips searched with placement, without, and under the expert placement.
     common
         One chip for all models.
-    runs
-        Of the main comparison.
     ablations, published
         By ablation, then by model.
     schedules
@@ -103,37 +97,27 @@ class Results:
         By the published cost.
     built
         Chips searched under the area model ``chip``.
-    areas
-        By share of the area.
+    fronts
+        Of throughput and area, proven.
     today
         In today's setting.
     cpu_s
         Processor seconds by part.
     """
 
-    scope: Scope
     ours: Mapping[str, Winner]
     alone: Mapping[str, Winner]
     expert: Mapping[str, Winner]
     common: Winner
-    runs: tuple[Trained, ...]
     ablations: Mapping[str, Mapping[str, Changed]]
     published: Mapping[str, Mapping[str, Changed]]
     schedules: Mapping[str, tuple[Trained, ...]]
     placed: tuple[PlacedAsPublished, ...]
     built: Mapping[str, Changed]
-    areas: Mapping[str, Mapping[float, Winner]]
+    fronts: Mapping[str, ProvenFront]
     robust: tuple[Robust, ...]
     today: Mapping[str, Changed]
     cpu_s: Mapping[str, float]
-
-    def run(self, model: str, chip: str, placed_by: PlacedBy) -> Trained:
-        """Return one run of the main comparison."""
-        return next(
-            one
-            for one in self.runs
-            if (one.model, one.chip, one.placed_by) == (model, chip, placed_by)
-        )
 
 
 def run_everything(work: Work, scope: Scope) -> Results:
@@ -165,10 +149,7 @@ def run_everything(work: Work, scope: Scope) -> Results:
         ablations={one.name: _changed(work, ablated, one) for one in ABLATIONS[: scope.options]},
         today={model: _today(work, scope, model) for model in scope.today},
         built={model: _built(work, studies[model]) for model in scope.built},
-        areas={
-            model: {share: search(work, smaller_study(studies[model], share)) for share in SHARES}
-            for model in scope.fronts
-        },
+        fronts={model: proven_front(work, studies[model]) for model in scope.fronts},
         expert={model: search(work, expert_study(spec)) for model, spec in ablated.items()},
         robust=tuple(_robust(work, studies[model]) for model in scope.robust),
         cpu_s=work.cpu_s,

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 
 from phaze_opt.report.figure_style import BLUE, DARK, GREEN, GREY, LIGHT, ORANGE, PINK, RED, SKY
 from phaze_opt.report.figure_style import YELLOW as GOLD
 from studies.paper import binding
-from studies.paper.comparison import PLACEMENTS
+from studies.paper.comparison import PLACEMENTS, Comparison
 from studies.paper.experiments import OURS, Results
+from studies.paper.searches import ProvenFront
 from studies.paper.settings import BASELINES
 from studies.paper.tables import CHIPS, relative
 
@@ -28,7 +30,7 @@ _STYLE: Any = {
     "axes.spines.right": False,
     "text.color": DARK,
 }
-_COLOURS = dict(zip(CHIPS, (GREY, SKY, BLUE, GOLD, RED, ORANGE), strict=True))
+_COLOURS = dict(zip(CHIPS, (GREY, SKY, BLUE, GOLD, RED), strict=True))
 _GROUP_COLOURS = dict(
     zip(
         (*binding.GROUPS, binding.OTHER),
@@ -36,6 +38,7 @@ _GROUP_COLOURS = dict(
         strict=True,
     )
 )
+_RATIOS = (1, 2, 3, 5, 10, 20)
 _TITLES = {"expert": "expert placement", "solve": "solved placement"}
 
 
@@ -43,26 +46,43 @@ def figures(results: Results) -> dict[str, str]:
     """Return every figure by the name of its file."""
     return {
         "throughput.svg": throughput_figure(results),
-        "area.svg": area_figure(results),
+        "area.svg": area_figure(results, results.fronts),
         "binding.svg": binding_figure(results),
     }
 
 
-def throughput_figure(results: Results) -> str:
-    """Draw the bars of the paper: throughput of every chip relative to the reference."""
-    with _drawing(9.0, 6.0) as figure:
-        rows = figure.subplots(len(PLACEMENTS), 1, sharex=True)
+def throughput_figure(results: Comparison) -> str:
+    """Draw the throughput of every chip relative to the reference, on a logarithmic axis."""
+    models = results.scope.models
+    with _drawing(9.0, 6.4) as figure:
+        figure.suptitle(
+            f"Throughput relative to {BASELINES[0]} placed by experts, on a logarithmic axis",
+            fontsize=10,
+        )
+        rows = figure.subplots(len(PLACEMENTS), 1, sharex=True, sharey=True)
         for axes, placed_by in zip(rows, PLACEMENTS, strict=True):
-            width = 0.8 / len(CHIPS)
             for place, chip in enumerate(CHIPS):
-                heights = [
-                    relative(results, model, chip, placed_by) for model in results.scope.models
-                ]
-                left = [x - 0.4 + (place + 0.5) * width for x in range(len(heights))]
-                axes.bar(left, heights, width * 0.92, label=chip, color=_COLOURS[chip])
+                heights = [relative(results, model, chip, placed_by) for model in models]
+                at = [x + 0.14 * (place - (len(CHIPS) - 1) / 2) for x in range(len(heights))]
+                # What does not fit has no place on a logarithmic axis.
+                fit = [(x, height) for x, height in zip(at, heights, strict=True) if height > 0.0]
+                axes.vlines([x for x, _ in fit], 1.0, [y for _, y in fit], color=_COLOURS[chip])
+                axes.plot(*zip(*fit, strict=True), "o", color=_COLOURS[chip], label=chip)
+                for x, height in fit if chip == OURS else ():
+                    words = f"{height:.2f}"
+                    axes.annotate(
+                        words, (x, height), (0, 5), textcoords="offset points", ha="center", size=7
+                    )
             axes.axhline(1.0, color=DARK, linewidth=0.8)
+            axes.set_yscale("log")
+            axes.set_yticks(_RATIOS, [f"{one}×" for one in _RATIOS])
+            axes.minorticks_off()
+            axes.grid(axis="y", color=LIGHT, linewidth=0.5)
+            axes.set_axisbelow(True)
             axes.set_ylabel(f"{_TITLES[placed_by]}:\nthroughput, relative")
-            axes.set_xticks(range(len(results.scope.models)), results.scope.models, rotation=20)
+            axes.set_xticks(range(len(models)), models, rotation=20)
+        _, top = rows[0].get_ylim()
+        rows[0].set_ylim(0.85, 1.25 * top)
         rows[0].legend(
             ncols=len(CHIPS),
             loc="lower left",
@@ -73,32 +93,39 @@ def throughput_figure(results: Results) -> str:
         return _svg(figure)
 
 
-def area_figure(results: Results) -> str:
-    """Draw the best throughput within a share of the area, and the known chips at their areas."""
-    with _drawing(8.0, 4.0) as figure:
-        row = figure.subplots(1, max(1, len(results.areas)), squeeze=False)[0]
-        for axes, (model, by_share) in zip(row, results.areas.items(), strict=False):
-            winners = [*by_share.values(), results.ours[model]]
+def area_figure(results: Comparison, fronts: Mapping[str, ProvenFront]) -> str:
+    """Draw the proven fronts of throughput and area, and the known chips at their areas."""
+    with _drawing(9.0, 4.4) as figure:
+        figure.suptitle("Proven fronts: no design is both smaller and faster", fontsize=10)
+        row = figure.subplots(1, max(1, len(fronts)), squeeze=False)[0]
+        for axes, (model, front) in zip(row, fronts.items(), strict=False):
             reference = results.run(model, BASELINES[0], "expert").throughput_samples_per_s
-            axes.plot(
-                [one.area_mm2 for one in winners],
-                [one.value / reference for one in winners],
+            designs = sorted(front.designs, key=lambda one: one.area_mm2)
+            axes.step(
+                [one.area_mm2 for one in designs],
+                [one.throughput_samples_per_s / reference for one in designs],
                 "o-",
+                where="post",
                 color=RED,
-                label="searched",
+                markersize=2.5,
+                linewidth=1.0,
+                label="front, searched with its placement",
             )
             for chip in BASELINES:
                 _marks(axes, results, model, chip, reference)
-            axes.set_title(model, fontsize=9)
-            axes.set_xlabel("area under phaze-22nm, mm²")
+            axes.set_title(f"{model}: {len(designs)} designs", fontsize=9)
+            axes.set_xlabel("area under phaze-22nm [mm²]")
             axes.set_xlim(left=0.0)
             axes.set_ylim(bottom=0.0)
-        row[0].set_ylabel("throughput, relative")
-        row[0].legend(frameon=False, fontsize=8)
+        row[0].set_ylabel(f"throughput relative to {BASELINES[0]},\nplaced by experts")
+        handles, labels = row[0].get_legend_handles_labels()
+        figure.legend(
+            handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8
+        )
         return _svg(figure)
 
 
-def _marks(axes: Axes, results: Results, model: str, chip: str, reference: float) -> None:
+def _marks(axes: Axes, results: Comparison, model: str, chip: str, reference: float) -> None:
     """Mark a known chip under both placements."""
     for placed_by, marker in zip(PLACEMENTS, ("v", "^"), strict=True):
         run = results.run(model, chip, placed_by)
@@ -108,7 +135,7 @@ def _marks(axes: Axes, results: Results, model: str, chip: str, reference: float
                 [run.throughput_samples_per_s / reference],
                 marker,
                 color=_COLOURS[chip],
-                label=f"{chip}, {placed_by}",
+                label=f"{chip}, {_TITLES[placed_by]}",
             )
 
 
@@ -122,7 +149,11 @@ def binding_figure(results: Results) -> str:
             ("after", OURS, PLACEMENTS[1]),
         )
     ]
-    with _drawing(9.0, 0.32 * len(bars) + 1.2) as figure:
+    with _drawing(9.0, 0.32 * len(bars) + 1.6) as figure:
+        figure.suptitle(
+            f"Before: {BASELINES[0]} placed by experts; after: the searched chip, placement solved",
+            fontsize=10,
+        )
         axes = figure.subplots()
         for place, (_, found) in enumerate(reversed(bars)):
             left = 0.0
@@ -131,7 +162,8 @@ def binding_figure(results: Results) -> str:
                 left += share
         axes.set_yticks(range(len(bars)), [name for name, _ in reversed(bars)])
         axes.set_xlim(0.0, 1.0)
-        axes.set_xlabel("share of a batch")
+        axes.xaxis.set_major_formatter(PercentFormatter(1.0))
+        axes.set_xlabel("share of the time of a batch, by what binds it")
         handles = [axes.barh(0, 0.0, color=colour) for colour in _GROUP_COLOURS.values()]
         axes.legend(
             handles,

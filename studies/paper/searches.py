@@ -1,4 +1,4 @@
-"""The certified best design of a study's whole space."""
+"""The certified best design of a study's whole space, and its proven front."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.search.axes import Scalar
 from phaze_opt.search.designs import chip_of
 from phaze_opt.search.enumerating import enumerate_study
+from phaze_opt.search.fronts import front_of_study
 from phaze_opt.search.spec import StudySpec
 from phaze_opt.search.store.studies import delete_study
 from phaze_opt.search.study import Study, create_study
@@ -49,6 +50,37 @@ class Winner:
     accelerator: Accelerator
 
 
+@dataclass(frozen=True)
+class FrontChip:
+    """A design than which none of its space is both faster and smaller.
+
+    Attributes
+    ----------
+    values
+        On the axes of the space.
+    """
+
+    throughput_samples_per_s: float
+    area_mm2: float
+    values: Mapping[str, Scalar]
+
+
+@dataclass(frozen=True)
+class ProvenFront:
+    """The front of throughput and area of a whole space, the fastest design first.
+
+    Attributes
+    ----------
+    points, evaluated
+        Designs of the space, and those that were evaluated; the bounds of all others prove that
+        none of them belongs to the front.
+    """
+
+    points: int
+    evaluated: int
+    designs: tuple[FrontChip, ...]
+
+
 def study_in(work: Work, spec: StudySpec) -> Study:
     """Return the study of a spec in the database of a run, where it replaces an older one."""
     try:
@@ -83,3 +115,17 @@ def search(work: Work, spec: StudySpec) -> Winner:
         )
 
     return work.answer(f"search-{spec.name}", spec, Winner, enumerated)
+
+
+def proven_front(work: Work, spec: StudySpec) -> ProvenFront:
+    """Find the front of throughput and area of a study's space, unless that was done."""
+
+    def found() -> ProvenFront:
+        front = front_of_study(study_in(work, spec), workers=work.workers).found
+        designs = []
+        for one in front.designs:
+            throughput_samples_per_s, area_mm2 = one.values
+            designs.append(FrontChip(throughput_samples_per_s, area_mm2, dict(one.design.point)))
+        return ProvenFront(front.points, front.evaluated, tuple(designs))
+
+    return work.answer(f"front-{spec.name}", spec, ProvenFront, found)

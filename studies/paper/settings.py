@@ -40,8 +40,8 @@ class Scope:
     models
         Of the main comparison.
     ablated, robust, today, fronts, built
-        Models of the ablations, of the robustness, of today's setting, of the smaller areas and of
-        the other area model.
+        Models of the ablations, of the robustness, of today's setting, of the fronts of throughput
+        and area, and of the other area model.
     options
         How many of the ablations of the training options are asked for.
     axes
@@ -54,7 +54,7 @@ class Scope:
     ablated: tuple[str, ...] = ("llama2-7b", "gpt3-175b")
     robust: tuple[str, ...] = MODELS
     today: tuple[str, ...] = MODELS
-    fronts: tuple[str, ...] = ("llama2-7b", "gpt3-175b")
+    fronts: tuple[str, ...] = ("bert-large", "llama2-7b", "gpt3-175b")
     built: tuple[str, ...] = MODELS
     options: int = 6
     axes: Mapping[str, Any] = field(default_factory=dict)
@@ -112,15 +112,6 @@ def alone_study(spec: StudySpec) -> StudySpec:
 def built_area_study(spec: StudySpec) -> StudySpec:
     """Return the study under the area model that also charges for control, lanes, PHY and NoC."""
     return changed(spec, "chip-area", area=replace(spec.area, model="chip"))
-
-
-def smaller_study(spec: StudySpec, share: float) -> StudySpec:
-    """Return the study of chips within a share of the area."""
-    from phaze_opt.search.freezing import check_names
-
-    limit_mm2 = share * check_names(spec).area_limit_mm2
-    area = replace(spec.area, max_of=None, max_mm2=limit_mm2)
-    return changed(spec, f"area-{share:g}", area=area)
 
 
 TODAY_AXES: dict[str, Any] = {

@@ -11,25 +11,31 @@ from collections.abc import Iterable, Mapping, Sequence
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.units import MIB
 from studies.paper.ablations import ABLATIONS, AS_PUBLISHED
-from studies.paper.comparison import PlacedBy, Trained
+from studies.paper.comparison import Comparison, PlacedBy, Trained
 from studies.paper.experiments import ALONE, COMMON, OURS, Changed, Results
-from studies.paper.searches import Winner
+from studies.paper.searches import ProvenFront, Winner
 from studies.paper.settings import BASELINES
 
-CHIPS = (*BASELINES, ALONE, OURS, COMMON)
+CHIPS = (*BASELINES, ALONE, OURS)
 """In the order of tables."""
+
+FRONT_AXES = (
+    *("num_tc", "num_vc", "pe_x", "pe_y", "pe_vc"),
+    *("glb_mib", "hbm_gib", "microbatch", "recompute"),
+)
+"""Columns of the designs of a front."""
 
 Cell = str | int | float | None
 Rows = Sequence[Sequence[Cell]]
 
 
-def relative(results: Results, model: str, chip: str, placed_by: PlacedBy) -> float:
+def relative(results: Comparison, model: str, chip: str, placed_by: PlacedBy) -> float:
     """Return the throughput relative to the first baseline under the expert placement."""
     reference = results.run(model, BASELINES[0], "expert").throughput_samples_per_s
     return results.run(model, chip, placed_by).throughput_samples_per_s / reference
 
 
-def mean_relative(results: Results, chip: str, placed_by: PlacedBy) -> float:
+def mean_relative(results: Comparison, chip: str, placed_by: PlacedBy) -> float:
     """Return the geometric mean of the same over the models; 0 where one does not fit."""
     values = [relative(results, model, chip, placed_by) for model in results.scope.models]
     return statistics.geometric_mean(values) if min(values) > 0.0 else 0.0
@@ -114,6 +120,7 @@ def csv_files(results: Results) -> dict[str, str]:
                 for one in results.placed
             ],
         ),
+        "fronts.csv": fronts_csv(results.fronts),
         "today.csv": csv_text(_RUN_HEADERS, _runs_of(results.today)),
         "chip_area.csv": csv_text(_RUN_HEADERS, _runs_of(results.built)),
         "robustness.csv": csv_text(
@@ -132,6 +139,24 @@ def csv_files(results: Results) -> dict[str, str]:
             ],
         ),
     }
+
+
+def fronts_csv(fronts: Mapping[str, ProvenFront]) -> str:
+    """Return every design of some fronts, by model."""
+    rows = [
+        (
+            model,
+            front.points,
+            front.evaluated,
+            one.throughput_samples_per_s,
+            one.area_mm2,
+            *(one.values[name] for name in FRONT_AXES),
+        )
+        for model, front in fronts.items()
+        for one in front.designs
+    ]
+    headers = ("model", "points", "evaluated", "throughput_samples_per_s", "area_mm2", *FRONT_AXES)
+    return csv_text(headers, rows)
 
 
 def _runs_of(changed: Mapping[str, Changed]) -> list[tuple[Cell, ...]]:
@@ -215,7 +240,6 @@ def _named_winners(results: Results) -> list[tuple[str, Winner]]:
         results.common,
         *results.expert.values(),
         *(one.winner for one in changed),
-        *(one for by_share in results.areas.values() for one in by_share.values()),
     ]
     return [(one.study, one) for one in winners]
 
@@ -245,7 +269,7 @@ def _design_row(study: str, winner: Winner) -> tuple[Cell, ...]:
     )
 
 
-def main_table(results: Results, placed_by: PlacedBy) -> str:
+def main_table(results: Comparison, placed_by: PlacedBy) -> str:
     """Return the throughput of every chip relative to the reference, one placement."""
     rows: list[list[Cell]] = [
         [model, *(_times(relative(results, model, chip, placed_by)) for chip in CHIPS)]
@@ -271,11 +295,10 @@ def design_table(results: Results) -> str:
     for model, winner in results.ours.items():
         run = results.run(model, OURS, "solve")
         rows.append([model, *_design_cells(winner, run, _cpu_s(results, winner))])
-    for model in results.scope.models:
-        run = results.run(model, COMMON, "solve")
-        first = model == results.scope.models[0]
-        seconds = _cpu_s(results, results.common) if first else None
-        rows.append([f"common, {model}", *_design_cells(results.common, run, seconds)])
+    run = results.run(results.scope.models[0], COMMON, "solve")
+    cells = _design_cells(results.common, run, _cpu_s(results, results.common))
+    cells[2:4] = _common_options(results)
+    rows.append(["common, all models", *cells])
     return markdown(
         [
             "",
@@ -290,6 +313,25 @@ def design_table(results: Results) -> str:
         ],
         rows,
     )
+
+
+def _common_options(results: Comparison) -> list[Cell]:
+    """Return placements, microbatches and recompute of the common chip, by model where others."""
+    runs = [
+        (results.run(model, COMMON, "solve"), results.run(model, OURS, "solve"))
+        for model in results.scope.models
+    ]
+    placements = [
+        f"{one.model} {one.degrees_text}" for one, ours in runs if one.degrees != ours.degrees
+    ]
+    options = [
+        f"{one.model} {one.microbatch}, {one.recompute}"
+        for one, ours in runs
+        if (one.microbatch, one.recompute) != (ours.microbatch, ours.recompute)
+    ]
+    return [
+        f"as above{''.join(f'; {one}' for one in several)}" for several in (placements, options)
+    ]
 
 
 def _design_cells(winner: Winner, run: Trained, cpu_s: float | None) -> list[Cell]:

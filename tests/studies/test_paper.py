@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +14,13 @@ from phaze_opt.search.study import load_study
 from studies.paper.__main__ import bundle, write
 from studies.paper.binding import shares
 from studies.paper.checks import WrongResultError, check
-from studies.paper.experiments import OURS, Results, run_everything
-from studies.paper.settings import Scope
-from studies.paper.tables import csv_files
+from studies.paper.committed import read_comparison, read_fronts, redraw
+from studies.paper.comparison import PLACEMENTS
+from studies.paper.experiments import ALONE, COMMON, OURS, Results, run_everything
+from studies.paper.figures import area_figure, throughput_figure
+from studies.paper.page import answer, common_sentence, front_words
+from studies.paper.settings import BASELINES, SPECS, Scope
+from studies.paper.tables import CHIPS, csv_files, fronts_csv, main_table, mean_relative
 from studies.paper.work import Work
 
 MODEL = "bert-large"
@@ -97,6 +102,56 @@ def test_the_page_and_its_figures_are_written(work: Work, results: Results, tmp_
         assert name == "RESULTS.md" or name in text
     assert text.count(MODEL) > 10 and "{" not in text
     assert all(one[name].startswith(b"<?xml") for name in one if name.endswith(".svg"))
+
+
+def test_the_committed_page_says_what_the_committed_tables_say(tmp_path: Path) -> None:
+    """It leads with the gain over the best known chip; the figures are those of the tables."""
+    compared, fronts = read_comparison(SPECS), read_fronts(SPECS)
+    page = (SPECS / "RESULTS.md").read_text(encoding="utf-8")
+    lead = answer(compared)
+    assert page.split("\n\n", 1)[1].startswith(lead)
+    mine = mean_relative(compared, OURS, "solve")
+    better = max(mean_relative(compared, chip, "solve") for chip in BASELINES)
+    alone = mean_relative(compared, ALONE, "solve")
+    assert f"**{mine / better:.2f}** times" in lead and f"**{alone / mine:.1%}**" in lead
+    parts = [main_table(compared, placed_by) for placed_by in PLACEMENTS]
+    for part in (*parts, common_sentence(compared), front_words(fronts)):
+        assert page.count(part) == 1
+    assert page.count("| common, ") == 1
+    for name in ("comparison.csv", "fronts.csv"):
+        shutil.copy(SPECS / name, tmp_path)
+    redraw(tmp_path)
+    for name in ("throughput.svg", "area.svg"):
+        assert (tmp_path / name).read_text() == (SPECS / name).read_text()
+
+
+def test_what_is_read_back_is_what_was_written(results: Results, tmp_path: Path) -> None:
+    """Comparison and fronts lose nothing that their figures need."""
+    write(results, tmp_path, MODEL)
+    compared, fronts = read_comparison(tmp_path), read_fronts(tmp_path)
+    assert throughput_figure(compared) == throughput_figure(results)
+    assert area_figure(compared, fronts) == area_figure(results, results.fronts)
+    assert fronts_csv(fronts) == fronts_csv(results.fronts)
+
+
+def test_a_front_is_drawn_whole_on_its_axes(results: Results) -> None:
+    """Every design is a point, and axes, chips and models are named."""
+    drawn = area_figure(results, results.fronts)
+    designs = len(results.fronts[MODEL].designs)
+    assert f"{MODEL}: {designs} designs" in drawn and "[mm²]" in drawn
+    bars = throughput_figure(results)
+    for words in (*CHIPS, MODEL, "on a logarithmic axis", "solved placement", "10×"):
+        assert words in bars
+    assert f">{COMMON}<" not in bars and f">{OURS}<" in bars
+
+
+def test_a_front_that_is_out_of_order_is_found(results: Results) -> None:
+    """Neither may a smaller design be faster, nor the fastest one be beyond the best."""
+    front = results.fronts[MODEL]
+    fast = replace(front.designs[0], throughput_samples_per_s=1e9)
+    for wrong in ((fast,), (front.designs[0], front.designs[0])):
+        with pytest.raises(WrongResultError, match="front"):
+            check(replace(results, fronts={MODEL: replace(front, designs=wrong)}))
 
 
 def test_shares_of_a_batch_add_up(results: Results) -> None:
