@@ -73,10 +73,13 @@ class Evaluation(PrintsAsTables, tables="phaze_opt.report.tables:evaluation_tabl
     misfit
         The stage that does not fit its memory; ``None`` if that is not the reason.
     hfu
-        As ``mfu``, with the FLOPs that run again before the backward. This and the two below are
+        As ``mfu``, with the FLOPs that run again before the backward. This and the three below are
         ``None`` if infeasible.
     tflops_per_device
         Model FLOPs per second of ALL devices, in TFLOP/s.
+    mfu_causal
+        As ``mfu``, with causal attention counted by the part that its mask leaves, about half,
+        where one fused core skips the rest.
     tokens_per_s_per_device
         Of ALL devices; samples where a sample is no sequence.
     """
@@ -100,6 +103,7 @@ class Evaluation(PrintsAsTables, tables="phaze_opt.report.tables:evaluation_tabl
     hfu: float | None = None
     tflops_per_device: float | None = None
     tokens_per_s_per_device: float | None = None
+    mfu_causal: float | None = None
 
     def __repr__(self) -> str:
         if self.placement is None or self.time_per_batch_s is None:
@@ -245,6 +249,7 @@ def _feasible(solved: Placement, costed: CostedPoint) -> Evaluation:
     model_flops = 3.0 * cost.variant.forward_flops * solved.tensor * microbatches
     again_flops = _recompute_flops(cost) * solved.tensor * microbatches
     device_seconds = cluster.devices * time_s
+    mfu = model_flops / (cluster.devices * accelerator.peak_flops_per_s * time_s)
     trained = solved.microbatches * solved.data * training.microbatch
     return Evaluation(
         feasible=True,
@@ -252,7 +257,8 @@ def _feasible(solved: Placement, costed: CostedPoint) -> Evaluation:
         throughput_samples_per_s=training.global_batch / time_s,
         time_per_batch_s=time_s,
         area_mm2=accelerator.area_mm2,
-        mfu=model_flops / (cluster.devices * accelerator.peak_flops_per_s * time_s),
+        mfu=mfu,
+        mfu_causal=mfu * (1.0 - cost.variant.masked_flops_share),
         hfu=(model_flops + again_flops) / (device_seconds * accelerator.peak_flops_per_s),
         tflops_per_device=model_flops / device_seconds / 1e12,
         tokens_per_s_per_device=costed.point.workload.sequence

@@ -70,6 +70,36 @@ def test_rates_per_device_follow_from_the_throughput(
     assert evaluation_to_json_dict(again)["hfu"] == again.hfu
 
 
+@pytest.mark.parametrize("sequence", [128, 4096, 65536])
+@pytest.mark.parametrize("kind", ["gpt:heads=2", "llama:heads=2,ffn=256"])
+def test_no_chip_trains_beyond_its_peak(kind: str, sequence: int) -> None:
+    """Counted in full, long causal attention seems to; without what its mask hides, none does."""
+    attention = "eager" if sequence < 4096 and kind.startswith("gpt") else "flash"
+    shape = f"layers=2,hidden=256,sequence={sequence},vocab=512,attention={attention}"
+    workload, training = load_workload(f"{kind},{shape}"), Training(8, 1, overlap="all")
+    above = set()
+    for name in accelerator_presets():
+        chip = load_accelerator(name, hbm_gib=4096)
+        result = evaluate(workload, chip, load_cluster("dgx-h100", 8), training)
+        assert result.mfu_causal is not None
+        assert result.mfu_causal <= min(1.0, result.mfu), name
+        assert (result.mfu_causal == result.mfu) == (attention == "eager"), name
+        above |= {name} if result.mfu > 1.0 else set()
+    assert bool(above) == (sequence == 65536)
+
+
+def test_attention_without_a_mask_counts_once() -> None:
+    """Where every query sees every key there is nothing to leave out; half of a causal core is."""
+    variants = [
+        load_workload(model, attention="flash").variants[0] for model in ("bert-large", "gpt3-175b")
+    ]
+    assert variants[0].masked_flops_share == 0.0
+    layer = variants[1].layers[1].forward
+    (core,) = [one for one in layer.operators if one.attention is not None]
+    assert core.masked_flops / core.flops == pytest.approx(0.5, abs=1e-3)
+    assert layer.masked_flops == core.masked_flops
+
+
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_the_breakdown_sums_to_the_time(

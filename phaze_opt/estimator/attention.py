@@ -21,7 +21,6 @@ from phaze_opt.estimator.attention_tiles import CoreColumn
 from phaze_opt.estimator.chips import chip_column
 from phaze_opt.estimator.operator_table import OperatorTable
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.workload.graph import AttentionScores
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,11 +86,3 @@ def exposed_share(table: OperatorTable, accelerators: Sequence[Accelerator]) -> 
     """
     overlap = chip_column(accelerators, "calibration.attention_overlap")
     return np.asarray((1.0 - overlap) * table.is_attention)
-
-
-def visible_scores(scores: AttentionScores) -> float:
-    """Return the number of scores of all heads that the mask leaves, without whole tiles."""
-    if not scores.causal:
-        return float(scores.elements)
-    seen_keys = np.arange(1, scores.queries + 1) + (scores.keys - scores.queries)
-    return scores.heads * float(np.sum(np.maximum(seen_keys, 0)))

@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
-from phaze_opt.estimator.attention import exposed_share, visible_scores
+from phaze_opt.estimator.attention import exposed_share
 from phaze_opt.estimator.chips import Chips
 from phaze_opt.estimator.estimate import ModeSeconds, communication_of
 from phaze_opt.estimator.operator_table import OperatorTable, operator_table
@@ -52,11 +52,11 @@ def least_work(graph: OperatorGraph) -> LeastWork:
     for owner in table.attention_owner.tolist():
         scores = table.operators[owner].attention
         assert scores is not None
-        macs[owner] *= visible_scores(scores) / scores.elements
+        macs[owner] *= scores.visible / scores.elements
     for work in table.score_works.tolist():
         scores = table.operators[int(table.vector_owner[work])].attention
         assert scores is not None
-        elements[work] = visible_scores(scores)
+        elements[work] = scores.visible
     of_unit = np.where(table.exponential_cycles > 0.0, elements, 0.0)
     return LeastWork(
         macs=macs,

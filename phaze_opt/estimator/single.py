@@ -14,7 +14,6 @@ from numbers import Integral
 import numpy as np
 
 from phaze_opt.errors import InputError
-from phaze_opt.estimator.attention import visible_scores
 from phaze_opt.estimator.gemm_traffic import ELEMENT_BYTES
 from phaze_opt.estimator.isolated import estimate_isolated
 from phaze_opt.estimator.tensor_core import Tiling, gemm_plan
@@ -162,7 +161,7 @@ def estimate_attention(
     peak = (
         2.0 * used * accelerator.pe_x * accelerator.pe_y * accelerator.in_burst.sustained_clock_hz
     )
-    useful = visible_scores(shape.scores) / shape.scores.elements
+    useful = shape.scores.visible / shape.scores.elements
     return _single(operator, accelerator, used, operator.flops * useful / peak, call_overhead_s)
 
 

@@ -11,6 +11,7 @@ from phaze_opt.explanation.gains import Gain
 from phaze_opt.explanation.stage import LayerBinding, MemoryUse, StageTime
 from phaze_opt.report.words import (
     RESOURCE_WORDS,
+    causal_mfu_words,
     kind_words,
     padding_words,
     placement_words,
@@ -69,9 +70,10 @@ def explanation_sentences(explanation: Explanation) -> list[str]:
             *_search_sentences(explanation),
             *_fix_sentences(explanation.fixes),
         ]
+    mfu = ", ".join(filter(None, (f"MFU {evaluation.mfu:.1%}", causal_mfu_words(evaluation))))
     return [
         f"It trains {format_number(evaluation.throughput_samples_per_s)} samples/s, "
-        f"{format_seconds(time_s)} per batch (MFU {evaluation.mfu:.1%}), as "
+        f"{format_seconds(time_s)} per batch ({mfu}), as "
         f"{placement_words(placement)}.",
         *_leftover_sentences(evaluation),
         _time_sentence(stage, time_s),

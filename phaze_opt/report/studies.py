@@ -27,6 +27,7 @@ from phaze_opt.report.study_words import (
 from phaze_opt.report.tables import evaluation_tables
 from phaze_opt.report.words import (
     binding_words,
+    mfu_words,
     microbatch_words,
     padding_words,
     pass_proof_words,
@@ -152,7 +153,7 @@ def _add_best(table: Table, best: BestDesign, limit_mm2: float) -> None:
     add_row(table, "area used", f"{share:.1%} ({area_mm2:.4g} of {limit_mm2:.4g} mm²)")
     if evaluation is not None:
         add_row(table, "bound by", binding_words(evaluation))
-        add_row(table, "MFU", share_words(evaluation.mfu))
+        add_row(table, "MFU", mfu_words(evaluation))
     for metrics, proofs in zip(best.metrics.runs, best.pass_proofs, strict=True):
         if proofs is not None:
             whose = "its passes" if len(best.pass_proofs) == 1 else f"{metrics.workload}: passes"

@@ -137,10 +137,19 @@ def rate_words(evaluation: Evaluation) -> str:
 
 def mfu_words(evaluation: Evaluation) -> str:
     """Say which share of the peak trains the model, and which works for it at all."""
-    words = share_words(evaluation.mfu)
-    if evaluation.hfu is None or evaluation.hfu == evaluation.mfu:
-        return words
-    return f"{words} (HFU, with recompute: {share_words(evaluation.hfu)})"
+    notes = [causal_mfu_words(evaluation)]
+    if evaluation.hfu is not None and evaluation.hfu != evaluation.mfu:
+        notes.append(f"HFU, with recompute: {share_words(evaluation.hfu)}")
+    words = "; ".join(filter(None, notes))
+    return share_words(evaluation.mfu) + (f" ({words})" if words else "")
+
+
+def causal_mfu_words(evaluation: Evaluation) -> str:
+    """Say what the MFU is without the scores that masks hide; nothing where that is the same."""
+    causal = share_words(evaluation.mfu_causal)
+    if evaluation.mfu_causal is None or causal == share_words(evaluation.mfu):
+        return ""
+    return f"{causal} with causal attention counted by half"
 
 
 def neighbour_words(cluster: Cluster) -> Iterator[str]:

@@ -9,7 +9,6 @@ from functools import lru_cache
 from itertools import combinations
 
 from phaze_opt.estimated_passes import default_fusion, fuse_once, graphs_of
-from phaze_opt.estimator.attention import visible_scores
 from phaze_opt.estimator.cache_reuse import reads_again
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.estimator.working_sets import kept_tensors
@@ -107,7 +106,7 @@ def _operator(
     macs = sum(gemm.m * gemm.n * gemm.k * gemm.batch for gemm in operator.gemms)
     visible = 1.0
     if operator.attention is not None:
-        visible = visible_scores(operator.attention) / operator.attention.elements
+        visible = operator.attention.visible / operator.attention.elements
     lanes_s = 0.0
     for work in operator.vector:
         row = vector_operator(work.kind)
@@ -116,7 +115,7 @@ def _operator(
         if operator.attention is not None:
             exponential = row.exponential_cycles
             if work.elements == operator.attention.elements:
-                elements = visible_scores(operator.attention)
+                elements = operator.attention.visible
         cycles = row.cycles - exponential
         lanes = chip.num_vc * chip.pe_vc
         if exponential > 0.0 and calibration.exponentials_per_cycle is not None:

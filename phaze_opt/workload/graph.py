@@ -140,6 +140,15 @@ class AttentionScores:
         """Scores of all heads, masked ones included."""
         return self.heads * self.queries * self.keys
 
+    @property
+    def visible(self) -> int:
+        """Scores of all heads that the mask leaves."""
+        if not self.causal:
+            return self.elements
+        # The last query sees all keys, each one before it sees one key less.
+        seeing = min(self.queries, self.keys)
+        return self.heads * (seeing * self.keys - seeing * (seeing - 1) // 2)
+
 
 @hashed_once
 @dataclass(frozen=True)
@@ -182,6 +191,14 @@ class Operator:
     def flops(self) -> int:
         """Floating-point operations of the GEMMs (vector work is not counted, as usual for MFU)."""
         return sum(gemm.flops for gemm in self.gemms)
+
+    @property
+    def masked_flops(self) -> float:
+        """The part of ``flops`` on scores that a causal mask hides; 0 without fused attention."""
+        scores = self.attention
+        if scores is None or not scores.causal:
+            return 0.0
+        return self.flops * (1.0 - scores.visible / scores.elements)
 
 
 @dataclass(frozen=True)
@@ -252,6 +269,11 @@ class OperatorGraph:
     def flops(self) -> int:
         """Floating-point operations of all GEMMs."""
         return sum(operator.flops for operator in self.operators)
+
+    @cached_property
+    def masked_flops(self) -> float:
+        """The part of ``flops`` that causal masks hide."""
+        return sum(operator.masked_flops for operator in self.operators)
 
 
 @dataclass(frozen=True)
@@ -359,6 +381,18 @@ class WorkloadVariant:
             count * layer.forward.flops
             for count, layer in zip(self.counts, self.layers, strict=True)
         )
+
+    @property
+    def masked_flops_share(self) -> float:
+        """Share of `forward_flops` that causal masks hide in fused attention, about half of it.
+
+        An eager core computes all of its products and is counted in full.
+        """
+        masked = sum(
+            count * layer.forward.masked_flops
+            for count, layer in zip(self.counts, self.layers, strict=True)
+        )
+        return masked / self.forward_flops if masked else 0.0
 
 
 @dataclass(frozen=True, repr=False)

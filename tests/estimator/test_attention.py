@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze_opt.errors import InputError
-from phaze_opt.estimator.attention import visible_scores
 from phaze_opt.estimator.estimate import ModeEstimate, estimate_each, estimate_on_cores
 from phaze_opt.estimator.single import SingleEstimate, attention_operator, estimate_attention
 from phaze_opt.hardware.accelerator import Accelerator, Calibration
@@ -53,7 +52,7 @@ def test_no_core_is_below_a_roofline(
     """Visible multiply-accumulates, lane cycles and tensors bound from below."""
     operator = attention_operator(shape, backward=backward)
     estimate = estimate_attention(shape, chip, backward=backward)
-    visible = visible_scores(shape.scores) / shape.scores.elements
+    visible = shape.scores.visible / shape.scores.elements
     traffic_s = (operator.read_bytes + operator.write_bytes) / chip.sustained_hbm_bytes_per_s
     assert estimate.latency_s >= visible * operator.flops / chip.peak_flops_per_s * (1 - 1e-12)
     assert estimate.latency_s >= traffic_s * (1 - 1e-12)

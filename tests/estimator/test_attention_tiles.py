@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze_opt.arrays import BoolArray, FloatArray
-from phaze_opt.estimator.attention import masked_work, visible_scores
+from phaze_opt.estimator.attention import masked_work
 from phaze_opt.estimator.attention_tiles import CoreColumn, attention_on_pools
 from phaze_opt.estimator.gemm_traffic import least_l2_bytes_per_mac
 from phaze_opt.estimator.operator_table import operator_table
@@ -118,7 +118,7 @@ def test_arrays_are_fed_at_least_what_their_registers_demand(
 ) -> None:
     """The bound on energy relies on it."""
     operator = attention_operator(shape, backward=backward)
-    macs = operator.flops / 2 * visible_scores(shape.scores) / shape.scores.elements
+    macs = operator.flops / 2 * shape.scores.visible / shape.scores.elements
     least = least_l2_bytes_per_mac(np.array([chip.pe_x]), np.array([chip.pe_y]))[0]
     fed = row_of(shape, chip, backward=backward)[CoreColumn.L2_BYTES]
     assert fed >= macs * least * (1 - 1e-12)
@@ -127,7 +127,7 @@ def test_arrays_are_fed_at_least_what_their_registers_demand(
 @given(shapes, accelerators)
 def test_whole_tiles_cover_what_the_mask_leaves(shape: AttentionShape, chip: Accelerator) -> None:
     """Tiles have at least the visible scores, and no more than all tiles of the matrix."""
-    visible = visible_scores(shape.scores) / shape.scores.elements
+    visible = shape.scores.visible / shape.scores.elements
     full = tiled_share(replace(shape, causal=False), chip)
     assert visible * (1 - 1e-12) <= tiled_share(shape, chip) <= full
     assert full >= 1.0

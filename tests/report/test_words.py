@@ -11,6 +11,7 @@ from phaze_opt.network.presets import load_cluster
 from phaze_opt.report.words import (
     binding_words,
     device_words,
+    mfu_words,
     microbatch_words,
     padding_words,
     placement_words,
@@ -37,6 +38,17 @@ def test_a_placement_in_words() -> None:
     assert microbatch_words(several) == "8 per replica and batch"
     assert device_words(several, 0) == "8 used"
     assert device_words(several, 1024) == "8 used, 1,024 idle"
+
+
+def test_causal_attention_is_counted_both_ways_where_that_differs() -> None:
+    """The MFU of the field comes first; what a mask hides and what runs again follow."""
+    plain = replace(toy_evaluation(), mfu=0.54, mfu_causal=0.54, hfu=0.54)
+    assert mfu_words(plain) == "54.0%"
+    causal = replace(plain, mfu_causal=0.488)
+    assert mfu_words(causal) == "54.0% (48.8% with causal attention counted by half)"
+    assert mfu_words(replace(causal, hfu=0.7)) == (
+        "54.0% (48.8% with causal attention counted by half; HFU, with recompute: 70.0%)"
+    )
 
 
 def test_padding_in_words() -> None:
