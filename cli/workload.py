@@ -234,13 +234,22 @@ def capture(
     microbatch: Annotated[list[int] | None, typer.Option(help="Repeat for more.")] = None,
     sequence: SequenceOption = None,
     sequence_parallel: SequenceParallelOption = False,
+    tokens_per_sample: Annotated[
+        int | None,
+        typer.Option(
+            help="Of a factory's samples, for rates in tokens, if not what its layers and inputs "
+            "show.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Capture a model into a file that machines without torch can read.
 
     With package.module:factory this RUNS THAT CODE, and no other command ever does. The factory is
     called with the microbatch and returns a torch module and its inputs. For other tensor-parallel
     widths than 1 it returns a plan too, for example {"blocks.*.up": "colwise", "blocks.*.down":
-    "rowwise", "head": "loss_parallel"}.
+    "rowwise", "head": "loss_parallel"}. How many tokens a sample has, for rates in tokens, its
+    layers and inputs show; --tokens-per-sample says it where they do not.
 
     Example: phaze-opt workload capture my_model:make --microbatch 1 --microbatch 4 --output my.json
     """
@@ -248,9 +257,14 @@ def capture(
 
     if _FACTORY.fullmatch(model):
         workload = _capture_user_module(
-            model, tensor_parallel, microbatch, sequence, sequence_parallel
+            model, tensor_parallel, microbatch, tokens_per_sample, sequence, sequence_parallel
         )
     else:
+        if tokens_per_sample is not None:
+            raise InputError(
+                f"--tokens-per-sample is {tokens_per_sample}, but {model} says its own; --sequence "
+                "changes them."
+            )
         from phaze_opt.workload.zoo import load_workload
 
         workload = load_workload(
@@ -262,13 +276,15 @@ def capture(
         )
     write_workload(workload, output)
     variants = counted(len(workload.variants), "variant")
-    say(f"{variants} of {workload.parameters:,} parameters in {output}")
+    tokens = f"{workload.sequence:,} tokens" if workload.sequence > 1 else "no known tokens"
+    say(f"{variants} of {workload.parameters:,} parameters, {tokens} per sample, in {output}")
 
 
 def _capture_user_module(
     factory: str,
     tensor_parallel: list[int] | None,
     microbatch: list[int] | None,
+    tokens_per_sample: int | None,
     sequence: int | None,
     sequence_parallel: bool,
 ) -> Workload:
@@ -280,10 +296,15 @@ def _capture_user_module(
             "A user's own module is captured with the whole sequence on every device, because how "
             "to split that is not known; leave out --sequence-parallel."
         )
+    if sequence is not None:
+        if tokens_per_sample is not None:
+            raise InputError("--sequence is the old name of --tokens-per-sample; give one of them.")
+        say("--sequence of a factory is now called --tokens-per-sample.")
+        tokens_per_sample = sequence
     say(f"running {factory}")
     return capture_module(
         factory,
         microbatch=microbatch or (1,),
-        sequence=sequence or 1,
+        tokens_per_sample=tokens_per_sample,
         tensor_parallel=tensor_parallel or (1,),
     )

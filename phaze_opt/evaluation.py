@@ -81,7 +81,7 @@ class Evaluation(PrintsAsTables, tables="phaze_opt.report.tables:evaluation_tabl
         As ``mfu``, with causal attention counted by the part that its mask leaves, about half,
         where one fused core skips the rest.
     tokens_per_s_per_device
-        Of ALL devices; samples where a sample is no sequence.
+        Of ALL devices; ``None`` also where a sample is no sequence, or one of unknown length.
     """
 
     feasible: bool
@@ -243,6 +243,7 @@ def _feasible(solved: Placement, costed: CostedPoint) -> Evaluation:
     """Join the placement with what follows from it for the whole cluster."""
     accelerator, cost = costed.point.accelerator, costed.costs[solved.tensor]
     cluster, training = costed.problem.cluster, costed.problem.training
+    sequence = costed.point.workload.sequence
     time_s = solved.time_per_batch_s
     energy_by_level_j = _energy_by_level_j(solved, cost, accelerator, training)
     microbatches = training.global_batch / training.microbatch
@@ -261,9 +262,9 @@ def _feasible(solved: Placement, costed: CostedPoint) -> Evaluation:
         mfu_causal=mfu * (1.0 - cost.variant.masked_flops_share),
         hfu=(model_flops + again_flops) / (device_seconds * accelerator.peak_flops_per_s),
         tflops_per_device=model_flops / device_seconds / 1e12,
-        tokens_per_s_per_device=costed.point.workload.sequence
-        * training.global_batch
-        / device_seconds,
+        tokens_per_s_per_device=None
+        if sequence == 1
+        else sequence * training.global_batch / device_seconds,
         placement=solved,
         layers=cost.layers,
         time_breakdown_s=solved.time_breakdown_s,

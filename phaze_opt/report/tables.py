@@ -31,7 +31,7 @@ from phaze_opt.report.words import (
     power_words,
     rate_words,
 )
-from phaze_opt.units import counted, format_bytes, format_count, format_number, format_seconds
+from phaze_opt.units import format_bytes, format_count, format_number, format_seconds
 from phaze_opt.workload.graph import Workload
 from phaze_opt.workload.summary import WorkloadSummary, summarise
 
@@ -233,10 +233,10 @@ def summary_tables(summary: WorkloadSummary) -> RenderableType:
         ):
             words = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
             add_row(operators, name, direction, format_count(flops, "FLOP"), words)
+    tokens = f"{summary.sequence:,} tokens per sample" if summary.sequence > 1 else "no sequence"
     title = (
-        f"{summary.model}: {summary.parameters:,} parameters, "
-        f"{counted(summary.sequence, 'token')} per sample; per device at tensor-parallel width "
-        f"{summary.tensor_parallel}, microbatch {summary.microbatch}"
+        f"{summary.model}: {summary.parameters:,} parameters, {tokens}; per device at "
+        f"tensor-parallel width {summary.tensor_parallel}, microbatch {summary.microbatch}"
     )
     note = "Stash under no, selective and full recompute; output to the next layer."
     return Group(

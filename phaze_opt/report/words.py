@@ -130,9 +130,10 @@ def padding_words(padding_samples: int) -> str:
 def rate_words(evaluation: Evaluation) -> str:
     """Say what each device of the cluster achieves."""
     tokens, tflops = evaluation.tokens_per_s_per_device, evaluation.tflops_per_device
-    if tokens is None or tflops is None:
+    if tflops is None:
         return "–"
-    return f"{format_number(tokens)} tokens/s, {format_number(tflops)} TFLOP/s"
+    words = f"{format_number(tflops)} TFLOP/s"
+    return words if tokens is None else f"{format_number(tokens)} tokens/s, {words}"
 
 
 def mfu_words(evaluation: Evaluation) -> str:

@@ -404,7 +404,7 @@ class Workload(PrintsAsTables, tables="phaze_opt.report.tables:workload_tables")
     model
         The string that names it (`phaze_opt.workload.zoo`).
     sequence
-        Tokens per sample (1 where a sample is not a sequence).
+        Tokens per sample; 1 where a sample is not a sequence, or its length is not known.
     parameters
         Number of parameters of the whole model; tied weights count once.
     variants

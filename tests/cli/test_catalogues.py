@@ -250,6 +250,19 @@ def test_a_users_module_is_captured_and_evaluated(phaze: Phaze) -> None:
     assert evaluated.json["feasible"]
 
 
+def test_tokens_of_a_users_module_can_be_said(phaze: Phaze) -> None:
+    """By name, or by the option's old one; a model that has its own is not to be told."""
+    Path("my_model.py").write_text(OWN_MODEL)
+    to_file = ("workload", "capture", "my_model:make", "--output", "my.json")
+    for option, note in (("--tokens-per-sample", ""), ("--sequence", "now called --tokens-per-")):
+        ran = phaze(*to_file, option, "77")
+        assert ran.code == 0 and note in ran.err and "77 tokens per sample" in ran.err
+        assert phaze("workload", "show", "my.json", "--json").json["sequence"] == 77
+    refused = phaze("workload", "capture", TINY, "--tokens-per-sample", "77", "--output", "t.json")
+    assert refused.code == 2 and "--sequence changes them" in refused.sentence
+    assert not Path("t.json").exists()
+
+
 PLANNED_MODEL = """
 import torch
 from torch import nn

@@ -79,7 +79,7 @@ def _capture(plan: Any = PLAN, *, width: int = 4, fused: bool = True, counted: b
     def make(samples: int) -> Any:
         return Model(fused, counted), torch.zeros(samples, ROWS, dtype=torch.int64), plan
 
-    return capture(make, microbatch=(SAMPLES,), tensor_parallel=(1, width), sequence=ROWS)
+    return capture(make, microbatch=(SAMPLES,), tensor_parallel=(1, width), tokens_per_sample=ROWS)
 
 
 def _layers(variant: WorkloadVariant) -> dict[str, Layer]:
@@ -183,7 +183,7 @@ def test_a_module_takes_its_plan_as_an_argument() -> None:
     module = Model()
     workload = capture(
         module, torch.zeros(SAMPLES, ROWS, dtype=torch.int64), microbatch=(SAMPLES,),
-        tensor_parallel=(1, 4), plan=PLAN, sequence=ROWS,
+        tensor_parallel=(1, 4), plan=PLAN, tokens_per_sample=ROWS,
     )  # fmt: skip
     assert workload.variants == _capture().variants
     assert module.head.weight is module.words.weight
@@ -198,7 +198,7 @@ def test_llama_agrees_whatever_it_is_captured_from() -> None:
         f"kv_heads={shape.KV_HEADS},ffn={shape.INNER},sequence={shape.TOKENS},vocab={shape.WORDS}",
         tensor_parallel=(1, 8),
     )
-    own = capture(own_llama.llama, tensor_parallel=(1, 8), sequence=shape.TOKENS)
+    own = capture(own_llama.llama, tensor_parallel=(1, 8), tokens_per_sample=shape.TOKENS)
     assert own.parameters == family.parameters
     for mine, theirs in zip(own.variants, family.variants, strict=True):
         pairs = zip(mine.nodes, theirs.nodes, strict=True)

@@ -17,7 +17,7 @@ HERE = "tests.workload.user_modules"
 
 
 def _capture(name: str, *microbatch: int) -> Workload:
-    return capture(f"{HERE}:{name}", microbatch=microbatch or (2,), sequence=ROWS)
+    return capture(f"{HERE}:{name}", microbatch=microbatch or (2,), tokens_per_sample=ROWS)
 
 
 def _names(workload: Workload) -> list[str]:
@@ -193,9 +193,9 @@ def test_bad_factories_are_refused(factory: str, words: str) -> None:
 
 def test_a_function_is_a_factory_as_its_name_is() -> None:
     """A factory in Python gives what its name gives, at one microbatch or several."""
-    by_name = capture(f"{HERE}:language_model", microbatch=(1, 2), sequence=ROWS)
-    assert capture(language_model, microbatch=[2, 1], sequence=ROWS) == by_name
-    single = capture(language_model, microbatch=(2,), sequence=ROWS)
+    by_name = capture(f"{HERE}:language_model", microbatch=(1, 2), tokens_per_sample=ROWS)
+    assert capture(language_model, microbatch=[2, 1], tokens_per_sample=ROWS) == by_name
+    single = capture(language_model, microbatch=(2,), tokens_per_sample=ROWS)
     assert single.variants == by_name.variants[1:]
 
 
@@ -204,8 +204,8 @@ def test_a_module_is_captured_and_stays_as_it_is() -> None:
     module, inputs = language_model(2)
     module.eval()
     before = {name: value.clone() for name, value in module.state_dict().items()}
-    workload = capture(module, inputs, microbatch=(2,), sequence=ROWS)
-    assert workload.variants == capture(language_model, microbatch=(2,), sequence=ROWS).variants
+    workload = capture(module, inputs, microbatch=(2,), tokens_per_sample=ROWS)
+    assert workload.variants == capture(language_model, microbatch=(2,)).variants
     assert workload.parameters == sum(one.numel() for one in module.parameters())
     assert workload.model == "LanguageModel"
     assert not module.training

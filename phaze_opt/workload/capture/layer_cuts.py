@@ -111,10 +111,13 @@ class Segments:
     ----------
     names
         By odd number: the name of the layer that was called.
+    shapes
+        Of the first tensor of every such call.
     """
 
     def __init__(self) -> None:
         self.names: dict[int, str] = {}
+        self.shapes: list[tuple[int, ...]] = []
         self._depth = 0
         self._tags = ExitStack()
 
@@ -126,6 +129,7 @@ class Segments:
             handles.append(layer.register_forward_pre_hook(self._enter(name), with_kwargs=True))
             handles.append(layer.register_forward_hook(self._leave, with_kwargs=True))
         self.names.clear()
+        self.shapes.clear()
         try:
             with traceback.preserve_node_meta(), self._tags:
                 self._tag(0)
@@ -149,6 +153,8 @@ class Segments:
             number = 2 * len(self.names) + 1
             self.names[number] = name
             self._tag(number)
+            given = (one for one in pytree.tree_leaves((arguments, keywords)))
+            self.shapes += [tuple(one.shape) for one in given if isinstance(one, Tensor)][:1]
             return _cross((arguments, keywords))
 
         return hook

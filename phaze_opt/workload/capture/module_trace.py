@@ -24,6 +24,7 @@ from phaze_opt.workload.capture.layer_cuts import Segments, cut_into_layers, fin
 from phaze_opt.workload.capture.parallel_plan import SplitModule
 from phaze_opt.workload.capture.repeated_layers import FEWEST_CALLS, Repeats, find_kinds
 from phaze_opt.workload.capture.tensor_parallel import DTYPE
+from phaze_opt.workload.capture.tokens import tokens_per_sample
 from phaze_opt.workload.graph import Layer, WorkloadVariant
 
 
@@ -37,10 +38,13 @@ class ModuleCapture:
         Its layers.
     has_loss
         Whether a scalar is among the module's results.
+    tokens_per_sample
+        ``None`` where that is not clear; see `phaze_opt.workload.capture.tokens`.
     """
 
     variant: WorkloadVariant
     has_loss: bool
+    tokens_per_sample: int | None
 
 
 def capture_module(
@@ -60,7 +64,8 @@ def capture_module(
     tracer = _ModuleTracer(module, inputs, split)
     cut = _cut_deep(tracer) or tracer.cut()
     width = split.group.width if split else 1
-    return ModuleCapture(_variant(cut, samples, width), tracer.has_loss)
+    tokens = tokens_per_sample(tracer.segments.shapes, inputs, samples)
+    return ModuleCapture(_variant(cut, samples, width), tracer.has_loss, tokens)
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,7 @@ class _ModuleTracer:
         self.has_loss = False
         self.layers = find_layers(module)
         self._module, self._split = module, split
-        self._segments = Segments()
+        self.segments = Segments()
         self._values, self._structure = pytree.tree_flatten(inputs)
         self._places = [i for i, one in enumerate(self._values) if isinstance(one, Tensor)]
         parameters = dict(module.named_parameters())
@@ -130,7 +135,7 @@ class _ModuleTracer:
             run_once()  # finds the calls that will be closed
             tensors = self._read_by(repeats.traced)
         model = TracedModel(trace_function(run, tensors, self._arguments))
-        parts = cut_into_layers(model, self._segments.names)
+        parts = cut_into_layers(model, self.segments.names)
         with unknown_products_located(run_once):
             layers = _layers(model, parts, self._sizes, self._closed_segments(repeats))
         return _Cut(
@@ -163,7 +168,7 @@ class _ModuleTracer:
             filled[place] = argument
         positional, keywords = _arguments(pytree.tree_unflatten(filled, self._structure))
         with (
-            self._segments.marking(self.layers),
+            self.segments.marking(self.layers),
             repeats.closing(self.layers) if repeats else nullcontext(),
             _whole_kernels(),
             self._split.running() if self._split else nullcontext(),

@@ -6,6 +6,7 @@ import copy
 import importlib
 import logging
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from phaze_opt.errors import InputError
+from phaze_opt.limits import MOST_SIZE, check_size
 from phaze_opt.workload.capture.failures import one_sentence
 from phaze_opt.workload.capture.module_trace import ModuleCapture, capture_module
 from phaze_opt.workload.capture.parallel_plan import Plan, SplitModule, refuse_wrong_split
@@ -46,9 +48,10 @@ def capture(
     inputs: Any = None,
     *,
     microbatch: Sequence[int] | None = None,
-    sequence: int = 1,
+    tokens_per_sample: int | None = None,
     tensor_parallel: Sequence[int] | None = None,
     plan: Plan | None = None,
+    sequence: int | None = None,
 ) -> Workload:
     """Capture a module, or the module that a factory makes.
 
@@ -71,14 +74,18 @@ def capture(
         Inputs of a module, with one microbatch of samples.
     microbatch
         Microbatches to capture, in samples; 1 by default. A module needs the one of its inputs.
-    sequence
-        Tokens per sample, for reports per token.
+    tokens_per_sample
+        For rates in tokens; by default what the activations of the layers, or else the inputs, show
+        (`phaze_opt.workload.capture.tokens`). Where they show nothing, as with images, no rate in
+        tokens is reported.
     tensor_parallel
         Widths to capture; 1 by default. Others need a plan.
     plan
         How to split a module: a style by name of a layer, for example
         ``{"blocks.*.attention.joint": "colwise", "blocks.*.attention.out": "rowwise"}``
         (`phaze_opt.workload.capture.parallel_plan`). A factory returns it beside the inputs.
+    sequence
+        The old name of ``tokens_per_sample``.
 
     Returns
     -------
@@ -96,6 +103,7 @@ def capture(
     for what, numbers in (("microbatches", sizes), ("tensor-parallel widths", widths)):
         if not numbers or min(numbers) < 1:
             raise InputError(f"The {what} are {numbers}, but each must be at least 1.")
+    stated = _stated_tokens(tokens_per_sample, sequence)
     if isinstance(model, nn.Module):
         _check_module_request(inputs, microbatch)
     elif inputs is not None or plan is not None:
@@ -121,7 +129,21 @@ def capture(
             name,
         )
     variants = (captured[width, samples].variant for width in widths for samples in sizes)
-    return Workload(name, sequence, parameters, tuple(variants))
+    shown = {captured[1, samples].tokens_per_sample for samples in sizes}
+    (tokens,) = shown if len(shown) == 1 else (None,)
+    return Workload(name, stated or tokens or 1, parameters, tuple(variants))
+
+
+def _stated_tokens(tokens_per_sample: int | None, sequence: int | None) -> int | None:
+    """Return the tokens per sample that are stated, by their name or by their old one."""
+    if sequence is not None:
+        if tokens_per_sample is not None:
+            raise InputError("tokens_per_sample and its old name sequence are given; give one.")
+        warnings.warn("sequence is now called tokens_per_sample.", FutureWarning, stacklevel=3)
+        tokens_per_sample = sequence
+    if tokens_per_sample is not None:
+        check_size("tokens_per_sample", tokens_per_sample, MOST_SIZE)
+    return tokens_per_sample
 
 
 def _check_module_request(inputs: Any, microbatch: Sequence[int] | None) -> None:
