@@ -151,6 +151,12 @@ def _summary(name: str, chip: Accelerator) -> dict[str, Any]:
     """Return an accelerator as ``accelerator ls --json`` prints it."""
     return {
         "name": name,
+        "num_tc": chip.num_tc,
+        "pe_x": chip.pe_x,
+        "pe_y": chip.pe_y,
+        "num_vc": chip.num_vc,
+        "pe_vc": chip.pe_vc,
+        # The same in words, as in 0.1.
         "cores": f"{chip.num_tc} TC {chip.pe_x}×{chip.pe_y}, {chip.num_vc} VC {chip.pe_vc}",
         "peak_tflops": chip.peak_flops_per_s / 1e12,
         "glb_mib": chip.glb_bytes / 2**20,

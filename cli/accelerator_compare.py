@@ -187,19 +187,22 @@ def _chosen(name: str, given: str, solved: Sequence[Scalar]) -> list[Scalar]:
 
 def _achieved(run: BaselineRun | None) -> dict[str, int | float | str | bool | None]:
     """Return what a chip achieves at its best, by name."""
-    from phaze_opt.report.words import binding_words
+    from phaze_opt.report.words import RESOURCE_WORDS
 
     found = None if run is None else run.evaluation
     if run is None or found is None or found.placement is None:
         rates = ("throughput, samples/s", "tokens/s per device", "TFLOP/s per device", "MFU")
         nothing = dict.fromkeys((*_OPTIONS, "placement"))
-        return {**dict.fromkeys(rates, 0.0), "bound by": "fits under no option", **nothing}
+        unbound = {"bound by": "fits under no option", "bound by, share": None}
+        return {**dict.fromkeys(rates, 0.0), **unbound, **nothing}
+    resource, share = next(iter(found.bound_by_share.items()))
     return {
         "throughput, samples/s": found.throughput_samples_per_s,
         "tokens/s per device": found.tokens_per_s_per_device,
         "TFLOP/s per device": found.tflops_per_device,
         "MFU": found.mfu,
-        "bound by": binding_words(found).partition(",")[0],
+        "bound by": RESOURCE_WORDS.get(resource, resource),
+        "bound by, share": share,
         **{name: run.values[name] for name in _OPTIONS},
         "placement": found.placement.degrees_text,
     }

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .output import JsonOption, PresetArgument, print_json, print_rows, print_table, write_new_file
+from .estimate import CollectiveOptions
+from .output import (
+    JsonOption,
+    PresetArgument,
+    print_json,
+    print_rows,
+    print_table,
+    takes,
+    write_new_file,
+)
 
-KindChoice = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all"]
+if TYPE_CHECKING:
+    from phaze_opt.network.cluster import Cluster
 
 app = typer.Typer(no_args_is_help=True, help="Look at clusters, and write one's own.")
 
@@ -22,6 +34,10 @@ def list_all(as_json: JsonOption = False) -> None:
     """
     from phaze_opt.network.presets import cluster_presets
 
+    clusters = cluster_presets()
+    if as_json:
+        print_json([_summary(name, cluster) for name, cluster in clusters.items()])
+        return
     rows = [
         {
             "name": name,
@@ -29,12 +45,12 @@ def list_all(as_json: JsonOption = False) -> None:
                 f"{level.topology} {'×'.join(map(str, level.axes)) or level.group_size or 'any'}"
                 for level in cluster.levels
             ),
-            "gb_per_s": " / ".join(
+            "GB/s": " / ".join(
                 f"{level.sustained_bytes_per_s / 1e9:.4g}" for level in cluster.levels
             ),
-            "latency_us": " / ".join(f"{level.latency_s * 1e6:.3g}" for level in cluster.levels),
+            "latency, µs": " / ".join(f"{level.latency_s * 1e6:.3g}" for level in cluster.levels),
         }
-        for name, cluster in cluster_presets().items()
+        for name, cluster in clusters.items()
     ]
     print_rows(rows, as_json)
 
@@ -80,8 +96,6 @@ def new(
 
     Example: phaze-opt cluster new mine --from dgx-h100 --output mine.toml
     """
-    from dataclasses import replace
-
     from phaze_opt.network.cluster_file import cluster_file_text
     from phaze_opt.network.presets import find_cluster
 
@@ -90,46 +104,46 @@ def new(
     write_new_file(output, name, cluster_file_text(replace(cluster, source=source)))
 
 
-@app.command()
+@app.command(deprecated=True)
+@takes(CollectiveOptions)
 def collective(
-    name: PresetArgument,
-    group: Annotated[int, typer.Option(help="Devices that take part.")],
-    size_bytes: Annotated[float, typer.Option(min=0, help="Of the whole tensor.")],
-    kind: Annotated[KindChoice, typer.Option(help="What they do.")] = "all_reduce",
-    stride: Annotated[int, typer.Option(min=1, help="Distance of their ranks.")] = 1,
-    as_json: JsonOption = False,
+    options: CollectiveOptions, name: PresetArgument, as_json: JsonOption = False
 ) -> None:
-    """Show time, algorithm and bytes sent per device and level of one collective.
+    """Do as 'estimate collective --cluster NAME', where this goes; all_reduce by default.
 
-    Example: phaze-opt cluster collective dgx-a100 --group 64 --size-bytes 1e9
+    Its JSON also has latency_s as time_s. Without --json it prints tables.
+
+    Example: phaze-opt cluster collective dgx-a100 --devices 64 --bytes 1e9
     """
-    from phaze_opt.network.collective import collective_cost
-    from phaze_opt.network.presets import load_cluster
-
-    # A torus is cut to the slice that a job of this extent gets.
-    cluster = load_cluster(name, max(1, group * stride))
-    cost = collective_cost(kind, size_bytes, group, cluster, stride)
-    levels = [
-        {
-            "topology": level.topology,
-            "sustained_bytes_per_s": level.sustained_bytes_per_s,
-            "bytes_per_device": sent,
-        }
-        for level, sent in zip(cluster.levels, cost.bytes_by_level, strict=True)
-    ]
-    if as_json:
-        print_json({"algorithm": cost.algorithm, "time_s": cost.time_s, "levels": levels})
+    found = replace(options, kind=options.kind or "all_reduce").estimate(name)
+    if as_json or options.csv_file is not None:
+        for one in found:
+            print(json.dumps({**asdict(one), "time_s": one.latency_s}, allow_nan=False))
         return
     from phaze_opt.report.tables import rows_table
     from phaze_opt.units import format_bytes, format_seconds
 
+    (one,) = found
     shown = [
         {
             "topology": level.topology,
             "sustained, GB/s": level.sustained_bytes_per_s / 1e9,
-            "sent per device": format_bytes(sent),
+            "sent per device": format_bytes(level.bytes_per_device),
         }
-        for level, sent in zip(cluster.levels, cost.bytes_by_level, strict=True)
+        for level in one.levels
     ]
     print_table(rows_table(shown))
-    print(f"{cost.algorithm}, {format_seconds(cost.time_s)}")
+    print(f"{one.algorithm}, {format_seconds(one.latency_s)}")
+
+
+def _summary(name: str, cluster: Cluster) -> dict[str, Any]:
+    """Return a cluster as ``cluster ls --json`` prints it: a number per level."""
+    return {
+        "name": name,
+        "levels": [
+            {"topology": level.topology, "axes": list(level.axes), "group_size": level.group_size}
+            for level in cluster.levels
+        ],
+        "gb_per_s": [level.sustained_bytes_per_s / 1e9 for level in cluster.levels],
+        "latency_us": [level.latency_s * 1e6 for level in cluster.levels],
+    }

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 
 import typer
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from phaze_opt.hardware.accelerator import Accelerator
     from phaze_opt.network.collective import CollectiveName
     from phaze_opt.network.estimate import CollectiveEstimate
+
+T = TypeVar("T")
 
 app = typer.Typer(no_args_is_help=True, help="Time of one operator or collective.")
 
@@ -176,45 +178,65 @@ def attention(
     _print(one(AttentionShape(batch, sequence, sequence, heads, groups, head_dim, causal)))
 
 
-@app.command()
-def collective(
-    cluster: Annotated[str, typer.Option(help="Preset name or TOML file.")],
-    kind: Annotated[CollectiveChoice | None, typer.Option(help="What the devices do.")] = None,
-    devices: Annotated[int | None, typer.Option(help="Neighbours that take part.")] = None,
+@dataclass(frozen=True)
+class CollectiveOptions:
+    """The options of a collective, but for its network."""
+
+    kind: Annotated[CollectiveChoice | None, typer.Option(help="What the devices do.")] = None
+    devices: Annotated[
+        int | None, typer.Option("--devices", "--group", help="Devices that take part.")
+    ] = None
     size_bytes: Annotated[
-        float | None, typer.Option("--bytes", help="Of the whole tensor.")
-    ] = None,
-    call_overhead_us: OverheadOption = 0.0,
-    csv_file: CsvOption = None,
+        float | None, typer.Option("--bytes", "--size-bytes", help="Of the whole tensor.")
+    ] = None
+    stride: Annotated[int, typer.Option(min=1, help="Distance of their ranks.")] = 1
+    call_overhead_us: OverheadOption = 0.0
+    csv_file: CsvOption = None
+
+    def estimate(self, cluster: str) -> list[CollectiveEstimate]:
+        """Estimate the collective, or every row of the file."""
+        if self.csv_file is not None:
+            return _estimate_csv(
+                self.csv_file,
+                ("kind", "devices", "bytes"),
+                lambda row: self._one(
+                    cluster, row["kind"], _whole(row, "devices"), _number(row, "bytes")
+                ),
+            )
+        if self.kind is None or self.devices is None or self.size_bytes is None:
+            raise InputError("Give --kind, --devices and --bytes, or --csv FILE.")
+        return [self._one(cluster, self.kind, self.devices, self.size_bytes)]
+
+    def _one(self, cluster: str, kind: str, devices: int, size_bytes: float) -> CollectiveEstimate:
+        """Estimate one collective."""
+        from phaze_opt.network.estimate import estimate_collective
+        from phaze_opt.network.presets import load_cluster
+
+        # A torus is cut to the slice that a job of this extent gets.
+        network = load_cluster(cluster, devices * self.stride)
+        name = cast("CollectiveName", kind)
+        overhead_s = self.call_overhead_us * 1e-6
+        return estimate_collective(name, size_bytes, devices, network, overhead_s, self.stride)
+
+
+@app.command()
+@takes(CollectiveOptions)
+def collective(
+    options: CollectiveOptions,
+    cluster: Annotated[str, typer.Option(help="Preset name or TOML file.")],
     as_json: JsonLinesOption = True,
 ) -> None:
     """Estimate a collective, or every row of a CSV with columns kind,devices,bytes.
 
     The bytes are those of the whole tensor: what each device holds after an all-gather, before a
-    reduce-scatter, before and after an all-reduce, and sends in total in an all-to-all.
+    reduce-scatter, before and after an all-reduce, and sends in total in an all-to-all. "levels"
+    has what each device sends over every level of the network, innermost first.
 
     Example: phaze-opt estimate collective --cluster dgx-h100 --kind all_reduce --devices 8
     --bytes 1e9
     """
-    from phaze_opt.network.estimate import estimate_collective
-    from phaze_opt.network.presets import load_cluster
-
-    def one(kind: str, devices: int, size_bytes: float) -> CollectiveEstimate:
-        # A torus is cut to the slice that a job of this extent gets.
-        network = load_cluster(cluster, devices)
-        name = cast("CollectiveName", kind)
-        return estimate_collective(name, size_bytes, devices, network, call_overhead_us * 1e-6)
-
-    if csv_file is not None:
-        _run_csv(
-            csv_file,
-            ("kind", "devices", "bytes"),
-            lambda row: one(row["kind"], _whole(row, "devices"), _number(row, "bytes")),
-        )
-        return
-    if kind is None or devices is None or size_bytes is None:
-        raise InputError("Give --kind, --devices and --bytes, or --csv FILE.")
-    _print(one(kind, devices, size_bytes))
+    for one in options.estimate(cluster):
+        _print(one)
 
 
 def _print(estimate: Any) -> None:
@@ -225,7 +247,15 @@ def _print(estimate: Any) -> None:
 def _run_csv(
     path: Path, columns: tuple[str, ...], one: Callable[[Mapping[str, str]], object]
 ) -> None:
-    """Estimate every row; nothing is printed unless all rows are valid."""
+    """Print the estimate of every row; nothing is printed unless all rows are valid."""
+    for line in _estimate_csv(path, columns, one):
+        _print(line)
+
+
+def _estimate_csv(
+    path: Path, columns: tuple[str, ...], one: Callable[[Mapping[str, str]], T]
+) -> list[T]:
+    """Estimate every row."""
     from phaze_opt.codec import read_file
 
     text = read_file(path, "CSV file").decode("utf-8", errors="replace")
@@ -233,14 +263,13 @@ def _run_csv(
     missing = [name for name in columns if name not in (reader.fieldnames or [])]
     if missing:
         raise InputError(f"The CSV file {path} has no column {missing[0]!r}.")
-    lines: list[object] = []
+    found = []
     for number, row in enumerate(reader, start=2):
         try:
-            lines.append(one(row))
+            found.append(one(row))
         except InputError as error:
             raise InputError(f"Line {number} of {path}: {error}") from None
-    for line in lines:
-        _print(line)
+    return found
 
 
 def _whole(row: Mapping[str, str | None], column: str, default: str | None = None) -> int:

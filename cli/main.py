@@ -12,6 +12,8 @@ from typing import Annotated, Any
 import typer
 import typer.main
 
+import phaze_opt
+from phaze_opt.cost_model_version import COST_MODEL_VERSION
 from phaze_opt.errors import PhazeError
 from phaze_opt.paths import path_error, reason
 from phaze_opt.printing import print_error, without_passwords
@@ -111,7 +113,23 @@ def program(noun: str | None = None) -> Any:
     return typer.main.get_command(app)
 
 
+def _say_version(asked: bool) -> None:
+    """Print the versions of the program and of its cost model, and end."""
+    if asked:
+        print(f"phaze-opt {phaze_opt.__version__} (cost model {COST_MODEL_VERSION})")
+        raise typer.Exit
+
+
 def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_say_version,
+            is_eager=True,
+            help="Print the versions of the program and of its cost model.",
+        ),
+    ] = False,
     debug: Annotated[
         bool, typer.Option(_DEBUG, help="Show the traceback of an error (anywhere in the line).")
     ] = False,

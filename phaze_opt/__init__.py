@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from phaze_opt.workload.capture.user_module import capture
     from phaze_opt.workload.zoo import load_workload
 
+    __version__: str
+    """Of the installed package."""
+
 _NAMES_BY_MODULE = {
     "errors": ("ConflictError", "InfeasibleError", "InputError", "NotFoundError", "PhazeError"),
     "evaluation": ("Evaluation", "evaluate"),
@@ -78,7 +81,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name from its room on first use."""
+    """Import a public name from its room on first use; the version is read when it is asked for."""
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version("phaze-opt")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

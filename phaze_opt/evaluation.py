@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from phaze_opt.codec import from_builtins, to_builtins
+from phaze_opt.cost_model_version import COST_MODEL_VERSION as COST_MODEL_VERSION
 from phaze_opt.costed_point import CostedPoint, Placing, Point, cost_point
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.estimator.traffic import ENERGY_LEVELS
@@ -31,9 +32,6 @@ from phaze_opt.training import OPTIMIZERS, Training
 from phaze_opt.units import format_number, format_seconds
 from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import Workload
-
-COST_MODEL_VERSION = "12"
-"""Changes whenever any number that `evaluate` returns does; a golden file holds that."""
 
 
 @deferrable("layers")

@@ -12,6 +12,23 @@ from phaze_opt.network.collective import CollectiveName, collective_cost
 
 
 @dataclass(frozen=True)
+class LevelTraffic:
+    """What one collective sends over a level of the network.
+
+    Attributes
+    ----------
+    topology, sustained_bytes_per_s
+        Of the level; its rate is per device and direction.
+    bytes_per_device
+        What each device sends over it.
+    """
+
+    topology: str
+    sustained_bytes_per_s: float
+    bytes_per_device: float
+
+
+@dataclass(frozen=True)
 class CollectiveEstimate:
     """Predicted cost of one collective.
 
@@ -24,11 +41,14 @@ class CollectiveEstimate:
     bus_bandwidth_bytes_per_s
         As nccl-tests define it (their doc/PERFORMANCE.md): the bytes that each device sends in a
         ring, over the time. It is above the link's rate where the switch reduces; 0 for one device.
+    levels
+        Of the network, innermost first.
     """
 
     latency_s: float
     algorithm: str
     bus_bandwidth_bytes_per_s: float
+    levels: tuple[LevelTraffic, ...]
 
 
 def estimate_collective(
@@ -37,12 +57,13 @@ def estimate_collective(
     devices: int,
     cluster: Cluster,
     call_overhead_s: float = 0.0,
+    stride: int = 1,
 ) -> CollectiveEstimate:
-    """Estimate one collective among neighbouring devices.
+    """Estimate one collective.
 
     Parameters
     ----------
-    kind, size_bytes, devices, cluster
+    kind, size_bytes, devices, cluster, stride
         As `phaze_opt.network.collective.collective_s` takes them: the size is that of the whole
         tensor, for an all-to-all of what one device holds.
     call_overhead_s
@@ -61,10 +82,14 @@ def estimate_collective(
         raise InputError(
             f"size_bytes is {size_bytes:g}, but it may be at most {MOST_TENSOR_BYTES:,}."
         )
-    cost = collective_cost(kind, size_bytes, devices, cluster)
+    cost = collective_cost(kind, size_bytes, devices, cluster, stride)
     latency_s = cost.time_s + call_overhead_s
     bandwidth = bus_bandwidth_bytes_per_s(kind, size_bytes, devices, latency_s)
-    return CollectiveEstimate(latency_s, cost.algorithm, bandwidth)
+    levels = tuple(
+        LevelTraffic(level.topology, level.sustained_bytes_per_s, sent)
+        for level, sent in zip(cluster.levels, cost.bytes_by_level, strict=True)
+    )
+    return CollectiveEstimate(latency_s, cost.algorithm, bandwidth, levels)
 
 
 def bus_bandwidth_bytes_per_s(

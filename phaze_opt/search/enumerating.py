@@ -280,6 +280,8 @@ def enumeration_to_json_dict(study: Study, found: Enumeration) -> dict[str, Any]
         "levels": to_builtins(found.levels),
         "wall_s": found.wall_s,
         "finished_s": found.finished_s,
+        "cost_model_version": found.version,
+        # The same under its name in 0.1.
         "version": found.version,
     }
 

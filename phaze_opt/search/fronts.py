@@ -86,5 +86,7 @@ def front_to_json_dict(study: Study, front: Front) -> dict[str, Any]:
             for one in front.found.designs
         ],
         "wall_s": front.wall_s,
+        "cost_model_version": front.version,
+        # The same under its name in 0.1.
         "version": front.version,
     }

@@ -178,6 +178,6 @@ def documents_of(resolved: ResolvedStudy, workloads: Sequence[Workload]) -> dict
 
 def current_version() -> str:
     """Return the version of this program's cost model."""
-    from phaze_opt.evaluation import COST_MODEL_VERSION
+    from phaze_opt.cost_model_version import COST_MODEL_VERSION
 
     return COST_MODEL_VERSION

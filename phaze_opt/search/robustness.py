@@ -171,5 +171,7 @@ def robustness_to_json_dict(study: Study, found: Robustness) -> dict[str, Any]:
             }
             for one in found.variants
         ],
+        "cost_model_version": found.version,
+        # The same under its name in 0.1.
         "version": found.version,
     }

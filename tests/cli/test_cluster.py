@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.cli.conftest import Phaze
@@ -55,11 +57,31 @@ def test_a_collective_shows_time_and_volume(phaze: Phaze) -> None:
     assert "hierarchical" in phaze(*command).out
 
 
+def test_a_collective_has_an_old_name(phaze: Phaze, tmp_path: Path) -> None:
+    """It takes the same options, the old ones too, and gives the same JSON, with one old key."""
+    (tmp_path / "one.csv").write_text("kind,devices,bytes\nall_gather,8,1e9\n")
+    in_nodes = ("--kind", "all_gather", "--devices", "8")
+    for options in (
+        (*in_nodes, "--bytes", "1e9", "--stride", "4"),
+        (*in_nodes, "--bytes", "1e9", "--call-overhead-us", "25"),
+        ("--kind", "all_gather", "--group", "8", "--size-bytes", "1e9"),
+        ("--csv", "one.csv"),
+    ):
+        new = phaze("estimate", "collective", "--cluster", "dgx-a100", *options, "--json")
+        old = phaze("cluster", "collective", "dgx-a100", *options, "--json")
+        assert old.json == {**new.json, "time_s": new.json["latency_s"]}
+        assert "deprecated" in old.err and not new.err
+    far = phaze("estimate", "collective", "--cluster", "dgx-a100", *in_nodes, "--bytes", "1e9",
+                "--stride", "8").json  # fmt: skip
+    assert far["levels"][0]["bytes_per_device"] == 0.0 < far["levels"][1]["bytes_per_device"]
+    assert "deprecated" in phaze("cluster", "collective", "--help").out
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
         (("--group", "0"), "at least 1"),
-        (("--group", "8", "--size-bytes", "-1"), "--size-bytes"),
+        (("--group", "8", "--size-bytes", "-1"), "size_bytes is -1.0"),
         (("--group", "8", "--kind", "broadcast"), "--kind"),
         (("--group", "9000"), "joins at most"),
     ],

@@ -174,7 +174,7 @@ def test_one_collective_is_estimated(phaze: Phaze) -> None:
     asked = ("--cluster", "dgx-h100", "--kind", "all_gather", "--devices", "8", "--bytes", "1e9")
     ran = phaze("estimate", "collective", *asked)
     assert ran.code == 0
-    assert ran.json.keys() == {"latency_s", "algorithm", "bus_bandwidth_bytes_per_s"}
+    assert ran.json.keys() == {"latency_s", "algorithm", "bus_bandwidth_bytes_per_s", "levels"}
     assert len(ran.out.splitlines()) == 1
     assert phaze("estimate", "collective", *asked, "--json").out == ran.out
     found = ran.json

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 from phaze_opt.cli import main as main_module
 from phaze_opt.cli.main import program
 
+import phaze_opt
+from phaze_opt.evaluation import COST_MODEL_VERSION
 from phaze_opt.printing import without_passwords
 from tests.cli.conftest import Phaze
 
@@ -47,6 +50,23 @@ def test_importing_the_command_line_is_light() -> None:
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stderr.strip() == "[]"
+
+
+def test_the_version_is_said_at_once() -> None:
+    """Name, package and cost model on one line; nothing heavy is loaded, numpy neither."""
+    program = (
+        "import sys; from phaze_opt.cli.main import run_with; assert run_with(['--version']) == 0;"
+        f"print([name for name in (*{HEAVY!r}, 'numpy') if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    stated = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert phaze_opt.__version__ == stated["project"]["version"]
+    assert (done.stdout, done.stderr) == (
+        f"phaze-opt {phaze_opt.__version__} (cost model {COST_MODEL_VERSION})\n",
+        "[]\n",
+    )
 
 
 def test_a_noun_alone_is_that_of_the_whole_program() -> None:

@@ -24,6 +24,9 @@ def test_fronts_and_variations(phaze: Phaze) -> None:
     assert "designs that no other one beats" in phaze("study", "pareto", "few").out
     robust = phaze("study", "robust", "few", "--json").json
     assert robust["winner"] == best
+    stated = phaze("study", "show", "few", "--json").json["cost_model_version"]
+    for answer in (found.json, robust, phaze("study", "enumerate", "few", "--json").json):
+        assert answer["cost_model_version"] == answer["version"] == stated
     assert len(robust["variants"]) == robust["of"] == 8
     assert "the winner stays in" in phaze("study", "robust", "few").out
 
