@@ -49,10 +49,14 @@ def test_one_microbatch_meets_the_closed_form(load: list[float], share: float) -
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.floats(0.9, 1.1), min_size=1, max_size=16), st.integers(1, 64))
 def test_near_equal_loads_are_close_to_the_closed_form(load: list[float], m: int) -> None:
-    """Loads within ±10 % of each other: the closed form is at most 7 % above the replay."""
+    """The closed form is above the replay by at most half of what the stages differ by.
+
+    As many microbatches as stages, all stages equal but a longer first one, come near it.
+    """
     load_s = np.array(load)
     replayed = finish_s(PipelineWork.of(load_s / 3, 2 * load_s / 3), m).max()
-    assert closed_form_s(load, m) <= 1.07 * replayed
+    most = (max(load) + min(load)) / (2.0 * min(load))
+    assert closed_form_s(load, m) <= most * replayed * (1.0 + 1e-12)
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
