@@ -10,6 +10,7 @@ import typer
 from .accelerator_compare import compare
 from .output import (
     ChangesOption,
+    ForceOption,
     JsonOption,
     PresetArgument,
     print_json,
@@ -127,6 +128,7 @@ def new(
     output: Annotated[
         Path | None, typer.Option(help="The file; NAME.toml by default.", show_default=False)
     ] = None,
+    force: ForceOption = False,
 ) -> None:
     """Write a commented TOML file of an accelerator, to be changed and given to any command.
 
@@ -141,7 +143,9 @@ def new(
     described = f"{name}, from {base}"
     if preset.description:
         described += f" ({preset.description})"
-    write_new_file(output, name, chip_file_text(replace(preset, description=described)))
+    write_new_file(
+        output, name, chip_file_text(replace(preset, description=described)), force=force
+    )
 
 
 app.command()(compare)

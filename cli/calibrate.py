@@ -10,7 +10,7 @@ import typer
 
 from phaze_opt.errors import InputError
 
-from .output import JsonOption, print_json, print_table, say
+from .output import ForceOption, JsonOption, check_outputs, print_json, print_table, say
 
 if TYPE_CHECKING:
     from phaze_opt.calibration.calibrate import Calibrated, CalibratedTable
@@ -40,6 +40,7 @@ def calibrate(
         Path | None,
         typer.Option(help="TOML file for the chip; a network goes beside it, as .cluster.toml."),
     ] = None,
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Fit a chip's few constants to measured operators, and say what the rows determine.
@@ -81,7 +82,7 @@ def calibrate(
         if path is not None and not getattr(measured, name):
             raise InputError(f"The CSV file {path} has no rows.")
     result = fit(base, measured, network)
-    written = [] if output is None else _write(result, output)
+    written = [] if output is None else _write(result, output, force)
     if as_json:
         print_json(_plain(chip, result, written))
     else:
@@ -90,7 +91,7 @@ def calibrate(
             say(f"{path} holds the calibrated {'network' if path != output else 'chip'}.")
 
 
-def _write(result: Calibrated, output: Path) -> list[Path]:
+def _write(result: Calibrated, output: Path, force: bool) -> list[Path]:
     """Write the chip, and the network beside it; return the files."""
     from phaze_opt.hardware.chip_file import chip_file_text
     from phaze_opt.network.cluster_file import cluster_file_text
@@ -99,6 +100,7 @@ def _write(result: Calibrated, output: Path) -> list[Path]:
     files = {output: chip_file_text(result.chip)}
     if result.cluster is not None:
         files[output.with_suffix(".cluster.toml")] = cluster_file_text(result.cluster)
+    check_outputs(*files, force=force)
     for path, text in files.items():
         write_file(path, text)
     return list(files)

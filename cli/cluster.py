@@ -11,6 +11,7 @@ import typer
 
 from .estimate import CollectiveOptions
 from .output import (
+    ForceOption,
     JsonOption,
     PresetArgument,
     print_json,
@@ -88,6 +89,7 @@ def new(
     output: Annotated[
         Path | None, typer.Option(help="The file; NAME.toml by default.", show_default=False)
     ] = None,
+    force: ForceOption = False,
 ) -> None:
     """Write a commented TOML file of a cluster, to be changed and given to any command.
 
@@ -101,7 +103,7 @@ def new(
 
     cluster = find_cluster(base)
     source = f"{name}, from {base}: {cluster.source}" if cluster.source else f"{name}, from {base}"
-    write_new_file(output, name, cluster_file_text(replace(cluster, source=source)))
+    write_new_file(output, name, cluster_file_text(replace(cluster, source=source)), force=force)
 
 
 @app.command(deprecated=True)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from phaze_opt.errors import ConflictError, InputError
-from phaze_opt.paths import look
+from phaze_opt.errors import InputError
 from phaze_opt.printing import printable, printable_json, without_passwords
 
 if TYPE_CHECKING:
@@ -32,6 +31,8 @@ PresetArgument = Annotated[
     str, typer.Argument(help="Preset, or TOML or JSON file.", show_default=False)
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace a file that exists already.")]
+"""Of every command that writes files, which it gives to `check_outputs`."""
 ChangesOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -119,8 +120,8 @@ def print_rows(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
     print_table(rows_table(rows))
 
 
-def write_new_file(output: Path | None, name: str, text: str) -> None:
-    """Write a file that does not exist yet, and say where it is.
+def write_new_file(output: Path | None, name: str, text: str, *, force: bool) -> None:
+    """Write a file to begin with, and say where it is.
 
     Parameters
     ----------
@@ -130,6 +131,8 @@ def write_new_file(output: Path | None, name: str, text: str) -> None:
         Of what is written.
     text
         Its content.
+    force
+        Whether it may replace another file.
 
     Raises
     ------
@@ -140,15 +143,36 @@ def write_new_file(output: Path | None, name: str, text: str) -> None:
     PhazeError
         If it cannot be written.
     """
+    from phaze_opt.user_files import write_file
+
     path = Path(f"{name}.toml") if output is None else output
     if path.suffix != ".toml":
         raise InputError(f"The file is {str(path)!r}, but its name must end in .toml.")
-    if look(path, f"The file {path}") is not None:
-        raise ConflictError(f"The file {path} exists already; choose another --output.")
-    from phaze_opt.user_files import write_file
-
+    check_outputs(path, force=force)
     write_file(path, text)
     say(f"{path} holds {name}.")
+
+
+def check_outputs(*paths: Path | None, force: bool) -> None:
+    """Make sure that files may be written, before the work whose results they shall hold.
+
+    Parameters
+    ----------
+    paths
+        As far as a command is given them.
+    force
+        Whether they may replace others.
+
+    Raises
+    ------
+    PhazeError
+        As `phaze_opt.user_files.check_writable`.
+    """
+    from phaze_opt.user_files import check_writable
+
+    for path in paths:
+        if path is not None:
+            check_writable(path, force=force)
 
 
 def say(sentence: str) -> None:

@@ -14,8 +14,10 @@ from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.units import GIB
 
 from .output import (
+    ForceOption,
     JsonOption,
     PointChangesOption,
+    check_outputs,
     print_json,
     print_table,
     read_assignments,
@@ -252,6 +254,7 @@ def evaluate(
             "file is for Perfetto.",
         ),
     ] = None,
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Estimate, schedule and place one training run; exit code 5 where it does not fit.
@@ -262,8 +265,17 @@ def evaluate(
     from phaze_opt.costed_point import cost_point
     from phaze_opt.evaluation import evaluation_to_json_dict, place_point
 
-    costed = cost_point(options.point())
+    point = options.point()
+    check_outputs(timeline, force=force)
+    costed = cost_point(point)
     evaluation = place_point(costed)
+    # Before the answer is printed: whoever reads that may end before this does.
+    if timeline is not None and evaluation.placement is not None:
+        from phaze_opt.report.timeline import write_timeline
+
+        layers = costed.costs[evaluation.placement.tensor].passes
+        passes = [one for layer in layers for one in layer.all()]
+        write_timeline(timeline, evaluation.placement, passes)
     if as_json:
         print_json(evaluation_to_json_dict(evaluation))
     else:
@@ -271,12 +283,6 @@ def evaluate(
 
         print_table(evaluation_tables(evaluation, options.title))
     options.warn_of_assumptions(evaluation)
-    if timeline is not None and evaluation.placement is not None:
-        from phaze_opt.report.timeline import write_timeline
-
-        layers = costed.costs[evaluation.placement.tensor].passes
-        passes = [one for layer in layers for one in layer.all()]
-        write_timeline(timeline, evaluation.placement, passes)
     _exit_where_infeasible(evaluation)
 
 

@@ -9,7 +9,7 @@ import typer
 
 from phaze_opt.errors import InputError
 
-from .output import StorageOption, say
+from .output import ForceOption, StorageOption, check_outputs, say
 from .study_storage import open_study
 
 _REPORT_TRIALS = 1_000
@@ -24,6 +24,7 @@ def report(
         Literal["html", "markdown"] | None,
         typer.Option("--format", help="By default as the file's name ends: .html or .md."),
     ] = None,
+    force: ForceOption = False,
     storage: StorageOption = None,
 ) -> None:
     """Write the answer of a study, with its plots and certificate, into one file.
@@ -45,7 +46,9 @@ def report(
             f"The report is {str(output)!r}, but its name must end in .html or .md, or --format "
             "must say html or markdown."
         )
-    view = view_of(open_study(name, storage), _REPORT_TRIALS, evaluate=True)
+    study = open_study(name, storage)
+    check_outputs(output, force=force)
+    view = view_of(study, _REPORT_TRIALS, evaluate=True)
     write_file(output, report_page(view) if chosen == "html" else report_markdown(view))
     say(f"{output} holds the report of {name}.")
 
@@ -60,6 +63,7 @@ def plot(
         Path,
         typer.Option("--output", "-o", help="File: .html, .png or .svg.", show_default=False),
     ],
+    force: ForceOption = False,
     storage: StorageOption = None,
 ) -> None:
     """Draw one plot of a study; .png and .svg need a Chromium on this machine.
@@ -77,7 +81,9 @@ def plot(
 
     if output.suffix not in (".html", ".png", ".svg"):
         raise InputError(f"The plot is {str(output)!r}, but it must end in .html, .png or .svg.")
-    view = view_of(open_study(name, storage), evaluate=kind == "importance")
+    study = open_study(name, storage)
+    check_outputs(output, force=force)
+    view = view_of(study, evaluate=kind == "importance")
     if output.suffix == ".html":
         write_file(output, plot_page(view, kind))
     else:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .output import JsonOption
+from .output import ForceOption, JsonOption, check_outputs
 
 
 def schedule(
@@ -52,6 +52,7 @@ def schedule(
             "other file is for Perfetto.",
         ),
     ] = None,
+    force: ForceOption = False,
     as_json: JsonOption = True,
 ) -> None:
     """Order operators on the cores of one accelerator in the least time, with a proof.
@@ -86,17 +87,22 @@ def schedule(
     search = next((name for name in SOLVE_METHODS if name == method), None)
     if search is None:
         raise unknown_name("method", method, SOLVE_METHODS)
+    check_outputs(trace, force=force)
     cache: dict[str, Schedule] = {}
     solved: list[tuple[ScheduleProblem, Schedule]] = []
     for problem in read_problems(file, rule):
         found = solve_schedule(
             problem, cache, bandwidth=bandwidth, residency=residency, method=search
         )
-        typer.echo(to_json(result_row(problem, found)).decode())
         if trace is not None:
             solved.append((problem, found))
+        else:
+            typer.echo(to_json(result_row(problem, found)).decode())
     if trace is not None:
         from phaze_opt.report.timeline import write_drawing_or_events
         from phaze_opt.scheduling.perfetto import schedule_events
 
         write_drawing_or_events(trace, schedule_events(solved))
+        # Only now: whoever reads the lines may end before this does.
+        for problem, found in solved:
+            typer.echo(to_json(result_row(problem, found)).decode())

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from .output import JsonOption, print_json, print_table, write_new_file
+from .output import ForceOption, JsonOption, check_outputs, print_json, print_table, write_new_file
 
 app = typer.Typer(no_args_is_help=True, help="Check study files, and begin new ones.")
 
@@ -62,6 +62,7 @@ def schema(
         Path | None,
         typer.Option(help="File to write; by default it is printed.", show_default=False),
     ] = None,
+    force: ForceOption = False,
 ) -> None:
     """Print the JSON schema of study files, for editors that complete and check TOML.
 
@@ -77,6 +78,7 @@ def schema(
     if output is None:
         print_json(spec_schema())
         return
+    check_outputs(output, force=force)
     write_file(output, json.dumps(spec_schema(), indent=2) + "\n")
     say(f"{output} holds the schema.")
 
@@ -95,6 +97,7 @@ def new(
     output: Annotated[
         Path | None, typer.Option(help="The file; NAME.toml by default.", show_default=False)
     ] = None,
+    force: ForceOption = False,
 ) -> None:
     """Write a commented study file around a chip, to be changed.
 
@@ -113,4 +116,4 @@ def new(
         global_batch=global_batch,
         area_model=area,
     )
-    write_new_file(output, name, text)
+    write_new_file(output, name, text, force=force)

@@ -12,7 +12,15 @@ from phaze_opt.printing import printable
 from phaze_opt.units import format_number
 
 from . import study_share as share
-from .output import JsonOption, StorageOption, print_json, print_table, say
+from .output import (
+    ForceOption,
+    JsonOption,
+    StorageOption,
+    check_outputs,
+    print_json,
+    print_table,
+    say,
+)
 from .study_compare import compare
 from .study_enumerate import enumerate_all, verify
 from .study_front import pareto, robust
@@ -132,6 +140,7 @@ def best(
         Path | None,
         typer.Option(metavar="OUT", help="Also write its accelerator, a file for any command."),
     ] = None,
+    force: ForceOption = False,
     proof: Annotated[
         bool,
         typer.Option(
@@ -153,11 +162,15 @@ def best(
     from phaze_opt.search.best_design import best_to_json_dict
 
     study = open_study(name, storage)
+    check_outputs(accelerator_toml, force=force)
     found = study.best()
     if found is None:
         raise NotFoundError(
             f"The study {name!r} has no feasible trial yet; 'phaze-opt study run {name}' goes on."
         )
+    # Before the answer is printed: whoever reads that may end before this does.
+    if accelerator_toml is not None:
+        _write_accelerator(accelerator_toml, name, found)
     if as_json:
         print_json(best_to_json_dict(name, found))
     else:
@@ -166,8 +179,6 @@ def best(
         print_table(best_tables(found))
     if proof:
         _say_proof(study, found)
-    if accelerator_toml is not None:
-        _write_accelerator(accelerator_toml, name, found)
 
 
 def _say_proof(study: Study, found: BestDesign) -> None:

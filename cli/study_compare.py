@@ -7,7 +7,15 @@ from typing import Annotated
 
 import typer
 
-from .output import JsonOption, StorageOption, print_json, print_table, say
+from .output import (
+    ForceOption,
+    JsonOption,
+    StorageOption,
+    check_outputs,
+    print_json,
+    print_table,
+    say,
+)
 from .study_storage import open_database
 
 
@@ -19,6 +27,7 @@ def compare(
         Path | None,
         typer.Option(metavar="OUT", help="Also plot the best values.", show_default=False),
     ] = None,
+    force: ForceOption = False,
     as_json: JsonOption = False,
     storage: StorageOption = None,
 ) -> None:
@@ -33,15 +42,17 @@ def compare(
     from phaze_opt.search.study import load_study
 
     opened = open_database(storage)
-    compared = compare_studies([load_study(name, opened) for name in names])
+    studies = [load_study(name, opened) for name in names]
+    check_outputs(html, force=force)
+    compared = compare_studies(studies)
+    if html is not None:
+        from phaze_opt.report.comparison import write_comparison
+
+        write_comparison(compared, html)
+        say(f"{html} holds the plot.")
     if as_json:
         print_json(comparison_to_json_dict(compared))
     else:
         from phaze_opt.report.comparison import comparison_tables
 
         print_table(comparison_tables(compared))
-    if html is not None:
-        from phaze_opt.report.comparison import write_comparison
-
-        write_comparison(compared, html)
-        say(f"{html} holds the plot.")

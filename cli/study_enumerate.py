@@ -9,7 +9,15 @@ import typer
 
 from phaze_opt.errors import InputError
 
-from .output import JsonOption, StorageOption, print_json, print_table, say
+from .output import (
+    ForceOption,
+    JsonOption,
+    StorageOption,
+    check_outputs,
+    print_json,
+    print_table,
+    say,
+)
 from .study_storage import NameArgument, open_study
 from .whole_space import WorkersOption, goes_on
 
@@ -52,6 +60,7 @@ def enumerate_all(
     dask: DaskOption = None,
     memory_gib: MemoryOption = None,
     certificate: CertificateOption = None,
+    force: ForceOption = False,
     check: Annotated[
         bool, typer.Option("--verify", help="Check the certificate when it is made.")
     ] = False,
@@ -71,7 +80,6 @@ def enumerate_all(
     """
     from phaze_opt.search.enumerating import enumerate_study, enumeration_to_json_dict
     from phaze_opt.search.space_size import space_size
-    from phaze_opt.user_files import check_writable
 
     from .progress import enumeration_progress
 
@@ -81,8 +89,7 @@ def enumerate_all(
             "A certificate is of a whole enumeration with bounds; leave out --time-limit and "
             "--no-bounds."
         )
-    if certificate is not None:
-        check_writable(certificate)
+    check_outputs(certificate, force=force)
     size = space_size(study)
     if memory_gib is not None:
         size.check_memory(memory_gib)

@@ -9,7 +9,15 @@ import typer
 
 from phaze_opt.units import counted
 
-from .output import JsonOption, StorageOption, print_json, print_table, say
+from .output import (
+    ForceOption,
+    JsonOption,
+    StorageOption,
+    check_outputs,
+    print_json,
+    print_table,
+    say,
+)
 from .study_storage import NameArgument, open_database, open_study
 
 NewArgument = Annotated[str, typer.Argument(help="Name of the new study.", show_default=False)]
@@ -22,6 +30,7 @@ def export(
         Literal["csv", "json", "parquet", "bundle"],
         typer.Option("--format", help="One row or object per trial; a bundle is the whole study."),
     ] = "csv",
+    force: ForceOption = False,
     storage: StorageOption = None,
 ) -> None:
     """Write the trials of a study, or all of it, into a file.
@@ -37,6 +46,7 @@ def export(
         phaze-opt study export quickstart --format bundle --output quickstart.zip
     """
     study = open_study(name, storage)
+    check_outputs(output, force=force)
     if file_format == "bundle":
         from phaze_opt.search.sharing import export_bundle
 

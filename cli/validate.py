@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from .output import JsonOption, print_json, print_table, say
+from .output import ForceOption, JsonOption, check_outputs, print_json, print_table, say
 
 if TYPE_CHECKING:
     from phaze_opt.validation.registry import Validation
@@ -28,6 +28,7 @@ def validate(
         Path | None,
         typer.Option("--plot", metavar="HTML", help="Plot predicted against measured."),
     ] = None,
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Compare the model with every built-in measured row.
@@ -36,6 +37,7 @@ def validate(
     """
     from phaze_opt.validation import registry
 
+    check_outputs(plot, force=force)
     found = [registry.validate(name) for name in ([group] if group else registry.GROUPS)]
     if plot is not None:
         from phaze_opt.report.validation import write_plot

@@ -14,7 +14,9 @@ from phaze_opt.units import counted
 
 from .output import (
     ChangesOption,
+    ForceOption,
     JsonOption,
+    check_outputs,
     print_json,
     print_rows,
     print_table,
@@ -109,6 +111,7 @@ def show(
     accelerator: ChipOption = None,
     changes: ChangesOption = None,
     cluster: ClusterOption = "tpuv4-ici-flat",
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show a captured model layer by layer, per device and microbatch.
@@ -136,6 +139,7 @@ def show(
     from phaze_opt.workload.summary import summarise
     from phaze_opt.workload.zoo import load_workload
 
+    check_outputs(graph, schedule_problem, force=force)
     workload = load_workload(
         model,
         tensor_parallel=(tensor_parallel,),
@@ -242,6 +246,7 @@ def capture(
             show_default=False,
         ),
     ] = None,
+    force: ForceOption = False,
 ) -> None:
     """Capture a model into a file that machines without torch can read.
 
@@ -255,6 +260,7 @@ def capture(
     """
     from phaze_opt.workload.workload_file import write_workload
 
+    check_outputs(output, force=force)
     if _FACTORY.fullmatch(model):
         workload = _capture_user_module(
             model, tensor_parallel, microbatch, tokens_per_sample, sequence, sequence_parallel

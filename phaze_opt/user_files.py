@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from phaze_opt.codec import FILE_SUFFIXES, from_builtins, toml_value, write_whole
-from phaze_opt.errors import InputError, PhazeError
+from phaze_opt.errors import ConflictError, InputError, PhazeError
 from phaze_opt.limits import is_finite
 from phaze_opt.paths import look, path_error, reason
 
@@ -192,22 +193,38 @@ def _write_into(path: Path, content: bytes) -> None:
         stream.write(content)
 
 
-def check_writable(path: Path) -> None:
-    """Make sure that a file can be written at a path, before the work whose result it shall hold.
+def check_writable(path: Path, *, force: bool = False) -> None:
+    """Make sure that a file may be written at a path, before the work whose result it shall hold.
+
+    Parameters
+    ----------
+    path
+        The file.
+    force
+        Whether it may replace another one. An empty file, as ``mktemp`` makes them, has nothing to
+        lose, nor has a pipe or a device.
 
     Raises
     ------
-    PhazeError
-        If there is no such folder, or it may not be written.
+    ConflictError
+        If there is such a file.
     InputError
-        If no file can have the name.
+        If no file can have the name, a folder has it, or its own folder does not exist.
+    PhazeError
+        If the folder may not be written.
     """
     subject = f"The file {path}"
-    look(path, subject)
+    there = look(path, subject)
+    if there is not None and stat.S_ISDIR(there.st_mode):
+        raise InputError(f"{subject} cannot be written: it is a folder.")
+    if there is not None and not stat.S_ISREG(there.st_mode):
+        return
     if not path.parent.is_dir():
-        raise PhazeError(f"{subject} cannot be written: its folder does not exist.")
+        raise InputError(f"{subject} cannot be written: its folder does not exist.")
     if not os.access(path.parent, os.W_OK):
         raise PhazeError(f"{subject} cannot be written: its folder may not be written.")
+    if not force and there is not None and there.st_size:
+        raise ConflictError(f"{subject} exists already; --force replaces it.")
 
 
 def commented_line(name: str, value: object, meaning: str) -> str:

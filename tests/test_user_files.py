@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phaze_opt.errors import InputError, PhazeError
+from phaze_opt.errors import ConflictError, InputError, PhazeError
 from phaze_opt.user_files import (
     Alias,
     alias_of,
+    check_writable,
     commented_line,
     find_base,
     without_aliases,
@@ -119,6 +120,23 @@ def test_links_are_replaced_and_pipes_written_into(tmp_path: Path) -> None:
     assert not Path("/dev/null").is_file()
     with pytest.raises(PhazeError, match="cannot be written"):
         write_file(tmp_path, "content")
+
+
+def test_only_what_has_content_is_kept(tmp_path: Path) -> None:
+    """A file is refused unless it may be replaced; an empty one, or a device, loses nothing."""
+    path = tmp_path / "a.toml"
+    path.write_text("mine")
+    with pytest.raises(ConflictError, match=r"a\.toml exists already; --force replaces it\.$"):
+        check_writable(path)
+    (tmp_path / "link").symlink_to(path)
+    with pytest.raises(ConflictError, match="link exists already"):
+        check_writable(tmp_path / "link")
+    check_writable(path, force=True)
+    path.write_text("")
+    check_writable(path)
+    check_writable(Path("/dev/null"))
+    with pytest.raises(InputError, match="it is a folder"):
+        check_writable(tmp_path, force=True)
 
 
 def test_a_pipe_that_nobody_reads_is_refused(tmp_path: Path) -> None:

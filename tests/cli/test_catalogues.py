@@ -253,7 +253,7 @@ def test_a_users_module_is_captured_and_evaluated(phaze: Phaze) -> None:
 def test_tokens_of_a_users_module_can_be_said(phaze: Phaze) -> None:
     """By name, or by the option's old one; a model that has its own is not to be told."""
     Path("my_model.py").write_text(OWN_MODEL)
-    to_file = ("workload", "capture", "my_model:make", "--output", "my.json")
+    to_file = ("workload", "capture", "my_model:make", "--force", "--output", "my.json")
     for option, note in (("--tokens-per-sample", ""), ("--sequence", "now called --tokens-per-")):
         ran = phaze(*to_file, option, "77")
         assert ran.code == 0 and note in ran.err and "77 tokens per sample" in ran.err
@@ -388,5 +388,5 @@ def test_a_layer_is_drawn(phaze: Phaze) -> None:
         == 0
     )
     assert Path("b.dot").read_text("utf-8").startswith("digraph")
-    wrong = phaze("workload", "show", TINY, "--graph", "b.dot", "--layer", "blok")
+    wrong = phaze("workload", "show", TINY, "--graph", "c.dot", "--layer", "blok")
     assert (wrong.code, "Did you mean 'block'" in wrong.sentence) == (2, True)
