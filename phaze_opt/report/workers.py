@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rich.table import Table
+from rich.console import Group, RenderableType
 
-from phaze_opt.report.layout import add_row, grid, shortened
+from phaze_opt.report.layout import add_row, grid, sentence, shortened
+from phaze_opt.report.words import value_of_axis
 from phaze_opt.search.store.workers import WorkerRecord
 
 _LONGEST_NAME = 16
 
 
-def workers_table(workers: Iterable[WorkerRecord]) -> Table:
-    """List workers, one line each: where they run, on what, since when and until when."""
+def workers_table(workers: Iterable[WorkerRecord]) -> RenderableType:
+    """List workers, one line each: where they run, on what, since when and until when.
+
+    Below, the designs of their trials.
+    """
     table = grid("study", "host", ">process", ">trial", ">since", ">lease", "state", gap=1)
+    designs = []
     for worker in workers:
         add_row(
             table,
@@ -26,4 +31,7 @@ def workers_table(workers: Iterable[WorkerRecord]) -> Table:
             "–" if worker.lease_left_s is None else f"{worker.lease_left_s:.0f} s left",
             worker.state,
         )
-    return table
+        if worker.params:
+            values = ", ".join(value_of_axis(name, one) for name, one in worker.params.items())
+            designs.append(sentence(f"trial {worker.trial} of {worker.study}: {values}"))
+    return Group(table, sentence(""), *designs) if designs else table

@@ -13,6 +13,7 @@ from phaze_opt.printing import PrintsAsTables
 from phaze_opt.search.axes import Scalar
 from phaze_opt.search.baselines import BaselineResult, find_baselines
 from phaze_opt.search.designs import Design, params_of_design
+from phaze_opt.search.frozen import ResolvedStudy
 from phaze_opt.search.pareto import front
 from phaze_opt.search.proving import (
     PassProofs,
@@ -40,8 +41,8 @@ class BestDesign(PrintsAsTables, tables="phaze_opt.report.studies:best_tables"):
     ----------
     number
         Of the trial; ``None`` where an enumeration found it.
-    spec
-        Of the study.
+    resolved
+        The study.
     design
         Chip, network and options of the training runs.
     evaluations
@@ -54,7 +55,7 @@ class BestDesign(PrintsAsTables, tables="phaze_opt.report.studies:best_tables"):
     """
 
     number: int | None
-    spec: StudySpec
+    resolved: ResolvedStudy
     design: Design
     point: DesignPoint
     metrics: Metrics
@@ -62,6 +63,11 @@ class BestDesign(PrintsAsTables, tables="phaze_opt.report.studies:best_tables"):
     baselines: tuple[BaselineResult, ...]
     further: tuple[Evaluation | None, ...] = ()
     front: tuple[TrialRecord, ...] = ()
+
+    @property
+    def spec(self) -> StudySpec:
+        """Of the study."""
+        return self.resolved.spec
 
     @property
     def pass_proofs(self) -> tuple[PassProofs | None, ...]:
@@ -87,18 +93,25 @@ class BestDesign(PrintsAsTables, tables="phaze_opt.report.studies:best_tables"):
 
     @property
     def params(self) -> dict[str, Scalar]:
-        """What names the design: cores, memories, main options and the values of its point.
-
-        What every evaluation solved is among them where there is one workload.
-        """
-        chosen = self.metrics.runs[0].chosen if len(self.metrics.runs) == 1 else {}
-        params = params_of_design(self.design, {**self.point.by_name, **chosen})
-        unknown = self.spec.space.solved.keys() - chosen.keys()
-        return {name: value for name, value in params.items() if name not in unknown}
+        """What names the design; see `named_params`."""
+        return named_params(self.resolved, self.point, self.metrics)
 
     def ratio(self, baseline: BaselineResult) -> float | None:
         """Value of the first objective over a baseline's; ``None`` where the baseline has none."""
         return None if baseline.values is None else self.metrics.value / baseline.values[0]
+
+
+def named_params(
+    resolved: ResolvedStudy, point: DesignPoint, metrics: Metrics
+) -> dict[str, Scalar]:
+    """Return what names a design: cores, memories, main options and the values of its point.
+
+    What every evaluation solved is among them where there is one workload.
+    """
+    chosen = metrics.runs[0].chosen if len(metrics.runs) == 1 else {}
+    params = params_of_design(resolved.design(point), {**point.by_name, **chosen})
+    unknown = resolved.spec.space.solved.keys() - chosen.keys()
+    return {name: value for name, value in params.items() if name not in unknown}
 
 
 def best_design(study: StoredStudy, trials: Sequence[TrialRecord]) -> BestDesign | None:
@@ -130,7 +143,7 @@ def design_of(
     evaluations = find_evaluations(study.storage, with_further_keys(keys))
     return BestDesign(
         number=number,
-        spec=resolved.spec,
+        resolved=resolved,
         design=resolved.design(point),
         point=point,
         metrics=metrics,
@@ -183,10 +196,11 @@ def best_to_json_dict(name: str, best: BestDesign) -> dict[str, Any]:
         plain["front"] = [
             {
                 "number": trial.number,
-                "params": None if trial.point is None else trial.point.by_name,
-                "values": None if trial.metrics is None else list(trial.metrics.values),
+                "params": named_params(best.resolved, trial.point, trial.metrics),
+                "values": list(trial.metrics.values),
             }
             for trial in best.front
+            if trial.point is not None and trial.metrics is not None
         ]
     return plain
 

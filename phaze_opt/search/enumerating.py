@@ -21,7 +21,7 @@ from phaze_opt.search.answers import (
     keep_answer,
     keep_certificate,
 )
-from phaze_opt.search.best_design import BestDesign, best_to_json_dict, design_of
+from phaze_opt.search.best_design import BestDesign, best_to_json_dict, design_of, named_params
 from phaze_opt.search.best_first import BestFirst
 from phaze_opt.search.certificate import Certificate, certify
 from phaze_opt.search.engine import Engine, EngineJob
@@ -32,7 +32,7 @@ from phaze_opt.search.exhaustive import (
     RankedDesign,
     enumerate_space,
 )
-from phaze_opt.search.frozen import documents_of
+from phaze_opt.search.frozen import ResolvedStudy, documents_of
 from phaze_opt.search.objective import Evaluator, evaluator_of
 from phaze_opt.search.pools import Pool, dask_cluster, processes
 from phaze_opt.search.processes import StopNow, StopSignals
@@ -276,7 +276,7 @@ def enumeration_to_json_dict(study: Study, found: Enumeration) -> dict[str, Any]
         "status": found.status,
         "gap": found.gap,
         "best": None if best is None else best_to_json_dict(study.name, best),
-        "top": [ranked_to_json_dict(one) for one in found.top],
+        "top": [ranked_to_json_dict(study.resolved, one) for one in found.top],
         "levels": to_builtins(found.levels),
         "wall_s": found.wall_s,
         "finished_s": found.finished_s,
@@ -296,13 +296,13 @@ def certified_to_json_dict(study: Study) -> dict[str, Any] | None:
         return None
     optimum, best = found.top[0], study.best()
     ratio = None if best is None else best.metrics.value / optimum.metrics.value
-    return {**ranked_to_json_dict(optimum), "points": found.points, "ratio": ratio}
+    return {**ranked_to_json_dict(study.resolved, optimum), "points": found.points, "ratio": ratio}
 
 
-def ranked_to_json_dict(one: RankedDesign) -> dict[str, Any]:
-    """Return one design of an enumeration."""
+def ranked_to_json_dict(resolved: ResolvedStudy, one: RankedDesign) -> dict[str, Any]:
+    """Return one design of the whole space, named as `BestDesign.params` names the best one."""
     return {
         "values": list(one.metrics.values),
-        "params": dict(one.point),
+        "params": named_params(resolved, DesignPoint(one.point), one.metrics),
         "area_mm2": one.metrics.area_mm2,
     }

@@ -82,7 +82,7 @@ def front_to_json_dict(study: Study, front: Front) -> dict[str, Any]:
         "evaluated": front.found.evaluated,
         "feasible": front.found.feasible,
         "front": [
-            ranked_to_json_dict(one.design) | {"values": list(one.values)}
+            ranked_to_json_dict(study.resolved, one.design) | {"values": list(one.values)}
             for one in front.found.designs
         ],
         "wall_s": front.wall_s,

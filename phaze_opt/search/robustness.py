@@ -154,7 +154,7 @@ def robustness_to_json_dict(study: Study, found: Robustness) -> dict[str, Any]:
     """Return the answer as ``study robust --json`` prints it."""
     return {
         "study": study.name,
-        "winner": ranked_to_json_dict(found.winner),
+        "winner": ranked_to_json_dict(study.resolved, found.winner),
         "stays": found.stays,
         "of": len(found.variants),
         "variants": [
@@ -163,7 +163,7 @@ def robustness_to_json_dict(study: Study, found: Robustness) -> dict[str, Any]:
                 "scale": one.variation.scale,
                 "applied": one.applied,
                 "stays": one.winner_stays,
-                "best": None if one.best is None else ranked_to_json_dict(one.best),
+                "best": None if one.best is None else ranked_to_json_dict(study.resolved, one.best),
                 "changes": {name: list(two) for name, two in one.changes(found.winner).items()},
                 "winner_values": list(one.winner.values) if one.winner.feasible else None,
                 "winner_reason": one.winner.reason,

@@ -250,16 +250,31 @@ def point_of(space: Space, params: Mapping[str, Any]) -> DesignPoint:
     InputError
         If a parameter is missing or lies outside the space, as in a row that another program wrote.
     """
-    indices = {}
-    for name, axis in space.searched.items():
-        parameter, distribution = space.parameters[name]
-        index = axis.to_index(params.get(parameter))
-        if index is None:
+    indices = _indices(space, params)
+    for name, (parameter, distribution) in space.parameters.items():
+        if name not in indices:
             raise InputError(
                 f"{parameter} is {params.get(parameter)!r}, but it must be in {distribution}."
             )
-        indices[name] = index
     return point_at(space, indices)
+
+
+def known_values(space: Space, params: Mapping[str, Any]) -> dict[str, Scalar]:
+    """Return the values of a point, by the names of the axes, that a sampler has chosen so far."""
+    indices = _indices(space, params)
+    if len(indices) == len(space.searched):
+        return point_at(space, indices).by_name
+    return {name: space.searched[name].values[index] for name, index in indices.items()}
+
+
+def _indices(space: Space, params: Mapping[str, Any]) -> dict[str, int]:
+    """Return the index on every searched axis of which a sampler's parameters have a value."""
+    found = {}
+    for name, axis in space.searched.items():
+        index = axis.to_index(params.get(space.parameters[name][0]))
+        if index is not None:
+            found[name] = index
+    return found
 
 
 def params_of(space: Space, point: DesignPoint) -> dict[str, Any]:

@@ -37,6 +37,9 @@ def test_the_enumeration_agrees_with_every_trial(phaze: Phaze) -> None:
     assert found["status"] == "certified" and found["gap"] == 0.0
     assert found["points"] == found["bounded"] + found["evaluated"] == 24
     assert len(found["top"]) == 3 and found["best"]["number"] is None
+    keys = ("values", "params")
+    assert [found["top"][0][key] for key in keys] == [found["best"][key] for key in keys]
+    assert {"num_tc", "pe_x", "hbm_gib", "microbatch"} <= found["top"][0]["params"].keys()
     every = phaze("study", "enumerate", "few", "--top", "3", "--no-bounds", "--json").json
     assert every["top"] == found["top"] and every["evaluated"] == 24
     assert phaze("study", "enumerate", "few", "--top", "3", "--json").json == found

@@ -24,7 +24,11 @@ def test_fronts_and_variations(phaze: Phaze) -> None:
     assert "designs that no other one beats" in phaze("study", "pareto", "few").out
     robust = phaze("study", "robust", "few", "--json").json
     assert robust["winner"] == best
-    stated = phaze("study", "show", "few", "--json").json["cost_model_version"]
+    designs = (*front, *(one["best"] for one in robust["variants"]))
+    assert all(one["params"].keys() == best["params"].keys() for one in designs)
+    shown = phaze("study", "show", "few", "--json").json
+    stated, certified = shown["cost_model_version"], shown["certified"]
+    assert certified["params"] == best["params"]
     for answer in (found.json, robust, phaze("study", "enumerate", "few", "--json").json):
         assert answer["cost_model_version"] == answer["version"] == stated
     assert len(robust["variants"]) == robust["of"] == 8

@@ -105,6 +105,7 @@ def test_a_front_is_exact_where_all_points_are_evaluated(url: str) -> None:
     plain = best_to_json_dict("toy", best)
     assert plain["objectives"] == ["throughput_samples_per_s", "area_mm2"]
     assert len(plain["front"]) == len(expected)
+    assert all(one["params"].keys() == plain["params"].keys() for one in plain["front"])
     for table in (best_tables(best), study_tables(study), trials_table(best.spec, trials)):
         assert table
 

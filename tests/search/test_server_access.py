@@ -9,22 +9,29 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import URL, make_url
 
 from phaze_opt.errors import PhazeError
+from phaze_opt.evaluation import Evaluation
 from phaze_opt.report.layout import to_text
 from phaze_opt.report.publishing import Publisher, publish
 from phaze_opt.report.workers import workers_table
+from phaze_opt.search.space import known_values
 from phaze_opt.search.spec import SearchSpec
 from phaze_opt.search.store.failures import DatabaseError
 from phaze_opt.search.store.leases import expire
 from phaze_opt.search.store.storage import open_storage
-from phaze_opt.search.store.workers import list_workers, worker_to_json_dict
+from phaze_opt.search.store.workers import (
+    WorkerRecord,
+    list_workers,
+    worker_to_json_dict,
+)
 from tests.search.conftest import ROOT, Drive
-from tests.search.fakes import quick_study, reopened, toy_study
+from tests.search.fakes import quick_study, reopened, toy_evaluator, toy_study
 from tests.search.test_merging import QUICK
 from tests.search.test_processes import PATIENCE_S, counted, wait_until
 
@@ -150,6 +157,28 @@ def test_a_worker_that_is_gone(any_url: str) -> None:
     first, second = list_workers(study)
     assert (first.process, first.state, first.trial, first.params) == (1, "gone", None, None)
     assert (second.process, second.state) == (None, "working")
+
+
+def test_a_worker_says_its_design(sqlite_url: str) -> None:
+    """By the names and values of the axes, as trials have them, not as Optuna stores them."""
+    study = quick_study(sqlite_url)
+    looks: list[WorkerRecord] = []
+
+    def looking(*args: Any) -> Evaluation:
+        looks.extend(list_workers(study))
+        return toy_evaluator(*args)
+
+    study.evaluator = looking
+    study.run(2)
+    trials = {one.number: one.point for one in study.trials()}
+    assert looks  # a design above the area limit is not evaluated
+    for one in looks:
+        point = trials[one.trial or 0]
+        assert point is not None and one.params == point.by_name
+    shown = " ".join(to_text(workers_table(looks[-1:])).split())
+    assert f"trial {looks[-1].trial} of toy: " in shown and "log2" not in shown
+    known = known_values(study.resolved.spec.space, {"log2_num_tc": 3, "unknown": 1})
+    assert known == {"num_tc": 8}
 
 
 def _serve(

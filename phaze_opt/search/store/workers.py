@@ -10,6 +10,8 @@ from typing import Any, Literal
 from sqlalchemy import select
 
 from phaze_opt.codec import to_builtins
+from phaze_opt.search.axes import Scalar
+from phaze_opt.search.space import known_values
 from phaze_opt.search.store.leases import is_dead, process_of
 from phaze_opt.search.store.stored_study import StoredStudy
 from phaze_opt.search.store.tables import TicketRow, database_now_s, lease_is_over
@@ -26,7 +28,8 @@ class WorkerRecord:
     host, process
         Machine and process number; ``None`` where an older program works.
     trial, params
-        Number of the trial and its point; ``None`` while the worker asks for one.
+        Number of the trial, and the values of its point by the names of the axes, as far as the
+        sampler has chosen them; ``None`` while the worker asks for one.
     since_s
         Seconds since it took the trial.
     lease_left_s
@@ -39,7 +42,7 @@ class WorkerRecord:
     host: str | None
     process: int | None
     trial: int | None
-    params: Mapping[str, Any] | None
+    params: Mapping[str, Scalar] | None
     since_s: float | None
     lease_left_s: float | None
     state: Literal["working", "gone"]
@@ -77,11 +80,11 @@ def worker_to_json_dict(worker: WorkerRecord) -> dict[str, Any]:
     return plain
 
 
-def _params(study: StoredStudy, number: int | None) -> Mapping[str, Any] | None:
+def _params(study: StoredStudy, number: int | None) -> Mapping[str, Scalar] | None:
     """Return the point of a trial as far as it is known."""
     storage = study.storage.optuna
     with suppress(KeyError):
         if number is not None:
             row = storage.get_trial_id_from_study_id_trial_number(study.optuna_id, number)
-            return storage.get_trial(row).params
+            return known_values(study.resolved.spec.space, storage.get_trial(row).params)
     return None
