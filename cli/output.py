@@ -6,7 +6,7 @@ import functools
 import inspect
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +17,8 @@ from phaze_opt.printing import printable, printable_json, without_passwords
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from phaze_opt.evaluation import Evaluation
 
 StorageOption = Annotated[
     str | None,
@@ -173,6 +175,15 @@ def check_outputs(*paths: Path | None, force: bool) -> None:
     for path in paths:
         if path is not None:
             check_writable(path, force=force)
+
+
+def warn_of_power(evaluations: Iterable[Evaluation | None]) -> None:
+    """Warn on stderr of runs that take more power than the board of their chip may draw."""
+    for evaluation in evaluations:
+        if evaluation is not None and evaluation.is_above_tdp:
+            from phaze_opt.report.words import power_warning
+
+            say(power_warning(evaluation))
 
 
 def say(sentence: str) -> None:

@@ -23,6 +23,7 @@ from .output import (
     read_assignments,
     say,
     takes,
+    warn_of_power,
 )
 
 if TYPE_CHECKING:
@@ -283,6 +284,7 @@ def evaluate(
 
         print_table(evaluation_tables(evaluation, options.title))
     options.warn_of_assumptions(evaluation)
+    warn_of_power([evaluation])
     _exit_where_infeasible(evaluation)
 
 
@@ -309,6 +311,7 @@ def explain(options: PointOptions, as_json: JsonOption = False) -> None:
 
         print_table(explanation_tables(explanation, options.title))
     options.warn_of_assumptions(explanation.evaluation)
+    warn_of_power([explanation.evaluation])
     _exit_where_infeasible(explanation.evaluation)
 
 

@@ -33,6 +33,7 @@ def check(
             {
                 "spec": to_builtins(checked.resolved.spec),
                 "area_limit_mm2": checked.resolved.area_limit_mm2,
+                "area_model": checked.resolved.spec.area.model,
                 "points": checked.points,
                 "sampled": checked.sampled,
                 "within_area": checked.within_area,

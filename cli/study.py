@@ -20,6 +20,7 @@ from .output import (
     print_json,
     print_table,
     say,
+    warn_of_power,
 )
 from .study_compare import compare
 from .study_enumerate import enumerate_all, verify
@@ -116,21 +117,25 @@ def show(
 
         phaze-opt study show quickstart --watch
     """
-    from phaze_opt.search.enumerating import certified_to_json_dict
+    from phaze_opt.search.enumerating import certified_to_json_dict, stored_enumeration
     from phaze_opt.search.summary import summary_to_json_dict
 
     study = open_study(name, storage)
-    if as_json:
-        certified = certified_to_json_dict(study)
-        print_json({**summary_to_json_dict(study.summary()), "certified": certified})
-    elif watch:
+    if watch and not as_json:
         from .progress import watch_study
 
         watch_study(study)
+        return
+    summary = study.summary()
+    if as_json:
+        certified = certified_to_json_dict(study)
+        print_json({**summary_to_json_dict(summary), "certified": certified})
     else:
-        from phaze_opt.report.studies import study_tables
+        from phaze_opt.report.studies import summary_table
 
-        print_table(study_tables(study))
+        print_table(summary_table(summary, stored_enumeration(study)))
+    if summary.best is not None:
+        warn_of_power(summary.best.evaluations)
 
 
 @app.command()
@@ -177,6 +182,7 @@ def best(
         from phaze_opt.report.studies import best_tables
 
         print_table(best_tables(found))
+    warn_of_power(found.evaluations)
     if proof:
         _say_proof(study, found)
 

@@ -47,8 +47,9 @@ class Evaluation(PrintsAsTables, tables="phaze_opt.report.tables:evaluation_tabl
         Global batch over time per batch; 0 if infeasible.
     time_per_batch_s
         ``None`` if infeasible.
-    area_mm2
-        Of one accelerator under ``phaze-22nm``; ``None`` where a buffer lies outside its table.
+    area_mm2, area_chip_mm2
+        Of one accelerator under the area models ``phaze-22nm`` and ``chip``; ``None`` where a
+        buffer lies outside their table.
     mfu
         Model FLOPs (no recompute; attention in full) over nominal peak of ALL devices and time.
     placement
@@ -68,16 +69,17 @@ class Evaluation(PrintsAsTables, tables="phaze_opt.report.tables:evaluation_tabl
         Average dynamic power of the devices in use; 0 if no placement fits the memory.
     static_power_w_per_device
         Leakage, which is not part of the two above.
+    tdp_w
+        What the accelerator's board is rated for; ``None`` where that is not known.
     misfit
         The stage that does not fit its memory; ``None`` if that is not the reason.
     hfu
-        As ``mfu``, with the FLOPs that run again before the backward. This and the three below are
-        ``None`` if infeasible.
-    tflops_per_device
-        Model FLOPs per second of ALL devices, in TFLOP/s.
+        As ``mfu``, with the FLOPs that run again before the backward.
     mfu_causal
         As ``mfu``, with causal attention counted by the part that its mask leaves, about half,
         where one fused core skips the rest.
+    tflops_per_device
+        Model FLOPs per second of ALL devices, in TFLOP/s; ``None`` if infeasible.
     tokens_per_s_per_device
         Of ALL devices; ``None`` also where a sample is no sequence, or one of unknown length.
     """
@@ -102,6 +104,8 @@ class Evaluation(PrintsAsTables, tables="phaze_opt.report.tables:evaluation_tabl
     tflops_per_device: float | None = None
     tokens_per_s_per_device: float | None = None
     mfu_causal: float | None = None
+    area_chip_mm2: float | None = None
+    tdp_w: float | None = None
 
     def __repr__(self) -> str:
         if self.placement is None or self.time_per_batch_s is None:
@@ -116,6 +120,13 @@ class Evaluation(PrintsAsTables, tables="phaze_opt.report.tables:evaluation_tabl
     def energy_j_per_batch(self) -> float:
         """Dynamic energy of one batch on all devices; 0 if infeasible."""
         return sum(self.energy_by_level_j.values())
+
+    @property
+    def is_above_tdp(self) -> bool:
+        """Whether a device takes more on average, leakage included, than its board is rated for."""
+        if self.tdp_w is None:
+            return False
+        return self.power_w_per_device + self.static_power_w_per_device > self.tdp_w
 
     @property
     def proven_schedule_share(self) -> float:
@@ -229,11 +240,15 @@ def _infeasible(error: InfeasibleError, costed: CostedPoint, width: int) -> Eval
         throughput_samples_per_s=0.0,
         time_per_batch_s=None,
         area_mm2=costed.point.accelerator.area_mm2,
+        area_chip_mm2=costed.point.accelerator.area_chip_mm2,
         mfu=0.0,
+        mfu_causal=0.0,
+        hfu=0.0,
         placement=None,
         layers=deferred(lambda: costed.costs[width].layers),
         violation=error.violation,
         misfit=error.misfit if isinstance(error, MisfitError) else None,
+        tdp_w=costed.point.accelerator.tdp_w,
     )
 
 
@@ -256,6 +271,7 @@ def _feasible(solved: Placement, costed: CostedPoint) -> Evaluation:
         throughput_samples_per_s=training.global_batch / time_s,
         time_per_batch_s=time_s,
         area_mm2=accelerator.area_mm2,
+        area_chip_mm2=accelerator.area_chip_mm2,
         mfu=mfu,
         mfu_causal=mfu * (1.0 - cost.variant.masked_flops_share),
         hfu=(model_flops + again_flops) / (device_seconds * accelerator.peak_flops_per_s),
@@ -271,6 +287,7 @@ def _feasible(solved: Placement, costed: CostedPoint) -> Evaluation:
         energy_by_level_j=energy_by_level_j,
         power_w_per_device=sum(energy_by_level_j.values()) / time_s / solved.devices,
         static_power_w_per_device=static_power_w(accelerator),
+        tdp_w=accelerator.tdp_w,
     )
 
 
@@ -338,6 +355,9 @@ def evaluation_from_json_dict(plain: Mapping[str, Any]) -> Evaluation:
     """
     derived = ("bound_by_share", "energy_j_per_batch")
     own = {key: value for key, value in plain.items() if key not in derived}
+    if not own.get("feasible"):
+        # An older program stored none.
+        own |= {"hfu": own.get("hfu") or 0.0, "mfu_causal": own.get("mfu_causal") or 0.0}
     placement = own.get("placement")
     if isinstance(placement, Mapping) and isinstance(placement.get("stages"), list):
         own["placement"] = {**placement, "stages": [*map(_without_total, placement["stages"])]}

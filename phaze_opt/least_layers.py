@@ -76,6 +76,7 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
             *("num_vc", "pe_vc", "l2_vc_bytes", "l2_bytes_per_cycle"),
             *("glb_bytes", "glb_bytes_per_cycle", "hbm_bytes", "hbm_bytes_per_s"),
             *("clock_hz", "concurrent_operators", "calibration"),
+            "tdp_w",  # on which nothing depends
         ),
         _EVERY,
     ),

@@ -4,7 +4,12 @@ from typing import Any
 import pytest
 
 from phaze_opt.errors import InputError
-from phaze_opt.evaluation import Evaluation, evaluate, evaluation_to_json_dict
+from phaze_opt.evaluation import (
+    Evaluation,
+    evaluate,
+    evaluation_from_json_dict,
+    evaluation_to_json_dict,
+)
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import accelerator_presets, load_accelerator
 from phaze_opt.network.cluster import Cluster
@@ -184,8 +189,11 @@ def test_an_infeasible_point_says_what_does_not_fit(bert: Workload, cluster: Clu
     assert result.violation > 1.0
     plain = evaluation_to_json_dict(result)
     assert plain["throughput_samples_per_s"] == plain["mfu"] == 0.0
+    assert result.hfu == result.mfu_causal == plain["hfu"] == plain["mfu_causal"] == 0.0
     assert plain["time_per_batch_s"] is None
     assert plain["placement"] is None
+    stored = {**plain, "hfu": None, "mfu_causal": None}  # by an older program
+    assert evaluation_from_json_dict(stored) == result
 
 
 def test_degrees_that_need_more_devices_are_infeasible(
@@ -340,6 +348,30 @@ def test_energy_adds_up(
     assert limited.violation == pytest.approx(1 / 0.9 - 1)
     assert "above the limit" in str(limited.reason)
     assert 0.0 < result.static_power_w_per_device < 100.0
+
+
+def test_power_above_the_boards_is_seen(
+    bert: Workload, cluster: Cluster, lanes: Accelerator, schedules: dict[str, Schedule]
+) -> None:
+    """Leakage counts; without a rating nothing is known, and no other number depends on it."""
+
+    def rated(power_w: float | None) -> Evaluation:
+        chip = dataclasses.replace(lanes, tdp_w=power_w)
+        return evaluate(bert, chip, cluster, Training(64, 1), (1, 64, 1), cache=schedules)
+
+    unknown = rated(None)
+    dynamic_w, leakage_w = unknown.power_w_per_device, unknown.static_power_w_per_device
+    assert not unknown.is_above_tdp
+    assert rated(dynamic_w + leakage_w / 2).is_above_tdp
+    assert not rated(dynamic_w + leakage_w).is_above_tdp
+    assert dataclasses.replace(rated(1.0), tdp_w=None) == unknown
+
+
+def test_an_evaluation_has_both_areas(bert: Workload, cluster: Cluster, lanes: Accelerator) -> None:
+    """Each is that of the chip under the model of its name."""
+    result = evaluate(bert, lanes, cluster, Training(64, 1), (1, 64, 1))
+    assert result.area_mm2 == lanes.area_under("phaze-22nm")
+    assert result.area_chip_mm2 == lanes.area_under("chip")
 
 
 def test_copies_of_sharded_weights_take_their_bytes(schedules: dict[str, Schedule]) -> None:

@@ -136,6 +136,9 @@ class Accelerator(PrintsAsTables, tables="phaze_opt.report.tables:accelerator_ta
         False for GPUs, which run one operator at a time, on all cores.
     calibration
         Measured properties of the chip.
+    tdp_w
+        Thermal design power: what the board is rated for, as its maker states it; ``None`` where
+        nobody does, as of chips on paper. No time or energy depends on it.
 
     Raises
     ------
@@ -159,6 +162,7 @@ class Accelerator(PrintsAsTables, tables="phaze_opt.report.tables:accelerator_ta
     l2_bytes_per_cycle: float | None = None
     concurrent_operators: bool = True
     calibration: Calibration = field(default_factory=Calibration)
+    tdp_w: float | None = None
 
     def __post_init__(self) -> None:
         if self.l2_tc_bytes == 0:
@@ -192,6 +196,11 @@ class Accelerator(PrintsAsTables, tables="phaze_opt.report.tables:accelerator_ta
         ``None`` for a chip with a buffer outside the table of SRAM macros.
         """
         return self.area_if_known("phaze-22nm")
+
+    @cached_property
+    def area_chip_mm2(self) -> float | None:
+        """Area under ``chip``, with estimates for these; ``None`` as above."""
+        return self.area_if_known("chip")
 
     def area_if_known(self, model: AreaModel, pe_scale: float = 1.0) -> float | None:
         """Return the area under an area model, ``None`` outside the table of SRAM macros."""

@@ -89,7 +89,7 @@ def derived_numbers(chip: Accelerator) -> dict[str, float | None]:
 
     An area is ``None`` where a memory lies outside the area model.
     """
-    numbers = chip.peak_flops_per_s, chip.area_mm2, chip.area_if_known("chip")
+    numbers = chip.peak_flops_per_s, chip.area_mm2, chip.area_chip_mm2
     return dict(zip(IMPLIED, numbers, strict=True))
 
 

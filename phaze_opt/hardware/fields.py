@@ -128,7 +128,9 @@ def with_values(chip: Accelerator, values: Mapping[str, Any], what: str) -> Acce
 
     A private buffer of the default size follows a changed PE array. Clocks under load follow a
     changed nominal one in the ratio that they had, unless they are stated as well: a chip with a
-    faster clock that loses it at the first long product would be faster on paper only.
+    faster clock that loses it at the first long product would be faster on paper only. A chip with
+    other numbers than measured ones is another part, whose rated power nobody knows unless it is
+    stated.
 
     Parameters
     ----------
@@ -150,6 +152,11 @@ def with_values(chip: Accelerator, values: Mapping[str, Any], what: str) -> Acce
         merged["l2_tc_bytes"] = 0
     if chip.l2_vc_bytes == default_l2_bytes(chip.pe_vc):
         merged["l2_vc_bytes"] = 0
+    if any(
+        not name.startswith(CALIBRATION) and value not in (merged[name], getattr(chip, name))
+        for name, value in values.items()
+    ):
+        merged["tdp_w"] = None
     merged |= _clocks_under_load(chip, values)
     return from_builtins(nested({**merged, **values}), Accelerator, what)
 

@@ -32,6 +32,7 @@ from phaze_opt.report.words import (
     padding_words,
     pass_proof_words,
     placement_words,
+    power_words,
     share_words,
 )
 from phaze_opt.search.best_design import BestDesign
@@ -108,7 +109,7 @@ def summary_table(summary: StudySummary, certified: Enumeration | None = None) -
     if summary.best is None:
         add_row(table, "best", "nothing feasible yet")
     else:
-        _add_best(table, summary.best, summary.resolved.area_limit_mm2)
+        _add_best(table, summary.best)
     if certified is not None:
         add_row(table, "certified", certified_words(summary, certified))
     if summary.is_outdated:
@@ -129,7 +130,7 @@ def summary_table(summary: StudySummary, certified: Enumeration | None = None) -
     return Group(sentence(f"{summary.name}: {state_words(summary)}", style="bold"), table)
 
 
-def _add_best(table: Table, best: BestDesign, limit_mm2: float) -> None:
+def _add_best(table: Table, best: BestDesign) -> None:
     """Add the best design of a study, as far as it can be read."""
     values = value_words(best.spec, best.metrics.values)
     add_row(table, "best", f"{values} (trial {best.number})")
@@ -148,12 +149,14 @@ def _add_best(table: Table, best: BestDesign, limit_mm2: float) -> None:
             add_row(table, "padding", padding_words(evaluation.padding_samples))
     for line in ratio_words(best):
         add_row(table, "against", line)
-    area_mm2 = best.metrics.area_mm2 or 0.0
-    share = area_mm2 / limit_mm2
-    add_row(table, "area used", f"{share:.1%} ({area_mm2:.4g} of {limit_mm2:.4g} mm²)")
+    area_mm2, limit_mm2 = best.metrics.area_mm2 or 0.0, best.resolved.area_limit_mm2
+    used = f"{area_mm2:.4g} of {limit_mm2:.4g} mm² by {best.spec.area.model}"
+    add_row(table, "area used", f"{area_mm2 / limit_mm2:.1%} ({used})")
     if evaluation is not None:
         add_row(table, "bound by", binding_words(evaluation))
         add_row(table, "MFU", mfu_words(evaluation))
+        if evaluation.is_above_tdp:
+            add_row(table, "power", power_words(evaluation))
     for metrics, proofs in zip(best.metrics.runs, best.pass_proofs, strict=True):
         if proofs is not None:
             whose = "its passes" if len(best.pass_proofs) == 1 else f"{metrics.workload}: passes"

@@ -256,6 +256,7 @@ def _evaluation_facts(evaluation: Evaluation) -> list[tuple[str, str]]:
 def _effort(summary: StudySummary) -> list[Fact]:
     """Say how the answer was found, and what is known of it."""
     resolved, search = summary.resolved, summary.resolved.spec.search
+    model = resolved.spec.area.model
     facts = [
         Fact("trials", trial_words(summary)),
         Fact("time taken", effort_words(summary)),
@@ -271,5 +272,5 @@ def _effort(summary: StudySummary) -> list[Fact]:
         ),
         Fact("cost model", f"version {resolved.cost_model_version}"),
         Fact("hash of the study", resolved.hash),
-        Fact("area", _AREA_WORDS[resolved.spec.area.model]),
+        Fact("area", f"{model}: {_AREA_WORDS[model]}"),
     ]

@@ -92,7 +92,7 @@ def _head_table(evaluation: Evaluation) -> Table:
         if evaluation.padding_samples:
             add_row(head, "padding", padding_words(evaluation.padding_samples))
         add_row(head, "power", power_words(evaluation))
-    add_row(head, "area", area_words(evaluation.area_mm2))
+    add_row(head, "area", area_words(evaluation))
     add_row(head, "bound by", binding_words(evaluation))
     return head
 

@@ -200,11 +200,13 @@ def memory_words(placement: Placement) -> str:
     return f"{format_bytes(max(totals))} on the fullest device"
 
 
-def area_words(area_mm2: float | None) -> str:
-    """Say how large a chip is, or why nobody knows."""
-    if area_mm2 is None:
+def area_words(evaluation: Evaluation) -> str:
+    """Say how large a chip is under each area model, or why nobody knows."""
+    models = (("phaze-22nm", evaluation.area_mm2), ("chip", evaluation.area_chip_mm2))
+    known = [f"{mm2:.4g} mm² by {model}" for model, mm2 in models if mm2 is not None]
+    if not known:
         return "unknown: a buffer lies outside the table of SRAM macros"
-    return f"{area_mm2:.4g} mm² (a relative budget, not a die size)"
+    return f"{', '.join(known)} (relative budgets, not die sizes)"
 
 
 def assumption_words(assumption: BindingAssumption, chip: Accelerator) -> str:
@@ -226,10 +228,23 @@ def assumption_words(assumption: BindingAssumption, chip: Accelerator) -> str:
 
 
 def power_words(evaluation: Evaluation) -> str:
-    """Say how much power a device takes."""
-    return (
+    """Say how much power a device takes, and whether its board may."""
+    words = (
         f"{evaluation.power_w_per_device:.4g} W per device on average, and "
         f"{evaluation.static_power_w_per_device:.3g} W of leakage"
+    )
+    if evaluation.is_above_tdp:
+        words += f"; more than the {evaluation.tdp_w:,g} W that its board is rated for"
+    return words
+
+
+def power_warning(evaluation: Evaluation) -> str:
+    """Warn of a device that takes more than its board may, and say what that means."""
+    total_w = evaluation.power_w_per_device + evaluation.static_power_w_per_device
+    return (
+        f"warning: a device takes {total_w:.4g} W on average, but its board is rated for "
+        f"{evaluation.tdp_w:,g} W; a real one would lower its clock and be slower. "
+        "--power-limit-w, and max_power_w of a study, refuse such a run."
     )
 
 

@@ -23,7 +23,7 @@ from phaze_opt.workload.config import AttentionKind
 
 AxisKind = Literal["chip", "network", "training"]
 
-_NOT_SEARCHED = ("concurrent_operators",)
+_NOT_SEARCHED = ("concurrent_operators", "tdp_w")
 CHIP_FIELDS = {
     name: kind
     for name, kind in FIELD_TYPES.items()

@@ -181,6 +181,8 @@ def best_to_json_dict(name: str, best: BestDesign) -> dict[str, Any]:
         "params": best.params,
         "values": list(best.metrics.values),
         "objectives": list(best.spec.metric_names),
+        "area_mm2": best.metrics.area_mm2,
+        "area_model": best.spec.area.model,
         "evaluation": evaluations[0],
         "pass_proofs": proofs[0],
         "baselines": [_baseline_to_json_dict(best, baseline) for baseline in best.baselines],
@@ -198,6 +200,8 @@ def best_to_json_dict(name: str, best: BestDesign) -> dict[str, Any]:
                 "number": trial.number,
                 "params": named_params(best.resolved, trial.point, trial.metrics),
                 "values": list(trial.metrics.values),
+                "area_mm2": trial.metrics.area_mm2,
+                "area_model": best.spec.area.model,
             }
             for trial in best.front
             if trial.point is not None and trial.metrics is not None
@@ -216,6 +220,7 @@ def _baseline_to_json_dict(best: BestDesign, baseline: BaselineResult) -> dict[s
         "values": nothing if baseline.values is None else list(baseline.values),
         "ratio": best.ratio(baseline),
         "area_mm2": baseline.area_mm2,
+        "area_model": best.spec.area.model,
         "params": params[0],
         "outside": baseline.outside,
     }

@@ -305,4 +305,5 @@ def ranked_to_json_dict(resolved: ResolvedStudy, one: RankedDesign) -> dict[str,
         "values": list(one.metrics.values),
         "params": named_params(resolved, DesignPoint(one.point), one.metrics),
         "area_mm2": one.metrics.area_mm2,
+        "area_model": resolved.spec.area.model,
     }

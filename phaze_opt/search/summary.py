@@ -167,6 +167,7 @@ def summary_to_json_dict(summary: StudySummary) -> dict[str, Any]:
         "left_s": summary.left_s,
         "busy_s": summary.busy_s,
         "area_limit_mm2": summary.resolved.area_limit_mm2,
+        "area_model": summary.resolved.spec.area.model,
         "why_infeasible": dict(summary.why_infeasible),
         "failures": list(summary.failures),
         "outside": dict(summary.outside),

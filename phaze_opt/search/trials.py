@@ -15,6 +15,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from phaze_opt.codec import from_builtins, to_builtins
 from phaze_opt.errors import InputError
+from phaze_opt.hardware.area import AreaModel
 from phaze_opt.search.axes import Scalar
 from phaze_opt.search.constraints import SMALLEST_VIOLATION, Limit
 from phaze_opt.search.frozen import ResolvedStudy
@@ -155,6 +156,8 @@ class TrialRecord:
         Seconds since 1970 on its worker's clock.
     origin
         ``"STUDY:NUMBER"`` of the trial that it was first, where studies were merged.
+    area_model
+        Of the study, by which the areas of the metrics are.
     """
 
     number: int
@@ -165,6 +168,7 @@ class TrialRecord:
     ended_s: float | None
     rank: Rank | None = None
     origin: str | None = None
+    area_model: AreaModel | None = None
 
     def __repr__(self) -> str:
         value = "" if self.metrics is None else f", {self.metrics}"
@@ -272,6 +276,7 @@ def read_trial(resolved: ResolvedStudy, trial: FrozenTrial) -> TrialRecord:
         ended_s=None if ended is None else ended.timestamp(),
         rank=rank,
         origin=_origin(trial.user_attrs.get(ORIGIN_KEY)),
+        area_model=resolved.spec.area.model,
     )
 
 
@@ -290,7 +295,7 @@ def trial_to_json_dict(trial: TrialRecord) -> dict[str, Any]:
     if trial.started_s is not None and trial.ended_s is not None:
         duration_s = trial.ended_s - trial.started_s
     point = {} if trial.point is None else trial.point.by_name
-    metrics = {} if trial.metrics is None else _flat(trial.metrics)
+    metrics = {} if trial.metrics is None else _flat(trial.metrics, trial.area_model)
     return {
         "number": trial.number,
         "state": trial.kind,
@@ -301,9 +306,9 @@ def trial_to_json_dict(trial: TrialRecord) -> dict[str, Any]:
     }
 
 
-def _flat(metrics: Metrics) -> dict[str, Any]:
+def _flat(metrics: Metrics, area_model: AreaModel | None) -> dict[str, Any]:
     """Return metrics as cells of a row; the numbers of one workload without its name."""
-    plain: dict[str, Any] = to_builtins(metrics)
+    plain: dict[str, Any] = {**to_builtins(metrics), "area_model": area_model}
     runs = plain.pop("runs")
     values = plain.pop("values")
     plain["value"] = values[0]

@@ -77,6 +77,14 @@ def numbers_as_text(plain: Any, key: str = "") -> list[str]:
     return [f"{key}: {plain}"] if is_one else []
 
 
+def has_area_of_unsaid_model(plain: Any) -> bool:
+    """Look for an area beside which stands neither its model nor the area by the other one."""
+    if isinstance(plain, dict):
+        unsaid = "area_mm2" in plain and plain.keys().isdisjoint(("area_model", "area_chip_mm2"))
+        return unsaid or any(map(has_area_of_unsaid_model, plain.values()))
+    return isinstance(plain, list) and any(map(has_area_of_unsaid_model, plain))
+
+
 @pytest.mark.parametrize("text", ["12", "1.5e9", "300 / 50", "12 ms", "64 MiB", "lanes 53%", "2×4"])
 def test_a_number_in_words_is_seen(text: str) -> None:
     """With a unit, several in one text, and as a share; words and names are none."""
@@ -127,7 +135,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_numbers_are_numbers(
     folder: Path, command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No value of any command's JSON is a number written as text."""
+    """No value of any command's JSON is a number as text, and no area is one of an unsaid model."""
     capsys.readouterr()
     assert run_with([*command, "--json"]) == 0
     out = capsys.readouterr().out
@@ -135,3 +143,4 @@ def test_numbers_are_numbers(
     documents = [plain] if plain is not None else [json.loads(line) for line in out.splitlines()]
     assert documents
     assert [found for one in documents for found in numbers_as_text(one)] == []
+    assert not any(map(has_area_of_unsaid_model, documents))

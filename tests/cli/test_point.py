@@ -108,6 +108,18 @@ def test_timeline_is_written(phaze: Phaze) -> None:
     assert evaluate(phaze, "--timeline", "no/such/folder.json").code == 2
 
 
+@pytest.mark.parametrize("command", ["evaluate", "explain"])
+def test_power_above_the_boards_is_warned_of(phaze: Phaze, command: str) -> None:
+    """On stderr, with JSON too, and in the text of an evaluation; without a rating not at all."""
+    rated = ("--set", "tdp_w=0.001")
+    for options in ((*rated, "--json"), rated):
+        hot = run(phaze, command, *options)
+        assert hot.code == 0 and "but its board is rated for 0.001 W" in hot.sentence
+    said = "more than the 0.001 W that its board is rated for"
+    assert (said in " ".join(hot.out.split())) == (command == "evaluate")
+    assert "warning" not in run(phaze, command).err
+
+
 def test_infeasible_still_answers(phaze: Phaze) -> None:
     """What does not fit exits with 5, with the same keys and the reason on stdout."""
     ran = evaluate(phaze, "--set", "hbm_bytes=200000", "--json")
@@ -115,6 +127,7 @@ def test_infeasible_still_answers(phaze: Phaze) -> None:
     record = ran.json
     assert record["feasible"] is False
     assert record["throughput_samples_per_s"] == record["mfu"] == 0.0
+    assert record["hfu"] == record["mfu_causal"] == 0.0
     assert record["time_per_batch_s"] is None and record["placement"] is None
     assert record["reason"].endswith(".")
     assert record.keys() == evaluate(phaze, "--json").json.keys()

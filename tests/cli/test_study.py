@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pty
+import re
 import select
 import signal
 import sqlite3
@@ -82,6 +83,41 @@ def test_running_again_does_nothing(phaze: Phaze, small_study: Path) -> None:
     assert phaze("study", "create", str(small_study), "--exist-ok").code == 0
     assert phaze("study", "run", "small", "--trials", "3").code == 0
     assert phaze("study", "show", "small", "--json").json == before
+
+
+def test_areas_say_their_model(phaze: Phaze, small_study: Path) -> None:
+    """Those of a study follow its area model; an evaluation has both, and the text names them."""
+    small_study.write_text(small_study.read_text() + '[area]\nmodel = "chip"\n')
+    phaze("study", "create", str(small_study))
+    phaze("study", "run", "small", "--trials", "2")
+    best = phaze("study", "best", "small", "--json").json
+    evaluation = best["evaluation"]
+    assert evaluation["area_mm2"] < evaluation["area_chip_mm2"] == best["area_mm2"]
+    rows = phaze("study", "trials", "small", "--json").json
+    (row,) = [one for one in rows if one["number"] == best["number"]]
+    assert row["area_mm2"] == best["area_mm2"]
+    models = [one["area_model"] for one in (best, row, *best["baselines"])]
+    assert {*models, phaze("study", "show", "small", "--json").json["area_model"]} == {"chip"}
+    assert re.search(r"area used +[\d.]+% \([\d.]+ of [\d.]+ mm² by chip\)", phaze(
+        "study", "show", "small"
+    ).out)  # fmt: skip
+    assert re.search(
+        r"[\d.]+ mm² by phaze-22nm, [\d.]+ mm² by chip", phaze("study", "best", "small").out
+    )
+
+
+def test_a_best_design_above_its_boards_power_is_warned_of(phaze: Phaze, small_study: Path) -> None:
+    """Where the chip is a part with a rating; a chip with other numbers has none."""
+    phaze("accelerator", "new", "part", "--set", "tdp_w=0.001")
+    text = small_study.read_text()
+    axes = text[text.index("num_tc") : text.index("microbatch")]
+    small_study.write_text(text.replace(axes, 'base = "part.toml"\n'))
+    phaze("study", "create", str(small_study))
+    phaze("study", "run", "small", "--trials", "2")
+    for command in (("show", "small"), ("best", "small"), ("best", "small", "--json")):
+        ran = phaze("study", *command)
+        assert ran.code == 0 and "but its board is rated for 0.001 W" in ran.sentence
+    assert "that its board is rated for" in " ".join(phaze("study", "show", "small").out.split())
 
 
 def test_numbers_that_no_study_has_are_refused(phaze: Phaze, small_study: Path) -> None:

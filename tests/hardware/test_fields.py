@@ -49,7 +49,10 @@ def _table(name: str, value: object) -> str:
 def test_an_alias_means_the_same_in_a_file_in_a_change_and_in_a_new_file(
     tmp_path: Path, name: str
 ) -> None:
-    """It sets its field, and nothing else but the clocks under load, which follow."""
+    """It sets its field, and nothing else but the clocks under load, which follow, and the rating.
+
+    A part with other numbers has none.
+    """
     value = STATED[name]
     changed = configure_accelerator("h100", {name: str(value)})
     path = tmp_path / "file.toml"
@@ -62,7 +65,9 @@ def test_an_alias_means_the_same_in_a_file_in_a_change_and_in_a_new_file(
     before, after = (chip_values(each) for each in (load_accelerator("h100"), changed.accelerator))
     differs = {key for key in after if before[key] != after[key]}
     assert field in differs
-    assert differs <= {field, "calibration.burst_clock_hz", "calibration.sustained_clock_hz"}
+    clocks = {"calibration.burst_clock_hz", "calibration.sustained_clock_hz"}
+    assert differs <= {field, *clocks, "tdp_w"}
+    assert ("tdp_w" in differs) != field.startswith("calibration.")
 
 
 def test_the_peak_gives_the_clock() -> None:

@@ -110,6 +110,21 @@ def test_a_clock_under_load_that_is_stated_stays() -> None:
     assert chip.sustained_clock_hz == chip.in_burst.sustained_clock_hz == 1.9e9
 
 
+def test_the_rated_power_is_that_of_a_part() -> None:
+    """What was measured on a part does not change it; other numbers make another part."""
+    h100 = load_accelerator("h100")
+    assert h100.tdp_w == 700.0
+    measured = load_accelerator("h100", **{"calibration.hbm_efficiency": 0.9, "num_tc": 132})
+    assert measured.tdp_w == 700.0
+    for name, value in (("num_tc", 100), ("hbm_gib", 141), ("clock_ghz", 1.5)):
+        assert load_accelerator("h100", **{name: value}).tdp_w is None
+    assert load_accelerator("h100", num_tc=100, tdp_w=600).tdp_w == 600.0
+    for name in ("tpuv4-phaze", "tpuv4-lanes"):  # nobody builds them
+        assert load_accelerator(name).tdp_w is None
+    with pytest.raises(InputError, match="tdp_w is -1"):
+        load_accelerator("h100", tdp_w=-1)
+
+
 def test_the_two_baselines_differ_only_in_lanes() -> None:
     """``tpuv4-lanes`` is ``tpuv4-phaze`` with eight times the vector lanes."""
     phaze = load_accelerator("tpuv4-phaze")

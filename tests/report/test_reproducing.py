@@ -67,7 +67,8 @@ def test_the_placement_of_a_study_is_that_of_its_best_design(tmp_path: Path) -> 
     study = run_study(tmp_path)
     summary = study.summary()
     assert summary.best is not None
-    spec = replace(summary.best.spec, placement="expert")
-    placed = replace(summary, best=replace(summary.best, spec=spec))
+    resolved = summary.best.resolved
+    expert = replace(resolved, spec=replace(resolved.spec, placement="expert"))
+    placed = replace(summary, best=replace(summary.best, resolved=expert))
     assert "--placement" not in reproduce_commands(summary)[-1]
     assert "--placement expert" in reproduce_commands(placed)[-1]
