@@ -27,6 +27,7 @@ from phaze_opt.search.space import DesignPoint, params_of
 from phaze_opt.search.store.caches import EvaluationCache, ScheduleCache
 from phaze_opt.search.store.failures import DatabaseError, patiently
 from phaze_opt.search.store.leases import LeaseKeeper, expire_dead_workers, new_token
+from phaze_opt.search.store.presence import present
 from phaze_opt.search.store.storage import open_storage, reading_once
 from phaze_opt.search.store.stored_study import StoredStudy, find_study
 from phaze_opt.search.store.tables import LONGEST_LEASE_S
@@ -159,7 +160,8 @@ def run_study(
     with StopSignals(raise_on_repeat=workers == 1) as stop, suppress(StopNow):
         run = StudyRun(study, evaluator, total, lease_s, stop, show)
         if not patiently(partial(_is_done, run)):
-            _run_trials(run, workers, report, is_watched=on_progress is not ignore_progress)
+            with present(study, new_token(), lease_s):
+                _run_trials(run, workers, report, is_watched=on_progress is not ignore_progress)
         if patiently(partial(_is_done, run)) and not stop.requested:
             patiently(partial(_prove_best, run, new_token()))
             patiently(partial(_evaluate_steps, run))

@@ -11,6 +11,7 @@ from phaze_opt.printing import PrintsAsTables
 from phaze_opt.search.baselines import outside_space
 from phaze_opt.search.best_design import BestDesign, best_design, best_to_json_dict
 from phaze_opt.search.frozen import ResolvedStudy, current_version
+from phaze_opt.search.store import presence
 from phaze_opt.search.store.stored_study import StoredStudy
 from phaze_opt.search.store.ticket import TicketCounts
 from phaze_opt.search.trials import TrialRecord, read_trials
@@ -105,6 +106,7 @@ def summarise(study: StoredStudy) -> StudySummary:
     """Read a study, count and average."""
     office = study.office()
     # Read before the trials, so that a study that is done has all its trials.
+    is_worked_on = presence.is_worked_on(study)
     counts, stopping, proven = office.counts(), office.stop_requested(), office.is_proven()
     # A study that an older program ran has tickets, but no target.
     target = office.target() or counts.done + counts.left or study.resolved.spec.search.trials
@@ -116,7 +118,7 @@ def summarise(study: StoredStudy) -> StudySummary:
     return StudySummary(
         name=study.name,
         resolved=study.resolved,
-        state=_state(counts, target, stopping, proven),
+        state=_state(counts, target, is_worked_on, stopping, proven),
         trials={
             "complete": len(complete),
             "infeasible": sum(trial.kind == "infeasible" for trial in complete),
@@ -174,12 +176,16 @@ def summary_to_json_dict(summary: StudySummary) -> dict[str, Any]:
     }
 
 
-def _state(counts: TicketCounts, target: int, stopping: bool, proven: bool) -> StudyState:
+def _state(
+    counts: TicketCounts, target: int, is_worked_on: bool, stopping: bool, proven: bool
+) -> StudyState:
     """Name the state of a study; single failed trials are counted, and are not a state.
 
-    A ticket whose lease has run out, or whose worker is known to be gone, keeps no study running.
+    A ticket, or a run, whose lease has run out, or whose process is known to be gone, keeps no
+    study running. Between two trials, and before the first one, a run holds no ticket; what it does
+    after its last trial counts no more.
     """
-    if counts.running:
+    if counts.running or (is_worked_on and not proven and counts.done < target):
         return "stopping" if stopping else "running"
     if proven:
         return "proven"

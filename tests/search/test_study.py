@@ -11,7 +11,7 @@ from typing import Any
 
 import optuna
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 import phaze_opt.search.study as study_module
 import phaze_opt.search.summary as summary_module
@@ -21,9 +21,10 @@ from phaze_opt.evaluation import Evaluation
 from phaze_opt.search.best_design import best_to_json_dict
 from phaze_opt.search.space import DesignPoint, Space
 from phaze_opt.search.spec import SearchSpec, StudySpec
+from phaze_opt.search.store.presence import Presence
 from phaze_opt.search.store.storage import open_storage
 from phaze_opt.search.store.studies import study_uids
-from phaze_opt.search.store.tables import StudyRow, WorkloadRow
+from phaze_opt.search.store.tables import StudyRow, WorkerRow, WorkloadRow
 from phaze_opt.search.store.tickets import TicketOffice
 from phaze_opt.search.study import Study, create_study, list_summaries, load_study
 from phaze_opt.search.summary import StudySummary, summary_to_json_dict
@@ -321,6 +322,41 @@ def test_a_stopping_study_is_not_running(sqlite_url: str) -> None:
     after = study.summary()
     assert (after.state, after.left_s) == ("stopped", None)
     assert after.next_command == "phaze-opt study run toy"
+
+
+def test_a_study_runs_from_its_first_evaluation_to_its_last_trial(sqlite_url: str) -> None:
+    """Also while the baselines are evaluated and between two trials, when no trial is running."""
+    study = toy_study(sqlite_url)
+    states: list[str] = []
+
+    def looking(*arguments: Any) -> Evaluation:
+        states.append(study.summary().state)
+        return toy_evaluator(*arguments)
+
+    def look(progress: Any) -> None:
+        states.append(study.summary().state)
+
+    study.evaluator = looking
+    study.run(5, on_progress=look)
+    assert set(states[:-1]) == {"running"} and states[-1] == "done"
+    assert study.summary().state == "done"
+    states.clear()
+    study.run(9, on_progress=look)  # of which the tickets are made first
+    assert set(states[:-1]) == {"running"} and states[-1] == "done"
+    assert study.run(9).counts.done == 9
+
+
+def test_a_run_that_is_gone_keeps_no_study_running(sqlite_url: str) -> None:
+    """Its word holds no longer than its lease, and the next run removes it."""
+    study = toy_study(sqlite_url)
+    for token, lease_s in (("a.1.x", 60.0), ("a.2.x", -1.0)):
+        Presence(study, token, lease_s).begin()
+    assert study.summary().state == "running"
+    Presence(study, "a.1.x", -1.0).renew_lease("a.1.x")
+    assert study.summary().state == "new"
+    study.run(2)
+    with study.storage.reading() as session:
+        assert session.scalars(select(WorkerRow.token)).all() == []
 
 
 def test_stop_ends_a_run_and_a_new_run_goes_on(sqlite_url: str) -> None:

@@ -12,7 +12,7 @@ from phaze_opt.errors import InputError, NotFoundError
 from phaze_opt.search.store.damage import DAMAGES, delete_unread
 from phaze_opt.search.store.failures import database_errors
 from phaze_opt.search.store.storage import Storage
-from phaze_opt.search.store.tables import ArtifactRow, ClaimRow, StudyRow, TicketRow
+from phaze_opt.search.store.tables import ArtifactRow, ClaimRow, StudyRow, TicketRow, WorkerRow
 
 UID_KEY = "phaze:uid"
 """Study attribute that names its rows in the own tables; it survives the dashboard's rename."""
@@ -71,7 +71,7 @@ def delete_orphans(storage: Storage) -> int:
 def delete_rows(storage: Storage, uid: str) -> None:
     """Delete the rows that belong to one study only (evaluations are shared)."""
     with storage.writing() as session:
-        for table in (ClaimRow, TicketRow, ArtifactRow):
+        for table in (ClaimRow, TicketRow, ArtifactRow, WorkerRow):
             session.execute(delete(table).where(table.study_uid == uid))
         session.execute(delete(StudyRow).where(StudyRow.uid == uid))
 

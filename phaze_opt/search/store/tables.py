@@ -13,7 +13,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import DeclarativeBase, InstrumentedAttribute, Mapped, mapped_column
 from sqlalchemy.sql.functions import FunctionElement
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 """Version of these tables; a database with an older one is brought up to date."""
 
 
@@ -90,6 +90,16 @@ class TicketRow(Base):
     trial_number: Mapped[int | None]
     params: Mapped[str | None] = mapped_column(Text)
     reason: Mapped[str | None] = mapped_column(Text)
+
+
+class WorkerRow(Base):
+    """A run that works on a study, under a lease; see `phaze_opt.search.store.presence`."""
+
+    __tablename__ = "phaze_worker"
+
+    study_uid: Mapped[str] = mapped_column(String(36), primary_key=True)
+    token: Mapped[str] = mapped_column(String(120), primary_key=True)
+    until_s: Mapped[float] = mapped_column(Double)
 
 
 class ClaimRow(Base):
