@@ -141,6 +141,11 @@ def run_study(
         Evaluates one point.
     trials, workers, on_progress, lease_s, show
         See `phaze_opt.search.study.Study.run`.
+
+    Raises
+    ------
+    NotFoundError
+        If the study was deleted meanwhile.
     """
     total = study.resolved.spec.search.trials if trials is None else trials
     check_size("trials", total, MOST_TRIALS)
@@ -166,6 +171,7 @@ def run_study(
             patiently(partial(_prove_best, run, new_token()))
             patiently(partial(_evaluate_steps, run))
     with suppress(DatabaseError):
+        study.check_exists()
         Watcher(study, show).finish()
     counts, proven = patiently(office.counts), patiently(office.is_proven)
     missing = counts.done < total and not stop.requested and not proven

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from optuna.exceptions import UpdateFinishedTrialError
 
+from phaze_opt.errors import NotFoundError
 from phaze_opt.printing import print_error
 from phaze_opt.search.store.failures import DatabaseError
 from phaze_opt.search.store.stored_study import StoredStudy
@@ -66,21 +67,22 @@ class Watcher:
 
     def finish(self) -> None:
         """Pass on that the run has ended."""
-        self._safely(lambda show: show.finish())
+        self._safely(lambda show: show.finish(), then="")
 
-    def _safely(self, action: Callable[[Show], None]) -> None:
-        """Show something; a lost database, or a trial that another worker closed, is not new."""
+    def _safely(self, action: Callable[[Show], None], then: str = " The search goes on.") -> None:
+        """Show something; a lost database, or a trial that another worker closed, is not new.
+
+        Nor is a study that was deleted: with it the search ends.
+        """
         if self._make is None:
             return
         try:
             if self._show is None:
                 self._show = self._make(self._study)
             action(self._show)
-        except (DatabaseError, UpdateFinishedTrialError):
+        except (DatabaseError, NotFoundError, UpdateFinishedTrialError):
             raise
         except Exception as error:
             self._make = None
             name = type(error).__name__
-            print_error(
-                f"The dashboard is not kept up to date: {name}: {error}. The search goes on."
-            )
+            print_error(f"The dashboard is not kept up to date: {name}: {error}.{then}")

@@ -16,7 +16,8 @@ import optuna
 import pytest
 from sqlalchemy import select
 
-from phaze_opt.errors import PhazeError
+from phaze_opt.errors import NotFoundError, PhazeError
+from phaze_opt.evaluation import Evaluation
 from phaze_opt.report.dashboard import address_of, make_server
 from phaze_opt.report.notes import KEPT
 from phaze_opt.report.plots.by_kind import PLOT_KINDS
@@ -28,6 +29,7 @@ from phaze_opt.search.store.studies import delete_study
 from phaze_opt.search.store.tables import ArtifactRow
 from phaze_opt.search.study import Study
 from tests.report.studies import run_study
+from tests.search.fakes import toy_evaluator
 
 Ask = Callable[..., tuple[int, Any]]
 
@@ -253,6 +255,34 @@ def test_showing_that_fails_harms_no_trial(
     made = run_study(tmp_path, trials=0)
     assert made.run(6, show=Publisher).counts.done == 6
     assert capsys.readouterr().err.count("The dashboard is not kept up to date") <= 2
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+@pytest.mark.parametrize("done", [3, 12])
+def test_of_a_deleted_study_nothing_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], done: int, elsewhere: bool
+) -> None:
+    """No search goes on, whether trials were left or only the steps from the best design.
+
+    Elsewhere (in Optuna's dashboard) the rows of this program are not deleted.
+    """
+    made = run_study(tmp_path, trials=2)
+    deleted: list[int] = []
+
+    def deleting(*arguments: Any) -> Evaluation:
+        if not deleted and made.office().counts().done >= done:
+            deleted.append(made.office().counts().done)
+            if elsewhere:
+                optuna.delete_study(study_name="toy", storage=made.storage.optuna)
+            else:
+                delete_study("toy", made.storage)
+        return toy_evaluator(*arguments)
+
+    made.evaluator = deleting
+    with pytest.raises(NotFoundError, match="was deleted or renamed"):
+        made.run(12, show=Publisher)
+    assert capsys.readouterr().err == ""
+    assert (deleted[0] == 12) == (done == 12)
 
 
 def test_reading_only_refuses_changes(study: Study, ask_read_only: Ask) -> None:

@@ -64,6 +64,16 @@ class StoredStudy:
         with self._reading():
             return self.storage.optuna.get_study_id_from_name(self.name)
 
+    def check_exists(self) -> None:
+        """Make sure that nobody has deleted or renamed the study.
+
+        Raises
+        ------
+        NotFoundError
+            If somebody has.
+        """
+        _ = self.optuna_id
+
     def office(self, lease_s: float = DEFAULT_LEASE_S) -> TicketOffice:
         """Return the tickets of the study."""
         return TicketOffice(self.storage, self.uid, lease_s)
