@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,9 @@ from phaze_opt.hardware.fields import (
     ALIASES,
     CALIBRATION,
     FIELD_TYPES,
+    NAMES,
     chip_values,
+    field_of,
     flat,
     in_si,
     in_units,
@@ -30,6 +32,13 @@ from phaze_opt.user_files import Find, commented_line, find_base, finite
 
 IMPLIED = ("peak_flops_per_s", "area_mm2", "area_chip_mm2")
 """Numbers that follow from the others."""
+
+_NEEDED = tuple(
+    one.name
+    for one in fields(Accelerator)
+    if one.default is MISSING and one.default_factory is MISSING
+)
+"""Fields that a file without a base must state."""
 
 _STATED, _DEFAULT = "stated", "default"
 _DERIVED = "derived: "
@@ -154,8 +163,22 @@ def read_chip_file(
 
 
 def _from_scratch(entry: Mapping[str, Any], what: str) -> tuple[Accelerator, dict[str, str]]:
-    """Build a chip that has no base, and say where each number comes from."""
-    values = in_si(flat(entry), what, {})
+    """Build a chip that has no base, and say where each number comes from.
+
+    Raises
+    ------
+    InputError
+        If a number is left out that nobody can guess, all of which are named; or one is wrong.
+    """
+    stated = flat(entry)
+    present = {field_of(name) for name, value in stated.items() if value is not None}
+    missing = [name for name in _NEEDED if name not in present]
+    if missing and stated.keys() <= set(NAMES):
+        raise InputError(
+            f"The {what} does not state {', '.join(missing)}; add what is missing, or a base whose "
+            'numbers hold instead, for example base = "h100".'
+        )
+    values = in_si(stated, what, {})
     chip = from_builtins(nested(values), Accelerator, what)
     origins = {name: _STATED if name in values else _DEFAULT for name in FIELD_TYPES}
     for name, elements in (("l2_tc_bytes", "PE"), ("l2_vc_bytes", "lane")):

@@ -65,6 +65,11 @@ def in_units(name: str, value: object) -> tuple[str, float] | None:
     return alias_of(name, value, ALIASES)
 
 
+def field_of(name: str) -> str:
+    """Return the field that a name states: the name itself, or that of which it is an alias."""
+    return ALIASES[name].field if name in ALIASES else name
+
+
 def flat(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Name the values of a nested document as in `FIELD_TYPES`; unknown names are kept."""
     calibration = entry.get("calibration", {})
@@ -116,7 +121,7 @@ def in_si(stated: Mapping[str, Any], what: str, base: Mapping[str, Any]) -> dict
         )
     units = 1.0
     for name in ("num_tc", "pe_x", "pe_y"):
-        count = {**base, **values}.get(name)
+        count = base.get(name) if values.get(name) is None else values[name]
         units *= finite(name, count, what)
         if units <= 0.0:
             raise InputError(f"{name} is {count} in the {what}, but it must be positive.")

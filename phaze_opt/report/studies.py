@@ -12,6 +12,7 @@ from phaze_opt.report.design_columns import SearchedColumns
 from phaze_opt.report.layout import add_row, fitted, grid, pairs, sentence, shortened
 from phaze_opt.report.study_words import (
     accelerator_words,
+    cached_words,
     certified_words,
     effort_words,
     objective_words,
@@ -33,7 +34,6 @@ from phaze_opt.report.words import (
     pass_proof_words,
     placement_words,
     power_words,
-    share_words,
 )
 from phaze_opt.search.best_design import BestDesign
 from phaze_opt.search.enumerating import stored_enumeration
@@ -123,7 +123,7 @@ def summary_table(summary: StudySummary, certified: Enumeration | None = None) -
     for reason in summary.failures:
         add_row(table, "failed", reason)
     add_row(table, "time taken", effort_words(summary))
-    add_row(table, "cached", f"{share_words(summary.cached_share)} of the evaluations")
+    add_row(table, "cached", cached_words(summary))
     add_row(table, "proven", proof_words(summary))
     for line in outside_words(summary):
         add_row(table, "outside", f"{line}; no trial can find it")

@@ -17,6 +17,7 @@ from phaze_opt.report.design_columns import SearchedColumns
 from phaze_opt.report.reproducing import reproduce_commands, study_file
 from phaze_opt.report.study_words import (
     accelerator_words,
+    cached_words,
     effort_words,
     objective_words,
     outside_words,
@@ -38,7 +39,6 @@ from phaze_opt.report.words import (
     placement_words,
     power_words,
     rate_words,
-    share_words,
     time_words,
 )
 from phaze_opt.search.best_design import BestDesign
@@ -260,7 +260,7 @@ def _effort(summary: StudySummary) -> list[Fact]:
     facts = [
         Fact("trials", trial_words(summary)),
         Fact("time taken", effort_words(summary)),
-        Fact("cached", f"{share_words(summary.cached_share)} of the evaluations"),
+        Fact("cached", cached_words(summary)),
         Fact("proven", proof_words(summary)),
         *(Fact("failed", reason) for reason in summary.failures),
         *(Fact("outside", f"{line}; no trial can find it") for line in outside_words(summary)),

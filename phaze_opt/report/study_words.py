@@ -200,13 +200,15 @@ def effort_words(summary: StudySummary) -> str:
     return text
 
 
+def cached_words(summary: StudySummary) -> str:
+    """Say which share of the evaluations was found, not computed."""
+    return f"{share_words(summary.cached_share)} of the evaluations were known before"
+
+
 def proof_words(summary: StudySummary) -> str:
-    """Say which share of the schedules is proven optimal, and which at almost no cost."""
-    text = f"{share_words(summary.proven_schedule_share)} of the schedules"
-    quick = summary.quickly_proven_schedule_share
-    if quick is None:
-        return text
-    return f"{text}; {share_words(quick)} without search or in under 20 ms"
+    """Say which share of the layers' schedules is proven optimal."""
+    share = share_words(summary.proven_schedule_share)
+    return f"{share} of the trials' layer schedules are known to be the shortest"
 
 
 def certified_words(summary: StudySummary, found: Enumeration) -> str:

@@ -184,7 +184,7 @@ def neighbour_words(cluster: Cluster) -> Iterator[str]:
 def pass_proof_words(proofs: PassProofs) -> str:
     """Say how many passes of the distinct layers are scheduled best, and what proved it."""
     methods = ", ".join(f"{count} by {method}" for method, count in proofs.methods.items())
-    words = f"{proofs.proven} of {proofs.passes} proven"
+    words = f"{proofs.proven} of {proofs.passes} have the shortest schedule, proven"
     words += f" ({methods})" if methods else ""
     if proofs.proven == proofs.passes:
         return words

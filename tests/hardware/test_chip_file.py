@@ -161,7 +161,9 @@ def test_what_is_shown_as_json_is_the_same_chip_as_a_file(tmp_path: Path, name: 
         (f"{NAIVE}[calibration]\nhbm_efficency = 1\n", "Did you mean 'calibration.hbm_efficiency'"),
         (f"calibration = 3\n{NAIVE}", "Unknown key"),
         (f"{CORES}glb_mib = 126\nnum_tc2 = 3", "Did you mean 'num_tc'"),
-        ("peak_tflops = 100\npe_x = 4\n", "num_tc is None"),
+        ("peak_tflops = 100\npe_x = 4\n", "does not state num_tc, num_vc, pe_y, pe_vc, glb_bytes;"),
+        (NAIVE.replace("num_tc", "num_tcs"), "Did you mean 'num_tc'"),
+        (NAIVE.replace("glb_mib = 126", ""), r'does not state glb_bytes; .* base = "h100"\.$'),
         (
             f"{NAIVE.replace('clock_ghz', 'peak_tflops').replace('pe_x = 64', 'pe_x = 0')}",
             "pe_x is 0",

@@ -181,7 +181,7 @@ def test_bad_input_is_refused_with_a_sentence(
     ("text", "message"),
     [
         ("num_tc = ", "not valid TOML"),  # broken file
-        ("num_tc = 4", "missing required field"),  # incomplete
+        ("num_tc = 4", "does not state num_vc, pe_x"),  # incomplete
         ("num_tcs = 4", "Did you mean 'num_tc'"),  # misspelt key
     ],
 )
