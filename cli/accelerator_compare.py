@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -12,7 +12,7 @@ from phaze_opt.errors import InputError
 from phaze_opt.units import format_number
 
 from .output import JsonOption, PresetArgument, print_json, print_rows, print_table, takes
-from .point import AttentionChoice, OptimizerChoice, OverlapChoice
+from .point import OptimizerChoice, OverlapChoice
 
 if TYPE_CHECKING:
     from phaze_opt.search.axes import Scalar
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 _SOLVE = "solve"
 _MICROBATCHES: tuple[int, ...] = (1, 2, 4, 8)
 _LARGE = 1e4
-_OPTIONS = ("microbatch", "recompute", "zero")
+_OPTIONS = ("microbatch", "recompute", "zero", "attention")
+"""Among which each chip has its best, where the run does not fix them."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,10 @@ class RunOptions:
         bool, typer.Option("--sequence-parallel", help="Split the sequence over tensor groups.")
     ] = False
     attention: Annotated[
-        AttentionChoice | None,
-        typer.Option(help="Of the model, if not its own.", show_default=False),
+        Literal["solve", "eager", "flash"] | None,
+        typer.Option(
+            help="Of the model, if not its own: solve is each chip at its best.", show_default=False
+        ),
     ] = None
     residency: Annotated[
         bool,
@@ -84,10 +87,13 @@ class RunOptions:
         assert self.model is not None
         held = microbatches(self.model) or _MICROBATCHES
         batches = [one for one in held if one <= self.global_batch] or [1]
+        solved: dict[str, object] = {"zero": {_SOLVE: _chosen("zero", self.zero, [0, 1])}}
+        if self.attention == _SOLVE:
+            solved["attention"] = {_SOLVE: ["eager", "flash"]}
         space = Space(
             microbatch=_chosen("microbatch", self.microbatch, batches),
             recompute=_chosen("recompute", self.recompute, ["none", "full"]),
-            zero={_SOLVE: _chosen("zero", self.zero, [0, 1])},
+            **solved,
         )
         return StudySpec(
             name="compared",
@@ -100,7 +106,7 @@ class RunOptions:
             tensor_parallel="all",
             sequence_parallel=self.sequence_parallel,
             residency=self.residency,
-            attention=self.attention,
+            attention=None if self.attention == _SOLVE else self.attention,
             overlap=self.overlap,
             baselines=(),
             space=space,
@@ -114,11 +120,17 @@ class RunOptions:
             self.optimizer,
             f"overlap {self.overlap}",
             f"sequence {self.sequence or 'of the model'}",
-            f"attention {self.attention or 'of the model'}",
+            *(
+                []
+                if self.attention == _SOLVE
+                else [f"attention {self.attention or 'of the model'}"]
+            ),
             *(["sequence-parallel"] if self.sequence_parallel else []),
             *([] if self.residency else ["nothing stays on the chip"]),
         ]
-        among = [f"{name} {', '.join(map(str, spec.space.values_of(name)))}" for name in _OPTIONS]
+        among = [
+            f"{name} {', '.join(map(str, spec.space.values_of(name)))}" for name in _searched(spec)
+        ]
         return f"{', '.join(stated)}; each at its best placement, and of {'; '.join(among)}."
 
 
@@ -136,7 +148,7 @@ def compare(
     Example: phaze-opt accelerator compare h100 mine.toml --model llama3-8b
 
     Example: phaze-opt accelerator compare tpuv4-lanes winner.toml --model bert-large --attention
-    flash --cluster tpuv4-ici-flat --devices 1024 --global-batch 4096
+    solve --cluster tpuv4-ici-flat --devices 1024 --global-batch 4096
     """
     from phaze_opt.hardware.presets import load_accelerator
     from phaze_opt.report.tables import accelerator_numbers
@@ -151,7 +163,8 @@ def compare(
 
         spec = options.spec()
         words = options.words(spec)
-        one, other = map(_achieved, train_at_best(spec, chips))
+        searched = _searched(spec)
+        one, other = (_achieved(run, searched) for run in train_at_best(spec, chips))
         rows += [_row(name, names, (one[name], other[name])) for name in one]
     if as_json:
         said = [{"field": "run", **dict.fromkeys(names, words), "ratio": None}] if words else []
@@ -185,14 +198,21 @@ def _chosen(name: str, given: str, solved: Sequence[Scalar]) -> list[Scalar]:
     return [int(part) for part in parts]
 
 
-def _achieved(run: BaselineRun | None) -> dict[str, int | float | str | bool | None]:
-    """Return what a chip achieves at its best, by name."""
+def _searched(spec: StudySpec) -> list[str]:
+    """Return the options among which each chip has its best."""
+    return [name for name in _OPTIONS if name in spec.space.axes]
+
+
+def _achieved(
+    run: BaselineRun | None, searched: Sequence[str]
+) -> dict[str, int | float | str | bool | None]:
+    """Return what a chip achieves at its best, by name, and the options that it has then."""
     from phaze_opt.report.words import RESOURCE_WORDS
 
     found = None if run is None else run.evaluation
     if run is None or found is None or found.placement is None:
         rates = ("throughput, samples/s", "tokens/s per device", "TFLOP/s per device", "MFU")
-        nothing = dict.fromkeys((*_OPTIONS, "placement"))
+        nothing = dict.fromkeys((*searched, "placement"))
         unbound = {"bound by": "fits under no option", "bound by, share": None}
         return {**dict.fromkeys(rates, 0.0), **unbound, **nothing}
     resource, share = next(iter(found.bound_by_share.items()))
@@ -203,7 +223,7 @@ def _achieved(run: BaselineRun | None) -> dict[str, int | float | str | bool | N
         "MFU": found.mfu,
         "bound by": RESOURCE_WORDS.get(resource, resource),
         "bound by, share": share,
-        **{name: run.values[name] for name in _OPTIONS},
+        **{name: run.values[name] for name in searched},
         "placement": found.placement.degrees_text,
     }
 

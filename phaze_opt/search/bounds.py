@@ -30,6 +30,7 @@ from phaze_opt.least_energy import least_batch_energy_j
 from phaze_opt.least_layers import least_layers
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.placement.least import LeastLayers, LeastPlacement
+from phaze_opt.placement.most_held import most_held_bytes
 from phaze_opt.search.chips import Chips
 from phaze_opt.search.designs import Design
 from phaze_opt.search.frozen import ResolvedStudy
@@ -266,6 +267,29 @@ class Bounds:
                     layers, of_size, best[size], splits=not some.rooflines
                 )
         return best
+
+    def most_held_bytes(self, design: Design) -> float:
+        """Bound what a device holds from above, over all workloads, solved options and placements.
+
+        Parameters
+        ----------
+        design
+            Network and options, with any chip.
+
+        Raises
+        ------
+        InputError
+            If the options exclude each other.
+        """
+        fusion = default_fusion(design.accelerator)
+        return max(
+            most_held_bytes(
+                bare_problem(variant, one.cluster, one.training, fusion), variant.tensor_parallel
+            )
+            for run in range(len(self.study.spec.runs))
+            for one in run_inputs(self.study, run, design)
+            for variant in self.variants(one)
+        )
 
     def variants(self, inputs: RunInputs) -> list[WorkloadVariant]:
         """Return the variants of a workload that the placement may use."""

@@ -15,6 +15,7 @@ from phaze_opt.search.best_first import BestFirst
 from phaze_opt.search.bounds import Bounds, check_bounded
 from phaze_opt.search.frozen import ResolvedStudy
 from phaze_opt.search.grid import Grid as Points
+from phaze_opt.search.needless_memory import NeedlessMemory
 from phaze_opt.search.objectives import Measured
 from phaze_opt.search.ordering import value_bin
 from phaze_opt.search.samplers.bound import BestBoundFirst, BoundSampler, Candidate
@@ -85,6 +86,9 @@ def _cost_of_value(trial: FrozenTrial) -> Cost:
 class _Candidates:
     """All points that may be feasible, in the order of their best possible ranks.
 
+    Of sizes of the HBM that all hold whatever a placement may need, only the smallest is given: on
+    the others the same design is as fast, so that it comes before them.
+
     Iterating again goes on after the last point that was given.
     """
 
@@ -104,8 +108,15 @@ class _Candidates:
         """The points, of which all chips are listed when the first one is asked for."""
         return BestFirst(Points.of(self._study), self._rule, self._store)
 
+    @cached_property
+    def _needless(self) -> NeedlessMemory:
+        """What tells the sizes of the HBM that change nothing."""
+        return NeedlessMemory(self._study, self._rule, self._points.grid.chips)
+
     def __iter__(self) -> Iterator[Candidate]:
         for one in self._points:
+            if self._needless.has(one.point):
+                continue
             params = params_of(self._study.spec.space, one.point)
             # Costs of feasible trials begin with 0, and go on with the key of their rank.
             yield Candidate(params, (0, *one.head))

@@ -17,7 +17,7 @@ from tests.cli.conftest import Phaze
 
 TINY = "gpt:layers=2,hidden=64,heads=2,sequence=32,vocab=128"
 
-_OPTIONS = ("microbatch", "recompute", "zero")
+_OPTIONS = ("microbatch", "recompute", "zero", "attention")
 
 OWN_MODEL = """
 import torch
@@ -85,14 +85,14 @@ def test_chips_are_compared_as_a_study_compares_them(phaze: Phaze) -> None:
     """The winner over a baseline, in the setting of the quickstart: the ratio of the study."""
     quickstart = read_spec(Path(__file__).parents[2] / "studies" / "quickstart.toml")
     options = {name: axis for name, axis in quickstart.space.axes.items() if name in _OPTIONS}
-    cores = {"num_tc": 4, "num_vc": 2, "pe_x": 128, "pe_y": 512, "pe_vc": 2048}
-    axes: dict[str, Any] = {**cores, "glb_mib": 16, "hbm_gib": 16, "hbm_gb_per_s": 1600, **options}
+    cores = {"num_tc": 8, "num_vc": 2, "pe_x": 128, "pe_y": 256, "pe_vc": 2048}
+    axes: dict[str, Any] = {**cores, "glb_mib": 8, "hbm_gib": 48, "hbm_gb_per_s": 1800, **options}
     space = Space("tpuv4-lanes", **axes)
     search = SearchSpec(sampler="brute-force", trials=space.points)
     spec = replace(quickstart, devices=8, global_batch=32, space=space, search=search)
     create_study(spec, "sqlite:///phaze.db").run()
     best = phaze("study", "best", "quickstart", "--accelerator-toml", "winner.toml", "--json").json
-    run = "--model bert-large --attention flash --cluster tpuv4-ici-flat --devices 8"
+    run = "--model bert-large --attention solve --cluster tpuv4-ici-flat --devices 8"
     asked = (*run.split(), "--global-batch", "32")
     for baseline in best["baselines"]:
         names = (baseline["name"], "winner.toml")
@@ -105,7 +105,7 @@ def test_chips_are_compared_as_a_study_compares_them(phaze: Phaze) -> None:
     shown = " ".join(phaze("accelerator", "compare", *names, *asked).out.split())
     said = "bert-large on 8 devices, tpuv4-ici-flat, global batch 32, adam"
     assert shown.startswith(said) and compared["run"]["winner.toml"].startswith(said)
-    assert "microbatch 1, 2, 4, 8; recompute none, full; zero 0, 1" in shown
+    assert "recompute none, full; zero 0, 1; attention eager, flash" in shown
     one = phaze("accelerator", "compare", *names, *asked, "--microbatch", "1", "--json").json
     assert {row["field"]: row for row in one}["microbatch"]["winner.toml"] == 1
 

@@ -1,0 +1,48 @@
+"""The most that any stage of any placement holds: memory beyond it changes nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from phaze_opt.placement.chain_bytes import chain_bytes, held_by_runs
+from phaze_opt.placement.memory import UNSHARDED, Shards
+from phaze_opt.placement.pipeline import held_by_place
+from phaze_opt.placement.placement_problem import PlacementProblem
+from phaze_opt.training import OPTIMIZERS
+
+
+def most_held_bytes(problem: PlacementProblem, tensor: int) -> float:
+    """Bound what a stage holds from above, whatever the degrees and the split.
+
+    With as much usable memory, or more, every placement fits, so that the best one is the same.
+
+    Parameters
+    ----------
+    problem
+        Layers, cluster and training; seconds, rates and memory are not looked at.
+    tensor
+        The tensor-parallel width, one of the problem's.
+
+    Returns
+    -------
+    bytes
+        On one device.
+    """
+    training, optimizer = problem.training, OPTIMIZERS[problem.training.optimizer]
+    chain = chain_bytes(problem, tensor)
+    count = len(chain)
+    # One replica has all microbatches, and all of the state; shares of others are whole for a layer
+    # at a time.
+    microbatches = -(-training.global_batch // training.microbatch)
+    shards = Shards.of(training.zero, problem.cluster.devices)
+    whole_layer = max(shards.whole_layer_bytes(own, optimizer) for own in chain.parameters.own)
+    held = held_by_runs(chain, optimizer, UNSHARDED, 0.0)
+    if training.pipeline_schedule == "1f1b":
+        # After a stage come at most as many others as there are layers after it.
+        after = count - np.arange(count + 1)
+        in_flight = held_by_place(count, microbatches)[np.minimum(after + 1, count)]
+        most = (held.resident_bytes + held.stash_bytes * in_flight).max()
+    else:
+        # Several chunks on one stage hold no more than all layers do.
+        most = held.resident_bytes[0, count] + held.stash_bytes[0, count] * microbatches
+    return float(most) + whole_layer
