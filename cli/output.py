@@ -186,6 +186,7 @@ def warn_of_power(evaluations: Iterable[Evaluation | None]) -> None:
             say(power_warning(evaluation))
 
 
-def say(sentence: str) -> None:
-    """Print a note on stderr, without the passwords of URLs."""
-    print(printable(without_passwords(sentence)), file=sys.stderr)
+def say(sentence: str | None) -> None:
+    """Print a note on stderr, if there is one, without the passwords of URLs."""
+    if sentence is not None:
+        print(printable(without_passwords(sentence)), file=sys.stderr)

@@ -49,6 +49,7 @@ def create(
 
     Example: phaze-opt study create studies/quickstart.toml --exist-ok
     """
+    from phaze_opt.report.study_words import limit_words
     from phaze_opt.search.baselines import outside_space
     from phaze_opt.search.spec import read_spec
     from phaze_opt.search.study import create_study
@@ -60,6 +61,7 @@ def create(
         reason = outside_space(study.resolved, baseline)
         if reason is not None:
             say(f"No trial can find the baseline {baseline.name}: {reason}.")
+    say(limit_words(study.resolved.spec))
 
 
 @app.command()
@@ -84,11 +86,13 @@ def run(
         phaze-opt study run quickstart --trials 300 --workers 2
     """
     from phaze_opt.report.publishing import Publisher
+    from phaze_opt.report.study_words import limit_words
     from phaze_opt.search.summary import next_command
 
     from .progress import run_progress
 
     study = open_study(name, storage)
+    say(limit_words(study.resolved.spec))
     with run_progress() as show:
         outcome = study.run(trials, workers=workers, on_progress=show, show=Publisher)
     print(outcome)

@@ -78,6 +78,7 @@ def enumerate_all(
 
         phaze-opt study enumerate quickstart --certificate quickstart.json
     """
+    from phaze_opt.report.study_words import enumeration_limit_words
     from phaze_opt.search.enumerating import enumerate_study, enumeration_to_json_dict
     from phaze_opt.search.space_size import space_size
 
@@ -94,6 +95,7 @@ def enumerate_all(
     if memory_gib is not None:
         size.check_memory(memory_gib)
     say(str(size))
+    say(enumeration_limit_words(study.resolved.spec) if bounds else None)
     with goes_on(f"phaze-opt study enumerate {name}"), enumeration_progress() as show:
         found = enumerate_study(
             study,

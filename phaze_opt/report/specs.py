@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 
 from phaze_opt.report.layout import add_row, grid, pairs, sentence, shortened
-from phaze_opt.report.study_words import objective_words
+from phaze_opt.report.study_words import limit_words, objective_words
 from phaze_opt.report.tables import value_words
 from phaze_opt.report.words import share_words
 from phaze_opt.search.axes import axis_words
@@ -32,6 +32,9 @@ def spec_table(checked: SpecCheck) -> RenderableType:
     if checked.seconds_per_point is not None:
         add_row(table, "a point takes", format_seconds(checked.seconds_per_point))
     add_row(table, "search", f"{counted(spec.search.trials, 'trial')}, {spec.sampler}")
+    limits = limit_words(spec)
+    if limits is not None:
+        add_row(table, "limits", limits)
     for baseline in resolved.baselines:
         reason = checked.outside.get(baseline.name)
         words = "in the space" if reason is None else f"outside: {reason}"

@@ -10,7 +10,7 @@ from phaze_opt.search.axis_names import AxisKind, kind_of
 from phaze_opt.search.best_design import BestDesign
 from phaze_opt.search.exhaustive import Enumeration
 from phaze_opt.search.neighbourhood import Step
-from phaze_opt.search.objectives import ObjectiveKind
+from phaze_opt.search.objectives import BOUNDED_OBJECTIVES, ObjectiveKind
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.spec import StudySpec
 from phaze_opt.search.summary import StudySummary
@@ -142,6 +142,33 @@ def objective_words(spec: StudySpec) -> str:
     if len(spec.runs) == 1:
         return words
     return f"{words}, {spec.aggregate.replace('-', ' ')} relative to {spec.reference}"
+
+
+def limit_words(spec: StudySpec) -> str | None:
+    """Say what follows for the search from limits that no bound knows; nothing without them."""
+    if not spec.unbounded_limits or spec.objectives[0] not in BOUNDED_OBJECTIVES:
+        return None
+    unknown = _unknown_words(spec)
+    if spec.sampler == "bound":
+        return (
+            f"{unknown}: the sampler bound tries the fastest designs first, whether they keep it "
+            "or not, and may find none that does; without search.sampler, climb is chosen."
+        )
+    return f"{unknown}: the sampler is climb, not bound." if spec.sampler == "climb" else None
+
+
+def enumeration_limit_words(spec: StudySpec) -> str | None:
+    """Say the same of an enumeration."""
+    if not spec.unbounded_limits:
+        return None
+    return (
+        f"{_unknown_words(spec)}: every design that may be faster than the best one that keeps it "
+        "is evaluated."
+    )
+
+
+def _unknown_words(spec: StudySpec) -> str:
+    return f"The bounds do not know {' and '.join(spec.unbounded_limits)}"
 
 
 def ratio_words(best: BestDesign) -> list[str]:

@@ -7,7 +7,7 @@ a value of the wrong type or outside its range is refused before anything is sto
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -268,7 +268,7 @@ class StudySpec:
                 f"objectives is {list(self.objectives)}, but it must list different ones."
             )
         if self.search.sampler is None:
-            best = replace(self.search, sampler=default_sampler(self.space, self.objectives))
+            best = replace(self.search, sampler=default_sampler(self))
             object.__setattr__(self, "search", best)
         self._check_search()
 
@@ -293,6 +293,27 @@ class StudySpec:
     def objective_kinds(self) -> tuple[ObjectiveKind, ...]:
         """The objectives."""
         return tuple(OBJECTIVES[name] for name in self.objectives)
+
+    @property
+    def unbounded_limits(self) -> tuple[str, ...]:
+        """The limits that no bound knows, by their keys: the best bounds may be of designs above.
+
+        A limit that every design keeps is none of them, and neither is one of the time where the
+        best bounds are those of the shortest times.
+        """
+        limits, devices = self.constraints, self.space.values_of("devices") or (self.devices,)
+        fastest_first = (
+            len(self.runs) == 1
+            and self.objectives[0] in ("throughput", "tokens")
+            and not self.space.values_of("global_batch")
+        )
+        stated = {
+            "max_power_w": limits.max_power_w is not None,
+            "max_devices": limits.max_devices is not None
+            and limits.max_devices < max(map(int, devices)),
+            "max_time_per_batch_s": limits.max_time_per_batch_s is not None and not fastest_first,
+        }
+        return tuple(name for name, matters in stated.items() if matters)
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -371,17 +392,18 @@ class StudySpec:
                 raise InputError(_STATED_TWICE.format(axis))
 
 
-def default_sampler(space: Space, objectives: Sequence[ObjectiveName]) -> SamplerName:
+def default_sampler(spec: StudySpec) -> SamplerName:
     """Return the sampler that is near the optimum soonest; ``studies/README.md`` has the figures.
 
-    ``bound`` where there is a bound and the chips of the space can be listed; else ``climb``, the
-    best of those that see no bounds; for several objectives ``tpe``.
+    ``bound`` where there is a bound, which knows all limits, and the chips of the space can be
+    listed; else ``climb``, the best of those that see no bounds; for several objectives ``tpe``.
     """
-    if len(objectives) > 1:
+    if len(spec.objectives) > 1:
         return "tpe"
-    sizes = [len(axis.values) for name, axis in space.searched.items() if kind_of(name) == "chip"]
-    listed = math.prod(sizes) <= MOST_CHIPS
-    return "bound" if listed and objectives[0] in BOUNDED_OBJECTIVES else "climb"
+    searched = spec.space.searched.items()
+    sizes = [len(axis.values) for name, axis in searched if kind_of(name) == "chip"]
+    listed = math.prod(sizes) <= MOST_CHIPS and not spec.unbounded_limits
+    return "bound" if listed and spec.objectives[0] in BOUNDED_OBJECTIVES else "climb"
 
 
 _STATED_TWICE = "{0} is stated in the study and is an axis of its space; give one of them."

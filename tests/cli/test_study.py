@@ -343,3 +343,46 @@ def test_delete_where_nobody_can_be_asked(
     refused = phaze("study", "delete", "small")
     assert refused.code == 2 and "--yes" in refused.sentence
     assert phaze("study", "show", "small").code == 0
+
+
+_HOT = """
+name = "hot"
+model = "gpt:layers=2,hidden=256,heads=4,sequence=128,vocab=1000"
+cluster = "tpuv4-ici-flat"
+devices = 4
+global_batch = 16
+baselines = []
+
+[space]
+base = "tpuv4-lanes"
+num_tc = { min = 1, max = 16 }
+num_vc = { min = 1, max = 4 }
+pe_x = { min = 64, max = 256 }
+pe_y = 128
+pe_vc = { min = 64, max = 1024 }
+
+[constraints]
+max_power_w = 50
+
+[search]
+trials = 8
+"""
+
+
+def test_a_limit_that_no_bound_knows_is_kept_by_default(phaze: Phaze) -> None:
+    """Where the fastest designs are all too hot, the default sampler finds others, and says so."""
+    Path("hot.toml").write_text(_HOT)
+    chosen = _HOT.replace('"hot"', '"chosen"') + 'sampler = "bound"\n'
+    Path("chosen.toml").write_text(chosen)
+    feasible = {}
+    for name in ("hot", "chosen"):
+        made = phaze("study", "create", f"{name}.toml")
+        ran = phaze("study", "run", name)
+        for each in (made, ran):
+            assert each.code == 0 and "The bounds do not know max_power_w" in each.err
+        trials = phaze("study", "show", name, "--json").json["trials"]
+        feasible[name] = trials["complete"] - trials["infeasible"]
+    assert "climb is chosen" in ran.err
+    assert feasible["hot"] > feasible["chosen"] == 0
+    checked = " ".join(phaze("spec", "check", "hot.toml").out.split())
+    assert "8 trials, climb" in checked and "the sampler is climb, not bound" in checked

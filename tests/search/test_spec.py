@@ -276,6 +276,17 @@ def test_hostile_names_are_refused(name: str) -> None:
             "climb",
         ),
         ("[search]\nsampler = 'random'", "random"),
+        # Limits that the bounds do not know, and some that change nothing or that they do.
+        ("[constraints]\nmax_power_w = 300", "climb"),
+        ("[constraints]\nmax_power_w = 300\n[search]\nsampler = 'bound'", "bound"),
+        ("[constraints]\nmax_devices = 4", "climb"),
+        ("[constraints]\nmax_devices = 8", "bound"),
+        ("[constraints]\nmax_time_per_batch_s = 2", "bound"),
+        (
+            "objectives = ['throughput_per_area']\n[constraints]\nmax_time_per_batch_s = 2",
+            "climb",
+        ),
+        ("[constraints]\nmax_hbm_gib = 32\nmin_memory_margin = 0.1", "bound"),
     ],
 )
 def test_the_default_sampler_follows_from_the_question(
