@@ -35,12 +35,16 @@ def check(
                 "area_limit_mm2": checked.resolved.area_limit_mm2,
                 "area_model": checked.resolved.spec.area.model,
                 "points": checked.points,
+                "points_within_limits": checked.within_limits,
                 "sampled": checked.sampled,
                 "within_area": checked.within_area,
                 "evaluated": checked.evaluated,
                 "feasible": checked.feasible,
                 "feasible_share": checked.feasible_share,
                 "seconds_per_point": checked.seconds_per_point,
+                "boxes_s": checked.boxes_s,
+                "trials_s": checked.trials_s,
+                "unbounded_limits": list(checked.resolved.spec.unbounded_limits),
                 "baselines": [
                     {
                         "name": baseline.name,

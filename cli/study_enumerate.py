@@ -91,7 +91,7 @@ def enumerate_all(
             "--no-bounds."
         )
     check_outputs(certificate, force=force)
-    size = space_size(study)
+    size = space_size(study.resolved, study.workloads())
     if memory_gib is not None:
         size.check_memory(memory_gib)
     say(str(size))

@@ -25,13 +25,17 @@ def spec_table(checked: SpecCheck) -> RenderableType:
     add_row(table, "searched for", objective_words(spec))
     for name, axis in spec.space.axes.items():
         add_row(table, name, axis_words(axis))
-    add_row(table, "points", f"{checked.points:,}")
+    within = checked.within_limits
+    listed = "" if within is None else f", of which {within:,} within the limits of the chip"
+    add_row(table, "points", f"{checked.points:,}{listed}")
     limit = f"{resolved.area_limit_mm2:.6g} mm² ({spec.area.model})"
     add_row(table, "area limit", limit)
     add_row(table, "feasible", _feasible_words(checked))
     if checked.seconds_per_point is not None:
         add_row(table, "a point takes", format_seconds(checked.seconds_per_point))
     add_row(table, "search", f"{counted(spec.search.trials, 'trial')}, {spec.sampler}")
+    if checked.trials_s is not None:
+        add_row(table, "takes", _time_words(checked, checked.trials_s))
     limits = limit_words(spec)
     if limits is not None:
         add_row(table, "limits", limits)
@@ -40,6 +44,20 @@ def spec_table(checked: SpecCheck) -> RenderableType:
         words = "in the space" if reason is None else f"outside: {reason}"
         add_row(table, baseline.name, words)
     return Group(sentence(f"{spec.name}: valid", style="bold"), table)
+
+
+def _time_words(checked: SpecCheck, trials_s: float) -> str:
+    """Say about how long a run takes on one core, beside its baselines."""
+    trials = f"about {_whole_seconds(trials_s)} for the trials"
+    if checked.boxes_s is None:
+        return trials
+    boxes = f"about {_whole_seconds(checked.boxes_s)} to bound boxes of chips"
+    return f"{boxes}, then chips as needed; at most {trials}"
+
+
+def _whole_seconds(seconds: float) -> str:
+    """Write seconds that are known to a factor."""
+    return f"{max(1.0, seconds):,.0f} s"
 
 
 def _feasible_words(checked: SpecCheck) -> str:

@@ -1,19 +1,23 @@
-"""How large a space is, and what bounding it takes: said before an enumeration begins."""
+"""How large a space is, and what bounding it takes: said before a search begins."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from phaze_opt.costed_point import bare_problem
 from phaze_opt.errors import InputError
-from phaze_opt.search.freezing import tensor_parallel
+from phaze_opt.estimated_passes import default_fusion
+from phaze_opt.placement.candidates import candidate_grids
+from phaze_opt.search.bounds import Bounds
 from phaze_opt.search.frozen import ResolvedStudy
 from phaze_opt.search.grid import Grid
 from phaze_opt.search.objective import run_inputs
-from phaze_opt.search.store.stored_study import StoredStudy
 from phaze_opt.units import GIB, MIB, counted
+from phaze_opt.workload.graph import Workload
 
-# Measured on the paper's spaces and on the quickstart's: 2 to 11 s, and 270 to 890 MB.
-_OPTION_S, _CELL_S = 0.2, 3e-4
+# Measured on the paper's spaces and on the quickstart's: 2 to 22 s, and 270 to 890 MB.
+_CANDIDATE_S, _CELL_S = 8e-5, 2e-5
 _BASE_BYTES, _CHIP_BYTES = 250 * MIB, 500
 
 
@@ -29,6 +33,8 @@ class SpaceSize:
         Combinations of what is searched beside the chip.
     chips, boxes
         Architectures, and sets of them with equal peak rates.
+    candidates
+        Degrees of parallelism that are tabulated to bound the boxes, of all options together.
     boxes_s
         About how long it takes to bound all boxes under all options, on one core.
     memory_bytes
@@ -39,6 +45,7 @@ class SpaceSize:
     options: int
     chips: int
     boxes: int
+    candidates: int
     boxes_s: float
     memory_bytes: float
 
@@ -46,7 +53,7 @@ class SpaceSize:
         return (
             f"{counted(self.points, 'point')}: {self.options:,} × {counted(self.chips, 'chip')} in "
             f"{counted(self.boxes, 'box', 'boxes')}, which take about "
-            f"{max(1.0, self.boxes_s):.0f} s"
+            f"{max(1.0, self.boxes_s):.0f} s on one core; then come the chips of the best boxes"
         )
 
     def check_memory(self, most_gib: float) -> None:
@@ -67,42 +74,74 @@ class SpaceSize:
             )
 
 
-def space_size(study: StoredStudy) -> SpaceSize:
+def space_size(study: ResolvedStudy, workloads: Sequence[Workload]) -> SpaceSize:
     """Return the size of a study's space.
+
+    Parameters
+    ----------
+    study, workloads
+        See `phaze_opt.search.freezing.freeze`.
 
     Raises
     ------
     InputError
         If the space is too large to be listed.
     """
-    grid = Grid.of(study.resolved)
+    grid = Grid.of(study)
     options, sizes, chips = grid.shape
     boxes = len(grid.chips.first) - 1
-    layers = max(len(one.nodes) for each in study.workloads() for one in each.variants)
+    layers = max(len(one.nodes) for each in workloads for one in each.variants)
+    work = _work(study, workloads, grid)
     # Per stage and memory size: its limit; beside it the bytes of its state and of its stash.
-    tables = _memory_tables(study.resolved, grid) * layers * (layers + 1) * 8 * (sizes + 2)
+    tables = work.memory_tables * layers * (layers + 1) * 8 * (sizes + 2)
     return SpaceSize(
         points=grid.points,
         options=options,
         chips=chips,
         boxes=boxes,
-        boxes_s=options * (_OPTION_S + boxes * _CELL_S),
+        candidates=work.candidates,
+        boxes_s=work.candidates * _CANDIDATE_S + work.variants * boxes * _CELL_S,
         memory_bytes=_BASE_BYTES + chips * _CHIP_BYTES + tables,
     )
 
 
-def _memory_tables(study: ResolvedStudy, grid: Grid) -> int:
-    """Count the tables of what stages hold: one for every number of replicas that share state."""
-    found = 0
+@dataclass
+class _Work:
+    """What the bounds of boxes tabulate.
+
+    Attributes
+    ----------
+    variants
+        Models at a width, each under a combination of searched and solved options.
+    candidates
+        Of their placements.
+    memory_tables
+        Of what stages hold: one for every number of replicas that share state.
+    """
+
+    variants: int = 0
+    candidates: int = 0
+    memory_tables: int = 0
+
+
+def _work(study: ResolvedStudy, workloads: Sequence[Workload], grid: Grid) -> _Work:
+    """Count what is tabulated for all options."""
+    rule, work = Bounds(study, workloads), _Work()
     for option in range(len(grid.options) if len(grid.chips) > 0 else 0):
         try:
             design = study.design(grid.point(option, 0, 0))
             runs = [run_inputs(study, run, design) for run in range(len(study.spec.runs))]
         except InputError:
             continue  # such options exclude each other, and are not bounded
-        for run, of_run in zip(study.spec.runs, runs, strict=True):
-            for width in tensor_parallel(study.spec, run):
-                for one in of_run:
-                    shared = one.training.zero > 0
-                    found += one.cluster.devices // width if shared else 1
-    return found
+        fusion = default_fusion(design.accelerator)
+        for one in (inputs for of_run in runs for inputs in of_run):
+            for variant in rule.variants(one):
+                work.variants += 1
+                problem = bare_problem(variant, one.cluster, one.training, fusion)
+                if study.spec.placement == "solve":
+                    work.candidates += sum(len(grid.data) for grid in candidate_grids(problem))
+                shared = one.training.zero > 0
+                work.memory_tables += (
+                    one.cluster.devices // variant.tensor_parallel if shared else 1
+                )
+    return work

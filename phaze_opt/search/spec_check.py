@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from phaze_opt.errors import InputError
 from phaze_opt.evaluation import evaluate
 from phaze_opt.layer_passes import ScheduleCache
+from phaze_opt.search.axis_names import kind_of
 from phaze_opt.search.baselines import outside_space
 from phaze_opt.search.constraints import chip_violation, run_violation
 from phaze_opt.search.designs import Design
@@ -18,11 +20,15 @@ from phaze_opt.search.freezing import freeze
 from phaze_opt.search.frozen import ResolvedStudy
 from phaze_opt.search.objective import RunInputs, run_inputs
 from phaze_opt.search.space import DesignPoint, numbered_point
+from phaze_opt.search.space_size import SpaceSize, space_size
 from phaze_opt.search.spec import StudySpec
 from phaze_opt.workload.graph import Workload
 
 SAMPLED_CHIPS = 1_000
 """Points of which chip and area are looked at."""
+
+LISTED_CHIPS = 5_000_000
+"""Chips of which all are looked at, to say how many points are within the limits."""
 
 EVALUATED_POINTS = 16
 EVALUATION_S = 10.0
@@ -47,6 +53,9 @@ class SpecCheck:
     outside
         By the name of a baseline that no trial can find: which of its values the space does not
         have.
+    size
+        Of the part of the space that is within the limits of the chip; ``None`` where the space is
+        too large to list it.
     """
 
     resolved: ResolvedStudy
@@ -57,6 +66,31 @@ class SpecCheck:
     feasible: int
     seconds_per_point: float | None
     outside: Mapping[str, str]
+    size: SpaceSize | None
+
+    @property
+    def within_limits(self) -> int | None:
+        """Points whose chip is buildable and within the limits, where all are listed."""
+        return None if self.size is None else self.size.points
+
+    @property
+    def boxes_s(self) -> float | None:
+        """About how long the sampler bounds boxes of chips first, on one core, if it does."""
+        if self.size is None or self.resolved.spec.sampler != "bound":
+            return None
+        return self.size.boxes_s
+
+    @property
+    def trials_s(self) -> float | None:
+        """About what the trials of the study take together, on one core; with ``bound`` at most.
+
+        A point above the area takes no time. The sampler ``bound`` asks for none.
+        """
+        if self.seconds_per_point is None:
+            return None
+        spec = self.resolved.spec
+        share = 1.0 if spec.sampler == "bound" else self.within_area / self.sampled
+        return spec.search.trials * share * self.seconds_per_point
 
     @property
     def feasible_share(self) -> float | None:
@@ -95,7 +129,15 @@ def check_spec(spec: StudySpec) -> SpecCheck:
         feasible=feasible,
         seconds_per_point=took_s / evaluated if evaluated else None,
         outside={name: reason for name, reason in reasons.items() if reason is not None},
+        size=_size(resolved, workloads),
     )
+
+
+def _size(resolved: ResolvedStudy, workloads: Sequence[Workload]) -> SpaceSize | None:
+    """Return the size of a space that is small enough to be listed."""
+    searched = resolved.spec.space.searched.items()
+    chips = math.prod(len(axis.values) for name, axis in searched if kind_of(name) == "chip")
+    return space_size(resolved, workloads) if chips <= LISTED_CHIPS else None
 
 
 def _sample(spec: StudySpec) -> list[DesignPoint]:

@@ -14,6 +14,7 @@ import phaze_opt.search.spec_check as spec_check
 from phaze_opt.codec import to_builtins
 from phaze_opt.errors import InputError
 from phaze_opt.report.specs import spec_table
+from phaze_opt.search.enumerating import enumerate_study
 from phaze_opt.search.freezing import check_names
 from phaze_opt.search.spec import StudySpec, read_spec
 from phaze_opt.search.spec_check import check_spec
@@ -99,8 +100,28 @@ def test_a_check_says_what_a_run_will_meet(tmp_path: Path) -> None:
     assert (checked.points, checked.sampled, checked.within_area) == (6, 6, 2)
     assert (checked.evaluated, checked.feasible) == (2, 2)
     assert checked.feasible_share == pytest.approx(1 / 3)
+    assert checked.within_limits == 2 and checked.boxes_s is not None
+    assert checked.seconds_per_point is not None
+    assert checked.trials_s == 60 * checked.seconds_per_point
     expected = "pe_vc is 1024, but is not searched, and the base has 128"
     assert checked.outside == {"tpuv4-lanes": expected}
+
+
+def test_what_is_announced_is_done(tmp_path: Path) -> None:
+    """A random search takes the announced share of its trials; an enumeration has those points."""
+    path = tmp_path / "study.toml"
+    tiny = MINIMAL.replace("bert-large", "gpt:layers=2,hidden=64,heads=2,sequence=32,vocab=128")
+    space = "[space]\nnum_tc = { min = 1, max = 64 }\npe_x = { min = 16, max = 512 }\n"
+    path.write_text(tiny + space + "[search]\nsampler = 'random'\ntrials = 30\n")
+    spec = read_spec(path)
+    checked = check_spec(spec)
+    assert checked.boxes_s is None and checked.trials_s is not None
+    assert checked.seconds_per_point is not None
+    study = create_study(spec, f"sqlite:///{tmp_path / 'a.db'}")
+    study.run()
+    evaluated = sum(bool(each.metrics and each.metrics.runs) for each in study.trials())
+    assert 0.5 < evaluated * checked.seconds_per_point / checked.trials_s < 2.0
+    assert enumerate_study(study).points == checked.within_limits
 
 
 @given(st.sampled_from(SPECS))
