@@ -318,6 +318,7 @@ def test_a_planned_module_is_captured_at_several_widths(phaze: Phaze) -> None:
         (("os:no_such_function",), "no function 'no_such_function'"),
         (("my_model:make", "--tensor-parallel", "2"), "return a plan beside the inputs"),
         (("my_model:make", "--sequence-parallel"), "leave out --sequence-parallel"),
+        (("tests.workload.user_modules:ending",), "user_modules.py:"),
     ],
 )
 def test_a_broken_factory_gives_one_sentence(

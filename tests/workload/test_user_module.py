@@ -2,9 +2,12 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from phaze_opt.errors import InputError
 from phaze_opt.workload.capture.user_module import capture
@@ -181,6 +184,10 @@ def test_the_working_directory_is_searched(tmp_path: Path, monkeypatch: pytest.M
         (f"{HERE}:strange_inputs", "returned a str"),
         (f"{HERE}:deciding", "cannot be traced"),  # depends on data
         (f"{HERE}:frozen", "no result that depends on a parameter"),
+        (f"{HERE}:ending", "(`sys.exit(0)`): it ends the program (SystemExit: 0); raise an error"),
+        (f"{HERE}:same_for_all", "called with the microbatch 1, but returned inputs of shape 4 × "),
+        (f"{HERE}:planned_in_vain", "Did you mean 'blocks.*.up'? Allowed: blocks, blocks.*, "),
+        (f"{HERE}:planning_nothing", "The plan names no layer; leave it out, or name"),
     ],
 )
 def test_bad_factories_are_refused(factory: str, words: str) -> None:
@@ -189,6 +196,40 @@ def test_bad_factories_are_refused(factory: str, words: str) -> None:
         capture(factory)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_ctrl_c_in_a_factory_is_ctrl_c() -> None:
+    """Whoever interrupts a factory is not told that the factory failed."""
+
+    def interrupted(samples: int) -> Any:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        capture(interrupted)
+
+
+@settings(derandomize=True, deadline=None, max_examples=20)
+@given(samples=st.integers(1, 4), pairs=st.integers(1, 3), turned=st.booleans())
+def test_inputs_follow_the_microbatch(samples: int, pairs: int, turned: bool) -> None:
+    """Samples may be pairs, or stand behind the tokens; inputs of a fixed size are refused."""
+
+    def minding(microbatch: int) -> Any:
+        batch = pairs * microbatch
+        shape = (ROWS, batch, WIDTH) if turned else (batch, ROWS, WIDTH)
+        return torch.nn.Linear(WIDTH, 2), torch.zeros(shape)
+
+    def fixed(microbatch: int) -> Any:
+        return minding(samples + 1)
+
+    assert capture(minding, microbatch=(samples,)).variants[0].microbatch == samples
+    with pytest.raises(InputError, match="give their first dimension the size of the microbatch"):
+        capture(fixed, microbatch=(samples,))
+    # Made for one microbatch only, which is all that is asked for.
+    assert capture(lambda n: minding({samples: n}[n]), microbatch=(samples,)).variants
+    module, inputs = minding(samples)
+    assert capture(module, inputs, microbatch=(samples,)).variants
+    with pytest.raises(InputError, match="give the microbatch that they hold"):
+        capture(module, inputs, microbatch=(5 * ROWS * samples,))
 
 
 def test_a_function_is_a_factory_as_its_name_is() -> None:

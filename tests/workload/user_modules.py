@@ -1,5 +1,6 @@
 """Modules as a user might write them, each with the factory that capture calls."""
 
+import sys
 from typing import Any
 
 import torch
@@ -217,3 +218,23 @@ def frozen(microbatch: int) -> Any:
 
 
 NOT_A_FUNCTION = 3
+
+
+def ending(microbatch: int) -> Any:
+    """End the program instead of making anything."""
+    sys.exit(0)
+
+
+def same_for_all(microbatch: int) -> Any:
+    """Make a language model of four samples, whatever is asked for."""
+    return LanguageModel(), torch.zeros(4, ROWS, dtype=torch.int64)
+
+
+def planned_in_vain(microbatch: int) -> Any:
+    """Make a language model with a plan that names a layer that there is not."""
+    return *language_model(microbatch), {"blocks.*.upp": "colwise"}
+
+
+def planning_nothing(microbatch: int) -> Any:
+    """Make a language model with a plan of nothing."""
+    return *language_model(microbatch), {}

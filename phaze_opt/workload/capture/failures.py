@@ -48,7 +48,13 @@ _NUMBERS = (
     "write it with products and elementwise operators, or prepare its result as an input",
 )
 
+_ENDING = (
+    "it ends the program",
+    "raise an error where something is wrong, and else return the module and its inputs",
+)
+
 _REASONS = (
+    ("SystemExit", _ENDING),
     ("_fft_", _FOURIER),
     ("fft", _FOURIER),
     ("_local_scalar_dense", _VALUES),
@@ -66,7 +72,7 @@ _REASONS = (
 
 @contextmanager
 def one_sentence(problem: str, hint: str = "") -> Iterator[None]:
-    """Turn any exception of the user's code into one sentence.
+    """Turn any exception of the user's code into one sentence; Ctrl-C stays what it is.
 
     Parameters
     ----------
@@ -84,13 +90,13 @@ def one_sentence(problem: str, hint: str = "") -> Iterator[None]:
         raise InputError(_sentence(problem, error, hint)) from error
     except InputError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(_sentence(problem, error, hint)) from error
     finally:
         loud.setLevel(level)
 
 
-def _sentence(problem: str, error: Exception, hint: str) -> str:
+def _sentence(problem: str, error: BaseException, hint: str) -> str:
     """Return what failed, at which line of the user, why, and what to write instead."""
     lines = str(error).strip().splitlines()
     text = f"{type(error).__name__}: {lines[0].rstrip('.') if lines else 'no message'}"

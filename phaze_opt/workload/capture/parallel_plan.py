@@ -13,7 +13,8 @@ writes -1 for their number, as for PyTorch's plans.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -45,6 +46,8 @@ _SYNONYMS = {
 }
 _OUTPUTS_SPLIT = ("colwise", "colwise_gather_output", "loss_parallel")
 _STYLES = (*_OUTPUTS_SPLIT, "rowwise", "replicate")
+_NUMBER = re.compile(r"(?<![^.])[0-9]+(?![^.])")
+"""A part of a layer's name that counts layers."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ class SplitModule:
         self._copies: dict[int, tuple[Tensor, Tensor]] = {}
         self._loss_columns: set[int] = set()
         self._shares: dict[int, _Share] = {}
-        for name, (layer, style) in _planned_layers(module, plan).items():
+        for name, (layer, style) in planned_layers(module, plan).items():
             self._split(name, layer, style)
             layer.split_style = style  # type: ignore[assignment]
         self._refuse_half_split(module)
@@ -225,17 +228,31 @@ def _shape(weight: Tensor) -> str:
     return " × ".join(map(str, weight.shape))
 
 
-def _planned_layers(module: nn.Module, plan: Plan) -> dict[str, tuple[nn.Module, str]]:
-    """Return the layers that a plan splits, by name, each with its style."""
+def planned_layers(module: nn.Module, plan: Plan) -> dict[str, tuple[nn.Module, str]]:
+    """Return the layers that a plan splits, by name, each with its style.
+
+    Raises
+    ------
+    InputError
+        If the plan, or a name of it, names no layer, or a style or a kind of layer is none that can
+        be split.
+    """
     layers = dict(module.named_modules())
+    if not plan:
+        raise InputError(
+            "The plan names no layer; leave it out, or name the layers to split, among them "
+            f"{', '.join(sorted(_patterns(layers)))}."
+        )
     planned: dict[str, tuple[nn.Module, str]] = {}
     for pattern, given in plan.items():
-        style = _SYNONYMS.get(given, given) if isinstance(given, str) else given
+        style = _SYNONYMS.get(given, given) if isinstance(given, str) else ""
         if style not in _STYLES:
             raise unknown_name(f"style of {pattern} in the plan:", given, (*_STYLES, *_SYNONYMS))
+        if not isinstance(pattern, str):
+            raise InputError(f"The plan names {pattern!r}, but a name of a layer is text.")
         names = [name for name in layers if _matches(name, pattern)]
         if not names:
-            raise unknown_name("layer in the plan:", pattern, filter(None, layers))
+            raise unknown_name("layer in the plan:", pattern, _patterns(layers))
         for name in names:
             if style == "replicate":
                 planned.pop(name, None)
@@ -243,6 +260,11 @@ def _planned_layers(module: nn.Module, plan: Plan) -> dict[str, tuple[nn.Module,
             _refuse_other_kinds(name, layers[name], style)
             planned[name] = (layers[name], style)
     return planned
+
+
+def _patterns(layers: Iterable[str]) -> set[str]:
+    """Return the names of layers as plans write them, with a ``*`` for what counts them."""
+    return {_NUMBER.sub("*", name) for name in layers if name}
 
 
 def _matches(name: str, pattern: str) -> bool:

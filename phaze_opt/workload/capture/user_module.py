@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,9 +19,15 @@ from torch import Tensor, nn
 
 from phaze_opt.errors import InputError
 from phaze_opt.limits import MOST_SIZE, check_size
+from phaze_opt.workload.capture.batch_of_inputs import refuse_other_batch
 from phaze_opt.workload.capture.failures import one_sentence
 from phaze_opt.workload.capture.module_trace import ModuleCapture, capture_module
-from phaze_opt.workload.capture.parallel_plan import Plan, SplitModule, refuse_wrong_split
+from phaze_opt.workload.capture.parallel_plan import (
+    Plan,
+    SplitModule,
+    planned_layers,
+    refuse_wrong_split,
+)
 from phaze_opt.workload.graph import Workload
 
 Factory = Callable[[int], Any]
@@ -95,8 +102,8 @@ def capture(
     Raises
     ------
     InputError
-        If the factory cannot be imported, fails, or returns a module that cannot be traced; or if
-        the plan does not fit the module or a width.
+        If the factory cannot be imported, fails, ends the program, minds no microbatch, or returns
+        a module that cannot be traced; or if the plan does not fit the module or a width.
     """
     sizes = [1] if microbatch is None else sorted(set(microbatch))
     widths = [1] if tensor_parallel is None else sorted(set(tensor_parallel))
@@ -115,6 +122,8 @@ def capture(
         name, make = _factory(model, inputs, plan)
         for samples in sizes:
             whole = _make(name, make, samples)
+            again = None if isinstance(model, nn.Module) else partial(_inputs, name, make)
+            refuse_other_batch(name, whole.inputs, samples, again)
             parameters = sum(parameter.numel() for parameter in whole.module.parameters())
             shares = [_share(name, _make(name, make, samples), w) for w in widths if w > 1]
             captured[1, samples] = _capture_whole(name, whole, samples)
@@ -226,8 +235,7 @@ def _import_factory(factory: str) -> Factory:
     if not (module_name and colon and name):
         raise InputError(f"The factory is {factory!r}, but it must be package.module:factory.")
     with one_sentence(f"{module_name} cannot be imported"):
-        module = importlib.import_module(module_name)
-    make = getattr(module, name, None)
+        make = getattr(importlib.import_module(module_name), name, None)
     if not callable(make):
         raise InputError(f"{module_name} has no function {name!r}.")
     return cast(Factory, make)
@@ -252,8 +260,16 @@ def _make(factory: str, make: Factory, samples: int) -> _Made:
             f"The factory {factory} must return a plan as a dict, "
             f"but it returned a {type(plan).__name__}."
         )
-    _hold_plain_tensors(module)
-    return _Made(module.train(), inputs, plan)
+    if plan is not None:
+        planned_layers(module, plan)  # at every width, so that a mistake is found at the first
+    with one_sentence(f"The module of {factory} cannot be prepared"):
+        _hold_plain_tensors(module)
+        return _Made(module.train(), inputs, plan)
+
+
+def _inputs(name: str, make: Factory, samples: int) -> Any:
+    """Return the inputs that a factory makes."""
+    return _make(name, make, samples).inputs
 
 
 def _hold_plain_tensors(module: nn.Module) -> None:
