@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from phaze_opt.explanation.fixes import Fix
     from phaze_opt.hardware.chip_file import AcceleratorPreset
     from phaze_opt.training import Training
+    from phaze_opt.workload.graph import Workload
     from phaze_opt.workload.zoo import LoadWorkload
 
 _DEGREES = re.compile(r"([1-9][0-9]*)x([1-9][0-9]*)x([1-9][0-9]*)")
@@ -115,11 +116,12 @@ class PointOptions:
         bool, typer.Option("--proof", help="Solve open schedules further, with CP-SAT.")
     ] = False
 
-    @property
-    def title(self) -> str:
+    def title(self, workload: Workload) -> str:
         """Name the point on one line."""
+        known = workload.sequence > 1 and "sequence=" not in self.model
+        sequence = f", sequence {workload.sequence:,}," if known else ""
         return (
-            f"{self.model} on {self.devices} × {self.accelerator}, {self.cluster}, "
+            f"{self.model}{sequence} on {self.devices} × {self.accelerator}, {self.cluster}, "
             f"global batch {self.global_batch}, microbatch {self.microbatch}, "
             f"recompute {self.recompute}, {self.optimizer}"
         )
@@ -282,7 +284,7 @@ def evaluate(
     else:
         from phaze_opt.report.tables import evaluation_tables
 
-        print_table(evaluation_tables(evaluation, options.title))
+        print_table(evaluation_tables(evaluation, options.title(point.workload)))
     options.warn_of_assumptions(evaluation)
     warn_of_power([evaluation])
     _exit_where_infeasible(evaluation)
@@ -302,14 +304,15 @@ def explain(options: PointOptions, as_json: JsonOption = False) -> None:
     """
     from phaze_opt.explanation.explain import explain_point, explanation_to_json_dict
 
-    explanation = explain_point(options.point(), options.load_workload, {})
+    point = options.point()
+    explanation = explain_point(point, options.load_workload, {})
     explanation = replace(explanation, fixes=tuple(map(options.beside, explanation.fixes)))
     if as_json:
         print_json(explanation_to_json_dict(explanation))
     else:
         from phaze_opt.report.explanation import explanation_tables
 
-        print_table(explanation_tables(explanation, options.title))
+        print_table(explanation_tables(explanation, options.title(point.workload)))
     options.warn_of_assumptions(explanation.evaluation)
     warn_of_power([explanation.evaluation])
     _exit_where_infeasible(explanation.evaluation)

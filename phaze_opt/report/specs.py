@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 
 from phaze_opt.report.layout import add_row, grid, pairs, sentence, shortened
-from phaze_opt.report.study_words import limit_words, objective_words
+from phaze_opt.report.study_words import limit_words, models_words, objective_words
 from phaze_opt.report.tables import value_words
 from phaze_opt.report.words import share_words
 from phaze_opt.search.axes import axis_words
@@ -20,7 +20,7 @@ def spec_table(checked: SpecCheck) -> RenderableType:
     """Show a valid spec, and what a run of it will meet."""
     resolved, spec = checked.resolved, checked.resolved.spec
     table = pairs()
-    add_row(table, "workloads" if len(spec.runs) > 1 else "model", spec.models)
+    add_row(table, "workloads" if len(spec.runs) > 1 else "model", models_words(spec))
     add_row(table, "devices", f"{spec.devices:,} ({spec.cluster})")
     add_row(table, "searched for", objective_words(spec))
     for name, axis in spec.space.axes.items():

@@ -15,6 +15,7 @@ from phaze_opt.report.study_words import (
     cached_words,
     certified_words,
     effort_words,
+    models_words,
     objective_words,
     outside_words,
     proof_words,
@@ -101,7 +102,7 @@ def summary_table(summary: StudySummary, certified: Enumeration | None = None) -
     add_row(
         table,
         "question",
-        f"{spec.models} on {counted(spec.devices, 'device')}, {spec.cluster}, global batch "
+        f"{models_words(spec)} on {counted(spec.devices, 'device')}, {spec.cluster}, global batch "
         f"{spec.global_batch}, {spec.optimizer}",
     )
     if spec.objectives != ("throughput",) or len(spec.runs) > 1:

@@ -19,6 +19,7 @@ from phaze_opt.report.study_words import (
     accelerator_words,
     cached_words,
     effort_words,
+    models_words,
     objective_words,
     outside_words,
     proof_words,
@@ -188,9 +189,9 @@ def _steps(study: Study, best: BestDesign, *, evaluate: bool) -> tuple[Step, ...
 def _question(summary: StudySummary) -> str:
     """Write the question that a study asks."""
     spec = summary.resolved.spec
-    what = f"{QUESTION}has the {objective_words(spec)}, training {spec.models}"
+    what = f"{QUESTION}has the {objective_words(spec)}, training {models_words(spec)}"
     if spec.objectives == ("throughput",) and len(spec.runs) == 1:
-        what = f"{QUESTION}trains {spec.models} fastest"
+        what = f"{QUESTION}trains {models_words(spec)} fastest"
     devices = counted(spec.devices, "device")
     return (
         f"{what} on {devices} ({spec.cluster}, global batch {spec.global_batch:,}, "

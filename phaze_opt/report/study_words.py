@@ -33,6 +33,15 @@ _CHIP = ("num_tc", "num_vc", "pe_x", "pe_y", "pe_vc", "glb_mib", "hbm_gib")
 _TRAINING = ("microbatch", "recompute")
 
 
+def models_words(spec: StudySpec) -> str:
+    """Name the models of a study, each with its tokens per sample where the study states them."""
+    words = []
+    for run in spec.runs:
+        tokens = run.sequence or spec.sequence
+        words.append(f"{run.name} ({tokens:,} tokens per sample)" if tokens else run.name)
+    return ", ".join(words)
+
+
 def accelerator_words(params: Mapping[str, Scalar]) -> str:
     """Describe the chip of a design by its parameters; see `BestDesign.params`."""
     words = (

@@ -75,12 +75,13 @@ def check_names(spec: StudySpec) -> ResolvedStudy:
     Raises
     ------
     InputError
-        If one is unknown.
+        If one is unknown, or tokens per sample must be stated.
     """
-    from phaze_opt.workload.zoo import widths
+    from phaze_opt.workload.zoo import check_sequence, widths
 
     resolved = _resolve(spec)
     for run in spec.runs:
+        check_sequence(run.model, run.sequence or spec.sequence)
         allowed = widths(run.model)
         _check_expert(spec, run)
         for width in tensor_parallel(spec, run):

@@ -20,6 +20,14 @@ from phaze_opt.workload.workload_file import read_workload, select_variants
 _HUGGING_FACE, _FILE = "hf:", ".json"
 _LARGEST_MICROBATCH = 2**16
 
+LONGEST_UNSTATED_SEQUENCE = 8192
+"""Tokens per sample up to which a configuration's largest sequence is taken for that of training.
+
+Configurations for longer ones state what a model can read in the end, not the samples of most of
+its training: Llama 3.1 states 131,072 and was trained on 8,192 until its last stages (Grattafiori
+et al. 2024, section 3.4).
+"""
+
 
 def load_workload(
     model: str,
@@ -44,7 +52,8 @@ def load_workload(
         Whether tensor-parallel groups also split the sequence; width 1 does not depend on it.
     sequence
         Tokens per sample, instead of the model's own. A learned position table keeps its rows, or
-        grows to the sequence.
+        grows to the sequence. It must be stated for a configuration whose own is above
+        `LONGEST_UNSTATED_SEQUENCE`.
     attention
         ``eager`` (scores in memory) or ``flash`` (one fused core), instead of the model's own;
         the workload's name says so.
@@ -52,7 +61,7 @@ def load_workload(
     Raises
     ------
     InputError
-        If the model is unknown, a width does not divide it, or a number is not allowed.
+        If the model is unknown, a width does not divide it, or a number is not allowed or missing.
     NotFoundError
         If there is no such file.
     """
@@ -63,6 +72,7 @@ def load_workload(
             )
         return _from_file(model, tensor_parallel, microbatch, sequence_parallel, sequence)
     config = model_config(model, sequence)
+    _refuse_unstated_sequence(config, model, sequence)
     if attention not in (None, config.attention):
         config = replace(config, attention=attention)
         name = f"{model}, {attention} attention"
@@ -142,7 +152,7 @@ def model_config(model: str, sequence: int | None = None) -> TransformerConfig:
     """
     if is_model_string(model):
         config = parse_model_string(model)
-    elif model.startswith(_HUGGING_FACE) or model.endswith(_FILE):
+    elif _is_file(model):
         config = read_huggingface_config(Path(model.removeprefix(_HUGGING_FACE)))
     elif model in _models():
         config = _models()[model]
@@ -157,6 +167,18 @@ def model_config(model: str, sequence: int | None = None) -> TransformerConfig:
             f"{sequence}."
         )
     return replace(config, sequence=sequence, position_rows=config.position_table_rows)
+
+
+def check_sequence(model: str, sequence: int | None) -> None:
+    """Refuse tokens per sample as `load_workload` does, without capturing anything.
+
+    Raises
+    ------
+    InputError
+        If they must be stated, or cannot be changed.
+    """
+    if not _is_captured(model):
+        _refuse_unstated_sequence(model_config(model, sequence), model, sequence)
 
 
 def widths(model: str) -> tuple[int, ...]:
@@ -174,6 +196,11 @@ def microbatches(model: str) -> tuple[int, ...] | None:
     if not _is_captured(model):
         return None
     return tuple(sorted({one.microbatch for one in read_workload(Path(model)).variants}))
+
+
+def _is_file(model: str) -> bool:
+    """Say whether a model is the path of a configuration or of a captured workload."""
+    return model.startswith(_HUGGING_FACE) or model.endswith(_FILE)
 
 
 def _is_captured(model: str) -> bool:
@@ -207,6 +234,17 @@ def _models() -> dict[str, TransformerConfig]:
         name: from_builtins(fields, TransformerConfig, f"model {name}")
         for name, fields in data_table("workload", "models.toml").items()
     }
+
+
+def _refuse_unstated_sequence(config: TransformerConfig, model: str, sequence: int | None) -> None:
+    """Refuse the long sequence of a configuration, which is a limit, where nobody asks for it."""
+    asked_for = sequence is not None or config.patch_size > 0 or not _is_file(model)
+    if not asked_for and config.sequence > LONGEST_UNSTATED_SEQUENCE:
+        raise InputError(
+            f"{model} allows up to {config.sequence} tokens per sample, which is rarely what a "
+            f"model is trained on; above {LONGEST_UNSTATED_SEQUENCE} say how many, for example "
+            "--sequence 4096, or sequence = 4096 in a study file or in Python."
+        )
 
 
 def _refuse_impossible(

@@ -262,3 +262,27 @@ def test_bad_values_are_named(phaze: Phaze, changes: dict[str, str], sentence: s
         ran = run(phaze, command, **changes)
         assert (ran.code, ran.out) == (2, "")
         assert sentence in ran.sentence
+
+
+LONG = (
+    '{"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, '
+    '"num_attention_heads": 2, "num_hidden_layers": 2, "num_key_value_heads": 2, '
+    '"vocab_size": 128, "max_position_embeddings": 131072}'
+)
+
+
+def test_a_configurations_longest_sequence_is_never_taken_in_silence(phaze: Phaze) -> None:
+    """It is asked for, and the tables say how many tokens a sample has."""
+    Path("config.json").write_text(LONG)
+    for command in ("evaluate", "explain"):
+        for model in ("config.json", "hf:."):
+            refused = run(phaze, command, model=model)
+            assert (refused.code, refused.out) == (2, "")
+            assert "131072 tokens per sample" in refused.sentence
+            assert "--sequence 4096" in refused.sentence
+        ran = run(phaze, command, "--sequence", "1024", model="config.json")
+        assert ran.code == 0
+        assert "config.json, sequence 1,024, on 4 × " in " ".join(ran.out.split())
+    for more in (("show", "config.json"), ("capture", "config.json", "--output", "a.json")):
+        assert phaze("workload", *more).code == 2
+    assert not Path("a.json").exists()

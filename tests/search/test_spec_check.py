@@ -14,9 +14,10 @@ import phaze_opt.search.spec_check as spec_check
 from phaze_opt.codec import to_builtins
 from phaze_opt.errors import InputError
 from phaze_opt.report.specs import spec_table
+from phaze_opt.report.study_words import models_words
 from phaze_opt.search.enumerating import enumerate_study
-from phaze_opt.search.freezing import check_names
-from phaze_opt.search.spec import StudySpec, read_spec
+from phaze_opt.search.freezing import check_names, freeze
+from phaze_opt.search.spec import StudySpec, WorkloadSpec, read_spec
 from phaze_opt.search.spec_check import check_spec
 from phaze_opt.search.spec_schema import spec_schema
 from phaze_opt.search.spec_text import spec_text
@@ -90,6 +91,30 @@ def test_check_and_create_refuse_alike(tmp_path: Path, change: str) -> None:
 
     assert sentence(check_spec) == sentence(create)
     assert not (tmp_path / "a.db").exists()
+
+
+@pytest.mark.parametrize("stated", ["study", "workload", "nowhere"])
+def test_a_long_sequence_must_be_asked_for(tmp_path: Path, stated: str) -> None:
+    """A configuration for 131,072 tokens needs the sequence, of the study or of the workload."""
+    config = {"hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 1}
+    config |= {"vocab_size": 128, "intermediate_size": 128, "max_position_embeddings": 131_072}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **config}))
+    run = WorkloadSpec(f"hf:{tmp_path}", "long", sequence=64 if stated == "workload" else None)
+    spec = StudySpec(
+        "long",
+        workloads=(run,),
+        sequence=64 if stated == "study" else None,
+        cluster="flat-4GiB",
+        devices=1,
+        global_batch=8,
+    )
+    if stated == "nowhere":
+        for refuse in (check_names, freeze):
+            with pytest.raises(InputError, match=r"131072 tokens .* sequence = 4096 in a study"):
+                refuse(spec)
+        return
+    assert [one.sequence for one in freeze(spec)[1]] == [64]
+    assert models_words(spec) == "long (64 tokens per sample)"
 
 
 def test_a_check_says_what_a_run_will_meet(tmp_path: Path) -> None:

@@ -316,3 +316,36 @@ def test_attention_dropout_may_differ(tmp_path: Path) -> None:
     """Dropout of the probabilities is read apart from the others."""
     config = model_config(_write(tmp_path, model_type="gpt2", attn_pdrop=0.0))
     assert (config.dropout, config.attention_dropout) == (0.1, 0.0)
+
+
+LONG = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 2,
+    "vocab_size": 128,
+}
+
+
+@pytest.mark.parametrize("tokens", [8192, 8193, 131_072])
+def test_a_long_sequence_must_be_asked_for(tmp_path: Path, tokens: int) -> None:
+    """What a model can read at most is no sample of its training, unless it is short or stated."""
+    model = _write(tmp_path, **LONG, max_position_embeddings=tokens)
+    for name in (model, model.removeprefix("hf:"), f"hf:{tmp_path}"):
+        if tokens <= 8192:
+            assert load_workload(name).sequence == tokens
+        else:
+            with pytest.raises(InputError, match=rf"up to {tokens} tokens .* --sequence 4096, or "):
+                load_workload(name)
+        assert load_workload(name, sequence=tokens).sequence == tokens
+        assert load_workload(name, sequence=64).sequence == 64
+
+
+def test_a_stated_sequence_is_asked_for(tmp_path: Path) -> None:
+    """A model string states its own; images have the tokens that they have."""
+    text = "llama:layers=1,hidden=64,heads=2,ffn=128,sequence=16384,vocab=128"
+    assert load_workload(text).sequence == 16384
+    image = _write(tmp_path, model_type="vit", image_size=1600, num_hidden_layers=1)
+    assert load_workload(image).sequence == 100 * 100 + 1
