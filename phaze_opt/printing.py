@@ -1,9 +1,9 @@
 """Printing: text without control characters, and results that print as tables.
 
-``print(result)`` shows the tables that the command line shows. The room `phaze_opt.report` makes
-them; it stands to the right of the results and imports them. A result therefore imports nothing
-from there: its class names the function that makes its tables (`PrintsAsTables`), and that function
-is imported by its name when something is printed.
+``print(result)`` shows the tables that the command line shows, and so does a notebook. The room
+`phaze_opt.report` makes them; it stands to the right of the results and imports them. A result
+therefore imports nothing from there: its class names the function that makes its tables
+(`PrintsAsTables`), and that function is imported by its name when something is printed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def print_error(sentence: str) -> None:
 
 
 class PrintsAsTables:
-    """A result whose ``str`` is its tables, while its ``repr`` stays one line.
+    """A result whose ``str`` is its tables, in a notebook too; its ``repr`` stays one line.
 
     Parameters
     ----------
@@ -74,9 +74,17 @@ class PrintsAsTables:
         cls._tables = tables
 
     def __str__(self) -> str:
+        return self._shown_by("to_text")
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        return self._shown_by("to_html")
+
+    def _shown_by(self, layout: str) -> str:
+        """Return the tables as a function of `phaze_opt.report.layout` lays them out."""
         module, _, function = self._tables.partition(":")
         tables = getattr(importlib.import_module(module), function)(self)
-        text: str = importlib.import_module("phaze_opt.report.layout").to_text(tables)
+        text: str = getattr(importlib.import_module("phaze_opt.report.layout"), layout)(tables)
         return text
 
 

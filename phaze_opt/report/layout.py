@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -27,6 +28,8 @@ COLUMNS = 80
 
 _FEWEST_COLUMNS = 40
 
+_SPACES_IN_STYLE, _AFTER = re.compile("( +)</span>"), r"</span>\1"
+
 
 def print_tables(shown: RenderableType) -> None:
     """Print on stdout, as wide as the terminal."""
@@ -38,14 +41,36 @@ def print_tables(shown: RenderableType) -> None:
 
 def to_text(shown: RenderableType) -> str:
     """Return the printed text without styles and without a line end after the last line."""
-    stream = io.StringIO()
-    Console(
-        file=stream,
+    return _without_line_ends(_recorded(shown).export_text())
+
+
+def to_html(shown: RenderableType) -> str:
+    """Return the printed text, its titles in bold, as HTML for a notebook.
+
+    It needs nothing else, and its text is that of `to_text`.
+    """
+    code = _recorded(shown).export_html(inline_styles=True, code_format="{code}")
+    # A style that ends with spaces ends before them.
+    return f"<pre>{_without_line_ends(_SPACES_IN_STYLE.sub(_AFTER, code))}</pre>"
+
+
+def _recorded(shown: RenderableType) -> Console:
+    """Print into nothing, and return what remembers it; in a notebook too, which rich prints to."""
+    console = Console(
+        file=io.StringIO(),
         width=None if sys.stdout.isatty() else columns(),
         color_system=None,
+        force_jupyter=False,
         highlight=False,
-    ).print(shown)
-    return "\n".join(line.rstrip() for line in stream.getvalue().rstrip("\n").split("\n"))
+        record=True,
+    )
+    console.print(shown)
+    return console
+
+
+def _without_line_ends(text: str) -> str:
+    """Remove spaces at the ends of lines, and the ends of the last ones."""
+    return "\n".join(line.rstrip() for line in text.rstrip("\n").split("\n"))
 
 
 def columns() -> int:
