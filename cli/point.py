@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from phaze_opt.errors import InfeasibleError, InputError
+from phaze_opt.errors import InfeasibleError
 from phaze_opt.units import GIB
 
 from .output import (
@@ -27,15 +26,13 @@ from .output import (
 )
 
 if TYPE_CHECKING:
-    from phaze_opt.costed_point import Placing, Point
+    from phaze_opt.costed_point import Point
     from phaze_opt.evaluation import Evaluation
     from phaze_opt.explanation.fixes import Fix
     from phaze_opt.hardware.chip_file import AcceleratorPreset
     from phaze_opt.training import Training
     from phaze_opt.workload.graph import Workload
     from phaze_opt.workload.zoo import LoadWorkload
-
-_DEGREES = re.compile(r"([1-9][0-9]*)x([1-9][0-9]*)x([1-9][0-9]*)")
 
 RecomputeChoice = Literal["none", "selective", "full"]
 OptimizerChoice = Literal["sgd", "adam", "adam-foreach"]
@@ -128,31 +125,25 @@ class PointOptions:
 
     def point(self) -> Point:
         """Read the options, and capture the model at every width that the placement may use."""
-        from phaze_opt.costed_point import Point
+        from phaze_opt.named_point import named_point
         from phaze_opt.network.level_values import with_level_values
         from phaze_opt.network.presets import load_cluster
 
-        placement = self._read_placement()
-        accelerator, training = self.preset().accelerator, self._training()
         _, of_network = self._changes()
-        cluster = with_level_values(
-            load_cluster(self.cluster, self.devices), of_network, f"changes of {self.cluster}"
-        )
-        workload = self.load_workload(
-            microbatch=self.microbatch,
-            sequence_parallel=self.sequence_parallel,
-            tensor=placement[2] if isinstance(placement, tuple) else None,
-        )
-        return Point(
-            workload,
-            accelerator,
-            cluster,
-            training,
-            placement,
-            self.fusion,
-            self.power_limit_w,
+        return named_point(
+            self.model,
+            self.preset().accelerator,
+            with_level_values(
+                load_cluster(self.cluster, self.devices), of_network, f"changes of {self.cluster}"
+            ),
+            self._training(),
+            self.placement,
+            sequence=self.sequence,
+            attention=self.attention,
+            fusion=self.fusion,
+            power_limit_w=self.power_limit_w,
             prove=self.proof,
-        )
+        ).point
 
     def preset(self) -> AcceleratorPreset:
         """Return the accelerator with its changes, and where its numbers come from."""
@@ -189,27 +180,6 @@ class PointOptions:
             return f"--set hbm_bytes={int(gib) * GIB}" if gib else option
 
         return replace(fix, options=tuple(map(named, fix.options)))
-
-    def _read_placement(self) -> Placing:
-        """Read ``--placement``.
-
-        Raises
-        ------
-        InputError
-            If it is neither ``solve`` nor ``expert`` nor three degrees.
-        """
-        if self.placement == "solve":
-            return "solve"
-        if self.placement == "expert":
-            return "expert"
-        match = _DEGREES.fullmatch(self.placement)
-        if match is None:
-            raise InputError(
-                f"--placement is {self.placement!r}, but it must be solve, expert or PPxDPxTP, for "
-                "example 4x256x1."
-            )
-        pipeline, data, tensor = (int(degree) for degree in match.groups())
-        return pipeline, data, tensor
 
     def _training(self) -> Training:
         """Join the options of the training run."""

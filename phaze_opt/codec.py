@@ -28,6 +28,7 @@ from uuid import uuid4
 import msgspec
 from msgspec import inspect
 
+from phaze_opt.checked import refusal, shown
 from phaze_opt.errors import InputError, NotFoundError, unknown_name
 from phaze_opt.limits import MOST_DATA_BYTES, MOST_FILE_BYTES, is_finite
 from phaze_opt.paths import look, reason
@@ -98,7 +99,8 @@ def from_builtins(plain: object, kind: type[T], what: str) -> T:
 def convert_fields(value: Any, what: str) -> None:
     """Check the fields of a dataclass that a program makes, as `from_builtins` checks a document.
 
-    Lists become tuples where the field is a tuple. For use at the start of ``__post_init__``.
+    Lists become tuples where the field is a tuple, and paths text. For use at the start of
+    ``__post_init__``.
 
     Parameters
     ----------
@@ -115,10 +117,11 @@ def convert_fields(value: Any, what: str) -> None:
     dataclass: Any = type(value)
     for name, kind in _field_types(dataclass).items():
         place = f"{name} of the {what}"
+        field = getattr(value, name)
         try:
-            plain = to_builtins(getattr(value, name))
-        except TypeError as error:
-            raise InputError(f"The {place} is not valid: {error}.") from None
+            plain = msgspec.to_builtins(field, enc_hook=_to_plain, builtin_types=(bytes, bytearray))
+        except TypeError:
+            raise refusal(place, field, kind) from None
         object.__setattr__(value, name, from_builtins(plain, kind, place))
 
 
@@ -261,8 +264,10 @@ def _data_text(room: str, name: str) -> str:
 
 def _to_plain(value: Any) -> Any:
     """Write a value that msgspec does not know."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
     if isinstance(value, type) or not hasattr(value, "to_plain"):
-        raise TypeError(f"{value!r} is no plain data")
+        raise TypeError(f"{shown(value)} is no plain data")
     return value.to_plain()
 
 

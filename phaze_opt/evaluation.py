@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from phaze_opt.checked import Named, check_fields, checked
 from phaze_opt.codec import from_builtins, to_builtins
 from phaze_opt.cost_model_version import COST_MODEL_VERSION as COST_MODEL_VERSION
-from phaze_opt.costed_point import CostedPoint, Placing, Point, cost_point
+from phaze_opt.costed_point import CostedPoint, Point, cost_point
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.garbage import collected_later
@@ -21,6 +22,7 @@ from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.energy import energy_per_event, static_power_w
 from phaze_opt.layer_costs import LayerEvaluation, WidthCost
 from phaze_opt.layer_passes import ScheduleCache
+from phaze_opt.named_point import PlacingText, named_point
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.on_demand import deferrable, deferred
 from phaze_opt.placement.infeasible import MisfitError
@@ -30,6 +32,7 @@ from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.printing import PrintsAsTables
 from phaze_opt.training import OPTIMIZERS, Training
 from phaze_opt.units import format_number, format_seconds
+from phaze_opt.workload.config import AttentionKind
 from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import Workload
 
@@ -107,6 +110,9 @@ class Evaluation(PrintsAsTables, tables="phaze_opt.report.tables:evaluation_tabl
     area_chip_mm2: float | None = None
     tdp_w: float | None = None
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     def __repr__(self) -> str:
         if self.placement is None or self.time_per_batch_s is None:
             return f"Evaluation(infeasible: {self.reason})"
@@ -150,14 +156,17 @@ class Evaluation(PrintsAsTables, tables="phaze_opt.report.tables:evaluation_tabl
         return {resource: seconds / whole for resource, seconds in ranked if seconds > 0.0}
 
 
-@collected_later()
+@checked
 def evaluate(
-    workload: Workload,
-    accelerator: Accelerator,
-    cluster: Cluster,
+    workload: Workload | Named,
+    accelerator: Accelerator | Named,
+    cluster: Cluster | Named,
     training: Training,
-    placement: Placing = "solve",
+    placement: PlacingText = "solve",
     *,
+    devices: int | None = None,
+    sequence: int | None = None,
+    attention: AttentionKind | None = None,
     fusion: FusionMode | None = None,
     cache: ScheduleCache | None = None,
     power_limit_w: float | None = None,
@@ -166,15 +175,23 @@ def evaluate(
 ) -> Evaluation:
     """Estimate, schedule and place one training run.
 
+    ``evaluate("bert-large", "h100", "dgx-h100", Training(4096, 8), devices=64)``
+
     Parameters
     ----------
     workload
-        Captured at the training's microbatch, at every tensor-parallel width that may be used.
+        Name or path of a model, as `phaze_opt.workload.zoo.load_workload` takes it; or the model,
+        captured at the training's microbatch, at every tensor-parallel width that may be used.
     accelerator, cluster, training
-        The chip, its network with the number of devices, and the options of the run.
+        The chip and its network, by their names or paths or as objects, and the options of the run.
     placement
         ``"solve"`` for the fastest placement; pipeline, data and tensor degrees, which split the
-        layers evenly by count; or ``"expert"`` for the degrees that people use for the model.
+        layers evenly by count, as three numbers or as text, ``"4x256x1"``; or ``"expert"`` for the
+        degrees that people use for the model.
+    devices
+        How many chips a network that is named joins; a `Cluster` has its own number.
+    sequence, attention
+        Tokens per sample and attention of a model that is named, if not its own.
     fusion
         How operators are fused before they are estimated; by default ``"epilogue"``, and
         ``"elementwise"`` (an eager framework) on chips that run one operator at a time.
@@ -196,20 +213,32 @@ def evaluate(
     Raises
     ------
     InputError
-        If the workload was not captured at the microbatch or at the given tensor degree, the model
-        has no expert placement, or no such chip can be built.
+        If a name is unknown or a value is none that is allowed, the workload was not captured at
+        the microbatch or at the given tensor degree, the model has no expert placement, or no such
+        chip can be built.
+    NotFoundError
+        If a file is not there.
     """
-    point = Point(
+    point = named_point(
         workload,
         accelerator,
         cluster,
         training,
         placement,
-        fusion,
-        power_limit_w,
-        lane_rate,
-        prove,
-    )
+        devices=devices,
+        sequence=sequence,
+        attention=attention,
+        fusion=fusion,
+        power_limit_w=power_limit_w,
+        lane_rate=lane_rate,
+        prove=prove,
+    ).point
+    return evaluate_point(point, cache)
+
+
+@collected_later()
+def evaluate_point(point: Point, cache: ScheduleCache | None = None) -> Evaluation:
+    """Do as `evaluate` for a point whose objects are all there."""
     return place_point(cost_point(point, cache))
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from phaze_opt.arrays import IntArray
+from phaze_opt.checked import check_fields, shown
 from phaze_opt.errors import InputError
 from phaze_opt.limits import MOST_SAMPLES, check_size
 from phaze_opt.on_demand import hashed_once
@@ -154,35 +155,21 @@ class Training:
         return short_repr(self)
 
     def __post_init__(self) -> None:
+        check_fields(self)
         check_size("global_batch", self.global_batch, MOST_SAMPLES)
         if not 1 <= self.microbatch <= self.global_batch:
             raise InputError(
-                f"microbatch is {self.microbatch}, but it must be between 1 and the global batch "
-                f"of {self.global_batch}."
-            )
-        if self.recompute not in ("none", "selective", "full"):
-            raise InputError(
-                f"recompute is {self.recompute!r}, but it must be none, selective or full."
-            )
-        if self.optimizer not in OPTIMIZERS:
-            raise InputError(
-                f"optimizer is {self.optimizer!r}, but it must be sgd, adam or adam-foreach."
+                f"microbatch is {shown(self.microbatch)}, but it must be between 1 and the global "
+                f"batch of {self.global_batch}."
             )
         if self.zero not in (0, 1, 2, 3):
-            raise InputError(f"zero is {self.zero}, but it must be 0, 1, 2 or 3.")
-        if self.pipeline_schedule not in ("1f1b", "gpipe", "interleaved"):
-            raise InputError(
-                f"pipeline_schedule is {self.pipeline_schedule!r}, but it must be 1f1b, gpipe or "
-                "interleaved."
-            )
+            raise InputError(f"zero is {shown(self.zero)}, but it must be 0, 1, 2 or 3.")
         check_size("interleave", self.interleave, MOST_SAMPLES)
         if self.interleave > 1 and self.pipeline_schedule != "interleaved":
             raise InputError(
                 f"interleave is {self.interleave}, but the pipeline schedule "
                 f"{self.pipeline_schedule} has 1 chunk per stage."
             )
-        if self.overlap not in ("none", "data", "all"):
-            raise InputError(f"overlap is {self.overlap!r}, but it must be none, data or all.")
 
     def microbatches(self, data: Replicas) -> Replicas:
         """Return how many microbatches each of some replicas runs per batch.

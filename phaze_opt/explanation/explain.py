@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from phaze_opt.checked import Named, checked
 from phaze_opt.codec import to_builtins
-from phaze_opt.costed_point import CostedPoint, Placing, Point, cost_point
+from phaze_opt.costed_point import CostedPoint, Point, cost_point
 from phaze_opt.evaluation import Evaluation, evaluation_to_json_dict, place_point
 from phaze_opt.explanation.binding import PassBinding, bind_pass
 from phaze_opt.explanation.changes import changes, more_overlap
@@ -24,9 +25,11 @@ from phaze_opt.explanation.stage import (
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.layer_costs import LayerEvaluation
 from phaze_opt.layer_passes import LayerPasses, ScheduleCache
+from phaze_opt.named_point import PlacingText, named_point
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.printing import PrintsAsTables
 from phaze_opt.training import Training
+from phaze_opt.workload.config import AttentionKind
 from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import Workload
 from phaze_opt.workload.workload_file import select_variants
@@ -72,14 +75,18 @@ class Explanation(PrintsAsTables, tables="phaze_opt.report.explanation:explanati
         return f"Explanation({self.evaluation!r})"
 
 
+@checked
 def explain(
-    workload: Workload,
-    accelerator: Accelerator,
-    cluster: Cluster,
+    workload: Workload | Named,
+    accelerator: Accelerator | Named,
+    cluster: Cluster | Named,
     training: Training,
-    placement: Placing = "solve",
+    placement: PlacingText = "solve",
     load: LoadWorkload | None = None,
     *,
+    devices: int | None = None,
+    sequence: int | None = None,
+    attention: AttentionKind | None = None,
     fusion: FusionMode | None = None,
     cache: ScheduleCache | None = None,
     power_limit_w: float | None = None,
@@ -88,12 +95,13 @@ def explain(
 
     Parameters
     ----------
-    workload, accelerator, cluster, training, placement, fusion, cache, power_limit_w
+    workload, accelerator, cluster, training, placement, devices, sequence, attention, fusion, \
+    cache, power_limit_w
         As `phaze_opt.evaluation.evaluate` takes them.
     load
         Loads the model under other options, to try what could make it fit; see `LoadWorkload`. By
-        default a model whose name says its shape is loaded by that name; of any other model the
-        variants that ``workload`` holds are tried.
+        default a model that is named, or whose name says its shape, is loaded by that name; of any
+        other model the variants that ``workload`` holds are tried.
 
     Returns
     -------
@@ -102,11 +110,23 @@ def explain(
 
     Raises
     ------
-    InputError
+    InputError, NotFoundError
         As `phaze_opt.evaluation.evaluate`.
     """
-    point = Point(workload, accelerator, cluster, training, placement, fusion, power_limit_w)
-    return explain_point(point, load or _loader(workload), {} if cache is None else cache)
+    point, by_name = named_point(
+        workload,
+        accelerator,
+        cluster,
+        training,
+        placement,
+        devices=devices,
+        sequence=sequence,
+        attention=attention,
+        fusion=fusion,
+        power_limit_w=power_limit_w,
+    )
+    load = load or by_name or _loader(point.workload)
+    return explain_point(point, load, {} if cache is None else cache)
 
 
 def _loader(workload: Workload) -> LoadWorkload:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, fields, replace
 
+from phaze_opt.checked import check_fields, shown
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.area import (
     AREA_FIELDS,
@@ -12,6 +13,7 @@ from phaze_opt.hardware.area import (
     area_of_arrays_mm2,
     has_macro,
 )
+from phaze_opt.limits import is_finite
 from phaze_opt.on_demand import cached_property
 from phaze_opt.printing import PrintsAsTables, short_repr
 from phaze_opt.units import GIB, KIB
@@ -86,6 +88,7 @@ class Calibration:
     exponentials_per_cycle: float | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not 0.0 < self.array_efficiency <= 1.0:
             raise InputError(
                 f"array_efficiency is {self.array_efficiency}, but it must be above 0 and at most "
@@ -165,6 +168,7 @@ class Accelerator(PrintsAsTables, tables="phaze_opt.report.tables:accelerator_ta
     tdp_w: float | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.l2_tc_bytes == 0:
             object.__setattr__(self, "l2_tc_bytes", default_l2_bytes(self.pe_x * self.pe_y))
         if self.l2_vc_bytes == 0:
@@ -173,8 +177,10 @@ class Accelerator(PrintsAsTables, tables="phaze_opt.report.tables:accelerator_ta
             value = getattr(self, entry.name)
             if entry.name in ("calibration", "concurrent_operators") or value is None:
                 continue
-            if not (math.isfinite(value) and value > 0):
-                raise InputError(f"{entry.name} is {value}, but it must be positive and finite.")
+            if not (is_finite(value) and value > 0):
+                raise InputError(
+                    f"{entry.name} is {shown(value)}, but it must be positive and finite."
+                )
         burst_hz = self.calibration.burst_clock_hz
         if burst_hz is not None and not self.sustained_clock_hz <= burst_hz <= self.clock_hz:
             raise InputError(

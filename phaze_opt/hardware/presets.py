@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from phaze_opt.checked import Named, checked
 from phaze_opt.codec import FILE_SUFFIXES, data_table, from_builtins
 from phaze_opt.errors import InputError, look_up, unknown_name
 from phaze_opt.hardware.accelerator import Accelerator
@@ -35,7 +37,12 @@ def accelerator_presets() -> dict[str, AcceleratorPreset]:
     return {name: _preset(name, entry, sources) for name, entry in table.items()}
 
 
-def load_accelerator(name_or_path: str, /, **fields: FieldValue) -> Accelerator:
+@checked
+def load_accelerator(
+    name_or_path: Annotated[Named, "the name or the path of an accelerator"],
+    /,
+    **fields: FieldValue,
+) -> Accelerator:
     """Return a preset, or the accelerator of a file, with some of its numbers changed.
 
     Parameters
@@ -58,7 +65,7 @@ def load_accelerator(name_or_path: str, /, **fields: FieldValue) -> Accelerator:
     NotFoundError
         If there is no such file.
     """
-    return configure_accelerator(name_or_path, fields).accelerator
+    return configure_accelerator(os.fspath(name_or_path), fields).accelerator
 
 
 def configure_accelerator(name_or_path: str, fields: Mapping[str, FieldValue]) -> AcceleratorPreset:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from phaze_opt.checked import check_fields
 from phaze_opt.errors import InputError
 from phaze_opt.limits import MOST_DEVICES, check_size
 from phaze_opt.on_demand import hashed_once
@@ -66,6 +67,7 @@ class NetworkLevel:
     in_switch_latency_s: float = 0.0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.axes and (self.topology == "switch" or min(self.axes) < 1):
             raise InputError(
                 f"axes is {list(self.axes)} on a {self.topology}, but axes are the positive "
@@ -141,6 +143,7 @@ class Cluster(PrintsAsTables, tables="phaze_opt.report.tables:cluster_tables"):
     source: str = ""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         check_size("devices", self.devices, MOST_DEVICES)
         if not self.levels:
             raise InputError(f"The cluster {self.name!r} has no network level.")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Annotated
 
+from phaze_opt.checked import Named, checked
 from phaze_opt.codec import FILE_SUFFIXES, data_table, from_builtins
 from phaze_opt.errors import look_up
 from phaze_opt.network.cluster import Cluster
@@ -44,7 +47,10 @@ def find_cluster(name: str, above: tuple[Path, ...] = ()) -> Cluster:
     return read_cluster_file(Path(name), find_cluster, above)
 
 
-def load_cluster(name_or_path: str, devices: int) -> Cluster:
+@checked
+def load_cluster(
+    name_or_path: Annotated[Named, "the name or the path of a network"], devices: int
+) -> Cluster:
     """Return a preset, or the cluster of a file, with a number of devices.
 
     Of a larger torus, a job gets the most cubic slice that is large enough, grown by doubling the
@@ -64,7 +70,7 @@ def load_cluster(name_or_path: str, devices: int) -> Cluster:
     NotFoundError
         If there is no such file.
     """
-    cluster = find_cluster(name_or_path)
+    cluster = find_cluster(os.fspath(name_or_path))
     if cluster.levels[0].topology == "torus" and 1 <= devices < math.prod(cluster.levels[0].axes):
         axes = _slice(cluster.levels[0].axes, devices)
         first = replace(cluster.levels[0], axes=axes, group_size=math.prod(axes))

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, TypeVar
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.checked import check_fields
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.on_demand import cached_property
 from phaze_opt.printing import PrintsAsTables
@@ -359,6 +360,9 @@ class Placement(PrintsAsTables, tables="phaze_opt.report.tables:placement_tables
     stages: tuple[Stage, ...]
     time_per_batch_s: float
     time_breakdown_s: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def __repr__(self) -> str:
         return (

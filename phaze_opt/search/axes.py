@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from phaze_opt.checked import shown
 from phaze_opt.errors import InputError, unknown_name
 from phaze_opt.limits import is_finite
 from phaze_opt.on_demand import cached_property
@@ -159,11 +160,11 @@ class Choices:
     values: tuple[Scalar, ...]
 
     def __post_init__(self) -> None:
+        for value in self.values:
+            _require_scalar(value)
         different = {(type(value), value) for value in self.values}
         if not self.values or len(different) != len(self.values):
             raise InputError(f"is {list(self.values)}, but it must list different choices.")
-        for value in self.values:
-            _require_scalar(value)
 
     def __repr__(self) -> str:
         return repr(list(self.values))
@@ -270,13 +271,13 @@ def read_axis(stated: object) -> Axis:
     if isinstance(stated, tuple) and len(stated) == 2:
         return PowerRange(*stated)
     if isinstance(stated, tuple):
-        raise InputError(f"is {stated!r}, but a tuple must be (min, max), of length 2.")
+        raise InputError(f"is {shown(stated)}, but a tuple must be (min, max), of length 2.")
     if isinstance(stated, list):
         return Choices(tuple(stated))
     if isinstance(stated, bool | int | float | str):
         return Fixed(stated)
     raise InputError(
-        f"is {stated!r}, but it must be a table with min and max, a list, or a single value."
+        f"is {shown(stated)}, but it must be a table with min and max, a list, or a single value."
     )
 
 
@@ -330,7 +331,7 @@ def _read_table(stated: Mapping[Any, Any]) -> Axis:
             raise InputError("must have a list under solve, and nothing beside it.")
         return Solved(tuple(stated["solve"]))
     if not {"min", "max"} <= stated.keys():
-        raise InputError(f"is {dict(stated)!r}, but a range must have min and max.")
+        raise InputError(f"is {shown(dict(stated))}, but a range must have min and max.")
     return StepRange(**stated) if "step" in stated else PowerRange(**stated)
 
 
@@ -353,4 +354,6 @@ def _require_order(low: float, high: float) -> None:
 def _require_scalar(value: object) -> None:
     """Refuse what is no number, switch or word."""
     if not isinstance(value, bool | str) and not _is_number(value):
-        raise InputError(f"holds {value!r}, but a value must be a finite number, a switch or text.")
+        raise InputError(
+            f"holds {shown(value)}, but a value must be a finite number, a switch or text."
+        )

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 from collections.abc import Sequence
 from typing import Any
 
+from phaze_opt.checked import Named
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
@@ -34,7 +36,7 @@ MOST_CLUSTERS = 1_000
 
 
 def freeze(
-    spec: StudySpec, workloads: Sequence[Workload] | None = None
+    spec: StudySpec, workloads: Sequence[Workload | Named] | None = None
 ) -> tuple[ResolvedStudy, tuple[Workload, ...]]:
     """Look up all names of a spec, and capture its models.
 
@@ -43,7 +45,7 @@ def freeze(
     spec
         The study.
     workloads
-        Instead of capturing, in the order of `captures`.
+        Instead of capturing, in the order of `captures`; or names or paths of other models.
 
     Returns
     -------
@@ -61,12 +63,20 @@ def freeze(
         workloads = capture_models(spec)
     else:
         resolved = _resolve(spec)
-    if len(workloads) != len(captures(spec)):
-        raise InputError(
-            f"{len(workloads)} workloads are given, but the study has {len(captures(spec))}."
-        )
+        workloads = _given(spec, workloads)
     hashes = tuple(map(content_hash, workloads))
-    return dataclasses.replace(resolved, workload_hashes=hashes), tuple(workloads)
+    return dataclasses.replace(resolved, workload_hashes=hashes), workloads
+
+
+def _given(spec: StudySpec, workloads: Sequence[Workload | Named]) -> tuple[Workload, ...]:
+    """Return workloads that are given, those that are named captured as the study needs them."""
+    choices = captures(spec)
+    if len(workloads) != len(choices):
+        raise InputError(f"{len(workloads)} workloads are given, but the study has {len(choices)}.")
+    return tuple(
+        one if isinstance(one, Workload) else _capture(spec, choice, os.fspath(one))
+        for choice, one in zip(choices, workloads, strict=True)
+    )
 
 
 def check_names(spec: StudySpec) -> ResolvedStudy:
@@ -223,11 +233,20 @@ def _baseline(name: str, spec: StudySpec) -> Baseline:
     return Baseline(name, chip)
 
 
-def _capture(spec: StudySpec, choice: CaptureChoice) -> Workload:
-    """Capture one workload, with and without sequence parallelism where that is an axis."""
+def _capture(spec: StudySpec, choice: CaptureChoice, model: str | None = None) -> Workload:
+    """Capture one workload, with and without sequence parallelism where that is an axis.
+
+    Parameters
+    ----------
+    spec, choice
+        The study, and which of its workloads.
+    model
+        Instead of the workload's own.
+    """
     from phaze_opt.workload.zoo import load_workload
 
     run, space = spec.runs[choice.run], spec.space
+    run = dataclasses.replace(run, model=model or run.model)
     microbatches = space.values_of("microbatch") or (spec.microbatch,)
     split = space.values_of("sequence_parallel") or (spec.sequence_parallel,)
     options: dict[str, Any] = {

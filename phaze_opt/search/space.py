@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from phaze_opt.checked import Named, checked
 from phaze_opt.codec import from_builtins
 from phaze_opt.errors import InputError, unknown_name
 from phaze_opt.on_demand import cached_property
@@ -78,18 +80,21 @@ class Space:
         If an axis is unknown or refused, or a value is not allowed.
     """
 
+    @checked
     def __init__(
-        self, base: str = DEFAULT_BASE, *, preset: str | None = None, **axes: object
+        self,
+        base: Annotated[Named, "the name or the path of an accelerator"] = DEFAULT_BASE,
+        *,
+        preset: str | None = None,
+        **axes: object,
     ) -> None:
-        if not isinstance(base, str):
-            raise InputError(f"base of the space is {base!r}, but it must be text.")
         if preset not in (None, PHAZE):
             raise unknown_name("preset of the space:", preset, (PHAZE,))
         stated = _flattened(axes)
         if preset == PHAZE:
             stated = {**_PHAZE_AXES, **stated}
         read = {name: _read(name, value) for name, value in stated.items()}
-        self.base = base
+        self.base = os.fspath(base)
         self.axes: Mapping[str, Axis] = {name: read[name] for name in sorted(read, key=place_of)}
         _refuse_doubles(self.axes)
         _refuse_unresolved(self.axes)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import optuna
 
+from phaze_opt.checked import Named, check_fields, checked
 from phaze_opt.errors import ConflictError, InputError, NotFoundError
 from phaze_opt.printing import PrintsAsTables
 from phaze_opt.search.baselines import BaselineResult, find_baselines
@@ -19,7 +22,7 @@ from phaze_opt.search.freezing import freeze
 from phaze_opt.search.frozen import ResolvedStudy, current_version, documents_of
 from phaze_opt.search.objective import Evaluator, evaluate_point, evaluator_of
 from phaze_opt.search.running import Progress, RunOutcome, ignore_progress, run_study
-from phaze_opt.search.spec import StudySpec, check_study_name
+from phaze_opt.search.spec import StudySpec, check_study_name, read_spec
 from phaze_opt.search.store.leases import DEFAULT_LEASE_S
 from phaze_opt.search.store.storage import Storage, open_storage
 from phaze_opt.search.store.stored_study import StoredStudy, find_study, new_study
@@ -45,9 +48,13 @@ class Study(StoredStudy, PrintsAsTables, tables="phaze_opt.report.studies:study_
 
     evaluator: Evaluator = field(default=evaluate_point)
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     def __repr__(self) -> str:
         return f"Study({self.name!r}, {self.storage.shown!r})"
 
+    @checked
     def run(
         self,
         trials: int | None = None,
@@ -149,18 +156,21 @@ class Study(StoredStudy, PrintsAsTables, tables="phaze_opt.report.studies:study_
         delete_study(self.name, self.storage)
 
 
+@checked
 def create_study(
-    spec: StudySpec,
+    spec: StudySpec | Annotated[Named, "the path of a study file"],
     storage: Storage | str | None = None,
     *,
     name: str | None = None,
     exist_ok: bool = False,
-    workload: Workload | Sequence[Workload] | None = None,
+    workload: Workload | Named | Sequence[Workload | Named] | None = None,
 ) -> Study:
     """Freeze a spec, with its captured workload, into a database.
 
     Parameters
     ----------
+    spec
+        Or the path of a study file.
     storage
         Open database, or its URL; by default that of the environment variable ``PHAZE_STORAGE``,
         else ``sqlite:///phaze.db``. A SQLite file is made where there is none.
@@ -169,8 +179,8 @@ def create_study(
     exist_ok
         Return a study of this name that has the same hash.
     workload
-        Instead of capturing the model; several in the order of
-        `phaze_opt.search.freezing.captures`.
+        Instead of capturing the model, or the name or path of another model; several in the order
+        of `phaze_opt.search.freezing.captures`.
 
     Raises
     ------
@@ -179,10 +189,12 @@ def create_study(
     InputError
         If the spec names something unknown.
     """
+    if not isinstance(spec, StudySpec):
+        spec = read_spec(Path(spec))
     if name is not None:
         check_study_name(name)
         spec = replace(spec, name=name)
-    given = [workload] if isinstance(workload, Workload) else workload
+    given = [workload] if isinstance(workload, Workload | str | os.PathLike) else workload
     resolved, workloads = freeze(spec, given)
     documents = documents_of(resolved, workloads)
     if not isinstance(storage, Storage):
@@ -201,6 +213,7 @@ def create_study(
     return study_of(stored)
 
 
+@checked
 def load_study(name: str, storage: Storage | str | None = None) -> Study:
     """Load a study by name from an open database, or from that of a URL (see `create_study`).
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from phaze_opt.checked import shown
 from phaze_opt.errors import InputError
 
 TENSOR_WIDTHS = (1, 2, 4, 8)
@@ -304,7 +305,7 @@ def _refuse_outside(name: str, value: int, least: int) -> None:
     """Refuse a size that is too small, or larger than that of any model."""
     most = _MOST_LAYERS if name == "layers" else _LARGEST_SIZE
     if not least <= value <= most:
-        raise InputError(f"{name} is {value}, but it must be between {least} and {most}.")
+        raise InputError(f"{name} is {shown(value)}, but it must be between {least} and {most}.")
 
 
 LLAMA: dict[str, Any] = {

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated, Protocol
 
+from phaze_opt.checked import Named, checked
 from phaze_opt.codec import data_table, from_builtins
 from phaze_opt.errors import InputError, unknown_name
 from phaze_opt.workload.cache import CachedVariant, CaptureKey, read_variant, write_variant
@@ -29,8 +31,9 @@ et al. 2024, section 3.4).
 """
 
 
+@checked
 def load_workload(
-    model: str,
+    model: Annotated[Named, "the name or the path of a model"],
     *,
     tensor_parallel: Sequence[int] = (1,),
     microbatch: Sequence[int] = (1,),
@@ -65,6 +68,7 @@ def load_workload(
     NotFoundError
         If there is no such file.
     """
+    model = os.fspath(model)
     if _is_captured(model):
         if attention is not None:
             raise InputError(

@@ -17,6 +17,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from phaze_opt.checked import checked
 from phaze_opt.errors import InputError
 from phaze_opt.limits import MOST_SIZE, check_size
 from phaze_opt.workload.capture.batch_of_inputs import refuse_other_batch
@@ -50,6 +51,7 @@ class _Made:
     plan: Plan | None
 
 
+@checked
 def capture(
     model: str | Factory | nn.Module,
     inputs: Any = None,

@@ -1,0 +1,161 @@
+"""A point as people name it: models, chips and networks by name or path, or as objects.
+
+The command line and Python read it here, so that both find the same point: a model is captured at
+the microbatch and the tensor-parallel widths that training and placement need.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from typing import Annotated, NamedTuple
+
+from phaze_opt.checked import Named, shown
+from phaze_opt.costed_point import Placing, Point
+from phaze_opt.errors import InputError
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.network.cluster import Cluster
+from phaze_opt.network.presets import load_cluster
+from phaze_opt.training import Training
+from phaze_opt.workload.config import AttentionKind
+from phaze_opt.workload.fusion import FusionMode
+from phaze_opt.workload.graph import Workload
+from phaze_opt.workload.zoo import LoadWorkload, model_loader
+
+_DEGREES = re.compile(r"([1-9][0-9]*)x([1-9][0-9]*)x([1-9][0-9]*)")
+_PLACEMENTS = "solve, expert or PPxDPxTP, for example 4x256x1"
+
+PlacingText = Annotated[Placing | str, _PLACEMENTS]
+"""A placement, or its degrees as text: ``"4x256x1"``."""
+
+
+class NamedPoint(NamedTuple):
+    """What names stand for.
+
+    Attributes
+    ----------
+    point
+        The objects.
+    load
+        Loads the model under other options; ``None`` of a workload that was given as an object.
+    """
+
+    point: Point
+    load: LoadWorkload | None
+
+
+def named_point(
+    workload: Workload | Named,
+    accelerator: Accelerator | Named,
+    cluster: Cluster | Named,
+    training: Training,
+    placement: PlacingText = "solve",
+    *,
+    devices: int | None = None,
+    sequence: int | None = None,
+    attention: AttentionKind | None = None,
+    fusion: FusionMode | None = None,
+    power_limit_w: float | None = None,
+    lane_rate: float = 1.0,
+    prove: bool = False,
+) -> NamedPoint:
+    """Look up what is named, and capture the model where it is.
+
+    Parameters
+    ----------
+    workload, accelerator, cluster
+        Objects, or names or paths as `phaze_opt.workload.zoo.load_workload`,
+        `phaze_opt.hardware.presets.load_accelerator` and
+        `phaze_opt.network.presets.load_cluster` take them.
+    devices
+        Of a network that is named.
+    sequence, attention
+        Of a model that is named, if not its own.
+    training, placement, fusion, power_limit_w, lane_rate, prove
+        As `phaze_opt.evaluation.evaluate` takes them.
+
+    Raises
+    ------
+    InputError
+        If a name is unknown, an option belongs to a name but an object is given, or the number of
+        devices is missing.
+    NotFoundError
+        If there is no such file.
+    """
+    degrees = read_placement(placement)
+    for name, value in (("power_limit_w", power_limit_w), ("lane_rate", lane_rate)):
+        if value is not None and not 0 < value < math.inf:
+            raise InputError(f"{name} is {shown(value)}, but it must be positive and finite.")
+    if not isinstance(accelerator, Accelerator):
+        accelerator = load_accelerator(accelerator)
+    cluster = _cluster(cluster, devices)
+    load = None
+    if not isinstance(workload, Workload):
+        load = model_loader(os.fspath(workload), sequence, attention)
+        workload = load(
+            microbatch=training.microbatch,
+            sequence_parallel=training.sequence_parallel,
+            tensor=degrees[2] if isinstance(degrees, tuple) else None,
+        )
+    else:
+        _refuse_beside_object("workload", sequence=sequence, attention=attention)
+    point = Point(
+        workload,
+        accelerator,
+        cluster,
+        training,
+        degrees,
+        fusion,
+        power_limit_w,
+        lane_rate,
+        prove,
+    )
+    return NamedPoint(point, load)
+
+
+def read_placement(placement: PlacingText) -> Placing:
+    """Return a placement, of which degrees may be text.
+
+    Raises
+    ------
+    InputError
+        If it is neither ``solve`` nor ``expert`` nor three degrees.
+    """
+    if placement == "solve":
+        return "solve"
+    if placement == "expert":
+        return "expert"
+    if isinstance(placement, tuple):
+        degrees = placement
+    else:
+        match = _DEGREES.fullmatch(placement)
+        degrees = (0, 0, 0) if match is None else tuple(map(int, match.groups()))
+    if min(degrees) < 1:
+        raise InputError(f"placement is {placement!r}, but it must be {_PLACEMENTS}.")
+    pipeline, data, tensor = degrees
+    return pipeline, data, tensor
+
+
+def _cluster(cluster: Cluster | Named, devices: int | None) -> Cluster:
+    """Return a network with its devices."""
+    if isinstance(cluster, Cluster):
+        _refuse_beside_object("cluster", devices=devices)
+        return cluster
+    if devices is None:
+        raise InputError(
+            f"devices is missing: say how many accelerators the network {str(cluster)!r} joins, "
+            "for example devices=64."
+        )
+    return load_cluster(cluster, devices)
+
+
+def _refuse_beside_object(name: str, **options: object) -> None:
+    """Refuse options of a name where an object is given, which has its own."""
+    for option, value in options.items():
+        if value is not None:
+            raise InputError(
+                f"{option} is {shown(value)}, but the {name} is an object that has its own; give "
+                f"the {name} by its name, or leave {option} out."
+            )
