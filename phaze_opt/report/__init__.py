@@ -42,8 +42,9 @@ layers that count in a model              -> `explanation_words.heavy_layers`
 changes that are shown of those tried     -> `explanation._telling`
 note of a study in the dashboard          -> `markdown.note_of`
 requests that the dashboard refuses       -> `guard.guarded`
+requests that Optuna's pages stumble over -> `optuna_pages._answering`
 text made harmless in HTML and in plots   -> `page._harmless` and `figure_style.figure_text`
 what one step from the best design brings -> `study_words.step_words`
 how often, and by whom, a study is shown anew -> `publishing.Publisher.told`
-text that a spreadsheet would obey        -> `export._safe`
+text that a spreadsheet would obey        -> `spreadsheet.harmless_cell`
 """

@@ -13,6 +13,7 @@ from phaze_opt.layer_passes import LayerPass
 from phaze_opt.placement.placement_problem import Placement
 from phaze_opt.report.gantt import gantt_page
 from phaze_opt.report.markdown import plain
+from phaze_opt.report.spreadsheet import harmless_cell
 from phaze_opt.report.study_words import accelerator_words, ratio_words, training_words, value_words
 from phaze_opt.report.timeline import pass_events, timeline_events
 from phaze_opt.report.words import binding_words, placement_words, time_words
@@ -111,7 +112,7 @@ def _breakdown(best: BestDesign, run: int) -> bytes:
         if evaluation is not None and evaluation.time_per_batch_s:
             for kind, seconds in evaluation.time_breakdown_s.items():
                 share = seconds / evaluation.time_per_batch_s
-                writer.writerow((name, kind, repr(seconds), f"{share:.6f}"))
+                writer.writerow((harmless_cell(name), kind, repr(seconds), f"{share:.6f}"))
     return stream.getvalue().encode()
 
 

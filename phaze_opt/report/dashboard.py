@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, quote
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from phaze_opt.codec import to_json
-from phaze_opt.errors import NotFoundError, PhazeError
+from phaze_opt.errors import InputError, NotFoundError, PhazeError
 from phaze_opt.report.guard import guarded, html_response
 from phaze_opt.report.optuna_pages import RankedTrials, optuna_pages
 from phaze_opt.report.page import (
@@ -176,7 +176,9 @@ class Pages:
                 return html_response(start_response, _OK, self._list())
             return html_response(start_response, _OK, self._page(path.removeprefix(_STUDY)))
         except PhazeError as error:
-            status = _NOT_FOUND if isinstance(error, NotFoundError) else _WRONG
+            # A study of another program has no page of ours.
+            absent = isinstance(error, NotFoundError | InputError)
+            status = _NOT_FOUND if absent else _WRONG
             if path.startswith(_STATE):
                 start_response(status, [("Content-Type", _JSON)])
                 return [to_json({"reason": str(error)})]

@@ -11,15 +11,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from phaze_opt.errors import InputError
-from phaze_opt.printing import printable
+from phaze_opt.report.spreadsheet import harmless_cell
 from phaze_opt.search.study import Study
 from phaze_opt.search.trials import trial_to_json_dict
 from phaze_opt.user_files import write_file
 
 TableFormat = Literal["csv", "json", "parquet"]
-
-_FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
-"""Beginnings of text that a spreadsheet takes for a formula, and obeys."""
 
 _LARGEST_INTEGER = 2**63 - 1
 
@@ -50,22 +47,10 @@ def _to_csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
     columns = _columns(rows)
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(map(_safe, columns))
+    writer.writerow(map(harmless_cell, columns))
     for row in rows:
-        writer.writerow([_safe(row.get(name)) for name in columns])
+        writer.writerow([harmless_cell(row.get(name)) for name in columns])
     return stream.getvalue().encode()
-
-
-def _safe(cell: object) -> object:
-    """Put an apostrophe before text that a spreadsheet would take for a formula.
-
-    Control characters are replaced, as on a terminal: some programs begin a new row, and so a new
-    cell, at a carriage return.
-    """
-    if not isinstance(cell, str):
-        return cell
-    text = printable(cell)
-    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def _to_parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:

@@ -22,14 +22,23 @@ Headers = list[tuple[str, str]]
 
 BAD_REQUEST = "400 Bad Request"
 FORBIDDEN = "403 Forbidden"
+TOO_LARGE = "413 Content Too Large"
+NO_JSON = "415 Unsupported Media Type"
 FAILED = "500 Internal Server Error"
 
 _READING = ("GET", "HEAD", "OPTIONS")
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _WILDCARDS = ("", "0.0.0.0", "::")
 _LARGEST_PORT = 65_535
-_LARGEST_BODY = 2**27
+_LARGEST_BODY = 2**20
+_LARGEST_UPLOAD = 2**27
+_UPLOADS = "/api/artifacts/"
+_UPLOAD_PARTS = 1_000
+"""Values that a body of more than `_LARGEST_BODY` may hold: a file is one long text."""
+
+_AT_ONCE = 2**16
 _LONGEST_TARGET = 8_192
+_JSON = "application/json"
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?", re.IGNORECASE)
 
 _POLICY = "Content-Security-Policy"
@@ -71,6 +80,7 @@ def guarded(application: WsgiApplication, host: str, *, read_only: bool = False)
         try:
             _check(environ, host, read_only)
         except Refusal as refusal:
+            _discard_body(environ)
             return refuse(start, refusal.status, refusal.reason)
         # The applications behind it write tracebacks there.
         environ["wsgi.errors"] = io.StringIO()
@@ -109,20 +119,29 @@ def split_authority(text: str) -> tuple[str, int | None]:
 
 
 def _check(environ: dict[str, Any], host: str, read_only: bool) -> None:
-    """Refuse a request that is malformed, comes under a foreign name, or may not write."""
+    """Refuse a request that is malformed, comes under a foreign name, or may not write.
+
+    The body is read last: whoever is refused makes the server hold nothing.
+    """
     _check_form(environ)
     authority = str(environ.get("HTTP_HOST", ""))
     name, port = split_authority(authority)
     if not _is_own(name, host):
         raise Refusal(FORBIDDEN, "This dashboard does not answer under this name.")
-    if environ["REQUEST_METHOD"] in _READING:
-        return
+    if environ["REQUEST_METHOD"] not in _READING:
+        _check_writer(environ, (name, port), read_only)
+    _check_length(environ)
+    _take_body(environ)
+
+
+def _check_writer(environ: dict[str, Any], own: tuple[str, int | None], read_only: bool) -> None:
+    """Refuse a change that comes from elsewhere, or where nothing may be changed."""
     if read_only:
         raise Refusal(FORBIDDEN, "This dashboard is read-only.")
     scheme, separator, origin = str(environ.get("HTTP_ORIGIN", "")).partition("://")
     if not separator or scheme not in ("http", "https"):
         raise Refusal(FORBIDDEN, "Changes are taken from pages of this dashboard only.")
-    if split_authority(origin) != (name, port):
+    if split_authority(origin) != own:
         raise Refusal(FORBIDDEN, "Changes are not taken from pages of another site.")
 
 
@@ -130,7 +149,6 @@ def _check_form(environ: dict[str, Any]) -> None:
     """Refuse what no browser sends: it would make an application behind stumble."""
     try:
         path = str(environ.get("PATH_INFO", "")).encode("latin-1").decode("utf-8")
-        length = int(environ.get("CONTENT_LENGTH") or 0)
     except ValueError:
         raise Refusal(BAD_REQUEST, "The request is malformed.") from None
     query = str(environ.get("QUERY_STRING", ""))
@@ -138,19 +156,50 @@ def _check_form(environ: dict[str, Any]) -> None:
         raise Refusal(BAD_REQUEST, "The address is malformed.")
     if re.search(r"(?:^|&)after=(?![0-9]{1,9}(?:&|$))", query):
         raise Refusal(BAD_REQUEST, "after must be a number of trials.")
-    if not 0 <= length <= _LARGEST_BODY or environ.get("HTTP_TRANSFER_ENCODING"):
+    if _length(environ) < 0 or environ.get("HTTP_TRANSFER_ENCODING"):
         raise Refusal(BAD_REQUEST, "The length of the request is not valid.")
     if environ["REQUEST_METHOD"] not in (*_READING, "POST", "PUT", "DELETE", "PATCH"):
         raise Refusal(BAD_REQUEST, "The method is not known.")
-    if length:
-        body = environ["wsgi.input"].read(length)
-        environ["wsgi.input"] = io.BytesIO(body)
-        _check_body(body, str(environ.get("CONTENT_TYPE", "")))
+
+
+def _check_length(environ: dict[str, Any]) -> None:
+    """Refuse a body larger than the pages send: files are uploaded, all else is short."""
+    uploads = environ["REQUEST_METHOD"] == "POST" and environ["PATH_INFO"].startswith(_UPLOADS)
+    most = _LARGEST_UPLOAD if uploads else _LARGEST_BODY
+    if _length(environ) > most:
+        raise Refusal(TOO_LARGE, f"The request is larger than {most:,} bytes.")
+
+
+def _length(environ: dict[str, Any]) -> int:
+    """Return the length that a request states; -1 where it is no number."""
+    text = str(environ.get("CONTENT_LENGTH") or "0")
+    return int(text) if re.fullmatch("[0-9]{1,15}", text) else -1
+
+
+def _take_body(environ: dict[str, Any]) -> None:
+    """Read the body, and refuse one that is not the JSON object that the dashboard's pages send.
+
+    Some requests of the pages have no body: that is an object in which nothing is stated.
+    """
+    length = _length(environ)
+    body = environ["wsgi.input"].read(length) if length else b""
+    content_type = str(environ.get("CONTENT_TYPE", ""))
+    reads = environ["REQUEST_METHOD"] in _READING
+    passed = b"" if reads else body or b"{}"
+    environ["wsgi.input"], environ["CONTENT_LENGTH"] = io.BytesIO(passed), str(len(passed))
+    if body and not reads:
+        _check_body(body, content_type)
+    environ["CONTENT_TYPE"] = _JSON
 
 
 def _check_body(body: bytes, content_type: str) -> None:
-    """Refuse a body that is not the one JSON object that the dashboard's pages send."""
-    if content_type.partition(";")[0].strip().lower() != "application/json":
+    """Refuse a body that is not one JSON object."""
+    if content_type.partition(";")[0].strip().lower() != _JSON:
+        raise Refusal(NO_JSON, "The body must be JSON, and say so.")
+    if len(body) > _LARGEST_BODY:
+        # Many values would take many times their bytes; the application reads the text itself.
+        if sum(map(body.count, (b"{", b"[", b","))) > _UPLOAD_PARTS:
+            raise Refusal(TOO_LARGE, "The request holds more than one file.")
         return
     try:
         content = json.loads(body)
@@ -158,6 +207,13 @@ def _check_body(body: bytes, content_type: str) -> None:
         raise Refusal(BAD_REQUEST, "The body is not valid JSON.") from None
     if not isinstance(content, dict):
         raise Refusal(BAD_REQUEST, "The body is not a JSON object.")
+
+
+def _discard_body(environ: dict[str, Any]) -> None:
+    """Take in what nobody will read: who still sends would not hear the answer."""
+    left = min(_length(environ), _LARGEST_UPLOAD)
+    while left > 0 and (part := environ["wsgi.input"].read(min(left, _AT_ONCE))):
+        left -= len(part)
 
 
 def _is_own(name: str, host: str) -> bool:

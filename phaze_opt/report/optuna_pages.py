@@ -1,21 +1,33 @@
-"""Optuna Dashboard's pages, which answer with the same best design as ours."""
+"""Optuna Dashboard's pages, which answer with the same best design as ours.
+
+They answer with 500 what they did not expect: a number that no study has, a body without a key or
+with a value of another type. Here those are told apart from failures of their own.
+"""
 
 from __future__ import annotations
 
 import importlib
+import inspect
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from optuna.artifacts.exceptions import ArtifactNotFound
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial
 
-from phaze_opt.errors import PhazeError
+from phaze_opt.errors import InputError, PhazeError
 from phaze_opt.report.guard import WsgiApplication
+from phaze_opt.report.spreadsheet import harmless_csv
 from phaze_opt.search.store.artifacts import DatabaseArtifacts
+from phaze_opt.search.store.failures import is_wrong_value
 from phaze_opt.search.store.storage import Storage
 from phaze_opt.search.store.trial_storage import RunningTrials
 from phaze_opt.search.study import load_study
 from phaze_opt.search.trials import best_trial
+
+_View = Callable[..., Any]
 
 
 class RankedTrials(RunningTrials):
@@ -49,5 +61,60 @@ def optuna_pages(trials: RankedTrials, files: DatabaseArtifacts) -> WsgiApplicat
     """Return Optuna Dashboard as an application."""
     # Imported here: it brings a web framework along.
     make: Any = importlib.import_module("optuna_dashboard").wsgi
-    application: WsgiApplication = make(trials, artifact_store=files)
-    return application
+    application: Any = make(trials, artifact_store=files)
+    application.install(_answering)
+    pages: WsgiApplication = application
+
+    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
+        # Its pages ask for this header, which only browsers always send.
+        environ.setdefault("HTTP_ACCEPT_ENCODING", "")
+        return pages(environ, start_response)
+
+    return answer
+
+
+def _answering(callback: _View) -> _View:
+    """Let a view say what is wrong with a request; a plug-in of the web framework."""
+    bottle: Any = importlib.import_module("bottle")
+    # Without what answers every exception with the same words.
+    view = inspect.unwrap(callback)
+
+    def answer(*arguments: Any, **named: Any) -> Any:
+        if view is not callback:
+            bottle.response.content_type = "application/json"
+        try:
+            _check_name(bottle.request.json)
+            content = view(*arguments, **named)
+        except bottle.HTTPResponse as response:
+            status, reason = response.status_code, str(response.body)
+        except Exception as error:
+            status, reason = _meaning(error)
+        else:
+            is_table = "csv" in str(bottle.response.content_type)
+            return harmless_csv(content) if is_table and isinstance(content, str) else content
+        bottle.response.status = status
+        return {"reason": reason}
+
+    return answer
+
+
+def _check_name(stated: Any) -> None:
+    """Refuse a name that is no text: databases take it for one, or fail."""
+    if isinstance(stated, dict) and not isinstance(stated.get("study_name", ""), str):
+        raise TypeError
+
+
+def _meaning(error: Exception) -> tuple[int, str]:
+    """Return the status that an exception of a view stands for, and a sentence."""
+    match error:
+        case InputError():
+            return 400, str(error)
+        case UpdateFinishedTrialError():
+            return 409, "The trial is finished, and cannot be changed."
+        case KeyError() | OverflowError() | ArtifactNotFound():
+            return 404, "There is no such study, trial or file."
+        case AttributeError() | TypeError() | ValueError():
+            return 400, "The request does not say what this address expects."
+    if is_wrong_value(error):
+        return 400, "The request holds a number or a text that the database cannot hold."
+    return 500, "The dashboard could not answer this."

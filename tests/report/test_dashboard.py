@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import http.client
 import importlib
+import io
 import json
 import socket
 import threading
@@ -48,7 +50,11 @@ def serve(study: Study, *, read_only: bool) -> Iterator[Ask]:
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
     def ask(
-        path: str, method: str = "GET", host: str | None = None, origin: str | None = None
+        path: str,
+        method: str = "GET",
+        host: str | None = None,
+        origin: str | None = None,
+        body: str | None = "{}",
     ) -> tuple[int, Any]:
         connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
         headers = {"Content-Type": "application/json"}
@@ -56,12 +62,12 @@ def serve(study: Study, *, read_only: bool) -> Iterator[Ask]:
         headers |= {} if origin is None else {"Origin": origin}
         own = f"http://127.0.0.1:{server.server_port}"
         headers |= {"Origin": own} if method != "GET" and origin is None else {}
-        connection.request(method, path, body="{}", headers=headers)
+        connection.request(method, path, body=body, headers=headers)
         answer = connection.getresponse()
-        body = answer.read()
+        content = answer.read()
         connection.close()
         is_json = "json" in answer.headers.get("Content-Type", "")
-        return answer.status, json.loads(body) if is_json else body
+        return answer.status, json.loads(content) if is_json else content
 
     yield ask
     server.shutdown()
@@ -299,6 +305,97 @@ def test_strangers_are_refused(study: Study, ask: Ask) -> None:
     assert ask("/api/studies", host="localhost:1234")[0] == 200
     assert ask("/api/studies/1", method="DELETE", origin="http://evil.example")[0] == 403
     assert len(study.trials()) == 30
+
+
+LARGEST = ("2147483648", "99999999999999999999999999", "9" * 5000)
+
+
+@pytest.mark.parametrize("number", ["0", "999", "-1", *LARGEST], ids=lambda number: number[:30])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/api/studies/{}"),
+        ("GET", "/api/studies/{}/param_importances"),
+        ("GET", "/api/studies/{}/plot/slice"),
+        ("GET", "/csv/{}"),
+        ("GET", "/artifacts/{}/abc"),
+        ("PUT", "/api/studies/{}/note"),
+        ("POST", "/api/trials/{}/tell"),
+    ],
+)
+def test_numbers_that_no_study_has(ask: Ask, method: str, path: str, number: str) -> None:
+    """However large they are: the study is missing, and nothing has failed."""
+    written = '{"version": 9, "body": "", "state": "fail"}'
+    code, answer = ask(path.format(number), method=method, body=written)
+    assert code in (400, 404)
+    if number not in LARGEST and not path.startswith(("/csv", "/artifacts")):
+        assert answer["reason"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [None, "", "{}", '{"version": "a", "body": 1}', '{"directions": [1], "study_name": 2}'],
+)
+def test_bodies_without_what_is_expected(ask: Ask, study: Study, body: str | None) -> None:
+    """A missing key, or a value of another type, is the mistake of whoever asks."""
+    before = len(study.trials())
+    trial = f"/api/trials/{study.optuna_study.trials[0]._trial_id}"
+    for method, path in (
+        ("POST", "/api/studies"),
+        ("POST", "/api/studies/1/rename"),
+        ("PUT", "/api/studies/1/note"),
+        ("POST", "/api/studies/1/preference"),
+        ("DELETE", "/api/studies/1/preference/abc"),
+        ("PUT", "/api/studies/1/preference_feedback_component"),
+        ("POST", "/api/artifacts/1"),
+        ("POST", f"{trial}/tell"),
+        ("POST", f"{trial}/user-attrs"),
+    ):
+        code, answer = ask(path, method=method, body=body)
+        assert 400 <= code < 500 and answer["reason"], (method, path, code)
+    assert len(study.trials()) == before
+
+
+def test_a_finished_trial_is_not_changed(ask: Ask, study: Study) -> None:
+    """That is a conflict, and no failure."""
+    path = f"/api/trials/{study.optuna_study.trials[0]._trial_id}/tell"
+    assert ask(path, method="POST", body='{"state": "fail"}')[0] == 409
+
+
+@pytest.mark.parametrize("path", ["/favicon.ico", "/static/bundle.js"])
+def test_files_for_whoever_names_no_encodings(ask: Ask, study: Study, path: str) -> None:
+    """Browsers always do, other programs need not."""
+    assert ask(path)[0] == 200
+    server = make_server(study.storage, "127.0.0.1", 0)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    connection.putrequest("GET", path, skip_accept_encoding=True)
+    connection.endheaders()
+    assert connection.getresponse().status == 200
+    connection.close()
+    server.shutdown()
+    server.server_close()
+
+
+def test_the_table_of_a_strangers_study_is_harmless(tmp_path: Path) -> None:
+    """Optuna Dashboard's CSV holds no formula, in names or in cells; numbers stay."""
+    made = run_study(tmp_path, trials=0)
+    link = '=HYPERLINK("http://evil.example","x")'
+    stranger = optuna.create_study(storage=made.storage.optuna, study_name="stranger")
+    axes = {
+        "@axis": optuna.distributions.CategoricalDistribution([link, "\tb"]),
+        "below": optuna.distributions.FloatDistribution(-1.0, 0.0),
+    }
+    stranger.enqueue_trial({"@axis": link, "below": -0.5})
+    trial = stranger.ask(axes)
+    trial.set_user_attr("+note", "-1-1")
+    stranger.tell(trial, -2.5e-7)
+    for ask in serve(made, read_only=True):
+        code, table = ask(f"/csv/{stranger._study_id}")
+        names, row = csv.reader(io.StringIO(table.decode(), newline=""))
+        assert code == 200
+        assert names[2:] == ["Value", "Param @axis", "Param below", "UserAttribute +note"]
+        assert row == ["0", "COMPLETE", "-2.5e-07", f"'{link}", "-0.5", "'-1-1"]
 
 
 def test_a_taken_port_is_one_sentence(study: Study) -> None:

@@ -128,7 +128,7 @@ def test_only_own_pages_write(method: str, origin: str | None, expected: int) ->
         {"QUERY_STRING": "after=" + 5_000 * "9"},
         {"CONTENT_LENGTH": "x"},
         {"CONTENT_LENGTH": "-1"},
-        {"CONTENT_LENGTH": str(2**40)},
+        {"CONTENT_LENGTH": str(10**40)},
         {"HTTP_TRANSFER_ENCODING": "chunked"},
         {"REQUEST_METHOD": "BREW"},
     ],
@@ -145,6 +145,89 @@ def test_malformed_requests(wrong: dict[str, str]) -> None:
 def test_malformed_bodies(body: bytes) -> None:
     """A body that claims to be JSON must be one object."""
     assert status({**OWN, "REQUEST_METHOD": "POST"}, body=body) == 400
+
+
+class Stream:
+    """A body of zeros that counts how much of it is read at once."""
+
+    def __init__(self, length: int) -> None:
+        self.left, self.most = length, 0
+
+    def read(self, size: int) -> bytes:
+        """Give some of it."""
+        taken = min(size, self.left)
+        self.left, self.most = self.left - taken, max(self.most, taken)
+        return bytes(taken)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        ({"HTTP_HOST": "evil.example"}, 403),
+        ({"HTTP_ORIGIN": "http://evil.example"}, 403),
+        ({"HTTP_ORIGIN": ""}, 403),
+        ({"read_only": True}, 403),
+        ({"REQUEST_METHOD": "GET"}, 413),
+        ({"PATH_INFO": "/api/studies"}, 413),
+        ({"REQUEST_METHOD": "PUT"}, 413),
+    ],
+    ids=str,
+)
+def test_no_body_is_held_of_whoever_is_refused(wrong: dict[str, Any], code: int) -> None:
+    """Host, origin and ``--read-only`` come before the body, of which at most 1 MiB is read.
+
+    What still comes in is taken and thrown away, so that the sender hears the answer.
+    """
+    length = 2**25
+    stream = Stream(length)
+    asked = {
+        **OWN,
+        "REQUEST_METHOD": "POST",
+        "PATH_INFO": "/api/artifacts/1",
+        "CONTENT_LENGTH": str(length),
+        "CONTENT_TYPE": "application/json",
+        "wsgi.input": stream,
+        **wrong,
+    }
+    assert status(asked, read_only=bool(asked.pop("read_only", False))) == code
+    assert (stream.left, stream.most) == (0, 2**16)
+
+
+def test_only_files_are_large() -> None:
+    """One long text may be uploaded; as many values would take many times their bytes."""
+    upload = {**OWN, "REQUEST_METHOD": "POST", "PATH_INFO": "/api/artifacts/1/2"}
+    file = b'{"file": "data:text/plain;base64,' + 2**21 * b"A" + b'", "filename": "a"}'
+    assert status(upload, body=file) == 200
+    assert status({**upload, "PATH_INFO": "/api/studies"}, body=file) == 413
+    assert status({**upload, "CONTENT_LENGTH": str(2**28)}) == 413
+    assert status(upload, body=b'{"file": [' + 2**20 * b"{}," + b"{}]}") == 413
+
+
+def test_what_is_no_json_is_not_passed_on() -> None:
+    """A form of another page needs no leave of the browser; no body is an empty object."""
+    seen: list[tuple[bytes, str]] = []
+
+    def inside(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        body = environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
+        seen.append((body, environ["CONTENT_TYPE"]))
+        return inner(environ, start_response)
+
+    def code(body: bytes, content_type: str) -> int:
+        asked = {"REQUEST_METHOD": "POST", "PATH_INFO": "/", "wsgi.input": io.BytesIO(body)}
+        stated = {"CONTENT_LENGTH": str(len(body)), "CONTENT_TYPE": content_type}
+        started: list[str] = []
+        guarded(inside, "127.0.0.1")(
+            {**OWN, **asked, **stated}, lambda status, *_: started.append(status)
+        )
+        return int(started[0][:3])
+
+    assert code(b"", "") == code(b"", "text/plain") == 200
+    assert code(b'{"a": 1}', "Application/JSON; charset=utf-8") == 200
+    assert seen == [
+        *2 * [(b"{}", "application/json")],
+        (b'{"a": 1}', "application/json"),
+    ]
+    assert code(b"a=1", "application/x-www-form-urlencoded") == code(b"{}", "text/plain") == 415
 
 
 def test_answers_cannot_be_framed_or_read_by_others() -> None:
@@ -182,7 +265,7 @@ def test_any_request_gets_an_answer(host: str, path: str, body: bytes, origin: s
     """Whatever a request holds, the guard answers it or passes it on."""
     environ = {"HTTP_HOST": host, "PATH_INFO": path, "HTTP_ORIGIN": origin}
     for method in ("GET", "POST", path):
-        assert status({**environ, "REQUEST_METHOD": method}, body=body) in (200, 400, 403)
+        assert status({**environ, "REQUEST_METHOD": method}, body=body) in (200, 400, 403, 413)
 
 
 def test_which_hosts_are_local() -> None:

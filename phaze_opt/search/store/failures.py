@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from sqlalchemy.exc import (
+    DataError,
     DBAPIError,
     InterfaceError,
     NoSuchModuleError,
@@ -111,6 +112,11 @@ def _database_error(shown: str, error: BaseException) -> PhazeError:
         # A stalled process may hold SQLite's write lock for longer than the timeout.
         return LostConnectionError(f"The storage {shown} stayed locked for {LOCK_TIMEOUT_S} s.")
     return DatabaseError(f"The storage {shown} cannot be used: {sentence}.")
+
+
+def is_wrong_value(error: BaseException) -> bool:
+    """Whether a database refused a value: a number too large for it, or a text too long."""
+    return any(isinstance(each, DataError) for each in _chain(error))
 
 
 def _chain(error: BaseException) -> list[BaseException]:
