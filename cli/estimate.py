@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 import typer
 
 from phaze_opt.errors import InputError
+from phaze_opt.user_files import CsvRow, read_rows
 
 from .output import ChangesOption, read_assignments, takes
 
@@ -84,7 +84,7 @@ def gemm(
     def one(shape: Gemm) -> SingleEstimate:
         return estimate_gemm(shape, chip, options.cores, options.call_overhead_s)
 
-    def one_row(row: Mapping[str, str]) -> SingleEstimate:
+    def one_row(row: CsvRow) -> SingleEstimate:
         m, n, k = (_whole(row, column) for column in ("m", "n", "k"))
         return one(Gemm(m, n, k, batch=_whole(row, "batch", "1")))
 
@@ -114,8 +114,8 @@ def vector(
     def one(kind: str, rows: int, columns: int) -> SingleEstimate:
         return estimate_vector(kind, rows, columns, chip, options.cores, options.call_overhead_s)
 
-    def one_row(row: Mapping[str, str]) -> SingleEstimate:
-        return one(row["op"], _whole(row, "rows"), _whole(row, "columns"))
+    def one_row(row: CsvRow) -> SingleEstimate:
+        return one(row["op"] or "", _whole(row, "rows"), _whole(row, "columns"))
 
     if options.csv_file is not None:
         _run_csv(options.csv_file, ("op", "rows", "columns"), one_row)
@@ -164,7 +164,7 @@ def attention(
 
     columns = ("batch", "sequence", "heads", "kv_heads", "head_dim")
 
-    def one_row(row: Mapping[str, str]) -> SingleEstimate:
+    def one_row(row: CsvRow) -> SingleEstimate:
         samples, tokens, queries, keys, size = (_whole(row, column) for column in columns)
         masked = _switch(row, "causal", causal)
         return one(AttentionShape(samples, tokens, tokens, queries, keys, size, masked))
@@ -196,11 +196,11 @@ class CollectiveOptions:
     def estimate(self, cluster: str) -> list[CollectiveEstimate]:
         """Estimate the collective, or every row of the file."""
         if self.csv_file is not None:
-            return _estimate_csv(
+            return read_rows(
                 self.csv_file,
                 ("kind", "devices", "bytes"),
                 lambda row: self._one(
-                    cluster, row["kind"], _whole(row, "devices"), _number(row, "bytes")
+                    cluster, row["kind"] or "", _whole(row, "devices"), _number(row, "bytes")
                 ),
             )
         if self.kind is None or self.devices is None or self.size_bytes is None:
@@ -244,35 +244,13 @@ def _print(estimate: Any) -> None:
     print(json.dumps(asdict(estimate), allow_nan=False))
 
 
-def _run_csv(
-    path: Path, columns: tuple[str, ...], one: Callable[[Mapping[str, str]], object]
-) -> None:
+def _run_csv(path: Path, columns: tuple[str, ...], one: Callable[[CsvRow], object]) -> None:
     """Print the estimate of every row; nothing is printed unless all rows are valid."""
-    for line in _estimate_csv(path, columns, one):
+    for line in read_rows(path, columns, one):
         _print(line)
 
 
-def _estimate_csv(
-    path: Path, columns: tuple[str, ...], one: Callable[[Mapping[str, str]], T]
-) -> list[T]:
-    """Estimate every row."""
-    from phaze_opt.codec import read_file
-
-    text = read_file(path, "CSV file").decode("utf-8", errors="replace")
-    reader = csv.DictReader(text.splitlines())
-    missing = [name for name in columns if name not in (reader.fieldnames or [])]
-    if missing:
-        raise InputError(f"The CSV file {path} has no column {missing[0]!r}.")
-    found = []
-    for number, row in enumerate(reader, start=2):
-        try:
-            found.append(one(row))
-        except InputError as error:
-            raise InputError(f"Line {number} of {path}: {error}") from None
-    return found
-
-
-def _whole(row: Mapping[str, str | None], column: str, default: str | None = None) -> int:
+def _whole(row: CsvRow, column: str, default: str | None = None) -> int:
     """Read one whole number of a row."""
     text = row.get(column) or default or ""
     try:
@@ -281,7 +259,7 @@ def _whole(row: Mapping[str, str | None], column: str, default: str | None = Non
         raise InputError(f"{column} is {text!r}, but it must be a whole number.") from None
 
 
-def _switch(row: Mapping[str, str | None], column: str, default: bool) -> bool:
+def _switch(row: CsvRow, column: str, default: bool) -> bool:
     """Read one 0 or 1 of a row; where it is empty or missing, the default holds."""
     text = (row.get(column) or "").strip()
     if text not in ("", "0", "1"):
@@ -289,7 +267,7 @@ def _switch(row: Mapping[str, str | None], column: str, default: bool) -> bool:
     return default if text == "" else text == "1"
 
 
-def _number(row: Mapping[str, str | None], column: str) -> float:
+def _number(row: CsvRow, column: str) -> float:
     """Read one number of a row."""
     text = row.get(column) or ""
     try:

@@ -10,16 +10,17 @@ A file may also begin with a ``base``, whose numbers it changes.
 
 from __future__ import annotations
 
+import csv
 import errno
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import TypeVar
 
-from phaze_opt.codec import FILE_SUFFIXES, from_builtins, toml_value, write_whole
+from phaze_opt.codec import FILE_SUFFIXES, from_builtins, read_file, toml_value, write_whole
 from phaze_opt.errors import ConflictError, InputError, PhazeError
 from phaze_opt.limits import is_finite
 from phaze_opt.paths import look, path_error, reason
@@ -144,6 +145,50 @@ def find_base(base: object, path: Path, what: str, find: Find[T], above: tuple[P
     if found.resolve() in based_on_it:
         raise InputError(f"The {what} is based on {name}, which is based on it again.")
     return find(str(found), based_on_it)
+
+
+CsvRow = Mapping[str, str | None]
+"""Cells by the name of their column; a short line has ``None`` for its last ones."""
+
+
+def read_rows(path: Path, columns: Iterable[str], one: Callable[[CsvRow], T]) -> list[T]:
+    """Read every row of a CSV file whose first line names the columns.
+
+    Parameters
+    ----------
+    path
+        The file.
+    columns
+        Names that it must have.
+    one
+        Makes something of a row; raises `InputError` if the row is not valid.
+
+    Raises
+    ------
+    NotFoundError
+        If there is no such file.
+    InputError
+        If it is no CSV, a column is missing or a row is not valid; names the line.
+    """
+    text = read_file(path, "CSV file").decode("utf-8-sig", errors="replace")
+    rows = csv.DictReader(text.splitlines(), skipinitialspace=True)
+    found = []
+    try:
+        missing = next((name for name in columns if name not in (rows.fieldnames or ())), None)
+        if missing is None:
+            for row in rows:
+                found.append(one(row))
+    except csv.Error as error:
+        most = csv.field_size_limit()
+        raise InputError(
+            f"Line {rows.reader.line_num} of {path} is no CSV with cells of at most {most:,} "
+            f"letters: {error}."
+        ) from None
+    except InputError as error:
+        raise InputError(f"Line {rows.line_num} of {path}: {error}") from None
+    if missing is not None:
+        raise InputError(f"The CSV file {path} has no column {missing!r}.")
+    return found
 
 
 def alias_of(field: str, value: object, aliases: Mapping[str, Alias]) -> tuple[str, float] | None:

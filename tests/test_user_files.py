@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from phaze_opt.errors import ConflictError, InputError, PhazeError
 from phaze_opt.user_files import (
     Alias,
+    CsvRow,
     alias_of,
     check_writable,
     commented_line,
     find_base,
+    read_rows,
     without_aliases,
     write_file,
 )
@@ -151,3 +153,39 @@ def test_a_pipe_that_nobody_reads_is_refused(tmp_path: Path) -> None:
         assert os.read(reader, 100) == b"content"
     finally:
         os.close(reader)
+
+
+def doubled(row: CsvRow) -> int:
+    """Return twice the number of a row."""
+    text = row["a"] or ""
+    if not text.isdecimal():
+        raise InputError(f"a is {text!r}.")
+    return 2 * int(text)
+
+
+def test_rows_of_a_table(tmp_path: Path) -> None:
+    """Columns in any order, spaces after commas, and a mark of the encoding, as Excel writes."""
+    path = tmp_path / "a.csv"
+    path.write_bytes("\ufeffb, a\nx, 1\n\ny, 20\n".encode())
+    assert read_rows(path, ("a", "b"), doubled) == [2, 40]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("b\n1\n", "has no column 'a'"),
+        ("", "has no column 'a'"),
+        ("a\n1\nx\n", "Line 3 of .*: a is 'x'"),
+        ("a\n1\n" + 131_073 * "1" + "\n", "Line 3 of .* at most 131,072 letters"),
+        (131_073 * "a" + "\n1\n", "Line 1 of .* at most 131,072 letters"),
+        ('a\n"' + 70_000 * "xy\n", "Line .* at most 131,072 letters"),
+        ("a," + 131_073 * "x" + "\n1,2\n", "Line 1 of .* at most 131,072 letters"),
+    ],
+    ids=range(7),
+)
+def test_tables_that_are_none(tmp_path: Path, text: str, words: str) -> None:
+    """A missing column, a wrong cell, and one that is longer than Python reads, in its line."""
+    path = tmp_path / "a.csv"
+    path.write_text(text)
+    with pytest.raises(InputError, match=words):
+        read_rows(path, ("a",), doubled)

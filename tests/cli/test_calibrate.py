@@ -119,7 +119,9 @@ def test_collectives_give_a_network(
             2,
             "must divide",
         ),
+        ("gemm", f"m,n,k,latency_s\n1,2,3,{131_073 * '3'}\n", 2, "at most 131,072 letters"),
     ],
+    ids=lambda value: str(value)[:60],
 )
 def test_bad_tables_are_refused_and_nothing_is_written(
     phaze: Phaze, tmp_path: Path, table: str, text: str, code: int, sentence: str

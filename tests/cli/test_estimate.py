@@ -83,7 +83,9 @@ def test_fused_attention_is_estimated(phaze: Phaze, tmp_path: Path) -> None:
         ("vector", "op,rows,columns\ngelu,2,0\n", "columns is 0"),  # nothing to do
         ("vector", "op,rows,columns\ngelu,nan,2\n", "rows is 'nan'"),  # not a number
         ("vector", "op,rows,columns\ngelu,2,2\ngleu,2,2\n", "Did you mean 'gelu'"),
+        ("gemm", f"m,n,k\n1,2,3\n1,2,{131_073 * '3'}\n", "at most 131,072 letters"),
     ],
+    ids=lambda value: str(value)[:60],
 )
 def test_a_broken_file_gives_one_sentence_and_no_line(
     phaze: Phaze, tmp_path: Path, command: str, text: str, sentence: str
