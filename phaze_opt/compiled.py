@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from phaze_opt.on_demand import cached_property
-from phaze_opt.stored_code import stored_code
+from phaze_opt.stored_code import StoredCode
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -112,9 +111,7 @@ _lazily_compiled: list[_Callable] = []
 def _load(function: Callable[..., Any], signature: str, allocates: bool, options: Any) -> Any:
     """Compile a function with numba, or read its compiled code from disk."""
     dispatcher = _njit(function, _nrt=allocates, **options)
-    # Where numba can write neither the package's folder nor the user's cache, it says so.
-    with suppress(RuntimeError):
-        dispatcher._cache = stored_code(function)
+    dispatcher._cache = StoredCode(function)
     dispatcher.compile(signature)
     dispatcher.disable_compile()
     return dispatcher

@@ -1,4 +1,10 @@
-"""Reading what numba has compiled from disk, without what only compiling needs.
+"""Keeping on disk what numba has compiled, and reading it without what only compiling needs.
+
+A file is code, and reading it is running it: a pickle, and machine code that nothing checks. So a
+file begins with the hash of what follows, and is read only where none but its owner may write: this
+user, the system, or who owns the source itself. Whatever is not so is compiled anew, which is said
+once. The name of a file has the hash of all that decides its content. It is written whole, in the
+first folder that may be used, so that processes which compile the same do not disturb one another.
 
 Numba stores two forms of a function: machine code, and bitcode for functions that are compiled
 later and call it. By itself it first declares everything that it can compile, which takes 0.15 s
@@ -8,26 +14,175 @@ which takes as long as all else. Here both are left until something is compiled.
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import importlib
+import logging
+import os
+import pickle
+import stat
+import sys
+import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
+
+_BEGIN = b"phaze-opt code 1\n"
+_HASH_BYTES = 32
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+_log = logging.getLogger(__name__)
+_said: list[str] = []
+"""The doubt that this process has put in words: others are of the same kind."""
 
 
-def stored_code(function: Callable[..., Any]) -> Any:
-    """Return numba's cache of a function, which reads machine code only."""
-    caching: Any = importlib.import_module("numba.core.caching")
-    runtime: Any = importlib.import_module("numba.core.runtime")
-    stored = caching.FunctionCache(function)
+class StoredCode:
+    """The stored forms of one function, by signature: what numba asks for as its cache.
 
-    def read(signature: Any, context: Any) -> Any:
+    Parameters
+    ----------
+    function
+        Its qualified name has to change with every file that its code depends on.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._source = Path(function.__code__.co_filename)
+        self._doubt: str | None = None
+
+    @property
+    def cache_path(self) -> str:
+        """The folder that is asked first."""
+        return str(next(_folders(self._source), ""))
+
+    def load_overload(self, signature: Any, context: Any) -> Any:
+        """Return what is stored for a signature; ``None`` where nothing is that may be used."""
+        runtime: Any = importlib.import_module("numba.core.runtime")
+        compiler: Any = importlib.import_module("numba.core.compiler")
         runtime.rtsys.initialize(context)
-        with stored._guard_against_spurious_io_errors(), _read_libraries(context.codegen()):
-            return stored._load_overload(signature, context)
+        name = self._name(signature, context.codegen())
+        for folder in _folders(self._source):
+            content = self._read(folder / name)
+            if content is None:
+                continue
+            try:
+                with _read_libraries(context.codegen()):
+                    return compiler.CompileResult._rebuild(context, *pickle.loads(content))
+            except Exception:
+                self._doubt = f"in {folder} cannot be used"
+        if self._doubt is not None and not _said:
+            _said.append(self._doubt)
+            _log.warning("Compiling anew: the compiled code %s.", self._doubt)
+        return None
 
-    stored.load_overload = read
-    return stored
+    def save_overload(self, signature: Any, compiled: Any) -> None:
+        """Store a function; where that is not possible, each process compiles anew."""
+        if compiled.lifted or compiled.library.has_dynamic_globals:
+            return
+        serialize: Any = importlib.import_module("numba.core.serialize")
+        content = serialize.dumps(compiled._reduce())
+        name = self._name(signature, compiled.codegen)
+        for folder in _folders(self._source):
+            with suppress(OSError):
+                _make(folder)
+                if self._is_trusted(folder.stat()):
+                    _write(folder / name, _BEGIN + _hash(name, content) + content)
+                    return
+
+    def enable(self) -> None:
+        """Do nothing: it is enabled."""
+
+    def _name(self, signature: Any, codegen: Any) -> str:
+        """Return the name of the file of a signature on this machine."""
+        numba: Any = importlib.import_module("numba")
+        serialize: Any = importlib.import_module("numba.core.serialize")
+        cells = self._function.__closure__
+        key = (
+            numba.__version__,
+            str(signature),
+            codegen.magic_tuple(),
+            self._function.__code__.co_code,
+            cells and serialize.dumps([cell.cell_contents for cell in cells]),
+        )
+        digest = hashlib.sha256(repr(key).encode()).hexdigest()[:16]
+        name = f"{self._source.stem}.{self._function.__qualname__}".translate({60: None, 62: None})
+        return f"{name}-{digest}.py{sys.version_info[0]}{sys.version_info[1]}.nbc"
+
+    def _read(self, path: Path) -> bytes | None:
+        """Return the content of a file that may be used, and remember why one may not be."""
+        try:
+            with _opened(path) as (file, status):
+                if not (self._is_trusted(status) and self._is_trusted(path.parent.stat())):
+                    self._doubt = f"in {path.parent} may be written by others (chmod go-w mends it)"
+                    return None
+                written = file.read()
+        except OSError:
+            return None
+        content = written[len(_BEGIN) + _HASH_BYTES :]
+        if written.startswith(_BEGIN + _hash(path.name, content)):
+            return content
+        self._doubt = f"in {path.parent} is damaged"
+        return None
+
+    def _is_trusted(self, status: os.stat_result) -> bool:
+        """Whether only those may write a folder or file who may change what this process runs."""
+        owners = (0, os.geteuid(), self._source.stat().st_uid)
+        return status.st_uid in owners and not status.st_mode & _OTHERS_WRITE
+
+
+def _folders(source: Path) -> Iterator[Path]:
+    """Yield the folders for the code of a file: the chosen one, beside the source, the user's."""
+    if not source.is_file():
+        return
+    config: Any = importlib.import_module("numba.core.config")
+    room = f"{source.parent.name}_{hashlib.sha256(str(source.parent).encode()).hexdigest()[:40]}"
+    if config.CACHE_DIR:
+        yield Path(config.CACHE_DIR) / room
+    yield source.parent / "__pycache__"
+    from platformdirs import user_cache_path
+
+    yield user_cache_path("phaze-opt") / "compiled" / room
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[BinaryIO, os.stat_result]]:
+    """Open a regular file, and only such a one: a pipe may never end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            yield file, status
+    finally:
+        os.close(descriptor)
+
+
+def _make(folder: Path) -> None:
+    """Make a folder, and those above it, that only this user may write."""
+    if not folder.parent.exists():
+        _make(folder.parent)
+    folder.mkdir(mode=0o755, exist_ok=True)
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file whole, under another name first."""
+    part = path.with_name(f"{path.name}.{uuid.uuid4().hex[:16]}")
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        part.replace(path)
+    except OSError:
+        part.unlink()
+        raise
+
+
+def _hash(name: str, content: bytes) -> bytes:
+    """Return the hash that stands before a content; with the name, as a file may be copied."""
+    return hashlib.sha256(name.encode() + b"\n" + content).digest()
 
 
 @contextmanager

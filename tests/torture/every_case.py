@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.torture import (
     arguments,
     bundles,
+    compiled_code,
     connections,
     databases,
     disks,
@@ -33,6 +34,7 @@ CASES: tuple[Case, ...] = (
     disks.VANISHED,
     databases.FILES,
     databases.ROWS,
+    compiled_code.CASE,
     specs.CASE,
     workloads.CASE,
     problems.CASE,

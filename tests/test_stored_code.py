@@ -1,0 +1,217 @@
+"""Compiled code on disk: whatever is damaged, or may be another's, is compiled anew."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import multiprocessing
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from phaze_opt import stored_code
+
+KERNEL = """
+from phaze_opt.compiled import lazily_compiled
+@lazily_compiled("i8(i8)", allocates=False)
+def doubled(number):
+    return 2 * number
+@lazily_compiled("i8(i8)", allocates=False)
+def tripled(number):
+    return 3 * number
+"""
+
+
+@pytest.fixture
+def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Path:
+    """Write a room with two compiled functions that are stored; the user's cache is empty."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    made = tmp_path / "stored_room"
+    made.mkdir()
+    (made / "__init__.py").touch()
+    (made / "kernel.py").write_text(KERNEL)
+    assert answers() == (2, 0)
+    return made
+
+
+def answers() -> tuple[int, int]:
+    """Ask both functions as a new process would: how many were compiled, and lines said."""
+    for name in [name for name in sys.modules if name.startswith("stored_room")]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+    stored_code._said.clear()
+    kernel: Any = importlib.import_module("stored_room.kernel")
+    assert (kernel.doubled(21), kernel.tripled(14)) == (42, 42)
+    compiled = sum(
+        sum(function.stats.cache_misses.values()) for function in (kernel.doubled, kernel.tripled)
+    )
+    return compiled, len(stored_code._said)
+
+
+def stored(folder: Path) -> list[Path]:
+    """Return the files with compiled code."""
+    return sorted(folder.glob("*.nbc"))
+
+
+def test_what_is_stored_is_read(room: Path) -> None:
+    """Without a word, by every later process; no part of a file is left over."""
+    assert answers() == (0, 0)
+    assert len(stored(room / "__pycache__")) == 2
+    assert not [path for path in (room / "__pycache__").iterdir() if ".nbc." in path.name]
+
+
+def flip(content: bytes) -> bytes:
+    """Flip a bit of the machine code."""
+    return (
+        content[: len(content) // 2]
+        + bytes([content[len(content) // 2] ^ 8])
+        + content[len(content) // 2 + 1 :]
+    )
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "emptied": lambda content: b"",
+    "cut": lambda content: content[:-1],
+    "cut in the header": lambda content: content[:20],
+    "longer": lambda content: content + b"x",
+    "a bit": flip,
+    "no header": lambda content: content[49:],
+    "zeros": lambda content: bytes(len(content)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_compiled_anew(
+    room: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    """Which one line says, however many files; afterwards all is as before."""
+    for path in stored(room / "__pycache__"):
+        path.write_bytes(DAMAGES[damage](path.read_bytes()))
+    with caplog.at_level(logging.WARNING):
+        assert answers() == (2, 1)
+    (said,) = caplog.messages
+    assert said == f"Compiling anew: the compiled code in {room / '__pycache__'} is damaged."
+    assert answers() == (0, 0)
+
+
+def test_the_code_of_another_function_is_not_taken(room: Path) -> None:
+    """A file under another name is sound, but not what it is taken for."""
+    first, second = stored(room / "__pycache__")
+    shutil.copy(first, second)
+    assert answers() == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda folder, path: folder.chmod(0o775),
+        lambda folder, path: folder.chmod(0o777),
+        lambda folder, path: path.chmod(0o666),
+        lambda folder, path: os.chown(folder, 12345, 12345),
+        lambda folder, path: os.chown(path, 12345, 12345),
+    ],
+    ids=["group", "all", "file", "owner", "owner of the file"],
+)
+def test_what_others_may_write_is_not_read(
+    room: Path, change: Callable[[Path, Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file is code: it is compiled anew, into the user's cache if the folder is no good."""
+    folder = room / "__pycache__"
+    path = stored(folder)[0]
+    if os.geteuid() != 0:
+        change = lambda folder, path: folder.chmod(0o777)  # noqa: E731
+    change(folder, path)
+    compiled, lines = answers()
+    assert compiled >= 1 and lines == 1
+    assert "may be written by others" in caplog.messages[-1]
+    assert answers() == (0, 0)
+
+
+def unreadable(path: Path) -> None:
+    """Put a folder where the file was."""
+    path.unlink()
+    path.mkdir()
+
+
+def pipe(path: Path) -> None:
+    """Put a pipe where the file was, which nobody writes."""
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("change", [Path.unlink, unreadable, pipe])
+def test_what_is_no_file_is_absent(room: Path, change: Callable[[Path], None]) -> None:
+    """Nothing is waited for, and nothing is said of what is only missing."""
+    change(stored(room / "__pycache__")[0])
+    assert answers() == (1, 0)
+    assert answers() == (0, 0)
+
+
+def test_without_a_folder_beside_the_source(room: Path) -> None:
+    """The user's cache is next; where that cannot be written either, every process compiles."""
+    shutil.rmtree(room / "__pycache__")
+    (room / "__pycache__").touch()
+    cache = room.parent / "cache"
+    assert (answers(), answers()) == ((2, 0), (0, 0))
+    assert all(path.stat().st_mode & 0o022 == 0 for path in cache.rglob("*"))
+    shutil.rmtree(cache)
+    cache.touch()
+    assert (answers(), answers()) == ((2, 0), (2, 0))
+
+
+def test_a_chosen_folder_is_first(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``NUMBA_CACHE_DIR``, as numba itself has it."""
+    chosen = room.parent / "chosen"
+    monkeypatch.setattr("numba.core.config.CACHE_DIR", str(chosen))
+    assert answers() == (0, 0)  # what lies beside the source is as good
+    shutil.rmtree(room / "__pycache__")
+    assert answers() == (2, 0)
+    assert len(list(chosen.rglob("*.nbc"))) == 2
+    assert answers() == (0, 0)
+
+
+def ask_at_once(folder: str, barrier: Any, found: Any) -> None:
+    """Compile in a process of its own, at the same moment as others."""
+    sys.path.insert(0, folder)
+    barrier.wait()
+    found.put(answers())
+
+
+def test_processes_that_compile_at_once(room: Path) -> None:
+    """Each gets the answer, and one whole file for each function is left."""
+    shutil.rmtree(room / "__pycache__")
+    context = multiprocessing.get_context("fork")
+    barrier, found = context.Barrier(3), context.Queue()
+    asked = (str(room.parent), barrier, found)
+    processes = [context.Process(target=ask_at_once, args=asked) for _ in range(3)]
+    for process in processes:
+        process.start()
+    assert all(found.get(timeout=60)[1] == 0 for _ in processes)
+    for process in processes:
+        process.join()
+    assert len(list((room / "__pycache__").glob("*.nbc*"))) == 2
+    assert answers() == (0, 0)
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_no_changed_byte_goes_unseen(room: Path, data: st.DataObject) -> None:
+    """Whatever the place: the hash stands for all of the content, and for itself."""
+    path = stored(room / "__pycache__")[0]
+    kernel: Any = importlib.import_module("stored_room.kernel")
+    code = stored_code.StoredCode(kernel.doubled.py_func)
+    content = path.read_bytes()
+    assert code._read(path) is not None
+    place = data.draw(st.integers(0, len(content) - 1))
+    changed = content[place] ^ data.draw(st.integers(1, 255))
+    path.write_bytes(content[:place] + bytes([changed]) + content[place + 1 :])
+    assert code._read(path) is None
+    path.write_bytes(content)
