@@ -172,10 +172,12 @@ def workers(
 ) -> None:
     """List who works on a study, on whatever machine: on which trial, and since when.
 
-    A worker renews its lease while it lives; when it is over, others take its trial over.
+    A worker renews its lease while it lives; when it is over, others take its trial over. "code" is
+    the hash of the program that it runs; a note says where trials of a study were run by several.
 
     Example: phaze-opt study workers quickstart --json
     """
+    from phaze_opt.report.study_words import code_words
     from phaze_opt.search.store.stored_study import find_study
     from phaze_opt.search.store.studies import study_uids
     from phaze_opt.search.store.workers import list_workers, worker_to_json_dict
@@ -183,7 +185,12 @@ def workers(
     opened = open_database(storage)
     made = [each for each, uid in study_uids(opened).items() if uid is not None]
     names = made if name is None else [name]
-    found = [worker for each in names for worker in list_workers(find_study(each, opened))]
+    studies = [find_study(each, opened) for each in names]
+    found = [worker for study in studies for worker in list_workers(study)]
+    for study in studies:
+        mixed = code_words(study.office().codes(), study.resolved.cost_model_version)
+        if mixed is not None:
+            say(f"{study.name}: {mixed}.")
     if as_json:
         print_json([worker_to_json_dict(worker) for worker in found])
         return

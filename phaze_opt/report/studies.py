@@ -14,6 +14,7 @@ from phaze_opt.report.study_words import (
     accelerator_words,
     cached_words,
     certified_words,
+    code_words,
     effort_words,
     models_words,
     objective_words,
@@ -120,6 +121,9 @@ def summary_table(summary: StudySummary, certified: Enumeration | None = None) -
             f"version {summary.resolved.cost_model_version}, whose evaluations this program may "
             f"not read; '{summary.next_command}' starts anew",
         )
+    mixed = code_words(summary.codes, summary.resolved.cost_model_version)
+    if mixed is not None:
+        add_row(table, "code", mixed)
     add_row(table, "trials", trial_words(summary))
     for reason in summary.failures:
         add_row(table, "failed", reason)

@@ -202,6 +202,25 @@ def outside_words(summary: StudySummary) -> list[str]:
     return [f"{name}: {reason}" for name, reason in summary.outside.items()]
 
 
+def code_words(codes: Mapping[str, int], cost_model_version: str) -> str | None:
+    """Say that trials of a study were run by different code; ``None`` where they were not.
+
+    Parameters
+    ----------
+    codes
+        Number of trials by the hash of the code.
+    cost_model_version
+        That all of them name.
+    """
+    if len(codes) < 2:
+        return None
+    counts = ", ".join(f"{code} in {counted(trials, 'trial')}" for code, trials in codes.items())
+    return (
+        f"workers run different code that calls itself cost model {cost_model_version} ({counts}): "
+        "their numbers may differ; run the same build of phaze-opt everywhere"
+    )
+
+
 def state_words(summary: StudySummary) -> str:
     """Name the state of a study, and say how a stopped one goes on."""
     if summary.state == "stopping":

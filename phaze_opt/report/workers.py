@@ -18,7 +18,7 @@ def workers_table(workers: Iterable[WorkerRecord]) -> RenderableType:
 
     Below, the designs of their trials.
     """
-    table = grid("study", "host", ">process", ">trial", ">since", ">lease", "state", gap=1)
+    table = grid("study", "host", ">process", ">trial", ">since", ">lease", "state", "code", gap=1)
     designs = []
     for worker in workers:
         add_row(
@@ -30,6 +30,7 @@ def workers_table(workers: Iterable[WorkerRecord]) -> RenderableType:
             "–" if worker.since_s is None else f"{worker.since_s:.0f} s ago",
             "–" if worker.lease_left_s is None else f"{worker.lease_left_s:.0f} s left",
             worker.state,
+            shortened(worker.code or "–", _LONGEST_NAME),
         )
         if worker.params:
             values = ", ".join(value_of_axis(name, one) for name, one in worker.params.items())

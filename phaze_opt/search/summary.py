@@ -51,6 +51,8 @@ class StudySummary(PrintsAsTables, tables="phaze_opt.report.studies:summary_tabl
     outside
         By the name of a baseline that no trial can find: which of its values the space does not
         have.
+    codes
+        Number of trials by the hash of the code that ran them, or runs them, most first.
     records
         The trials, by number.
     """
@@ -70,6 +72,7 @@ class StudySummary(PrintsAsTables, tables="phaze_opt.report.studies:summary_tabl
     why_infeasible: Mapping[str, int]
     failures: tuple[str, ...]
     outside: Mapping[str, str]
+    codes: Mapping[str, int]
     records: tuple[TrialRecord, ...] = ()
 
     def __repr__(self) -> str:
@@ -146,6 +149,7 @@ def summarise(study: StoredStudy) -> StudySummary:
             if (reason := outside_space(study.resolved, baseline)) is not None
         },
         failures=tuple(office.reasons()),
+        codes=office.codes(),
         records=tuple(trials),
     )
 
@@ -173,6 +177,7 @@ def summary_to_json_dict(summary: StudySummary) -> dict[str, Any]:
         "why_infeasible": dict(summary.why_infeasible),
         "failures": list(summary.failures),
         "outside": dict(summary.outside),
+        "code_hashes": dict(summary.codes),
     }
 
 

@@ -70,3 +70,18 @@ def test_mysql_is_not_supported(phaze: Phaze, url: str) -> None:
     refused = phaze("study", "ls", "--storage", url)
     assert (refused.code, refused.out) == (2, "")
     assert "MySQL and MariaDB are not" in refused.sentence
+
+
+def test_the_list_of_workers_says_that_code_differs(
+    phaze: Phaze, small_study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a note beside the result, also where nobody works any more."""
+    phaze("study", "create", str(small_study))
+    for total, code in (("2", "aaa"), ("3", "bbb")):
+        monkeypatch.setattr("phaze_opt.search.store.tickets.code_hash", lambda code=code: code)
+        phaze("study", "run", "small", "--trials", total)
+    ran = phaze("study", "workers", "small", "--json")
+    assert (ran.code, ran.json) == (0, [])
+    assert "small: workers run different code" in ran.err
+    assert phaze("study", "show", "small", "--json").json["code_hashes"] == {"aaa": 2, "bbb": 1}
+    assert "different code" in phaze("study", "show", "small").out

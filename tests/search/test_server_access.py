@@ -103,7 +103,8 @@ def test_workers_step_by_step(database: URL, worker_url: str, drive: Drive) -> N
         assert 0.0 <= one["since_s"] < PATIENCE_S
         assert 0.0 < one["lease_left_s"] <= 5.0
     lines = to_text(workers_table(list_workers(study))).splitlines()
-    assert lines[0].split() == ["study", "host", "process", "trial", "since", "lease", "state"]
+    heads = ["study", "host", "process", "trial", "since", "lease", "state", "code"]
+    assert lines[0].split() == heads
     study.stop()
     for process in running:
         out, err = process.communicate(timeout=PATIENCE_S)

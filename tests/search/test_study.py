@@ -15,6 +15,7 @@ from sqlalchemy import select, update
 
 import phaze_opt.search.study as study_module
 import phaze_opt.search.summary as summary_module
+from phaze_opt.code_hash import code_hash
 from phaze_opt.codec import to_json
 from phaze_opt.errors import ConflictError, InputError, NotFoundError
 from phaze_opt.evaluation import Evaluation
@@ -26,6 +27,7 @@ from phaze_opt.search.store.storage import open_storage
 from phaze_opt.search.store.studies import study_uids
 from phaze_opt.search.store.tables import StudyRow, WorkerRow, WorkloadRow
 from phaze_opt.search.store.tickets import TicketOffice
+from phaze_opt.search.store.workers import list_workers
 from phaze_opt.search.study import Study, create_study, list_summaries, load_study
 from phaze_opt.search.summary import StudySummary, summary_to_json_dict
 from phaze_opt.search.trials import trial_to_json_dict
@@ -35,6 +37,7 @@ from tests.search.fakes import (
     COUNT_VARIABLE,
     TOY,
     failing_evaluator,
+    quick_study,
     reopened,
     toy_evaluator,
     toy_spec,
@@ -451,3 +454,51 @@ def test_hash_ignores_the_name_only(sqlite_url: str) -> None:
     renamed = replace(resolved, spec=replace(resolved.spec, name="x"))
     assert renamed.hash == resolved.hash
     assert replace(resolved, area_limit_mm2=1.0).hash != resolved.hash
+
+
+def test_workers_that_run_different_code_are_named(
+    any_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under one version of the cost model; the run goes on, and equal workers are no news."""
+    study = quick_study(any_url, trials=6)
+    for total, code in ((3, "aaa"), (4, "bbb"), (6, "aaa")):
+        monkeypatch.setattr("phaze_opt.search.store.tickets.code_hash", lambda code=code: code)
+        assert study.run(total).counts.done == total
+        told = " ".join(str(study.summary()).split())
+        assert ("different code" in told) == (total > 3)
+    summary = study.summary()
+    assert list(summary.codes.items()) == [("aaa", 5), ("bbb", 1)]
+    assert summary_to_json_dict(summary)["code_hashes"] == {"aaa": 5, "bbb": 1}
+    told = " ".join(str(summary).split())
+    assert "cost model" in told and "(aaa in 5 trials, bbb in 1 trial)" in told
+
+
+def test_a_worker_names_its_code(any_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the moment when it has a trial, and so does the trial when it is done."""
+    monkeypatch.setattr("phaze_opt.search.store.tickets.code_hash", lambda: "aaa")
+    study = quick_study(any_url)
+    office = study.office()
+    office.issue(1)
+    ticket = office.claim("worker", 1)
+    assert ticket is not None
+    assert [one.code for one in list_workers(study)] == [None]
+    assert office.assign(ticket, 0)
+    assert [one.code for one in list_workers(study)] == ["aaa"]
+    assert office.codes() == {"aaa": 1}
+    assert office.finish(ticket)
+    assert office.codes() == {"aaa": 1}
+
+
+def test_trials_of_an_older_program_name_no_code(sqlite_url: str) -> None:
+    """Its database is brought up to date, and its trials differ from no other's."""
+    study = quick_study(sqlite_url, trials=4)
+    study.run(2)
+    with study.storage.engine.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE phaze_ticket DROP COLUMN code")
+        connection.exec_driver_sql("UPDATE phaze_schema SET version = 7")
+    study.storage.close()
+    again = reopened(sqlite_url)
+    assert again.summary().codes == {}
+    again.run(4)
+    assert again.summary().codes == {code_hash(): 2}
+    assert "different code" not in str(again.summary())

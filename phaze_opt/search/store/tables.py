@@ -70,7 +70,8 @@ class TicketRow(Base):
 
     ``token`` names the worker that holds the ticket, ``host`` its machine, ``since_s`` is when it
     took the ticket and ``until_s`` the end of its lease, both on the database's clock, and
-    ``params`` is the JSON of parameters that the trial must take instead of sampled ones. Before
+    ``params`` is the JSON of parameters that the trial must take instead of sampled ones. ``code``
+    is the hash of the code that runs, or ran, its trial (`phaze_opt.code_hash`). Before
     ``until_s`` an open ticket rests. ``attempts`` counts the workers that were lost on it, and
     ``deaths`` those of them in turn that speak against its point.
     """
@@ -90,6 +91,7 @@ class TicketRow(Base):
     trial_number: Mapped[int | None]
     params: Mapped[str | None] = mapped_column(Text)
     reason: Mapped[str | None] = mapped_column(Text)
+    code: Mapped[str | None] = mapped_column(String(64))
 
 
 class WorkerRow(Base):

@@ -30,6 +30,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, func, or_, select, update
 from sqlalchemy.orm import Session
 
+from phaze_opt.code_hash import code_hash
 from phaze_opt.search.frozen import content_hash
 from phaze_opt.search.store.damage import DamagedError
 from phaze_opt.search.store.leases import is_dead
@@ -55,6 +56,7 @@ _STATE = TicketRow.state
 _EXPIRED = lease_is_over(TicketRow.until_s)
 _LONGEST_REASON = 2000
 _LONGEST_HOST = 255
+_LONGEST_CODE = 64
 
 
 class TicketOffice:
@@ -164,7 +166,7 @@ class TicketOffice:
 
     def assign_in(self, session: Session, ticket: Ticket, trial_number: int) -> bool:
         """Do as `assign` within a transaction."""
-        return self._change_in(session, ticket, trial_number=trial_number)
+        return self._change_in(session, ticket, trial_number=trial_number, code=code_hash())
 
     def remember(self, ticket: Ticket, params: Mapping[str, Any] | None) -> bool:
         """Forget a trial that was cut short, but keep its parameters for the next one."""
@@ -238,6 +240,22 @@ class TicketOffice:
         opened, held, done, failed = (number.get(name, 0) for name in _STATES)
         expired = sum(bool(over) or is_dead(str(token)) for token, over in holders)
         return TicketCounts(opened, held, done, failed, min(expired, held))
+
+    def codes(self) -> dict[str, int]:
+        """Count the trials by the hash of the code that ran them, or runs them; most first.
+
+        Those of an older program, and those that came with a bundle, name none.
+        """
+        query = (
+            select(TicketRow.code, func.count())
+            .where(self._mine, _STATE.in_(("held", "done")), TicketRow.code.is_not(None))
+            .group_by(TicketRow.code)
+        )
+        with self._storage.reading() as session:
+            rows = [
+                (str(code)[:_LONGEST_CODE], int(count)) for code, count in session.execute(query)
+            ]
+        return dict(sorted(rows, key=lambda row: (-row[1], row[0])))
 
     def target(self) -> int | None:
         """Return how many complete trials the last run asked for; ``None`` before the first run."""

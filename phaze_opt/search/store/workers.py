@@ -34,6 +34,8 @@ class WorkerRecord:
         Seconds since it took the trial.
     lease_left_s
         Seconds until others take the trial over unless the worker renews its lease.
+    code
+        Hash of the code that runs the trial; ``None`` while the worker asks for one.
     state
         ``"gone"`` where the lease is over, or the process ran on this machine and has ended.
     """
@@ -46,6 +48,7 @@ class WorkerRecord:
     since_s: float | None
     lease_left_s: float | None
     state: Literal["working", "gone"]
+    code: str | None = None
 
 
 def list_workers(study: StoredStudy) -> list[WorkerRecord]:
@@ -69,6 +72,7 @@ def list_workers(study: StoredStudy) -> list[WorkerRecord]:
             since_s=None if since_s is None else max(0.0, since_s),
             lease_left_s=left_s,
             state="gone" if is_over or is_dead(str(row.token)) else "working",
+            code=None if row.trial_number is None else row.code,
         )
         for row, since_s, left_s, is_over in rows
     ]
