@@ -185,7 +185,7 @@ def _fill_rows(cores: IntArray, products: IntArray, pool: TensorCorePool, rows: 
         Filled in.
     """
     pool_cores, x, y, l2_bytes, l2_rate, fill_cycles = (
-        pool[0], pool[1], pool[2], pool[3], pool[4], pool[8],
+        pool[0], pool[1], pool[2], pool[3], pool[4], pool[7],
     )  # fmt: skip
     edge = max(x, y)
     tile_queries, tile_keys = max(_TILE_QUERIES, edge), max(_TILE_KEYS, edge)

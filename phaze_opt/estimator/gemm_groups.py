@@ -2,7 +2,7 @@
 
 With one tiling τ of t tiles and w cycles per wave, b products on c cores take
 
-    f_τ(b) = max(⌈b·t / c⌉ · w, b·g)        (g: global buffer and HBM, cycles per product),
+    f_τ(b) = max(⌈b·t / c⌉ · w, b·g)        (g: global buffer, cycles per product),
 
 and the whole batch never takes longer than two parts of it. With the best tiling for every size,
 f = min f_τ, it can: 3 products may fill the waves of one tiling and 4 products those of another,
@@ -61,7 +61,7 @@ def _candidates(
     rate = np.inf
     for index in range(count):
         array = tilings[Row.TILES, index] * tilings[Row.WAVE_CYCLES, index] / cores
-        candidates[_RATE_CYCLES, index] = max(array, tilings[Row.MEMORY_CYCLES, index])
+        candidates[_RATE_CYCLES, index] = max(array, tilings[Row.GLB_CYCLES, index])
         rate = min(rate, candidates[_RATE_CYCLES, index])
     slack = cycles - rate * batch
     bounds[0], bounds[1] = rate, slack
@@ -91,8 +91,8 @@ def _undominated(candidates: FloatArray, kept: int, cores: int) -> int:
             array = candidates[Row.TILES, other] * candidates[Row.WAVE_CYCLES, other] / cores
             if candidates[Row.TILES, other] <= np.floor(
                 wave / candidates[Row.WAVE_CYCLES, other]
-            ) * tiles and candidates[Row.MEMORY_CYCLES, other] <= max(
-                array, candidates[Row.MEMORY_CYCLES, index]
+            ) * tiles and candidates[Row.GLB_CYCLES, other] <= max(
+                array, candidates[Row.GLB_CYCLES, index]
             ):
                 dominated = True
                 break
@@ -128,7 +128,7 @@ def _best_cycles(candidates: FloatArray, kept: int, cores: int, single: FloatArr
         single[size] = np.inf
     for index in range(kept):
         tiles, wave = candidates[Row.TILES, index], candidates[Row.WAVE_CYCLES, index]
-        memory = candidates[Row.MEMORY_CYCLES, index]
+        memory = candidates[Row.GLB_CYCLES, index]
         for size in range(1, single.size):
             cycles = max(array_cycles(size * tiles, wave, cores), size * memory)
             single[size] = min(single[size], cycles)
@@ -168,7 +168,7 @@ def group_sizes(tilings: FloatArray, count: int, batch: int, cores: int, cycles:
 
     Parameters
     ----------
-    tilings : (at least Row.MEMORY_CYCLES + 1, at least count)
+    tilings : (at least Row.GLB_CYCLES + 1, at least count)
         Tilings of one product, see `gemm_tilings.lay_out_tilings`.
     batch, cores
         Independent products, and the cores that they run on.

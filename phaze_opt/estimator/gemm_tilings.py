@@ -12,8 +12,10 @@ elements with a private L2:
 * Tiles are double-buffered in the L2; sums are kept in fp32. A weight- or input-stationary tile
   that does not span the whole reduction spills its partial sums to the global buffer.
 * There is no multicast: global-buffer traffic is the sum of the reads and writes of every core.
+* An epilogue runs while the tiles are computed, and what it moves passes the global buffer beside
+  them: a tiling is as fast as the larger of the arrays' time and the buffer's for both.
 * HBM traffic is that of the best blocking through the global buffer: one block is resident in a
-  part of the buffer, and the rest holds the streams.
+  part of the buffer, and the rest holds the streams. It is the same for every tiling.
 
 This module lays out one product in every way; `tensor_core` chooses the fastest.
 """
@@ -34,7 +36,6 @@ from phaze_opt.estimator.gemm_traffic import (
     SUM_BYTES,
     Dataflow,
     ceil_div,
-    hbm_traffic_bytes,
     moved_bytes,
 )
 
@@ -47,11 +48,10 @@ _DOUBLINGS = 8
 _MOST_EDGES = _MOST_CUTS + _DOUBLINGS
 _MOST_TILINGS = _MOST_EDGES * _MOST_EDGES * (1 + 2 * HALVINGS)
 
-TensorCorePool = tuple[int, int, int, float, float, float, float, float, float]
+TensorCorePool = tuple[int, int, int, float, float, float, float, float]
 """The hardware that the estimate of a product depends on: cores, pe_x, pe_y, L2 bytes and bytes
-per cycle, global buffer bytes and bytes per cycle, HBM bytes per cycle, cycles of fill and drain
-per wave."""
-POOL = f"Tuple(({','.join(3 * ['int64'] + 6 * ['float64'])}))"
+per cycle, global buffer bytes and bytes per cycle, cycles of fill and drain per wave."""
+POOL = f"Tuple(({','.join(3 * ['int64'] + 5 * ['float64'])}))"
 """Signature of a `TensorCorePool`."""
 
 
@@ -62,8 +62,8 @@ class Row(IntEnum):
     WAVE_CYCLES = 1
     """Cycles of one tile on one core, fill and drain included; every wave over the cores takes as
     many."""
-    MEMORY_CYCLES = 2
-    """The larger of the global buffer's and the HBM's cycles."""
+    GLB_CYCLES = 2
+    """Of the global buffer, for all that the operator moves per product."""
     READ_BYTES = 3
     """From the global buffer into the cores."""
     WRITTEN_BYTES = 4
@@ -143,7 +143,7 @@ def _append_edge(size: int, edge: int, arrays: int, edges: IntArray, count: int)
 @callee(f"int64(int64,int64,int64,{POOL},float64[:,::1])")
 def _output_stationary(m: int, n: int, k: int, pool: TensorCorePool, tilings: FloatArray) -> int:
     """Lay out tiles of the result that accumulate in the L2 over the whole reduction."""
-    _, x, y, l2_bytes, l2_rate, _, _, _, overhead = pool
+    _, x, y, l2_bytes, l2_rate, _, _, overhead = pool
     edges_m, edges_n = np.empty((3, _MOST_EDGES), np.int64), np.empty((3, _MOST_EDGES), np.int64)
     count_m, count_n = _tile_edges(m, x, edges_m), _tile_edges(n, y, edges_n)
     rounds_k = float(ceil_div(k, x))
@@ -207,7 +207,7 @@ def _operand_stationary(
     count
         With these.
     """
-    _, x, y, l2_bytes, l2_rate, _, _, _, overhead = pool
+    _, x, y, l2_bytes, l2_rate, _, _, overhead = pool
     edges_k, edges_n = np.empty((3, _MOST_EDGES), np.int64), np.empty((3, _MOST_EDGES), np.int64)
     count_k, count_n = _tile_edges(k, x, edges_k), _tile_edges(n, y, edges_n)
     streams = np.empty((2, HALVINGS), np.int64)
@@ -246,8 +246,8 @@ def lay_out_tilings(gemm: IntArray, pool: TensorCorePool, tilings: FloatArray) -
 
     Parameters
     ----------
-    gemm : (4,)
-        m, n, k, batch; the batch is not looked at.
+    gemm : (5,)
+        A row of `tensor_core.gemm_table`'s products.
     pool
         Hardware.
     tilings : TABLE_SHAPE
@@ -258,13 +258,12 @@ def lay_out_tilings(gemm: IntArray, pool: TensorCorePool, tilings: FloatArray) -
     count
         Number of tilings; 0 if not even one tile fits.
     """
-    m, n, k = gemm[0], gemm[1], gemm[2]
-    glb_bytes, glb_rate, hbm_rate = pool[5], pool[6], pool[7]
-    hbm_cycles = hbm_traffic_bytes(m, n, k, glb_bytes) / hbm_rate
+    m, n, k, beside_bytes = gemm[0], gemm[1], gemm[2], gemm[4] / gemm[3]
+    glb_rate = pool[6]
     count = _output_stationary(m, n, k, pool, tilings)
     count = _operand_stationary(m, n, k, pool, Dataflow.WEIGHT_STATIONARY.value, count, tilings)
     count = _operand_stationary(n, m, k, pool, Dataflow.INPUT_STATIONARY.value, count, tilings)
     for index in range(count):
         moved = tilings[Row.READ_BYTES, index] + tilings[Row.WRITTEN_BYTES, index]
-        tilings[Row.MEMORY_CYCLES, index] = max(moved / glb_rate, hbm_cycles)
+        tilings[Row.GLB_CYCLES, index] = (moved + beside_bytes) / glb_rate
     return count

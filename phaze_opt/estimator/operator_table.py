@@ -11,7 +11,7 @@ from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.estimator.gemm_traffic import ELEMENT_BYTES
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import LANE_VALUE_BYTES
-from phaze_opt.workload.graph import AttentionScores, Operator, OperatorGraph, VectorWork
+from phaze_opt.workload.graph import AttentionScores, Gemm, Operator, OperatorGraph, VectorWork
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,8 +24,9 @@ class OperatorTable:
         m, n, k, batch; without those of fused attention, whose kernel is laid out as a whole.
     gemm_owner : (products,)
         Index of the operator.
-    distinct_gemms : (distinct products, 4)
-        Equal rows of ``gemms`` once.
+    distinct_gemms : (distinct products, 5)
+        As for `tensor_core.gemm_table`: equal rows of ``gemms`` once, with what the operator moves
+        beside. Where it has several products, each is laid out by itself.
     gemm_kind : (products,)
         Place of each product in ``distinct_gemms``.
     operand_bytes, result_bytes : (products,)
@@ -134,7 +135,9 @@ def operator_table(graph: OperatorGraph) -> OperatorTable:
     lane_cycles = np.array([row.cycles for _, _, row, _ in works], dtype=np.float64)
     all_lane_cycles = np.zeros(len(operators))
     np.add.at(all_lane_cycles, vector_owner, elements * lane_cycles)
-    distinct, kind = np.unique(sizes, axis=0, return_inverse=True)
+    beside_bytes = [_beside_bytes(operators[i], gemm) if alone else 0 for i, gemm, alone in gemms]
+    whole = np.column_stack([sizes, np.array(beside_bytes, dtype=np.int64)])
+    distinct, kind = np.unique(whole, axis=0, return_inverse=True)
     return OperatorTable(
         gemms=sizes,
         gemm_owner=gemm_owner,
@@ -189,6 +192,15 @@ def operator_table(graph: OperatorGraph) -> OperatorTable:
         ),
         operators=operators,
     )
+
+
+def _beside_bytes(operator: Operator, gemm: Gemm) -> int:
+    """Return what an operator reads and writes beside the operands and the result of its product.
+
+    Negative where it does not move all of them, as where the epilogue takes the result in.
+    """
+    own = gemm.m * gemm.k + gemm.k * gemm.n + gemm.m * gemm.n
+    return operator.read_bytes + operator.write_bytes - ELEMENT_BYTES * gemm.batch * own
 
 
 def _attention_core(operator: Operator, scores: AttentionScores) -> tuple[int, ...]:

@@ -92,7 +92,7 @@ def estimate_gemm(
     used = _check_cores(cores, accelerator.num_tc, "tensor")
     burst = accelerator.in_burst
     peak = 2.0 * used * burst.pe_x * burst.pe_y * burst.sustained_clock_hz
-    shape = np.array([gemm.m, gemm.n, gemm.k, gemm.batch], dtype=np.int64)
+    shape = np.array([gemm.m, gemm.n, gemm.k, gemm.batch, 0], dtype=np.int64)
     plan = gemm_plan(shape, burst, used)
     return _single(operator, accelerator, used, gemm.flops / peak, call_overhead_s, plan)
 

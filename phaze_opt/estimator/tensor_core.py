@@ -1,8 +1,9 @@
 """The fastest plan of matrix products on the tensor cores of one accelerator or many.
 
-`gemm_tilings` lays out one product in every way; the fastest tiling for the whole batch is taken,
-and `gemm_groups` splits the batch where groups with tilings of their own are faster. Of equally
-fast tilings the one with the least traffic is taken.
+`gemm_tilings` lays out one product in every way; the fastest tiling for the whole operator is
+taken, epilogue and batch included, and `gemm_groups` splits the batch where groups with tilings of
+their own are faster. Of equally fast tilings the one with the least traffic is taken. The HBM has
+no say: no tiling changes its traffic, and where tensors stay on the chip it may not bind.
 
 The estimate of one product is a compiled scalar function; tables of products and accelerators loop
 over it, so that a single estimate and a table agree bit for bit.
@@ -49,8 +50,8 @@ class Column(IntEnum):
 
     ARRAY_CYCLES = 0
     """PE array, fill and drain of every wave included, in cycles of `Accelerator.array_clock_hz`. A
-    group starts when the memory traffic of the one before is done; the arrays' wait for it is
-    included too."""
+    group starts when the traffic through the global buffer of the one before is done; the arrays'
+    wait for it is included too."""
     GLB_READ_BYTES = 1
     """From the global buffer into the cores; a tile that two cores read counts twice."""
     GLB_WRITE_BYTES = 2
@@ -85,8 +86,9 @@ class Tiling:
 def tensor_core_pool(accelerator: Accelerator, cores: int) -> TensorCorePool:
     """Return the pool of some tensor cores with their share of the global buffer.
 
-    Its cycles are those in which the arrays work (`Accelerator.array_clock_hz`): memories, which
-    keep the clock, move more bytes per such cycle, and the overhead of a wave takes fewer of them.
+    Its cycles are those in which the arrays work (`Accelerator.array_clock_hz`): the global buffer,
+    which keeps the clock, moves more bytes per such cycle, and the overhead of a wave takes fewer
+    of them.
     """
     efficiency = accelerator.calibration.array_efficiency
     stated = accelerator.calibration.tile_overhead_cycles
@@ -100,7 +102,6 @@ def tensor_core_pool(accelerator: Accelerator, cores: int) -> TensorCorePool:
         np.inf if l2_rate is None else l2_rate / efficiency,
         accelerator.glb_bytes * cores / accelerator.num_tc,
         accelerator.glb_bytes_per_cycle / efficiency,
-        accelerator.sustained_hbm_bytes_per_s / accelerator.array_clock_hz,
         overhead * efficiency,
     )
 
@@ -144,8 +145,10 @@ def gemm_table(
 
     Parameters
     ----------
-    gemms : (products, 4)
-        m, n, k, batch.
+    gemms : (products, 5)
+        m, n, k, batch, and the bytes that the operator moves through the global buffer beside the
+        tiles of the whole batch: those of its epilogue. They are negative where the epilogue keeps
+        on the chip what the tiles count.
     accelerators
         Accelerators with the same `TensorCorePool` are estimated once.
     cores
@@ -170,7 +173,7 @@ def products_on_pools(gemms: IntArray, pools: Pools) -> FloatArray:
 
     Parameters
     ----------
-    gemms : (products, 4)
+    gemms : (products, 5)
         As for `gemm_table`.
     pools
         Those of the accelerators.
@@ -197,8 +200,8 @@ def gemm_plan(gemm: IntArray, accelerator: Accelerator, cores: int) -> tuple[Til
 
     Parameters
     ----------
-    gemm : (4,)
-        m, n, k, batch.
+    gemm : (5,)
+        A row of those of `gemm_table`.
     accelerator, cores
         As for `gemm_table`.
 
@@ -230,7 +233,7 @@ def _cycles(tilings: FloatArray, tiling: int, batch: int, cores: int) -> float:
     arrays = array_cycles(
         batch * tilings[Row.TILES, tiling], tilings[Row.WAVE_CYCLES, tiling], cores
     )
-    return float(max(arrays, batch * tilings[Row.MEMORY_CYCLES, tiling]))
+    return float(max(arrays, batch * tilings[Row.GLB_CYCLES, tiling]))
 
 
 @callee("int64(float64[:,::1],int64,int64,int64)")
@@ -307,7 +310,7 @@ def _fill_row(gemm: IntArray, pool: TensorCorePool, tilings: FloatArray, row: Fl
             int(tilings[Row.DATAFLOW, tiling]), int(tilings[Row.TILE_M, tiling]),
             int(tilings[Row.TILE_N, tiling]), int(tilings[Row.TILE_K, tiling]), x, y,
         )  # fmt: skip
-        # A group starts when the one before is done, its memory traffic included.
+        # A group starts when the one before is done, its traffic included.
         row[Column.ARRAY_CYCLES] += (
             array_cycles(tiles, tilings[Row.WAVE_CYCLES, tiling], cores)
             if plan.shape[0] == 1

@@ -22,7 +22,7 @@ def estimate_rows(
     products: list[Gemm], accelerator: Accelerator, all_cores: bool = True
 ) -> FloatArray:
     """Return one row per product, with the columns of `Column`."""
-    shapes = np.array([(g.m, g.n, g.k, g.batch) for g in products], dtype=np.int64)
+    shapes = np.array([(g.m, g.n, g.k, g.batch, 0) for g in products], dtype=np.int64)
     cores = accelerator.num_tc if all_cores else 1
     rows: FloatArray = gemm_table(shapes, [accelerator], [cores])[0]
     return rows
@@ -31,16 +31,21 @@ def estimate_rows(
 def latency_cycles(gemm: Gemm, accelerator: Accelerator) -> float:
     """Cycles of a product on all cores in which its arrays work: the longest of the resources."""
     row = estimate_rows([gemm], accelerator)[0]
-    hbm_bytes = compulsory_bytes(gemm) + row[Column.HBM_EXTRA_BYTES]
-    hbm_rate = accelerator.sustained_hbm_bytes_per_s / accelerator.array_clock_hz
     return float(
         max(
             row[Column.ARRAY_CYCLES],
             (row[Column.GLB_READ_BYTES] + row[Column.GLB_WRITE_BYTES])
             / (accelerator.glb_bytes_per_cycle / accelerator.calibration.array_efficiency),
-            hbm_bytes / hbm_rate,
+            hbm_cycles(gemm, accelerator),
         )
     )
+
+
+def hbm_cycles(gemm: Gemm, accelerator: Accelerator) -> float:
+    """Cycles that a product takes of the HBM on all cores, however it is tiled."""
+    row = estimate_rows([gemm], accelerator)[0]
+    hbm_bytes = compulsory_bytes(gemm) + row[Column.HBM_EXTRA_BYTES]
+    return float(hbm_bytes * accelerator.array_clock_hz / accelerator.sustained_hbm_bytes_per_s)
 
 
 def compulsory_bytes(gemm: Gemm) -> float:

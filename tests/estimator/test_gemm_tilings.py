@@ -22,9 +22,9 @@ def edges(size: int, array: int) -> list[int]:
 @given(sizes, sizes, arrays, arrays)
 def test_edges_are_as_described(m: int, n: int, x: int, y: int) -> None:
     """Every pair of edges is a tile of the result where the private buffer holds all of them."""
-    pool = (1, x, y, 1e30, np.inf, 2.0**27, 1e3, 1e3, 10.0)
+    pool = (1, x, y, 1e30, np.inf, 2.0**27, 1e3, 10.0)
     tilings = np.empty(TABLE_SHAPE)
-    count = lay_out_tilings(np.array([m, n, 64, 1]), pool, tilings)
+    count = lay_out_tilings(np.array([m, n, 64, 1, 0]), pool, tilings)
     laid_out = tilings[:, :count]
     of_result = laid_out[:, laid_out[Row.DATAFLOW] == Dataflow.OUTPUT_STATIONARY.value]
     pairs = [(i, j) for i in edges(m, x) for j in edges(n, y)]

@@ -38,7 +38,6 @@ def test_a_chip_without_the_two_constants_keeps_every_bit(gemm: Gemm, chip: Acce
         np.inf if chip.l2_bytes_per_cycle is None else chip.l2_bytes_per_cycle,
         chip.glb_bytes,
         chip.glb_bytes_per_cycle,
-        chip.sustained_hbm_bytes_per_s / chip.sustained_clock_hz,
         chip.pe_x + chip.pe_y if overhead is None else overhead,
     )
     assert chip.array_clock_hz == chip.sustained_clock_hz
