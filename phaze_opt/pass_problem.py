@@ -38,10 +38,6 @@ from phaze_opt.scheduling.schedule_problem import (
 )
 from phaze_opt.workload.graph import Operator, OperatorGraph
 
-BANDWIDTH_STEPS = 100
-"""Shares of a bandwidth are rounded up to this many steps."""
-_ROUNDING_SLACK = 1e-9
-
 
 def core_type(operator: Operator) -> CoreType:
     """Return the cores that an operator occupies."""
@@ -100,15 +96,15 @@ def _columns(
         num_vc=accelerator.num_vc,
         intra_operator=intra_operator,
         serial=not accelerator.concurrent_operators,
+        elastic=accelerator.concurrent_operators,
     )
 
 
 def operator_values(estimate: GraphEstimate) -> FloatArray:
     """Return the numbers that the scheduler takes of operators.
 
-    The share of a bandwidth is its busy time over the operator's latency, rounded up to a
-    hundredth: an operator that saturates takes all of it. Shares are rigid while the operator runs,
-    which is pessimistic, since a real operator would slow down and let others in.
+    The share of a bandwidth is its busy time over the operator's latency: an operator that
+    saturates takes all of it.
 
     Parameters
     ----------
@@ -234,14 +230,14 @@ def build_problem(name: str, graph: OperatorGraph, columns: ProblemColumns) -> S
         edges=precedences(graph),
         intra_operator=columns.intra_operator,
         serial=columns.serial,
+        elastic=columns.elastic,
     )
 
 
 def bandwidth_shares(busy_s: Sequence[FloatArray], mode: ModeSeconds) -> FloatArray:
-    """Busy time of some resources over latency, rounded up to `BANDWIDTH_STEPS`."""
+    """Busy time of some resources over latency."""
     latency_s = np.where(mode.latency_s > 0.0, mode.latency_s, 1.0)
-    steps = np.ceil(np.array(busy_s) / latency_s * BANDWIDTH_STEPS - _ROUNDING_SLACK)
-    return np.asarray(np.minimum(steps, BANDWIDTH_STEPS) / BANDWIDTH_STEPS)
+    return np.asarray(np.minimum(np.array(busy_s) / latency_s, 1.0))
 
 
 def least_of_pass(graph: OperatorGraph, columns: ProblemColumns) -> float:

@@ -36,6 +36,9 @@ SCHEDULE = "schedule"
 _BUSY = RESOURCES[:-1]
 _FIELDS = ("tc_s", "vc_s", "glb_s", "hbm_s", "link_s")
 """Busy times of a mode, in the same order."""
+_BANDWIDTHS = ("glb", "hbm", "link")
+_ROUNDING = 1e-9
+"""Of the end of an operator: its start and end are rounded."""
 _CORE_OF = {"compute": "TC", "lanes": "VC"}
 
 
@@ -112,9 +115,8 @@ class PassBinding:
         First operator first.
     saving
         Share of the makespan that a tenth more of each resource saves, all operators estimated and
-        scheduled anew; keys are those of `phaze_opt.explanation.gains.Gain`. It may be negative: an
-        operator that becomes shorter takes a larger, rigid share of the other bandwidths, and may
-        then no longer run beside another one.
+        scheduled anew; keys are those of `phaze_opt.explanation.gains.Gain`. It may be negative by
+        no more than the gap of the schedules, where they are not proven.
     stays
         Tensors that stay in the global buffer, by their start; of a cache, what serves a read.
     hbm_bytes, hbm_bytes_without
@@ -179,8 +181,11 @@ def bind_pass(
     steps = []
     for index in path:
         step, resource = _critical_operator(one, index)
-        work_s = step.end_s - step.start_s - step.overhead_s
+        slowed_s = _slowed_s(one, index)
+        work_s = step.end_s - step.start_s - step.overhead_s - slowed_s
         bound_s["overhead"] += step.overhead_s
+        if slowed_s > 0.0:
+            bound_s[_bandwidth(one.chosen, index)] += slowed_s
         for part, part_s in _parts_s(one.chosen, index, resource, work_s).items():
             bound_s[part] += part_s
             if part in _CORE_OF and not step.all_cores:
@@ -274,6 +279,18 @@ def _critical_operator(one: LayerPass, index: int) -> tuple[CriticalOperator, st
         collective=operator.collective is not None,
     )
     return step, _BUSY[busy_s.index(most_s)]
+
+
+def _slowed_s(one: LayerPass, index: int) -> float:
+    """Return the seconds by which others slow an operator that shares bandwidths with them."""
+    entry = one.schedule.operators[index]
+    slowed_s = entry.end_s - entry.start_s - float(one.chosen.latency_s[index])
+    return slowed_s if slowed_s > _ROUNDING * entry.end_s else 0.0
+
+
+def _bandwidth(mode: ModeEstimate, index: int) -> str:
+    """Name the bandwidth that an operator uses most."""
+    return max(_BANDWIDTHS, key=lambda name: float(getattr(mode, f"{name}_s")[index]))
 
 
 def _parts_s(mode: ModeEstimate, index: int, resource: str, work_s: float) -> dict[str, float]:

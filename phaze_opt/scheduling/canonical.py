@@ -168,7 +168,8 @@ _ENTRY = np.dtype([("core", "<i8"), ("values", "<f8", 7)])
 def form_key(form: CanonicalForm, columns: ProblemColumns, settings: Sequence[int]) -> str:
     """Hash a canonical form together with the cores, the rules and the settings of the solver."""
     rule = INTRA_OPERATOR_RULES.index(columns.intra_operator)
-    head = (columns.num_tc, columns.num_vc, rule, int(columns.serial), *settings, len(form.core))
+    kind = int(columns.serial) + 2 * int(columns.elastic)
+    head = (columns.num_tc, columns.num_vc, rule, kind, *settings, len(form.core))
     entries = np.empty(len(form.core), dtype=_ENTRY)
     entries["core"], entries["values"] = form.core, form.values
     digest = hashlib.blake2b(struct.pack(f"<{len(head)}q", *head), digest_size=20)

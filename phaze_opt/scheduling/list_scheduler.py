@@ -116,8 +116,8 @@ def list_schedule(
         still, blocked = 0, False
         for place in range(left):
             i = waiting[place]
-            ready = not blocked and _holds(done, ancestors[i])
-            if ready and _fits(demand[i, mode[i]], free):
+            ready = not blocked and holds(done, ancestors[i])
+            if ready and fits(demand[i, mode[i]], free):
                 start[i] = now
                 end[i] = now + duration[i, mode[i]]
                 makespan = max(makespan, end[i])
@@ -148,7 +148,7 @@ def list_schedule(
 
 
 @inlined
-def _holds(words: IntArray, others: IntArray) -> bool:
+def holds(words: IntArray, others: IntArray) -> bool:
     """Say whether a set of operators holds all operators of another."""
     missing = False
     for word in range(words.shape[0]):
@@ -157,7 +157,7 @@ def _holds(words: IntArray, others: IntArray) -> bool:
 
 
 @inlined
-def _fits(demand: IntArray, free: IntArray) -> bool:
+def fits(demand: IntArray, free: IntArray) -> bool:
     """Say whether the free amounts suffice for a demand."""
     fits = True
     for resource in range(free.shape[0]):

@@ -11,9 +11,11 @@ import numpy as np
 from phaze_opt.arrays import BoolArray, FloatArray, IntArray
 from phaze_opt.compiled import inlined, lazily_compiled
 from phaze_opt.scheduling.branch_and_bound import narrow_passes
+from phaze_opt.scheduling.elastic_parts import plan_elastic_part
 from phaze_opt.scheduling.instance import INTRA, SINGLE, TIME_RESOLUTION, within_proof
+from phaze_opt.scheduling.plan_times import rigid_times
 from phaze_opt.scheduling.quick_plan import plan_part
-from phaze_opt.scheduling.reduction import contracted_ancestors, series_parts
+from phaze_opt.scheduling.reduction import RULES_TYPE, Rules, contracted_ancestors, series_parts
 from phaze_opt.scheduling.search_arrays import search_arrays
 
 SERIES, LISTED, SEARCHED = 0, 1, 2
@@ -47,9 +49,6 @@ def append_plan(
 ) -> None:
     """Let the plan of a part, in seconds, run after the schedule so far.
 
-    As `instance.starts_in_order` has it: every operator waits for all that ended in the plan before
-    it started.
-
     Parameters
     ----------
     part
@@ -66,44 +65,65 @@ def append_plan(
         Length of a time unit.
     """
     size = len(part)
-    start, end = plan[:, 0].copy(), np.empty(size, dtype=np.int64)
+    latency_s, spans_s = np.empty((size, 2)), np.empty((size, 2))
     for i in range(size):
-        end[i] = start[i] + duration[i, plan[i, 1]]
-    by_end = np.argsort(start, kind="mergesort")
-    by_end = by_end[np.argsort(end[by_end], kind="mergesort")]
-    by_start = np.argsort(end, kind="mergesort")
-    by_start = by_start[np.argsort(start[by_start], kind="mergesort")]
-    origin_s = totals_s[0]
-    latest_end_s, passed = origin_s, 0
-    for i in by_start:
-        while end[by_end[passed]] <= start[i]:
-            latest_end_s = max(latest_end_s, times_s[part[by_end[passed]], 1])
-            passed += 1
-        index, mode = part[i], plan[i, 1]
-        times_s[index, 0] = latest_end_s
-        times_s[index, 1] = latest_end_s + values[index, mode]
-        on_all[index] = mode == INTRA
-        totals_s[0] = max(totals_s[0], times_s[index, 1])
-    length_s = totals_s[0] - origin_s
-    if within_proof(makespan) <= bound:
-        totals_s[1] += length_s
-    else:
+        latency_s[i, 0], latency_s[i, 1] = values[part[i], 0], values[part[i], 1]
+    last_s = rigid_times(plan, duration, latency_s, totals_s[0], spans_s)
+    length_s = last_s - totals_s[0]
+    if within_proof(makespan) > bound:
         # Rounding changed the duration of every operator by at most one unit.
-        totals_s[1] += min(length_s, (bound - size) * seconds_per_unit)
+        length_s = min(length_s, (bound - size) * seconds_per_unit)
+    for i in range(size):
+        times_s[part[i]] = spans_s[i]
+        on_all[part[i]] = plan[i, 1] == INTRA
+    totals_s[0] = last_s
+    totals_s[1] += length_s
+
+
+@lazily_compiled("void(i8[::1], f8[:, ::1], i8[::1], f8, f8, f8[:, ::1], f8[::1], b1[::1])")
+def append_spans(
+    part: IntArray,
+    spans_s: FloatArray,
+    mode: IntArray,
+    makespan_s: float,
+    bound_s: float,
+    times_s: FloatArray,
+    totals_s: FloatArray,
+    on_all: BoolArray,
+) -> None:
+    """Let the operators of a part run at some times after the schedule so far.
+
+    Parameters
+    ----------
+    part, times_s, totals_s, on_all
+        As for `append_plan`.
+    spans_s : (part, 2)
+        Starts and ends.
+    mode : (part,)
+        Of every operator.
+    makespan_s, bound_s
+        Of the part.
+    """
+    for i in range(len(part)):
+        times_s[part[i], 0] = totals_s[0] + spans_s[i, 0]
+        times_s[part[i], 1] = totals_s[0] + spans_s[i, 1]
+        on_all[part[i]] = mode[i] == INTRA
+    totals_s[0] += makespan_s
+    totals_s[1] += bound_s
 
 
 @lazily_compiled(
     "Tuple((i8, i8, i8[:, ::1], i8[::1], i8[:, ::1], UniTuple(i8, 4)))"
-    "(i8[::1], f8[:, ::1], i8[:, ::1], b1[::1], i8, i8, b1, i8, i8, f8[:, ::1], f8[::1], b1[::1])"
+    f"(i8[::1], f8[:, ::1], i8[:, ::1], b1[::1], {RULES_TYPE}, b1, i8, i8, f8[:, ::1], f8[::1],"
+    " b1[::1])"
 )
 def schedule_parts(
     core: IntArray,
     values: FloatArray,
     edges: IntArray,
     has_modes: BoolArray,
-    num_tc: int,
-    num_vc: int,
-    exclusive: bool,
+    rules: Rules,
+    prove: bool,
     effort: int,
     begin: int,
     times_s: FloatArray,
@@ -118,10 +138,12 @@ def schedule_parts(
         Of a `canonical.CanonicalForm`.
     has_modes : (operators,)
         Whether each operator runs on a core.
-    num_tc, num_vc, exclusive
+    rules
         See `reduction.build_instance`.
+    prove
+        Whether elastic parts stay open that a search without bandwidths cannot prove.
     effort
-        States that a search may expand; negative if parts are not searched.
+        States that a search may expand; negative if rigid parts are not searched.
     begin
         The first part to schedule.
     times_s : (operators, 2)
@@ -135,7 +157,8 @@ def schedule_parts(
     -------
     The part that is open, or the number of parts; the strongest of what ended the others;
     `contracted_ancestors`; of the open part, its operators (none if there is none), the best plan
-    known, its makespan, a lower bound, the effort that is left, and the width of the next pass.
+    known, its makespan, a lower bound, the effort that is left, and the width of the next pass. Of
+    an elastic part only the operators are returned.
     """
     count = len(core)
     instant = np.empty(count, dtype=np.bool_)
@@ -145,6 +168,7 @@ def schedule_parts(
             on_all[i] = values[i, 0] > 0.0
     ancestors = contracted_ancestors(instant, edges)
     members, first = series_parts(instant, ancestors)
+    no_plan = np.empty((0, 2), dtype=np.int64)
     ended_by = SERIES
     for place in range(begin, len(first) - 1):
         part = members[first[place] : first[place + 1]]
@@ -154,8 +178,16 @@ def schedule_parts(
             _append_operator(i, values[i, mode], times_s, totals_s)
             on_all[i] = mode == INTRA and has_modes[i]
             continue
+        if rules[3]:
+            found = plan_elastic_part(part, core, values, ancestors, rules, max(effort, 0))
+            spans_s, chosen, length_s, bound_s, is_searched = found[:5]
+            if bound_s < length_s and (prove or found[-1][3] > 0):
+                return place, ended_by, ancestors, part, no_plan, (0, 0, 0, 0)
+            append_spans(part, spans_s, chosen, length_s, bound_s, times_s, totals_s, on_all)
+            ended_by = max(ended_by, SEARCHED if is_searched else LISTED)
+            continue
         arrays, total_s, plan, tail, (makespan, bound, is_open) = plan_part(
-            part, core, values, ancestors, num_tc, num_vc, exclusive
+            part, core, values, ancestors, rules
         )
         if is_open != 0:
             if effort < 0:
@@ -179,5 +211,4 @@ def schedule_parts(
         if instant[target]:
             at_s = max(times_s[target, 0], times_s[source, 1])
             times_s[target, 0] = times_s[target, 1] = at_s
-    no_plan = np.empty((0, 2), dtype=np.int64)
     return len(first) - 1, ended_by, ancestors, members[:0], no_plan, (0, 0, 0, 0)

@@ -61,7 +61,7 @@ class ProblemColumns:
         The numbers of a `ScheduleOperator`, in its order.
     graph
         The precedences.
-    num_tc, num_vc, intra_operator, serial
+    num_tc, num_vc, intra_operator, serial, elastic
         As in `ScheduleProblem`.
     """
 
@@ -73,6 +73,7 @@ class ProblemColumns:
     num_vc: int
     intra_operator: IntraOperatorRule = "exclusive"
     serial: bool = False
+    elastic: bool = False
 
 
 def problem_columns(problem: ScheduleProblem, graph: PrecedenceGraph) -> ProblemColumns:
@@ -87,4 +88,5 @@ def problem_columns(problem: ScheduleProblem, graph: PrecedenceGraph) -> Problem
         num_vc=problem.num_vc,
         intra_operator=problem.intra_operator,
         serial=problem.serial,
+        elastic=problem.elastic,
     )

@@ -15,7 +15,13 @@ from phaze_opt.scheduling.bounds import (
 )
 from phaze_opt.scheduling.instance import TIME_RESOLUTION, Instance, Plan, within_proof
 from phaze_opt.scheduling.list_scheduler import best_list_schedule
-from phaze_opt.scheduling.reduction import INSTANCE_TYPE, InstanceArrays, build_instance
+from phaze_opt.scheduling.reduction import (
+    INSTANCE_TYPE,
+    RULES_TYPE,
+    InstanceArrays,
+    Rules,
+    build_instance,
+)
 
 
 class QuickPlan(NamedTuple):
@@ -44,20 +50,17 @@ def quick_plan(
     core: IntArray,
     values: FloatArray,
     ancestors: IntArray,
-    cores: tuple[int, int],
-    exclusive: bool,
+    rules: Rules,
 ) -> QuickPlan:
     """Plan a part of a problem by list schedules.
 
     Parameters
     ----------
-    part, core, values, ancestors, exclusive
+    part, core, values, ancestors, rules
         See `reduction.build_instance`.
-    cores
-        Numbers of tensor cores and of vector cores.
     """
     arrays, total_s, plan, tail, (makespan, bound, is_open) = plan_part(
-        part, core, values, ancestors, *cores, exclusive
+        part, core, values, ancestors, rules
     )
     return QuickPlan(
         Instance(*arrays, total_s / TIME_RESOLUTION),
@@ -69,23 +72,21 @@ def quick_plan(
 
 @lazily_compiled(
     f"Tuple((Tuple(({INSTANCE_TYPE})), f8, i8[:, ::1], i8[::1], UniTuple(i8, 3)))"
-    "(i8[::1], i8[::1], f8[:, ::1], i8[:, ::1], i8, i8, b1)"
+    f"(i8[::1], i8[::1], f8[:, ::1], i8[:, ::1], {RULES_TYPE})"
 )
 def plan_part(
     part: IntArray,
     core: IntArray,
     values: FloatArray,
     ancestors: IntArray,
-    num_tc: int,
-    num_vc: int,
-    exclusive: bool,
+    rules: Rules,
 ) -> tuple[InstanceArrays, float, IntArray, IntArray, tuple[int, int, int]]:
     """Do the work of `quick_plan`.
 
     Returns the arrays of the instance, the seconds of `TIME_RESOLUTION` units, the plan, the tails,
     and its makespan, a lower bound, and 1 if a shorter plan is not excluded, else 0.
     """
-    arrays, total_s = build_instance(part, core, values, ancestors, num_tc, num_vc, exclusive)
+    arrays, total_s = build_instance(part, core, values, ancestors, rules)
     duration, allowed, demand, capacity, before, after = arrays
     tail = tails(after, least_durations(duration, allowed))
     bound = root_bound(duration, allowed, demand, capacity, tail)

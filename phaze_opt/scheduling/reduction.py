@@ -119,17 +119,21 @@ def _size_of(words: IntArray) -> int:
     return size
 
 
+Rules = tuple[int, int, bool, bool]
+"""Numbers of tensor cores and of vector cores, and whether nothing runs beside an operator on all
+cores (``exclusive``), and whether shares are elastic; see `ScheduleProblem`."""
+RULES_TYPE = "Tuple((i8, i8, b1, b1))"
+
+
 @lazily_compiled(
-    f"Tuple((Tuple(({INSTANCE_TYPE})), f8))(i8[::1], i8[::1], f8[:, ::1], i8[:, ::1], i8, i8, b1)"
+    f"Tuple((Tuple(({INSTANCE_TYPE})), f8))(i8[::1], i8[::1], f8[:, ::1], i8[:, ::1], {RULES_TYPE})"
 )
 def build_instance(
     part: IntArray,
     core: IntArray,
     values: FloatArray,
     ancestors: IntArray,
-    num_tc: int,
-    num_vc: int,
-    exclusive: bool,
+    rules: Rules,
 ) -> tuple[InstanceArrays, float]:
     """Write one part of a problem as the arrays of a reduced `Instance`.
 
@@ -139,16 +143,15 @@ def build_instance(
         Indices of its operators, in topological order.
     core, values, ancestors
         Of all operators of the problem; see `canonical.CanonicalForm` and `contracted_ancestors`.
-    num_tc, num_vc
-        Numbers of tensor cores and of vector cores.
-    exclusive
-        Whether nothing runs beside an operator on all cores; see `ScheduleProblem`.
+    rules
+        See `Rules`.
 
     Returns
     -------
     The arrays of the instance, and the seconds of `TIME_RESOLUTION` time units.
     """
     size = len(part)
+    num_tc, num_vc, exclusive, elastic = rules
     before, after = part_precedences(part, ancestors)
     capacity = np.array(
         [num_tc, num_vc, BANDWIDTH_CAPACITY, BANDWIDTH_CAPACITY, BANDWIDTH_CAPACITY, size]
@@ -165,7 +168,7 @@ def build_instance(
             duration[i, mode] = _to_units(own[mode], total_s)
         _write_demand(core[part[i]], own, exclusive, capacity, demand[i])
         _write_useful_modes(duration[i], demand[i], allowed[i])
-    _fix_modes_that_run_alone(duration, demand, allowed, before, after, capacity)
+    _fix_modes_that_run_alone(duration, demand, allowed, before, after, capacity, elastic)
     demand, capacity = _binding_resources(demand, allowed, capacity)
     return (duration, allowed, demand, capacity, before, after), total_s
 
@@ -248,10 +251,11 @@ def _fix_modes_that_run_alone(
     before: IntArray,
     after: IntArray,
     capacity: IntArray,
+    elastic: bool,
 ) -> None:
     """Fix the faster mode of operators beside which no other can run; they take the whole chip."""
     for i in range(len(duration)):
-        if _has_company(i, demand, allowed, before[i], after[i], capacity):
+        if _has_company(i, demand, allowed, before[i], after[i], capacity, elastic):
             continue
         fastest = _fastest_mode(duration[i], allowed[i])
         for mode in range(2):
@@ -268,8 +272,11 @@ def _has_company(
     before: IntArray,
     after: IntArray,
     capacity: IntArray,
+    elastic: bool,
 ) -> bool:
     """Say whether another operator can run beside one, by precedences and capacities.
+
+    Elastic shares of bandwidths always leave room for others.
 
     An operator that takes every resource whole runs alone: all operators take some of the chip.
     """
@@ -284,7 +291,8 @@ def _has_company(
                     together = True
                     for resource in range(capacity.shape[0]):
                         needed = demand[i, own, resource] + demand[j, other, resource]
-                        together = together and needed <= capacity[resource]
+                        gives_way = elastic and 2 <= resource < 5
+                        together = together and (gives_way or needed <= capacity[resource])
                     if together:
                         return True
     return False

@@ -3,7 +3,8 @@
 The rules (Phaze, ICML 2024, section 4): every operator occupies one core of its type, or runs
 intra-operator parallel on all cores of its type; in the second mode, under ``exclusive``, no other
 operator runs. HBM, global buffer and network bandwidth are shared resources: the shares that
-concurrent operators take must not exceed 1.
+concurrent operators take must not exceed 1. Shares are rigid, or elastic: then an operator that
+gets less than it could take runs slower (`elastic`).
 
 A problem may also say which tensors can stay on the chip (`residency`). Its schedules are those
 without residency, and those of the joint problem, in which operators run one at a time on all cores
@@ -15,7 +16,7 @@ from __future__ import annotations
 import math
 import typing
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from phaze_opt.errors import InputError, unknown_name
@@ -125,6 +126,9 @@ class ScheduleProblem:
         (``exclusive``), or only those that need a core of its type (``per-type``).
     serial
         One operator at a time, each on all cores of its type, as on a GPU's stream.
+    elastic
+        Whether operators may take smaller shares of the bandwidths than stated, and run as much
+        slower; otherwise shares are rigid.
     residency
         The joint problem over the same operators and edges; None if no tensor can stay.
     cached
@@ -139,6 +143,7 @@ class ScheduleProblem:
     edges: tuple[tuple[int, int], ...]
     intra_operator: IntraOperatorRule = "exclusive"
     serial: bool = False
+    elastic: bool = False
     residency: Residency | None = None
     cached: CachedReads | None = None
 
@@ -152,7 +157,10 @@ class ScheduleProblem:
 
 @dataclass(frozen=True)
 class ScheduledOperator:
-    """When and how one operator runs; ``intra_operator`` means on all cores of its type."""
+    """When and how one operator runs; ``intra_operator`` means on all cores of its type.
+
+    In an elastic problem it may take longer than in the problem, where it got less bandwidth.
+    """
 
     id: str
     start_s: float
@@ -232,6 +240,13 @@ class Schedule:
         if self.makespan_s <= 0.0:
             return 0.0
         return max(0.0, (self.makespan_s - self.bound_s) / self.makespan_s)
+
+
+def with_bound(schedule: Schedule, bound_s: float) -> Schedule:
+    """Return a schedule that is the best of several kinds, of which one has a smaller bound."""
+    if bound_s >= schedule.makespan_s * (1.0 - 1e-9):
+        return schedule
+    return replace(schedule, bound_s=min(schedule.bound_s, bound_s), status="feasible")
 
 
 def check_problem(problem: ScheduleProblem) -> tuple[int, ...]:

@@ -22,10 +22,12 @@ from phaze_opt.scheduling.canonical import (
     canonical_order,
     form_key,
 )
+from phaze_opt.scheduling.elastic_parts import ElasticPart, improve_elastic, plan_elastic_part
 from phaze_opt.scheduling.instance import Plan, proving_bound
-from phaze_opt.scheduling.part_schedules import append_plan, schedule_parts
+from phaze_opt.scheduling.part_schedules import append_plan, append_spans, schedule_parts
 from phaze_opt.scheduling.problem_columns import PrecedenceGraph, ProblemColumns, problem_columns
 from phaze_opt.scheduling.quick_plan import QuickPlan, plan_part, quick_plan
+from phaze_opt.scheduling.reduction import Rules
 from phaze_opt.scheduling.schedule_problem import (
     SOLVE_METHODS,
     Schedule,
@@ -36,7 +38,7 @@ from phaze_opt.scheduling.schedule_problem import (
     check_problem,
 )
 
-SOLVER_VERSION = 3
+SOLVER_VERSION = 4
 """Part of every key in a cache. Raise it when the solver gives another schedule for a problem."""
 
 DEFAULT_EFFORT = 2_000_000
@@ -78,6 +80,20 @@ class _Draft:
         self.on_all: BoolArray = np.zeros(count, dtype=np.bool_)
         self.method = 0
         self.loading_s = 0.0
+
+    def append(self, part: IntArray, solved: ElasticPart) -> None:
+        """Let an elastic part run after the schedule so far."""
+        self.method = max(self.method, _METHODS.index("branch-and-bound"))
+        append_spans(
+            part,
+            solved.spans_s,
+            solved.on_all,
+            solved.makespan_s,
+            solved.bound_s,
+            self.times_s,
+            self.totals_s,
+            self.on_all,
+        )
 
     def operators(self, ids: Iterable[str], order: IntArray) -> tuple[ScheduledOperator, ...]:
         """Return the operators, of which the places in some order are given, with names."""
@@ -237,8 +253,10 @@ def _schedule_parts(
         draft.totals_s[:] = draft.times_s[-1:, 1].sum()
         draft.on_all = has_modes
         return draft
-    cores, exclusive = (columns.num_tc, columns.num_vc), columns.intra_operator == "exclusive"
+    exclusive = columns.intra_operator == "exclusive"
+    rules: Rules = columns.num_tc, columns.num_vc, exclusive, columns.elastic
     kernel_effort = -1 if method == "cp-sat" else effort
+    prove = method != "branch-and-bound"
     place = 0
     while True:
         place, ended_by, ancestors, part, plan, (makespan, bound, left, width) = schedule_parts(
@@ -246,8 +264,8 @@ def _schedule_parts(
             form.values,
             form.edges,
             has_modes,
-            *cores,
-            exclusive,
+            rules,
+            prove,
             kernel_effort,
             place,
             draft.times_s,
@@ -258,10 +276,16 @@ def _schedule_parts(
         if len(part) == 0:
             return draft
         began = time.perf_counter()
-        load(plan_part, append_plan)
+        load(plan_part, append_plan, plan_elastic_part, append_spans)
         load_search()
         draft.loading_s += time.perf_counter() - began
-        quick = quick_plan(part, form.core, form.values, ancestors, cores, exclusive)
+        place += 1
+        if columns.elastic:
+            open_part = plan_elastic_part(part, form.core, form.values, ancestors, rules, effort)
+            solved = improve_elastic(ElasticPart(*open_part))
+            draft.append(part, solved)
+            continue
+        quick = quick_plan(part, form.core, form.values, ancestors, rules)
         searched = _Searched(Plan.of(plan, makespan), bound, left, width)
         best, bound, needed = _solve_instance(quick, searched, method, effort, draft)
         draft.method = max(draft.method, _METHODS.index(needed))
@@ -277,7 +301,6 @@ def _schedule_parts(
             draft.totals_s,
             draft.on_all,
         )
-        place += 1
 
 
 def _solve_instance(

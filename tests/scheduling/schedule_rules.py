@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+
+import numpy as np
+from scipy.optimize import linprog
 
 from phaze_opt.scheduling.schedule_problem import (
     Schedule,
@@ -47,6 +51,7 @@ def broken_rules(
         *_check_precedences(problem, schedule, slack_s),
         *_check_instants(problem, schedule, slack_s, bandwidth),
         *_check_claims(schedule, slack_s),
+        *(_check_elastic_shares(problem, schedule) if problem.elastic and bandwidth else []),
     ]
 
 
@@ -59,7 +64,8 @@ def _check_times(problem: ScheduleProblem, schedule: Schedule, slack_s: float) -
         if entry.intra_operator and operator.core == "none":
             broken.append(f"Operator {entry.id!r} needs no core but runs on all of them.")
         latency_s = operator.intra_op_latency_s if entry.intra_operator else operator.latency_s
-        if abs(entry.end_s - entry.start_s - latency_s) > slack_s:
+        longer_s = entry.end_s - entry.start_s - latency_s
+        if longer_s < -slack_s or (longer_s > slack_s and not problem.elastic):
             broken.append(
                 f"Operator {entry.id!r} runs from {entry.start_s} to {entry.end_s} s, "
                 f"but takes {latency_s} s."
@@ -118,7 +124,7 @@ def _faults(
     )
     if alone and len(running) > 1:
         faults.append(f"{names} run together, but one of them must run alone")
-    if bandwidth and not problem.serial:
+    if bandwidth and not problem.serial and not problem.elastic:
         shares = [_shares(operator, entry) for operator, entry in running]
         for resource, values in zip(
             ("HBM", "global buffer", "link"), zip(*shares, strict=True), strict=False
@@ -126,6 +132,49 @@ def _faults(
             if sum(values) > 1.0 + FRACTION_TOLERANCE:
                 faults.append(f"{names} take {sum(values)} of the {resource} bandwidth")
     return faults
+
+
+def _check_elastic_shares(problem: ScheduleProblem, schedule: Schedule) -> list[str]:
+    """Check that speeds exist with which every operator is done in its time.
+
+    Between two ends or starts the speeds may be constant: a linear program looks for the part of
+    each operator that is done in each of these intervals.
+    """
+    pairs = list(zip(problem.operators, schedule.operators, strict=True))
+    instants_s = sorted({each for _, entry in pairs for each in (entry.start_s, entry.end_s)})
+    slack_s = TIME_TOLERANCE * schedule.makespan_s
+    intervals = [(a, b) for a, b in itertools.pairwise(instants_s) if b - a > slack_s]
+    parts: list[tuple[int, int]] = []
+    for index, (_, entry) in enumerate(pairs):
+        if entry.end_s - entry.start_s > slack_s:
+            parts += [
+                (index, place)
+                for place, (begin_s, end_s) in enumerate(intervals)
+                if entry.start_s <= begin_s + slack_s and end_s <= entry.end_s + slack_s
+            ]
+    if not parts:
+        return []
+    latencies_s = [
+        operator.intra_op_latency_s if entry.intra_operator else operator.latency_s
+        for operator, entry in pairs
+    ]
+    use = np.zeros((3 * len(intervals), len(parts)))
+    done = np.zeros((len(pairs), len(parts)))
+    most = []
+    for column, (index, place) in enumerate(parts):
+        length_s = intervals[place][1] - intervals[place][0]
+        done[index, column] = 1.0
+        most.append((0.0, (length_s + slack_s) / max(latencies_s[index], slack_s)))
+        for resource, share in enumerate(_shares(*pairs[index])):
+            use[3 * place + resource, column] = share * latencies_s[index] / length_s
+    wanted = np.flatnonzero(done.any(axis=1))
+    found = linprog(
+        np.zeros(len(parts)),
+        A_ub=np.vstack([use, -done[wanted]]),
+        b_ub=[1.0 + FRACTION_TOLERANCE] * len(use) + [-1.0 + FRACTION_TOLERANCE] * len(wanted),
+        bounds=most,
+    )
+    return [] if found.status == 0 else ["No speeds leave every operator enough bandwidth."]
 
 
 def _shares(operator: ScheduleOperator, entry: ScheduledOperator) -> tuple[float, float, float]:

@@ -142,9 +142,7 @@ def to_instance(problem: ScheduleProblem) -> Instance:
         form.core,
         form.values,
         contracted_ancestors(instant, form.edges),
-        problem.num_tc,
-        problem.num_vc,
-        problem.intra_operator == "exclusive",
+        (problem.num_tc, problem.num_vc, problem.intra_operator == "exclusive", problem.elastic),
     )
     return Instance(*arrays, total_s / TIME_RESOLUTION)
 

@@ -77,7 +77,7 @@ def drafted(form: CanonicalForm, columns: ProblemColumns) -> Drafted:
         draft.on_all[index] = bool(values[index, 0] > 0.0)
     ancestors = contracted_ancestors(instant, form.edges)
     members, first = series_parts(instant, ancestors)
-    cores, exclusive = (columns.num_tc, columns.num_vc), columns.intra_operator == "exclusive"
+    rules = (columns.num_tc, columns.num_vc, columns.intra_operator == "exclusive", False)
     for begin, end in itertools.pairwise(first.tolist()):
         part = members[begin:end].tolist()
         if len(part) == 1:
@@ -86,7 +86,7 @@ def drafted(form: CanonicalForm, columns: ProblemColumns) -> Drafted:
             on_all = on_all_s < on_one_s and bool(form.core[index] != NO_CORE)
             draft.append(index, min(on_one_s, on_all_s), on_all)
             continue
-        quick = quick_plan(members[begin:end], form.core, values, ancestors, cores, exclusive)
+        quick = quick_plan(members[begin:end], form.core, values, ancestors, rules)
         plan, bound = quick.plan, quick.bounds.makespan
         if not quick.proven:
             plan, bound = improve(quick.instance, quick.bounds, plan, EFFORT)

@@ -38,7 +38,8 @@ def check_plans(problem: ScheduleProblem, form: CanonicalForm) -> None:
         whole = plain.build_instance(part, attributes, ancestors, cores, rule)
         instance, bounds, plan, proven = plain.quick_plan(whole)
         place = np.array(part)
-        found = quick_plan(place, form.core, form.values, words, cores, rule == "exclusive")
+        rules = (*cores, rule == "exclusive", False)
+        found = quick_plan(place, form.core, form.values, words, rules)
         assert found.proven == proven
         assert found.plan == plan
         assert found.bounds.makespan == bounds.makespan

@@ -39,7 +39,7 @@ def two(rule: str, *rows: tuple[float, ...]) -> Instance:
     core, values = np.array([int(row[0]) for row in rows]), np.array([row[1:] for row in rows])
     ancestors = np.zeros((2, 1), dtype=np.int64)
     part, exclusive = np.arange(2), rule == "exclusive"
-    arrays, total_s = build_instance(part, core, values, ancestors, 2, 2, exclusive)
+    arrays, total_s = build_instance(part, core, values, ancestors, (2, 2, exclusive, False))
     return Instance(*arrays, total_s)
 
 
