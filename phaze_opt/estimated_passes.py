@@ -124,6 +124,13 @@ class EstimatedLayers:
         return self.chip.lane_rate == 1.0 and self.chunked == 1
 
     @cached_property
+    def whole(self) -> EstimatedLayers | None:
+        """The same with whole collectives, where only these let tensors stay; else ``None``."""
+        if self.chunked == 1 or not (self.residency and self.chip.accelerator.concurrent_operators):
+            return None
+        return replace(self, chunked=1)
+
+    @cached_property
     def passes(self) -> list[list[EstimatedPass]]:
         """The passes, by layer."""
         return [[EstimatedPass(one, self) for one in of_layer] for of_layer in self.graphs]
@@ -244,8 +251,18 @@ class EstimatedPass:
         return residency_of(self.graph, self.estimates.all_cores, self.accelerator)
 
     @cached_property
+    def whole(self) -> EstimatedPass | None:
+        """The same with whole collectives, see `EstimatedLayers.whole`."""
+        return None if self.among.whole is None else EstimatedPass(self.own, self.among.whole)
+
+    @cached_property
     def least_s(self) -> float:
         """Bound the makespan of every schedule from below, up to rounding."""
+        own_s = self._least_as_estimated_s
+        return own_s if self.whole is None else min(own_s, self.whole.least_s)
+
+    @property
+    def _least_as_estimated_s(self) -> float:
         if not self.accelerator.concurrent_operators:
             latency_s = self.estimates.all_cores.latency_s
             if self.cached_reads is not None:

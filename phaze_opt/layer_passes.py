@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from phaze_opt.scheduling.schedule_problem import (
     ScheduleStatus,
     SolveMethod,
     check_problem,
+    with_bound,
 )
 from phaze_opt.scheduling.solve_schedule import solve_columns, with_residency
 from phaze_opt.training import Training
@@ -165,7 +166,21 @@ def run_layers(
 def _run_pass(
     estimated: EstimatedPass, cache: ScheduleCache | None, method: SolveMethod
 ) -> LayerPass:
-    """Schedule one pass."""
+    """Schedule one pass; where collectives may be chunked or whole, in the way that is shorter."""
+    chunked = _run_as_estimated(estimated, cache, method)
+    if estimated.whole is None:
+        return chunked
+    whole = _run_as_estimated(estimated.whole, cache, method)
+    best, other = (whole, chunked)
+    if chunked.schedule.makespan_s <= whole.schedule.makespan_s:
+        best, other = chunked, whole
+    return replace(best, schedule=with_bound(best.schedule, other.schedule.bound_s))
+
+
+def _run_as_estimated(
+    estimated: EstimatedPass, cache: ScheduleCache | None, method: SolveMethod
+) -> LayerPass:
+    """Schedule one pass with its collectives as they are estimated."""
     columns = estimated.columns
     if estimated.may_be_endless:
         check_problem(estimated.problem)  # says which operator takes endless time

@@ -248,9 +248,10 @@ def _least_pass(
         return _least_in_turn(all_cores, some.chips, kept)
     columns = _columns(one_core, all_cores, some.chips)
     least_s = least_makespan(pass_shapes((graph,)), columns)[:, 0]
-    if residency and chunked == 1:
+    if residency:
+        # With tensors that stay, collectives are whole.
         kept = most_kept_bytes(graph, some.chips)
-        least_s = np.minimum(least_s, _least_in_turn(all_cores, some.chips, kept))
+        least_s = np.minimum(least_s, _least_in_turn(some.all_cores, some.chips, kept))
     return least_s
 
 
@@ -276,12 +277,12 @@ def _roofline_passes(
             constant_s = mode.latency_s - mode.busy_s
             mode = replace(mode, link_s=link_s)
             mode = replace(mode, latency_s=mode.busy_s + constant_s)
-        passes.append(_roofline_pass(graph, mode, chips, chunked, training.residency))
+        passes.append(_roofline_pass(graph, mode, chips, training.residency))
     return np.stack(passes)
 
 
 def _roofline_pass(
-    graph: OperatorGraph, mode: ModeSeconds, chips: Chips, chunked: int, residency: bool
+    graph: OperatorGraph, mode: ModeSeconds, chips: Chips, residency: bool
 ) -> FloatArray:
     """Bound one pass by the peak rates of every chip; as `_least_pass`."""
     if not chips[0].concurrent_operators:
@@ -289,7 +290,7 @@ def _roofline_pass(
     edges = tuple((source, destination) for source, destination, _ in graph.edges)
     busy_s = [mode.tc_s, mode.vc_s, mode.hbm_s, mode.glb_s, mode.link_s]
     least_s = roofline_makespan(edges, mode.latency_s, busy_s)
-    if residency and chunked == 1:
+    if residency:
         kept = most_kept_accesses_bytes(graph, chips)
         least_s = np.minimum(least_s, _least_in_turn(mode, chips, kept))
     return least_s

@@ -66,7 +66,7 @@ def _pass_s(
         end_s[after] = max(end_s[after], end_s[before] + times[after].latency_s)
     sums = [math.fsum(of_resource) for of_resource in zip(*map(_resources_s, times), strict=True)]
     least_s = max([*end_s, *sums], default=0.0)
-    if training.residency and chunked == 1:
+    if training.residency:
         least_s = min(least_s, in_turn(_kept_bytes(graph, chip.glb_bytes)))
     return least_s
 
