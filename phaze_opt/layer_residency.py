@@ -63,15 +63,15 @@ def residency_of(
         return None
     sets = working_sets(graph, accelerator)
     rate = accelerator.sustained_hbm_bytes_per_s
-    others = [all_cores.tc_s, all_cores.vc_s, all_cores.glb_s, all_cores.link_s]
-    other_s = np.maximum.reduce(others)
+    others = [all_cores.tc_s, all_cores.glb_s, all_cores.link_s]
+    lanes_s = all_cores.vc_s[:, np.newaxis] * sets.lane_factor
     return Residency(
         graph=tensor_graph(graph),
         glb_bytes=accelerator.glb_bytes,
         hbm_bytes_per_s=rate,
         working_bytes=sets.working_bytes,
         hbm_bytes=all_cores.hbm_s[:, np.newaxis] * rate + sets.extra_bytes,
-        other_s=np.repeat(other_s[:, np.newaxis], sets.extra_bytes.shape[1], axis=1),
+        other_s=np.maximum(np.maximum.reduce(others)[:, np.newaxis], lanes_s),
         overhead_s=all_cores.latency_s - all_cores.busy_s,
         saved_bytes=saved_bytes(graph, sets),
     )

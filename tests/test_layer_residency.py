@@ -53,7 +53,8 @@ def never_worse(with_it: Evaluation, without: Evaluation) -> None:
         assert one.forward_s <= other.forward_s
         assert one.backward_s <= other.backward_s
     assert with_it.energy_by_level_j["hbm"] <= without.energy_by_level_j["hbm"] * (1 + 1e-12)
-    for level in ("arithmetic", "registers", "l2", "network"):
+    # Not of the private buffers: with it all products run on all cores, in other tilings.
+    for level in ("arithmetic", "registers", "network"):
         assert with_it.energy_by_level_j[level] == without.energy_by_level_j[level]
 
 

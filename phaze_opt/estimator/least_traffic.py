@@ -19,8 +19,8 @@ from phaze_opt.estimator.operator_table import operator_table
 from phaze_opt.estimator.working_sets import (
     Access,
     kept_tensors,
+    least_staged_bytes,
     product_levels,
-    staged_bytes,
 )
 from phaze_opt.workload.graph import OperatorGraph
 
@@ -47,7 +47,7 @@ def most_kept_bytes(graph: OperatorGraph, chips: Chips) -> FloatArray:
     glb_bytes = chip_column(chips, "glb_bytes")
     sizes, which = np.unique(glb_bytes[:, 0], return_inverse=True)
     kept = np.stack([_kept_by_products(graph, float(size)) for size in sizes])[which]
-    free = glb_bytes - staged_bytes(graph.operators, chips)
+    free = glb_bytes - least_staged_bytes(graph.operators, chips)
     streams = _streams(graph)
     for operator, stays in streams.stays:
         kept[:, operator] = stays.most_saved(free[:, operator])

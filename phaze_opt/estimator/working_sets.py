@@ -4,7 +4,8 @@ A product is blocked through the global buffer, and may be blocked in other ways
 `estimate` takes, which uses all of the buffer: with a part of it, so that tensors can stay beside
 it; and so that one operand is read as rarely as possible while the other, which may be on the chip,
 is read more often. Each way is a level. Other operators stream: they need what the private buffers
-of their cores hold, once more.
+of their cores hold, once more. Vector work may use a part of the cores, and so need less: half of
+them, a quarter, … are levels too, so that more cores have the levels of fewer.
 """
 
 from __future__ import annotations
@@ -18,22 +19,25 @@ import numpy as np
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.estimator.chips import chip_column
 from phaze_opt.estimator.gemm_traffic import ELEMENT_BYTES, RESIDENT_SHARE, fill_reads
-from phaze_opt.estimator.operator_table import operator_table
+from phaze_opt.estimator.operator_table import OperatorTable, operator_table
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.units import MIB
 from phaze_opt.workload.graph import Operator, OperatorGraph, TensorRead
 
 _LEAST_BYTES = float(MIB)
 """Smallest part of the global buffer that a product may use, but for a smaller buffer."""
+_LEAST_STAGED_BYTES = 2.0**16
+"""Private buffers of the cores that vector work uses: it is not cut to fewer cores below that."""
 _KINDS = 3
 """Ways to block a product in one part of the buffer, see `fill_reads`."""
 
 
 @dataclass(frozen=True, eq=False)
 class WorkingSets:
-    """The levels of all operators of a graph on one accelerator, on all cores.
+    """The levels of all operators of a graph on one accelerator.
 
-    Level 0 is the one of `estimate`. An operator with fewer levels than another repeats level 0.
+    Level 0 is the one of `estimate`, on all cores. An operator with fewer levels than another
+    repeats level 0.
 
     Attributes
     ----------
@@ -43,11 +47,14 @@ class WorkingSets:
         How often the operands of its product are read; 1 for operators that block nothing.
     extra_bytes : (operators, levels)
         HBM traffic beyond that of level 0, where nothing stays.
+    lane_factor : (operators, levels)
+        Time of the lanes, over that on all vector cores.
     """
 
     working_bytes: IntArray
     operand_reads: FloatArray
     extra_bytes: FloatArray
+    lane_factor: FloatArray
 
 
 def working_sets(graph: OperatorGraph, accelerator: Accelerator) -> WorkingSets:
@@ -55,11 +62,20 @@ def working_sets(graph: OperatorGraph, accelerator: Accelerator) -> WorkingSets:
     table = operator_table(graph)
     blocked = np.flatnonzero(table.gemm_blocked)
     products = product_levels(table.gemms[blocked].tobytes(), float(accelerator.glb_bytes))
-    levels = max([1, *(len(product.working_bytes) for product in products)])
+    parts = _parts_of_vector_cores(accelerator)
+    levels = max([len(parts), *(len(product.working_bytes) for product in products)])
     staged = staged_bytes(graph.operators, [accelerator])[0]
     working = np.repeat(staged[:, np.newaxis], levels, axis=1)
     reads = np.ones((len(staged), levels, 2))
     extra = np.zeros((len(staged), levels))
+    factor = np.ones((len(staged), levels))
+    cuttable = [is_vector_work(one) for one in graph.operators]
+    if len(parts) > 1 and any(cuttable):
+        rooms = np.array(parts) * float(accelerator.l2_vc_bytes)
+        less = np.minimum(staged[:, np.newaxis], rooms)
+        cycles = _lane_cycles(table, np.array(parts) * accelerator.pe_vc)
+        working[cuttable, : len(parts)] = less[cuttable]
+        factor[cuttable, : len(parts)] = (cycles / np.maximum(cycles[:1], 1.0)).T[cuttable]
     for owner, product in zip(table.gemm_owner[blocked].tolist(), products, strict=True):
         own = len(product.working_bytes)
         for values, found in (
@@ -69,7 +85,26 @@ def working_sets(graph: OperatorGraph, accelerator: Accelerator) -> WorkingSets:
         ):
             values[owner, :own] = found
             values[owner, own:] = found[0]
-    return WorkingSets(np.ceil(working).astype(np.int64), reads, extra)
+    return WorkingSets(np.ceil(working).astype(np.int64), reads, extra, factor)
+
+
+def is_vector_work(operator: Operator) -> bool:
+    """Say whether an operator runs on vector cores only."""
+    return bool(operator.vector) and not operator.gemms
+
+
+def _parts_of_vector_cores(accelerator: Accelerator) -> list[int]:
+    """Return all vector cores, half of them, …, while their private buffers are not small."""
+    parts = [accelerator.num_vc]
+    while parts[-1] > 1 and parts[-1] * accelerator.l2_vc_bytes > _LEAST_STAGED_BYTES:
+        parts.append((parts[-1] + 1) // 2)
+    return parts
+
+
+def _lane_cycles(table: OperatorTable, lanes: IntArray) -> FloatArray:
+    """Return the cycles of the vector work of every operator: (numbers of lanes, operators)."""
+    rounds = np.ceil(table.elements / lanes[:, np.newaxis])
+    return table.sum_vector_works(rounds * table.lane_cycles)
 
 
 @lru_cache(maxsize=512)
@@ -114,11 +149,11 @@ def _levels_of(product: FloatArray, sizes: FloatArray, reads: FloatArray) -> Wor
             for other in kept
         ):
             kept.append(level)
-    return WorkingSets(used[kept], reads[kept], traffic[kept] - traffic[0])
+    return WorkingSets(used[kept], reads[kept], traffic[kept] - traffic[0], np.ones(len(kept)))
 
 
 def staged_bytes(operators: Sequence[Operator], accelerators: Sequence[Accelerator]) -> FloatArray:
-    """Return what operators that stream need: one more of the private buffers of their cores.
+    """Return what operators that stream need: one more of the private buffers of all their cores.
 
     Returns
     -------
@@ -135,6 +170,22 @@ def staged_bytes(operators: Sequence[Operator], accelerators: Sequence[Accelerat
         )
         buffers += size * np.array(used)
     return np.minimum(moved, buffers)
+
+
+def least_staged_bytes(
+    operators: Sequence[Operator], accelerators: Sequence[Accelerator]
+) -> FloatArray:
+    """Bound from below what operators that stream need, on however few of their cores.
+
+    Returns
+    -------
+    least_bytes : (accelerators, operators)
+    """
+    least = staged_bytes(operators, accelerators)
+    # The last half that is taken was more than the least together, or one core.
+    room = np.maximum(chip_column(accelerators, "l2_vc_bytes"), 0.5 * _LEAST_STAGED_BYTES)
+    cuttable = [is_vector_work(one) for one in operators]
+    return np.where(cuttable, np.minimum(least, room), least)
 
 
 @dataclass(frozen=True)

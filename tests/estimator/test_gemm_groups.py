@@ -140,7 +140,7 @@ made_up_tilings = st.lists(
     min_size=1,
     max_size=6,
 ).map(lambda columns: np.array(columns, dtype=np.float64).T)
-"""Tiles per product, cycles per wave, cycles of the global buffer per product; many of them are equal."""
+"""Tiles per product, cycles per wave, buffer cycles per product; many of them are equal."""
 
 
 @given(made_up_tilings, st.integers(1, 500), st.integers(1, 12))
