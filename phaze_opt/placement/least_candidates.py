@@ -123,16 +123,18 @@ class LeastCandidates:
         least = np.zeros(len(whole))
         counts = sums_of_runs(self.repeated.astype(np.float64))
         stages, microbatches = whole[:, column.STAGES], whole[:, column.MICROBATCHES]
+        # Chunks of one stage lie apart, so that no memory of runs of layers bounds them.
+        interleaved = whole[:, column.CHUNKS] > 1
+        least[interleaved] = np.ceil(counts[0, -1] / stages[interleaved])
         # Where there are fewer microbatches than stages, or all are in flight, the fewest bound.
         few = (microbatches < stages) | (self.schedule == "gpipe")
-        few &= whole[:, column.CHUNKS] == 1
         for table in np.unique(whole[:, column.LIMIT]):
-            for part in (few, ~few):
+            for part in (few & ~interleaved, ~few & ~interleaved):
                 here = np.flatnonzero(part & (whole[:, column.LIMIT] == table))
                 if len(here) == 0:
                     continue
                 most_stages = int(stages[here].max())
-                fewest = int(microbatches[here].min()) if part is few else most_stages
+                fewest = int(microbatches[here].min()) if few[here[0]] else most_stages
                 held = held_by_place(most_stages, fewest, self.schedule)
                 most, _ = least_loads(counts, limit[table], held)
                 least[here] = most[stages[here], 0]

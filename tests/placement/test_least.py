@@ -127,6 +127,25 @@ def test_never_above_the_placement(problem: PlacementProblem) -> None:
     assert bound_s <= time_s * SLACK
 
 
+def test_chunks_that_lie_apart_may_fit_where_no_run_of_layers_does() -> None:
+    """Two stages of interleaved chunks hold the large layers of both ends by turns."""
+    layers = tuple(
+        LayerCost(f"layer.{index}", 1.0, 1.0, 0.0, parameters, 0, 0, 0, 0)
+        for index, parameters in enumerate([5, 5, 1, 1, 10, 18])
+    )
+    problem = PlacementProblem(
+        layers={1: layers},
+        edges=(),
+        cluster=Cluster("two", (NetworkLevel(10.0, 0.0, "switch"),), 2),
+        training=Training(
+            12, 1, optimizer="adam", pipeline_schedule="interleaved", interleave=2, overlap="none"
+        ),
+        hbm_usable_bytes=370.0,
+        hbm_bytes_per_s=100.0,
+    )
+    assert least_s(problem) <= solved_s(problem) * SLACK < math.inf
+
+
 @settings(max_examples=100, deadline=None)
 @given(training_problems(interleave=True))
 def test_never_above_interleaved_pipelines(problem: PlacementProblem) -> None:
