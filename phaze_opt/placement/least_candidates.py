@@ -8,24 +8,27 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from phaze_opt.arrays import BoolArray, FloatArray, IntArray
+from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.term import Term
 from phaze_opt.placement import least_splits as column
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate
 from phaze_opt.placement.chain_bounds import least_loads
-from phaze_opt.placement.chain_bytes import in_flight_limits, parameters_of_runs
+from phaze_opt.placement.chain_bytes import held_by_runs, in_flight_limits, parameters_of_runs
 from phaze_opt.placement.costs import StageCosts, collective_table_s
 from phaze_opt.placement.even import even_starts, longest_run
 from phaze_opt.placement.exchanges import lines_of
 from phaze_opt.placement.memory import Shards
 from phaze_opt.placement.pipeline import held_by_place, interleaved_in_flight
+from phaze_opt.placement.placement_problem import LayerCost, PlacementProblem
 from phaze_opt.placement.runs import sums_of_runs
-from phaze_opt.training import Optimizer, PipelineScheduleName
+from phaze_opt.training import Optimizer, PipelineScheduleName, Training
 
 
 class CandidateArrays(NamedTuple):
@@ -83,7 +86,18 @@ class LeastCandidates:
         degrees: tuple[int, int, int] | None = None,
     ) -> LeastCandidates:
         """Collect all candidates, or those of given degrees, of layers that are distinct or not."""
-        return _Collector(costs, distinct, degrees).collect()
+        if degrees is not None:
+            return _Collector(costs, distinct, degrees).collect()
+        problem = costs.problem
+        ((tensor, layers),) = problem.layers.items()
+        unkept = tuple([replace(each, stash_bytes=0, transient_bytes=0) for each in layers])
+        training = replace(problem.training, recompute="none")
+        given = problem.edges, problem.cluster, training, tuple(distinct.tolist())
+        found = _of_whatever_is_kept(tensor, unkept, *given)
+        chain = costs.replicated(tensor).held
+        held = [held_by_runs(chain, found.optimizer, each, 0.0) for each in found.shards]
+        memory = tuple([(each.resident_bytes, each.stash_bytes) for each in held])
+        return replace(found, memory=memory, _fitting={})
 
     def fitting(self, usable_bytes: float) -> CandidateArrays:
         """Return the arrays of the candidates that fit a memory, each computed once."""
@@ -149,6 +163,31 @@ class LeastCandidates:
         parameters = float(self.own.sum())
         stash = float(ahead.min()) / chunks * float(stash_bytes[0, -1])
         return float((parameters * state + stash) / stages * (1.0 - 1e-12))
+
+
+@lru_cache(maxsize=32)
+def _of_whatever_is_kept(
+    tensor: int,
+    layers: tuple[LayerCost, ...],
+    edges: tuple[tuple[int, int], ...],
+    cluster: Cluster,
+    training: Training,
+    distinct: tuple[int, ...],
+) -> LeastCandidates:
+    """Collect the candidates without the memory that stages need, on which nothing else depends.
+
+    Runs that differ in nothing but what layers keep, by their recompute or attention, share them.
+    """
+    problem = PlacementProblem(
+        layers={tensor: layers},
+        edges=edges,
+        cluster=cluster,
+        training=training,
+        hbm_usable_bytes=0.0,
+        hbm_bytes_per_s=np.inf,
+    )
+    costs = CandidateCosts(problem)
+    return replace(_Collector(costs, np.array(distinct), None).collect(), memory=())
 
 
 class _Collector:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
 
 from phaze_opt.costed_point import bare_problem
 from phaze_opt.errors import InputError
@@ -16,8 +16,9 @@ from phaze_opt.search.objective import run_inputs
 from phaze_opt.units import GIB, MIB, counted
 from phaze_opt.workload.graph import Workload
 
-# Measured on the paper's spaces and on the quickstart's: 2 to 22 s, and 270 to 890 MB.
-_CANDIDATE_S, _CELL_S = 8e-5, 2e-5
+# Measured on the paper's spaces and on the quickstart's: 1.4 to 12 s, and 270 to 890 MB. The first
+# is taken once by candidates that differ in nothing but what layers keep.
+_CANDIDATE_S, _FITTING_S, _CELL_S = 8e-5, 2.5e-5, 2e-5
 _BASE_BYTES, _CHIP_BYTES = 250 * MIB, 500
 
 
@@ -100,7 +101,9 @@ def space_size(study: ResolvedStudy, workloads: Sequence[Workload]) -> SpaceSize
         chips=chips,
         boxes=boxes,
         candidates=work.candidates,
-        boxes_s=work.candidates * _CANDIDATE_S + work.variants * boxes * _CELL_S,
+        boxes_s=sum(work.shared.values()) * _CANDIDATE_S
+        + work.candidates * _FITTING_S
+        + work.variants * boxes * _CELL_S,
         memory_bytes=_BASE_BYTES + chips * _CHIP_BYTES + tables,
     )
 
@@ -115,12 +118,15 @@ class _Work:
         Models at a width, each under a combination of searched and solved options.
     candidates
         Of their placements.
+    shared
+        The same by all that they depend on but for the memory.
     memory_tables
         Of what stages hold: one for every number of replicas that share state.
     """
 
     variants: int = 0
     candidates: int = 0
+    shared: dict[Hashable, int] = field(default_factory=dict)
     memory_tables: int = 0
 
 
@@ -134,12 +140,15 @@ def _work(study: ResolvedStudy, workloads: Sequence[Workload], grid: Grid) -> _W
         except InputError:
             continue  # such options exclude each other, and are not bounded
         fusion = default_fusion(design.accelerator)
-        for one in (inputs for of_run in runs for inputs in of_run):
+        for run, one in ((run, one) for run, of_run in enumerate(runs) for one in of_run):
             for variant in rule.variants(one):
                 work.variants += 1
                 problem = bare_problem(variant, one.cluster, one.training, fusion)
                 if study.spec.placement == "solve":
-                    work.candidates += sum(len(grid.data) for grid in candidate_grids(problem))
+                    count = sum(len(grid.data) for grid in candidate_grids(problem))
+                    training = replace(one.training, recompute="none")
+                    work.candidates += count
+                    work.shared[run, variant.tensor_parallel, one.cluster, training] = count
                 shared = one.training.zero > 0
                 work.memory_tables += (
                     one.cluster.devices // variant.tensor_parallel if shared else 1

@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.network.cluster import Cluster, NetworkLevel
+from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.least import (
     DECLARED,
     LeastLayers,
     LeastPlacement,
     check_declared,
 )
+from phaze_opt.placement.least_candidates import LeastCandidates, _Collector
 from phaze_opt.placement.placement_problem import ChipRates, LayerCost, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.training import PipelineScheduleName, Training
@@ -289,3 +291,21 @@ def test_an_unknown_option_is_refused() -> None:
     object.__setattr__(newer, "zero", 4)
     with pytest.raises(InputError, match="zero = 4"):
         check_declared(newer)
+
+
+@settings(max_examples=30, deadline=None)
+@given(training_problems(), st.integers(0, 50))
+def test_what_runs_share_is_what_each_has_alone(problem: PlacementProblem, kept: int) -> None:
+    """The candidates of runs that keep something else are those that each would collect itself."""
+    width = min(problem.layers)
+    chain = problem.layers[width]
+    more = tuple(replace(one, stash_bytes=one.stash_bytes + kept) for one in chain)
+    for layers in (chain, more):
+        alone = replace(problem, layers={width: layers}, least=None)
+        costs, distinct = CandidateCosts(alone), np.arange(len(layers))
+        shared, own = (
+            LeastCandidates.of(costs, distinct),
+            _Collector(costs, distinct, None).collect(),
+        )
+        for one, other in zip(shared.fitting(1000.0), own.fitting(1000.0), strict=True):
+            np.testing.assert_array_equal(one, other)
