@@ -84,16 +84,15 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def edge(*arguments: P.args, **keywords: P.kwargs) -> R:
         allowed = kinds()
-        given: Any = [
-            _argument(name, value, allowed[name])
-            for name, value in zip(by_place, arguments, strict=False)
-        ]
+        places = zip(by_place, arguments, strict=False)
+        given = [_argument(name, value, allowed[name]) for name, value in places]
         for name, value in keywords.items():
             declared = name if name in by_name else others
             if declared:
                 keywords[name] = _argument(name, value, allowed[declared])
         # Python itself says which argument is one too many, or missing.
-        return function(*given, *arguments[len(given) :], **keywords)
+        taken: Any = (*given, *arguments[len(given) :])
+        return function(*taken, **keywords)
 
     return edge
 
@@ -183,12 +182,11 @@ def _kind(annotation: Any) -> _Kind:
 
 def _one_of(members: Sequence[_Kind]) -> _Kind:
     """Allow what one of several kinds allows; the first that does says how the value is used."""
+    each = [member.fitted for member in members]
 
     def fitted(value: Any) -> Any:
-        for member in members:
-            if type(value) in member.types:
-                return value
-            found = member.fitted(value)
+        for fitted_by_one in each:
+            found = fitted_by_one(value)
             if found is not _WRONG:
                 return found
         return _WRONG
@@ -225,6 +223,8 @@ def _list(member: _Kind) -> _Kind:
     """Allow a list of any number of values."""
 
     def fitted(value: Any) -> Any:
+        if type(value) is tuple and member.types.issuperset(map(type, value)):
+            return value
         if not isinstance(value, Sequence | Set) or isinstance(value, str | bytes | bytearray):
             return _WRONG
         return _all_or_none(value, [_fit(member, one) for one in value])
@@ -248,13 +248,15 @@ def _all_or_none(value: Any, members: list[Any]) -> Any:
 
 def _instance(kind: Any) -> _Kind:
     """Allow the objects of a class, or what behaves as an abstract one says."""
-    name = "dict" if issubclass(kind, collections.abc.Mapping) else kind.__name__
+    is_mapping = issubclass(kind, collections.abc.Mapping)
+    name = "dict" if is_mapping else kind.__name__
     article = "an" if name[0] in "AEIOU" else "a"
+    exact = {kind, dict} if is_mapping and issubclass(dict, kind) else {kind}
 
     def fitted(value: Any) -> Any:
         return value if isinstance(value, kind) else _WRONG
 
-    return _Kind(f"{article} {name}", f"objects, each {article} {name}", frozenset({kind}), fitted)
+    return _Kind(f"{article} {name}", f"objects, each {article} {name}", frozenset(exact), fitted)
 
 
 def _joined(words: typing.Iterable[str]) -> str:
@@ -282,7 +284,7 @@ def _number(value: Any) -> Any:
         as_double = float(value)
     except OverflowError:
         return _WRONG
-    return value if type(value) is int else _number(as_double)
+    return value if isinstance(value, int) else _number(as_double)
 
 
 def _none(value: Any) -> Any:

@@ -233,12 +233,12 @@ def evaluate(
         lane_rate=lane_rate,
         prove=prove,
     ).point
-    return evaluate_point(point, cache)
+    return evaluate_one(point, cache)
 
 
 @collected_later()
-def evaluate_point(point: Point, cache: ScheduleCache | None = None) -> Evaluation:
-    """Do as `evaluate` for a point whose objects are all there."""
+def evaluate_one(point: Point, cache: ScheduleCache | None = None) -> Evaluation:
+    """Do as `evaluate` for a point of objects; see `phaze_opt.bulk.evaluate_many` for several."""
     return place_point(cost_point(point, cache))
 
 

@@ -9,20 +9,20 @@ from __future__ import annotations
 import math
 import os
 import re
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from phaze_opt.checked import Named, shown
 from phaze_opt.costed_point import Placing, Point
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.cluster import Cluster
-from phaze_opt.network.presets import load_cluster
 from phaze_opt.training import Training
 from phaze_opt.workload.config import AttentionKind
 from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import Workload
-from phaze_opt.workload.zoo import LoadWorkload, model_loader
+
+if TYPE_CHECKING:
+    from phaze_opt.workload.zoo import LoadWorkload
 
 _DEGREES = re.compile(r"([1-9][0-9]*)x([1-9][0-9]*)x([1-9][0-9]*)")
 _PLACEMENTS = "solve, expert or PPxDPxTP, for example 4x256x1"
@@ -88,11 +88,16 @@ def named_point(
     for name, value in (("power_limit_w", power_limit_w), ("lane_rate", lane_rate)):
         if value is not None and not 0 < value < math.inf:
             raise InputError(f"{name} is {shown(value)}, but it must be positive and finite.")
+    # Who gives objects loads nothing that reads names.
     if not isinstance(accelerator, Accelerator):
+        from phaze_opt.hardware.presets import load_accelerator
+
         accelerator = load_accelerator(accelerator)
     cluster = _cluster(cluster, devices)
     load = None
     if not isinstance(workload, Workload):
+        from phaze_opt.workload.zoo import model_loader
+
         load = model_loader(os.fspath(workload), sequence, attention)
         workload = load(
             microbatch=training.microbatch,
@@ -127,11 +132,9 @@ def read_placement(placement: PlacingText) -> Placing:
         return "solve"
     if placement == "expert":
         return "expert"
-    if isinstance(placement, tuple):
-        degrees = placement
-    else:
-        match = _DEGREES.fullmatch(placement)
-        degrees = (0, 0, 0) if match is None else tuple(map(int, match.groups()))
+    match = _DEGREES.fullmatch(placement) if isinstance(placement, str) else None
+    stated = placement if match is None else map(int, match.groups())
+    degrees = (0, 0, 0) if isinstance(stated, str) else tuple(stated)
     if min(degrees) < 1:
         raise InputError(f"placement is {placement!r}, but it must be {_PLACEMENTS}.")
     pipeline, data, tensor = degrees
@@ -148,6 +151,8 @@ def _cluster(cluster: Cluster | Named, devices: int | None) -> Cluster:
             f"devices is missing: say how many accelerators the network {str(cluster)!r} joins, "
             "for example devices=64."
         )
+    from phaze_opt.network.presets import load_cluster
+
     return load_cluster(cluster, devices)
 
 

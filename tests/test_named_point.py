@@ -16,14 +16,20 @@ from phaze_opt.explanation import explain
 from phaze_opt.workload.workload_file import write_workload
 from phaze_opt.workload.zoo import LoadWorkload
 
+evaluate: Any = po.evaluate
+explanation: Any = po.explain
 TINY = "gpt:layers=2,hidden=64,heads=2,sequence=32,vocab=128"
 TRAINING = po.Training(16, 2, "full", sequence_parallel=True)
-NAMED = (TINY, "h100", "dgx-h100", TRAINING)
+NAMED: Any = (TINY, "h100", "dgx-h100", TRAINING)
 
 
 def objects(widths: tuple[int, ...] = (1, 2), model: str = TINY, **options: Any) -> Any:
     """Return what the names stand for, made by hand."""
-    captured = {"tensor_parallel": widths, "microbatch": (2,), "sequence_parallel": True}
+    captured: dict[str, Any] = {
+        "tensor_parallel": widths,
+        "microbatch": (2,),
+        "sequence_parallel": True,
+    }
     workload = po.load_workload(model, **captured, **options)
     return workload, po.load_accelerator("h100"), po.load_cluster("dgx-h100", 4), TRAINING
 
@@ -33,26 +39,26 @@ def test_names_are_what_they_stand_for(placement: Any) -> None:
     """The model is captured as training and placement need it."""
     whole = placement if placement != "2x1x2" else (2, 1, 2)
     widths = (1, 2) if placement == "solve" else (whole[2],)
-    by_name = po.evaluate(*NAMED, placement, devices=4)
-    assert by_name == po.evaluate(*objects(widths), whole)
+    by_name = evaluate(*NAMED, placement=placement, devices=4)
+    assert by_name == evaluate(*objects(widths), placement=whole)
     assert by_name.feasible
 
 
 def test_some_may_be_named_and_others_not() -> None:
     """Each argument by itself may be a name or an object."""
-    expected, made = po.evaluate(*objects()), objects()
+    expected, made = evaluate(*objects()), objects()
     for place, name in enumerate(NAMED[:3]):
         given: list[Any] = [*made]
         given[place] = name
-        assert po.evaluate(*given, devices=4 if place == 2 else None) == expected
+        assert evaluate(*given, devices=4 if place == 2 else None) == expected
 
 
 def test_options_of_a_named_model() -> None:
     """Sequence and attention change it as they do on the command line."""
-    shape = {"sequence": 64, "attention": "flash"}
-    by_name = po.evaluate(*NAMED, devices=4, **shape)  # type: ignore[arg-type]
-    assert by_name == po.evaluate(*objects(**shape))
-    assert by_name != po.evaluate(*NAMED, devices=4)
+    shape: dict[str, Any] = {"sequence": 64, "attention": "flash"}
+    by_name = evaluate(*NAMED, devices=4, **shape)
+    assert by_name == evaluate(*objects(**shape))
+    assert by_name != evaluate(*NAMED, devices=4)
 
 
 def test_files_are_named_by_their_paths(tmp_path: Path) -> None:
@@ -61,9 +67,9 @@ def test_files_are_named_by_their_paths(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('base = "h100"\n')
     (tmp_path / "c.toml").write_text('base = "dgx-h100"\n')
     paths = [tmp_path / name for name in ("m.json", "a.toml", "c.toml")]
-    expected = po.evaluate(*objects()).throughput_samples_per_s
+    expected = evaluate(*objects()).throughput_samples_per_s
     for given in (paths, map(str, paths)):
-        result = po.evaluate(*given, TRAINING, devices=4)  # type: ignore[misc, arg-type]
+        result = evaluate(*given, TRAINING, devices=4)
         assert result.throughput_samples_per_s == expected
 
 
@@ -75,16 +81,16 @@ def test_python_and_the_command_line_agree(capsys: pytest.CaptureFixture[str]) -
     assert run_with(["evaluate", *words]) == 0
     printed = json.loads(capsys.readouterr().out)
     options: Any = {"placement": "2x1x2", "devices": 4, "sequence": 64}
-    result = po.evaluate(*NAMED, **options)
+    result = evaluate(*NAMED, **options)
     assert printed == json.loads(json.dumps(evaluation_to_json_dict(result)))
-    assert po.explain(*NAMED, **options).evaluation == result
+    assert explanation(*NAMED, **options).evaluation == result
 
 
 def test_a_named_model_is_tried_under_other_options(monkeypatch: pytest.MonkeyPatch) -> None:
     """What would make it fit is sought by its name, with its sequence."""
     loads: list[LoadWorkload] = []
     monkeypatch.setattr(explain, "explain_point", lambda point, load, cache: loads.append(load))
-    po.explain(*NAMED, (1, 4, 1), devices=4, sequence=64)
+    explanation(*NAMED, placement=(1, 4, 1), devices=4, sequence=64)
     (load,) = loads
     expected = po.load_workload(TINY, microbatch=(2,), sequence=64)
     assert load(microbatch=2, sequence_parallel=False, tensor=1) == expected
@@ -112,7 +118,7 @@ def test_a_named_model_is_tried_under_other_options(monkeypatch: pytest.MonkeyPa
 def test_what_names_nothing_is_refused(given: Any, options: Any, sentence: str) -> None:
     """Unknown names, and options that belong to a name beside an object."""
     with pytest.raises(po.InputError, match=sentence):
-        po.evaluate(*(given() if callable(given) else given), **options)
+        evaluate(*(given() if callable(given) else given), **options)
 
 
 def test_a_study_is_made_from_a_file_and_names(

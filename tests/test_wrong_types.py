@@ -37,7 +37,7 @@ class Unprintable:
 NEVER = (object(), float("nan"), np.float64("nan"), 2j, b"x", np.zeros((2, 2)), ...)
 """Values that nothing takes."""
 
-SOMETIMES = (
+SOMETIMES: tuple[Any, ...] = (
     *(None, True, 0, 1, -1, 3, 10**400, 0.5, -1.0, 1e300, float("inf"), np.int64(2)),
     *("", "x", "\0", "h100", "a" * 300, "\ud800", (), [], [1], ["a"], {}, {"a": 1}, {1: 2}),
     *(np.array([1, 2]), np.array(1), Path("x"), Path(), len, int, range(3), {1}),
@@ -72,10 +72,16 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> Calls:
     study = toy_study(f"sqlite:///{tmp_path_factory.mktemp('wrong') / 'a.db'}")
     workload, chip = po.load_workload(TINY), po.load_accelerator("tpuv4-lanes")
     cluster, training = po.load_cluster("flat-4GiB", 1), po.Training(1)
-    point = {"workload": workload, "accelerator": chip, "cluster": cluster, "training": training}
+    point: dict[str, Any] = {
+        "workload": workload,
+        "accelerator": chip,
+        "cluster": cluster,
+        "training": training,
+    }
     result = po.evaluate(**point)
-    space = {"base": "h100", "num_tc": [1, 2], "microbatch": 1, "recompute": "none"}
-    spec = {"name": "a", "model": TINY, "cluster": "flat-4GiB", "devices": 1, "global_batch": 8}
+    space: dict[str, Any] = {"base": "h100", "num_tc": [1, 2], "microbatch": 1, "recompute": "none"}
+    spec: dict[str, Any] = {"name": "a", "model": TINY, "cluster": "flat-4GiB"}
+    spec |= {"devices": 1, "global_batch": 8}
     stored = {"spec": po.StudySpec(**spec, space=po.Space(num_tc=[1, 2])), "exist_ok": True}
     return {
         "load_workload": (po.load_workload, {"model": TINY}),
@@ -146,10 +152,11 @@ def test_what_nothing_takes_is_named(calls: Calls, name: str) -> None:
 def test_a_run_refuses_what_it_cannot_use(tmp_path: Path) -> None:
     """Before anything is run or written."""
     study = toy_study(f"sqlite:///{tmp_path / 'a.db'}")
+    run: Any = study.run
     for argument in ("trials", "workers", "on_progress", "lease_s", "show"):
         for value in NEVER:
             with pytest.raises(po.InputError, match=f"^{argument} is "):
-                study.run(**{argument: value})
+                run(**{argument: value})
     assert study.trials() == []
 
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from phaze_opt.codec import to_builtins
+from phaze_opt.costed_point import Point
 from phaze_opt.errors import InputError
-from phaze_opt.evaluation import Evaluation, evaluate
+from phaze_opt.evaluation import Evaluation, evaluate_one
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.scheduling.schedule_problem import Schedule
@@ -52,9 +53,8 @@ def evaluate_point(
     lane_rate: float = 1.0,
 ) -> Evaluation:
     """Evaluate a point with the cost model, by default at its best placement."""
-    return evaluate(
-        workload, accelerator, cluster, training, placement, cache=cache, lane_rate=lane_rate
-    )
+    point = Point(workload, accelerator, cluster, training, placement, lane_rate=lane_rate)
+    return evaluate_one(point, cache)
 
 
 def evaluator_of(study: ResolvedStudy) -> Evaluator:

@@ -211,7 +211,7 @@ def test_foreign_params_are_refused(change: dict[str, Any]) -> None:
         ({"recompute": ["ful"]}, "Did you mean 'full'"),
         ({"cluster": 3}, "must name a cluster"),
         ({"preset": "paper"}, "Unknown preset.*'paper'"),
-        ({"base": 3}, "base of the space is 3"),
+        ({"base": 3}, "base is 3, but it must be the name or the path"),
     ],
 )
 def test_mistakes_are_named(axes: dict[str, Any], sentence: str) -> None:

@@ -191,7 +191,7 @@ def test_specs_in_python() -> None:
         (SearchSpec, {"trials": "many"}, "trials of the search .*Expected `int`"),
         (AreaSpec, {"max_mm2": "large"}, "max_mm2 of the area .*Expected `float"),
         (StudySpec, {"devices": "8"}, "devices of the study .*Expected `int`"),
-        (StudySpec, {"space": Space}, "space of the study is not valid"),
+        (StudySpec, {"space": Space}, "space of the study is .*, but it must be a Space"),
         (WorkloadSpec, {"model": "b", "weight": -1.0}, "weight is -1.0"),
     ],
 )
