@@ -1,26 +1,39 @@
-"""Order and modes of one instance as a CP-SAT model: the scheduling problem without residency.
+"""Order and modes of one instance with CP-SAT: the scheduling problem without residency.
 
-Every operator has a start, a Boolean for its mode where it has two, and for each mode an optional
-interval of fixed size; the demands of the intervals on a resource form a cumulative constraint. The
-list schedule is the hint and gives the horizon, and heads and tails limit the starts.
+What is small is solved exactly (`cp_sat_exact`). For what that leaves open, and what is larger, a
+coarser model has better plans and bounds: every operator has a start, a Boolean for its mode where
+it has two, and for each mode an optional interval of fixed size; the demands of the intervals on a
+resource form a cumulative constraint. The list schedule is the hint and gives the horizon, and
+heads and tails limit the starts. Its time units are rounded, so it proves little by itself.
 """
 
 from __future__ import annotations
 
-import math
+import logging
 from typing import Any
 
 from phaze_opt.scheduling.bounds import Bounds
 from phaze_opt.scheduling.cp_sat import Solved, minimise, new_model
-from phaze_opt.scheduling.instance import INTRA, SINGLE, Instance, Plan, starts_in_order
+from phaze_opt.scheduling.cp_sat_exact import EFFORT_PER_CONFLICT, Overlaps, Ranks
+from phaze_opt.scheduling.cp_sat_order import smallest_units
+from phaze_opt.scheduling.instance import (
+    INTRA,
+    SINGLE,
+    Instance,
+    Plan,
+    proving_bound,
+    starts_in_order,
+)
+
+_log = logging.getLogger(__name__)
 
 _TIME_BITS = 18
 """Integer time units in the horizon, as a power of two, where the resources allow that many. The
 solver's bounds creep unit by unit where starts conflict, so more units take much longer; these lose
 at most 4e-6 of the makespan per operator, in the bound and in the choice between plans."""
 
-_EFFORT_PER_CONFLICT = 100
-"""Such creeping costs conflicts but hardly any deterministic time, so conflicts are limited too."""
+MOST_EXACT = 32
+"""Most operators of an exact model: nearly all layers up to 25 are solved, hardly any above 32."""
 
 _PRODUCT_BITS = 58
 """The sum over operators of duration × demand stays below this power of two."""
@@ -33,7 +46,7 @@ class _Model:
         self.instance, self.known = instance, known
         self.length: list[list[int]] = instance.duration.tolist()
         self.model = new_model()
-        demand, capacity = _smallest_units(instance)
+        demand, capacity = smallest_units(instance)
         bits = _PRODUCT_BITS - max([one.bit_length() for one in capacity], default=0)
         bits = min(_TIME_BITS, bits - instance.size.bit_length())
         # At least 1, so that operators keep their order.
@@ -112,12 +125,15 @@ class _Model:
             self.hint,
             effort,
             linearization_level=1,
-            max_number_of_conflicts=max(1, effort // _EFFORT_PER_CONFLICT),
+            max_number_of_conflicts=max(1, effort // EFFORT_PER_CONFLICT),
         )
         # Durations were rounded down, so the bound holds for the true ones, but for the operators
         # that had to be lengthened to one unit.
         longer = sum(min(pair) < self.units for pair in self.length)
         bound = min((solved.bound - longer) * self.units, self.known.makespan)
+        if solved.denied:
+            # The instance has no mode that only plans as long as the known one need.
+            return self.known, proving_bound(self.known.makespan)
         if solved.values is None:
             return self.known, 0
         found = self._read(solved)
@@ -135,7 +151,7 @@ class _Model:
 
 
 def improve_with_cp_sat(
-    instance: Instance, bounds: Bounds, known: Plan, effort: int
+    instance: Instance, bounds: Bounds, hint: Plan, known: Plan, proven: int, effort: int
 ) -> tuple[Plan, int]:
     """Search for the shortest plan with CP-SAT.
 
@@ -143,32 +159,59 @@ def improve_with_cp_sat(
     ----------
     instance
         The operators to schedule.
-    bounds
-        Lower bounds of the instance.
-    known
-        A valid plan, which is the solver's hint.
+    bounds, hint
+        Lower bounds of the instance and a valid plan, with which the solver begins.
+    known, proven
+        The best plan and the highest lower bound known, on which the search does not depend.
     effort
-        Deterministic time to spend; a million stand for about a second.
+        Deterministic time to spend on each model; a million stand for about a second.
 
     Returns
     -------
-    The best plan known, and a lower bound on the makespan in time units.
+    The best plan known, and a lower bound on the makespan in time units. Where it proves the plan
+    optimal, CP-SAT proved that with two models.
     """
-    plan, bound = _Model(instance, bounds, known).solve(effort)
-    return plan, max(bound, bounds.makespan)
+    best, bound = known, proven
+    if instance.size <= MOST_EXACT:
+        found, claim = Overlaps(instance, bounds, hint).solve(effort)
+        best = min(best, found or best, key=lambda plan: plan.makespan)
+        best, bound = _check(instance, best, proven, claim, effort)
+    if bound < proving_bound(best.makespan):
+        found, claim = _Model(instance, bounds, hint).solve(effort)
+        best = min(best, found, key=lambda plan: plan.makespan)
+        best, bound = _check(instance, best, proven, max(bound, claim), effort)
+    return best, bound
 
 
-def _smallest_units(
-    instance: Instance,
-) -> tuple[list[list[tuple[int, ...]]], tuple[int, ...]]:
-    """Divide demands and capacity of each resource by their greatest common divisor."""
-    demands, capacity = instance.demand.tolist(), instance.capacity.tolist()
-    scale = [
-        math.gcd(amount, *[pair[mode][r] for pair in demands for mode in (SINGLE, INTRA)])
-        for r, amount in enumerate(capacity)
-    ]
-    demand = [
-        [tuple(a // s for a, s in zip(amounts, scale, strict=True)) for amounts in pair]
-        for pair in demands
-    ]
-    return demand, tuple(a // s for a, s in zip(capacity, scale, strict=True))
+def _check(
+    instance: Instance, best: Plan, proven: int, claim: int, effort: int
+) -> tuple[Plan, int]:
+    """Give the best plan, and a lower bound: no proof of that plan that no second model confirms.
+
+    Parameters
+    ----------
+    instance
+        The operators to schedule.
+    best
+        The best plan known.
+    proven, claim
+        Lower bound that needs no confirmation, and CP-SAT's.
+    effort
+        See `improve_with_cp_sat`.
+    """
+    proof = proving_bound(best.makespan)
+    if claim < proof or proven >= proof:
+        return best, max(claim, proven)
+    shorter, denied = Ranks(instance, proof - 1).solve(effort)
+    if denied:
+        return best, proof
+    if shorter is not None:
+        _log.warning(
+            "CP-SAT's bound of %d time units for %d operators is wrong: its second model has a "
+            "schedule of %d. The bound is dropped.",
+            claim,
+            instance.size,
+            shorter.makespan,
+        )
+        best = shorter
+    return best, proven

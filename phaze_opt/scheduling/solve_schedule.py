@@ -329,9 +329,8 @@ def _solve_instance(
         draft.loading_s += time.perf_counter() - began
         # The hint is the list schedule even after the branch and bound: CP-SAT then does what it
         # would do alone, so that the better of both is never worse than either.
-        other, other_bound = improve_with_cp_sat(instance, bounds, plan, effort)
-        found = min(found, other, key=lambda one: one.makespan)
-        bound, needed = min(max(bound, other_bound), found.makespan), "cp-sat"
+        found, bound = improve_with_cp_sat(instance, bounds, plan, found, bound, effort)
+        needed = "cp-sat"
     return found, bound, needed
 
 
