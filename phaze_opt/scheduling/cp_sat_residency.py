@@ -22,6 +22,7 @@ from itertools import combinations
 from typing import Any
 
 from phaze_opt.scheduling.cp_sat import Solved, minimise, new_model
+from phaze_opt.scheduling.cp_sat_positions import ancestors_of
 from phaze_opt.scheduling.residency import (
     EvaluatedPlan,
     Residency,
@@ -73,7 +74,7 @@ class _Model:
         """Order every pair of operators; positions exclude cycles."""
         graph, model = self.residency.graph, self.model
         n = graph.operators
-        ancestors = _ancestors(graph.operators, graph.edges, self.known.plan.order)
+        ancestors = ancestors_of(self.residency, self.known.plan.order)
         descendants = [sum(ancestors[j] >> i & 1 for j in range(n)) for i in range(n)]
         position = []
         for i in range(n):
@@ -263,15 +264,3 @@ def improve_jointly(
     if known.makespan_s <= 0.0:
         return known, 0.0
     return _Model(residency, known).solve(effort)
-
-
-def _ancestors(count: int, edges: tuple[tuple[int, int], ...], order: tuple[int, ...]) -> list[int]:
-    """Give the operators that must precede each operator, as bit masks."""
-    before: list[list[int]] = [[] for _ in range(count)]
-    for source, target in edges:
-        before[target].append(source)
-    ancestors = [0] * count
-    for one in order:
-        for other in before[one]:
-            ancestors[one] |= ancestors[other] | 1 << other
-    return ancestors

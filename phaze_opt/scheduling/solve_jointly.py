@@ -23,7 +23,7 @@ from phaze_opt.scheduling.schedule_problem import (
     SolveMethod,
 )
 
-JOINT_VERSION = 1
+JOINT_VERSION = 2
 """Part of every key in a cache. Raise it when the joint problem gets another schedule."""
 
 _ROUNDING = 1e-6
@@ -105,10 +105,14 @@ def _solve(
     best, bound_s = fast.best, fast.bound_s
     used: ScheduleMethod = "dynamic-program"
     if method != "branch-and-bound" and not _is_proven(best, bound_s) and bound_s < enough_s:
+        from phaze_opt.scheduling.cp_sat_positions import check_proof
         from phaze_opt.scheduling.cp_sat_residency import improve_jointly
 
-        best, proven_s = improve_jointly(residency, best, effort)
-        bound_s, used = max(bound_s, proven_s), "cp-sat"
+        best, claim_s = improve_jointly(residency, best, effort)
+        limit_s = min(best.makespan_s * (1.0 - _ROUNDING), enough_s)
+        if bound_s < limit_s <= claim_s:
+            best, claim_s = check_proof(residency, best, claim_s, limit_s, effort)
+        bound_s, used = max(bound_s, claim_s), "cp-sat"
     if _is_proven(best, bound_s):
         bound_s = best.makespan_s
     return _to_schedule(problem, residency, best, min(bound_s, best.makespan_s), used)

@@ -41,6 +41,9 @@ from phaze_opt.scheduling.schedule_problem import (
 SOLVER_VERSION = 4
 """Part of every key in a cache. Raise it when the solver gives another schedule for a problem."""
 
+CP_SAT_VERSION = 1
+"""Part of the keys of schedules that CP-SAT may have found, for what changes only those."""
+
 DEFAULT_EFFORT = 2_000_000
 """Largest number of states that the exact search expands in each part: about two seconds."""
 
@@ -135,10 +138,11 @@ def solve_schedule(
         Exact search for what bounds and list schedules leave open: the branch and bound, CP-SAT, or
         CP-SAT after the branch and bound where that leaves a gap (``"auto"``, which is never worse
         than either). With residency, ``"branch-and-bound"`` means the fast method alone, and the
-        others CP-SAT after it where it leaves a gap.
+        others CP-SAT after it where it leaves a gap. What CP-SAT proves optimal counts as such
+        only if a second model, built in another way, confirms it.
     effort
         About how many partial schedules the exact search may expand in each part of the problem;
-        a million take about a second. CP-SAT spends about as long.
+        a million take about a second. Each of CP-SAT's models may spend about as long.
 
     Raises
     ------
@@ -209,7 +213,7 @@ def solve_columns(
     if cache is not None:
         settings: tuple[int, ...] = (SOLVER_VERSION, int(bandwidth), effort)
         if method != "branch-and-bound":
-            settings = (*settings, SOLVE_METHODS.index(method))
+            settings = (*settings, SOLVE_METHODS.index(method), CP_SAT_VERSION)
         key = form_key(form, columns, settings)
         found = cache.get(key)
         # A stored schedule may be damaged: it comes from a database that others can write to.

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -113,6 +114,34 @@ def layer_like(seed: int, count: int, width: int, **changes: Any) -> SchedulePro
         "edges": tuple(sorted(edges)),
     }
     return ScheduleProblem(**{**fields, **changes})
+
+
+def random_problem(seed: int, most: int = 12) -> ScheduleProblem:
+    """Draw a problem of 2 to ``most`` operators: like a layer, with ties, or with neither."""
+    rng = random.Random(seed)
+    count, rule = rng.randint(2, most), rng.choice(RULES)
+    if seed % 3 == 0:
+        return layer_like(seed, count, rng.randint(1, 4), intra_operator=rule)
+
+    def share() -> float:
+        return rng.choice([0.0, rng.randint(0, 100) / 100, rng.randint(0, 10**6) / 10**6])
+
+    operators = []
+    for index in range(count):
+        core = rng.choice(CORES)
+        latency_s, speed_up = float(rng.randint(1, 8)), rng.choice([1.0, 2.0, 4.0])
+        if seed % 3 == 1:
+            latency_s, speed_up = rng.uniform(0.05, 5.0), rng.uniform(0.8, 4.0)
+        link = share() if core == "none" else 0.0
+        shares = (share(), share(), link, share(), share())
+        operators.append(
+            ScheduleOperator(str(index), core, latency_s, latency_s / speed_up, *shares)
+        )
+    density = rng.choice([0.05, 0.15, 0.3])
+    pairs = combinations(range(count), 2)
+    edges = tuple(pair for pair in pairs if rng.random() < density)
+    cores = rng.randint(1, 3), rng.randint(1, 3)
+    return ScheduleProblem(f"seed {seed}", *cores, tuple(operators), edges, rule)
 
 
 def with_like_operators(seed: int, count: int) -> ScheduleProblem:

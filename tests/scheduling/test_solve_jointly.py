@@ -54,10 +54,9 @@ def test_proof_of_small_problems(method: SolveMethod) -> None:
         schedule = solve_schedule(problem, method=method, effort=500_000)
         without = solve_schedule(problem, residency=False)
         assert broken(problem, schedule) == []
-        # Without residency, CP-SAT alone proves only what the rounding of its time units leaves.
-        assert schedule.status == "optimal" or (method == "cp-sat" and schedule.gap <= 1e-4)
+        assert schedule.status == "optimal"
         optimum_s = min(without.makespan_s, shortest_joint_s(residency))
-        assert schedule.makespan_s == pytest.approx(optimum_s, rel=1e-4)
+        assert schedule.makespan_s == pytest.approx(optimum_s, rel=1e-6)
 
 
 @pytest.mark.parametrize("method", ["branch-and-bound", "auto"])
