@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from phaze_opt.search.axes import Scalar
     from phaze_opt.search.baselines import BaselineRun
     from phaze_opt.search.spec import StudySpec
+    from phaze_opt.workload.config import AttentionKind
 
 _SOLVE = "solve"
 _MICROBATCHES: tuple[int, ...] = (1, 2, 4, 8)
@@ -87,9 +88,12 @@ class RunOptions:
         assert self.model is not None
         held = microbatches(self.model) or _MICROBATCHES
         batches = [one for one in held if one <= self.global_batch] or [1]
-        solved: dict[str, object] = {"zero": {_SOLVE: _chosen("zero", self.zero, [0, 1])}}
-        if self.attention == _SOLVE:
+        solved: dict[str, Any] = {"zero": {_SOLVE: _chosen("zero", self.zero, [0, 1])}}
+        attention: AttentionKind | None = None
+        if self.attention == "solve":
             solved["attention"] = {_SOLVE: ["eager", "flash"]}
+        else:
+            attention = self.attention
         space = Space(
             microbatch=_chosen("microbatch", self.microbatch, batches),
             recompute=_chosen("recompute", self.recompute, ["none", "full"]),
@@ -106,7 +110,7 @@ class RunOptions:
             tensor_parallel="all",
             sequence_parallel=self.sequence_parallel,
             residency=self.residency,
-            attention=None if self.attention == _SOLVE else self.attention,
+            attention=attention,
             overlap=self.overlap,
             baselines=(),
             space=space,

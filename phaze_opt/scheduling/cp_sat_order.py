@@ -134,7 +134,7 @@ class OrderModel:
             for after, first in zip(instance.successors, is_first, strict=True)
         ]
         for movable, to_front in ((is_first, True), (is_last, False)):
-            alone = [self._alone(i) if can else None for i, can in enumerate(movable)]
+            alone: list[Any] = [self._alone(i) if can else None for i, can in enumerate(movable)]
             for i, j in self.pairs():
                 before = self.ends_first[(i, j) if to_front else (j, i)]
                 # Two that move keep the order of their numbers.

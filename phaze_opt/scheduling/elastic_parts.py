@@ -36,7 +36,7 @@ _TIMING = f"f8(Tuple(({INSTANCE_TYPE})), i8[:, ::1], f8[:, ::1], f8[:, :, ::1], 
 
 
 class ElasticPart(NamedTuple):
-    """A part with the best plan known; compiled code returns the same as a plain tuple.
+    """A part with the best plan known.
 
     Attributes
     ----------
@@ -75,6 +75,13 @@ class ElasticPart(NamedTuple):
     state: tuple[int, int, int, int]
 
 
+ElasticColumns = tuple[
+    FloatArray, IntArray, float, float, bool, FloatArray, FloatArray, float, InstanceArrays,
+    IntArray, IntArray, tuple[int, int, int, int],
+]  # fmt: skip
+"""The fields of an `ElasticPart`, as compiled code returns them."""
+
+
 @lazily_compiled(_TIMING)
 def _better_of_both(
     instance: InstanceArrays,
@@ -105,7 +112,7 @@ def plan_elastic_part(
     ancestors: IntArray,
     rules: Rules,
     effort: int,
-) -> ElasticPart:
+) -> ElasticColumns:
     """Plan a part whose operators share bandwidths elastically.
 
     Parameters
@@ -114,6 +121,10 @@ def plan_elastic_part(
         See `reduction.build_instance`.
     effort
         States that each search may expand.
+
+    Returns
+    -------
+    The fields of an `ElasticPart`.
     """
     arrays, total_s, plan, tail, (makespan, bound, is_open) = plan_part(
         part, core, values, ancestors, rules

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 from hypothesis import given, settings
@@ -67,7 +68,8 @@ def test_more_of_anything_never_slows_an_operator(
     if before is None:
         return
     more = max(int(before * factor), before) if isinstance(before, int) else before * factor
-    larger = dataclasses.replace(chip, **{field: more})
+    changed: dict[str, Any] = {field: more}
+    larger = dataclasses.replace(chip, **changed)
     graph = OperatorGraph((operator,))
     old, new = (estimate(graph, each, NETWORK) for each in (chip, larger))
     modes = ["all_cores"] if field in OF_CORES else ["one_core", "all_cores"]
