@@ -121,7 +121,9 @@ def _place_true(problem: PhazeProblem) -> dict[str, Any]:
     began = time.perf_counter()
     answer = solve_placement(true_cost_problem(problem))
     return {
-        "status": "optimal",
+        "status": answer.status,
+        "bound_s": answer.bound_s,
+        "gap": answer.gap,
         "time_per_batch_s": answer.time_per_batch_s,
         "pipeline": answer.pipeline,
         "data": answer.data,

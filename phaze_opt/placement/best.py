@@ -3,7 +3,8 @@
 Where all candidates together have few splits, every one is replayed. Otherwise candidates are
 taken by rising lower bound of their closed form and split exactly while the bound is near the best
 (all of them where they are few: where stages differ in their forward share, closed form and replay
-rank them differently); these splits, and the even splits that could still be faster, are replayed.
+rank them differently), and these splits are replayed. What may be faster by the bound of the replay
+itself is then searched until nothing is left (`phaze_opt.placement.proof`).
 
 The tensor-parallel widths are taken one after another, by the least bound of their candidates (see
 `phaze_opt.placement.width_bounds`).
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -26,6 +27,7 @@ from phaze_opt.placement.candidates import Candidate, CandidateGrid
 from phaze_opt.placement.chain import best_split
 from phaze_opt.placement.chain_bounds import TIE
 from phaze_opt.placement.layout import Layout
+from phaze_opt.placement.proof import faster_splits
 from phaze_opt.placement.timing import Replayed, replayed, with_fastest_gathers
 from phaze_opt.placement.width_bounds import Widths, by_bound
 
@@ -42,8 +44,11 @@ _LARGE_CLASS = 256
 """A class of as many candidates, or more, is not split one by one."""
 
 
-def best_placement(costs: CandidateCosts) -> tuple[Layout, Replayed] | None:
-    """Return the layout with the least replayed time, and its replay; ``None`` if none fits."""
+def best_placement(costs: CandidateCosts) -> tuple[Layout, Replayed, float] | None:
+    """Return the layout with the least replayed time, its replay, and a bound of all others.
+
+    ``None`` if none fits.
+    """
     known: list[tuple[float, Candidate, tuple[int, ...], tuple[Layout, Replayed]]] = []
 
     def time(candidate: Candidate, starts: IntArray) -> float:
@@ -56,19 +61,18 @@ def best_placement(costs: CandidateCosts) -> tuple[Layout, Replayed] | None:
         return done.time_s
 
     if _splits_are_few(costs):
-        for candidate, starts in _all_splits(costs):
-            time(candidate, starts)
+        times_s = [time(*split) for split in _all_splits(costs)]
+        bound_s = min(times_s, default=np.inf)
     else:
         widths = Widths(costs)
         times_s = [time(*answer) for answer in _closed_form_answers(widths)]
-        # Where no split fits, no even split does.
-        if widths.any_fits:
-            _time_even_splits(widths, min(times_s, default=np.inf), time)
+        # Where no split fits, no other one does.
+        bound_s = faster_splits(widths, min(times_s), time) if times_s else np.inf
     if not known:
         return None
     least_s = min(entry[0] for entry in known)
     close = [entry for entry in known if entry[0] <= least_s * (1.0 + TIE)]
-    return min(close, key=lambda entry: (entry[1], entry[2]))[3]
+    return *min(close, key=lambda entry: (entry[1], entry[2]))[3], bound_s
 
 
 def _fits(costs: CandidateCosts, layout: Layout) -> bool:
@@ -217,38 +221,3 @@ def _closed_form_answer(
         limit_s,
         np.ascontiguousarray(work.head_s[0]),
     )
-
-
-def _time_even_splits(
-    widths: Widths, best_s: float, time: Callable[[Candidate, IntArray], float]
-) -> None:
-    """Time the even splits that may be the fastest.
-
-    Parameters
-    ----------
-    widths
-        All candidates.
-    best_s
-        The least time known.
-    time
-        Replays a split of a candidate, and keeps it.
-    """
-    if not widths.grids:
-        return
-    starts = widths.even_starts
-    for width_s, tensor in widths.by_bound("even_s"):
-        if width_s > best_s * (1.0 + TIE) or not np.isfinite(width_s):
-            break
-        if tensor is None:
-            continue
-        grids = widths.settle(tensor)
-        bounds_s = [each.even_s for each in widths.bounds(tensor)]
-        for index, entry in by_bound(grids, bounds_s):
-            if bounds_s[index][entry] > best_s * (1.0 + TIE):
-                break
-            for candidate in grids[index].candidates(entry):
-                time_s = time(candidate, starts[candidate.pipeline, : candidate.pipeline])
-                best_s = min(best_s, time_s)
-                if time_s > best_s * (1.0 + TIE):
-                    # More replicas that run as many microbatches take as long at least.
-                    break

@@ -113,7 +113,7 @@ class CandidateCosts:
         return len(next(iter(self.problem.outline.layers.values())))
 
     @cached_property
-    def _no_time_s(self) -> FloatArray:
+    def no_time_s(self) -> FloatArray:
         """The table of what no stage does."""
         return np.broadcast_to(0.0, (self.layers, self.layers + 1))
 
@@ -228,7 +228,7 @@ class CandidateCosts:
     def _stage_work(self, candidate: Candidate) -> StageWork:
         stages, group = self.stages(candidate), self.group(candidate)
         forward_s, backward_s = stages.forward_work_s, stages.backward_work_s
-        head_s = self._no_time_s
+        head_s = self.no_time_s
         if group.zero == 3:
             forward_s = forward_s + group.forward_gather.exposed_s
         elif group.zero and group.overlaps:
@@ -263,7 +263,7 @@ class CandidateCosts:
         group = self.group(candidate)
         if group.zero in (1, 2) and not (group.overlaps and ahead):
             return group.gather_at_once_s
-        return self._no_time_s
+        return self.no_time_s
 
     def optimizer_s(self, candidate: Candidate, runs: Runs = ...) -> FloatArray:
         """Return the time of stages' optimizer steps, on what a replica keeps of them."""
@@ -336,6 +336,10 @@ class CandidateCosts:
             self.message(candidate),
             alone,
         )
+
+    def own_parameters(self, tensor: int) -> int:
+        """Count the parameters of all layers of a width, tied ones with each that holds them."""
+        return sum(self.replicated(tensor).held.parameters.own)
 
     def replicated(self, tensor: int) -> ReplicatedLayers:
         """Return the layers of one width, as replicas exchange them."""

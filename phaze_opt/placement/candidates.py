@@ -70,10 +70,10 @@ class DeepestPipelines(NamedTuple):
     microbatches, stages
         Different numbers of microbatches, and the most stages with each of them.
     even_share
-        The least share of the time of a batch that all layers together take for one microbatch,
-        where a stage cannot start before the first microbatch has passed those before it (see
-        `phaze_opt.placement.even.least_even_times`): with loads L of p stages and m microbatches,
-        ``T ≥ Σ_{j<s} L_j + m · L_s`` for every stage s, so that ``Σ L ≤ (1 − (1 − 1/m)^p) · T``.
+        The most of the time of a batch that all layers together take for one microbatch, since a
+        stage cannot start before the first microbatch has passed those before it: with loads L of p
+        stages and m microbatches, ``T ≥ Σ_{j<s} L_j + m · L_s`` for every stage s, so that
+        ``Σ L ≤ (1 − (1 − 1/m)^p) · T``.
     """
 
     microbatches: FloatArray
@@ -132,6 +132,11 @@ class CandidateGrid:
     def fewest_microbatches(self) -> int:
         """The fewest microbatches of any candidate."""
         return int(self.microbatches.min())
+
+    @cached_property
+    def even_share(self) -> FloatArray:
+        """See `DeepestPipelines`, of every class."""
+        return np.asarray(1.0 - (1.0 - 1.0 / self.microbatches) ** self.pipeline)
 
     @cached_property
     def has_all_in_flight(self) -> BoolArray:

@@ -86,35 +86,53 @@ def _may_be_first(
 
 
 @lazily_compiled(
-    "UniTuple(float64[::1], 2)(float64[:,::1], int64[:,::1], int64[::1], float64[:,::1],"
-    " int64[::1], int64[::1], int64[::1])"
+    "UniTuple(float64[::1], 3)(float64[:,::1], float64, int64[:,::1], int64[::1], float64[:,::1],"
+    " int64[::1], int64[::1], int64[::1], float64[::1], boolean)"
 )
 def least_times(
     load_s: FloatArray,
+    saving_s: float,
     in_flight_limit: IntArray,
     held: IntArray,
     tails_s: FloatArray,
     rows: IntArray,
     pipeline: IntArray,
     microbatches: IntArray,
-) -> tuple[FloatArray, FloatArray]:
-    """Bound the closed form of many candidates from below, by the layers of their first stage.
+    even_share: FloatArray,
+    all_in_flight: bool,
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Bound many candidates from below: their closed form, and the replay of any split.
+
+    The replayed time less the tail of the first stage is, with loads L of p stages, their largest M
+    and their sum S (see the paths of `phaze_opt.placement.split_bounds`; the savings are taken from
+    all of them):
+
+    - at least ``m·M``, and ``Σ_{j<s} L_j + m·L_s`` for every s, so that S is at most ``1 − (1 −
+      1/m)^p`` of it;
+    - of GPipe, at least ``S + (m − 1)·M``;
+    - of 1F1B with m > p, at least ``S + (m − h)·L_s + Σ_{j>s} L_j`` for every s. Where s has the
+      largest load, no more than ``(p − h)·M`` comes before it: ``2·S + (m − p − 1)·M``.
 
     Parameters
     ----------
     load_s, in_flight_limit : (layers, layers + 1)
         Of every stage.
+    saving_s
+        By how much the first backwards of all stages together are shorter, at most.
     held : (most stages + 1,)
         As for `least_loads`.
     tails_s : (rows, layers)
         Tails of a first stage of 1, 2, … layers, by the number of replicas.
-    rows, pipeline, microbatches : (candidates,)
-        Their row of the tails, their stages and microbatches.
+    rows, pipeline, microbatches, even_share : (candidates,)
+        Their row of the tails, their stages and microbatches, and ``1 − (1 − 1/m)^p``.
+    all_in_flight
+        Whether every stage holds all microbatches (GPipe).
 
     Returns
     -------
-    work_s, time_s : (candidates,)
-        Without and with the tail; infinite where the stages do not fit.
+    work_s, time_s, replayed_s : (candidates,)
+        The closed form without and with the tail, and the replay; infinite where the stages do not
+        fit.
     """
     layers = load_s.shape[0]
     most_s, sum_s = least_loads(load_s, in_flight_limit, held)
@@ -124,6 +142,7 @@ def least_times(
         or_more_s[j] = min(or_more_s[j], or_more_s[j + 1])
     work_s = np.full(len(pipeline), np.inf)
     time_s = np.full(len(pipeline), np.inf)
+    replayed_s = np.full(len(pipeline), np.inf)
     # The first and the last end of a first stage, by the number of stages: many fit nowhere.
     first, last = np.full(len(held), layers), np.zeros(len(held), np.int64)
     for stages in range(1, len(held)):
@@ -134,14 +153,23 @@ def least_times(
         stages, rounds = pipeline[index], microbatches[index] - 1
         for j in range(first[stages], last[stages] + 1):
             if (rounds + 1) * or_more_s[j] > time_s[index] * (1.0 + TIE):
+                longer_s = (rounds + 1) * or_more_s[j] - saving_s
+                replayed_s[index] = min(replayed_s[index], longer_s)
                 break
             if not _may_be_first(j, stages - 1, most_s, in_flight_limit, held[stages]):
                 continue
-            first_s = load_s[0, j]
-            work = rounds * max(first_s, most_s[stages - 1, j]) + first_s + sum_s[stages - 1, j]
+            largest = max(load_s[0, j], most_s[stages - 1, j])
+            total = load_s[0, j] + sum_s[stages - 1, j]
+            work, tail = rounds * largest + total, tails_s[rows[index], j - 1]
             work_s[index] = min(work_s[index], work)
-            time_s[index] = min(time_s[index], work + tails_s[rows[index], j - 1])
-    return work_s, time_s
+            time_s[index] = min(time_s[index], work + tail)
+            least = max((rounds + 1) * largest, total / even_share[index])
+            if all_in_flight:
+                least = max(least, work)
+            elif rounds >= stages:
+                least = max(least, 2.0 * total + (rounds - stages) * largest)
+            replayed_s[index] = min(replayed_s[index], least - saving_s + tail)
+    return work_s, time_s, replayed_s
 
 
 @lazily_compiled(
@@ -166,15 +194,16 @@ def least_of_work(
 
     Returns
     -------
-    The closed form of splits, and even splits; endless where there is no candidate.
+    The closed form of splits, and their replay; endless where there is no candidate.
     """
-    rounds_s = even_s = np.inf
+    rounds_s = replayed_s = np.inf
     for index in range(len(microbatches)):
         # With as many microbatches, more stages do no more each, and all of them no less.
         fullest_s = max(all_s / stages[index], largest_s)
         rounds_s = min(rounds_s, (microbatches[index] - 1.0) * fullest_s)
-        even_s = min(even_s, max(microbatches[index] * largest_s, all_s / even_share[index]))
-    return rounds_s + all_s, even_s
+        least_s = max(microbatches[index] * largest_s, all_s / even_share[index])
+        replayed_s = min(replayed_s, least_s)
+    return rounds_s + all_s, replayed_s
 
 
 @lazily_compiled("float64[::1](float64[:,::1], float64[:,::1], int64)")

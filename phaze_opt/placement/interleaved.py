@@ -49,7 +49,8 @@ def solve_interleaved(costs: CandidateCosts) -> Placement:
             best_s, best = done.time_s, (option, done)
     if best is None:
         raise _none_fits(costs, misfits)
-    return describe(costs, *best)
+    # The bounds of all others are above it.
+    return describe(costs, *best).searched(best_s)
 
 
 def _none_fits(costs: CandidateCosts, misfits: Sequence[MisfitError]) -> InfeasibleError:

@@ -123,7 +123,7 @@ def finish_s(
     (forward_s,), (backward_s,) = work.forward_s, work.backward_s
     (saving_s,), (head_s,) = work.first_saving_s, work.head_s
     limit = in_flight(len(forward_s), microbatches, schedule)
-    return _finish(forward_s, backward_s, saving_s, head_s, limit, microbatches)
+    return finished_s(forward_s, backward_s, saving_s, head_s, limit, microbatches)
 
 
 def replay(
@@ -180,7 +180,7 @@ def _check_interleaving(stages: int, microbatches: int, chunks: int) -> None:
 @lazily_compiled(
     "float64[::1](float64[::1], float64[::1], float64[::1], float64[::1], int64[::1], int64)"
 )
-def _finish(
+def finished_s(
     forward_s: FloatArray,
     backward_s: FloatArray,
     first_saving_s: FloatArray,

@@ -21,6 +21,9 @@ from phaze_opt.units import format_seconds
 
 Rates = TypeVar("Rates", float, FloatArray)
 
+_PROVEN = 1e-9
+"""Relative difference up to which a bound and a time are the same."""
+
 RankOrder = Literal["tensor-data-pipeline", "tensor-pipeline-data"]
 """Which ranks are neighbours, innermost first."""
 
@@ -327,6 +330,10 @@ class Stage:
     communication: tuple[Communication, ...]
 
 
+PlacementStatus = Literal["optimal", "feasible"]
+"""What is proven of a placement that was searched for; see `Placement`."""
+
+
 @dataclass(frozen=True, repr=False)
 class Placement(PrintsAsTables, tables="phaze_opt.report.tables:placement_tables"):
     """Stages and degrees, with the time of one batch.
@@ -349,6 +356,10 @@ class Placement(PrintsAsTables, tables="phaze_opt.report.tables:placement_tables
         By kind, along the stage with the largest load; sums to ``time_per_batch_s``. Kinds:
         forward, backward, recompute, transfer, gradient_accumulation, optimizer,
         gradient_synchronisation, parameter_gather (ZeRO 3 only), bubble.
+    status, bound_s, gap
+        Where the placement was searched for: ``optimal`` if no degrees, rank order and split into
+        consecutive layers (interleaved: into even parts) take less, else ``feasible``; a time that
+        none of them is below; and ``(time − bound) / time``. ``None`` where it was given.
     """
 
     pipeline: int
@@ -360,6 +371,9 @@ class Placement(PrintsAsTables, tables="phaze_opt.report.tables:placement_tables
     stages: tuple[Stage, ...]
     time_per_batch_s: float
     time_breakdown_s: Mapping[str, float]
+    status: PlacementStatus | None = None
+    bound_s: float | None = None
+    gap: float | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -369,6 +383,19 @@ class Placement(PrintsAsTables, tables="phaze_opt.report.tables:placement_tables
             f"Placement({self.degrees_text}, {self.pipeline_schedule}, {self.microbatches:,} "
             f"microbatches, {format_seconds(self.time_per_batch_s)} per batch)"
         )
+
+    def searched(self, bound_s: float) -> Placement:
+        """Return the placement with what a search for a faster one has proven.
+
+        Parameters
+        ----------
+        bound_s
+            A time that no placement is below.
+        """
+        time_s = self.time_per_batch_s
+        if bound_s >= time_s * (1.0 - _PROVEN):
+            return replace(self, status="optimal", bound_s=time_s, gap=0.0)
+        return replace(self, status="feasible", bound_s=bound_s, gap=1.0 - bound_s / time_s)
 
     @property
     def degrees_text(self) -> str:

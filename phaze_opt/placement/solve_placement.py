@@ -55,8 +55,9 @@ def solve_placement(
     found = best_placement(costs)
     if found is None:
         raise explain_infeasible(problem)
+    *fastest, bound_s = found
     costs.release()
-    return describe(costs, *found)
+    return describe(costs, *fastest).searched(bound_s)
 
 
 def place_again(problem: PlacementProblem, placement: Placement) -> Placement:

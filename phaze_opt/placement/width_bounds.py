@@ -32,36 +32,38 @@ _ROUNDING = 1e-9
 _HARDLY_MORE = 1.001
 """Bounds from least seconds are kept where the seconds are at most so many times as long."""
 
-_Kind = Literal["closed_s", "even_s"]
+_Kind = Literal["closed_s", "replayed_s"]
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Lower bounds of the candidates of a grid: work and closed form of splits, even splits."""
-
-    work_s: FloatArray
-    closed_s: FloatArray
-    even_s: FloatArray
-
-    def times(self, factor: float) -> Bounds:
-        """Return them multiplied."""
-        return Bounds(self.work_s * factor, self.closed_s * factor, self.even_s * factor)
-
-
-class Widths:
-    """The candidates of every tensor-parallel width, with costs that may be bounds for a while.
+    """Lower bounds of the candidates of a grid.
 
     Attributes
     ----------
-    any_fits
-        Whether the bound of a width was finite so far, so that its seconds were asked for.
+    work_s, closed_s
+        Of the closed form of any split, without and with its tail.
+    replayed_s
+        Of the replay of any split.
     """
+
+    work_s: FloatArray
+    closed_s: FloatArray
+    replayed_s: FloatArray
+
+    def times(self, factor: float) -> Bounds:
+        """Return them multiplied."""
+        each = self.work_s, self.closed_s, self.replayed_s
+        return Bounds(*(times_s * factor for times_s in each))
+
+
+class Widths:
+    """The candidates of every tensor-parallel width, with costs that may be bounds for a while."""
 
     def __init__(self, costs: CandidateCosts) -> None:
         self.costs = costs
         self._least = CandidateCosts(costs.problem.outline)
         self._unknown = set(costs.problem.least or ())
-        self.any_fits = False
         self.grids: dict[int, list[CandidateGrid]] = {}
         for grid in costs.grids:
             self.grids.setdefault(grid.tensor, []).append(grid)
@@ -81,9 +83,9 @@ class Widths:
         width: who looks for less needs no more.
         """
 
-        def found(tensor: int) -> tuple[float, bool, int]:
+        def found(tensor: int, known_s: float = 0.0) -> tuple[float, bool, int]:
             least_s = min([float(getattr(each, kind).min()) for each in self.bounds(tensor)])
-            return least_s * self._slack(tensor), True, tensor
+            return max(least_s * self._slack(tensor), known_s), True, tensor
 
         waiting = [
             found(tensor)
@@ -96,7 +98,7 @@ class Widths:
             width_s, is_found, tensor = heapq.heappop(waiting)
             yield width_s, tensor if is_found else None
             if not is_found:
-                heapq.heappush(waiting, found(tensor))
+                heapq.heappush(waiting, found(tensor, width_s))
 
     def _least_work_s(self, tensor: int) -> dict[_Kind, float]:
         """Bound a width by the work of its layers, once for all that is known."""
@@ -104,8 +106,8 @@ class Widths:
         if key not in self._work_s:
             costs, slack = self._costs_of(tensor), self._slack(tensor)
             bounds_s = [_least_work_s(costs, grid) for grid in self.grids[tensor]]
-            closed_s, even_s = (min(of_kind) * slack for of_kind in zip(*bounds_s, strict=True))
-            self._work_s[key] = {"closed_s": closed_s, "even_s": even_s}
+            closed_s, replayed_s = (min(of_kind) * slack for of_kind in zip(*bounds_s, strict=True))
+            self._work_s[key] = {"closed_s": closed_s, "replayed_s": replayed_s}
         return self._work_s[key]
 
     def _slack(self, tensor: int) -> float:
@@ -122,17 +124,19 @@ class Widths:
         if key not in self._bounds:
             costs = self._costs_of(tensor)
             self._bounds[key] = [
-                Bounds(
-                    *_least_times_s(costs, grid), _least_even_times_s(costs, grid, self.even_starts)
-                )
-                for grid in self.grids[tensor]
+                Bounds(*_least_times_s(costs, grid)) for grid in self.grids[tensor]
             ]
             costs.release()
         return self._bounds[key]
 
+    def even_bounds_s(self, tensor: int) -> list[FloatArray]:
+        """Bound the even splits of the candidates of every grid of a width that is settled."""
+        return [
+            _least_even_times_s(self.costs, grid, self.even_starts) for grid in self.grids[tensor]
+        ]
+
     def settle(self, tensor: int) -> list[CandidateGrid]:
         """Return the candidates of a width whose seconds are to be known from here on."""
-        self.any_fits = True
         if tensor in self._unknown:
             self._unknown.discard(tensor)
             known = self._bounds.get((tensor, False))
@@ -177,14 +181,38 @@ def by_bound(
             yield grid, place - first[grid]
 
 
-def _least_times_s(costs: CandidateCosts, grid: CandidateGrid) -> tuple[FloatArray, FloatArray]:
-    """Bound work and closed form of every candidate of a grid from below."""
+def up_to(
+    most_s: float, grids: Sequence[CandidateGrid], bounds_s: Sequence[FloatArray]
+) -> list[tuple[int, int]]:
+    """Return grid and entry of the bounds of a width up to some value, in the same order."""
+    found = [
+        (float(each_s[entry]), grid.candidate(entry)[:2], index, entry)
+        for index, (grid, each_s) in enumerate(zip(grids, bounds_s, strict=True))
+        for entry in (each_s <= most_s).nonzero()[0].tolist()
+    ]
+    return [each[2:] for each in sorted(found)]
+
+
+def _least_times_s(costs: CandidateCosts, grid: CandidateGrid) -> tuple[FloatArray, ...]:
+    """Bound work, closed form and replay of every candidate of a grid from below."""
     stages, (tails_s, rows) = costs.least_stages(grid), costs.least_tails_s(grid)
     most_stages, fewest = grid.most_stages, grid.fewest_microbatches
 
-    def bounds(held: IntArray) -> tuple[FloatArray, FloatArray]:
-        candidates = rows, grid.pipeline, grid.microbatches
-        return least_times(stages.load_s, stages.held.in_flight_limit, held, tails_s, *candidates)
+    saving_s = costs.own_parameters(grid.tensor) * stages.accumulation_s_per_parameter
+
+    def bounds(held: IntArray) -> tuple[FloatArray, ...]:
+        return least_times(
+            stages.load_s,
+            saving_s,
+            stages.held.in_flight_limit,
+            held,
+            tails_s,
+            rows,
+            grid.pipeline,
+            grid.microbatches,
+            grid.even_share,
+            costs.schedule == "gpipe",
+        )
 
     # With fewer microbatches than stages less is in flight: the fewest bound them all.
     many = grid.has_all_in_flight
@@ -194,16 +222,15 @@ def _least_times_s(costs: CandidateCosts, grid: CandidateGrid) -> tuple[FloatArr
     if many.all():
         return enough
     few = bounds(held_by_place(most_stages, fewest, costs.schedule))
-    work_s, time_s = (np.where(many, a, b) for a, b in zip(enough, few, strict=True))
-    return work_s, time_s
+    return tuple(np.where(many, a, b) for a, b in zip(enough, few, strict=True))
 
 
 def _least_work_s(costs: CandidateCosts, grid: CandidateGrid) -> tuple[float, float]:
-    """Bound a grid by the work of its layers: the closed form of splits, and even splits."""
+    """Bound a grid by the work of its layers: the closed form of splits, and their replay."""
     deepest, work_s = costs.deepest_that_may_fit(grid), costs.work_of_layers_s(grid.tensor)
-    closed_s, even_s = least_of_work(*deepest, *work_s)
+    closed_s, replayed_s = least_of_work(*deepest, *work_s)
     # Whatever rounding does, what is found later is no less.
-    return closed_s * (1.0 - _ROUNDING), even_s * (1.0 - _ROUNDING)
+    return closed_s * (1.0 - _ROUNDING), replayed_s * (1.0 - _ROUNDING)
 
 
 def _least_even_times_s(costs: CandidateCosts, grid: CandidateGrid, starts: IntArray) -> FloatArray:

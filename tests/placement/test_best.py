@@ -214,7 +214,7 @@ def test_a_very_large_class_is_split_once() -> None:
 
 
 @given(large_problems())
-@settings(max_examples=3)
+@settings(max_examples=3, deadline=None)
 def test_candidates_that_nobody_asks_for_again_are_not_kept(problem: PlacementProblem) -> None:
     """A million devices have hundreds of thousands of them."""
     (first, *_) = candidates.candidate_grids(problem)

@@ -107,7 +107,11 @@ def test_kernels_equal_their_definitions(seed: int) -> None:
     microbatches = random.integers(1, 6, count)
     rows, pipeline = np.zeros(count, dtype=np.int64), np.arange(1, count + 1)
     tails_s = tail_s[:1, 1:].copy()
-    work_s, time_s = least_times(load_s, limit, held, tails_s, rows, pipeline, microbatches)
+    share = 1.0 - (1.0 - 1.0 / microbatches) ** pipeline
+    saving_s, gpipe = float(random.random()), bool(random.integers(2))
+    work_s, time_s, replayed_s = least_times(
+        load_s, saving_s, limit, held, tails_s, rows, pipeline, microbatches, share, gpipe
+    )
     for k, rounds in enumerate(microbatches - 1):
         first_ends = [
             j for j in range(1, count + 1) if limit[0, j] >= held[k + 1] and most_s[k, j] < np.inf
@@ -119,6 +123,19 @@ def test_kernels_equal_their_definitions(seed: int) -> None:
         times = [work + tails_s[0, j - 1] for work, j in zip(works, first_ends, strict=True)]
         assert work_s[k] == pytest.approx(min(works, default=np.inf))
         assert time_s[k] == pytest.approx(min(times, default=np.inf))
+        replays = []
+        for j in first_ends:
+            largest, total = max(load_s[0, j], most_s[k, j]), load_s[0, j] + sum_s[k, j]
+            paths = [(rounds + 1) * largest, total / share[k]]
+            if gpipe:
+                paths.append(total + rounds * largest)
+            elif rounds > k:
+                paths.append(2 * total + (rounds - k - 1) * largest)
+            replays.append(max(paths) - saving_s + tails_s[0, j - 1])
+        # Stages whose first one is too long are bounded by it alone.
+        assert replayed_s[k] <= min(replays, default=np.inf) + 1e-9
+        least_s = min(min(replays, default=np.inf), time_s[k] - saving_s)
+        assert replayed_s[k] >= least_s - 1e-9
 
 
 @pytest.mark.parametrize("seed", range(40))

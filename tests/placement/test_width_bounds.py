@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -29,13 +30,15 @@ def test_no_candidate_is_faster_than_its_bounds(problem: PlacementProblem) -> No
     costs = CandidateCosts(problem)
     widths = Widths(costs)
     for tensor, grids in widths.grids.items():
-        for grid, bounds in zip(grids, widths.bounds(tensor), strict=True):
+        each_s = widths.even_bounds_s(tensor)
+        for grid, bounds, even_bound_s in zip(grids, widths.bounds(tensor), each_s, strict=True):
             assert (bounds.work_s <= bounds.closed_s).all()
             for entry in range(len(grid.data)):
                 for candidate in grid.candidates(entry):
                     assert bounds.closed_s[entry] <= closed_form_s(costs, candidate) * ROUNDED
                     even_s = even_split_s(costs, candidate, widths)
-                    assert bounds.even_s[entry] <= even_s * ROUNDED
+                    assert even_bound_s[entry] <= even_s * ROUNDED
+                    assert bounds.replayed_s[entry] <= even_s * ROUNDED
 
 
 def closed_form_s(costs: CandidateCosts, candidate: Candidate) -> float:
@@ -70,7 +73,8 @@ def even_split_s(costs: CandidateCosts, candidate: Candidate, widths: Widths) ->
 def test_widths_come_by_their_bound(problem: PlacementProblem) -> None:
     """Every width once, the least bound first, and before it nothing larger."""
     widths = Widths(CandidateCosts(problem))
-    for kind in ("closed_s", "even_s"):
+    kinds: tuple[Literal["closed_s", "replayed_s"], ...] = ("closed_s", "replayed_s")
+    for kind in kinds:
         found = list(widths.by_bound(kind))
         bounds_s = [bound_s for bound_s, _ in found]
         assert bounds_s == sorted(bounds_s)
@@ -135,5 +139,5 @@ def test_least_work_equals_its_definition(
     even_share = 1.0 - (1.0 - 1.0 / rounds) ** stages
     found = least_of_work(rounds, stages, even_share, all_s, largest_s)
     closed_s = (rounds - 1.0) * np.maximum(all_s / stages, largest_s) + all_s
-    even_s = np.maximum(rounds * largest_s, all_s / even_share)
-    assert found == (min(closed_s, default=np.inf), min(even_s, default=np.inf))
+    replayed_s = np.maximum(rounds * largest_s, all_s / even_share)
+    assert found == (min(closed_s, default=np.inf), min(replayed_s, default=np.inf))

@@ -1,0 +1,163 @@
+"""Faster splits than those that the closed form finds, or the proof that there are none.
+
+Candidates are taken by rising lower bound of their replayed time: first their even splits, so that
+no given PPxDPxTP is ever better than the answer, and then all splits, best bound first
+(`phaze_opt.placement.split_search`), until no bound is left below the best time. The effort is
+limited by a count of steps, so that the answer does not depend on the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.placement.candidate_costs import CandidateCosts
+from phaze_opt.placement.candidates import Candidate, CandidateGrid
+from phaze_opt.placement.chain_bounds import TIE
+from phaze_opt.placement.split_bounds import PROVEN
+from phaze_opt.placement.split_search import Searched, least_replays, search_splits
+from phaze_opt.placement.width_bounds import Widths, up_to
+
+MOST_STEPS = 2**16
+"""Effort of one answer, see `Searched`: a millisecond or two."""
+
+_LEAST_STEPS = 2**8
+"""Effort for one candidate, even where none is left."""
+
+
+def faster_splits(
+    widths: Widths, known_s: float, time: Callable[[Candidate, IntArray], float]
+) -> float:
+    """Look for splits that are faster than all that are known.
+
+    Parameters
+    ----------
+    widths
+        All candidates.
+    known_s
+        The least time known.
+    time
+        Replays a split of a candidate, and keeps it.
+
+    Returns
+    -------
+    A time that no placement is faster than, at most the least that is known now.
+    """
+    costs = widths.costs
+    bound_s, left = np.inf, MOST_STEPS
+    for width_s, tensor in widths.by_bound("replayed_s"):
+        if width_s > known_s * (1.0 + TIE) or not np.isfinite(width_s):
+            break
+        if tensor is None:
+            continue
+        widths.settle(tensor)
+        known_s = _time_even_splits(widths, tensor, known_s, time)
+        for candidate in _open_candidates(widths, tensor, known_s):
+            for ahead in _ways_to_gather(costs, candidate):
+                tail_s = costs.tail_s(candidate)
+                if not ahead:
+                    tail_s = tail_s + costs.final_gather_s(candidate, ahead)
+                head_s = costs.work(candidate).head_s if ahead else costs.no_time_s
+                most_steps = max(left // 2, _LEAST_STEPS)
+                found = _searched(costs, candidate, head_s, tail_s, known_s, most_steps)
+                left -= found.steps
+                bound_s = min(bound_s, found.bound_s)
+                if found.time_s < known_s:
+                    known_s = time(candidate, found.starts)
+    return min(bound_s, known_s)
+
+
+def _time_even_splits(
+    widths: Widths, tensor: int, known_s: float, time: Callable[[Candidate, IntArray], float]
+) -> float:
+    """Time the even splits of a width that may be the fastest; see `faster_splits`.
+
+    Returns
+    -------
+    The least time that is known then.
+    """
+    grids, starts = widths.grids[tensor], widths.even_starts
+    bounds_s = widths.even_bounds_s(tensor)
+    for index, entry in up_to(known_s * (1.0 + TIE), grids, bounds_s):
+        if bounds_s[index][entry] > known_s * (1.0 + TIE):
+            break  # it is less by now
+        for candidate in grids[index].candidates(entry):
+            time_s = time(candidate, starts[candidate.pipeline, : candidate.pipeline])
+            known_s = min(known_s, time_s)
+            if time_s > known_s * (1.0 + TIE):
+                # More replicas that run as many microbatches take as long at least.
+                break
+    return known_s
+
+
+def _ways_to_gather(costs: CandidateCosts, candidate: Candidate) -> tuple[bool, ...]:
+    """Return whether weights come in ahead of the first forward; in both ways where they may."""
+    group = costs.group(candidate)
+    return (True, False) if group.zero in (1, 2) and group.overlaps else (True,)
+
+
+def _open_candidates(widths: Widths, tensor: int, known_s: float) -> list[Candidate]:
+    """Return the candidates of a width that may be faster, the least bound first.
+
+    Of every class that with the fewest replicas: of the same split, more are never faster.
+    """
+    costs, limit_s = widths.costs, known_s * (1.0 - PROVEN)
+    grids, bounds_s = widths.grids[tensor], []
+    for grid, bounds in zip(grids, widths.bounds(tensor), strict=True):
+        each_s, entries = bounds.replayed_s, (bounds.replayed_s < limit_s).nonzero()[0]
+        if len(entries):
+            each_s = each_s.copy()
+            each_s[entries] = _least_replays_s(costs, grid, entries, known_s)
+        bounds_s.append(each_s)
+    below = up_to(limit_s, grids, bounds_s)
+    return [grids[index].candidate(entry) for index, entry in below]
+
+
+def _least_replays_s(
+    costs: CandidateCosts, grid: CandidateGrid, entries: IntArray, known_s: float
+) -> FloatArray:
+    """Bound some candidates of a grid by what stages cost at least."""
+    stages, (tails_s, rows) = costs.least_stages(grid), costs.least_tails_s(grid)
+    return least_replays(
+        stages.forward_work_s,
+        stages.backward_work_s,
+        stages.held.parameters,
+        stages.accumulation_s_per_parameter,
+        costs.no_time_s,
+        tails_s[rows[entries]],
+        stages.held.in_flight_limit,
+        grid.pipeline[entries],
+        grid.microbatches[entries],
+        costs.schedule == "gpipe",
+        known_s,
+    )
+
+
+def _searched(
+    costs: CandidateCosts,
+    candidate: Candidate,
+    head_s: FloatArray,
+    tail_s: FloatArray,
+    known_s: float,
+    most_steps: int,
+) -> Searched:
+    """Search the splits of a candidate with some heads and tails."""
+    work = costs.work(candidate)
+    return Searched(
+        *search_splits(
+            work.forward_s,
+            work.backward_s,
+            work.stages.held.parameters,
+            work.stages.accumulation_s_per_parameter,
+            head_s,
+            tail_s,
+            work.stages.held.in_flight_limit,
+            costs.held(candidate),
+            costs.microbatches(candidate.data),
+            costs.schedule == "gpipe",
+            known_s,
+            most_steps,
+        )
+    )
