@@ -24,13 +24,16 @@ The way of a problem through the room:
   compiled call.
 - `branch_and_bound`: the exact search; `search_arrays` is what it takes, `search_kernel`,
   `search_candidates` and `search_states` are its compiled loops.
-- `cp_sat_modes`: CP-SAT for what the exact search leaves open; `cp_sat`: how the solver is called.
+- `cp_sat_modes`: CP-SAT for what the exact search leaves open; `cp_sat_exact`: a model that solves
+  it without rounding, and the one that checks every proof, on `cp_sat_order`; `cp_sat`: how the
+  solver is called.
 - `cached_reads`: operators in their order beside a cache.
 - `solve_jointly`: schedules with residency, which call the modules below, and the choice.
 - `residency`: the joint problem of order, levels and residency, and the evaluation of a plan.
 - `residency_orders`, `residency_frames`: what the fast method searches, the same for every chip.
 - `residency_search`: the fast method and its bound; `residency_kernel` is its compiled loop.
-- `cp_sat_residency`: CP-SAT for the joint problem.
+- `cp_sat_residency`: CP-SAT for the joint problem; `cp_sat_positions`: a second model, which checks
+  its proofs.
 - `problem_file`: problems and results as JSON; `problem_rows` are its rows, `residency_file` its
   part on residency; `perfetto`: timelines.
 
@@ -50,6 +53,7 @@ Where a formula or rule stands:
 - what an operator takes with some tensors resident -> `residency.evaluate_plan`
 - lower bound of the joint problem -> `residency_kernel.least_seconds`
 - why more global buffer is never slower -> `residency_frames`
+- which bound by CP-SAT is a proof -> `cp_sat_modes._check`, `cp_sat_positions.check_proof`
 - gap -> `schedule_problem.Schedule.gap`
 - utilisation of cores and bandwidths -> `problem_file.utilisation`
 - key of a schedule in a cache -> `canonical.form_key`

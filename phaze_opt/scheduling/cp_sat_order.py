@@ -134,19 +134,15 @@ class OrderModel:
             for after, first in zip(instance.successors, is_first, strict=True)
         ]
         for movable, to_front in ((is_first, True), (is_last, False)):
-            alone: list[Any] = [self._alone(i) if can else None for i, can in enumerate(movable)]
+            alone = [can and self._alone(i) for i, can in enumerate(movable)]
             for i, j in self.pairs():
                 before = self.ends_first[(i, j) if to_front else (j, i)]
                 # Two that move keep the order of their numbers.
-                exempt = alone[j] if (j < i) == to_front else None
-                if alone[i] is None or before is True or exempt is True:
-                    continue
-                clause = [~alone[i]] if alone[i] is not True else []
-                clause += [one for one in (exempt, before) if one is not None and one is not False]
-                self.model.add_bool_or(clause)
+                both_move = (j < i) == to_front and alone[j]
+                self.add_clause(negated(alone[i]), both_move, before)
 
     def _alone(self, operator: int) -> Any:
-        """Return the literal that an operator excludes all others; None for never, True always."""
+        """Return the literal that an operator excludes all others; True and False for ever."""
         n, modes = self.instance.size, self.instance.modes[operator]
         alone = [
             mode
@@ -154,8 +150,13 @@ class OrderModel:
             if all(self._exceed(operator, mode, j) for j in range(n) if j != operator)
         ]
         if not alone or len(alone) == len(modes):
-            return True if alone else None
+            return bool(alone)
         return self.on_all[operator] if alone == [INTRA] else ~self.on_all[operator]
+
+    def add_clause(self, *literals: Any) -> None:
+        """Demand that one of some literals holds, which may also be True or False."""
+        if not any(one is True for one in literals):
+            self.model.add_bool_or([one for one in literals if one is not False])
 
     def read(self, solved: Solved) -> Plan:
         """Read the plan."""
@@ -179,3 +180,8 @@ def smallest_units(
         for pair in demands
     ]
     return demand, tuple(a // s for a, s in zip(capacity, scale, strict=True))
+
+
+def negated(literal: Any) -> Any:
+    """Negate a literal, or True or False."""
+    return not literal if isinstance(literal, bool) else ~literal
