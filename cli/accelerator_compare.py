@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from phaze_opt.search.axes import Scalar
     from phaze_opt.search.baselines import BaselineRun
     from phaze_opt.search.spec import StudySpec
-    from phaze_opt.workload.config import AttentionKind
 
 _SOLVE = "solve"
 _MICROBATCHES: tuple[int, ...] = (1, 2, 4, 8)
@@ -89,11 +88,8 @@ class RunOptions:
         held = microbatches(self.model) or _MICROBATCHES
         batches = [one for one in held if one <= self.global_batch] or [1]
         solved: dict[str, Any] = {"zero": {_SOLVE: _chosen("zero", self.zero, [0, 1])}}
-        attention: AttentionKind | None = None
-        if self.attention == "solve":
+        if self.attention == _SOLVE:
             solved["attention"] = {_SOLVE: ["eager", "flash"]}
-        else:
-            attention = self.attention
         space = Space(
             microbatch=_chosen("microbatch", self.microbatch, batches),
             recompute=_chosen("recompute", self.recompute, ["none", "full"]),
@@ -110,7 +106,7 @@ class RunOptions:
             tensor_parallel="all",
             sequence_parallel=self.sequence_parallel,
             residency=self.residency,
-            attention=attention,
+            attention=None if self.attention == "solve" else self.attention,
             overlap=self.overlap,
             baselines=(),
             space=space,
