@@ -154,14 +154,7 @@ class Bounds:
         bounds : (sizes, architectures)
             0 where no placement fits for sure.
         """
-        spec = self.study.spec
-        first = replace(design, accelerator=some.architectures[0])
-        try:
-            inputs = [run_inputs(self.study, run, first) for run in range(len(spec.runs))]
-        except InputError:
-            # The options exclude each other: every evaluation is refused, too.
-            return np.zeros(some.hbm_bytes.shape)
-        fastest = [self._throughput(of_run, some) for of_run in inputs]
+        spec, fastest = self.study.spec, self.rates(design, some)
         # What one sample per second is worth: the bounded objectives are proportional to the rate.
         kind = bounded_rate(spec)
         areas_mm2 = some.area_mm2.tolist()
@@ -171,13 +164,29 @@ class Bounds:
                 for workload in self._of_runs()
             ]
         )
-        values = np.stack(fastest) * worth[:, np.newaxis]
+        values = fastest * worth[:, np.newaxis]
         if len(fastest) == 1:
             only: FloatArray = values[0]
             return only
         scale = np.array([kind.of(other) for other in self.reference]).reshape(-1, 1, 1)
         weights = [run.weight for run in spec.runs]
         return joined(kind, spec.aggregate, values / scale, weights) * (1.0 + ROUNDING)
+
+    def rates(self, design: Design, some: Bounded) -> FloatArray:
+        """Bound the samples per second of every workload from above, as `values` does.
+
+        Returns
+        -------
+        rates : (workloads, sizes, architectures)
+        """
+        runs = range(len(self.study.spec.runs))
+        first = replace(design, accelerator=some.architectures[0])
+        try:
+            inputs = [run_inputs(self.study, run, first) for run in runs]
+        except InputError:
+            # The options exclude each other: every evaluation is refused, too.
+            return np.zeros((len(runs), *some.hbm_bytes.shape))
+        return np.stack([self._throughput(of_run, some) for of_run in inputs])
 
     def _of_runs(self) -> list[Workload]:
         """Return one captured workload of every run; all of one run have the same tokens."""
@@ -260,7 +269,7 @@ class Bounds:
         best = np.full(some.hbm_bytes.shape, np.inf)
         for variant in self.variants(inputs):
             layers = self._layers(inputs.capture, variant, some, cluster, training)
-            placement = self._placement(inputs.capture, variant, cluster, as_fused, fusion)
+            placement = self.placement(inputs.capture, variant, cluster, as_fused, fusion)
             for size, capacities in enumerate(some.hbm_bytes):
                 of_size = replace(rates, hbm_usable_bytes=capacities * usable)
                 best[size] = placement.least_s(
@@ -329,7 +338,7 @@ class Bounds:
 
         return self._keep(key, bound)
 
-    def _placement(
+    def placement(
         self,
         capture: int,
         variant: WorkloadVariant,
@@ -337,7 +346,17 @@ class Bounds:
         training: Training,
         fusion: FusionMode,
     ) -> LeastPlacement:
-        """Prepare what the placement needs beside the chips."""
+        """Prepare what the placement needs beside the chips.
+
+        Parameters
+        ----------
+        capture
+            Index into the workloads.
+        variant
+            Of it.
+        cluster, training, fusion
+            As for `phaze_opt.costed_point.bare_problem`.
+        """
         width = variant.tensor_parallel
         degrees = self._degrees(capture, cluster)
 

@@ -234,7 +234,8 @@ def verify_certificate(
                 with StopSignals(raise_on_repeat=False) as stop:
                     run = StudyRun(study, evaluator, 0, DEFAULT_LEASE_S, stop)
                     evaluate_baselines(run, new_token())
-                return verify(certificate, Engine(study, evaluator), on_check)
+                engine = Engine(study, evaluator)
+                return verify(certificate, engine, BoundStore(storage), on_check)
         finally:
             storage.close()
 

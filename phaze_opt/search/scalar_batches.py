@@ -5,203 +5,456 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
 
+import numpy as np
+
+from phaze_opt.arrays import FloatArray
+from phaze_opt.on_demand import cached_property
 from phaze_opt.placement import least_splits as column
 from phaze_opt.placement.least_candidates import CandidateArrays
-from phaze_opt.placement.placement_problem import ChipRates, s_per_parameter
-from phaze_opt.training import OPTIMIZERS, Training
+
+
+class Candidate(NamedTuple):
+    """Degrees of parallelism; the columns of `phaze_opt.placement.least_splits`, in their order.
+
+    Attributes
+    ----------
+    each_share
+        How often the work on one microbatch is done one after another, at least.
+    """
+
+    stages: int
+    microbatches: int
+    chunks: int
+    limit: int
+    synchronised: int
+    gathered: int
+    every_pass: int
+    gpipe: int
+    overlaps: int
+    activation_s: float
+    gradient_s: float
+    exchange_latency_s: float
+    exchange_s_per_parameter: float
+    exchange_s_per_root: float
+    optimizer_shards: float
+    gradient_shards: float
+    mean_synchronisation_s: float
+    reach: float
+    most_repeated: float
+    each_share: float
+
+    @property
+    def in_flight(self) -> int:
+        """Microbatches in flight at the first stage before its first backward."""
+        return 1 if self.gpipe else min(self.stages, self.microbatches)
+
+
+class Line(NamedTuple):
+    """A bound of the time of a batch by the sums of all forwards and of all backwards.
+
+    Attributes
+    ----------
+    forwards, backwards
+        How often each counts.
+    others_s
+        What comes to them.
+    """
+
+    forwards: float
+    backwards: float
+    others_s: float
+
+
+class Candidates:
+    """The candidates of one width, as plain numbers, those of least work first.
+
+    Attributes
+    ----------
+    own
+        Sums over the layers before each of the parameters that count once.
+    every_pass, lines, held, limit
+        As `phaze_opt.placement.least_times.least_times_s` takes them.
+    tails
+        What follows the last backward of stages, as far as it was asked for.
+    first, count, fewest_own
+        Of the layer that is repeated most: the first, how many, and the fewest parameters of one.
+    """
+
+    def __init__(self, arrays: CandidateArrays, distinct: Sequence[int]) -> None:
+        own: list[float] = arrays.own.tolist()
+        self.own = [0.0, *accumulate(own)]
+        self.every_pass: list[list[list[float]]] = arrays.every_pass.tolist()
+        self.lines: list[list[list[float]]] = arrays.lines.tolist()
+        self.held: list[list[list[float]]] = arrays.held.tolist()
+        self.limit: list[list[list[int]]] = arrays.limit.tolist()
+        rows = np.hstack([arrays.real[:, : column.STEP_S], _each_share(arrays)]).tolist()
+        found = [
+            Candidate(*whole, *real)
+            for whole, real in zip(arrays.whole.tolist(), rows, strict=True)
+        ]
+        self.rows = sorted(found, key=lambda one: one.each_share)
+        self._lines: dict[ChipSeconds, list[Sequence[Line]]] = {}
+        self.tails: dict[
+            tuple[Candidate, ChipSeconds], dict[tuple[int, int], tuple[float, float]]
+        ] = {}
+        most = max(range(max(distinct) + 1), key=distinct.count)
+        repeated = [at for at, index in enumerate(distinct) if index == most]
+        self.first, self.count = repeated[0], len(repeated)
+        self.fewest_own = min(own[at] for at in repeated)
+
+    def lines_of(self, chip: ChipSeconds) -> list[Sequence[Line]]:
+        """Return where `SplitBatch.average_stage` of every candidate is kept; empty until then."""
+        return self._lines.setdefault(chip, [() for _ in self.rows])
+
+
+def _each_share(arrays: CandidateArrays) -> FloatArray:
+    """Return `Candidate.each_share` of all candidates: (candidates, 1)."""
+    whole, real = arrays.whole, arrays.real
+    waves = whole[:, column.MICROBATCHES] / whole[:, column.STAGES]
+    return np.maximum(waves, 1.0 / real[:, column.REACH])[:, np.newaxis]
+
+
+@dataclass(frozen=True)
+class ChipSeconds:
+    """What a chip takes beside the passes of its layers.
+
+    Attributes
+    ----------
+    step_s, accumulation_s
+        Per parameter.
+    core_share
+        Of the cores, that communication takes.
+    """
+
+    step_s: float
+    accumulation_s: float
+    core_share: float
 
 
 def batch_s(
     passes_s: Sequence[tuple[float, float]],
-    distinct: Sequence[int],
-    arrays: CandidateArrays,
-    training: Training,
-    rates: ChipRates,
-    known_s: float,
+    candidates: Candidates,
+    chip: ChipSeconds,
+    enough_s: float,
+    *,
+    splits: bool,
 ) -> float:
-    """Bound the time of a batch over all candidates; ``known_s`` where none is shorter.
+    """Bound the time of a batch over all candidates.
 
     Parameters
     ----------
     passes_s
         Forward, and backward with recompute, of every layer.
-    distinct
-        Which distinct layer each is.
+    candidates, chip
+        What may be, and what it is on.
+    enough_s
+        From where on a bound need not be larger.
+    splits
+        Whether to look at splits into stages.
     """
-    bandwidth = float(rates.hbm_bytes_per_s[0])
-    step_s = float(
-        s_per_parameter(training.step_bytes, bandwidth, float(rates.step_parameters_per_s[0]))
-    )
-    accumulation_s = float(
-        s_per_parameter(
-            OPTIMIZERS[training.optimizer].accumulation_bytes,
-            bandwidth,
-            float(rates.accumulation_parameters_per_s[0]),
-        )
-    )
-    core_share = float(rates.collective_core_share[0])
-    most = max(range(max(distinct) + 1), key=distinct.count)
-    work = _Work(passes_s, arrays, [at for at, index in enumerate(distinct) if index == most])
-    best_s = known_s
-    for whole, real in zip(arrays.whole.tolist(), arrays.real.tolist(), strict=True):
-        if work.total_s / real[column.REACH] >= best_s:
-            break  # candidates come by falling reach
-        overlaps, several = whole[column.OVERLAPS] == 1, whole[column.MICROBATCHES] > 1
-        candidate = _Candidate(
-            work,
-            whole,
-            real,
-            share=core_share if overlaps else 1.0,
-            step_s=step_s / real[column.OPTIMIZER_SHARDS],
-            accumulation_s=accumulation_s / real[column.GRADIENT_SHARDS] if several else 0.0,
-        )
-        best_s = min(best_s, candidate.least_s(best_s))
+    forward = [0.0, *accumulate(one for one, _ in passes_s)]
+    backward = [0.0, *accumulate(other for _, other in passes_s)]
+    forward_s, backward_s = forward[-1], backward[-1]
+    best_s, lines = enough_s, candidates.lines_of(chip)
+    for place, candidate in enumerate(candidates.rows):
+        if (forward_s + backward_s) * candidate.each_share >= best_s:
+            break
+        if not lines[place]:
+            lines[place] = SplitBatch([0.0], [0.0], candidates, candidate, chip).average_stage
+        for forwards, backwards, others_s in lines[place]:
+            # Most candidates end here, without what runs beside the passes.
+            if forwards * forward_s + backwards * backward_s + others_s >= best_s:
+                break
+        else:
+            best_s = _candidate_s(forward, backward, candidates, candidate, chip, best_s, splits)
     return best_s
 
 
-class _Work:
-    """What all candidates of one chip share."""
+def _candidate_s(
+    forward: Sequence[float],
+    backward: Sequence[float],
+    candidates: Candidates,
+    candidate: Candidate,
+    chip: ChipSeconds,
+    enough_s: float,
+    splits: bool,
+) -> float:
+    """Bound the time of a batch with one candidate; ``enough_s`` at most.
 
-    def __init__(
-        self, passes_s: Sequence[tuple[float, float]], arrays: CandidateArrays, repeated: list[int]
-    ) -> None:
-        self.passes_s = passes_s
-        self.arrays = arrays
-        self.total_s = math.fsum(forward + backward for forward, backward in passes_s)
-        self.own = math.fsum(arrays.own.tolist())
-        self.first = repeated[0]
-        self.count = len(repeated)
-        self.fewest_own = min(float(arrays.own[at]) for at in repeated)
+    A queue takes its share of a pass, or the pass the queue's: both hold, of either pass.
+    """
+    queues = candidate.overlaps == 1 and candidate.every_pass >= 0
+    least_s = 0.0
+    for way in ((0, 0), (1, 0), (0, 1), (1, 1)) if queues else ((0, 0),):
+        split = SplitBatch(forward, backward, candidates, candidate, chip, way)
+        least_s = max(least_s, split.at_once_s())
+        if least_s < enough_s and candidate.chunks == 1:
+            least_s = max(least_s, split.pipelined_s())
+            if splits and least_s < enough_s:
+                least_s = split.least_over_splits_s(least_s, enough_s)
+        if least_s >= enough_s:
+            return enough_s
+    return least_s
 
 
 @dataclass(frozen=True)
-class _Candidate:
-    """One candidate on one chip; the columns are those of `phaze_opt.placement.least_splits`."""
+class SplitBatch:
+    """One candidate on one chip; ``way`` says of which passes the queue's share counts.
 
-    work: _Work
-    whole: Sequence[int]
-    real: Sequence[float]
-    share: float
-    step_s: float
-    accumulation_s: float
+    Attributes
+    ----------
+    forward_s, backward_s
+        Sums over the layers before each.
+    """
 
-    def least_s(self, enough_s: float) -> float:
-        """Bound the time of a batch; what is at least ``enough_s`` need not be exact."""
-        stages, microbatches = self.whole[column.STAGES], self.whole[column.MICROBATCHES]
-        if microbatches * self.work.total_s / stages >= enough_s:
-            return enough_s
-        overlapping = self.whole[column.OVERLAPS] == 1 and self.whole[column.EVERY_PASS] >= 0
-        ways = ((0, 0), (1, 0), (0, 1), (1, 1)) if overlapping else ((0, 0),)
-        return max(self._least_of_way(way) for way in ways)
+    forward_s: Sequence[float]
+    backward_s: Sequence[float]
+    candidates: Candidates
+    candidate: Candidate
+    chip: ChipSeconds
+    way: tuple[int, int] = (0, 0)
 
-    def _least_of_way(self, way: tuple[int, int]) -> float:
-        """Bound the time if a queue takes its share of each pass, or each pass of the queue."""
-        forward_s = [self._in_pass(0, way[0], at) for at in self._layers()]
-        backward_s = [
-            self._in_pass(1, way[1], at) + self.accumulation_s * float(self.work.arrays.own[at])
-            for at in self._layers()
-        ]
-        least_s = self._at_once_s(math.fsum(forward_s), math.fsum(backward_s))
-        if self.whole[column.CHUNKS] == 1:
-            least_s = max(least_s, self._pipelined_s(forward_s, backward_s))
-        return least_s
+    @cached_property
+    def share(self) -> float:
+        """What communication takes of the compute beside it."""
+        return self.chip.core_share if self.candidate.overlaps == 1 else 1.0
 
-    def _layers(self) -> range:
-        return range(len(self.work.passes_s))
+    @cached_property
+    def step_s(self) -> float:
+        """Optimizer step per parameter."""
+        return self.chip.step_s / self.candidate.optimizer_shards
 
-    def _in_pass(self, row: int, queued: int, at: int) -> float:
-        """Return what one layer counts in a pass, with what runs beside it."""
-        seconds = self.work.passes_s[at][row] * (self.share if queued else 1.0)
-        group = self.whole[column.EVERY_PASS]
-        if group >= 0:
-            sums = self.work.arrays.every_pass[group, row]
-            seconds += float(sums[at + 1] - sums[at]) * (1.0 if queued else self.share)
-        return seconds
+    @cached_property
+    def accumulation_s(self) -> float:
+        """Accumulation per parameter and microbatch, where there are several."""
+        several = self.candidate.microbatches > 1
+        return self.chip.accumulation_s / self.candidate.gradient_shards if several else 0.0
 
-    def _sent_s(self, row: int, parameters: float) -> float:
+    @cached_property
+    def forward(self) -> Sequence[float]:
+        """Sums of the forwards, with what runs beside them."""
+        return self._with_queue(self.forward_s, 0)
+
+    @cached_property
+    def backward(self) -> Sequence[float]:
+        """Sums of the backwards, with what runs beside them and the accumulation."""
+        sums = self._with_queue(self.backward_s, 1)
+        if self.accumulation_s == 0.0:
+            return sums
+        pairs = zip(sums, self.candidates.own, strict=True)
+        return [seconds + own * self.accumulation_s for seconds, own in pairs]
+
+    def _with_queue(self, sums: Sequence[float], row: int) -> Sequence[float]:
+        group = self.candidate.every_pass
+        if group < 0:
+            return sums
+        compute, queue = (self.share, 1.0) if self.way[row] else (1.0, self.share)
+        pairs = zip(sums, self.candidates.every_pass[group][row], strict=True)
+        return [compute * seconds + queue * sent_s for seconds, sent_s in pairs]
+
+    def sent_s(self, row: int, parameters: float) -> float:
         """Return the time of the cheapest algorithm for some parameters."""
         if row < 0 or parameters <= 0.0:
             return 0.0
         root = math.sqrt(parameters)
         return min(
-            float(line[0]) + parameters * float(line[1]) + root * float(line[2])
-            for line in self.work.arrays.lines[row]
+            latency_s + parameters * each + root * of_root
+            for latency_s, each, of_root in self.candidates.lines[row]
         )
 
-    def _first_tail_s(self) -> float:
-        """Return what follows the last backward of a first stage that has one layer."""
-        parameters, tied = (float(row[0, 1]) for row in self.work.arrays.held)
-        sent_s = self._sent_s(self.whole[column.SYNCHRONISED], parameters)
-        tail_s = parameters * self.step_s + self.share * sent_s
-        if self.whole[column.OVERLAPS] == 0:
-            tail_s += self._sent_s(self.whole[column.GATHERED], parameters)
-        if self.whole[column.STAGES] > 1 and tied > 0.0:
-            tail_s += self.real[column.EXCHANGE_LATENCY_S]
-            tail_s += tied * self.real[column.EXCHANGE_S_PER_PARAMETER]
-            tail_s += math.sqrt(tied) * self.real[column.EXCHANGE_S_PER_ROOT]
-        return tail_s
+    def following_s(self, begin: int, end: int, backward_s: float) -> float:
+        """Return what follows the last backward of the stage of some layers."""
+        if (begin, end) not in self._known_tails:
+            self._known_tails[begin, end] = self._tail(begin, end)
+        fixed_s, sent_s = self._known_tails[begin, end]
+        return fixed_s + max(self.share * sent_s, sent_s - (1.0 - self.share) * backward_s)
 
-    def _at_once_s(self, forward_s: float, backward_s: float) -> float:
-        """Bound by the average stage; see `least_times._at_once_s`."""
-        stages, microbatches = self.whole[column.STAGES], self.whole[column.MICROBATCHES]
-        messages = stages * self.whole[column.CHUNKS] - 1
-        forward_s += messages * self.real[column.ACTIVATION_S]
-        backward_s += messages * self.real[column.GRADIENT_S]
-        saving_s = self.work.own * self.accumulation_s
-        once_s = forward_s + backward_s - saving_s
-        busy_s = microbatches * (forward_s + backward_s) - saving_s
-        sent_s = self.real[column.MEAN_SYNCHRONISATION_S]
-        step_s = self.work.own * self.step_s / stages
-        least_s = busy_s / stages + self.share * sent_s
-        if self.whole[column.CHUNKS] > 1:
-            before_s = max((microbatches - stages) * backward_s - saving_s, 0.0)
-            before_s += microbatches * forward_s
-            return max(once_s, max(least_s, before_s / stages + sent_s) + step_s)
-        hidden_s = (1.0 - self.share) * backward_s
-        least_s = max(least_s, (busy_s - hidden_s) / stages + sent_s)
-        rounds_s = (microbatches - 1) * backward_s + (microbatches - self._in_flight()) * forward_s
-        return max(least_s + step_s, once_s + rounds_s / stages + self._first_tail_s())
+    @cached_property
+    def _known_tails(self) -> dict[tuple[int, int], tuple[float, float]]:
+        """Those of this candidate that were asked for, whatever the passes are."""
+        return self.candidates.tails.setdefault((self.candidate, self.chip), {})
 
-    def _in_flight(self) -> int:
-        """Return the microbatches in flight at the first stage before its first backward."""
-        if self.whole[column.GPIPE]:
-            return 1
-        return min(self.whole[column.STAGES], self.whole[column.MICROBATCHES])
+    def _tail(self, begin: int, end: int) -> tuple[float, float]:
+        """Return what follows the last backward in any case, and what may run beside it."""
+        one = self.candidate
+        parameters, tied = (held[begin][end] for held in self.candidates.held)
+        sent_s = self.sent_s(one.synchronised, parameters)
+        tail_s = parameters * self.step_s
+        if one.overlaps == 0:
+            tail_s += self.sent_s(one.gathered, parameters)
+        if one.stages > 1 and tied > 0.0:
+            tail_s += one.exchange_latency_s + tied * one.exchange_s_per_parameter
+            tail_s += math.sqrt(tied) * one.exchange_s_per_root
+        return tail_s, sent_s
 
-    def _pipelined_s(self, forward: Sequence[float], backward: Sequence[float]) -> float:
+    @cached_property
+    def first_tail_s(self) -> float:
+        """What follows the last backward of a first stage of one layer, beside any work."""
+        return self.following_s(0, 1, _MOST_S)
+
+    def at_once_s(self) -> float:
+        """Bound by the average stage."""
+        forward_s = self._with_queue(self.forward_s, 0)[-1]
+        backward_s = self._with_queue(self.backward_s, 1)[-1]
+        return max(f * forward_s + b * backward_s + c for f, b, c in self.average_stage)
+
+    @cached_property
+    def average_stage(self) -> tuple[Line, ...]:
+        """Bounds by the average stage; see `least_times._at_once_s`.
+
+        Of sums with what runs beside the passes, whatever they are.
+        """
+        one, own = self.candidate, self.candidates.own[-1]
+        stages, microbatches, messages = one.stages, one.microbatches, one.stages * one.chunks - 1
+        saving_s, sent_s = own * self.accumulation_s, one.mean_synchronisation_s
+        step_s = own * self.step_s / stages
+        # The average stage runs all microbatches; what it sends then takes the cores in part, or
+        # follows the last backward, of which that much is left.
+        waves, left = microbatches / stages, (microbatches - 1.0 + self.share) / stages
+        lines = [Line(waves, waves, self.share * sent_s + step_s - saving_s / stages)]
+        if one.chunks > 1:
+            lines.append(Line(1.0, 1.0, -saving_s))
+            if microbatches >= stages:
+                before = (microbatches - stages) / stages
+                lines.append(Line(waves, before, sent_s + step_s - saving_s / stages))
+            lines.append(Line(waves, 0.0, sent_s + step_s))
+        else:
+            lines.append(Line(waves, left, sent_s + step_s - saving_s / stages))
+            # One microbatch goes through all stages and back, then the rest of the others.
+            again = 1.0 + (microbatches - one.in_flight) / stages
+            rounds = 1.0 + (microbatches - 1.0) / stages
+            lines.append(Line(again, rounds, self.first_tail_s - saving_s))
+        forward_s = messages * one.activation_s
+        backward_s = messages * one.gradient_s + own * self.accumulation_s
+        return tuple(
+            Line(f, b, others_s + f * forward_s + b * backward_s) for f, b, others_s in lines
+        )
+
+    def pipelined_s(self) -> float:
         """Bound by what pipelines wait for; see `least_times._pipelined_s`."""
-        stages, microbatches = self.whole[column.STAGES], self.whole[column.MICROBATCHES]
-        first_tail_s, work = self._first_tail_s(), self.work
-        saving_s = work.own * self.accumulation_s
-        received_s = (stages - 1) * (self.real[column.ACTIVATION_S] + self.real[column.GRADIENT_S])
-        once_s = math.fsum(forward) + math.fsum(backward) + received_s
-        least_s = (once_s - saving_s / microbatches) / self.real[column.REACH] + first_tail_s
+        one, known, first = self.candidate, self.candidates, self.candidates.first
+        stages, microbatches, in_flight = one.stages, one.microbatches, one.in_flight
+        saving_s = known.own[-1] * self.accumulation_s
+        received_s = (stages - 1) * (one.activation_s + one.gradient_s)
+        once_s = self.forward[-1] + self.backward[-1] + received_s
+        least_s = (once_s - saving_s / microbatches) / one.reach + self.first_tail_s
         once_s -= saving_s
-        rounds, repeated = microbatches - 1.0, self.real[column.MOST_REPEATED]
-        in_flight, own = self._in_flight(), work.fewest_own
-        one_s = forward[work.first]
-        other_s = backward[work.first]
-        other_s -= (float(work.arrays.own[work.first]) - own) * self.accumulation_s
-        again_s = rounds * other_s + (microbatches - in_flight) * one_s
-        least_s = max(least_s, once_s + repeated * again_s + first_tail_s)
-        row = self.whole[column.SYNCHRONISED]
-        sent_s = self._sent_s(row, repeated * own)
-        sent_s = max(self.share * sent_s, sent_s - (1.0 - self.share) * repeated * other_s)
-        load_s = microbatches * (one_s + other_s) - own * self.accumulation_s
+        rounds, repeated, own = microbatches - 1.0, one.most_repeated, known.fewest_own
+        forward_s = self.forward[first + 1] - self.forward[first]
+        backward_s = self.backward[first + 1] - self.backward[first]
+        backward_s -= (known.own[first + 1] - known.own[first] - own) * self.accumulation_s
+        again_s = rounds * backward_s + (microbatches - in_flight) * forward_s
+        least_s = max(least_s, once_s + repeated * again_s + self.first_tail_s)
+        row = one.synchronised
+        sent_s = self.sent_s(row, repeated * own)
+        sent_s = max(self.share * sent_s, sent_s - (1.0 - self.share) * repeated * backward_s)
+        load_s = microbatches * (forward_s + backward_s) - own * self.accumulation_s
         least_s = max(least_s, repeated * (load_s + own * self.step_s) + max(sent_s, 0.0))
         if again_s <= 0.0:
             return least_s
         weight = (stages - in_flight) / again_s
-        if in_flight > 1 and one_s > 1e-9 * again_s:
-            weight += math.log(rounds * (other_s + one_s) / again_s) / one_s
+        if in_flight > 1 and forward_s > 1e-9 * again_s:
+            weight += math.log(rounds * (backward_s + forward_s) / again_s) / forward_s
         else:
             weight += (in_flight - 1) / again_s
         each_s = own * self.step_s
         if row >= 0:
-            begin = 0.0 if work.first == 0 else float(work.arrays.held[0, 0, 1])
-            more_s = self._sent_s(row, begin + work.count * own) - self._sent_s(row, begin)
-            each_s += self.share * more_s / work.count
-        tail_s = 0.0 if work.first == 0 else first_tail_s
+            begin = 0.0 if first == 0 else known.held[0][0][1]
+            more_s = self.sent_s(row, begin + known.count * own) - self.sent_s(row, begin)
+            each_s += self.share * more_s / known.count
+        tail_s = 0.0 if first == 0 else self.first_tail_s
         others = weight + max(0.0, 1.0 - each_s * weight) / (again_s + each_s)
-        return max(least_s, once_s + tail_s + work.count / others)
+        return max(least_s, once_s + tail_s + known.count / others)
+
+    def least_over_splits_s(self, least_s: float, enough_s: float) -> float:
+        """Return a time that no split into stages falls below; ``enough_s`` at most.
+
+        Parameters
+        ----------
+        least_s
+            Such a time that is known.
+        """
+        high_s = enough_s
+        if math.isinf(enough_s):
+            high_s = 2.0 * max(least_s, _SMALLEST_S)
+            while high_s < _MOST_S and not self._has_split(high_s):
+                least_s, high_s = high_s, 2.0 * high_s
+        elif not self._has_split(enough_s):
+            return enough_s
+        while high_s - least_s > _PRECISION * high_s:
+            middle_s = 0.5 * (least_s + high_s)
+            if self._has_split(middle_s):
+                high_s = middle_s
+            else:
+                least_s = middle_s
+        return least_s
+
+    def _has_split(self, time_s: float) -> bool:
+        """Whether some split may take at most some time.
+
+        Every stage, from the first one, takes as many layers as it can: what bounds a stage grows
+        with its end, and falls with its beginning.
+        """
+        layers, stages = len(self.forward) - 1, self.candidate.stages
+        begin, length = 0, -(-layers // stages)
+        for stage in range(1, stages):
+            most = layers - (stages - stage)
+            end = min(begin + length, most)
+            while end > begin and self._stage_s(stage, begin, end) > time_s:
+                end -= 1
+            if end == begin:
+                return False
+            while end < most and self._stage_s(stage, begin, end + 1) <= time_s:
+                end += 1
+            begin, length = end, end - begin
+        return self._stage_s(stages, begin, layers) <= time_s
+
+    def _stage_s(self, stage: int, begin: int, end: int) -> float:
+        """Bound the time of a batch by a stage: the paths (1) to (6) of `least_splits`."""
+        one, known = self.candidate, self.candidates
+        stages, microbatches = one.stages, one.microbatches
+        after, in_flight = stages - stage, min(stages - stage + 1, microbatches)
+        if one.gpipe:
+            in_flight = microbatches
+        if known.limit[one.limit][begin][end] < in_flight:
+            return math.inf
+        forwards, backwards, own = self.forward, self.backward, known.own
+        forward_s = forwards[end] - forwards[begin] + (one.activation_s if stage > 1 else 0.0)
+        backward_s = backwards[end] - backwards[begin] + (one.gradient_s if after > 0 else 0.0)
+        # All that the stage does, after the first microbatch has come to it.
+        busy_s = microbatches * (forward_s + backward_s)
+        busy_s -= (own[end] - own[begin]) * self.accumulation_s
+        done_s = forwards[begin] + max(stage - 2, 0) * one.activation_s + busy_s
+        # The first microbatch through all stages and back, then what is left of the others.
+        once_s = forwards[-1] + (stages - 1) * one.activation_s
+        once_s += backwards[-1] - backwards[begin] + after * one.gradient_s
+        once_s -= (own[-1] - own[begin]) * self.accumulation_s
+        again = microbatches - 1 if one.gpipe else microbatches - in_flight
+        left_s = once_s + (microbatches - 1) * backward_s + again * forward_s
+        done_s = max(done_s, left_s)
+        if again > 0 and not one.gpipe:
+            # The last microbatch from here to the last stage and back.
+            beyond_s = forwards[-1] - forwards[end] + after * one.activation_s
+            beyond_s += backwards[-1] - backwards[end] + max(after - 1, 0) * one.gradient_s
+            done_s = max(done_s, once_s + again * (forward_s + backward_s) + beyond_s)
+        tail_s = self.following_s(begin, end, backward_s)
+        least_s = done_s + tail_s
+        if stage > 1:
+            back_s = backwards[begin] + (stage - 1) * one.gradient_s
+            least_s = max(least_s, done_s + back_s + self.first_tail_s)
+        if one.overlaps == 1 and one.gathered >= 0:
+            gathered_s = self.sent_s(one.gathered, known.held[0][begin][end])
+            waited_s = max(self.share * gathered_s, gathered_s - (1.0 - self.share) * forward_s)
+            least_s = max(least_s, waited_s + busy_s + tail_s)
+        return least_s
+
+
+_PRECISION = 1e-4
+"""Relative distance up to which the least time of a split is found."""
+_SMALLEST_S = 1e-12
+"""Less than any time."""
+_MOST_S = 1e300
+"""More than any time that a split takes, memory aside."""

@@ -4,31 +4,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
+from typing import Literal
 
 from phaze_opt.estimated_passes import default_fusion, fuse_once, graphs_of
 from phaze_opt.estimator.cache_reuse import reads_again
-from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.estimator.working_sets import kept_tensors
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.layer_costs import copies_s
 from phaze_opt.network.cluster import Cluster
-from phaze_opt.network.collective import collective_cost
+from phaze_opt.search.scalar_makespans import makespan_s
+from phaze_opt.search.scalar_operators import OperatorTimes, chip_times, roofline_times
 from phaze_opt.training import Training
-from phaze_opt.workload.graph import Operator, OperatorGraph, WorkloadVariant
+from phaze_opt.workload.graph import OperatorGraph, WorkloadVariant
+
+Sort = Literal["box", "quick", "chip"]
+"""What a bound is of: every chip with the rates of one; one chip, quickly, or as far as it goes."""
 
 
-@lru_cache(maxsize=4096)
 def layer_s(
-    variant: WorkloadVariant, index: int, chip: Accelerator, cluster: Cluster, training: Training
+    variant: WorkloadVariant,
+    index: int,
+    chip: Accelerator,
+    cluster: Cluster,
+    training: Training,
+    sort: Sort,
 ) -> tuple[float, float]:
     """Bound forward, and backward with recompute, of one distinct layer."""
-    layer = variant.layers[index]
+    layer, tensor = variant.layers[index], variant.tensor_parallel
     fusion = default_fusion(chip)
+    # As `phaze_opt.estimated_passes` has it.
+    chunked = tensor if training.overlap == "all" else 1
     passes = {
-        name: _pass_s(fuse_once(graph, fusion), chip, cluster, training, variant.tensor_parallel)
+        name: _pass_s(
+            fuse_once(graph, fusion), chip, cluster, tensor, chunked, training.residency, sort
+        )
         for name, graph in graphs_of(layer, training).items()
     }
     again_s = {
@@ -40,109 +51,62 @@ def layer_s(
     return passes["forward"] + copies[0], passes["backward"] + copies[1] + again_s
 
 
+@lru_cache(maxsize=2**14)
 def _pass_s(
-    graph: OperatorGraph, chip: Accelerator, cluster: Cluster, training: Training, tensor: int
+    graph: OperatorGraph,
+    chip: Accelerator,
+    cluster: Cluster,
+    tensor: int,
+    chunked: int,
+    residency: bool,
+    sort: Sort,
 ) -> float:
     """Bound one pass."""
-    chunked = tensor if training.overlap == "all" else 1
-    times = [_operator(one, chip, cluster, tensor, chunked) for one in graph.operators]
-    rate = chip.sustained_hbm_bytes_per_s
-
-    def in_turn(kept_bytes: Sequence[float]) -> float:
-        return math.fsum(
-            one.with_hbm(max(one.hbm_s - kept / rate, 0.0))
-            for one, kept in zip(times, kept_bytes, strict=True)
-        )
-
+    times_of = roofline_times if sort == "box" else chip_times
+    times = times_of(graph, chip, cluster, tensor, chunked)
     if not chip.concurrent_operators:
-        served = [0.0] * len(times)
-        if training.residency:
+        served = [0.0] * len(graph.operators)
+        if residency:
             reuse = reads_again(graph).served_by(float(chip.glb_bytes))
             for reader, size in zip(reuse.reader.tolist(), reuse.bytes.tolist(), strict=True):
                 served[reader] += size
-        return in_turn(served)
-    end_s = [one.latency_s for one in times]
-    for before, after, _ in sorted(graph.edges, key=lambda edge: edge[1]):
-        end_s[after] = max(end_s[after], end_s[before] + times[after].latency_s)
-    sums = [math.fsum(of_resource) for of_resource in zip(*map(_resources_s, times), strict=True)]
-    least_s = max([*end_s, *sums], default=0.0)
-    if training.residency:
-        least_s = min(least_s, in_turn(_kept_bytes(graph, chip.glb_bytes)))
+        return _in_turn_s(times, times.hbm_s, served, chip)
+    least_s = _at_once_s(graph, times)
+    if sort == "chip":
+        least_s = max(least_s, makespan_s(graph, times))
+    if residency:
+        # With tensors that stay, collectives are whole, which takes no less.
+        kept = _kept_bytes(graph, chip.glb_bytes)
+        least_s = min(least_s, _in_turn_s(times, times.once_s, kept, chip))
     return least_s
 
 
-@dataclass(frozen=True)
-class _Times:
-    """Seconds of one operator at the peak rates of all cores together."""
-
-    tensor_s: float
-    vector_s: float
-    glb_s: float
-    hbm_s: float
-    link_s: float
-    overhead_s: float
-
-    @property
-    def latency_s(self) -> float:
-        """The longest of them, plus what every operator takes."""
-        return max(_resources_s(self)) + self.overhead_s
-
-    def with_hbm(self, hbm_s: float) -> float:
-        """Return the latency if the HBM takes less."""
-        others = max(self.tensor_s, self.vector_s, self.glb_s, self.link_s)
-        return max(others, hbm_s) + self.overhead_s
+def _at_once_s(graph: OperatorGraph, times: OperatorTimes) -> float:
+    """Bound a pass by its longest chain, and by what it takes of every resource."""
+    own_s = times.fastest_s
+    end_s = list(own_s)
+    for before, after in _edges(graph):
+        through_s = end_s[before] + own_s[after]
+        if through_s > end_s[after]:
+            end_s[after] = through_s
+    return max([*end_s, *times.taken_s], default=0.0)
 
 
-def _resources_s(times: _Times) -> tuple[float, ...]:
-    """Return the times of the resources."""
-    return times.tensor_s, times.vector_s, times.glb_s, times.hbm_s, times.link_s
+@lru_cache(maxsize=1024)
+def _edges(graph: OperatorGraph) -> list[tuple[int, int]]:
+    """Return the edges by where they end."""
+    return sorted(((before, after) for before, after, _ in graph.edges), key=lambda edge: edge[1])
 
 
-def _operator(
-    operator: Operator, chip: Accelerator, cluster: Cluster, tensor: int, chunked: int
-) -> _Times:
-    """Bound one operator."""
-    calibration, clock_hz = chip.calibration, chip.sustained_clock_hz
-    macs = sum(gemm.m * gemm.n * gemm.k * gemm.batch for gemm in operator.gemms)
-    visible = 1.0
-    if operator.attention is not None:
-        visible = operator.attention.visible / operator.attention.elements
-    lanes_s = 0.0
-    for work in operator.vector:
-        row = vector_operator(work.kind)
-        elements = float(work.elements)
-        exponential = 0.0
-        if operator.attention is not None:
-            exponential = row.exponential_cycles
-            if work.elements == operator.attention.elements:
-                elements = operator.attention.visible
-        cycles = row.cycles - exponential
-        lanes = chip.num_vc * chip.pe_vc
-        if exponential > 0.0 and calibration.exponentials_per_cycle is not None:
-            lanes_s += elements / (chip.num_vc * calibration.exponentials_per_cycle * clock_hz)
-        else:
-            cycles += exponential
-        lanes_s += elements * cycles / (lanes * clock_hz)
-    exposed_s = 0.0
-    if operator.attention is not None:
-        exposed_s = (1.0 - calibration.attention_overlap) * lanes_s
-    link_s = 0.0
-    if operator.collective is not None:
-        kind, size_bytes = operator.collective.kind, operator.collective.size_bytes
-        link_s = collective_cost(kind, size_bytes, tensor, cluster).time_s
-        if chunked > 1:
-            share = calibration.collective_core_share
-            link_s *= share + (1.0 - share) / chunked
-    moved_bytes = operator.read_bytes + operator.write_bytes
-    arrays = chip.num_tc * chip.pe_x * chip.pe_y
-    works = bool(operator.gemms or operator.vector or operator.collective)
-    return _Times(
-        tensor_s=macs * visible / (arrays * chip.array_clock_hz) + exposed_s,
-        vector_s=lanes_s,
-        glb_s=moved_bytes / (chip.glb_bytes_per_cycle * clock_hz),
-        hbm_s=moved_bytes / chip.sustained_hbm_bytes_per_s,
-        link_s=link_s,
-        overhead_s=calibration.operator_overhead_s if works else 0.0,
+def _in_turn_s(
+    times: OperatorTimes, hbm_s: Sequence[float], kept_bytes: Sequence[float], chip: Accelerator
+) -> float:
+    """Bound operators that run one after another, while some bytes need not flow."""
+    rate = chip.sustained_hbm_bytes_per_s
+    rows = zip(times.on_chip_s, hbm_s, kept_bytes, times.overhead_s, strict=True)
+    return math.fsum(
+        max(chip_s, memory_s - kept / rate) + constant_s
+        for chip_s, memory_s, kept, constant_s in rows
     )
 
 

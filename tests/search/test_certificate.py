@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from phaze_opt.errors import ConflictError, InputError
-from phaze_opt.search import verifying
-from phaze_opt.search.bounding import bounds_of
-from phaze_opt.search.bounds import Bounded
+from phaze_opt.search import verifying, verifying_boxes, verifying_chips
 from phaze_opt.search.certificate import Certificate, read_certificate, write_certificate
 from phaze_opt.search.enumerating import certificate_of, enumerate_study, verify_certificate
-from phaze_opt.search.scalar_bounds import ScalarBounds
+from phaze_opt.search.exhaustive import Enumeration
 from phaze_opt.search.space import Space
 from phaze_opt.search.spec import StudySpec
 from phaze_opt.search.study import Study, create_study
-from phaze_opt.search.verifying import RefusedError
+from phaze_opt.search.verifying import RefusedError, verify
 from tests.search.enumerations import CASES, RUN, engine_of
 from tests.search.fakes import TOY, toy_spec
+from tests.search.sabotage import SMALL, attempt, drawn_class
 
 TOP = 3
 
@@ -51,20 +50,6 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Study:
 def made(tiny: Study) -> Certificate:
     """Return the certificate of one study."""
     return certificate_of(tiny, enumerate_study(tiny, top=TOP), TOP)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_plain_python_bounds_boxes_alike(name: str, studies: dict[str, Study]) -> None:
-    """Box by box, under every combination of options."""
-    study = studies[name]
-    enumerate_study(study, top=1)  # evaluates the reference of several workloads
-    engine = engine_of(study)
-    scalar = ScalarBounds(study.resolved, engine.rule.workloads, engine.rule.reference)
-    boxes = Bounded.boxes(engine.grid.chips)
-    for option in range(len(engine.grid.options)):
-        arrays = bounds_of(engine.grid, engine.rule, option, boxes)
-        single = bounds_of(engine.grid, scalar, option, boxes)
-        assert np.allclose(arrays, single, rtol=1e-12, atol=0.0)
 
 
 @pytest.mark.parametrize("name", ["today", "several"])
@@ -97,7 +82,8 @@ CHANGES: dict[str, Callable[[Certificate], Certificate]] = {
     ),
     "points": lambda one: replace(one, points=one.points + 1),
     "bounded": lambda one: replace(one, bounded=one.bounded - 1),
-    "feasible": lambda one: replace(one, feasible=one.evaluated + 1),
+    "feasible": lambda one: replace(one, feasible=one.feasible - 1),
+    "evaluated": lambda one: replace(one, evaluated=one.evaluated + 5, bounded=one.bounded - 5),
     "infeasible": lambda one: replace(one, infeasible_proven=one.infeasible_proven + 1),
     "asked": lambda one: replace(one, asked=one.asked + 1),
     "last": lambda one: replace(one, last=None),
@@ -151,6 +137,45 @@ def test_other_versions_and_unfinished_answers(
 
 def test_samples_of_large_spaces(made: Certificate, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where not every chip is looked at alone, the numbers are the same."""
-    monkeypatch.setattr(verifying, "MOST_SINGLE_CHIPS", 3)
-    monkeypatch.setattr(verifying, "MOST_SCALAR_CELLS", 2)
-    assert verify_certificate(made, workloads=(TOY,))[1].checked == 2
+    monkeypatch.setattr(verifying_boxes, "MOST_SINGLE_CHIPS", 3)
+    monkeypatch.setattr(verifying_boxes, "MOST_SCALAR_CELLS", 2)
+    whole = {one.what: one for one in verify_certificate(made, workloads=(TOY,))}
+    assert whole["bounds of boxes"].checked == 2
+    chips = "chips of opened boxes, in plain Python"
+    assert whole[chips].checked == whole[chips].of > 2
+    monkeypatch.setattr(verifying_chips, "MOST_CHIPS", 2)
+    some = {one.what: one for one in verify_certificate(made, workloads=(TOY,))}
+    assert 0 < some[chips].checked <= some[chips].of == whole[chips].of
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Enumeration]:
+    """Return a study of a part of the paper's space, and its true top."""
+    study = create_study(SMALL, f"sqlite:///{tmp_path_factory.mktemp('small') / 'a.db'}")
+    return study, enumerate_study(study, top=TOP)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_wrong_bounds_of_a_class_of_chips_are_found(
+    seed: int, small: tuple[Study, Enumeration], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The arrays of the check are as wrong as those that made the certificate."""
+    monkeypatch.setattr(verifying, "SAMPLE", 0)
+    study, true_top = small
+    of = drawn_class(study, true_top, random.Random(seed))
+    outcome = attempt(engine_of(study), true_top, TOP, of)
+    assert outcome.cut and outcome.chips > 0
+    assert outcome.refusal is not None and "not of the top" in outcome.refusal
+
+
+def test_right_bounds_are_not_refused(
+    small: tuple[Study, Enumeration], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few chips that are closed come near the top, and each is evaluated."""
+    monkeypatch.setattr(verifying, "SAMPLE", 5)
+    study, true_top = small
+    certificate = certificate_of(study, true_top, TOP)
+    checks = {one.what: one for one in verify(certificate, engine_of(study), None)}
+    plain = checks["chips of opened boxes, in plain Python"]
+    near = checks["closed designs nearest to the top"]
+    assert plain.checked == plain.of and near.checked == near.of < plain.of // 4

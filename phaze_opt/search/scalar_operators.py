@@ -1,0 +1,331 @@
+"""The least seconds of the operators of a pass, one at a time; see `scalar_bounds`.
+
+Of a box of chips, by the peak rates of all cores together; of one chip, in the faster of two modes,
+on one core or on all cores of its type. Busy times are not rounded, and of an operator every
+resource counts what it takes at least, so that the numbers also bound one that is slowed down.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from phaze_opt.estimator.gemm_traffic import ELEMENT_BYTES
+from phaze_opt.estimator.vector_core import vector_operator
+from phaze_opt.hardware.accelerator import LANE_VALUE_BYTES, Accelerator
+from phaze_opt.network.cluster import Cluster
+from phaze_opt.network.collective import collective_cost
+from phaze_opt.on_demand import cached_property
+from phaze_opt.search.scalar_products import Arrays, blocked_bytes, product_work, score_work
+from phaze_opt.workload.graph import Gemm, OperatorGraph
+
+
+@dataclass(frozen=True)
+class OperatorTimes:
+    """The operators of a pass on a chip; every list has one number for each.
+
+    Attributes
+    ----------
+    beside_s
+        Until it is done on one core, beside others.
+    alone_s
+        Until it is done on all cores; infinite for what needs none, and for a box of chips.
+    shared_s
+        For every resource, how long it takes all of it beside others.
+    on_chip_s, hbm_s, overhead_s
+        On all cores: of everything but the HBM, of the HBM, and what comes to the longer of both.
+    once_s
+        Of the HBM, if every tensor passes it once.
+    """
+
+    beside_s: list[float]
+    alone_s: list[float]
+    shared_s: tuple[list[float], ...]
+    on_chip_s: list[float]
+    hbm_s: list[float]
+    once_s: list[float]
+    overhead_s: list[float]
+
+    @cached_property
+    def fastest_s(self) -> list[float]:
+        """Until it is done, in whichever mode."""
+        return list(map(min, self.beside_s, self.alone_s))
+
+    @property
+    def taken_s(self) -> list[float]:
+        """Sums over all operators for every resource: alone, an operator takes all of each."""
+        return [math.fsum(map(min, each, self.alone_s)) for each in self.shared_s]
+
+
+def roofline_times(
+    graph: OperatorGraph, chip: Accelerator, cluster: Cluster, tensor: int, chunked: int
+) -> OperatorTimes:
+    """Bound the operators on every chip that has the peak rates of this one.
+
+    Parameters
+    ----------
+    graph, cluster
+        The pass, and the network of its tensor-parallel group.
+    chip
+        Of which nothing but rates counts.
+    tensor
+        Devices of the group.
+    chunked
+        Collectives are cut into so many chunks, of which products hide all but one; 1 for none.
+    """
+    calibration = chip.calibration
+    seen = tuple([one.attention.visible if one.attention else 0.0 for one in graph.operators])
+    rate = calibration.exponentials_per_cycle
+    cycles = _lane_cycles(graph, chip.num_vc, chip.pe_vc, rate, seen, rounds=False)
+    vector_s = [each / chip.sustained_clock_hz for each in cycles]
+    macs_per_s = chip.num_tc * chip.pe_x * chip.pe_y * chip.array_clock_hz
+    tensor_s = []
+    for one, lanes_s in zip(graph.operators, vector_s, strict=True):
+        seconds = one.flops / 2 / macs_per_s
+        if one.attention is not None:
+            seconds *= one.attention.visible / one.attention.elements
+            seconds += (1.0 - calibration.attention_overlap) * lanes_s
+        tensor_s.append(seconds)
+    moved = _moved(graph)
+    glb_s = [each / (chip.glb_bytes_per_cycle * chip.sustained_clock_hz) for each in moved]
+    hbm_s = [each / chip.sustained_hbm_bytes_per_s for each in moved]
+    link_s = _link_s(graph, chip, cluster, tensor, chunked)
+    on_chip_s = list(map(max, tensor_s, vector_s, glb_s, link_s))
+    overhead_s = _overheads_s(graph, chip)
+    return OperatorTimes(
+        beside_s=_latency_s(on_chip_s, hbm_s, overhead_s),
+        alone_s=[math.inf for _ in graph.operators],
+        shared_s=(tensor_s, vector_s, glb_s, hbm_s, link_s),
+        on_chip_s=on_chip_s,
+        hbm_s=hbm_s,
+        once_s=hbm_s,
+        overhead_s=overhead_s,
+    )
+
+
+def chip_times(
+    graph: OperatorGraph, chip: Accelerator, cluster: Cluster, tensor: int, chunked: int
+) -> OperatorTimes:
+    """Bound the operators on one chip, see `roofline_times`; endless where no tile fits.
+
+    On all cores an operator runs alone, and takes all of every resource. On one core it takes its
+    share: of the cores of its types, and of each memory what it moves.
+    """
+    link_s, overhead_s = _link_s(graph, chip, cluster, tensor, chunked), _overheads_s(graph, chip)
+    one = _on_cores(graph, chip, 1, 1)
+    every = _on_cores(graph, chip, chip.num_tc, chip.num_vc)
+    on_chip_s = list(map(max, every.on_chip_s, link_s))
+    alone_s = _latency_s(on_chip_s, every.hbm_s, overhead_s)
+    beside_s = _latency_s(list(map(max, one.on_chip_s, link_s)), one.hbm_s, overhead_s)
+    on_cores = [bool(each.gemms or each.vector) for each in graph.operators]
+    # What needs no core has one mode only.
+    alone_s = [s if cores else math.inf for s, cores in zip(alone_s, on_cores, strict=True)]
+
+    operators = graph.operators
+    tensor_s = [
+        s / chip.num_tc if each.gemms else 0.0 for s, each in zip(beside_s, operators, strict=True)
+    ]
+    vector_s = [
+        s / chip.num_vc if each.vector else 0.0 for s, each in zip(beside_s, operators, strict=True)
+    ]
+    return OperatorTimes(
+        beside_s=beside_s,
+        alone_s=alone_s,
+        shared_s=(tensor_s, vector_s, one.glb_s, one.hbm_s, link_s),
+        on_chip_s=on_chip_s,
+        hbm_s=every.hbm_s,
+        once_s=every.once_s,
+        overhead_s=overhead_s,
+    )
+
+
+def _latency_s(
+    on_chip_s: Sequence[float], hbm_s: Sequence[float], overhead_s: Sequence[float]
+) -> list[float]:
+    """Return until when operators are done."""
+    rows = zip(on_chip_s, hbm_s, overhead_s, strict=True)
+    return [max(chip_s, memory_s) + constant_s for chip_s, memory_s, constant_s in rows]
+
+
+def _overheads_s(graph: OperatorGraph, chip: Accelerator) -> list[float]:
+    """Return what every operator takes that does anything."""
+    return [
+        chip.calibration.operator_overhead_s if one.gemms or one.vector or one.collective else 0.0
+        for one in graph.operators
+    ]
+
+
+def _link_s(
+    graph: OperatorGraph, chip: Accelerator, cluster: Cluster, tensor: int, chunked: int
+) -> list[float]:
+    """Return the seconds on the network; of chunks, as if all but one were hidden."""
+    sent_s = _sent_s(graph, cluster, tensor)
+    if chunked == 1:
+        return sent_s
+    share = chip.calibration.collective_core_share
+    return [each * (share + (1.0 - share) / chunked) for each in sent_s]
+
+
+@lru_cache(maxsize=1024)
+def _sent_s(graph: OperatorGraph, cluster: Cluster, tensor: int) -> list[float]:
+    """Return the seconds on the network, of collectives that nothing hides."""
+    return [
+        0.0
+        if one.collective is None
+        else collective_cost(one.collective.kind, one.collective.size_bytes, tensor, cluster).time_s
+        for one in graph.operators
+    ]
+
+
+@dataclass(frozen=True)
+class _Mode:
+    """Operators on some cores; see `OperatorTimes`."""
+
+    on_chip_s: list[float]
+    glb_s: list[float]
+    hbm_s: list[float]
+    once_s: list[float]
+
+
+def _on_cores(
+    graph: OperatorGraph, chip: Accelerator, tensor_cores: int, vector_cores: int
+) -> _Mode:
+    """Bound the operators on some cores of a chip, the network aside."""
+    calibration, clock_hz = chip.calibration, chip.sustained_clock_hz
+    array_clock_hz = chip.array_clock_hz
+    glb_rate, hbm_rate = chip.glb_bytes_per_cycle * clock_hz, chip.sustained_hbm_bytes_per_s
+    fill = calibration.tile_overhead_cycles
+    arrays = Arrays(
+        cores=tensor_cores,
+        pe_x=chip.pe_x,
+        pe_y=chip.pe_y,
+        l2_bytes=chip.l2_tc_bytes,
+        l2_rate=(chip.l2_bytes_per_cycle or math.inf) / calibration.array_efficiency,
+        glb_rate=chip.glb_bytes_per_cycle / calibration.array_efficiency,
+        fill=(chip.pe_x + chip.pe_y if fill is None else fill) * calibration.array_efficiency,
+    )
+    busy, moved, scores = _product_works(graph, arrays)
+    rate = calibration.exponentials_per_cycle
+    cycles = _lane_cycles(graph, vector_cores, chip.pe_vc, rate, scores)
+    again = _read_again_bytes(graph, chip.l2_vc_bytes)
+    extra = _extra_bytes(graph, chip.glb_bytes * tensor_cores / chip.num_tc)
+    vector_s = [each / clock_hz for each in cycles]
+    tensor_s = [each / array_clock_hz for each in busy]
+    for place in _fused_attention(graph):
+        # The arrays wait for a part of the lanes' time.
+        tensor_s[place] += (1.0 - calibration.attention_overlap) * vector_s[place]
+    glb_s = [(own + more) / glb_rate for own, more in zip(moved, again, strict=True)]
+    once_s = [(own + more) / hbm_rate for own, more in zip(_moved(graph), again, strict=True)]
+    hbm_s = [own + more / hbm_rate for own, more in zip(once_s, extra, strict=True)]
+    return _Mode(list(map(max, tensor_s, vector_s, glb_s)), glb_s, hbm_s, once_s)
+
+
+@lru_cache(maxsize=1024)
+def _moved(graph: OperatorGraph) -> list[float]:
+    """Return the compulsory traffic of every operator."""
+    return [float(one.read_bytes + one.write_bytes) for one in graph.operators]
+
+
+@lru_cache(maxsize=1024)
+def _fused_attention(graph: OperatorGraph) -> list[int]:
+    """Return the operators that are fused attention."""
+    return [place for place, one in enumerate(graph.operators) if one.attention is not None]
+
+
+@lru_cache(maxsize=2**14)
+def _product_works(
+    graph: OperatorGraph, arrays: Arrays
+) -> tuple[list[float], list[float], tuple[float, ...]]:
+    """Return busy array cycles, bytes through the global buffer, and scores that are computed."""
+    busy, moved, computed = [], [], []
+    for one in graph.operators:
+        compulsory = float(one.read_bytes + one.write_bytes)
+        cycles, own_bytes, scores = 0.0, compulsory, 0.0
+        if one.attention is not None:
+            cycles, scores = score_work(one.attention, one.gemms, arrays)
+        elif one.gemms:
+            own_bytes -= sum(map(_once_bytes, one.gemms))
+            beside = own_bytes if len(one.gemms) == 1 else 0.0
+            works = [product_work(gemm, arrays, beside) for gemm in one.gemms]
+            cycles = sum(work.busy_cycles for work in works)
+            own_bytes += sum(work.glb_bytes for work in works)
+        busy.append(cycles)
+        moved.append(own_bytes)
+        computed.append(scores)
+    return busy, moved, tuple(computed)
+
+
+def _once_bytes(gemm: Gemm) -> float:
+    """Return the bytes of the operands and the results of a batch of products."""
+    each = gemm.m * gemm.k + gemm.k * gemm.n + gemm.m * gemm.n
+    return float(ELEMENT_BYTES * gemm.batch * each)
+
+
+@lru_cache(maxsize=2**14)
+def _extra_bytes(graph: OperatorGraph, glb_bytes: float) -> list[float]:
+    """Return the HBM traffic of the blocks of products that is more than compulsory."""
+    return [
+        blocked_bytes(one.gemms[0], glb_bytes) - _once_bytes(one.gemms[0])
+        if len(one.gemms) == 1 and one.attention is None
+        else 0.0
+        for one in graph.operators
+    ]
+
+
+@lru_cache(maxsize=2**14)
+def _lane_cycles(
+    graph: OperatorGraph,
+    cores: int,
+    lanes: int,
+    unit_rate: float | None,
+    scores: tuple[float, ...],
+    *,
+    rounds: bool = True,
+) -> list[float]:
+    """Return the cycles of the vector cores.
+
+    Parameters
+    ----------
+    cores, lanes
+        Vector cores, and lanes of each.
+    unit_rate
+        Exponentials per cycle of a core, where a unit takes those of fused attention.
+    scores
+        Of every operator that is fused attention: how many are computed.
+    rounds
+        Whether every lane takes whole elements, so that the last round takes as long as a full one.
+    """
+    found = []
+    for one, computed in zip(graph.operators, scores, strict=True):
+        cycles = 0.0
+        for work in one.vector:
+            row, elements = vector_operator(work.kind), float(work.elements)
+            each = row.cycles
+            if one.attention is not None:
+                if work.elements == one.attention.elements:
+                    elements = computed
+                if unit_rate is not None and row.exponential_cycles > 0.0:
+                    each += lanes / unit_rate - row.exponential_cycles
+            per_lane = elements / (cores * lanes)
+            cycles += each * (math.ceil(per_lane) if rounds else per_lane)
+        found.append(cycles)
+    return found
+
+
+@lru_cache(maxsize=2**12)
+def _read_again_bytes(graph: OperatorGraph, l2_bytes: int) -> list[float]:
+    """Return what operators without products read again of rows that no private buffer holds."""
+    return [
+        0.0
+        if one.gemms
+        else float(
+            sum(
+                (vector_operator(work.kind).reads - 1) * ELEMENT_BYTES * work.elements
+                for work in one.vector
+                if LANE_VALUE_BYTES * work.columns > l2_bytes
+            )
+        )
+        for one in graph.operators
+    ]
