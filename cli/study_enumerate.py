@@ -135,8 +135,9 @@ def verify(
 ) -> None:
     """Check the certificate of an enumeration, with nothing but the file and this program.
 
-    Boxes are counted chip by chip and bounded again in plain Python; the designs of the top, and
-    samples of the others, are evaluated again. Exit code 1 where a number is not what it should be.
+    The space is enumerated again. Boxes are counted chip by chip; boxes, and the closed chips of
+    opened boxes, are bounded again in plain Python, and what comes near the top is evaluated, with
+    samples of all. Exit code 1 where a number is not what it should be.
 
     Example: phaze-opt study verify quickstart.json
     """

@@ -29,6 +29,11 @@ The way of a study through the room:
 - `best_design`: the best design with all that is known of it; `summary`: the state of a study.
 - `chips`, `grid`: the points of a whole space; `bounds`, `bounding`, `best_first`: what none of
   them can exceed, and their order; `exhaustive`, `enumerating`: the certified best designs.
+- `certificate`: what was proven, as a file; `verifying` checks it (`verification`, with
+  `verifying_boxes` and `verifying_chips`) by the bounds of `scalar_bounds`, the one place where
+  formulas stand twice: plain Python for the time of a batch (`scalar_batches`, `scalar_splits`,
+  `scalar_candidates`), passes (`scalar_passes`, `scalar_makespans`), operators
+  (`scalar_operators`) and products (`scalar_products`).
 - `front_bounds`, `front_search`, `fronts`: the whole space, and all designs that none other beats.
 - `variations`, `robustness`: the whole space again, under other constants of the cost model.
 - `pareto`, `trial_choice`, `difference`: fronts, lists of trials, two studies side by side.

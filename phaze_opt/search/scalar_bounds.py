@@ -31,7 +31,8 @@ from phaze_opt.search.designs import Design
 from phaze_opt.search.frozen import ResolvedStudy
 from phaze_opt.search.objective import RunInputs, run_inputs
 from phaze_opt.search.objectives import joined
-from phaze_opt.search.scalar_batches import Candidates, ChipSeconds, batch_s
+from phaze_opt.search.scalar_batches import batch_s
+from phaze_opt.search.scalar_candidates import Candidates, ChipSeconds
 from phaze_opt.search.scalar_passes import Sort, layer_s
 from phaze_opt.training import OPTIMIZERS, Training
 from phaze_opt.units import GIB

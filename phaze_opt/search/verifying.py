@@ -14,6 +14,7 @@ import numpy as np
 
 from phaze_opt.errors import ConflictError
 from phaze_opt.search.bounding import Part, bound_parts
+from phaze_opt.search.bounds import check_bounded
 from phaze_opt.search.certificate import Certificate
 from phaze_opt.search.engine import Engine
 from phaze_opt.search.freezing import capture_models
@@ -82,9 +83,12 @@ def verify(
 
     Raises
     ------
+    InputError
+        If no bound is known for the study's objective.
     RefusedError
         Naming what is not as the certificate says.
     """
+    check_bounded(certificate.study.spec)
     verification = Verification(certificate, engine, store)
     done: list[Check] = []
 

@@ -6,15 +6,12 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import numpy as np
-
-from phaze_opt.estimator.chips import Chips as ChipColumns
 from phaze_opt.evaluation import Evaluation, evaluate
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.search.axes import Fixed, Scalar
 from phaze_opt.search.axis_names import kind_of
-from phaze_opt.search.bounds import Bounded
+from phaze_opt.search.bounds import ROUNDING, Bounds
 from phaze_opt.search.designs import Design, chip_of, cluster_of
 from phaze_opt.search.frozen import ResolvedStudy
 from phaze_opt.search.objective import run_inputs
@@ -179,13 +176,10 @@ def roofline_s(resolved: ResolvedStudy, workload: Workload, design: Design) -> f
     It is written for the verification of certificates, without a line of the program that
     evaluates or bounds single chips.
     """
-    chip = design.accelerator
     solving = replace(resolved, spec=replace(resolved.spec, placement="solve"))
-    bounds = ScalarBounds(solving, [workload])
-    area_mm2 = np.array([chip.area_mm2 or 0.0])
-    some = Bounded(ChipColumns([chip]), np.array([[chip.hbm_bytes]]), area_mm2, rooflines=True)
+    (samples_per_s,) = ScalarBounds(Bounds(solving, [workload])).of_box(design, [0.0])
     (inputs,) = run_inputs(solving, 0, design)
-    return float(bounds.least_batch_s(inputs, some)[0, 0])
+    return inputs.training.global_batch / samples_per_s * (1.0 + ROUNDING)
 
 
 def _area(resolved: ResolvedStudy) -> Literal["phaze-22nm", "chip"]:

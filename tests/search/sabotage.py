@@ -114,7 +114,8 @@ def lowered(of: Class) -> Iterator[None]:
         values = right(self, design, some)
         if some.rooflines:
             return values
-        return values * np.array([LOWERED if _is_of(c, of) else 1.0 for c in some.architectures])
+        left = np.array([LOWERED if _is_of(chip, of) else 1.0 for chip in some.architectures])
+        return np.asarray(values * left)
 
     setattr(Bounds, "values", wrong)  # noqa: B010
     try:
