@@ -1,7 +1,11 @@
 """The largest sizes that are accepted, for every edge of the program.
 
 Larger numbers are typing errors: no machine has so many devices, and sums of their products would
-leave 64 bits. Within the limits time and memory do not grow with a number of devices or samples.
+leave 64 bits. On one flat level of plain switches time and memory hardly grow with the numbers of
+devices and samples. On networks of several levels, on tori, with ZeRO and with interleaving they
+grow in proportion to the number of replicas that both allow; with the number of layers they grow
+by its square. What may take more memory than `MOST_PLACEMENT_BYTES` is refused before any of it is
+taken (`phaze_opt.placement.size`).
 """
 
 from __future__ import annotations
@@ -16,6 +20,9 @@ MOST_DEVICES = 10**7
 
 MOST_SAMPLES = 10**9
 """Samples of a global batch."""
+
+MOST_PLACEMENT_BYTES = 4 * 2**30
+"""Memory of the tables with which layers are placed on devices."""
 
 MOST_TRIALS = 10**7
 """Trials of a study."""

@@ -32,6 +32,7 @@ from phaze_opt.placement.memory import Shards
 from phaze_opt.placement.pipeline import held_by_place
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.placement.replica_counts import synchronisations_s
+from phaze_opt.placement.size import MOST_KEPT_BYTES, TABLES_OF_CANDIDATE, table_bytes
 from phaze_opt.placement.synchronisation import (
     ReplicaGroup,
     ReplicatedLayers,
@@ -101,6 +102,14 @@ class CandidateCosts:
         self._tails: dict[_Key, FloatArray] = {}
         self._least_tails: dict[CandidateGrid, FloatArray] = {}
         self._tail_terms: dict[_Key, FloatArray] = {}
+
+    def _make_room(self) -> None:
+        """Forget the tables of single candidates where they take much memory."""
+        each = TABLES_OF_CANDIDATE * table_bytes(self.layers)
+        kept = max(len(self._work), len(self._stages), len(self._groups))
+        if kept > max(1, MOST_KEPT_BYTES // each):
+            for tables in (self._work, self._stages, self._stages_of, self._groups, self._tails):
+                tables.clear()
 
     def release(self) -> None:
         """Forget the tables of a long chain, which take megabytes each: they can be made again."""
@@ -222,6 +231,7 @@ class CandidateCosts:
         """Return what every stage of a candidate does."""
         key = self._key(candidate)
         if key not in self._work:
+            self._make_room()
             self._work[key] = self._stage_work(candidate)
         return self._work[key]
 

@@ -23,6 +23,7 @@ from phaze_opt.network.collective import rising_starts
 from phaze_opt.on_demand import cached_property
 from phaze_opt.placement.fitting_stages import FittingStages
 from phaze_opt.placement.placement_problem import PlacementProblem, RankOrder
+from phaze_opt.placement.size import WidthSize, check_memory
 from phaze_opt.training import Training
 
 
@@ -190,6 +191,8 @@ def _grids(
     widths: tuple[int, ...], layers: int, cluster: Cluster, training: Training
 ) -> tuple[CandidateGrid, ...]:
     """Return the same, cached: the designs of a study share them."""
+    sizes = [_size_of_width(tensor, layers, cluster, training) for tensor in widths]
+    check_memory(layers, cluster.devices, sizes)
     return tuple(
         grid for tensor in widths for grid in _grids_of_width(tensor, layers, cluster, training)
     )
@@ -200,8 +203,7 @@ def _grids_of_width(
 ) -> Iterator[CandidateGrid]:
     """Yield the candidates of one width."""
     devices, reach = cluster.devices, _reach(cluster)
-    orders = (True,) if len(cluster.levels) == 1 else (True, False)
-    most_data = min(devices // tensor, training.global_batch // training.microbatch)
+    most_data = _most_data(tensor, cluster, training)
     if most_data == 0:
         return
     stages = np.arange(1, layers + 1, dtype=np.int64)
@@ -211,7 +213,7 @@ def _grids_of_width(
     last = np.append(first[1:] - 1, most_data)[index]
     last = np.minimum(last, devices // (pipeline * tensor))
     microbatches = training.microbatches(data)
-    for data_inside in orders:
+    for data_inside in _orders(cluster):
         span = pipeline * tensor * (data if data_inside else 1)
         # Levels twice, and one more where gradients are accumulated.
         kind = 2 * np.searchsorted(reach, span) + (microbatches > 1)
@@ -229,12 +231,46 @@ def _grids_of_width(
             )
 
 
+def _size_of_width(tensor: int, layers: int, cluster: Cluster, training: Training) -> WidthSize:
+    """Count the candidates of one width without listing them."""
+    most_data = _most_data(tensor, cluster, training)
+    if most_data == 0:
+        return WidthSize(0, 0)
+    # So many replicas fit at most beside 1, 2, … stages.
+    fitting = cluster.devices // (tensor * np.arange(1, layers + 1, dtype=np.int64))
+    if _class_starts(cluster, training, most_data) is None:
+        classes, replicas = np.minimum(fitting, most_data), most_data
+    else:
+        first = _first_of_classes(cluster, training, most_data)
+        classes, replicas = np.searchsorted(first, fitting, side="right"), len(first)
+    return WidthSize(len(_orders(cluster)) * int(classes.sum()), replicas)
+
+
+def _orders(cluster: Cluster) -> tuple[bool, ...]:
+    """Return the orders of ranks that differ: whether the replicas of a stage are neighbours."""
+    return (True,) if len(cluster.levels) == 1 else (True, False)
+
+
+def _most_data(tensor: int, cluster: Cluster, training: Training) -> int:
+    """Return the most replicas of one width."""
+    return min(cluster.devices // tensor, training.global_batch // training.microbatch)
+
+
+def _class_starts(cluster: Cluster, training: Training, most_data: int) -> IntArray | None:
+    """Return where classes begin whatever the microbatches; ``None``: every number is a class.
+
+    Replicas that share something out hold less memory, the more they are.
+    """
+    if training.zero > 0 or training.interleave > 1:
+        return None
+    return rising_starts(cluster, most_data)
+
+
 def _first_of_classes(cluster: Cluster, training: Training, most_data: int) -> IntArray:
     """Return the fewest replicas of every class."""
     data = np.arange(1, most_data + 1, dtype=np.int64)
-    starts = rising_starts(cluster, most_data)
-    if starts is None or training.zero > 0 or training.interleave > 1:
-        # Replicas that share something out hold less memory, the more they are.
+    starts = _class_starts(cluster, training, most_data)
+    if starts is None:
         return data
     microbatches: IntArray = training.microbatches(data)
     begins = np.append(True, microbatches[1:] != microbatches[:-1])

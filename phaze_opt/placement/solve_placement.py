@@ -23,6 +23,7 @@ from phaze_opt.placement.infeasible import explain_excess, explain_infeasible
 from phaze_opt.placement.interleaved import evaluate_interleaved, solve_interleaved
 from phaze_opt.placement.layout import Layout
 from phaze_opt.placement.placement_problem import Placement, PlacementProblem
+from phaze_opt.placement.size import ONE_CANDIDATE, check_memory
 from phaze_opt.placement.timing import replayed, with_fastest_gathers
 
 
@@ -128,6 +129,7 @@ def _given(
     if training.interleave > 1:
         answers = [evaluate_interleaved(costs, candidate) for candidate in candidates]
         return min(answers, key=lambda answer: answer.time_per_batch_s)
+    check_memory(len(layers), devices, [ONE_CANDIDATE])
     starts = even_starts(layers, pipeline)
     layouts = [Layout.of_starts(candidate, starts, len(layers)) for candidate in candidates]
     # What a stage holds does not depend on the order of ranks.

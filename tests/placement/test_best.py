@@ -224,3 +224,10 @@ def test_candidates_that_nobody_asks_for_again_are_not_kept(problem: PlacementPr
     del first
     gc.collect()
     assert kept() is None
+
+
+@pytest.mark.parametrize("layers", [1, 2, 11, 12, 21, 40, 300])
+def test_splits_are_counted_as_far_as_it_matters(layers: int) -> None:
+    """Without the numbers of hundreds of digits that a long chain has."""
+    counts = [min(math.comb(layers - 1, cuts), best._FEW_SPLITS + 1) for cuts in range(layers)]
+    assert best._splits_by_stages(layers).tolist() == [0, *counts]
