@@ -12,8 +12,9 @@ width, a cluster, training options, the memory of a device) and gives a
   `candidate_costs` joins them for one candidate.
 - `chain`: best split of a chain by dynamic programming, and `chain_bounds` of it; `even`: even
   splits; `best`: splits and replays of all candidates, as far as `width_bounds` asks for them,
-  which begins with the numbers of stages that fit the memory (`fitting_stages`); `interleaved`:
-  several chunks per stage; `expert`: known degrees.
+  which begins with the numbers of stages that fit the memory (`fitting_stages`); `proof`: what is
+  faster when it is replayed, or that nothing is, by `split_search` of single candidates with
+  `split_bounds`; `interleaved`: several chunks per stage; `expert`: known degrees.
 - `pipeline`: the event replay; `timing`: the time of a batch; `describe`: the answer in full.
 - `least`: lower bound of the time over all placements, for many accelerators at once; its tables
   are in `least_candidates`, its loops in `least_times` and `least_splits`.
@@ -23,6 +24,8 @@ Where a formula stands:
 
 - 1F1B time in closed form -> the docstring of `chain`, `chain.best_split`
 - 1F1B, GPipe and interleaved time, event by event -> `pipeline.finish_s`, `pipeline.replay`
+- lower bound of the replayed time of a split, and of those that begin like it -> the docstring of
+  `split_bounds`; of all splits of a candidate, at a glance -> `chain_bounds.least_times`
 - lower bound over all splits -> the docstring of `least_splits`; without them
   `least_times._pipelined_s`
 - least time of a width by its work alone -> `width_bounds._least_work_s`,

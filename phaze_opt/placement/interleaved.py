@@ -2,7 +2,9 @@
 
 With v chunks, chunk ``c`` of stage ``s`` is the ``(c · p + s)``-th of ``p · v`` even parts of the
 layers, so the bubble shrinks to a v-th and the transfers grow v-fold (D. Narayanan et al., SC
-2021). The stages must divide the microbatches. Only even parts are considered.
+2021). The stages must divide the microbatches. Only even parts are considered, as Megatron-LM has
+them: all degrees are replayed whose bound is below the best time, so that the answer is the optimum
+of these.
 """
 
 from __future__ import annotations

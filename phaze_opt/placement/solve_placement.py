@@ -1,8 +1,9 @@
 """The placement of a model: degrees of parallelism and pipeline stages with the least batch time.
 
 `solve_placement` ranks all degrees by lower bounds, splits the promising ones exactly by the closed
-form (`phaze_opt.placement.chain`), and reports the event replay's time, which also judges the even
-splits, so that no given PPxDPxTP is ever better than the answer.
+form (`phaze_opt.placement.chain`), and reports the event replay's time. What may still be faster
+when it is replayed is searched too, best bound first: the answer is optimal, or says how far it may
+be from that (`phaze_opt.placement.proof`). No given PPxDPxTP is ever better than it.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ def solve_placement(
     problem
         Layers with their costs, the cluster, the training options and the memory.
     degrees
-        ``(pipeline, data, tensor)``: the layers are then split evenly by count. By default all
-        degrees and splits are searched.
+        ``(pipeline, data, tensor)``: the layers are then split evenly by count, and nothing is
+        proven. By default all degrees and splits are searched.
 
     Raises
     ------

@@ -29,6 +29,7 @@ from phaze_opt.report.words import (
     padding_words,
     placement_words,
     power_words,
+    proof_words,
     rate_words,
 )
 from phaze_opt.units import format_bytes, format_count, format_number, format_seconds
@@ -66,8 +67,7 @@ def evaluation_tables(evaluation: Evaluation, title: str = "") -> RenderableType
 def placement_tables(placement: Placement) -> RenderableType:
     """Show the degrees of a placement and its stages."""
     head = pairs()
-    add_row(head, "placement", placement_words(placement))
-    add_row(head, "microbatches", microbatch_words(placement))
+    _add_placement(head, placement)
     add_row(head, "schedule", placement.pipeline_schedule)
     add_row(head, "time per batch", format_seconds(placement.time_per_batch_s))
     return Group(head, section("Stages", _stage_table(placement)))
@@ -85,8 +85,7 @@ def _head_table(evaluation: Evaluation) -> Table:
         add_row(head, "time per batch", format_seconds(time_s))
         add_row(head, "per device", rate_words(evaluation))
         add_row(head, "MFU", mfu_words(evaluation))
-        add_row(head, "placement", placement_words(placement))
-        add_row(head, "microbatches", microbatch_words(placement))
+        _add_placement(head, placement)
         add_row(head, "devices", device_words(placement, evaluation.unused_devices))
         add_row(head, "memory", memory_words(placement))
         if evaluation.padding_samples:
@@ -95,6 +94,15 @@ def _head_table(evaluation: Evaluation) -> Table:
     add_row(head, "area", area_words(evaluation))
     add_row(head, "bound by", binding_words(evaluation))
     return head
+
+
+def _add_placement(head: Table, placement: Placement) -> None:
+    """Show the degrees of a placement, and what is proven of it."""
+    add_row(head, "placement", placement_words(placement))
+    proof = proof_words(placement)
+    if proof is not None:
+        add_row(head, "proof", proof)
+    add_row(head, "microbatches", microbatch_words(placement))
 
 
 def _layer_table(layers: Iterable[LayerEvaluation]) -> Table:

@@ -107,6 +107,15 @@ def placement_words(placement: Placement) -> str:
     )
 
 
+def proof_words(placement: Placement) -> str | None:
+    """Say what is proven of a placement; ``None`` where it was given."""
+    if placement.gap is None:
+        return None
+    if placement.status == "optimal":
+        return "optimal: no other placement is faster"
+    return f"feasible: another placement saves {placement.gap:.2%} of the time at most"
+
+
 def microbatch_words(placement: Placement) -> str:
     """Count the microbatches of a placement."""
     return f"{placement.microbatches:,} per replica and batch"

@@ -44,6 +44,8 @@ def test_true_cost_is_the_default() -> None:
     answer = run("place", PHAZE / "004.json", "--format", "phaze", "--devices", "64")
     assert sum(answer["time_breakdown_s"].values()) == pytest.approx(answer["time_per_batch_s"])
     assert answer["pipeline"] * answer["data"] * answer["tensor"] <= 64
+    assert answer["status"] == "optimal"
+    assert (answer["bound_s"], answer["gap"]) == (answer["time_per_batch_s"], 0.0)
 
 
 def test_branching_graphs_have_a_true_cost() -> None:

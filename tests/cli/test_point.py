@@ -43,6 +43,8 @@ def test_json_has_the_promised_keys(phaze: Phaze) -> None:
     assert 0 < record["mfu"] <= 1
     placement = record["placement"]
     assert placement.keys() >= {"pipeline", "data", "tensor", "microbatches", "stages"}
+    assert (placement["status"], placement["gap"]) == ("optimal", 0.0)
+    assert placement["bound_s"] == record["time_per_batch_s"]
     for stage in placement["stages"]:
         memory = stage["memory_bytes"]
         parts = ("parameters", "gradients", "optimizer", "stash", "transient")
@@ -63,6 +65,7 @@ def test_degrees_are_taken(phaze: Phaze) -> None:
     """A given placement is used, and is never faster than the solved one."""
     given = evaluate(phaze, "--placement", "2x2x1", "--json").json
     assert [given["placement"][key] for key in ("pipeline", "data", "tensor")] == [2, 2, 1]
+    assert [given["placement"][key] for key in ("status", "bound_s", "gap")] == [None, None, None]
     solved = evaluate(phaze, "--json").json
     assert solved["time_per_batch_s"] <= given["time_per_batch_s"]
 

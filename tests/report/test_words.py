@@ -15,6 +15,7 @@ from phaze_opt.report.words import (
     microbatch_words,
     padding_words,
     placement_words,
+    proof_words,
     share_words,
     time_words,
 )
@@ -38,6 +39,17 @@ def test_a_placement_in_words() -> None:
     assert microbatch_words(several) == "8 per replica and batch"
     assert device_words(several, 0) == "8 used"
     assert device_words(several, 1024) == "8 used, 1,024 idle"
+
+
+def test_what_is_proven_of_a_placement_in_words() -> None:
+    """Optimal, or what another could save at most; nothing where it was given."""
+    placement = toy_evaluation().placement
+    assert placement is not None
+    time_s = placement.time_per_batch_s
+    assert proof_words(placement) is None
+    assert proof_words(placement.searched(time_s)) == "optimal: no other placement is faster"
+    words = proof_words(placement.searched(0.98 * time_s))
+    assert words == "feasible: another placement saves 2.00% of the time at most"
 
 
 def test_causal_attention_is_counted_both_ways_where_that_differs() -> None:
