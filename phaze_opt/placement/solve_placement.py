@@ -57,9 +57,9 @@ def solve_placement(
     found = best_placement(costs)
     if found is None:
         raise explain_infeasible(problem)
-    *fastest, bound_s = found
+    layout, done, bound_s = found
     costs.release()
-    return describe(costs, *fastest).searched(bound_s)
+    return describe(costs, layout, done).searched(bound_s)
 
 
 def place_again(problem: PlacementProblem, placement: Placement) -> Placement:

@@ -132,7 +132,7 @@ def bound_s(front: FloatArray, rest: FloatArray, place: int, layer: int, all_hel
     begun = last if all_held else arrival
     least = max(least, begun + front[FIRST] + rest[_ONCE, place, layer])
     least = max(least, last + after + rest[_LOADS, place, layer])
-    return max(least, arrival + front[TWICE] + after + rest[_BOTH_WAYS, place, layer])
+    return float(max(least, arrival + front[TWICE] + after + rest[_BOTH_WAYS, place, layer]))
 
 
 @callee(

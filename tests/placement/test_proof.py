@@ -53,6 +53,7 @@ def test_without_effort_the_bound_still_holds(problem: PlacementProblem) -> None
     least_s = solve_placement(problem).time_per_batch_s
     assert found.bound_s is not None
     assert found.bound_s <= least_s * (1.0 + SAME)
+    assert found.gap is not None
     assert found.gap == pytest.approx(1.0 - found.bound_s / found.time_per_batch_s, abs=1e-15)
     assert found.status == ("feasible" if found.gap > SAME else "optimal")
 

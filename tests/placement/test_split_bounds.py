@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -46,10 +48,10 @@ class Tables:
         """Whether every stage holds all microbatches."""
         return self.schedule == "gpipe"
 
-    def arguments(self) -> tuple[FloatArray | float, ...]:
-        """Return what every function takes first."""
+    def arguments(self, *more: Any) -> tuple[Any, ...]:
+        """Return what every function takes first, and more."""
         first = self.forward_s, self.backward_s, self.parameters, self.saving_s
-        return *first, self.head_s, self.tail_s
+        return *first, self.head_s, self.tail_s, *more
 
     def replays(self) -> dict[tuple[int, ...], float]:
         """Return the replayed time of every split that fits."""
@@ -132,7 +134,7 @@ def test_no_split_is_faster_than_the_bounds_of_its_fronts(seed: int) -> None:
         ends = np.array([*split[1:], tables.count])
         others = tables.limit, tables.held, tables.microbatches, tables.all_held
         for limit_s in (np.inf, time_s * ROUNDED):
-            bounds_s = _bounds_s(*tables.arguments(), *others, limit_s, ends)
+            bounds_s = _bounds_s(*tables.arguments(*others, limit_s, ends))
             assert (bounds_s <= time_s * ROUNDED).all()
         if tables.all_held and not tables.head_s.any():
             assert bounds_s[-1] == pytest.approx(time_s, rel=1e-12)
@@ -145,16 +147,16 @@ def test_a_search_finds_the_fastest_split(seed: int) -> None:
     replays = tables.replays()
     others = tables.limit, tables.held, tables.microbatches, tables.all_held
     least_s = min(replays.values(), default=np.inf)
-    time_s, starts, bound, _ = search_splits(*tables.arguments(), *others, np.inf, 10**6)
+    time_s, starts, bound, _ = search_splits(*tables.arguments(*others, np.inf, 10**6))
     assert time_s == pytest.approx(least_s, rel=1e-9)
     assert bound >= time_s * (1.0 - 1e-9)
     if replays:
         assert replays[tuple(starts.tolist())] == time_s
-        again_s, *_ = search_splits(*tables.arguments(), *others, time_s, 10**6)
+        again_s, *_ = search_splits(*tables.arguments(*others, time_s, 10**6))
         assert again_s == time_s
         for most_steps in (0, 5, 30):
             time_s, _, bound, steps = search_splits(
-                *tables.arguments(), *others, 2.0 * least_s, most_steps
+                *tables.arguments(*others, 2.0 * least_s, most_steps)
             )
             assert bound <= least_s * ROUNDED or time_s == pytest.approx(least_s, rel=1e-9)
             assert steps <= max(most_steps, 1) + tables.count + tables.stages * tables.microbatches
