@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -96,9 +97,14 @@ def is_vector_work(operator: Operator) -> bool:
 def _parts_of_vector_cores(accelerator: Accelerator) -> list[int]:
     """Return all vector cores, half of them, …, while their private buffers are not small."""
     parts = [accelerator.num_vc]
-    while parts[-1] > 1 and parts[-1] * accelerator.l2_vc_bytes > _LEAST_STAGED_BYTES:
+    while _is_cut(parts[-1], accelerator.l2_vc_bytes):
         parts.append((parts[-1] + 1) // 2)
     return parts
+
+
+def _is_cut(cores: Any, l2_vc_bytes: Any) -> Any:
+    """Say of a number of vector cores, or of many, whether vector work may use half of them."""
+    return (cores > 1) & (cores * l2_vc_bytes > _LEAST_STAGED_BYTES)
 
 
 def _lane_cycles(table: OperatorTable, lanes: IntArray) -> FloatArray:
@@ -175,15 +181,17 @@ def staged_bytes(operators: Sequence[Operator], accelerators: Sequence[Accelerat
 def least_staged_bytes(
     operators: Sequence[Operator], accelerators: Sequence[Accelerator]
 ) -> FloatArray:
-    """Bound from below what operators that stream need, on however few of their cores.
+    """Return the least that operators that stream need, on however few of their cores.
 
     Returns
     -------
     least_bytes : (accelerators, operators)
     """
     least = staged_bytes(operators, accelerators)
-    # The last half that is taken was more than the least together, or one core.
-    room = np.maximum(chip_column(accelerators, "l2_vc_bytes"), 0.5 * _LEAST_STAGED_BYTES)
+    cores, each = (chip_column(accelerators, name) for name in ("num_vc", "l2_vc_bytes"))
+    while (cut := _is_cut(cores, each)).any():
+        cores = np.where(cut, np.ceil(cores / 2), cores)
+    room = cores * each
     cuttable = [is_vector_work(one) for one in operators]
     return np.where(cuttable, np.minimum(least, room), least)
 

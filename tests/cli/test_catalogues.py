@@ -87,13 +87,14 @@ def test_chips_are_compared_as_a_study_compares_them(phaze: Phaze) -> None:
     options = {name: axis for name, axis in quickstart.space.axes.items() if name in _OPTIONS}
     cores = {"num_tc": 8, "num_vc": 2, "pe_x": 128, "pe_y": 256, "pe_vc": 2048}
     axes: dict[str, Any] = {**cores, "glb_mib": 8, "hbm_gib": 48, "hbm_gb_per_s": 1800, **options}
+    axes["microbatch"] = [2, 4]
     space = Space("tpuv4-lanes", **axes)
     search = SearchSpec(sampler="brute-force", trials=space.points)
     spec = replace(quickstart, devices=8, global_batch=32, space=space, search=search)
     create_study(spec, "sqlite:///phaze.db").run()
     best = phaze("study", "best", "quickstart", "--accelerator-toml", "winner.toml", "--json").json
     run = "--model bert-large --attention solve --cluster tpuv4-ici-flat --devices 8"
-    asked = (*run.split(), "--global-batch", "32")
+    asked = (*run.split(), "--global-batch", "32", "--microbatch", "2,4")
     for baseline in best["baselines"]:
         names = (baseline["name"], "winner.toml")
         rows = phaze("accelerator", "compare", *names, *asked, "--json").json
@@ -105,8 +106,8 @@ def test_chips_are_compared_as_a_study_compares_them(phaze: Phaze) -> None:
     shown = " ".join(phaze("accelerator", "compare", *names, *asked).out.split())
     said = "bert-large on 8 devices, tpuv4-ici-flat, global batch 32, adam"
     assert shown.startswith(said) and compared["run"]["winner.toml"].startswith(said)
-    assert "recompute none, full; zero 0, 1; attention eager, flash" in shown
-    one = phaze("accelerator", "compare", *names, *asked, "--microbatch", "1", "--json").json
+    assert "microbatch 2, 4; recompute none, full; zero 0, 1; attention eager, flash" in shown
+    one = phaze("accelerator", "compare", *names, *asked[:-1], "1", "--json").json
     assert {row["field"]: row for row in one}["microbatch"]["winner.toml"] == 1
 
 

@@ -60,7 +60,10 @@ def test_seconds_are_those_of_the_table(model: str, chips: list[Accelerator]) ->
 @given(chips=st.lists(any_accelerators, min_size=1, max_size=4))
 @settings(max_examples=15, deadline=None)
 def test_what_stays_is_the_most_that_operators_save(model: str, chips: list[Accelerator]) -> None:
-    """With it, every operator takes the least time that the joint problem allows it."""
+    """With it, every operator takes the least time that the joint problem allows it.
+
+    Vector work that uses a part of its cores takes longer than on all of them: it is bounded only.
+    """
     for graph in passes(model):
         kept = most_kept_bytes(graph, Chips(chips))
         for chip, row in zip(chips, kept, strict=True):
@@ -72,7 +75,10 @@ def test_what_stays_is_the_most_that_operators_save(model: str, chips: list[Acce
                 continue
             hbm_s = np.maximum(mode.hbm_s - row / residency.hbm_bytes_per_s, 0.0)
             least_s = np.maximum(residency.other_s[:, 0], hbm_s) + residency.overhead_s
-            assert np.allclose(least_s, least_operator_s(residency), rtol=1e-9, atol=0.0)
+            exact_s = least_operator_s(residency)
+            assert (least_s <= exact_s * (1.0 + 1e-9)).all()
+            uncut = (residency.other_s == residency.other_s[:, :1]).all(axis=1)
+            assert np.allclose(least_s[uncut], exact_s[uncut], rtol=1e-9, atol=0.0)
 
 
 @pytest.mark.parametrize("model", MODELS)

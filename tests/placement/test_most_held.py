@@ -16,7 +16,7 @@ def most_of_widths(problem: PlacementProblem) -> float:
     return max(most_held_bytes(problem, width) for width in problem.layers)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(training_problems())
 def test_more_memory_changes_nothing(problem: PlacementProblem) -> None:
     """With that much memory the best placement takes what it takes with any amount."""
@@ -25,7 +25,7 @@ def test_more_memory_changes_nothing(problem: PlacementProblem) -> None:
     assert solved_s(enough) == solved_s(endless)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(problems(most_layers=4, most_devices=4))
 def test_one_stage_needs_no_less(problem: PlacementProblem) -> None:
     """One device that holds all layers, which is a placement, holds no more."""

@@ -186,7 +186,7 @@ def test_what_follows_from_the_fields_is_not_read(sqlite_url: str, body: str) ->
 def test_numbers_that_json_does_not_have_are_not_written() -> None:
     """Neither NaN nor infinity reaches a database."""
     with pytest.raises(ValueError, match="JSON compliant"):
-        write_evaluation(replace(EVALUATION, mfu=math.nan))
+        write_evaluation(replace(EVALUATION, time_breakdown_s={"forward": math.nan}))
 
 
 def test_what_is_deferred_is_found_before_it_is_stored(sqlite_url: str) -> None:

@@ -123,7 +123,7 @@ def test_products_take_at_least_what_they_must(
         glb_bytes_per_cycle=glb_rate,
         l2_bytes_per_cycle=l2_rate,
     )
-    numbers = np.array([[gemm.m, gemm.n, gemm.k, gemm.batch]])
+    numbers = np.array([[gemm.m, gemm.n, gemm.k, gemm.batch, 0]])
     row = gemm_table(numbers, [chip], [cores])[0, 0]
     glb_bytes = row[Column.GLB_READ_BYTES] + row[Column.GLB_WRITE_BYTES]
     work = product_work(
