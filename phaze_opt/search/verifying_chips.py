@@ -24,8 +24,9 @@ from phaze_opt.search.ordering import VALUE_BIN, value_bin
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.verification import Check, Verification, box_key, require
 
-MOST_CHIPS = 30_000
-"""Chips, each under one combination of options, that plain Python bounds; of more, a sample."""
+MOST_BOUNDS = 50_000
+"""Bounds in plain Python: of chips, each with every workload under one combination of all options,
+those that are solved included. Where there are more, chips are a sample."""
 
 MOST_EVALUATED = 400
 """Designs that these bounds do not exclude and that are evaluated, those of the best bounds."""
@@ -78,7 +79,9 @@ def _cells(verification: Verification) -> Iterator[_Cell]:
     runs = zip(chips.first[:-1].tolist(), chips.first[1:].tolist(), strict=True)
     boxes = [(range(*run), opened[verification.key_of(run[0])]) for run in runs]
     total = sum(len(rows) * len(options) for rows, options in boxes)
-    share = min(1.0, MOST_CHIPS / max(total, 1))
+    spec = verification.certificate.study.spec
+    each = len(spec.runs) * len(spec.space.solved_options())
+    share = min(1.0, MOST_BOUNDS / max(total * each, 1))
     for rows, options in boxes:
         for option in options:
             count = min(len(rows), max(2, int(share * len(rows))))

@@ -143,7 +143,7 @@ def test_samples_of_large_spaces(made: Certificate, monkeypatch: pytest.MonkeyPa
     assert whole["bounds of boxes"].checked == 2
     chips = "chips of opened boxes, in plain Python"
     assert whole[chips].checked == whole[chips].of > 2
-    monkeypatch.setattr(verifying_chips, "MOST_CHIPS", 2)
+    monkeypatch.setattr(verifying_chips, "MOST_BOUNDS", 2)
     some = {one.what: one for one in verify_certificate(made, workloads=(TOY,))}
     assert 0 < some[chips].checked <= some[chips].of == whole[chips].of
 
