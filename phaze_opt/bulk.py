@@ -46,5 +46,6 @@ def evaluate_many(points: Sequence[Point], cache: ScheduleCache | None = None) -
         for begin in range(0, len(places), AT_ONCE):
             some = places[begin : begin + AT_ONCE]
             costed = cost_points([points[place] for place in some], cache)
-            found.update(zip(some, map(place_point, costed), strict=True))
+            answers = [place_point(one, cache) for one in costed]
+            found.update(zip(some, answers, strict=True))
     return [found[place] for place in range(len(points))]

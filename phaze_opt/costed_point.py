@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -16,9 +17,12 @@ from phaze_opt.hardware.buildable import check_chip
 from phaze_opt.layer_costs import EstimatedWidth, WidthCost, bare_chain, estimate_widths
 from phaze_opt.layer_passes import ScheduleCache
 from phaze_opt.network.cluster import Cluster
-from phaze_opt.on_demand import OnDemand
+from phaze_opt.network.collective import tensor_terms
+from phaze_opt.network.slices import slices
+from phaze_opt.on_demand import OnDemand, cached_property
 from phaze_opt.placement.expert import expert_degrees
 from phaze_opt.placement.placement_problem import ChipRates, LayerCost, PlacementProblem
+from phaze_opt.placement.width_bounds import least_of_layers_s
 from phaze_opt.training import Training
 from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import Workload, WorkloadVariant
@@ -57,20 +61,46 @@ class CostedPoint:
     point
         What was costed.
     problem
-        What the placement takes.
+        What the placement takes; its network is the slice.
     costs
         By tensor-parallel width; those of a width are found when they are first asked for.
     degrees
         Those given; ``None`` where they are to be found.
+    estimated
+        By tensor-parallel width, before anything is scheduled.
+    slice_index
+        Which of the `phaze_opt.network.slices.slices` of the point's network it is costed on.
     """
 
     point: Point
     problem: PlacementProblem
     costs: Mapping[int, WidthCost]
     degrees: Degrees | None
+    estimated: Mapping[int, EstimatedWidth]
+    slice_index: int = 0
+
+    def least_work_s(self, cluster: Cluster) -> float:
+        """Bound the time of a batch on a slice of the network from below, without costing it."""
+        own, layers = self.problem, {}
+        for width in (width for width in self.estimated if width <= cluster.devices):
+            same = tensor_terms(width, cluster) == tensor_terms(width, own.cluster)
+            layers[width] = (own.outline.layers if same else self._without_collectives)[width]
+        if not layers:
+            return math.inf
+        return least_of_layers_s(replace(own, layers=layers, least=None, cluster=cluster))
+
+    @cached_property
+    def _without_collectives(self) -> Mapping[int, tuple[LayerCost, ...]]:
+        """At most what layers take, whatever their collectives do.
+
+        With collectives a pass takes at most their own time longer, in which all else may wait.
+        """
+        return OnDemand(self.estimated, lambda width: self.estimated[width].least_chain(False))
 
 
-def cost_point(point: Point, cache: ScheduleCache | None = None) -> CostedPoint:
+def cost_point(
+    point: Point, cache: ScheduleCache | None = None, slice_index: int = 0
+) -> CostedPoint:
     """Estimate every layer at every width that the placement may use.
 
     A width is scheduled when its costs are first asked for: the placement asks for those that can
@@ -82,16 +112,20 @@ def cost_point(point: Point, cache: ScheduleCache | None = None) -> CostedPoint:
         What to cost.
     cache
         Schedules by content; solved ones are added. ``None`` where nobody asks for them again.
+    slice_index
+        Which of the slices of the network to take; by default all of it.
 
     Raises
     ------
     InputError
         As `phaze_opt.evaluation.evaluate`.
     """
-    return cost_points([point], cache)[0]
+    return cost_points([point], cache, slice_index)[0]
 
 
-def cost_points(points: Sequence[Point], cache: ScheduleCache | None = None) -> list[CostedPoint]:
+def cost_points(
+    points: Sequence[Point], cache: ScheduleCache | None = None, slice_index: int = 0
+) -> list[CostedPoint]:
     """Do as `cost_point` for points that differ in nothing but their chips.
 
     Raises
@@ -100,10 +134,10 @@ def cost_points(points: Sequence[Point], cache: ScheduleCache | None = None) -> 
         As `phaze_opt.evaluation.evaluate`.
     """
     first = points[0]
-    cluster = first.cluster
+    cluster = slices(first.cluster)[slice_index]
     for point in points:
         check_chip(point.accelerator)
-    degrees = degrees_of(first.placement, first.workload, cluster)
+    degrees = degrees_of(first.placement, first.workload, first.cluster)
     fusion = fusion_of(first)
     training = training_as_fused(first.training, fusion)
     variants = _variants(first.workload, cluster, training, degrees)
@@ -117,7 +151,7 @@ def cost_points(points: Sequence[Point], cache: ScheduleCache | None = None) -> 
         layers = OnDemand(estimated, lambda width: costs[width].chain)
         least = _least_layers(estimated, costs) if degrees is None and len(estimated) > 1 else None
         problem = _problem(chip, training, shape, layers, least)
-        return CostedPoint(point, problem, costs, degrees)
+        return CostedPoint(point, problem, costs, degrees, estimated, slice_index)
 
     return list(map(costed, points, chips, estimate_widths(variants, chips, training)))
 
@@ -239,6 +273,21 @@ def degrees_of(placement: Placing, workload: Workload, cluster: Cluster) -> Degr
     if placement == "expert":
         return expert_degrees(workload.model, cluster.devices)
     return placement
+
+
+def smaller_slices(cluster: Cluster, degrees: Degrees | None) -> Iterator[tuple[int, Cluster]]:
+    """Yield the smaller slices that a placement may take, with their places among all slices.
+
+    Parameters
+    ----------
+    cluster
+        The whole network.
+    degrees
+        Those that a slice must hold; ``None`` where they are to be found.
+    """
+    for slice_index, each in enumerate(slices(cluster)):
+        if slice_index > 0 and math.prod(degrees or ()) <= each.devices:
+            yield slice_index, each
 
 
 def variants_within(

@@ -14,7 +14,7 @@ from typing import Any
 from phaze_opt.checked import Named, check_fields, checked
 from phaze_opt.codec import from_builtins, to_builtins
 from phaze_opt.cost_model_version import COST_MODEL_VERSION as COST_MODEL_VERSION
-from phaze_opt.costed_point import CostedPoint, Point, cost_point
+from phaze_opt.costed_point import CostedPoint, Point, cost_point, smaller_slices
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.garbage import collected_later
@@ -239,16 +239,67 @@ def evaluate(
 @collected_later()
 def evaluate_one(point: Point, cache: ScheduleCache | None = None) -> Evaluation:
     """Do as `evaluate` for a point of objects; see `phaze_opt.bulk.evaluate_many` for several."""
-    return place_point(cost_point(point, cache))
+    return place_point(cost_point(point, cache), cache)
 
 
-def place_point(costed: CostedPoint) -> Evaluation:
-    """Place the layers of a costed point, and say what follows for the whole cluster."""
-    power_limit_w = costed.point.power_limit_w
+def place_point(costed: CostedPoint, cache: ScheduleCache | None = None) -> Evaluation:
+    """Place the layers of a costed point, and say what follows for the whole cluster.
+
+    Parameters and errors are those of `place_on_slice`.
+    """
+    return place_on_slice(costed, cache)[1]
+
+
+def place_on_slice(
+    costed: CostedPoint, cache: ScheduleCache | None = None
+) -> tuple[CostedPoint, Evaluation]:
+    """Do as `place_point`, and return the point as it is costed on the slice that it takes.
+
+    Parameters
+    ----------
+    costed
+        On all of its network.
+    cache
+        As for `phaze_opt.costed_point.cost_point`.
+    """
     try:
-        solved = solve_placement(costed.problem, costed.degrees)
+        found = _fastest_slice(costed, solve_placement(costed.problem, costed.degrees), cache)
     except InfeasibleError as error:
-        return _infeasible(error, costed, max(costed.costs))
+        # On a slice there are no other degrees than on all of it, and devices hold as much.
+        return costed, _infeasible(error, costed, max(costed.costs))
+    return found[0], _within_power(*found)
+
+
+def _fastest_slice(
+    costed: CostedPoint, solved: Placement, cache: ScheduleCache | None
+) -> tuple[CostedPoint, Placement]:
+    """Look for a smaller slice of the network on which a batch takes less time than on all of it.
+
+    Mostly there is none, as the work of the layers alone takes longer on half of the devices.
+    """
+    found, placed, degrees, bound_s = costed, solved, costed.degrees, solved.bound_s
+    for slice_index, cluster in smaller_slices(costed.point.cluster, degrees):
+        known_s = placed.time_per_batch_s
+        if degrees is None and costed.least_work_s(cluster) >= known_s:
+            continue
+        other = cost_point(costed.point, cache, slice_index)
+        try:
+            solved = solve_placement(other.problem, degrees)
+        except InfeasibleError:
+            continue
+        if bound_s is not None and solved.bound_s is not None:
+            bound_s = min(bound_s, solved.bound_s)
+        if solved.time_per_batch_s < known_s:
+            found, placed = other, solved
+    if bound_s is None or bound_s == placed.bound_s:
+        return found, placed
+    # No placement is below the least of the bounds of the slices.
+    return found, placed.searched(bound_s)
+
+
+def _within_power(costed: CostedPoint, solved: Placement) -> Evaluation:
+    """Say what follows from a placement, if it keeps the limit of the power."""
+    power_limit_w = costed.point.power_limit_w
     result = _feasible(solved, costed)
     if power_limit_w is not None and result.power_w_per_device > power_limit_w:
         excess = InfeasibleError(
@@ -284,7 +335,7 @@ def _infeasible(error: InfeasibleError, costed: CostedPoint, width: int) -> Eval
 def _feasible(solved: Placement, costed: CostedPoint) -> Evaluation:
     """Join the placement with what follows from it for the whole cluster."""
     accelerator, cost = costed.point.accelerator, costed.costs[solved.tensor]
-    cluster, training = costed.problem.cluster, costed.problem.training
+    cluster, training = costed.point.cluster, costed.problem.training
     sequence = costed.point.workload.sequence
     time_s = solved.time_per_batch_s
     energy_by_level_j = _energy_by_level_j(solved, cost, accelerator, training)

@@ -111,9 +111,17 @@ class EstimatedWidth:
     training: Training
     layers: EstimatedLayers
 
-    def least_chain(self) -> tuple[LayerCost, ...]:
-        """Return `WidthCost.chain` with the least that schedules may take, up to rounding."""
+    def least_chain(self, collectives: bool = True) -> tuple[LayerCost, ...]:
+        """Return `WidthCost.chain` with the least that schedules may take, up to rounding.
+
+        Parameters
+        ----------
+        collectives
+            Whether those of the tensor-parallel group take any time.
+        """
         least = [_least_passes(passes, self.training) for passes in self.layers.least()]
+        if not collectives:
+            least = [[one.without_link() for one in of_layer] for of_layer in least]
         distinct = self._layer_costs(least)
         return _all_layers(self.variant, distinct)
 

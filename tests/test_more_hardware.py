@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.more_hardware import ROUNDING, beyond_the_gap, cases, quickly, slowdown
+from tests.more_hardware import ROUNDING, TORI, beyond_the_gap, cases, quickly, slowdown
 
 
 def test_more_of_anything_is_never_slower() -> None:
@@ -15,6 +15,13 @@ def test_more_of_anything_is_never_slower() -> None:
     slower = [(one, slowdown(one)) for one in map(quickly, cases(500, seed=1))]
     assert [(one, found) for one, found in slower if beyond_the_gap(*found)] == []
     assert sum(found[0] < -ROUNDING for _, found in slower) > 100
+
+
+def test_twice_the_devices_of_a_torus_are_never_slower() -> None:
+    """Found or given, a placement may stay on the slice that it had."""
+    slower = [(one, slowdown(one)) for one in map(quickly, cases(60, 3, ["devices"], TORI))]
+    assert [(one, found) for one, found in slower if beyond_the_gap(*found)] == []
+    assert sum(found[0] < -ROUNDING for _, found in slower) > 20
 
 
 def test_more_overlap_is_never_slower() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from phaze_opt.checked import Named, checked
 from phaze_opt.codec import to_builtins
 from phaze_opt.costed_point import CostedPoint, Point, cost_point
-from phaze_opt.evaluation import Evaluation, evaluation_to_json_dict, place_point
+from phaze_opt.evaluation import Evaluation, evaluation_to_json_dict, place_on_slice
 from phaze_opt.explanation.binding import PassBinding, bind_pass
 from phaze_opt.explanation.changes import changes, more_overlap
 from phaze_opt.explanation.fixes import Fix, fixes
@@ -155,10 +155,10 @@ def explain_point(point: Point, load: LoadWorkload, schedules: ScheduleCache) ->
     schedules
         By content; solved ones are added.
     """
-    costed = cost_point(point, schedules)
-    evaluation = place_point(costed)
-    tried = try_changes(changes(point), schedules)
-    overlaps = try_changes(more_overlap(point), schedules)
+    whole = cost_point(point, schedules)
+    costed, evaluation = place_on_slice(whole, schedules)
+    tried = try_changes(changes(point), schedules, costed.slice_index)
+    overlaps = try_changes(more_overlap(point), schedules, costed.slice_index)
     placement = evaluation.placement
     width = max(costed.costs) if placement is None else placement.tensor
     cost = costed.costs[width]
@@ -167,7 +167,7 @@ def explain_point(point: Point, load: LoadWorkload, schedules: ScheduleCache) ->
             layer,
             point.accelerator,
             cost.passes[index],
-            {one.change.resource: one.costed.costs[width].passes[index] for one in tried},
+            {one.change.resource: one.same.costs[width].passes[index] for one in tried},
         )
         for index, layer in enumerate(cost.layers)
     )
@@ -180,9 +180,9 @@ def explain_point(point: Point, load: LoadWorkload, schedules: ScheduleCache) ->
         layers=layers,
         stage=stage,
         memory=_memory(point, costed, evaluation),
-        searched_tensor=tuple(sorted(costed.costs)) if costed.degrees is None else (),
-        gains=gains(tried, evaluation),
-        overlap_gains=gains(overlaps, evaluation),
+        searched_tensor=tuple(sorted(whole.costs)) if whole.degrees is None else (),
+        gains=gains(tried, evaluation, schedules),
+        overlap_gains=gains(overlaps, evaluation, schedules),
         fixes=() if evaluation.feasible else fixes(point, evaluation, load, schedules),
     )
 

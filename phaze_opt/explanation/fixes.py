@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from phaze_opt.costed_point import Point, cost_point
 from phaze_opt.errors import InputError
-from phaze_opt.evaluation import Evaluation, place_point
+from phaze_opt.evaluation import Evaluation, evaluate_one, place_point
 from phaze_opt.explanation.gains import degrees_text
 from phaze_opt.explanation.steps import Step, changed_options, pairs, single_steps, strongest
 from phaze_opt.layer_passes import ScheduleCache
@@ -193,7 +193,7 @@ def _captured(after: Point, load: LoadWorkload) -> Workload:
 
 def _tried(kinds: tuple[str, ...], before: Point, after: Point, cache: ScheduleCache) -> Fix:
     """Evaluate a changed point."""
-    result = place_point(cost_point(after, cache))
+    result = evaluate_one(after, cache)
     misfit = result.misfit
     return Fix(
         kinds=kinds,

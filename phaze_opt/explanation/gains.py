@@ -67,13 +67,26 @@ def degrees_text(evaluation: Evaluation) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class TriedChange:
-    """A changed point, its layers estimated and scheduled."""
+    """A changed point, its layers estimated and scheduled.
+
+    Attributes
+    ----------
+    change
+        What was changed.
+    costed
+        On all of its network, to be placed anew.
+    same
+        On the slice that the point took before it was changed.
+    """
 
     change: Change
     costed: CostedPoint
+    same: CostedPoint
 
 
-def try_changes(changed: Iterable[Change], cache: ScheduleCache) -> tuple[TriedChange, ...]:
+def try_changes(
+    changed: Iterable[Change], cache: ScheduleCache, slice_index: int = 0
+) -> tuple[TriedChange, ...]:
     """Estimate and schedule the layers of changed points.
 
     Parameters
@@ -82,11 +95,21 @@ def try_changes(changed: Iterable[Change], cache: ScheduleCache) -> tuple[TriedC
         From `phaze_opt.explanation.changes`.
     cache
         Schedules by content; solved ones are added.
+    slice_index
+        Which slice of the network the point takes; see `CostedPoint`.
     """
-    return tuple(TriedChange(change, cost_point(change.point, cache)) for change in changed)
+
+    def tried(change: Change) -> TriedChange:
+        whole = cost_point(change.point, cache)
+        same = cost_point(change.point, cache, slice_index) if slice_index else whole
+        return TriedChange(change, whole, same)
+
+    return tuple(map(tried, changed))
 
 
-def gains(tried: Sequence[TriedChange], base: Evaluation) -> tuple[Gain, ...]:
+def gains(
+    tried: Sequence[TriedChange], base: Evaluation, cache: ScheduleCache | None = None
+) -> tuple[Gain, ...]:
     """Place the layers with more of every resource.
 
     Parameters
@@ -95,6 +118,8 @@ def gains(tried: Sequence[TriedChange], base: Evaluation) -> tuple[Gain, ...]:
         From `try_changes`.
     base
         The evaluation of the point as it is; without a placement there is nothing to gain from.
+    cache
+        As for `try_changes`.
 
     Returns
     -------
@@ -106,8 +131,8 @@ def gains(tried: Sequence[TriedChange], base: Evaluation) -> tuple[Gain, ...]:
         return ()
     found = []
     for one in tried:
-        anew = place_point(one.costed)
-        same_s = place_again(one.costed.problem, base.placement).time_per_batch_s
+        anew = place_point(one.costed, cache)
+        same_s = place_again(one.same.problem, base.placement).time_per_batch_s
         after_s = anew.time_per_batch_s
         found.append(
             Gain(

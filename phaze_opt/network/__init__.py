@@ -2,6 +2,7 @@
 
 - `cluster`: levels of links; `presets` finds one by name or file, `cluster_file` reads and writes
   files, `level_values` names the numbers of levels, as axes and ``--set`` do.
+- `slices`: the parts of a torus that a training run may have to itself.
 - `term`: what one way to communicate takes and sends, by the size.
 - `collective`: the algorithms that a group can choose from, and the cheapest; `algorithms` has what
   each costs, `groups` which levels and links a group uses, `torus` how many messages share a link.

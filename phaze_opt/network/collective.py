@@ -40,6 +40,7 @@ __all__ = [
     "collective_s",
     "collective_terms",
     "rising_starts",
+    "tensor_terms",
 ]
 
 COLLECTIVES: tuple[CollectiveName, ...] = (
@@ -133,6 +134,14 @@ def collective_terms(
         terms.append(hierarchical_term(kind, members, cluster, in_switch=True))
     start_s = launch_s(cluster, outermost_level(group, cluster, stride))
     return tuple(term._replace(latency_s=start_s + term.latency_s) for term in terms)
+
+
+def tensor_terms(group: int, cluster: Cluster) -> tuple[tuple[Term, ...], ...]:
+    """Return what every kind of collective costs among neighbours, in the order of `COLLECTIVES`.
+
+    All that a tensor-parallel group takes from the network: where it is equal, its layers are.
+    """
+    return tuple([collective_terms(kind, group, cluster) for kind in COLLECTIVES])
 
 
 def rising_starts(cluster: Cluster, most: int) -> IntArray | None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import os
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +12,7 @@ from phaze_opt.codec import FILE_SUFFIXES, data_table, from_builtins
 from phaze_opt.errors import look_up
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.cluster_file import read_cluster_file
+from phaze_opt.network.slices import slice_for
 
 
 @cache
@@ -53,8 +52,8 @@ def load_cluster(
 ) -> Cluster:
     """Return a preset, or the cluster of a file, with a number of devices.
 
-    Of a larger torus, a job gets the most cubic slice that is large enough, grown by doubling the
-    shortest axis (as slices of TPU pods are offered).
+    Of a larger torus, the most cubic slice that is large enough (`phaze_opt.network.slices`). A
+    training run on it may take a smaller one, so that more devices are never slower.
 
     Parameters
     ----------
@@ -70,19 +69,4 @@ def load_cluster(
     NotFoundError
         If there is no such file.
     """
-    cluster = find_cluster(os.fspath(name_or_path))
-    if cluster.levels[0].topology == "torus" and 1 <= devices < math.prod(cluster.levels[0].axes):
-        axes = _slice(cluster.levels[0].axes, devices)
-        first = replace(cluster.levels[0], axes=axes, group_size=math.prod(axes))
-        return Cluster(cluster.name, (first, *cluster.levels[1:]), devices, cluster.source)
-    return replace(cluster, devices=devices)
-
-
-def _slice(pod: tuple[int, ...], devices: int) -> tuple[int, ...]:
-    """Return the extents of the slice of a pod that holds so many devices."""
-    axes = [1] * len(pod)
-    while math.prod(axes) < devices:
-        free = [axis for axis in range(len(pod)) if axes[axis] < pod[axis]]
-        shortest = min(free, key=lambda axis: (axes[axis], axis))
-        axes[shortest] = min(2 * axes[shortest], pod[shortest])
-    return tuple(axes)
+    return slice_for(find_cluster(os.fspath(name_or_path)), devices)

@@ -8,6 +8,7 @@ depend on the order.
 from __future__ import annotations
 
 import heapq
+import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from phaze_opt.placement.candidates import CandidateGrid
 from phaze_opt.placement.chain_bounds import least_of_work, least_times
 from phaze_opt.placement.even import all_even_starts, least_even_times
 from phaze_opt.placement.pipeline import held_by_place
+from phaze_opt.placement.placement_problem import PlacementProblem
 
 _SORTED_FIRST = 64
 """Candidates, more or less, that are sorted before the others."""
@@ -151,6 +153,22 @@ class Widths:
         return all(
             found <= least * _HARDLY_MORE for least, found in zip(least_s, found_s, strict=True)
         )
+
+
+def least_of_layers_s(problem: PlacementProblem) -> float:
+    """Bound the time of a batch from below by the work of the layers alone, whatever fits.
+
+    Interleaved pipelines are bounded by less: a stage has a p-th of the work, or more. Endless
+    where there are no candidates.
+    """
+    costs, least_s = CandidateCosts(problem), math.inf
+    for grid in costs.grids:
+        microbatches, stages, even_share = grid.deepest
+        if problem.training.interleave > 1:
+            even_share = np.minimum(1.0, stages / microbatches)
+        work_s = costs.work_of_layers_s(grid.tensor)
+        least_s = min(least_s, least_of_work(microbatches, stages, even_share, *work_s)[1])
+    return least_s * (1.0 - _ROUNDING)
 
 
 def by_bound(

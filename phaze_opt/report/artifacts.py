@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from phaze_opt.costed_point import Point, cost_point
 from phaze_opt.errors import PhazeError
-from phaze_opt.evaluation import Evaluation
+from phaze_opt.evaluation import Evaluation, place_on_slice
 from phaze_opt.layer_passes import LayerPass
 from phaze_opt.placement.placement_problem import Placement
 from phaze_opt.report.gantt import gantt_page
@@ -127,7 +127,8 @@ def _passes(study: Study, best: BestDesign, run: int, evaluation: Evaluation) ->
     point = Point(workload, inputs.accelerator, inputs.cluster, inputs.training, placement)
     try:
         # The cache is only read: what it gives was solved when the design was evaluated.
-        costed = cost_point(point, ScheduleCache(study.storage))
+        cache = ScheduleCache(study.storage)
+        costed, _ = place_on_slice(cost_point(point, cache), cache)
     except PhazeError:
         return []
     layers = costed.costs[evaluation.placement.tensor].passes

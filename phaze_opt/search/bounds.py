@@ -20,6 +20,7 @@ from phaze_opt.costed_point import (
     bare_problem,
     chip_rates,
     degrees_of,
+    smaller_slices,
     training_as_fused,
     variants_within,
 )
@@ -29,6 +30,7 @@ from phaze_opt.estimator.chips import Chips as ChipColumns
 from phaze_opt.least_energy import least_batch_energy_j
 from phaze_opt.least_layers import least_layers
 from phaze_opt.network.cluster import Cluster
+from phaze_opt.network.collective import tensor_terms
 from phaze_opt.placement.least import LeastLayers, LeastPlacement
 from phaze_opt.placement.most_held import most_held_bytes
 from phaze_opt.search.chips import Chips
@@ -227,7 +229,7 @@ class Bounds:
         """Bound the energy per sample of one workload: the least of the options and widths."""
         fusion = default_fusion(chips[0])
         best = np.full(len(chips), np.inf)
-        for one in inputs:
+        for one in (each for whole in inputs for each in self.on_slices(whole)):
             training = training_as_fused(one.training, fusion)
             for variant in variants_within(self.workloads[one.capture], one.cluster, training):
                 batch_j = least_batch_energy_j(variant, chips, one.cluster, training, fusion)
@@ -249,7 +251,7 @@ class Bounds:
         Parameters
         ----------
         inputs
-            Workload, network and training run, with any chip.
+            Workload, all of the network, and training run, with any chip.
         some
             The architectures, or boxes of them.
 
@@ -258,18 +260,18 @@ class Bounds:
         least_s : (sizes, architectures)
             Infinite where no placement fits for sure.
         """
-        cluster, training = inputs.cluster, inputs.training
-        fusion = default_fusion(some.architectures[0])
+        training, fusion = inputs.training, default_fusion(some.architectures[0])
         as_fused = training_as_fused(training, fusion)
         lane_rate = self.study.lane_rate
-        chips = [Chip(chip, cluster, fusion, lane_rate) for chip in some.architectures]
+        chips = [Chip(chip, inputs.cluster, fusion, lane_rate) for chip in some.architectures]
         rates = chip_rates(chips, as_fused)
         usable = some.architectures.column("calibration.usable_hbm_share")[:, 0]
         usable = usable * (1.0 - self.study.spec.constraints.min_memory_margin)
         best = np.full(some.hbm_bytes.shape, np.inf)
-        for variant in self.variants(inputs):
-            layers = self._layers(inputs.capture, variant, some, cluster, training)
-            placement = self.placement(inputs.capture, variant, cluster, as_fused, fusion)
+        slices = self.on_slices(inputs)
+        for one, variant in ((each, width) for each in slices for width in self.variants(each)):
+            layers = self._layers(one.capture, variant, some, one.cluster, training)
+            placement = self.placement(one.capture, variant, one.cluster, as_fused, fusion)
             for size, capacities in enumerate(some.hbm_bytes):
                 of_size = replace(rates, hbm_usable_bytes=capacities * usable)
                 best[size] = placement.least_s(
@@ -300,6 +302,12 @@ class Bounds:
             for variant in self.variants(one)
         )
 
+    def on_slices(self, inputs: RunInputs) -> list[RunInputs]:
+        """Return a run on every slice that it may take of its network, all of it first."""
+        degrees = self._degrees(inputs.capture, inputs.cluster)
+        smaller = smaller_slices(inputs.cluster, degrees)
+        return [inputs, *(replace(inputs, cluster=each) for _, each in smaller)]
+
     def variants(self, inputs: RunInputs) -> list[WorkloadVariant]:
         """Return the variants of a workload that the placement may use."""
         degrees = self._degrees(inputs.capture, inputs.cluster)
@@ -324,7 +332,8 @@ class Bounds:
                 capture, variant, some, cluster, replace(training, recompute="full")
             )
             return replace(again, recompute_s=np.zeros_like(again.recompute_s))
-        key = (capture, variant.tensor_parallel, some, cluster, training)
+        width = variant.tensor_parallel
+        key = (capture, width, some, tensor_terms(width, cluster), training)
 
         def bound() -> LeastLayers:
             return least_layers(

@@ -193,7 +193,10 @@ class ScalarBounds:
         return best_s
 
     def _runs_of(self, design: Design) -> list[list[_Run]]:
-        """Return every workload under each of its solved options; none where these exclude all."""
+        """Return every workload under each of its solved options, on each slice of its network.
+
+        None where the options exclude all.
+        """
         concurrent = design.accelerator.concurrent_operators
         key = design.cluster, tuple(sorted(design.options.items())), concurrent
         if key not in self._runs:
@@ -204,7 +207,10 @@ class ScalarBounds:
             except InputError:
                 # The options exclude each other: every evaluation is refused, too.
                 inputs = []
-            self._runs[key] = [list(map(self._run, of_run)) for of_run in inputs]
+            self._runs[key] = [
+                [self._run(one) for whole in of_run for one in self.arrays.on_slices(whole)]
+                for of_run in inputs
+            ]
         return self._runs[key]
 
     def _run(self, inputs: RunInputs) -> _Run:

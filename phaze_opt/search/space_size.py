@@ -140,7 +140,8 @@ def _work(study: ResolvedStudy, workloads: Sequence[Workload], grid: Grid) -> _W
         except InputError:
             continue  # such options exclude each other, and are not bounded
         fusion = default_fusion(design.accelerator)
-        for run, one in ((run, one) for run, of_run in enumerate(runs) for one in of_run):
+        wholes = [(run, one) for run, of_run in enumerate(runs) for one in of_run]
+        for run, one in ((run, one) for run, whole in wholes for one in rule.on_slices(whole)):
             for variant in rule.variants(one):
                 work.variants += 1
                 problem = bare_problem(variant, one.cluster, one.training, fusion)
