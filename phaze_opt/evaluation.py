@@ -280,7 +280,7 @@ def _fastest_slice(
     found, placed, degrees, bound_s = costed, solved, costed.degrees, solved.bound_s
     for slice_index, cluster in smaller_slices(costed.point.cluster, degrees):
         known_s = placed.time_per_batch_s
-        if degrees is None and costed.least_work_s(cluster) >= known_s:
+        if degrees is None and found.least_work_s(cluster) >= known_s:
             continue
         other = cost_point(costed.point, cache, slice_index)
         try:

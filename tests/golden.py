@@ -86,6 +86,11 @@ def cases() -> list[dict[str, Any]]:
                 "placement": _PLACEMENTS[(index + index // 8) % len(_PLACEMENTS)],
             }
         )
+    # So small a batch leaves most devices unused: found and given, it takes a slice of the torus.
+    small = {"global_batch": 8, "microbatch": 2, "optimizer": "adam", "zero": 1}
+    shared = {"accelerator": "tpuv4-lanes", "set": {}, "model": _GPT, "cluster": "tpuv4-torus"}
+    for placement in ("solve", (1, 4, 2)):
+        found.append({**shared, "devices": 1024, "training": small, "placement": placement})
     return found
 
 
