@@ -39,6 +39,7 @@ FRONTS: dict[str, dict[str, Any]] = {
     },
     "today": {"objectives": ("energy_per_sample", "throughput_per_area", "throughput")},
     "gpus": {},
+    "torus": {},
     "several": {"objectives": ("area", "tokens")},
 }
 
