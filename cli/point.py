@@ -26,10 +26,10 @@ from .output import (
 )
 
 if TYPE_CHECKING:
-    from phaze_opt.costed_point import Point
     from phaze_opt.evaluation import Evaluation
     from phaze_opt.explanation.fixes import Fix
     from phaze_opt.hardware.chip_file import AcceleratorPreset
+    from phaze_opt.point import Point
     from phaze_opt.training import Training
     from phaze_opt.workload.graph import Workload
     from phaze_opt.workload.zoo import LoadWorkload
@@ -235,8 +235,8 @@ def evaluate(
     Example: phaze-opt evaluate --model bert-large --accelerator tpuv4-lanes --set hbm_gib=80
     --cluster tpuv4-ici-flat --devices 1024 --global-batch 4096 --microbatch 4 --json
     """
-    from phaze_opt.costed_point import cost_point
     from phaze_opt.evaluation import evaluation_to_json_dict, place_point
+    from phaze_opt.point import cost_point
 
     point = options.point()
     check_outputs(timeline, force=force)

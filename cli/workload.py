@@ -25,7 +25,7 @@ from .output import (
 )
 
 if TYPE_CHECKING:
-    from phaze_opt.estimated_passes import Chip
+    from phaze_opt.passes.estimates import Chip
     from phaze_opt.workload.graph import Workload
 
 _FACTORY = re.compile(r"(?!(gpt|llama|hf):)[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -164,9 +164,10 @@ def show(
 
 def _place(workload: Workload, accelerator: str, changes: list[str] | None, cluster: str) -> Chip:
     """Return what the layers run on."""
-    from phaze_opt.estimated_passes import Chip, default_fusion
     from phaze_opt.hardware.presets import load_accelerator
     from phaze_opt.network.presets import load_cluster
+    from phaze_opt.passes.estimates import Chip
+    from phaze_opt.passes.graphs import default_fusion
 
     (variant,) = workload.variants
     chip = load_accelerator(accelerator, **read_assignments(changes))
@@ -175,7 +176,7 @@ def _place(workload: Workload, accelerator: str, changes: list[str] | None, clus
 
 def _write_problems(workload: Workload, place: Chip, path: Path) -> None:
     """Write the passes of all layers as problems of the scheduler, a line each."""
-    from phaze_opt.estimated_passes import schedule_problems
+    from phaze_opt.passes.estimates import schedule_problems
     from phaze_opt.scheduling.problem_file import to_row
     from phaze_opt.training import Training
     from phaze_opt.user_files import write_file
@@ -210,7 +211,7 @@ def _draw(
     direction = "backward" if backward else "forward"
     title, notes = f"{workload.model}: {direction} of {name}", []
     if place is not None:
-        from phaze_opt.estimated_passes import estimate_layers
+        from phaze_opt.passes.estimates import estimate_layers
         from phaze_opt.report.words import operator_time_words
         from phaze_opt.training import Training
 

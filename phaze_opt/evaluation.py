@@ -7,34 +7,37 @@ figure 2, with the costs that the published code leaves out).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from phaze_opt.checked import Named, check_fields, checked
 from phaze_opt.codec import from_builtins, to_builtins
 from phaze_opt.cost_model_version import COST_MODEL_VERSION as COST_MODEL_VERSION
-from phaze_opt.costed_point import CostedPoint, Point, cost_point, smaller_slices
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.garbage import collected_later
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.energy import energy_per_event, static_power_w
-from phaze_opt.layer_costs import LayerEvaluation, WidthCost
-from phaze_opt.layer_passes import ScheduleCache
 from phaze_opt.named_point import PlacingText, named_point
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.on_demand import deferrable, deferred
+from phaze_opt.passes.layer_cost import local_parameters
+from phaze_opt.passes.layers import LayerEvaluation, WidthCost
+from phaze_opt.passes.scheduled import ScheduleCache
 from phaze_opt.placement.infeasible import MisfitError
-from phaze_opt.placement.memory import local_parameters
 from phaze_opt.placement.placement_problem import Misfit, Placement
 from phaze_opt.placement.solve_placement import solve_placement
+from phaze_opt.point import CostedPoint, Point, cost_point, cost_points, fusion_of, smaller_slices
 from phaze_opt.printing import PrintsAsTables
 from phaze_opt.training import OPTIMIZERS, Training
 from phaze_opt.units import format_number, format_seconds
 from phaze_opt.workload.config import AttentionKind
 from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import Workload
+
+AT_ONCE = 64
+"""Points that are estimated together: more take more memory, and hardly less time."""
 
 
 @deferrable("layers")
@@ -201,7 +204,7 @@ def evaluate(
         Average dynamic power of a device above which the point is infeasible.
     lane_rate
         Rate of the vector lanes relative to the accelerator's; see
-        `phaze_opt.estimated_passes.Chip`.
+        `phaze_opt.passes.estimates.Chip`.
     prove
         Whether schedules that the fast methods leave open are solved further; see the same.
 
@@ -238,8 +241,46 @@ def evaluate(
 
 @collected_later()
 def evaluate_one(point: Point, cache: ScheduleCache | None = None) -> Evaluation:
-    """Do as `evaluate` for a point of objects; see `phaze_opt.bulk.evaluate_many` for several."""
+    """Do as `evaluate` for a point of objects; see `evaluate_many` for several."""
     return place_point(cost_point(point, cache), cache)
+
+
+@collected_later()
+def evaluate_many(points: Sequence[Point], cache: ScheduleCache | None = None) -> list[Evaluation]:
+    """Evaluate some points; every result equals that of `evaluate`.
+
+    Parameters
+    ----------
+    points
+        Whatever they differ in. Those that have the same workload (the object itself), network,
+        training, placement and fusion are estimated together, and tensor-core pools that chips
+        share are estimated once.
+    cache
+        Schedules by content; solved ones are added.
+
+    Raises
+    ------
+    InputError
+        As `evaluate`, for the first group of points that has such a mistake.
+    """
+    groups: dict[object, list[int]] = {}
+    for place, point in enumerate(points):
+        shared = (
+            id(point.workload),
+            point.cluster,
+            point.training,
+            point.placement,
+            fusion_of(point),
+        )
+        groups.setdefault(shared, []).append(place)
+    found: dict[int, Evaluation] = {}
+    for places in groups.values():
+        for begin in range(0, len(places), AT_ONCE):
+            some = places[begin : begin + AT_ONCE]
+            costed = cost_points([points[place] for place in some], cache)
+            answers = [place_point(one, cache) for one in costed]
+            found.update(zip(some, answers, strict=True))
+    return [found[place] for place in range(len(points))]
 
 
 def place_point(costed: CostedPoint, cache: ScheduleCache | None = None) -> Evaluation:
@@ -260,7 +301,7 @@ def place_on_slice(
     costed
         On all of its network.
     cache
-        As for `phaze_opt.costed_point.cost_point`.
+        As for `phaze_opt.point.cost_point`.
     """
     try:
         found = _fastest_slice(costed, solve_placement(costed.problem, costed.degrees), cache)

@@ -12,10 +12,10 @@ import re
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from phaze_opt.checked import Named, shown
-from phaze_opt.costed_point import Placing, Point
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.network.cluster import Cluster
+from phaze_opt.point import Placing, Point
 from phaze_opt.training import Training
 from phaze_opt.workload.config import AttentionKind
 from phaze_opt.workload.fusion import FusionMode

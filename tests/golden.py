@@ -15,10 +15,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from phaze_opt.costed_point import Placing
 from phaze_opt.evaluation import COST_MODEL_VERSION, Evaluation, evaluate
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.presets import load_cluster
+from phaze_opt.point import Placing
 from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.training import Training
 from phaze_opt.workload.zoo import load_workload

@@ -18,13 +18,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from phaze_opt.costed_point import Placing
 from phaze_opt.evaluation import Evaluation, evaluate
 from phaze_opt.hardware.accelerator import Accelerator, Calibration
 from phaze_opt.hardware.fields import with_values
 from phaze_opt.hardware.presets import accelerator_presets, load_accelerator
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.presets import cluster_presets, load_cluster
+from phaze_opt.point import Placing
 from phaze_opt.training import Training
 from phaze_opt.units import GIB, MIB
 from phaze_opt.workload.graph import Workload

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from phaze_opt.costed_point import Point, cost_point
 from phaze_opt.evaluation import evaluate
 from phaze_opt.hardware.energy import energy_constants
 from phaze_opt.hardware.presets import load_accelerator
@@ -15,8 +14,9 @@ from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import CollectiveName, collective_cost
 from phaze_opt.network.message import send_receive_s
 from phaze_opt.network.presets import load_cluster
-from phaze_opt.placement.memory import local_parameters
-from phaze_opt.placement.placement_problem import LayerCost, Placement
+from phaze_opt.passes.layer_cost import LayerCost, local_parameters
+from phaze_opt.placement.placement_problem import Placement
+from phaze_opt.point import Point, cost_point
 from phaze_opt.training import OPTIMIZERS, Training
 from phaze_opt.units import J_PER_PJ
 from phaze_opt.workload.zoo import load_workload

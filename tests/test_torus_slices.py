@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from phaze_opt.bulk import evaluate_many
-from phaze_opt.costed_point import Point, cost_point, smaller_slices
 from phaze_opt.errors import InfeasibleError
-from phaze_opt.evaluation import evaluate, evaluate_one
+from phaze_opt.evaluation import evaluate, evaluate_many, evaluate_one
 from phaze_opt.explanation.explain import explain_point
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.placement.solve_placement import solve_placement
+from phaze_opt.point import Point, cost_point, smaller_slices
 from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.training import Training
 from phaze_opt.workload.zoo import model_loader

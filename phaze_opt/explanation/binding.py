@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from phaze_opt.estimator.estimate import RESOURCES, ModeEstimate
 from phaze_opt.estimator.working_sets import kept_tensors
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.layer_passes import LayerPass
-from phaze_opt.pass_problem import core_types
+from phaze_opt.passes.problem import core_types
+from phaze_opt.passes.scheduled import ScheduledPass
 from phaze_opt.scheduling.schedule_problem import ScheduledOperator
 
 SCHEDULE = "schedule"
@@ -162,7 +162,7 @@ class PassBinding:
 
 
 def bind_pass(
-    one: LayerPass, accelerator: Accelerator, others: Mapping[str, LayerPass] | None = None
+    one: ScheduledPass, accelerator: Accelerator, others: Mapping[str, ScheduledPass] | None = None
 ) -> PassBinding:
     """Say what binds a pass.
 
@@ -212,7 +212,7 @@ def bind_pass(
     )
 
 
-def _stays(one: LayerPass) -> tuple[Stay, ...]:
+def _stays(one: ScheduledPass) -> tuple[Stay, ...]:
     """Name the tensors that stay in the global buffer, or that a cache holds."""
     if one.schedule.residency is None:
         return ()
@@ -260,7 +260,7 @@ def critical_path(
     return path[::-1]
 
 
-def _critical_operator(one: LayerPass, index: int) -> tuple[CriticalOperator, str]:
+def _critical_operator(one: ScheduledPass, index: int) -> tuple[CriticalOperator, str]:
     """Describe one operator, and name the resource that needs longest for it."""
     operator, entry = one.graph.operators[index], one.schedule.operators[index]
     mode = one.chosen
@@ -281,7 +281,7 @@ def _critical_operator(one: LayerPass, index: int) -> tuple[CriticalOperator, st
     return step, _BUSY[busy_s.index(most_s)]
 
 
-def _slowed_s(one: LayerPass, index: int) -> float:
+def _slowed_s(one: ScheduledPass, index: int) -> float:
     """Return the seconds by which others slow an operator that shares bandwidths with them."""
     entry = one.schedule.operators[index]
     slowed_s = entry.end_s - entry.start_s - float(one.chosen.latency_s[index])
@@ -304,7 +304,7 @@ def _parts_s(mode: ModeEstimate, index: int, resource: str, work_s: float) -> di
     return {"compute": work_s - exposed_s, "lanes": exposed_s}
 
 
-def _busy_s(one: LayerPass, accelerator: Accelerator) -> dict[str, float]:
+def _busy_s(one: ScheduledPass, accelerator: Accelerator) -> dict[str, float]:
     """Sum what each resource does; a core of many counts as its share of them."""
     total = dict.fromkeys(_BUSY, 0.0)
     counts = {"compute": accelerator.num_tc, "lanes": accelerator.num_vc}
@@ -328,7 +328,7 @@ def _largest(bound_s: Mapping[str, float], idle_s: Mapping[str, float]) -> str:
 class _IdleCores:
     """How many cores of a type are idle while an operator runs."""
 
-    def __init__(self, one: LayerPass, accelerator: Accelerator) -> None:
+    def __init__(self, one: ScheduledPass, accelerator: Accelerator) -> None:
         self._operators = one.schedule.operators
         self._types = core_types(one.graph)
         self._counts = {"TC": accelerator.num_tc, "VC": accelerator.num_vc}

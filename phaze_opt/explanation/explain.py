@@ -8,7 +8,6 @@ from typing import Any
 
 from phaze_opt.checked import Named, checked
 from phaze_opt.codec import to_builtins
-from phaze_opt.costed_point import CostedPoint, Point, cost_point
 from phaze_opt.evaluation import Evaluation, evaluation_to_json_dict, place_on_slice
 from phaze_opt.explanation.binding import PassBinding, bind_pass
 from phaze_opt.explanation.changes import changes, more_overlap
@@ -23,10 +22,11 @@ from phaze_opt.explanation.stage import (
     stage_time,
 )
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.layer_costs import LayerEvaluation
-from phaze_opt.layer_passes import LayerPasses, ScheduleCache
 from phaze_opt.named_point import PlacingText, named_point
 from phaze_opt.network.cluster import Cluster
+from phaze_opt.passes.layers import LayerEvaluation
+from phaze_opt.passes.scheduled import ScheduleCache, ScheduledLayer
+from phaze_opt.point import CostedPoint, Point, cost_point
 from phaze_opt.printing import PrintsAsTables
 from phaze_opt.training import Training
 from phaze_opt.workload.config import AttentionKind
@@ -188,7 +188,10 @@ def explain_point(point: Point, load: LoadWorkload, schedules: ScheduleCache) ->
 
 
 def _bind_layer(
-    layer: LayerEvaluation, chip: Accelerator, own: LayerPasses, more: Mapping[str, LayerPasses]
+    layer: LayerEvaluation,
+    chip: Accelerator,
+    own: ScheduledLayer,
+    more: Mapping[str, ScheduledLayer],
 ) -> LayerBinding:
     """Say what binds every pass of a layer."""
     return LayerBinding(

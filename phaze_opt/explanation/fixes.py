@@ -12,13 +12,13 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from phaze_opt.costed_point import Point, cost_point
 from phaze_opt.errors import InputError
 from phaze_opt.evaluation import Evaluation, evaluate_one, place_point
 from phaze_opt.explanation.gains import degrees_text
 from phaze_opt.explanation.steps import Step, changed_options, pairs, single_steps, strongest
-from phaze_opt.layer_passes import ScheduleCache
+from phaze_opt.passes.scheduled import ScheduleCache
 from phaze_opt.placement.placement_problem import Misfit
+from phaze_opt.point import Point, cost_point
 from phaze_opt.units import GIB
 from phaze_opt.workload.graph import Workload
 from phaze_opt.workload.zoo import LoadWorkload

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from phaze_opt.costed_point import CostedPoint, cost_point
 from phaze_opt.evaluation import Evaluation, place_point
 from phaze_opt.explanation.changes import Change
-from phaze_opt.layer_passes import ScheduleCache
+from phaze_opt.passes.scheduled import ScheduleCache
 from phaze_opt.placement.solve_placement import place_again
+from phaze_opt.point import CostedPoint, cost_point
 
 
 @dataclass(frozen=True)

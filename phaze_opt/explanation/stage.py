@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from phaze_opt.explanation.binding import PassBinding
 from phaze_opt.hardware.energy import energy_constants
-from phaze_opt.layer_costs import WidthCost
+from phaze_opt.passes.layers import WidthCost
 from phaze_opt.placement.placement_problem import (
     Communication,
     Placement,

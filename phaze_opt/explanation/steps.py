@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from phaze_opt.costed_point import Degrees, Point
 from phaze_opt.placement.expert import expert_degrees
+from phaze_opt.point import Degrees, Point
 from phaze_opt.training import Recompute
 from phaze_opt.units import GIB
 

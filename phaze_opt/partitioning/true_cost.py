@@ -11,7 +11,8 @@ import math
 
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.partitioning.phaze_format import PhazeProblem
-from phaze_opt.placement.placement_problem import LayerCost, PlacementProblem
+from phaze_opt.passes.layer_cost import LayerCost
+from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.training import OPTIMIZERS, OptimizerName, Training
 
 _OPTIMIZER_NAMES: dict[str, OptimizerName] = {"SGD": "sgd", "Adam": "adam"}

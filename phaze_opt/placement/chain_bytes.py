@@ -21,8 +21,9 @@ from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.compiled import lazily_compiled
 from phaze_opt.network.term import Term, cheapest
 from phaze_opt.on_demand import cached_property
+from phaze_opt.passes.layer_cost import LayerCost
 from phaze_opt.placement.memory import UNSHARDED, Shards
-from phaze_opt.placement.placement_problem import LayerCost, PlacementProblem
+from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.placement.runs import maxima_of_runs, receives_of_runs, sums_of_runs
 from phaze_opt.training import Optimizer
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.compiled import inlined, lazily_compiled
-from phaze_opt.placement.placement_problem import Kinds, LayerCost
+from phaze_opt.passes.layer_cost import LayerCost
+from phaze_opt.placement.placement_problem import Kinds
 
 
 def even_starts(layers: Sequence[LayerCost], stages: int) -> IntArray:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from phaze_opt.passes.layer_cost import local_parameters
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.chain_bytes import ChainBytes, for_many_designs_if_short
 from phaze_opt.placement.layout import Layout, Runs
-from phaze_opt.placement.memory import Shards, local_parameters, stage_memory
+from phaze_opt.placement.memory import Shards, stage_memory
 from phaze_opt.placement.pipeline import interleaved_in_flight
 from phaze_opt.placement.placement_problem import StageMemory
 from phaze_opt.training import Optimizer

@@ -11,15 +11,11 @@ import numpy as np
 
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.network.cluster import Cluster
+from phaze_opt.passes.layer_cost import LayerCost
 from phaze_opt.placement.chain_bytes import ChainBytes, chain_bytes, held_by_runs
 from phaze_opt.placement.memory import Shards, stage_memory
 from phaze_opt.placement.pipeline import held_by_place
-from phaze_opt.placement.placement_problem import (
-    LayerCost,
-    Misfit,
-    PlacementProblem,
-    StageMemory,
-)
+from phaze_opt.placement.placement_problem import Misfit, PlacementProblem, StageMemory
 from phaze_opt.placement.tightest import tightest_split
 from phaze_opt.training import OPTIMIZERS, PipelineScheduleName, Training
 from phaze_opt.units import counted, format_bytes

@@ -10,7 +10,7 @@ formulas of the bound stand in `phaze_opt.placement.least_splits`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Final
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy as np
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.errors import InputError
 from phaze_opt.on_demand import cached_property
+from phaze_opt.passes.layer_cost import LeastLayers
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.least_candidates import CandidateArrays, LeastCandidates
 from phaze_opt.placement.least_times import least_times_s
@@ -42,21 +43,6 @@ DECLARED: Final[Mapping[str, tuple[object, ...] | None]] = {
     "overlap": ("none", "data", "all"),
 }
 """Options of `Training` that the bound knows, with the values that it knows; ``None`` is any."""
-
-
-@dataclass(frozen=True, eq=False)
-class LeastLayers:
-    """Least seconds of layers; every array has the shape ``(distinct layers, accelerators)``.
-
-    Attributes
-    ----------
-    forward_s, backward_s, recompute_s
-        At most those of `LayerCost`, per microbatch.
-    """
-
-    forward_s: FloatArray
-    backward_s: FloatArray
-    recompute_s: FloatArray
 
 
 class LeastPlacement:

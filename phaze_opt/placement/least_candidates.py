@@ -16,6 +16,7 @@ import numpy as np
 from phaze_opt.arrays import BoolArray, FloatArray, IntArray
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.term import Term
+from phaze_opt.passes.layer_cost import LayerCost
 from phaze_opt.placement import least_splits as column
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate
@@ -26,7 +27,7 @@ from phaze_opt.placement.even import even_starts, longest_run
 from phaze_opt.placement.exchanges import lines_of
 from phaze_opt.placement.memory import Shards
 from phaze_opt.placement.pipeline import held_by_place, interleaved_in_flight
-from phaze_opt.placement.placement_problem import LayerCost, PlacementProblem
+from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.placement.runs import sums_of_runs
 from phaze_opt.training import Optimizer, PipelineScheduleName, Training
 

@@ -10,7 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from phaze_opt.placement.placement_problem import LayerCost, StageMemory
+from phaze_opt.passes.layer_cost import LayerCost, local_parameters
+from phaze_opt.placement.placement_problem import StageMemory
 from phaze_opt.training import Optimizer
 
 
@@ -43,12 +44,6 @@ class Shards(NamedTuple):
 
 UNSHARDED = Shards()
 """Every replica holds everything."""
-
-
-def local_parameters(layers: Sequence[LayerCost]) -> int:
-    """Count a stage's parameters per device, those tied between its layers once."""
-    tied = [layer.tied_parameters for layer in layers]
-    return sum([layer.parameters for layer in layers]) - sum(tied) + max(tied, default=0)
 
 
 def stage_memory(

@@ -15,6 +15,7 @@ from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.checked import check_fields
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.on_demand import cached_property
+from phaze_opt.passes.layer_cost import LayerCost
 from phaze_opt.printing import PrintsAsTables
 from phaze_opt.training import OPTIMIZERS, PipelineScheduleName, Training
 from phaze_opt.units import format_seconds
@@ -26,58 +27,6 @@ _PROVEN = 1e-9
 
 RankOrder = Literal["tensor-data-pipeline", "tensor-pipeline-data"]
 """Which ranks are neighbours, innermost first."""
-
-
-@dataclass(frozen=True)
-class LayerCost:
-    """One layer at one tensor-parallel width: per device, per microbatch.
-
-    Attributes
-    ----------
-    name
-        The instance's name, unique in the chain (``"block.7"``), or that of its kind where the
-        problem names the layers.
-    forward_s, backward_s
-        Makespans of the layer's schedules, collectives of the tensor-parallel group included.
-    recompute_s
-        Forward work repeated before the backward under the chosen recompute; else 0.
-    parameters, tied_parameters
-        See `phaze_opt.workload.graph.Layer`.
-    stash_bytes
-        Kept per microbatch in flight under the chosen recompute.
-    transient_bytes
-        Largest working set while the layer runs; under full recompute it includes the layer's
-        own full stash.
-    output_bytes
-        Activation to the next layer (and gradient back).
-    forward_link_s, backward_link_s, recompute_link_s
-        Seconds for which the tensor-parallel group uses the network, hidden or not.
-    """
-
-    name: str
-    forward_s: float
-    backward_s: float
-    recompute_s: float
-    parameters: int
-    tied_parameters: int
-    stash_bytes: int
-    transient_bytes: int
-    output_bytes: int
-    forward_link_s: float = 0.0
-    backward_link_s: float = 0.0
-    recompute_link_s: float = 0.0
-
-    def with_fields(self, **changes: float | str) -> LayerCost:
-        """Return the same layer with other fields.
-
-        A model has hundreds of layers, so nothing is checked; `dataclasses.replace` takes ten times
-        as long.
-        """
-        other = object.__new__(LayerCost)
-        values = other.__dict__
-        values.update(self.__dict__)
-        values.update(changes)
-        return other
 
 
 _NUMBERS = tuple(field.name for field in fields(LayerCost) if field.name != "name")

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
+from phaze_opt.passes.layer_cost import local_parameters
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.costs import collective_table_s
 from phaze_opt.placement.layout import Layout
-from phaze_opt.placement.memory import local_parameters
 from phaze_opt.placement.overlap import left_after_s
 from phaze_opt.placement.pipeline import PipelineWork, Replay, finish_s, replay
 

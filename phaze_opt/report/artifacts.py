@@ -6,11 +6,11 @@ import csv
 import io
 from dataclasses import dataclass
 
-from phaze_opt.costed_point import Point, cost_point
 from phaze_opt.errors import PhazeError
 from phaze_opt.evaluation import Evaluation, place_on_slice
-from phaze_opt.layer_passes import LayerPass
+from phaze_opt.passes.scheduled import ScheduledPass
 from phaze_opt.placement.placement_problem import Placement
+from phaze_opt.point import Point, cost_point
 from phaze_opt.report.gantt import gantt_page
 from phaze_opt.report.markdown import plain
 from phaze_opt.report.spreadsheet import harmless_cell
@@ -116,7 +116,9 @@ def _breakdown(best: BestDesign, run: int) -> bytes:
     return stream.getvalue().encode()
 
 
-def _passes(study: Study, best: BestDesign, run: int, evaluation: Evaluation) -> list[LayerPass]:
+def _passes(
+    study: Study, best: BestDesign, run: int, evaluation: Evaluation
+) -> list[ScheduledPass]:
     """Return the passes of the layers of a design, as the search scheduled them."""
     inputs = chosen_inputs(study.resolved, run, best.design, best.metrics.runs[run])
     assert evaluation.placement is not None

@@ -13,8 +13,8 @@ from phaze_opt.evaluation import Evaluation
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.chip_file import derived_numbers
 from phaze_opt.hardware.fields import PEAK_TFLOPS, chip_values, in_units
-from phaze_opt.layer_costs import LayerEvaluation
 from phaze_opt.network.cluster import Cluster
+from phaze_opt.passes.layers import LayerEvaluation
 from phaze_opt.placement.placement_problem import Placement
 from phaze_opt.report.layout import add_row, grid, pairs, section, sentence, shortened
 from phaze_opt.report.words import (

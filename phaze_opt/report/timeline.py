@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from phaze_opt.layer_passes import LayerPass
+from phaze_opt.passes.scheduled import ScheduledPass
 from phaze_opt.placement.describe import placement_replay
 from phaze_opt.placement.pipeline import Replay
 from phaze_opt.placement.placement_problem import Placement, Stage
@@ -22,7 +22,7 @@ _PROCESS = 1
 _Slice = tuple[str, tuple[float, float], Event]
 
 
-def write_timeline(path: Path, placement: Placement, passes: Iterable[LayerPass] = ()) -> None:
+def write_timeline(path: Path, placement: Placement, passes: Iterable[ScheduledPass] = ()) -> None:
     """Write the events of one batch, and those of single passes, to a file.
 
     Parameters
@@ -56,7 +56,7 @@ def write_drawing_or_events(path: Path, events: Sequence[Event]) -> None:
     write_file(path, gantt_page(events, path.stem))
 
 
-def pass_events(passes: Iterable[LayerPass]) -> list[Event]:
+def pass_events(passes: Iterable[ScheduledPass]) -> list[Event]:
     """Return the events of single passes, a process for each; those of a batch come before them."""
     # The forward that runs again under full recompute is one pass.
     return [

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from phaze_opt.estimated_passes import EstimatedPass
 from phaze_opt.evaluation import Evaluation
 from phaze_opt.explanation.assumptions import BindingAssumption
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.fields import chip_values, in_units
 from phaze_opt.network.cluster import Cluster
+from phaze_opt.passes.estimates import EstimatedPass
 from phaze_opt.placement.placement_problem import Placement
 from phaze_opt.units import counted, format_bytes, format_number, format_seconds
 

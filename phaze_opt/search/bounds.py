@@ -1,8 +1,8 @@
 """Upper bounds of what points can reach, composed of the least times that the rooms export.
 
-`phaze_opt.least_layers` bounds the passes of the layers, `phaze_opt.placement.least` the time of a
-batch from them; here they become values of a study's objective, for all architectures at once. An
-option or objective that no bound knows is refused, never ignored.
+`phaze_opt.passes.least_seconds` bounds the passes of the layers, `phaze_opt.placement.least` the
+time of a batch from them; here they become values of a study's objective, for all architectures at
+once. An option or objective that no bound knows is refused, never ignored.
 """
 
 from __future__ import annotations
@@ -15,7 +15,18 @@ from typing import Self
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.costed_point import (
+from phaze_opt.errors import InputError
+from phaze_opt.estimator.chips import Chips as ChipColumns
+from phaze_opt.network.cluster import Cluster
+from phaze_opt.network.collective import tensor_terms
+from phaze_opt.passes.estimates import Chip
+from phaze_opt.passes.graphs import default_fusion
+from phaze_opt.passes.layer_cost import LeastLayers
+from phaze_opt.passes.least_energy import least_batch_energy_j
+from phaze_opt.passes.least_seconds import least_layers
+from phaze_opt.placement.least import LeastPlacement
+from phaze_opt.placement.most_held import most_held_bytes
+from phaze_opt.point import (
     Degrees,
     bare_problem,
     chip_rates,
@@ -24,15 +35,6 @@ from phaze_opt.costed_point import (
     training_as_fused,
     variants_within,
 )
-from phaze_opt.errors import InputError
-from phaze_opt.estimated_passes import Chip, default_fusion
-from phaze_opt.estimator.chips import Chips as ChipColumns
-from phaze_opt.least_energy import least_batch_energy_j
-from phaze_opt.least_layers import least_layers
-from phaze_opt.network.cluster import Cluster
-from phaze_opt.network.collective import tensor_terms
-from phaze_opt.placement.least import LeastLayers, LeastPlacement
-from phaze_opt.placement.most_held import most_held_bytes
 from phaze_opt.search.chips import Chips
 from phaze_opt.search.designs import Design
 from phaze_opt.search.frozen import ResolvedStudy
@@ -364,7 +366,7 @@ class Bounds:
         variant
             Of it.
         cluster, training, fusion
-            As for `phaze_opt.costed_point.bare_problem`.
+            As for `phaze_opt.point.bare_problem`.
         """
         width = variant.tensor_parallel
         degrees = self._degrees(capture, cluster)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from phaze_opt.codec import to_builtins
-from phaze_opt.costed_point import Point
 from phaze_opt.errors import InputError
 from phaze_opt.evaluation import Evaluation, evaluate_one
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.network.cluster import Cluster
+from phaze_opt.point import Point
 from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.search.axes import Scalar
 from phaze_opt.search.constraints import (

@@ -10,7 +10,7 @@ from typing import Any
 
 from phaze_opt.codec import to_builtins
 from phaze_opt.evaluation import Evaluation, evaluate
-from phaze_opt.layer_passes import ScheduleProof
+from phaze_opt.passes.scheduled import ScheduleProof
 from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.scheduling.solve_schedule import DEFAULT_EFFORT
 from phaze_opt.search.designs import Design

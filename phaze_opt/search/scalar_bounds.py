@@ -1,10 +1,11 @@
 """The bounds of boxes and of chips once more, one operator, one candidate at a time: plain Python.
 
 A certificate is checked against these, so that an error of an array or of a compiled loop shows.
-They share with `phaze_opt.least_layers` and `phaze_opt.placement.least` what is no bound: captured
-graphs, the cost of a collective, and the table of degrees of parallelism with the memory that each
-needs. Bounds of boxes are those of `phaze_opt.search.bounds`. Those of chips are near them, and
-mostly a little further from the truth: they see no rounded share of a bandwidth, and no schedule.
+They share with `phaze_opt.passes.least_seconds` and `phaze_opt.placement.least` what is no bound:
+captured graphs, the cost of a collective, and the table of degrees of parallelism with the memory
+that each needs. Bounds of boxes are those of `phaze_opt.search.bounds`. Those of chips are near
+them, and mostly a little further from the truth: they see no rounded share of a bandwidth, and no
+schedule.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from functools import partial
 
 import numpy as np
 
-from phaze_opt.costed_point import (
+from phaze_opt.errors import InputError
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.passes.estimates import Chip
+from phaze_opt.passes.graphs import default_fusion
+from phaze_opt.placement.least import LeastPlacement
+from phaze_opt.placement.placement_problem import s_per_parameter
+from phaze_opt.point import (
     chip_rates,
     training_as_fused,
 )
-from phaze_opt.errors import InputError
-from phaze_opt.estimated_passes import Chip, default_fusion
-from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.placement.least import LeastPlacement
-from phaze_opt.placement.placement_problem import s_per_parameter
 from phaze_opt.search.bounds import ROUNDING, Bounds, bounded_rate, one_sample_per_s
 from phaze_opt.search.constraints import with_memory_margin
 from phaze_opt.search.designs import Design

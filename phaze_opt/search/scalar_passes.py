@@ -8,12 +8,12 @@ from functools import lru_cache
 from itertools import combinations
 from typing import Literal
 
-from phaze_opt.estimated_passes import default_fusion, fuse_once, graphs_of
 from phaze_opt.estimator.cache_reuse import reads_again
 from phaze_opt.estimator.working_sets import kept_tensors
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.layer_costs import copies_s
 from phaze_opt.network.cluster import Cluster
+from phaze_opt.passes.bare_layers import copies_s
+from phaze_opt.passes.graphs import default_fusion, fuse_once, graphs_of
 from phaze_opt.search.scalar_makespans import makespan_s
 from phaze_opt.search.scalar_operators import OperatorTimes, chip_times, roofline_times
 from phaze_opt.training import Training
@@ -34,7 +34,7 @@ def layer_s(
     """Bound forward, and backward with recompute, of one distinct layer."""
     layer, tensor = variant.layers[index], variant.tensor_parallel
     fusion = default_fusion(chip)
-    # As `phaze_opt.estimated_passes` has it.
+    # As `phaze_opt.passes.estimates` has it.
     chunked = tensor if training.overlap == "all" else 1
     passes = {
         name: _pass_s(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
-from phaze_opt.costed_point import bare_problem
 from phaze_opt.errors import InputError
-from phaze_opt.estimated_passes import default_fusion
+from phaze_opt.passes.graphs import default_fusion
 from phaze_opt.placement.candidates import candidate_grids
+from phaze_opt.point import bare_problem
 from phaze_opt.search.bounds import Bounds
 from phaze_opt.search.frozen import ResolvedStudy
 from phaze_opt.search.grid import Grid

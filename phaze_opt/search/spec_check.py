@@ -11,7 +11,7 @@ import numpy as np
 
 from phaze_opt.errors import InputError
 from phaze_opt.evaluation import evaluate
-from phaze_opt.layer_passes import ScheduleCache
+from phaze_opt.passes.scheduled import ScheduleCache
 from phaze_opt.search.axis_names import kind_of
 from phaze_opt.search.baselines import outside_space
 from phaze_opt.search.constraints import chip_violation, run_violation

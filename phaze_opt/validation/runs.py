@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 from phaze_opt.codec import data_rows
-from phaze_opt.costed_point import CostedPoint, Point, cost_point
 from phaze_opt.errors import InputError
 from phaze_opt.evaluation import Evaluation, place_point
 from phaze_opt.explanation.binding import bind_pass
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.layer_passes import LayerPasses
 from phaze_opt.network.presets import load_cluster
+from phaze_opt.passes.scheduled import ScheduledLayer
+from phaze_opt.point import CostedPoint, Point, cost_point
 from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.training import OptimizerName, Overlap, Recompute, Training
 from phaze_opt.units import format_bytes
@@ -80,7 +80,7 @@ class _Run:
             parts_s["tensor_collectives"] += collectives_s
         return parts_s
 
-    def _collectives_s(self, passes: LayerPasses, kind: str) -> float:
+    def _collectives_s(self, passes: ScheduledLayer, kind: str) -> float:
         """Exposed collectives of one pass of a layer."""
         one = getattr(passes, kind)
         return 0.0 if one is None else bind_pass(one, self.costed.point.accelerator).collectives_s

@@ -6,18 +6,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from phaze_opt.costed_point import Point, cost_point
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.layer_passes import ScheduleCache
 from phaze_opt.partitioning.phaze_format import PhazeEdge, PhazeNode, PhazeProblem
 from phaze_opt.partitioning.published import PublishedPlacement, solve_published
+from phaze_opt.passes.layer_cost import LayerCost
+from phaze_opt.passes.scheduled import ScheduleCache
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate
 from phaze_opt.placement.held_stages import held_stages
 from phaze_opt.placement.layout import Layout
-from phaze_opt.placement.placement_problem import LayerCost, PlacementProblem
+from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.placement.timing import replayed
+from phaze_opt.point import Point, cost_point
 from phaze_opt.search.objective import run_inputs
 from phaze_opt.search.study import Study
 from phaze_opt.training import OPTIMIZERS

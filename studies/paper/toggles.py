@@ -39,7 +39,7 @@ def scheduled(way: str) -> Iterator[None]:
     What bounds a schedule from below no longer does, so that the placement looks at every width.
     """
     with (
-        patch("phaze_opt.layer_passes.solve_columns", WAYS[way]),
-        patch("phaze_opt.costed_point._least_layers", lambda *args: None),
+        patch("phaze_opt.passes.scheduled.solve_columns", WAYS[way]),
+        patch("phaze_opt.point._least_layers", lambda *args: None),
     ):
         yield

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from phaze_opt.costed_point import Point
 from phaze_opt.explanation.explain import explain_point
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.presets import load_cluster
+from phaze_opt.point import Point
 from phaze_opt.training import Training
 from phaze_opt.workload.graph import Workload
 from phaze_opt.workload.zoo import load_workload

@@ -5,8 +5,8 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from phaze_opt.estimator.chips import Chips
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.least_layers import least_layers
 from phaze_opt.network.presets import load_cluster
+from phaze_opt.passes.least_seconds import least_layers
 from phaze_opt.training import Training
 from phaze_opt.units import MIB
 from phaze_opt.workload.graph import Workload

@@ -13,8 +13,9 @@ from phaze_opt.partitioning.dnn_format import read_dnn_partitioning
 from phaze_opt.partitioning.phaze_format import read_phaze
 from phaze_opt.partitioning.published import solve_published
 from phaze_opt.partitioning.unit_graph import build_unit_graph
-from phaze_opt.placement.least import LeastLayers, LeastPlacement
-from phaze_opt.placement.placement_problem import ChipRates, LayerCost, PlacementProblem
+from phaze_opt.passes.layer_cost import LayerCost, LeastLayers
+from phaze_opt.placement.least import LeastPlacement
+from phaze_opt.placement.placement_problem import ChipRates, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.training import Training
 

@@ -16,8 +16,8 @@ from phaze_opt.estimator.least_seconds import least_seconds
 from phaze_opt.estimator.least_traffic import cached_bytes, most_kept_bytes
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.layer_residency import cached_reads_of, residency_of
 from phaze_opt.network.presets import load_cluster
+from phaze_opt.passes.residency import cached_reads_of, residency_of
 from phaze_opt.scheduling.residency_search import least_operator_s
 from phaze_opt.workload.fusion import fuse
 from phaze_opt.workload.graph import OperatorGraph

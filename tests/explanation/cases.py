@@ -7,12 +7,12 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from phaze_opt.costed_point import Placing, Point, cost_point
 from phaze_opt.evaluation import Evaluation, evaluate
 from phaze_opt.hardware.accelerator import Accelerator, Calibration
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.layer_passes import LayerPasses
 from phaze_opt.network.cluster import Cluster, NetworkLevel
+from phaze_opt.passes.scheduled import ScheduledLayer
+from phaze_opt.point import Placing, Point, cost_point
 from phaze_opt.training import Training
 from phaze_opt.units import GIB, MIB
 from phaze_opt.workload.graph import Operator, OperatorGraph, Workload
@@ -73,7 +73,7 @@ def point_of(
     return Point(workload, chip, cluster or network(2), Training(1), (1, 1, 2), fusion="none")
 
 
-def passes_of(point: Point) -> LayerPasses:
+def passes_of(point: Point) -> ScheduledLayer:
     """Schedule the first layer of a point at its first width."""
     return next(iter(cost_point(point, {}).costs.values())).passes[0]
 

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phaze_opt.costed_point import Point, cost_point
 from phaze_opt.estimator.estimate import RESOURCES
 from phaze_opt.estimator.single import attention_operator
 from phaze_opt.explanation.binding import bind_pass, critical_path
@@ -16,6 +15,7 @@ from phaze_opt.explanation.changes import LESS, MORE, changes
 from phaze_opt.explanation.gains import try_changes
 from phaze_opt.hardware.accelerator import Accelerator, Calibration
 from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.point import Point, cost_point
 from phaze_opt.scheduling.schedule_problem import ScheduledOperator
 from phaze_opt.training import Training
 from phaze_opt.workload.attention import AttentionShape

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from phaze_opt.costed_point import Point
 from phaze_opt.estimator.estimate import RESOURCES
 from phaze_opt.evaluation import evaluation_to_json_dict
 from phaze_opt.explanation.changes import changes
 from phaze_opt.explanation.explain import explain, explain_point, explanation_to_json_dict
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.presets import load_cluster
+from phaze_opt.point import Point
 from phaze_opt.training import Training
 from tests.explanation.cases import crowded, evaluated, tiny
 

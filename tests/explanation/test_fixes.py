@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from phaze_opt.costed_point import Placing, Point
 from phaze_opt.errors import InputError
 from phaze_opt.explanation.fixes import Fix, fixes, least_hbm
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.point import Placing, Point
 from phaze_opt.training import Training
 from phaze_opt.units import GIB
 from phaze_opt.workload.graph import Workload

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from phaze_opt.costed_point import Placing, Point, cost_point
 from phaze_opt.evaluation import Evaluation, evaluate, place_point
 from phaze_opt.explanation.changes import LESS, MORE, changes, more_overlap
 from phaze_opt.explanation.explain import explain_point
@@ -17,6 +16,7 @@ from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import accelerator_presets, load_accelerator
 from phaze_opt.network.level_values import NETWORK, with_level_values
 from phaze_opt.network.presets import load_cluster
+from phaze_opt.point import Placing, Point, cost_point
 from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.training import Training
 from phaze_opt.workload.zoo import load_workload

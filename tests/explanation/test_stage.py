@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from phaze_opt.costed_point import Placing, Point
 from phaze_opt.explanation.explain import explain_point
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.presets import load_cluster
+from phaze_opt.point import Placing, Point
 from phaze_opt.training import Training
 from tests.explanation.cases import tiny
 

@@ -53,15 +53,8 @@ STATED_OF_LINK = {"bandwidth_bytes_per_s", "topology", "group_size", "axes"}
 PACKAGE = Path(str(resources.files("phaze_opt")))
 MEASURED = PACKAGE / "validation" / "data"
 PRODUCTS = {"gemm", "matmul", "mm", "bmm", "addmm", "baddbmm", "attention", "flash", "linear"}
-MODELLING_ROOMS = ("estimator", "hardware", "network", "scheduling", "placement")
-MODELLING_MODULES = (
-    "evaluation",
-    "costed_point",
-    "layer_costs",
-    "estimated_passes",
-    "layer_passes",
-    "training",
-)
+MODELLING_ROOMS = ("estimator", "hardware", "network", "scheduling", "passes", "placement")
+MODELLING_MODULES = ("evaluation", "point", "training")
 DATA_FILES = sorted(
     path for room in MODELLING_ROOMS for path in PACKAGE.glob(f"{room}/data/*.toml")
 )

@@ -23,19 +23,20 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.compiled import lazily_compiled
-from phaze_opt.costed_point import Point, cost_point
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.presets import load_cluster
+from phaze_opt.passes.layer_cost import LayerCost
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate
 from phaze_opt.placement.infeasible import MisfitError
 from phaze_opt.placement.interleaved import evaluate_interleaved
 from phaze_opt.placement.pipeline import finished_s
-from phaze_opt.placement.placement_problem import LayerCost, Placement, PlacementProblem
+from phaze_opt.placement.placement_problem import Placement, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
+from phaze_opt.point import Point, cost_point
 from phaze_opt.training import Overlap, PipelineScheduleName, Recompute, Training
 from phaze_opt.workload.zoo import load_workload
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 from phaze_opt.network.collective import CollectiveName, collective_s
 from phaze_opt.network.message import send_receive_s
-from phaze_opt.placement.memory import Shards, local_parameters, stage_memory
-from phaze_opt.placement.placement_problem import LayerCost, PlacementProblem
+from phaze_opt.passes.layer_cost import LayerCost, local_parameters
+from phaze_opt.placement.memory import Shards, stage_memory
+from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.training import OPTIMIZERS
 
 

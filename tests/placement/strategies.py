@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.network.collective import collective_s
 from phaze_opt.network.message import send_receive_s
-from phaze_opt.placement.memory import local_parameters, stage_memory
-from phaze_opt.placement.placement_problem import LayerCost, PlacementProblem
+from phaze_opt.passes.layer_cost import LayerCost, local_parameters
+from phaze_opt.placement.memory import stage_memory
+from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.training import OPTIMIZERS, OptimizerName, Training
 
 seconds = st.floats(0.01, 1.0)

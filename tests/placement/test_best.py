@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.on_demand import OnDemand
+from phaze_opt.passes.layer_cost import LayerCost
 from phaze_opt.placement import best, candidates
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate
-from phaze_opt.placement.placement_problem import LayerCost, Placement, PlacementProblem
+from phaze_opt.placement.placement_problem import Placement, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.training import Training
 from tests.placement.strategies import layer_costs

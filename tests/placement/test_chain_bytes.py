@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze_opt.errors import InfeasibleError
+from phaze_opt.passes.layer_cost import LayerCost
 from phaze_opt.placement import candidate_costs
 from phaze_opt.placement import chain_bytes as chain_bytes_module
 from phaze_opt.placement.chain_bytes import chain_bytes, in_flight_limits, parameters_of_runs
-from phaze_opt.placement.placement_problem import LayerCost, Placement, PlacementProblem
+from phaze_opt.placement.placement_problem import Placement, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
 from tests.placement.strategies import problems
 from tests.placement.test_solve_placement import chain

@@ -5,10 +5,11 @@ from hypothesis import given, settings
 
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.network.term import Term
+from phaze_opt.passes.layer_cost import local_parameters
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate
 from phaze_opt.placement.costs import stage_costs, width_runs
-from phaze_opt.placement.memory import local_parameters, stage_memory
+from phaze_opt.placement.memory import stage_memory
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.training import OPTIMIZERS
 from tests.placement.strategies import problems

@@ -3,8 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phaze_opt.passes.layer_cost import LayerCost
 from phaze_opt.placement.even import all_even_starts, even_starts, least_even_times
-from phaze_opt.placement.placement_problem import LayerCost, repetition
+from phaze_opt.placement.placement_problem import repetition
 
 
 def layers(blocks: int, *, with_ends: bool) -> list[LayerCost]:

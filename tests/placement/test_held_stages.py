@@ -8,11 +8,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phaze_opt.passes.layer_cost import local_parameters
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate
 from phaze_opt.placement.held_stages import held_stages
 from phaze_opt.placement.layout import Layout
-from phaze_opt.placement.memory import local_parameters, stage_memory
+from phaze_opt.placement.memory import stage_memory
 from phaze_opt.placement.pipeline import interleaved_in_flight
 from phaze_opt.placement.placement_problem import PlacementProblem
 from tests.placement.strategies import problems

@@ -4,7 +4,8 @@ import pytest
 
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.network.cluster import Cluster, NetworkLevel
-from phaze_opt.placement.placement_problem import LayerCost, PlacementProblem
+from phaze_opt.passes.layer_cost import LayerCost
+from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.training import Training
 

@@ -13,15 +13,11 @@ from hypothesis import strategies as st
 
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.network.cluster import Cluster, NetworkLevel
+from phaze_opt.passes.layer_cost import LayerCost, LeastLayers
 from phaze_opt.placement.candidate_costs import CandidateCosts
-from phaze_opt.placement.least import (
-    DECLARED,
-    LeastLayers,
-    LeastPlacement,
-    check_declared,
-)
+from phaze_opt.placement.least import DECLARED, LeastPlacement, check_declared
 from phaze_opt.placement.least_candidates import LeastCandidates, _Collector
-from phaze_opt.placement.placement_problem import ChipRates, LayerCost, PlacementProblem
+from phaze_opt.placement.placement_problem import ChipRates, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.training import PipelineScheduleName, Training
 from tests.benchmarks.test_bench_placement import transformer

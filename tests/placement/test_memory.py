@@ -1,7 +1,7 @@
 import pytest
 
-from phaze_opt.placement.memory import local_parameters, stage_memory
-from phaze_opt.placement.placement_problem import LayerCost
+from phaze_opt.passes.layer_cost import LayerCost, local_parameters
+from phaze_opt.placement.memory import stage_memory
 from phaze_opt.training import OPTIMIZERS
 
 

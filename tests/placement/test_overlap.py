@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from phaze_opt.arrays import FloatArray
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.network.cluster import Cluster, NetworkLevel
+from phaze_opt.passes.layer_cost import LayerCost
 from phaze_opt.placement.overlap import backward_queue_s, forward_queue_s, left_after_s
-from phaze_opt.placement.placement_problem import LayerCost, Placement, PlacementProblem
+from phaze_opt.placement.placement_problem import Placement, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.training import OPTIMIZERS, Training
 from tests.placement.simulation import Simulation, best_s, simulate_pass

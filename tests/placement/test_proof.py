@@ -10,8 +10,9 @@ from hypothesis import given, settings
 
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.network.cluster import Cluster, NetworkLevel
+from phaze_opt.passes.layer_cost import LayerCost
 from phaze_opt.placement import best, proof
-from phaze_opt.placement.placement_problem import LayerCost, Placement, PlacementProblem
+from phaze_opt.placement.placement_problem import Placement, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.training import Training
 from tests.placement import all_splits

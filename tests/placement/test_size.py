@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from phaze_opt.errors import InputError
 from phaze_opt.limits import MOST_DEVICES, MOST_PLACEMENT_BYTES
 from phaze_opt.network.presets import load_cluster
+from phaze_opt.passes.layer_cost import LayerCost
 from phaze_opt.placement import candidate_costs
 from phaze_opt.placement.candidates import _size_of_width, candidate_grids
-from phaze_opt.placement.placement_problem import LayerCost, PlacementProblem
+from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.placement.size import ONE_CANDIDATE, placement_bytes
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.training import Training

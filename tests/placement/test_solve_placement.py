@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.network.presets import load_cluster
-from phaze_opt.placement.placement_problem import LayerCost, Placement, PlacementProblem
+from phaze_opt.passes.layer_cost import LayerCost
+from phaze_opt.placement.placement_problem import Placement, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.training import Training
 from tests.placement.strategies import all_degrees, problems

@@ -8,11 +8,11 @@ from functools import cache
 import pytest
 from rich.console import Console
 
-from phaze_opt.costed_point import Placing, Point
 from phaze_opt.explanation.explain import Explanation, explain_point
 from phaze_opt.explanation.stage import LayerBinding
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.presets import load_cluster
+from phaze_opt.point import Placing, Point
 from phaze_opt.report.explanation import explanation_tables
 from phaze_opt.report.explanation_words import (
     explanation_sentences,

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from phaze_opt.evaluation import Evaluation
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.layer_costs import LayerEvaluation
 from phaze_opt.network.presets import load_cluster
+from phaze_opt.passes.layers import LayerEvaluation
 from phaze_opt.report.words import (
     binding_words,
     device_words,

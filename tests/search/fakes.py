@@ -12,9 +12,9 @@ from typing import Any
 
 from phaze_opt.evaluation import Evaluation
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.layer_costs import LayerEvaluation
-from phaze_opt.layer_passes import ScheduleProof
 from phaze_opt.network.cluster import Cluster
+from phaze_opt.passes.layers import LayerEvaluation
+from phaze_opt.passes.scheduled import ScheduleProof
 from phaze_opt.placement.placement_problem import ChunkWork, Placement, Stage, StageMemory
 from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.search.space import Space

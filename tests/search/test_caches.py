@@ -16,9 +16,9 @@ from sqlalchemy import select, update
 from phaze_opt.codec import to_json
 from phaze_opt.evaluation import Evaluation, evaluation_to_json_dict
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.layer_costs import LayerEvaluation
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.on_demand import deferred
+from phaze_opt.passes.layers import LayerEvaluation
 from phaze_opt.scheduling.schedule_problem import Schedule, ScheduledOperator
 from phaze_opt.search.store.caches import (
     EvaluationCache,

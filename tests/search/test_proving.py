@@ -14,9 +14,9 @@ import pytest
 from phaze_opt.evaluation import Evaluation
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.layer_passes import ScheduleProof
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.presets import load_cluster
+from phaze_opt.passes.scheduled import ScheduleProof
 from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.search.copying import copy_study
 from phaze_opt.search.proving import pass_proofs, proofs_of

@@ -10,18 +10,21 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from phaze_opt.errors import InputError
-from phaze_opt.estimated_passes import Chip, default_fusion
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.buildable import check_chip
-from phaze_opt.layer_costs import EstimatedWidth, WidthCost, bare_chain, estimate_widths
-from phaze_opt.layer_passes import ScheduleCache
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import tensor_terms
 from phaze_opt.network.slices import slices
 from phaze_opt.on_demand import OnDemand, cached_property
+from phaze_opt.passes.bare_layers import bare_chain
+from phaze_opt.passes.estimates import Chip
+from phaze_opt.passes.graphs import default_fusion
+from phaze_opt.passes.layer_cost import LayerCost
+from phaze_opt.passes.layers import EstimatedWidth, WidthCost, estimate_widths
+from phaze_opt.passes.scheduled import ScheduleCache
 from phaze_opt.placement.expert import expert_degrees
-from phaze_opt.placement.placement_problem import ChipRates, LayerCost, PlacementProblem
+from phaze_opt.placement.placement_problem import ChipRates, PlacementProblem
 from phaze_opt.placement.width_bounds import least_of_layers_s
 from phaze_opt.training import Training
 from phaze_opt.workload.fusion import FusionMode

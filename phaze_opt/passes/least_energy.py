@@ -10,14 +10,14 @@ from __future__ import annotations
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
-from phaze_opt.estimated_passes import fuse_once, graphs_of
 from phaze_opt.estimator.chips import Chips
 from phaze_opt.estimator.least_energy import least_energy_j
 from phaze_opt.hardware.energy import energy_constants
-from phaze_opt.layer_costs import bare_chain
-from phaze_opt.least_layers import check_handled
 from phaze_opt.network.cluster import Cluster
-from phaze_opt.placement.memory import local_parameters
+from phaze_opt.passes.bare_layers import bare_chain
+from phaze_opt.passes.graphs import fuse_once, graphs_of
+from phaze_opt.passes.handled import check_handled
+from phaze_opt.passes.layer_cost import local_parameters
 from phaze_opt.training import Training
 from phaze_opt.units import J_PER_PJ
 from phaze_opt.workload.fusion import FusionMode
@@ -42,7 +42,7 @@ def least_batch_energy_j(
     cluster
         The network of the tensor-parallel group.
     training
-        How the model is trained, as `phaze_opt.costed_point.training_as_fused` gives it.
+        How the model is trained, as `phaze_opt.point.training_as_fused` gives it.
     fusion
         How operators are fused.
 

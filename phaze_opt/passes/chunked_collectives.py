@@ -16,59 +16,56 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.estimator.estimate import GraphEstimate, ModeEstimate, ModeSeconds
+from phaze_opt.estimator.estimate import ModeSeconds
 from phaze_opt.workload.graph import OperatorGraph
 
+Mode = TypeVar("Mode", bound=ModeSeconds)
 
-def chunk_collectives(
-    graph: OperatorGraph, estimates: GraphEstimate, group: int, core_share: float
-) -> GraphEstimate:
-    """Shorten every collective that has a product next to it.
+
+def beside_products(
+    graph: OperatorGraph,
+    one_core: Mode,
+    all_cores: Mode,
+    group: int,
+    core_share: float | FloatArray,
+) -> tuple[Mode, Mode]:
+    """Shorten every collective that has a product next to it, in both modes.
 
     Parameters
     ----------
     graph
         Of one pass.
-    estimates
-        Its operators; seconds on the network stay as they are.
+    one_core, all_cores
+        Its operators, on one chip or on many; seconds on the network stay as they are.
     group
         Devices of the tensor-parallel group.
     core_share
-        Share of the cores that communication takes from the product while both run.
+        Share of the cores that communication takes from the product while both run; of many chips
+        with the shape (chips, 1).
     """
     if group == 1:
-        return estimates
-    product_s = estimates.all_cores.latency_s
+        return one_core, all_cores
+    product_s = all_cores.latency_s
+    one, every = (
+        replace(mode, latency_s=_chunked_latency_s(graph, mode, product_s, group, core_share))
+        for mode in (one_core, all_cores)
+    )
+    return one, every
 
-    def shortened(mode: ModeEstimate) -> ModeEstimate:
-        latency_s = chunked_latency_s(graph, mode, product_s, group, core_share)
-        return replace(mode, latency_s=latency_s)
 
-    return GraphEstimate(shortened(estimates.one_core), shortened(estimates.all_cores))
-
-
-def chunked_latency_s(
+def _chunked_latency_s(
     graph: OperatorGraph,
     mode: ModeSeconds,
     product_s: FloatArray,
     group: int,
     core_share: float | FloatArray,
 ) -> FloatArray:
-    """Return the times of operators with every collective shortened that has a product next to it.
-
-    Parameters
-    ----------
-    graph, group, core_share
-        As for `chunk_collectives`; the share of many chips has the shape (chips, 1).
-    mode
-        Operators in one mode.
-    product_s : (operators,) or (chips, operators)
-        Time of every operator on all cores.
-    """
+    """Return the times of operators in one mode; ``product_s`` are those on all cores."""
     collectives, products = _paired(graph)
     network_s = mode.link_s[..., collectives]
     beside_s = product_s[..., products] * (group - 1) / group

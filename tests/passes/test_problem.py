@@ -6,14 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from phaze_opt.costed_point import Point, cost_point
-from phaze_opt.estimated_passes import Chip, default_fusion
 from phaze_opt.evaluation import place_point
 from phaze_opt.explanation.explain import explain
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.layer_costs import estimate_widths
-from phaze_opt.least_layers import least_layers
 from phaze_opt.network.presets import load_cluster
+from phaze_opt.passes.estimates import Chip
+from phaze_opt.passes.graphs import default_fusion
+from phaze_opt.passes.layers import estimate_widths
+from phaze_opt.passes.least_seconds import least_layers
+from phaze_opt.point import Point, cost_point
 from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.training import Training
 from phaze_opt.workload.zoo import load_workload

@@ -1,12 +1,11 @@
 """What the scheduler takes of one pass of a layer: its operators as cores run them, and bounds.
 
-The bounds are those of `phaze_opt.least_layers` for one chip, from the estimates that it has.
+The bounds are those of `phaze_opt.passes.least_seconds` for one chip, from estimates that it has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -15,12 +14,10 @@ import numpy as np
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.estimator.estimate import (
     GraphEstimate,
-    JointEstimate,
     ModeEstimate,
     ModeSeconds,
 )
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.on_demand import cached_property
 from phaze_opt.scheduling.least_makespan import (
     OperatorColumns,
     PassShapes,
@@ -76,10 +73,10 @@ def build_columns(
     intra_operator: IntraOperatorRule = "exclusive",
 ) -> ProblemColumns:
     """Join operators, their two modes and the cores of the chip."""
-    return _columns(graph, operator_values(estimate), accelerator, intra_operator)
+    return columns_of(graph, operator_values(estimate), accelerator, intra_operator)
 
 
-def _columns(
+def columns_of(
     graph: OperatorGraph,
     values: FloatArray,
     accelerator: Accelerator,
@@ -153,72 +150,6 @@ def bound_in_modes(estimate: GraphEstimate) -> tuple[BoundOperators, BoundOperat
     return BoundOperators.of(estimate.one_core), BoundOperators.of(estimate.all_cores)
 
 
-@dataclass(frozen=True, eq=False)
-class JointPasses:
-    """The passes of some chips, estimated as one; see `phaze_opt.estimator.estimate`.
-
-    Attributes
-    ----------
-    estimate
-        Of all passes on all chips.
-    accelerators
-        The chips.
-    graphs
-        The passes.
-    """
-
-    estimate: JointEstimate
-    accelerators: Sequence[Accelerator]
-    graphs: tuple[OperatorGraph, ...]
-
-    @cached_property
-    def _values(self) -> FloatArray:
-        return operator_values(self.estimate.both)
-
-    @cached_property
-    def _least_s(self) -> list[list[float]]:
-        """Least makespans, by chip and pass."""
-        cores = np.array([[float(each.num_tc), float(each.num_vc)] for each in self.accelerators])
-        takes_time = self._values[:, :, :2].min(axis=2) > 0.0
-        if (takes_time == takes_time[0]).all():
-            least_s = _least_s(self.graphs, self._values, cores)
-        else:
-            # The bound of several chips takes operators out only if none needs time for them.
-            alone = zip(self._values[:, np.newaxis], cores[:, np.newaxis], strict=True)
-            least_s = np.concatenate([_least_s(self.graphs, *chip) for chip in alone])
-        by_chip: list[list[float]] = least_s.tolist()
-        return by_chip
-
-    @cached_property
-    def _are_finite(self) -> list[bool]:
-        """Whether no operator of a chip takes endless time."""
-        finite: list[bool] = np.isfinite(self._values.sum(axis=(1, 2))).tolist()
-        return finite
-
-    def are_finite(self, chip: int) -> bool:
-        """Say whether no operator of any pass takes endless time on one chip."""
-        return self._are_finite[chip]
-
-    @cached_property
-    def _bound(self) -> tuple[BoundOperators, BoundOperators]:
-        return bound_in_modes(self.estimate.both)
-
-    def bound(self, chip: int, place: int) -> tuple[BoundOperators, BoundOperators]:
-        """Return what binds the operators of one pass on one chip, on one core and on all."""
-        one_core, all_cores = self._bound
-        which = chip, self.estimate.parts[place]
-        return one_core.rows(which), all_cores.rows(which)
-
-    def columns(self, chip: int, place: int) -> ProblemColumns:
-        """Return what the scheduler takes of one pass on one chip."""
-        values = self._values[chip, self.estimate.parts[place]]
-        return _columns(self.graphs[place], values, self.accelerators[chip])
-
-    def least_s(self, chip: int) -> list[float]:
-        """Bound the makespans of all passes on one chip, as `least_of_pass` does."""
-        return self._least_s[chip]
-
-
 def build_problem(name: str, graph: OperatorGraph, columns: ProblemColumns) -> ScheduleProblem:
     """Write the columns of a graph as a problem with a name."""
     operators = zip(columns.ids, core_types(graph), columns.values.tolist(), strict=True)
@@ -243,7 +174,7 @@ def bandwidth_shares(busy_s: Sequence[FloatArray], mode: ModeSeconds) -> FloatAr
 def least_of_pass(graph: OperatorGraph, columns: ProblemColumns) -> float:
     """Bound the makespan of every schedule without residency from below, up to rounding."""
     cores = np.array([[float(columns.num_tc), float(columns.num_vc)]])
-    return float(_least_s((graph,), columns.values[np.newaxis], cores)[0, 0])
+    return float(least_of_passes((graph,), columns.values[np.newaxis], cores)[0, 0])
 
 
 @lru_cache(maxsize=1024)
@@ -252,7 +183,7 @@ def pass_shapes(graphs: tuple[OperatorGraph, ...]) -> PassShapes:
     return PassShapes(tuple(map(core_types, graphs)), tuple(map(precedences, graphs)))
 
 
-def _least_s(
+def least_of_passes(
     graphs: tuple[OperatorGraph, ...], values: FloatArray, cores: FloatArray
 ) -> FloatArray:
     """Bound the makespans of some passes on some chips: (chips, passes).

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import TypeVar
+from dataclasses import dataclass
 
-from phaze_opt.arrays import FloatArray
-from phaze_opt.estimated_passes import (
-    Chip,
-    EstimatedLayers,
-    PassSeconds,
-    estimate_layers,
-    runs_again,
-)
-from phaze_opt.layer_passes import LayerPasses, ScheduleCache, ScheduleProof, run_layers
 from phaze_opt.on_demand import cached_property
-from phaze_opt.placement.placement_problem import LayerCost
+from phaze_opt.passes.bare_layers import all_layers, bare_layers, copies_s, has_twins
+from phaze_opt.passes.estimates import Chip, EstimatedLayers, PassSeconds, estimate_layers
+from phaze_opt.passes.graphs import runs_again
+from phaze_opt.passes.layer_cost import LayerCost
+from phaze_opt.passes.scheduled import ScheduleCache, ScheduledLayer, ScheduleProof, run_layers
 from phaze_opt.training import Training
-from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import Layer, WorkloadVariant
-
-Rate = TypeVar("Rate", float, FloatArray)
 
 
 @dataclass(frozen=True)
@@ -78,7 +68,7 @@ class WidthCost:
 
     variant: WorkloadVariant
     training: Training
-    passes: tuple[LayerPasses, ...]
+    passes: tuple[ScheduledLayer, ...]
     distinct: tuple[LayerCost, ...]
 
     @cached_property
@@ -90,7 +80,7 @@ class WidthCost:
     @property
     def chain(self) -> tuple[LayerCost, ...]:
         """Every layer of the model in topological order, with the names of the distinct ones."""
-        return _all_layers(self.variant, self.distinct)
+        return all_layers(self.variant, self.distinct)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,12 +113,12 @@ class EstimatedWidth:
         if not collectives:
             least = [[one.without_link() for one in of_layer] for of_layer in least]
         distinct = self._layer_costs(least)
-        return _all_layers(self.variant, distinct)
+        return all_layers(self.variant, distinct)
 
     @property
     def has_twins(self) -> bool:
         """Whether distinct layers hold the same bytes, so that only their seconds may differ."""
-        return _has_twins(self.variant, self.training, self.layers.chip.fusion)
+        return has_twins(self.variant, self.training, self.layers.chip.fusion)
 
     def cost(self, cache: ScheduleCache | None) -> WidthCost:
         """Schedule every distinct layer.
@@ -170,7 +160,7 @@ def estimate_widths(
     Parameters
     ----------
     variants, chips, training
-        See `phaze_opt.estimated_passes.estimate_layers`.
+        See `phaze_opt.passes.estimates.estimate_layers`.
 
     Returns
     -------
@@ -191,7 +181,7 @@ def _least_passes(passes: Mapping[str, PassSeconds], training: Training) -> list
     return [passes["forward"], passes["backward"], again]
 
 
-def _scheduled_passes(passes: LayerPasses) -> list[PassSeconds]:
+def _scheduled_passes(passes: ScheduledLayer) -> list[PassSeconds]:
     """Return what forward, backward and recompute of a layer take."""
     return [
         PassSeconds(0.0, 0.0)
@@ -201,25 +191,8 @@ def _scheduled_passes(passes: LayerPasses) -> list[PassSeconds]:
     ]
 
 
-def copies_s(parameters: int, training: Training, hbm_bytes_per_s: Rate) -> tuple[Rate, Rate]:
-    """Return the seconds in which a forward and a backward copy around communication.
-
-    Nothing else of the layer runs beside the copies, see `phaze_opt.training.Training`.
-    """
-    forward, backward = training.copy_bytes
-    return parameters * forward / hbm_bytes_per_s, parameters * backward / hbm_bytes_per_s
-
-
-def memory_bytes(layer: Layer, training: Training, fusion: FusionMode) -> tuple[int, int]:
-    """Return what a layer keeps per microbatch in flight, and its working set."""
-    working_set = layer.fused_transient_bytes if fusion == "epilogue" else layer.transient_bytes
-    kept: int = getattr(layer.stash_bytes, training.recompute)
-    used: int = getattr(working_set, training.recompute)
-    return kept, used
-
-
 def _evaluate_layer(
-    layer: Layer, count: int, passes: LayerPasses, training: Training
+    layer: Layer, count: int, passes: ScheduledLayer, training: Training
 ) -> LayerEvaluation:
     """Join the passes of one layer."""
     again = passes.recompute
@@ -236,57 +209,4 @@ def _evaluate_layer(
         bound_by_s=passes.bound_by_s,
         energy_by_level_j=passes.energy_by_level_j,
         recompute_schedule=None if again is None or again is passes.forward else again.proof,
-    )
-
-
-def bare_chain(
-    variant: WorkloadVariant, training: Training, fusion: FusionMode
-) -> tuple[LayerCost, ...]:
-    """Return `WidthCost.chain` without seconds.
-
-    Parameters
-    ----------
-    variant
-        The model at one width.
-    training
-        Says what is stashed and what runs again.
-    fusion
-        Of vector operators, which says what a layer holds while it runs.
-    """
-    return _all_layers(variant, bare_layers(variant, training, fusion))
-
-
-def _all_layers(variant: WorkloadVariant, distinct: Sequence[LayerCost]) -> tuple[LayerCost, ...]:
-    """Return every layer of the model in topological order."""
-    return tuple([distinct[index] for index in variant.kinds])
-
-
-@lru_cache(maxsize=128)
-def bare_layers(
-    variant: WorkloadVariant, training: Training, fusion: FusionMode
-) -> tuple[LayerCost, ...]:
-    """Return what `bare_chain` does, of the distinct layers; the designs of a study share it."""
-    return tuple([_bare_layer(layer, training, fusion) for layer in variant.layers])
-
-
-@lru_cache(maxsize=128)
-def _has_twins(variant: WorkloadVariant, training: Training, fusion: FusionMode) -> bool:
-    """Do as `EstimatedWidth.has_twins`."""
-    bare = bare_layers(variant, training, fusion)
-    return len({replace(each, name="") for each in bare}) < len(bare)
-
-
-def _bare_layer(layer: Layer, training: Training, fusion: FusionMode) -> LayerCost:
-    """Return what the placement needs of one distinct layer, without seconds."""
-    stash_bytes, transient_bytes = memory_bytes(layer, training, fusion)
-    return LayerCost(
-        name=layer.name,
-        forward_s=0.0,
-        backward_s=0.0,
-        recompute_s=0.0,
-        parameters=layer.parameters,
-        tied_parameters=layer.tied_parameters,
-        stash_bytes=stash_bytes,
-        transient_bytes=transient_bytes,
-        output_bytes=layer.output_bytes,
     )

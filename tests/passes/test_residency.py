@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from phaze_opt.estimated_passes import Chip, estimate_layers, schedule_problems
 from phaze_opt.evaluation import Evaluation, evaluate
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.layer_passes import run_layers
 from phaze_opt.network.presets import load_cluster
+from phaze_opt.passes.estimates import Chip, estimate_layers, schedule_problems
+from phaze_opt.passes.scheduled import run_layers
 from phaze_opt.scheduling.residency import check_residency
 from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.scheduling.solve_schedule import solve_schedule

@@ -4,10 +4,11 @@ from functools import cache
 
 import pytest
 
-from phaze_opt.estimated_passes import Chip, EstimatedLayers, default_fusion, estimate_layers
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.layer_passes import run_layers
 from phaze_opt.network.presets import load_cluster
+from phaze_opt.passes.estimates import Chip, EstimatedLayers, estimate_layers
+from phaze_opt.passes.graphs import default_fusion
+from phaze_opt.passes.scheduled import run_layers
 from phaze_opt.training import Overlap, Recompute, Training
 from phaze_opt.workload.graph import Workload
 from phaze_opt.workload.zoo import load_workload

@@ -7,16 +7,16 @@ from functools import cache
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phaze_opt.bulk import evaluate_many
-from phaze_opt.costed_point import Placing, Point
 from phaze_opt.evaluation import (
     Evaluation,
     evaluate,
+    evaluate_many,
     evaluation_from_json_dict,
     evaluation_to_json_dict,
 )
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.presets import load_cluster
+from phaze_opt.point import Placing, Point
 from phaze_opt.training import PipelineScheduleName, Training
 from phaze_opt.workload.graph import Workload
 from phaze_opt.workload.zoo import load_workload

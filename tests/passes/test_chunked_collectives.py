@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phaze_opt.chunked_collectives import chunked_latency_s
 from phaze_opt.estimator.estimate import ModeSeconds
+from phaze_opt.passes.chunked_collectives import beside_products
 from phaze_opt.workload.graph import Collective, Gemm, Operator, OperatorGraph
 
 PRODUCT = Operator("product", gemms=(Gemm(8, 8, 8),))
@@ -25,7 +25,7 @@ def chunked_s(product_s: float, hbm_s: float, link_s: float, group: int, share: 
     hbm, link = np.array([0.0, hbm_s]), np.array([0.0, link_s])
     busy = np.maximum.reduce([products, hbm, link])
     mode = ModeSeconds(busy + OVERHEAD_S, products, nothing, nothing, hbm, link, nothing)
-    latency_s = chunked_latency_s(GRAPH, mode, mode.latency_s, group, share)
+    latency_s = beside_products(GRAPH, mode, mode, group, share)[0].latency_s
     assert latency_s[0] == mode.latency_s[0]
     return float(latency_s[1])
 

@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phaze_opt.costed_point import Point, cost_point, training_as_fused
 from phaze_opt.errors import InputError
-from phaze_opt.estimated_passes import default_fusion
 from phaze_opt.estimator.chips import Chips
 from phaze_opt.estimator.least_energy import least_energy_j
 from phaze_opt.evaluation import Evaluation, evaluate, place_point
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.least_energy import least_batch_energy_j
+from phaze_opt.passes.graphs import default_fusion
+from phaze_opt.passes.least_energy import least_batch_energy_j
+from phaze_opt.point import Point, cost_point, training_as_fused
 from phaze_opt.training import Training
 from phaze_opt.workload.graph import Workload, WorkloadVariant
+from tests.passes.test_least_seconds import CLUSTER, GPUS, SLACK, TPUS, trainings, workload
 from tests.strategies import any_accelerators
-from tests.test_least_layers import CLUSTER, GPUS, SLACK, TPUS, trainings, workload
 
 MODELS = (
     "gpt:layers=2,hidden=512,heads=8,sequence=512,vocab=4096,attention=eager",

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from phaze_opt.arrays import BoolArray, FloatArray, IntArray
-from phaze_opt.estimated_passes import EstimatedLayers, EstimatedPass, runs_again
 from phaze_opt.estimator.estimate import RESOURCES, GraphEstimate, ModeEstimate
 from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.layer_residency import with_hbm_bytes
 from phaze_opt.on_demand import cached_property
-from phaze_opt.pass_problem import BoundOperators
-from phaze_opt.pass_totals import totals_in_modes
+from phaze_opt.passes.estimates import EstimatedLayers, EstimatedPass
+from phaze_opt.passes.graphs import AGAIN
+from phaze_opt.passes.problem import BoundOperators
+from phaze_opt.passes.residency import with_hbm_bytes
+from phaze_opt.passes.totals import totals_in_modes
 from phaze_opt.scheduling.cached_reads import schedule_with_cache
 from phaze_opt.scheduling.schedule_problem import (
     Schedule,
@@ -47,7 +48,7 @@ class ScheduleProof:
 
 
 @dataclass(frozen=True, eq=False)
-class LayerPass:
+class ScheduledPass:
     """One graph of a layer as it runs: fused, estimated in both modes, scheduled.
 
     Attributes
@@ -114,21 +115,43 @@ class LayerPass:
 
 
 @dataclass(frozen=True, eq=False)
-class LayerPasses:
-    """The passes of one distinct layer; what runs again before the backward is one of its own."""
+class ScheduledLayer:
+    """The passes of one distinct layer, scheduled.
 
-    forward: LayerPass
-    backward: LayerPass
-    recompute: LayerPass | None
+    Attributes
+    ----------
+    passes
+        By name, see `phaze_opt.passes.graphs.graphs_of`.
+    again
+        Which of them runs again before the backward; ``None`` for none.
+    """
 
-    def all(self) -> tuple[LayerPass, ...]:
-        """Return those that run."""
-        passes = (self.forward, self.backward, self.recompute)
-        return tuple([one for one in passes if one is not None])
+    passes: Mapping[str, ScheduledPass]
+    again: str | None
+
+    @property
+    def forward(self) -> ScheduledPass:
+        """The forward."""
+        return self.passes["forward"]
+
+    @property
+    def backward(self) -> ScheduledPass:
+        """The backward."""
+        return self.passes["backward"]
+
+    @property
+    def recompute(self) -> ScheduledPass | None:
+        """What runs again before the backward."""
+        return None if self.again is None else self.passes[self.again]
+
+    def all(self) -> tuple[ScheduledPass, ...]:
+        """Return those that run, as often as each does."""
+        again = self.recompute
+        return (self.forward, self.backward, *(() if again is None else (again,)))
 
     @cached_property
     def _totals(self) -> tuple[IntArray, FloatArray, FloatArray]:
-        """The sums of `LayerPass.totals`."""
+        """The sums of `ScheduledPass.totals`."""
         operators, seconds, energy_j = self.forward.totals
         for one in self.all()[1:]:
             more_operators, more_seconds, more_j = one.totals
@@ -152,20 +175,20 @@ class LayerPasses:
 
 def run_layers(
     layers: EstimatedLayers, training: Training, cache: ScheduleCache | None
-) -> tuple[LayerPasses, ...]:
+) -> tuple[ScheduledLayer, ...]:
     """Schedule all passes of all layers."""
     method: SolveMethod = "auto" if layers.chip.prove else "branch-and-bound"
 
-    def run(of_layer: list[EstimatedPass]) -> LayerPasses:
+    def run(of_layer: list[EstimatedPass]) -> ScheduledLayer:
         passes = {one.direction: _run_pass(one, cache, method) for one in of_layer}
-        return LayerPasses(passes["forward"], passes["backward"], runs_again(passes, training))
+        return ScheduledLayer(passes, AGAIN[training.recompute])
 
     return tuple(map(run, layers.passes))
 
 
 def _run_pass(
     estimated: EstimatedPass, cache: ScheduleCache | None, method: SolveMethod
-) -> LayerPass:
+) -> ScheduledPass:
     """Schedule one pass; where collectives may be chunked or whole, in the way that is shorter."""
     chunked = _run_as_estimated(estimated, cache, method)
     if estimated.whole is None:
@@ -179,7 +202,7 @@ def _run_pass(
 
 def _run_as_estimated(
     estimated: EstimatedPass, cache: ScheduleCache | None, method: SolveMethod
-) -> LayerPass:
+) -> ScheduledPass:
     """Schedule one pass with its collectives as they are estimated."""
     columns = estimated.columns
     if estimated.may_be_endless:
@@ -189,4 +212,4 @@ def _run_as_estimated(
         schedule = schedule_with_cache(columns, estimated.cached_reads, schedule)
     elif estimated.residency is not None:
         schedule = with_residency(estimated.problem, schedule, cache, method)
-    return LayerPass(estimated, schedule, on_all)
+    return ScheduledPass(estimated, schedule, on_all)

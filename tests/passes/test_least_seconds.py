@@ -11,15 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phaze_opt.costed_point import CostedPoint, Point, cost_point
 from phaze_opt.errors import InputError
-from phaze_opt.estimated_passes import Chip, default_fusion, schedule_problems
 from phaze_opt.estimator.chips import Chips
 from phaze_opt.hardware.accelerator import Accelerator, Calibration
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.least_layers import least_layers
 from phaze_opt.network.presets import load_cluster
-from phaze_opt.placement.least import LeastLayers
+from phaze_opt.passes.estimates import Chip, schedule_problems
+from phaze_opt.passes.graphs import default_fusion
+from phaze_opt.passes.layer_cost import LeastLayers
+from phaze_opt.passes.least_seconds import least_layers
+from phaze_opt.point import CostedPoint, Point, cost_point
 from phaze_opt.scheduling.solve_schedule import solve_schedule
 from phaze_opt.training import Training
 from phaze_opt.workload.graph import Workload, WorkloadVariant

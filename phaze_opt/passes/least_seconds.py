@@ -1,6 +1,6 @@
 """Least seconds of the passes of every layer on many chips at once.
 
-The bounds of `phaze_opt.layer_costs.EstimatedWidth`, for tens of thousands of accelerators: each
+The bounds of `phaze_opt.passes.layers.EstimatedWidth`, for tens of thousands of accelerators: each
 pass of each layer takes at least what stands here, whatever the scheduler chooses. The operators
 are estimated exactly (`phaze_opt.estimator.least_seconds`); then a pass takes at least
 
@@ -9,22 +9,17 @@ are estimated exactly (`phaze_opt.estimator.least_seconds`); then a pass takes a
 with the second only where tensors may stay (`phaze_opt.scheduling.least_makespan`,
 `phaze_opt.estimator.least_traffic`). Nothing is rounded, so that sums in another order may exceed
 an evaluation by a rounding error.
-
-An option that is not declared here is refused, because a bound that was not told of it may lie.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
-from phaze_opt.chunked_collectives import chunked_latency_s
 from phaze_opt.errors import InputError
-from phaze_opt.estimated_passes import default_fusion, fuse_once, graphs_of, with_lane_rate
 from phaze_opt.estimator.chips import Chips, chip_column
 from phaze_opt.estimator.estimate import ModeSeconds
 from phaze_opt.estimator.least_seconds import LeastSeconds, least_seconds
@@ -35,10 +30,14 @@ from phaze_opt.estimator.least_traffic import (
 )
 from phaze_opt.estimator.rooflines import roofline_seconds
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.layer_costs import copies_s
 from phaze_opt.network.cluster import Cluster
-from phaze_opt.pass_problem import bandwidth_shares, pass_shapes
-from phaze_opt.placement.least import LeastLayers
+from phaze_opt.passes.bare_layers import copies_s
+from phaze_opt.passes.chunked_collectives import beside_products
+from phaze_opt.passes.estimates import with_lane_rate
+from phaze_opt.passes.graphs import AGAIN, default_fusion, fuse_once, graphs_of
+from phaze_opt.passes.handled import check_handled
+from phaze_opt.passes.layer_cost import LeastLayers
+from phaze_opt.passes.problem import bandwidth_shares, pass_shapes
 from phaze_opt.scheduling.least_makespan import (
     OperatorColumns,
     least_joint_makespan,
@@ -48,49 +47,6 @@ from phaze_opt.scheduling.least_makespan import (
 from phaze_opt.training import Training
 from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import OperatorGraph, WorkloadVariant
-
-_EVERY: tuple[object, ...] = ()
-"""Every value of a field is handled."""
-
-HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
-    "Training": {
-        # Of the layers.
-        "recompute": ("none", "selective", "full"),
-        "overlap": ("none", "data", "all"),
-        "residency": (False, True),
-        "gather_copies": (False, True),
-        "zero": (0, 1, 2, 3),
-        "optimizer": ("sgd", "adam", "adam-foreach"),
-        "fused_optimizer": (False, True),
-        # Of the variant, which is captured for them.
-        "microbatch": _EVERY,
-        "sequence_parallel": (False, True),
-        # Of the placement.
-        "global_batch": _EVERY,
-        "pipeline_schedule": ("1f1b", "gpipe", "interleaved"),
-        "interleave": _EVERY,
-    },
-    "Accelerator": dict.fromkeys(
-        (
-            *("num_tc", "pe_x", "pe_y", "l2_tc_bytes"),
-            *("num_vc", "pe_vc", "l2_vc_bytes", "l2_bytes_per_cycle"),
-            *("glb_bytes", "glb_bytes_per_cycle", "hbm_bytes", "hbm_bytes_per_s"),
-            *("clock_hz", "concurrent_operators", "calibration"),
-            "tdp_w",  # on which nothing depends
-        ),
-        _EVERY,
-    ),
-    "Calibration": dict.fromkeys(
-        (
-            *("sustained_clock_hz", "array_efficiency", "usable_hbm_share", "hbm_efficiency"),
-            *("operator_overhead_s", "tile_overhead_cycles", "collective_core_share"),
-            *("attention_overlap", "exponentials_per_cycle"),
-            "burst_clock_hz",  # of isolated operators only
-        ),
-        _EVERY,
-    ),
-}
-"""Fields that the bounds know, with the values that they know; an undeclared one is refused."""
 
 
 def least_layers(
@@ -123,7 +79,7 @@ def least_layers(
         lower, and hold for every chip with the same rates and buffer, whatever its cores are.
     lane_rate
         Rate of the vector lanes relative to the accelerator's; see
-        `phaze_opt.estimated_passes.Chip`.
+        `phaze_opt.passes.estimates.Chip`.
 
     Returns
     -------
@@ -156,45 +112,13 @@ def least_layers(
     def of(direction: str) -> FloatArray:
         return least_s[[row for row, name in enumerate(directions) if name == direction]]
 
-    again = {"none": None, "selective": "recompute", "full": "forward"}[training.recompute]
+    again = AGAIN[training.recompute]
     forward_copy_s, backward_copy_s = _copies_s(variant, chips, training)
     return LeastLayers(
         forward_s=of("forward") + forward_copy_s,
         backward_s=of("backward") + backward_copy_s,
         recompute_s=np.zeros_like(least_s[: len(passes)]) if again is None else of(again),
     )
-
-
-def check_handled(training: Training, accelerators: Sequence[Accelerator]) -> None:
-    """Refuse an option that the bounds were not told of.
-
-    Raises
-    ------
-    InputError
-        Names the field, and the value where only some are known.
-    """
-    _check_fields("Training", training)
-    for accelerator in {type(one): one for one in accelerators}.values():
-        _check_fields("Accelerator", accelerator)
-    for calibration in {type(one.calibration): one.calibration for one in accelerators}.values():
-        _check_fields("Calibration", calibration)
-
-
-def _check_fields(name: str, stated: Any) -> None:
-    """Check one dataclass against its entry of `HANDLED`."""
-    handled = HANDLED[name]
-    for field in fields(stated):
-        if field.name not in handled:
-            raise InputError(
-                f"The bounds do not know {field.name} of {name}; what they must hold for has to be "
-                "declared first."
-            )
-        known, value = handled[field.name], getattr(stated, field.name)
-        if known and value not in known:
-            choices = ", ".join(map(str, known))
-            raise InputError(
-                f"The bounds do not know {field.name} = {value} of {name}, only {choices}."
-            )
 
 
 def _least_passes(
@@ -212,15 +136,14 @@ def _least_passes(
     ]
     joined = OperatorGraph(tuple(operator for graph in graphs for operator in graph.operators))
     least_s = np.empty((len(graphs), len(chips)))
-    # As in `estimated_passes`.
+    # As in `phaze_opt.passes.estimates`.
     chunked = tensor_parallel if training.overlap == "all" else 1
     for some in least_seconds(joined, chips, cluster, tensor_parallel):
-        if lane_rate != 1.0:
-            some = replace(
-                some,
-                one_core=with_lane_rate(some.one_core, lane_rate),
-                all_cores=with_lane_rate(some.all_cores, lane_rate),
-            )
+        some = replace(
+            some,
+            one_core=with_lane_rate(some.one_core, lane_rate),
+            all_cores=with_lane_rate(some.all_cores, lane_rate),
+        )
         for row, (graph, part) in enumerate(zip(graphs, parts, strict=True)):
             own = some.part(part)
             least_s[row, some.where] = _least_pass(graph, own, chunked, training.residency)
@@ -234,15 +157,7 @@ def _least_pass(
     one_core, all_cores = some.one_core, some.all_cores
     if chunked > 1:
         core_share = chip_column(some.chips, "calibration.collective_core_share")
-        one_core, all_cores = (
-            replace(
-                mode,
-                latency_s=chunked_latency_s(
-                    graph, mode, some.all_cores.latency_s, chunked, core_share
-                ),
-            )
-            for mode in (one_core, all_cores)
-        )
+        one_core, all_cores = beside_products(graph, one_core, all_cores, chunked, core_share)
     if not some.chips[0].concurrent_operators:
         kept = cached_bytes(graph, some.chips) if residency else None
         return _least_in_turn(all_cores, some.chips, kept)
@@ -268,8 +183,7 @@ def _roofline_passes(
     passes = []
     for graph in graphs:
         mode = roofline_seconds(graph, chips, cluster, tensor_parallel)
-        if lane_rate != 1.0:
-            mode = with_lane_rate(mode, lane_rate)
+        mode = with_lane_rate(mode, lane_rate)
         if chunked > 1:
             # As if every collective had a product next to it that hides all but one chunk.
             core_share = chips.column("calibration.collective_core_share")
@@ -297,7 +211,7 @@ def _roofline_pass(
 
 
 def _columns(one_core: ModeSeconds, all_cores: ModeSeconds, chips: Chips) -> OperatorColumns:
-    """Join both modes and the cores, as `pass_problem.build_problem` does for one chip."""
+    """Join both modes and the cores, as `phaze_opt.passes.problem` does for one chip."""
     hbm, glb, link = bandwidth_shares([one_core.hbm_s, one_core.glb_s, one_core.link_s], one_core)
     return OperatorColumns(
         one_core.latency_s,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from phaze_opt.pass_totals import totals_in_modes
+from phaze_opt.passes.totals import totals_in_modes
 
 RESOURCES, LEVELS = 6, 4
 

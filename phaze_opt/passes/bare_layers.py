@@ -1,0 +1,86 @@
+"""What layers hold and send, whatever chip they run on: their costs without seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import TypeVar
+
+from phaze_opt.arrays import FloatArray
+from phaze_opt.passes.layer_cost import LayerCost
+from phaze_opt.training import Training
+from phaze_opt.workload.fusion import FusionMode
+from phaze_opt.workload.graph import Layer, WorkloadVariant
+
+Rate = TypeVar("Rate", float, FloatArray)
+
+
+def copies_s(parameters: int, training: Training, hbm_bytes_per_s: Rate) -> tuple[Rate, Rate]:
+    """Return the seconds in which a forward and a backward copy around communication.
+
+    Nothing else of the layer runs beside the copies, see `phaze_opt.training.Training`.
+    """
+    forward, backward = training.copy_bytes
+    return parameters * forward / hbm_bytes_per_s, parameters * backward / hbm_bytes_per_s
+
+
+def memory_bytes(layer: Layer, training: Training, fusion: FusionMode) -> tuple[int, int]:
+    """Return what a layer keeps per microbatch in flight, and its working set."""
+    working_set = layer.fused_transient_bytes if fusion == "epilogue" else layer.transient_bytes
+    kept: int = getattr(layer.stash_bytes, training.recompute)
+    used: int = getattr(working_set, training.recompute)
+    return kept, used
+
+
+def bare_chain(
+    variant: WorkloadVariant, training: Training, fusion: FusionMode
+) -> tuple[LayerCost, ...]:
+    """Return `phaze_opt.passes.layers.WidthCost.chain` without seconds.
+
+    Parameters
+    ----------
+    variant
+        The model at one width.
+    training
+        Says what is stashed and what runs again.
+    fusion
+        Of vector operators, which says what a layer holds while it runs.
+    """
+    return all_layers(variant, bare_layers(variant, training, fusion))
+
+
+def all_layers(variant: WorkloadVariant, distinct: Sequence[LayerCost]) -> tuple[LayerCost, ...]:
+    """Return every layer of the model in topological order."""
+    return tuple([distinct[index] for index in variant.kinds])
+
+
+@lru_cache(maxsize=128)
+def bare_layers(
+    variant: WorkloadVariant, training: Training, fusion: FusionMode
+) -> tuple[LayerCost, ...]:
+    """Return what `bare_chain` does, of the distinct layers; the designs of a study share it."""
+    return tuple([_bare_layer(layer, training, fusion) for layer in variant.layers])
+
+
+@lru_cache(maxsize=128)
+def has_twins(variant: WorkloadVariant, training: Training, fusion: FusionMode) -> bool:
+    """Do as `phaze_opt.passes.layers.EstimatedWidth.has_twins`."""
+    bare = bare_layers(variant, training, fusion)
+    return len({replace(each, name="") for each in bare}) < len(bare)
+
+
+def _bare_layer(layer: Layer, training: Training, fusion: FusionMode) -> LayerCost:
+    """Return what the placement needs of one distinct layer, without seconds."""
+    stash_bytes, transient_bytes = memory_bytes(layer, training, fusion)
+    return LayerCost(
+        name=layer.name,
+        forward_s=0.0,
+        backward_s=0.0,
+        recompute_s=0.0,
+        parameters=layer.parameters,
+        tied_parameters=layer.tied_parameters,
+        stash_bytes=stash_bytes,
+        transient_bytes=transient_bytes,
+        output_bytes=layer.output_bytes,
+    )

@@ -1,0 +1,420 @@
+"""The passes of layers on some accelerators: fused and estimated, not yet scheduled.
+
+All of them are estimated at once, as arrays of chips × operators (`PassEstimates`); `EstimatedPass`
+is one of them on one chip.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from phaze_opt.arrays import FloatArray
+from phaze_opt.estimator.chips import chip_column
+from phaze_opt.estimator.estimate import (
+    GraphEstimate,
+    JointEstimate,
+    ModeSeconds,
+    estimate_jointly,
+)
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.network.cluster import Cluster
+from phaze_opt.on_demand import cached_property
+from phaze_opt.passes.chunked_collectives import beside_products
+from phaze_opt.passes.graphs import fuse_once, graphs_of
+from phaze_opt.passes.problem import (
+    BoundOperators,
+    bound_in_modes,
+    build_problem,
+    columns_of,
+    least_of_passes,
+    least_of_residency,
+    operator_values,
+)
+from phaze_opt.passes.residency import cached_reads_of, residency_of
+from phaze_opt.scheduling.problem_columns import ProblemColumns
+from phaze_opt.scheduling.residency import Residency
+from phaze_opt.scheduling.schedule_problem import CachedReads, ScheduleProblem
+from phaze_opt.training import Training
+from phaze_opt.workload.fusion import FusionMode
+from phaze_opt.workload.graph import Layer, OperatorGraph, WorkloadVariant
+
+Mode = TypeVar("Mode", bound=ModeSeconds)
+
+
+@dataclass(frozen=True)
+class Chip:
+    """What the layers run on.
+
+    Attributes
+    ----------
+    accelerator, cluster
+        The chip, and the network of its tensor-parallel group.
+    fusion
+        How operators are fused before they are estimated.
+    lane_rate
+        Rate of the vector lanes relative to the accelerator's, whose lanes are whole numbers and
+        share the chip's clock; other than 1 only in what-if questions.
+    prove
+        Whether schedules that the fast methods leave open are solved further, with CP-SAT.
+    """
+
+    accelerator: Accelerator
+    cluster: Cluster
+    fusion: FusionMode
+    lane_rate: float = 1.0
+    prove: bool = False
+
+
+class PassGraph(NamedTuple):
+    """One graph of a layer, on whatever chip.
+
+    Attributes
+    ----------
+    layer, direction
+        What it is a pass of, and which one.
+    graph
+        Fused.
+    tensor
+        Devices of the tensor-parallel group.
+    place
+        Which of the graphs that are estimated together it is.
+    """
+
+    layer: str
+    direction: str
+    graph: OperatorGraph
+    tensor: int
+    place: int
+
+
+class PassSeconds(NamedTuple):
+    """What a pass takes, and for how long it uses the network."""
+
+    seconds: float
+    link_s: float
+
+    def without_link(self) -> PassSeconds:
+        """Bound what the pass takes from below, however fast the network is."""
+        return PassSeconds(max(self.seconds - self.link_s, 0.0), 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class PassEstimates:
+    """Some passes on some chips, estimated as one; see `phaze_opt.estimator.estimate`.
+
+    Attributes
+    ----------
+    estimate
+        Of all passes on all chips, with the chips' lanes and, where ``whole`` is given, with
+        collectives beside products.
+    passes, chips
+        What runs, and on what.
+    residency
+        Whether tensors may stay on the chip.
+    whole
+        The same with whole collectives, where collectives of groups go beside products.
+    """
+
+    estimate: JointEstimate
+    passes: Sequence[PassGraph]
+    chips: Sequence[Chip]
+    residency: bool
+    whole: PassEstimates | None = None
+
+    @cached_property
+    def _values(self) -> FloatArray:
+        return operator_values(self.estimate.both)
+
+    @cached_property
+    def least_s(self) -> list[list[float]]:
+        """Bounds of the makespans of schedules without residency, by chip and pass."""
+        accelerators = [chip.accelerator for chip in self.chips]
+        cores = np.array([[float(each.num_tc), float(each.num_vc)] for each in accelerators])
+        graphs = tuple([each.graph for each in self.passes])
+        takes_time = self._values[:, :, :2].min(axis=2) > 0.0
+        if (takes_time == takes_time[0]).all():
+            least_s = least_of_passes(graphs, self._values, cores)
+        else:
+            # The bound of several chips takes operators out only if none needs time for them.
+            alone = zip(self._values[:, np.newaxis], cores[:, np.newaxis], strict=True)
+            least_s = np.concatenate([least_of_passes(graphs, *chip) for chip in alone])
+        by_chip: list[list[float]] = least_s.tolist()
+        return by_chip
+
+    @cached_property
+    def are_finite(self) -> list[bool]:
+        """Whether no operator of any pass takes endless time, by chip."""
+        finite: list[bool] = np.isfinite(self._values.sum(axis=(1, 2))).tolist()
+        return finite
+
+    @cached_property
+    def _bound(self) -> tuple[BoundOperators, BoundOperators]:
+        return bound_in_modes(self.estimate.both)
+
+    def bound(self, row: int, place: int) -> tuple[BoundOperators, BoundOperators]:
+        """Return what binds the operators of one pass on one chip, on one core and on all."""
+        one_core, all_cores = self._bound
+        which = row, self.estimate.parts[place]
+        return one_core.rows(which), all_cores.rows(which)
+
+    def columns(self, row: int, place: int) -> ProblemColumns:
+        """Return what the scheduler takes of one pass on one chip."""
+        values = self._values[row, self.estimate.parts[place]]
+        return columns_of(self.passes[place].graph, values, self.chips[row].accelerator)
+
+
+@dataclass(frozen=True, eq=False)
+class EstimatedPass:
+    """One graph of a layer as it will run: fused and estimated in both modes, not yet scheduled.
+
+    Attributes
+    ----------
+    own
+        The graph, and where its estimates are among those of the others.
+    among, row
+        All passes, and which of their chips this one is on.
+    """
+
+    own: PassGraph
+    among: PassEstimates
+    row: int
+
+    @property
+    def layer(self) -> str:
+        """The layer that it is a pass of."""
+        return self.own.layer
+
+    @property
+    def direction(self) -> str:
+        """Which pass it is."""
+        return self.own.direction
+
+    @property
+    def graph(self) -> OperatorGraph:
+        """The operators."""
+        return self.own.graph
+
+    @property
+    def accelerator(self) -> Accelerator:
+        """The chip."""
+        return self.among.chips[self.row].accelerator
+
+    @cached_property
+    def estimates(self) -> GraphEstimate:
+        """Both modes of all operators, with the chip's lanes and collectives beside products."""
+        return self.among.estimate.of(self.row, self.own.place)
+
+    @property
+    def bound(self) -> tuple[BoundOperators, BoundOperators]:
+        """What binds every operator on one core, and on all cores."""
+        return self.among.bound(self.row, self.own.place)
+
+    @property
+    def link_s(self) -> float:
+        """Seconds for which all operators use the network."""
+        return self.among.estimate.link_s[self.own.place]
+
+    @cached_property
+    def problem(self) -> ScheduleProblem:
+        """What is to be scheduled."""
+        problem = build_problem(f"{self.layer} {self.direction}", self.graph, self.columns)
+        return replace(problem, cached=self.cached_reads, residency=self.residency)
+
+    @cached_property
+    def columns(self) -> ProblemColumns:
+        """What is to be scheduled, without residency."""
+        return self.among.columns(self.row, self.own.place)
+
+    @property
+    def may_be_endless(self) -> bool:
+        """Whether operators, of this pass or of others beside it, take endless time."""
+        return not self.among.are_finite[self.row]
+
+    @property
+    def _is_chunked(self) -> bool:
+        """Whether collectives go beside products, chunk by chunk."""
+        return self.own.tensor > 1 and self.among.whole is not None
+
+    @property
+    def _may_hold(self) -> bool:
+        """Whether tensors may stay in a buffer that the program manages."""
+        return self.among.residency and self.accelerator.concurrent_operators
+
+    @cached_property
+    def cached_reads(self) -> CachedReads | None:
+        """What a cache serves, where the chip has one and tensors may stay."""
+        if not self.among.residency or self.accelerator.concurrent_operators:
+            return None
+        return cached_reads_of(self.graph, self.estimates.all_cores, self.accelerator)
+
+    @cached_property
+    def residency(self) -> Residency | None:
+        """The joint problem, where tensors can stay in a managed buffer."""
+        # What hides beside a product does not run one at a time, as the joint problem has it.
+        if self._is_chunked or not self._may_hold:
+            return None
+        return residency_of(self.graph, self.estimates.all_cores, self.accelerator)
+
+    @cached_property
+    def whole(self) -> EstimatedPass | None:
+        """The same with whole collectives, where only these let tensors stay; else ``None``."""
+        if self.among.whole is None or not (self._is_chunked and self._may_hold):
+            return None
+        return EstimatedPass(self.own, self.among.whole, self.row)
+
+    @cached_property
+    def least_s(self) -> float:
+        """Bound the makespan of every schedule from below, up to rounding."""
+        own_s = self._least_as_estimated_s
+        return own_s if self.whole is None else min(own_s, self.whole.least_s)
+
+    @property
+    def _least_as_estimated_s(self) -> float:
+        if not self.accelerator.concurrent_operators:
+            latency_s = self.estimates.all_cores.latency_s
+            if self.cached_reads is not None:
+                latency_s = np.minimum(latency_s, self.cached_reads.latency_s)
+            return float(latency_s.sum())
+        least_s = self.among.least_s[self.row][self.own.place]
+        return (
+            least_s if self.residency is None else min(least_s, least_of_residency(self.residency))
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class EstimatedLayers:
+    """The passes of the distinct layers of a variant on one chip.
+
+    Attributes
+    ----------
+    graphs
+        By layer.
+    among, row
+        All passes that were estimated together, and which of their chips it is.
+    """
+
+    graphs: Sequence[Sequence[PassGraph]]
+    among: PassEstimates
+    row: int
+
+    @property
+    def chip(self) -> Chip:
+        """What they run on."""
+        return self.among.chips[self.row]
+
+    @cached_property
+    def passes(self) -> list[list[EstimatedPass]]:
+        """The passes, by layer."""
+        return [
+            [EstimatedPass(one, self.among, self.row) for one in of_layer]
+            for of_layer in self.graphs
+        ]
+
+    def least(self) -> list[dict[str, PassSeconds]]:
+        """Bound the makespans of every schedule from below, up to rounding: by layer and name."""
+        if self.among.residency or not self.chip.accelerator.concurrent_operators:
+            return [
+                {one.direction: PassSeconds(one.least_s, one.link_s) for one in of_layer}
+                for of_layer in self.passes
+            ]
+        least_s, link_s = self.among.least_s[self.row], self.among.estimate.link_s
+        return [
+            {one.direction: PassSeconds(least_s[one.place], link_s[one.place]) for one in of_layer}
+            for of_layer in self.graphs
+        ]
+
+
+def schedule_problems(
+    variant: WorkloadVariant, chip: Chip, training: Training
+) -> list[ScheduleProblem]:
+    """Return the problem of every pass of every distinct layer, named after both."""
+    ((layers,),) = estimate_layers([variant], [chip], training)
+    return [one.problem for of_layer in layers.passes for one in of_layer]
+
+
+def estimate_layers(
+    variants: Sequence[WorkloadVariant], chips: Sequence[Chip], training: Training
+) -> list[list[EstimatedLayers]]:
+    """Estimate all passes of all layers of some variants on some chips at once, each by itself.
+
+    Parameters
+    ----------
+    variants, training
+        What runs.
+    chips
+        With one network and one fusion.
+
+    Returns
+    -------
+    By chip and variant.
+    """
+    first, places = chips[0], itertools.count()
+
+    def passes_of(layer: Layer, tensor: int) -> list[PassGraph]:
+        return [
+            PassGraph(layer.name, name, fuse_once(graph, first.fusion), tensor, next(places))
+            for name, graph in graphs_of(layer, training).items()
+        ]
+
+    own = [[passes_of(layer, one.tensor_parallel) for layer in one.layers] for one in variants]
+    passes = [each for layers in own for layer in layers for each in layer]
+    estimate = estimate_jointly(
+        tuple([each.graph for each in passes]),
+        [chip.accelerator for chip in chips],
+        first.cluster,
+        [each.tensor for each in passes],
+    )
+    estimate = _on_lanes(estimate, chips)
+    among = PassEstimates(estimate, passes, chips, training.residency)
+    if training.overlap == "all":
+        among = replace(among, estimate=_beside_products(among), whole=among)
+    return [[EstimatedLayers(each, among, row) for each in own] for row in range(len(chips))]
+
+
+def _on_lanes(estimate: JointEstimate, chips: Sequence[Chip]) -> JointEstimate:
+    """Return the estimates with every chip's rate of the lanes."""
+    rates = np.array([[chip.lane_rate] for chip in chips])
+    both = estimate.both
+    modes = with_lane_rate(both.one_core, rates), with_lane_rate(both.all_cores, rates)
+    return replace(estimate, both=GraphEstimate(*modes))
+
+
+def _beside_products(among: PassEstimates) -> JointEstimate:
+    """Return the estimates with the collectives of every pass beside products."""
+    estimate, accelerators = among.estimate, [chip.accelerator for chip in among.chips]
+    one_core, all_cores = estimate.both.one_core, estimate.both.all_cores
+    one_core_s, all_cores_s = one_core.latency_s.copy(), all_cores.latency_s.copy()
+    core_share = chip_column(accelerators, "calibration.collective_core_share")
+    for each in among.passes:
+        which = slice(None), estimate.parts[each.place]
+        own = one_core.rows(which), all_cores.rows(which)
+        one, every = beside_products(each.graph, *own, each.tensor, core_share)
+        one_core_s[which], all_cores_s[which] = one.latency_s, every.latency_s
+    both = GraphEstimate(
+        replace(one_core, latency_s=one_core_s), replace(all_cores, latency_s=all_cores_s)
+    )
+    return replace(estimate, both=both)
+
+
+def with_lane_rate(mode: Mode, rate: float | FloatArray) -> Mode:
+    """Return the estimates with the vector lanes ``rate`` times as fast; 1 changes no bit."""
+    unchanged = np.equal(rate, 1.0)
+    if unchanged.all():
+        return mode
+    others_s = np.maximum.reduce([mode.glb_s, mode.hbm_s, mode.link_s])
+    constant_s = mode.latency_s - np.maximum.reduce([others_s, mode.tc_s, mode.vc_s])
+    vc_s, exposed_s = mode.vc_s / rate, mode.exposed_lanes_s / rate
+    tc_s = mode.tc_s - mode.exposed_lanes_s + exposed_s
+    latency_s = np.maximum.reduce([others_s, tc_s, vc_s]) + constant_s
+    return replace(
+        mode,
+        tc_s=np.where(unchanged, mode.tc_s, tc_s),
+        vc_s=np.where(unchanged, mode.vc_s, vc_s),
+        exposed_lanes_s=np.where(unchanged, mode.exposed_lanes_s, exposed_s),
+        latency_s=np.where(unchanged, mode.latency_s, latency_s),
+    )

@@ -1,0 +1,38 @@
+"""The graphs of a layer that run, by the names of its passes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TypeVar
+
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.training import Training
+from phaze_opt.workload.fusion import FusionMode, fuse
+from phaze_opt.workload.graph import Layer, OperatorGraph
+
+Pass = TypeVar("Pass")
+
+AGAIN: Mapping[str, str | None] = {"none": None, "selective": "recompute", "full": "forward"}
+"""Which pass runs again before the backward, by `Training.recompute`."""
+
+fuse_once = lru_cache(maxsize=1024)(fuse)
+
+
+def default_fusion(accelerator: Accelerator) -> FusionMode:
+    """Return how operators are fused where nobody says: as an eager framework on a GPU's stream."""
+    return "epilogue" if accelerator.concurrent_operators else "elementwise"
+
+
+def graphs_of(layer: Layer, training: Training) -> dict[str, OperatorGraph]:
+    """Name the graphs that run: what a full recompute runs again is the forward."""
+    graphs = {"forward": layer.forward, "backward": layer.backward}
+    if training.recompute == "selective":
+        graphs["recompute"] = layer.selective_recompute
+    return graphs
+
+
+def runs_again(passes: Mapping[str, Pass], training: Training) -> Pass | None:
+    """Return what runs again before the backward, of passes by the names of `graphs_of`."""
+    again = AGAIN[training.recompute]
+    return None if again is None else passes[again]

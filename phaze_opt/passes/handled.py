@@ -1,0 +1,89 @@
+"""The options that the bounds know.
+
+One that is not declared here is refused, because a bound that was not told of it may lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from phaze_opt.errors import InputError
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.training import Training
+
+_EVERY: tuple[object, ...] = ()
+"""Every value of a field is handled."""
+
+HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
+    "Training": {
+        # Of the layers.
+        "recompute": ("none", "selective", "full"),
+        "overlap": ("none", "data", "all"),
+        "residency": (False, True),
+        "gather_copies": (False, True),
+        "zero": (0, 1, 2, 3),
+        "optimizer": ("sgd", "adam", "adam-foreach"),
+        "fused_optimizer": (False, True),
+        # Of the variant, which is captured for them.
+        "microbatch": _EVERY,
+        "sequence_parallel": (False, True),
+        # Of the placement.
+        "global_batch": _EVERY,
+        "pipeline_schedule": ("1f1b", "gpipe", "interleaved"),
+        "interleave": _EVERY,
+    },
+    "Accelerator": dict.fromkeys(
+        (
+            *("num_tc", "pe_x", "pe_y", "l2_tc_bytes"),
+            *("num_vc", "pe_vc", "l2_vc_bytes", "l2_bytes_per_cycle"),
+            *("glb_bytes", "glb_bytes_per_cycle", "hbm_bytes", "hbm_bytes_per_s"),
+            *("clock_hz", "concurrent_operators", "calibration"),
+            "tdp_w",  # on which nothing depends
+        ),
+        _EVERY,
+    ),
+    "Calibration": dict.fromkeys(
+        (
+            *("sustained_clock_hz", "array_efficiency", "usable_hbm_share", "hbm_efficiency"),
+            *("operator_overhead_s", "tile_overhead_cycles", "collective_core_share"),
+            *("attention_overlap", "exponentials_per_cycle"),
+            "burst_clock_hz",  # of isolated operators only
+        ),
+        _EVERY,
+    ),
+}
+"""Fields that the bounds know, with the values that they know; an undeclared one is refused."""
+
+
+def check_handled(training: Training, accelerators: Sequence[Accelerator]) -> None:
+    """Refuse an option that the bounds were not told of.
+
+    Raises
+    ------
+    InputError
+        Names the field, and the value where only some are known.
+    """
+    _check_fields("Training", training)
+    for accelerator in {type(one): one for one in accelerators}.values():
+        _check_fields("Accelerator", accelerator)
+    for calibration in {type(one.calibration): one.calibration for one in accelerators}.values():
+        _check_fields("Calibration", calibration)
+
+
+def _check_fields(name: str, stated: Any) -> None:
+    """Check one dataclass against its entry of `HANDLED`."""
+    handled = HANDLED[name]
+    for field in fields(stated):
+        if field.name not in handled:
+            raise InputError(
+                f"The bounds do not know {field.name} of {name}; what they must hold for has to be "
+                "declared first."
+            )
+        known, value = handled[field.name], getattr(stated, field.name)
+        if known and value not in known:
+            choices = ", ".join(map(str, known))
+            raise InputError(
+                f"The bounds do not know {field.name} = {value} of {name}, only {choices}."
+            )
