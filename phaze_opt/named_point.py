@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from phaze_opt.checked import Named, shown
+from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.network.cluster import Cluster
@@ -24,7 +24,6 @@ from phaze_opt.workload.graph import Workload
 if TYPE_CHECKING:
     from phaze_opt.workload.zoo import LoadWorkload
 
-_DEGREES = re.compile(r"([1-9][0-9]*)x([1-9][0-9]*)x([1-9][0-9]*)")
 _PLACEMENTS = "solve, expert or PPxDPxTP, for example 4x256x1"
 
 PlacingText = Annotated[Placing | str, _PLACEMENTS]
@@ -132,13 +131,10 @@ def read_placement(placement: PlacingText) -> Placing:
         return "solve"
     if placement == "expert":
         return "expert"
-    match = _DEGREES.fullmatch(placement) if isinstance(placement, str) else None
-    stated = placement if match is None else map(int, match.groups())
-    degrees = (0, 0, 0) if isinstance(stated, str) else tuple(stated)
-    if min(degrees) < 1:
+    degrees = Degrees.of_text(placement) if isinstance(placement, str) else Degrees(*placement)
+    if degrees is None or min(degrees) < 1:
         raise InputError(f"placement is {placement!r}, but it must be {_PLACEMENTS}.")
-    pipeline, data, tensor = degrees
-    return pipeline, data, tensor
+    return degrees
 
 
 def _cluster(cluster: Cluster | Named, devices: int | None) -> Cluster:

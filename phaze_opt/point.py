@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import Accelerator
@@ -30,10 +31,7 @@ from phaze_opt.training import Training
 from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import Workload, WorkloadVariant
 
-Degrees = tuple[int, int, int]
-"""Pipeline, data and tensor parallelism."""
-
-Placing = Literal["solve", "expert"] | Degrees
+Placing = Literal["solve", "expert"] | Degrees | tuple[int, int, int]
 """How a point is placed, see `phaze_opt.evaluation.evaluate`."""
 
 
@@ -275,7 +273,7 @@ def degrees_of(placement: Placing, workload: Workload, cluster: Cluster) -> Degr
         return None
     if placement == "expert":
         return expert_degrees(workload.model, cluster.devices)
-    return placement
+    return Degrees(*placement)
 
 
 def smaller_slices(cluster: Cluster, degrees: Degrees | None) -> Iterator[tuple[int, Cluster]]:
@@ -310,9 +308,9 @@ def _variants(
         # A width of more devices than there are is kept only to say that it does not fit.
         usable = variants_within(workload, cluster, training) or captured
     else:
-        usable = [one for one in captured if one.tensor_parallel == degrees[2]]
+        usable = [one for one in captured if one.tensor_parallel == degrees.tensor]
     if not usable:
-        wanted = "any width" if degrees is None else f"tensor-parallel width {degrees[2]}"
+        wanted = "any width" if degrees is None else f"tensor-parallel width {degrees.tensor}"
         widths = ", ".join(str(one.tensor_parallel) for one in captured) or "none"
         raise InputError(
             f"{workload.model} is not captured at microbatch {training.microbatch} and {wanted}; "

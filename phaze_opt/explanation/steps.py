@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from phaze_opt.degrees import Degrees
 from phaze_opt.placement.expert import expert_degrees
-from phaze_opt.point import Degrees, Point
+from phaze_opt.point import Point
 from phaze_opt.training import Recompute
 from phaze_opt.units import GIB
 
@@ -42,21 +43,18 @@ class Step:
         if self.kind == "placement":
             return replace(point, placement="solve")
         if self.kind in ("tensor", "pipeline"):
-            pipeline, data, tensor = given_degrees(point)
-            if self.kind == "tensor":
-                tensor = self.degree
-            else:
-                pipeline = self.degree
+            degrees = given_degrees(point)._replace(**{self.kind: self.degree})
             # As many replicas stay as the devices then hold.
-            data = max(1, min(data, point.cluster.devices // (pipeline * tensor)))
-            return replace(point, placement=(pipeline, data, tensor))
+            most = point.cluster.devices // (degrees.pipeline * degrees.tensor)
+            degrees = degrees._replace(data=max(1, min(degrees.data, most)))
+            return replace(point, placement=degrees)
         return replace(point, training=replace(point.training, **self.training))
 
 
 def given_degrees(point: Point) -> Degrees:
     """Return the degrees of a point whose placement is not to be found."""
     if isinstance(point.placement, tuple):
-        return point.placement
+        return Degrees(*point.placement)
     return expert_degrees(point.workload.model, point.cluster.devices)
 
 
@@ -82,8 +80,8 @@ def single_steps(point: Point) -> Iterator[Step]:
 
 def _degree_steps(point: Point) -> Iterator[Step]:
     """Yield wider tensor-parallel groups and deeper pipelines, by doubling."""
-    pipeline, _, tensor = given_degrees(point)
-    devices = point.cluster.devices
+    degrees, devices = given_degrees(point), point.cluster.devices
+    pipeline, tensor = degrees.pipeline, degrees.tensor
     layers = len(point.workload.variants[0].nodes)
     wider = 2 * tensor
     while wider * pipeline <= devices and wider <= _WIDEST_TENSOR:

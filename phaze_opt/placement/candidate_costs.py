@@ -8,6 +8,7 @@ from types import EllipsisType
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.degrees import REPLICAS_INSIDE, RankOrder
 from phaze_opt.network.cluster import outermost_level
 from phaze_opt.network.collective import rising_starts
 from phaze_opt.network.message import message_over, message_term, split_message_terms
@@ -156,11 +157,13 @@ class CandidateCosts:
 
     def level(self, candidate: Candidate) -> int:
         """Return the network level of the slowest link between neighbouring stages."""
-        return outermost_level(candidate.pipeline, self.problem.cluster, candidate.pipeline_stride)
+        return outermost_level(
+            candidate.pipeline, self.problem.cluster, candidate.stride("pipeline")
+        )
 
     def message(self, candidate: Candidate) -> Term:
         """Return the cost of a message to the next stage, which all devices send at once."""
-        key = candidate.pipeline_stride, candidate.pipeline
+        key = candidate.stride("pipeline"), candidate.pipeline
         if key not in self._messages:
             cluster = self.problem.cluster
             if candidate.pipeline == 1:
@@ -171,7 +174,7 @@ class CandidateCosts:
 
     def group(self, candidate: Candidate) -> ReplicaGroup:
         """Return the replicas of each stage."""
-        key = candidate.tensor, candidate.data, candidate.data_stride
+        key = candidate.tensor, candidate.data, candidate.stride("data")
         found = self._groups.get(key)
         if found is None:
             if self.layers > MOST_LAYERS:
@@ -321,7 +324,7 @@ class CandidateCosts:
         data = 2 ** (candidate.data.bit_length() - 1)
         if data not in self._never_slower(candidate.data):
             return self.least_tail_term_s(candidate)
-        fewer = Candidate.of(candidate.pipeline, data, candidate.tensor, candidate.data_inside)
+        fewer = Candidate.of(candidate.degrees._replace(data=data), candidate.order)
         return self.least_tail_term_s(fewer)
 
     def _never_slower(self, data: int) -> range:
@@ -342,7 +345,7 @@ class CandidateCosts:
         return (
             candidate.tensor,
             candidate.data,
-            candidate.data_stride,
+            candidate.stride("data"),
             self.message(candidate),
             alone,
         )
@@ -369,17 +372,17 @@ class CandidateCosts:
         """
         data, rows = grid.distinct_data
         if grid not in self._least_tails:
-            self._least_tails[grid] = self._least_tails_s(grid.tensor, grid.data_inside, data)
+            self._least_tails[grid] = self._least_tails_s(grid.tensor, grid.order, data)
         return self._least_tails[grid], rows
 
-    def _least_tails_s(self, tensor: int, data_inside: bool, data: IntArray) -> FloatArray:
+    def _least_tails_s(self, tensor: int, order: RankOrder, data: IntArray) -> FloatArray:
         """Compute the same for one width and rank order."""
         training, layers = self.problem.training, self.replicated(tensor)
         parameters = layers.parameters[0, 1:]
         step_s = self.problem.step_s_per_parameter
         shards = data if training.zero >= 1 else np.ones_like(data)
         tails_s: FloatArray = parameters * (step_s / shards)[:, np.newaxis]
-        if not data_inside or training.zero >= 2:
+        if order != REPLICAS_INSIDE or training.zero >= 2:
             return tails_s
         lines = (synchronisation_kind(training.zero), self.problem.cluster, tensor, data.tobytes())
         each = float(self.optimizer.gradient_bytes)

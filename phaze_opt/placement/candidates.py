@@ -18,49 +18,54 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from phaze_opt.arrays import BoolArray, FloatArray, IntArray
+from phaze_opt.degrees import RANK_ORDERS, REPLICAS_INSIDE, Axis, Degrees, RankOrder
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import rising_starts
 from phaze_opt.on_demand import cached_property
 from phaze_opt.placement.fitting_stages import FittingStages
-from phaze_opt.placement.placement_problem import PlacementProblem, RankOrder
+from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.placement.size import WidthSize, check_memory
 from phaze_opt.training import Training
 
 
 class Candidate(NamedTuple):
-    """Degrees of parallelism; the order prefers fewer devices, then fewer stages.
+    """Degrees of parallelism on some devices; of two, that with fewer devices comes first.
 
     Attributes
     ----------
-    data_inside
-        Whether the replicas of a stage are neighbours (else the stages of a replica are).
+    devices, degrees
+        Those in use, and how they share the work.
+    order
+        Of the ranks.
     """
 
     devices: int
-    pipeline: int
-    data: int
-    tensor: int
-    data_inside: bool = True
+    degrees: Degrees
+    order: RankOrder = REPLICAS_INSIDE
 
     @classmethod
-    def of(cls, pipeline: int, data: int, tensor: int, data_inside: bool = True) -> Candidate:
+    def of(cls, degrees: Degrees, order: RankOrder = REPLICAS_INSIDE) -> Candidate:
         """Build a candidate from its degrees."""
-        return cls(pipeline * data * tensor, pipeline, data, tensor, data_inside)
+        return cls(degrees.devices, degrees, order)
 
     @property
-    def rank_order(self) -> RankOrder:
-        """The same in the words of `Placement`."""
-        return "tensor-data-pipeline" if self.data_inside else "tensor-pipeline-data"
+    def pipeline(self) -> int:
+        """Number of stages."""
+        return self.degrees.pipeline
 
     @property
-    def pipeline_stride(self) -> int:
-        """Distance of neighbouring stages' ranks."""
-        return self.tensor * self.data if self.data_inside else self.tensor
+    def data(self) -> int:
+        """Number of replicas."""
+        return self.degrees.data
 
     @property
-    def data_stride(self) -> int:
-        """Distance of neighbouring replicas' ranks."""
-        return self.tensor if self.data_inside else self.tensor * self.pipeline
+    def tensor(self) -> int:
+        """Devices of a tensor-parallel group."""
+        return self.degrees.tensor
+
+    def stride(self, axis: Axis) -> int:
+        """Return how far neighbours along an axis are apart, in ranks."""
+        return self.degrees.stride(axis, self.order)
 
 
 class DeepestPipelines(NamedTuple):
@@ -96,7 +101,7 @@ class CandidateGrid:
     """
 
     tensor: int
-    data_inside: bool
+    order: RankOrder
     level: int
     accumulates: bool
     data: IntArray
@@ -176,7 +181,7 @@ class CandidateGrid:
         """Yield the candidates of a class, those with fewer replicas first."""
         pipeline = int(self.pipeline[index])
         for data in range(int(self.data[index]), int(self.most_data[index]) + 1):
-            yield Candidate.of(pipeline, data, self.tensor, self.data_inside)
+            yield Candidate.of(Degrees(pipeline, data, self.tensor), self.order)
 
 
 def candidate_grids(problem: PlacementProblem) -> tuple[CandidateGrid, ...]:
@@ -213,15 +218,16 @@ def _grids_of_width(
     last = np.append(first[1:] - 1, most_data)[index]
     last = np.minimum(last, devices // (pipeline * tensor))
     microbatches = training.microbatches(data)
-    for data_inside in _orders(cluster):
-        span = pipeline * tensor * (data if data_inside else 1)
+    for order in rank_orders(cluster):
+        # The stages of one replica are so far apart.
+        span = pipeline * tensor * (data if order == REPLICAS_INSIDE else 1)
         # Levels twice, and one more where gradients are accumulated.
         kind = 2 * np.searchsorted(reach, span) + (microbatches > 1)
         for each in np.flatnonzero(np.bincount(kind)):
             here = kind == each
             yield CandidateGrid(
                 tensor,
-                data_inside,
+                order,
                 int(each) // 2,
                 bool(each % 2),
                 data[here],
@@ -243,12 +249,12 @@ def _size_of_width(tensor: int, layers: int, cluster: Cluster, training: Trainin
     else:
         first = _first_of_classes(cluster, training, most_data)
         classes, replicas = np.searchsorted(first, fitting, side="right"), len(first)
-    return WidthSize(len(_orders(cluster)) * int(classes.sum()), replicas)
+    return WidthSize(len(rank_orders(cluster)) * int(classes.sum()), replicas)
 
 
-def _orders(cluster: Cluster) -> tuple[bool, ...]:
-    """Return the orders of ranks that differ: whether the replicas of a stage are neighbours."""
-    return (True,) if len(cluster.levels) == 1 else (True, False)
+def rank_orders(cluster: Cluster) -> tuple[RankOrder, ...]:
+    """Return the orders of ranks that differ."""
+    return RANK_ORDERS[:1] if len(cluster.levels) == 1 else RANK_ORDERS
 
 
 def _most_data(tensor: int, cluster: Cluster, training: Training) -> int:

@@ -9,6 +9,7 @@ from itertools import starmap
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
+from phaze_opt.degrees import ORDER_TEXTS
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.held_stages import HeldStage, held_stages
 from phaze_opt.placement.layout import Layout
@@ -49,7 +50,7 @@ def describe(
         pipeline=candidate.pipeline,
         data=candidate.data,
         tensor=candidate.tensor,
-        rank_order=candidate.rank_order,
+        rank_order=ORDER_TEXTS[candidate.order],
         pipeline_schedule="interleaved" if layout.chunks > 1 else costs.schedule,
         microbatches=costs.microbatches(candidate.data),
         stages=stages,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from phaze_opt.codec import data_rows
+from phaze_opt.degrees import Degrees
 from phaze_opt.errors import look_up
 
 
@@ -17,8 +18,8 @@ def expert_placements() -> dict[str, tuple[int, int]]:
     }
 
 
-def expert_degrees(model: str, devices: int) -> tuple[int, int, int]:
-    """Return the expert's ``(pipeline, data, tensor)`` degrees.
+def expert_degrees(model: str, devices: int) -> Degrees:
+    """Return the expert's degrees.
 
     The data degree is as many replicas as the devices hold, as in the source at 1024 devices, and
     at least one, which may not fit.
@@ -38,4 +39,4 @@ def expert_degrees(model: str, devices: int) -> tuple[int, int, int]:
     """
     name, *_ = model.split(",")
     pipeline, tensor = look_up(expert_placements(), name, "model with an expert placement")
-    return pipeline, max(1, devices // (pipeline * tensor)), tensor
+    return Degrees(pipeline, max(1, devices // (pipeline * tensor)), tensor)

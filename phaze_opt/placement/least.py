@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InputError
 from phaze_opt.on_demand import cached_property
 from phaze_opt.passes.layer_cost import LeastLayers
@@ -57,7 +58,7 @@ class LeastPlacement:
     distinct
         Which distinct layer each of the layers is, as a row of `LeastLayers`.
     degrees
-        ``(pipeline, data, tensor)``, if they are given, with even stages; by default the best of
+        If they are given, with even stages; by default the best of
         all, and of all splits.
 
     Raises
@@ -71,7 +72,7 @@ class LeastPlacement:
         problem: PlacementProblem,
         tensor: int,
         distinct: Sequence[int],
-        degrees: tuple[int, int, int] | None = None,
+        degrees: Degrees | None = None,
     ) -> None:
         check_declared(problem.training)
         self.training = problem.training

@@ -14,12 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from phaze_opt.arrays import BoolArray, FloatArray, IntArray
+from phaze_opt.degrees import Degrees
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.term import Term
 from phaze_opt.passes.layer_cost import LayerCost
 from phaze_opt.placement import least_splits as column
 from phaze_opt.placement.candidate_costs import CandidateCosts
-from phaze_opt.placement.candidates import Candidate
+from phaze_opt.placement.candidates import Candidate, rank_orders
 from phaze_opt.placement.chain_bounds import least_loads
 from phaze_opt.placement.chain_bytes import held_by_runs, in_flight_limits, parameters_of_runs
 from phaze_opt.placement.costs import StageCosts, collective_table_s
@@ -84,7 +85,7 @@ class LeastCandidates:
         cls,
         costs: CandidateCosts,
         distinct: IntArray,
-        degrees: tuple[int, int, int] | None = None,
+        degrees: Degrees | None = None,
     ) -> LeastCandidates:
         """Collect all candidates, or those of given degrees, of layers that are distinct or not."""
         if degrees is not None:
@@ -198,7 +199,7 @@ class _Collector:
         self,
         costs: CandidateCosts,
         distinct: IntArray,
-        degrees: tuple[int, int, int] | None,
+        degrees: Degrees | None,
     ) -> None:
         self.costs = costs
         self.distinct = distinct
@@ -247,13 +248,13 @@ class _Collector:
         them are alike.
         """
         training, layers = self.costs.problem.training, self.costs.problem.layers[self.tensor]
-        if self.degrees is None or self.degrees[0] > len(layers) or training.interleave > 1:
+        if self.degrees is None or self.degrees.pipeline > len(layers) or training.interleave > 1:
             return None
         kinds = zip(layers, self.distinct.tolist(), strict=True)
         told_apart = [replace(layer, forward_s=float(kind)) for layer, kind in kinds]
         if longest_run(layers) != longest_run(told_apart):
             return None
-        ends = np.append(even_starts(layers, self.degrees[0])[1:], len(layers))
+        ends = np.append(even_starts(layers, self.degrees.pipeline)[1:], len(layers))
         return np.asarray(ends[np.searchsorted(ends, np.arange(len(layers)), side="right")])
 
     def _all(self) -> Iterator[Candidate]:
@@ -276,13 +277,12 @@ class _Collector:
                 for index in range(len(grid.data)):
                     yield grid.candidate(index)
             return
-        pipeline, data, tensor = self.degrees
-        problem = self.costs.problem
-        fits = pipeline * data * tensor <= problem.cluster.devices
-        fits = fits and pipeline <= self.costs.layers
-        if fits and data * problem.training.microbatch <= problem.training.global_batch:
-            for data_inside in (True,) if len(problem.cluster.levels) == 1 else (True, False):
-                yield Candidate.of(pipeline, data, tensor, data_inside)
+        degrees, problem = self.degrees, self.costs.problem
+        fits = degrees.devices <= problem.cluster.devices
+        fits = fits and degrees.pipeline <= self.costs.layers
+        if fits and degrees.data * problem.training.microbatch <= problem.training.global_batch:
+            for order in rank_orders(problem.cluster):
+                yield Candidate.of(degrees, order)
 
     def _beaten(self, candidate: Candidate) -> bool:
         """Whether fewer replicas run as many microbatches at no greater cost on any accelerator."""
@@ -300,7 +300,7 @@ class _Collector:
     def _synchronisation(self, candidate: Candidate) -> int:
         """Return the row of the algorithms that synchronise gradients."""
         terms = self.costs.group(candidate).gradient_terms
-        where = "gradients", candidate.data, candidate.data_stride
+        where = "gradients", candidate.data, candidate.stride("data")
         return self._lines(where, terms, float(self.costs.optimizer.gradient_bytes))
 
     def _tied(self) -> FloatArray:
@@ -328,7 +328,7 @@ class _Collector:
             mean_s = self._mean_s(synchronised, candidate.pipeline)
         if zero in (1, 2):
             weight_bytes = float(costs.optimizer.weight_bytes)
-            where = "weights", candidate.data, candidate.data_stride
+            where = "weights", candidate.data, candidate.stride("data")
             gathered = self._lines(where, group.weight_terms, weight_bytes)
         if zero >= 2:
             every_pass = self._passes(candidate)
@@ -393,7 +393,7 @@ class _Collector:
 
     def _passes(self, candidate: Candidate) -> int:
         """Return the row of what replicas exchange in every forward and backward."""
-        key = candidate.data, candidate.data_stride
+        key = candidate.data, candidate.stride("data")
         if key not in self.every_pass:
             self.every_pass[key] = len(self.pass_rows)
             group, optimizer = self.costs.group(candidate), self.costs.optimizer

@@ -13,6 +13,7 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.checked import check_fields
+from phaze_opt.degrees import Degrees, RankOrderText
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.on_demand import cached_property
 from phaze_opt.passes.layer_cost import LayerCost
@@ -24,9 +25,6 @@ Rates = TypeVar("Rates", float, FloatArray)
 
 _PROVEN = 1e-9
 """Relative difference up to which a bound and a time are the same."""
-
-RankOrder = Literal["tensor-data-pipeline", "tensor-pipeline-data"]
-"""Which ranks are neighbours, innermost first."""
 
 
 _NUMBERS = tuple(field.name for field in fields(LayerCost) if field.name != "name")
@@ -314,7 +312,7 @@ class Placement(PrintsAsTables, tables="phaze_opt.report.tables:placement_tables
     pipeline: int
     data: int
     tensor: int
-    rank_order: RankOrder
+    rank_order: RankOrderText
     pipeline_schedule: PipelineScheduleName
     microbatches: int
     stages: tuple[Stage, ...]
@@ -349,7 +347,12 @@ class Placement(PrintsAsTables, tables="phaze_opt.report.tables:placement_tables
     @property
     def degrees_text(self) -> str:
         """Pipeline, data and tensor degree as ``PPxDPxTP``."""
-        return f"{self.pipeline}x{self.data}x{self.tensor}"
+        return self.degrees.text
+
+    @property
+    def degrees(self) -> Degrees:
+        """The degrees of parallelism."""
+        return Degrees(self.pipeline, self.data, self.tensor)
 
     @property
     def devices(self) -> int:

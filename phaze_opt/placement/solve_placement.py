@@ -13,10 +13,11 @@ from functools import lru_cache
 
 import numpy as np
 
+from phaze_opt.degrees import Degrees, order_of_text
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.placement.best import best_placement
 from phaze_opt.placement.candidate_costs import CandidateCosts
-from phaze_opt.placement.candidates import Candidate
+from phaze_opt.placement.candidates import Candidate, rank_orders
 from phaze_opt.placement.describe import describe
 from phaze_opt.placement.even import even_starts
 from phaze_opt.placement.held_stages import HeldStage, held_stages
@@ -28,9 +29,7 @@ from phaze_opt.placement.size import ONE_CANDIDATE, check_memory
 from phaze_opt.placement.timing import replayed, with_fastest_gathers
 
 
-def solve_placement(
-    problem: PlacementProblem, degrees: tuple[int, int, int] | None = None
-) -> Placement:
+def solve_placement(problem: PlacementProblem, degrees: Degrees | None = None) -> Placement:
     """Find the placement with the least time per batch, or evaluate given degrees.
 
     Parameters
@@ -38,7 +37,7 @@ def solve_placement(
     problem
         Layers with their costs, the cluster, the training options and the memory.
     degrees
-        ``(pipeline, data, tensor)``: the layers are then split evenly by count, and nothing is
+        The layers are then split evenly by count, and nothing is
         proven. By default all degrees and splits are searched.
 
     Raises
@@ -74,8 +73,7 @@ def place_again(problem: PlacementProblem, placement: Placement) -> Placement:
         are even parts.
     """
     costs = CandidateCosts(problem)
-    degrees = placement.pipeline, placement.data, placement.tensor
-    candidate = Candidate.of(*degrees, placement.rank_order == "tensor-data-pipeline")
+    candidate = Candidate.of(placement.degrees, order_of_text(placement.rank_order))
     if problem.training.interleave > 1:
         return evaluate_interleaved(costs, candidate)
     sizes = [len(stage.layers) for stage in placement.stages]
@@ -102,22 +100,17 @@ def _check_edges(edges: tuple[tuple[int, int], ...], count: int) -> None:
             )
 
 
-def _given(
-    problem: PlacementProblem, costs: CandidateCosts, degrees: tuple[int, int, int]
-) -> Placement:
+def _given(problem: PlacementProblem, costs: CandidateCosts, degrees: Degrees) -> Placement:
     """Evaluate the even split of given degrees, or say why it cannot run."""
-    pipeline, data, tensor = degrees
-    label = f"{pipeline}x{data}x{tensor}"
+    pipeline, data, tensor, label = degrees.pipeline, degrees.data, degrees.tensor, degrees.text
     if min(degrees) < 1:
         raise InputError(f"The degrees {label} must all be at least 1.")
     if tensor not in problem.layers:
         allowed = ", ".join(str(width) for width in sorted(problem.layers))
         raise InputError(f"The tensor-parallel width {tensor} is not among {allowed}.")
     layers, training, devices = problem.layers[tensor], problem.training, problem.cluster.devices
-    if pipeline * data * tensor > devices:
-        raise InfeasibleError(
-            f"{label} needs {pipeline * data * tensor} devices, but there are {devices}."
-        )
+    if degrees.devices > devices:
+        raise InfeasibleError(f"{label} needs {degrees.devices} devices, but there are {devices}.")
     if pipeline > len(layers):
         raise InfeasibleError(f"{label} has more stages than the {len(layers)} layers.")
     if data * training.microbatch > training.global_batch:
@@ -125,8 +118,7 @@ def _given(
             f"{label} with microbatch {training.microbatch} needs a global batch of at least "
             f"{data * training.microbatch}, but it is {training.global_batch}."
         )
-    orders = (True,) if len(problem.cluster.levels) == 1 else (True, False)
-    candidates = [Candidate.of(pipeline, data, tensor, data_inside) for data_inside in orders]
+    candidates = [Candidate.of(degrees, order) for order in rank_orders(problem.cluster)]
     if training.interleave > 1:
         answers = [evaluate_interleaved(costs, candidate) for candidate in candidates]
         return min(answers, key=lambda answer: answer.time_per_batch_s)

@@ -15,6 +15,7 @@ from typing import Self
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.chips import Chips as ChipColumns
 from phaze_opt.network.cluster import Cluster
@@ -27,7 +28,6 @@ from phaze_opt.passes.least_seconds import least_layers
 from phaze_opt.placement.least import LeastPlacement
 from phaze_opt.placement.most_held import most_held_bytes
 from phaze_opt.point import (
-    Degrees,
     bare_problem,
     chip_rates,
     degrees_of,
@@ -314,7 +314,7 @@ class Bounds:
         """Return the variants of a workload that the placement may use."""
         degrees = self._degrees(inputs.capture, inputs.cluster)
         captured = variants_within(self.workloads[inputs.capture], inputs.cluster, inputs.training)
-        return [one for one in captured if degrees is None or one.tensor_parallel == degrees[2]]
+        return [one for one in captured if degrees is None or one.tensor_parallel == degrees.tensor]
 
     def _degrees(self, capture: int, cluster: Cluster) -> Degrees | None:
         """Return the degrees of every design; ``None`` where each finds its own."""

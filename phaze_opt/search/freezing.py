@@ -191,7 +191,7 @@ def _check_expert(spec: StudySpec, run: WorkloadSpec) -> None:
     """Refuse an expert placement that is not known, or of a width that is not captured."""
     if spec.placement == "solve":
         return
-    _, _, width = expert_degrees(run.model, spec.devices)
+    width = expert_degrees(run.model, spec.devices).tensor
     if width not in tensor_parallel(spec, run):
         raise InputError(
             f"placement is expert, but the expert splits {run.model} over {width} devices, which "

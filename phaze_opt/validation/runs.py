@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 from phaze_opt.codec import data_rows
+from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InputError
 from phaze_opt.evaluation import Evaluation, place_point
 from phaze_opt.explanation.binding import bind_pass
@@ -168,14 +169,14 @@ def _as_if_it_fitted(costed: CostedPoint) -> tuple[tuple[CostedPoint, Evaluation
 
 def _as_it_may_have_run(options: dict[str, str]) -> Iterator[tuple[CostedPoint, Evaluation]]:
     """Evaluate one measured run at every microbatch and interleaving that it may have had."""
-    degrees = int(options["pipeline"]), int(options["data"]), int(options["tensor"])
+    degrees = Degrees(*(int(options[axis]) for axis in ("pipeline", "data", "tensor")))
     microbatches = tuple(int(size) for size in options["microbatches"].split())
     sequence_parallel = options["sequence_parallel"] == "true"
     chip = _with_kernel(load_accelerator(options["accelerator"]), options["attention_kernel"])
-    cluster = load_cluster(options["cluster"], degrees[0] * degrees[1] * degrees[2])
+    cluster = load_cluster(options["cluster"], degrees.devices)
     workload = load_workload(
         options["model"],
-        tensor_parallel=(degrees[2],),
+        tensor_parallel=(degrees.tensor,),
         microbatch=microbatches,
         sequence_parallel=sequence_parallel,
     )

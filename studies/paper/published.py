@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from phaze_opt.degrees import RANK_ORDERS, Degrees
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.partitioning.phaze_format import PhazeEdge, PhazeNode, PhazeProblem
@@ -94,8 +95,8 @@ def true_time_s(problem: PlacementProblem, found: PublishedPlacement) -> float |
     costs = CandidateCosts(problem)
     starts = np.array([stage.layers[0] for stage in found.stages], dtype=np.int64)
     times_s = []
-    for data_inside in (True, False):
-        candidate = Candidate.of(found.pipeline, found.data, found.tensor, data_inside)
+    for order in RANK_ORDERS:
+        candidate = Candidate.of(Degrees(found.pipeline, found.data, found.tensor), order)
         layout = Layout.of_starts(candidate, starts, costs.layers)
         if max(one.memory.total for one in held_stages(costs, layout)) > problem.hbm_usable_bytes:
             return None

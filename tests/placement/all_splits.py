@@ -23,6 +23,7 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.compiled import lazily_compiled
+from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
@@ -30,7 +31,7 @@ from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.passes.layer_cost import LayerCost
 from phaze_opt.placement.candidate_costs import CandidateCosts
-from phaze_opt.placement.candidates import Candidate
+from phaze_opt.placement.candidates import Candidate, rank_orders
 from phaze_opt.placement.infeasible import MisfitError
 from phaze_opt.placement.interleaved import evaluate_interleaved
 from phaze_opt.placement.pipeline import finished_s
@@ -260,7 +261,7 @@ class Tried:
 def all_candidates(problem: PlacementProblem) -> Iterator[Candidate]:
     """Yield all degrees in both rank orders, up to the most stages that are tried."""
     training, devices = problem.training, problem.cluster.devices
-    orders = (True,) if len(problem.cluster.levels) == 1 else (True, False)
+    orders = rank_orders(problem.cluster)
     for tensor in problem.layers:
         for data in range(1, devices // tensor + 1):
             if data * training.microbatch > training.global_batch:
@@ -268,7 +269,7 @@ def all_candidates(problem: PlacementProblem) -> Iterator[Candidate]:
             most = min(MOST_STAGES, len(problem.layers[tensor]), devices // (data * tensor))
             for pipeline in range(1, most + 1):
                 for order in orders:
-                    yield Candidate.of(pipeline, data, tensor, order)
+                    yield Candidate.of(Degrees(pipeline, data, tensor), order)
 
 
 def try_all(problem: PlacementProblem) -> Tried:

@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from phaze_opt.degrees import Degrees
 from phaze_opt.network.collective import CollectiveName, collective_s
 from phaze_opt.network.message import send_receive_s
 from phaze_opt.passes.layer_cost import LayerCost, local_parameters
@@ -97,9 +98,9 @@ class StageTimes:
 class Simulation:
     """One candidate of a problem."""
 
-    def __init__(self, problem: PlacementProblem, degrees: tuple[int, int, int]) -> None:
+    def __init__(self, problem: PlacementProblem, degrees: Degrees) -> None:
         self.problem = problem
-        self.pipeline, self.data, self.tensor = degrees
+        self.pipeline, self.data, self.tensor = degrees[:3]
         self.training = problem.training
         self.optimizer = OPTIMIZERS[problem.training.optimizer]
         self.layers = problem.layers[self.tensor]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from hypothesis import strategies as st
 
+from phaze_opt.degrees import Degrees
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.network.collective import collective_s
 from phaze_opt.network.message import send_receive_s
@@ -81,7 +82,7 @@ def problems(
     )
 
 
-def all_degrees(problem: PlacementProblem) -> Iterator[tuple[int, int, int]]:
+def all_degrees(problem: PlacementProblem) -> Iterator[Degrees]:
     """Yield every (pipeline, data, tensor) that the devices and the batch allow."""
     training = problem.training
     for tensor, layers in problem.layers.items():
@@ -90,7 +91,7 @@ def all_degrees(problem: PlacementProblem) -> Iterator[tuple[int, int, int]]:
                 break
             for pipeline in range(1, len(layers) + 1):
                 if pipeline * data * tensor <= problem.cluster.devices:
-                    yield pipeline, data, tensor
+                    yield Degrees(pipeline, data, tensor)
 
 
 def all_splits(layers: int, stages: int) -> Iterator[tuple[int, ...]]:
@@ -109,10 +110,10 @@ def message_s(problem: PlacementProblem, size_bytes: int, tensor: int) -> float:
 
 
 def closed_form(
-    problem: PlacementProblem, degrees: tuple[int, int, int], starts: tuple[int, ...]
+    problem: PlacementProblem, degrees: Degrees, starts: tuple[int, ...]
 ) -> float | None:
     """Return the closed form of a batch's time straight from its definition; None if too large."""
-    pipeline, data, tensor = degrees
+    pipeline, data, tensor = degrees[:3]
     layers, training = problem.layers[tensor], problem.training
     optimizer = OPTIMIZERS[training.optimizer]
     microbatches = -(-training.global_batch // (data * training.microbatch))

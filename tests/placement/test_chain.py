@@ -16,8 +16,8 @@ from tests.placement.strategies import all_degrees, all_splits, closed_form, pro
 def test_equals_brute_force(problem: PlacementProblem) -> None:
     """For all degrees the dynamic program finds the least closed form over all splits."""
     costs = CandidateCosts(problem)
-    for pipeline, data, tensor in all_degrees(problem):
-        candidate = Candidate.of(pipeline, data, tensor)
+    for degrees in all_degrees(problem):
+        candidate = Candidate.of(degrees)
         stages, work = costs.stages(candidate), costs.work(candidate)
         tail_s = costs.tail_s(candidate)
         found, starts = best_split(
@@ -26,15 +26,14 @@ def test_equals_brute_force(problem: PlacementProblem) -> None:
             tail_s,
             stages.held.in_flight_limit,
             costs.held(candidate),
-            costs.microbatches(data),
-            pipeline,
+            costs.microbatches(degrees.data),
+            degrees.pipeline,
             np.inf,
             np.ascontiguousarray(work.head_s[0]),
         )
-        degrees = pipeline, data, tensor
         times = [
             time
-            for split in all_splits(stages.layers, pipeline)
+            for split in all_splits(stages.layers, degrees.pipeline)
             if (time := closed_form(problem, degrees, split)) is not None
         ]
         if not times:

@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
+from phaze_opt.degrees import Degrees
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.network.term import Term
 from phaze_opt.passes.layer_cost import local_parameters
@@ -70,7 +71,7 @@ def test_messages_between_stages_share_the_links_of_a_torus() -> None:
     """Stages two rows apart pass through one another; neighbouring rows, and a switch, do not."""
     ring = NetworkLevel(400.0, 0.0, "torus", axes=(4, 4))
     on_torus = CandidateCosts(replace(chain(), cluster=Cluster("torus", (ring,), 16)))
-    one_row, two_rows = Candidate.of(4, 4, 1), Candidate.of(2, 8, 1)
+    one_row, two_rows = Candidate.of(Degrees(4, 4, 1)), Candidate.of(Degrees(2, 8, 1))
     assert on_torus.message(one_row).s_per_byte == 1 / 100.0
     assert on_torus.message(two_rows).s_per_byte == 1 / 50.0
     here, apart = on_torus.stages(one_row), on_torus.stages(two_rows)

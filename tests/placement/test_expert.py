@@ -1,5 +1,6 @@
 import pytest
 
+from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InputError
 from phaze_opt.placement.expert import expert_degrees, expert_placements
 from phaze_opt.workload.zoo import load_workload
@@ -19,7 +20,7 @@ from phaze_opt.workload.zoo import load_workload
 )
 def test_published_degrees(model: str, degrees: tuple[int, int, int]) -> None:
     """At 1024 devices the degrees are those of the published baseline."""
-    assert expert_degrees(model, 1024) == degrees
+    assert expert_degrees(model, 1024) == Degrees(*degrees)
 
 
 def test_every_model_of_the_table_is_known() -> None:

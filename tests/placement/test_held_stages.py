@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phaze_opt.degrees import Degrees
 from phaze_opt.passes.layer_cost import local_parameters
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate
@@ -27,7 +28,7 @@ def test_a_stage_holds_what_its_layers_do(problem: PlacementProblem, data: st.Da
     chunks = data.draw(st.sampled_from([1, 1, 2, 3]).filter(lambda count: count <= len(layers)))
     stages = data.draw(st.integers(1, len(layers) // chunks))
     cuts = sorted(data.draw(st.permutations(range(1, len(layers))))[: chunks * stages - 1])
-    candidate = Candidate.of(stages, data.draw(st.integers(1, 4)), tensor)
+    candidate = Candidate.of(Degrees(stages, data.draw(st.integers(1, 4)), tensor))
     layout = Layout.of_starts(candidate, np.array([0, *cuts]), len(layers), chunks)
     costs = CandidateCosts(problem)
     microbatches, shards = costs.microbatches(candidate.data), costs.shards(candidate.data)

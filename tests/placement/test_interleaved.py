@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.passes.layer_cost import LayerCost
@@ -35,7 +36,7 @@ def test_one_chunk_is_1f1b() -> None:
 @pytest.mark.parametrize("chunks", [1, 2, 3, 6])
 def test_the_bubble_shrinks(chunks: int) -> None:
     """A batch takes m + (p − 1) / v loads, and the parts sum to it."""
-    placement = solve_placement(equal_layers(chunks), (4, 1, 1))
+    placement = solve_placement(equal_layers(chunks), Degrees(4, 1, 1))
     load_s = placement.stages[0].load_s
     assert placement.time_per_batch_s == pytest.approx((8 + 3 / chunks) * load_s, rel=1e-6)
     total = sum(placement.time_breakdown_s.values())
@@ -47,7 +48,9 @@ def test_the_bubble_shrinks(chunks: int) -> None:
 def test_transfers_grow_with_the_chunks(chunks: int) -> None:
     """With v chunks an inner stage sends and receives v times as often."""
     times = [
-        solve_placement(equal_layers(v, bandwidth=10.0), (4, 1, 1)).time_breakdown_s["transfer"]
+        solve_placement(equal_layers(v, bandwidth=10.0), Degrees(4, 1, 1)).time_breakdown_s[
+            "transfer"
+        ]
         for v in (1, chunks)
     ]
     assert times[1] == pytest.approx(chunks * times[0])
@@ -56,14 +59,14 @@ def test_transfers_grow_with_the_chunks(chunks: int) -> None:
 def test_the_first_stage_holds_more() -> None:
     """The first of p stages holds p · (1 + (p − 1) / (p · v)) microbatches of its six layers."""
     for chunks in (2, 3):
-        placement = solve_placement(equal_layers(chunks), (4, 1, 1))
+        placement = solve_placement(equal_layers(chunks), Degrees(4, 1, 1))
         share = 4 * (1 + 3 / (4 * chunks))
         assert placement.stages[0].memory_bytes.stash == pytest.approx(60 * share, abs=1)
 
 
 def test_layers_go_round_the_stages() -> None:
     """With two chunks of three layers the first stage holds the first and the fifth."""
-    placement = solve_placement(equal_layers(2), (4, 1, 1))
+    placement = solve_placement(equal_layers(2), Degrees(4, 1, 1))
     expected = [f"block.{index}" for index in (0, 1, 2, 12, 13, 14)]
     assert list(placement.stages[0].layers) == expected
 
@@ -73,18 +76,18 @@ def test_solved_is_no_worse_than_given() -> None:
     problem = equal_layers(2)
     best = solve_placement(problem).time_per_batch_s
     for degrees in ((4, 1, 1), (2, 2, 1), (2, 1, 1), (1, 4, 1), (1, 1, 1)):
-        assert best <= solve_placement(problem, degrees).time_per_batch_s
+        assert best <= solve_placement(problem, Degrees(*degrees)).time_per_batch_s
 
 
 def test_what_cannot_be_interleaved() -> None:
     """The stages must divide the microbatches, and each chunk needs a layer."""
     with pytest.raises(InfeasibleError, match="a multiple of 4 microbatches"):
-        solve_placement(equal_layers(2, microbatches=6), (4, 1, 1))
+        solve_placement(equal_layers(2, microbatches=6), Degrees(4, 1, 1))
     with pytest.raises(InfeasibleError, match="at least 28 layers"):
-        solve_placement(equal_layers(7), (4, 1, 1))
+        solve_placement(equal_layers(7), Degrees(4, 1, 1))
     tight = replace(equal_layers(2), hbm_usable_bytes=11_100.0)
     with pytest.raises(InfeasibleError, match=r"Stage 1 of 4 interleaved ones needs .* more than"):
-        solve_placement(tight, (4, 1, 1))
+        solve_placement(tight, Degrees(4, 1, 1))
     with pytest.raises(InfeasibleError, match="No degrees fit with 2 interleaved chunks"):
         solve_placement(replace(tight, hbm_usable_bytes=100.0))
 

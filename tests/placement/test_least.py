@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.passes.layer_cost import LayerCost, LeastLayers
@@ -162,7 +163,8 @@ def test_given_degrees_are_never_faster(problem: PlacementProblem, data: st.Data
         twins = [replace(first, name=one.name, tied_parameters=0) for one in others[:-1]]
         layers = (first, *twins, *others[-1:])
         problem = replace(problem, layers={width: layers})
-    degrees = data.draw(st.integers(1, len(layers))), data.draw(st.integers(1, 4)), width
+    stages, replicas = data.draw(st.integers(1, len(layers))), data.draw(st.integers(1, 4))
+    degrees = Degrees(stages, replicas, width)
     # Layers that share parameters are different ones, as an embedding and a head are.
     nameless = [replace(one, name=one.name if one.tied_parameters else "") for one in layers]
     kinds = tuple(dict.fromkeys(nameless))

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze_opt.arrays import FloatArray
+from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.passes.layer_cost import LayerCost
@@ -56,7 +57,7 @@ def listed(run: slice, *columns: FloatArray) -> list[list[float]]:
     return [column[run].tolist() for column in columns]
 
 
-def attempt(problem: PlacementProblem, degrees: tuple[int, int, int] | None) -> Placement | None:
+def attempt(problem: PlacementProblem, degrees: Degrees | None) -> Placement | None:
     """Place a problem, or return nothing where it does not fit."""
     try:
         return solve_placement(problem, degrees)
@@ -208,7 +209,7 @@ def test_volumes_are_the_published_ones(zero: int, overlap: str) -> None:
     ZeRO 0 sends the gradients twice, ZeRO 1 gradients and weights once; ZeRO 2 gradients and ZeRO 3
     gradients and twice the weights, for every microbatch.
     """
-    (stage,) = solve_placement(stack(zero, overlap=overlap), (1, 8, 1)).stages
+    (stage,) = solve_placement(stack(zero, overlap=overlap), Degrees(1, 8, 1)).stages
     sent = {each.kind: each.sent_bytes for each in stage.communication}
     share, parameters, m = 7 / 8, 6000, 4
     adam = OPTIMIZERS["adam"]
@@ -222,8 +223,8 @@ def test_volumes_are_the_published_ones(zero: int, overlap: str) -> None:
 
 def test_long_backwards_hide_all_gradients_but_the_last() -> None:
     """Six layers of 2 s hide transfers of 0.7 s each, but for the one of the first layer."""
-    slow = solve_placement(stack(0, overlap="none"), (1, 8, 1))
-    fast = solve_placement(stack(0), (1, 8, 1))
+    slow = solve_placement(stack(0, overlap="none"), Degrees(1, 8, 1))
+    fast = solve_placement(stack(0), Degrees(1, 8, 1))
     one_layer_s = 2 * 7 / 8 * 1000 * 4 / 1e4
     assert slow.time_breakdown_s["gradient_synchronisation"] == pytest.approx(6 * one_layer_s)
     assert fast.time_breakdown_s["gradient_synchronisation"] == pytest.approx(one_layer_s)
@@ -232,8 +233,8 @@ def test_long_backwards_hide_all_gradients_but_the_last() -> None:
 
 def test_cores_that_communicate_are_missed() -> None:
     """With a tenth of the cores on the network, hidden seconds cost a tenth of themselves."""
-    free = solve_placement(stack(0), (1, 8, 1))
-    shared = solve_placement(replace(stack(0), collective_core_share=0.1), (1, 8, 1))
+    free = solve_placement(stack(0), Degrees(1, 8, 1))
+    shared = solve_placement(replace(stack(0), collective_core_share=0.1), Degrees(1, 8, 1))
     (hidden_s,) = [
         each.hidden_s
         for each in free.stages[0].communication
@@ -245,11 +246,13 @@ def test_cores_that_communicate_are_missed() -> None:
 def test_the_first_microbatch_accumulates_nothing() -> None:
     """Gradients are added up from the second microbatch on; a single one has nothing to add."""
     problem = replace(stack(0, overlap="none"), hbm_bytes_per_s=1e5)
-    placement = solve_placement(problem, (1, 8, 1))
+    placement = solve_placement(problem, Degrees(1, 8, 1))
     accumulation_s = 6000 * 8 / 1e5
     assert placement.time_breakdown_s["gradient_accumulation"] == pytest.approx(3 * accumulation_s)
     single = replace(stack(0, microbatches=1, overlap="none"), hbm_bytes_per_s=1e5)
-    assert solve_placement(single, (1, 8, 1)).time_breakdown_s["gradient_accumulation"] == 0.0
+    assert (
+        solve_placement(single, Degrees(1, 8, 1)).time_breakdown_s["gradient_accumulation"] == 0.0
+    )
 
 
 def test_messages_are_split_over_the_tensor_group() -> None:
@@ -261,12 +264,12 @@ def test_messages_are_split_over_the_tensor_group() -> None:
         layers={4: tuple(replace(layer, name=f"block.{index}") for index in range(6))},
         cluster=Cluster("nodes", levels, 8),
     )
-    split = solve_placement(problem, (2, 1, 4)).stages[1].communication[0]
+    split = solve_placement(problem, Degrees(2, 1, 4)).stages[1].communication[0]
     gathered_s = 3 / 4 * 8000 / 1e6
     messages = problem.training.microbatches(1)
     assert split.total_s == pytest.approx(messages * (2000 / 1e3 + gathered_s))
     whole = replace(problem, training=replace(problem.training, sequence_parallel=True))
-    (sent,) = solve_placement(whole, (2, 1, 4)).stages[1].communication[:1]
+    (sent,) = solve_placement(whole, Degrees(2, 1, 4)).stages[1].communication[:1]
     assert sent.total_s == pytest.approx(messages * 8000 / 1e3)
 
 
@@ -277,7 +280,9 @@ def test_interleaved_overlap_hides_more_and_costs_no_more(zero: int, chunks: int
     options: dict[str, Any] = {"pipeline_schedule": "interleaved", "interleave": chunks}
     twice = {1: stack(zero).layers[1] + stack(zero).layers[1]}
     none, data = (
-        solve_placement(replace(stack(zero, overlap=overlap, **options), layers=twice), (2, 4, 1))
+        solve_placement(
+            replace(stack(zero, overlap=overlap, **options), layers=twice), Degrees(2, 4, 1)
+        )
         for overlap in ("none", "data")
     )
     assert data.time_per_batch_s < none.time_per_batch_s

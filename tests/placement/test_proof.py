@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.passes.layer_cost import LayerCost
@@ -108,7 +109,7 @@ def sizes(placement: Placement) -> list[int]:
 def test_a_given_placement_is_not_searched() -> None:
     """Nothing is said about degrees that were given."""
     problem = replace(heavy_head(8), hbm_usable_bytes=1e9)
-    given_one = solve_placement(problem, (2, 1, 1))
+    given_one = solve_placement(problem, Degrees(2, 1, 1))
     assert (given_one.status, given_one.bound_s, given_one.gap) == (None, None, None)
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InputError
 from phaze_opt.limits import MOST_DEVICES, MOST_PLACEMENT_BYTES
 from phaze_opt.network.presets import load_cluster
@@ -110,7 +111,7 @@ def test_given_degrees_need_less() -> None:
     """One candidate at one width; but a chain of 10,000 layers is too long for it, too."""
     assert placement_bytes(3_000, [ONE_CANDIDATE]) < MOST_PLACEMENT_BYTES
     with pytest.raises(InputError, match=r"10,000 layers .* 19\.\d GB .* fewer layers\."):
-        solve_placement(chain(10_000, "tpuv4-ici-flat", 1024), (8, 128, 1))
+        solve_placement(chain(10_000, "tpuv4-ici-flat", 1024), Degrees(8, 128, 1))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.network.presets import load_cluster
@@ -194,7 +195,7 @@ def chain(hbm_usable_bytes: float = 1e6) -> PlacementProblem:
 
 
 @pytest.mark.parametrize("degrees", [None, (2, 4, 1)])
-def test_a_problem_may_name_its_layers(degrees: tuple[int, int, int] | None) -> None:
+def test_a_problem_may_name_its_layers(degrees: Degrees | None) -> None:
     """Stages, and the reason why nothing fits, have the names that the layers could have had."""
     for problem in (chain(), chain(hbm_usable_bytes=700.0)):
         unnamed = tuple([layer.with_fields(name="kind") for layer in problem.layers[1]])
@@ -218,7 +219,7 @@ def test_given_degrees_split_the_repeated_layers_evenly() -> None:
         *special[1:-1],
         replace(special[-1], forward_s=0.5),
     )
-    placement = solve_placement(replace(problem, layers={1: layers}), (2, 4, 1))
+    placement = solve_placement(replace(problem, layers={1: layers}), Degrees(2, 4, 1))
     assert [len(stage.layers) for stage in placement.stages] == [3, 3]
     assert (placement.pipeline, placement.data, placement.tensor) == (2, 4, 1)
     assert placement.microbatches == 4
@@ -233,9 +234,7 @@ def test_given_degrees_split_the_repeated_layers_evenly() -> None:
         ((8, 1, 1), InfeasibleError, "more stages than the 6 layers"),  # too many stages
     ],
 )
-def test_degrees_that_cannot_run(
-    degrees: tuple[int, int, int], error: type[Exception], message: str
-) -> None:
+def test_degrees_that_cannot_run(degrees: Degrees, error: type[Exception], message: str) -> None:
     """Given degrees that cannot run are refused with the reason."""
     with pytest.raises(error, match=message):
         solve_placement(chain(), degrees)
@@ -245,13 +244,13 @@ def test_data_degree_above_the_batch() -> None:
     """More replicas than samples are infeasible, with the batch that they would need."""
     problem = replace(chain(), training=Training(global_batch=4, microbatch=2))
     with pytest.raises(InfeasibleError, match="global batch of at least 8"):
-        solve_placement(problem, (1, 4, 1))
+        solve_placement(problem, Degrees(1, 4, 1))
 
 
 def test_misfit_names_stage_and_bytes() -> None:
     """An infeasible split says which stage does not fit and by how much."""
     with pytest.raises(InfeasibleError, match=r"Stage 1 of 2 .* more than the usable 1000 B"):
-        solve_placement(chain(hbm_usable_bytes=1000.0), (2, 1, 1))
+        solve_placement(chain(hbm_usable_bytes=1000.0), Degrees(2, 1, 1))
 
 
 def test_misfit_of_a_single_layer() -> None:

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.evaluation import evaluate
 from phaze_opt.hardware.presets import load_accelerator
@@ -40,7 +41,7 @@ def test_stash_is_the_replays_peak(
 @pytest.mark.parametrize("chunks", [1, 2, 3, 6])
 def test_interleaved_stash_is_the_replays_peak(chunks: int) -> None:
     """Interleaved stages count chunks in flight, each with its part of the layers."""
-    placement = solve_placement(equal_layers(chunks), (4, 1, 1))
+    placement = solve_placement(equal_layers(chunks), Degrees(4, 1, 1))
     peaks = placement_replay(placement).peak_microbatches
     for stage, peak in zip(placement.stages, peaks, strict=True):
         assert stage.memory_bytes.stash == math.ceil(peak / chunks * 10 * len(stage.layers))

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.passes.layer_cost import LayerCost
 from phaze_opt.placement.memory import Shards, stage_memory
@@ -20,7 +21,7 @@ def with_options(problem: PlacementProblem, **options: Any) -> PlacementProblem:
     return replace(problem, training=replace(problem.training, **options))
 
 
-def attempt(problem: PlacementProblem, degrees: tuple[int, int, int]) -> Placement | None:
+def attempt(problem: PlacementProblem, degrees: Degrees) -> Placement | None:
     """Return the even split of given degrees, or nothing where it does not fit."""
     try:
         return solve_placement(problem, degrees)
@@ -68,7 +69,7 @@ def test_a_stage_never_grows_with_the_zero_stage(
 def test_zero_3_gathers_twice_per_microbatch() -> None:
     """Weights are gathered in forward and backward of every microbatch, and the time says so."""
     problem = with_options(chain(), zero=3, overlap="none")
-    placement = solve_placement(problem, (1, 8, 1))
+    placement = solve_placement(problem, Degrees(1, 8, 1))
     gather_s = placement.time_breakdown_s["parameter_gather"]
     weights = 6 * 100 * 2
     assert gather_s == pytest.approx(placement.microbatches * 2 * 7 / 8 * weights / 1e3)
@@ -78,8 +79,8 @@ def test_zero_3_gathers_twice_per_microbatch() -> None:
 
 def test_gpipe_holds_all_microbatches() -> None:
     """GPipe stashes every microbatch on every stage and takes as long for equal stages."""
-    first = solve_placement(chain(), (3, 1, 1))
-    gpipe = solve_placement(with_options(chain(), pipeline_schedule="gpipe"), (3, 1, 1))
+    first = solve_placement(chain(), Degrees(3, 1, 1))
+    gpipe = solve_placement(with_options(chain(), pipeline_schedule="gpipe"), Degrees(3, 1, 1))
     assert [stage.memory_bytes.stash for stage in gpipe.stages] == [2 * 10 * 16] * 3
     assert [stage.memory_bytes.stash for stage in first.stages] == [60, 40, 20]
     assert gpipe.time_per_batch_s == pytest.approx(first.time_per_batch_s, rel=1e-3)

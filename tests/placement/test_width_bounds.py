@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phaze_opt.degrees import RANK_ORDERS, REPLICAS_INSIDE
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate, CandidateGrid
 from phaze_opt.placement.chain import best_split
@@ -103,14 +104,15 @@ def test_ties_come_as_candidates_are_ordered(seed: int) -> None:
     """Few devices first, then few stages; grids that have the same degrees in their order."""
     random = np.random.default_rng(seed)
     grids = []
-    for data_inside in (True, False):
+    for order in RANK_ORDERS:
         degrees = np.array([*itertools.product(range(1, 7), repeat=2)])
         pipeline, data = random.permutation(degrees).T.copy()
-        grids.append(CandidateGrid(2, data_inside, 0, True, data, data, pipeline, pipeline))
+        grids.append(CandidateGrid(2, order, 0, True, data, data, pipeline, pipeline))
     bounds_s = [random.choice([1.0, 2.0], len(grid.data)) for grid in grids]
 
     def place(index: int, entry: int) -> tuple[float, tuple[int, ...], int]:
-        return bounds_s[index][entry], grids[index].candidate(entry)[:4], index
+        one = grids[index].candidate(entry)
+        return bounds_s[index][entry], (one.devices, *one.degrees), index
 
     found = list(by_bound(grids, bounds_s))
     assert found == sorted(found, key=lambda each: place(*each))
@@ -121,7 +123,7 @@ def grid_of(tensor: int, size: int) -> CandidateGrid:
     """Return a grid of classes that differ in their replicas."""
     data = np.arange(1, size + 1)
     ones = np.ones(size, dtype=np.int64)
-    return CandidateGrid(tensor, True, 0, True, data, data, ones, ones)
+    return CandidateGrid(tensor, REPLICAS_INSIDE, 0, True, data, data, ones, ones)
 
 
 @given(

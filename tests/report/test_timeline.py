@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.placement.describe import placement_replay
 from phaze_opt.placement.placement_problem import Placement, PlacementProblem
@@ -73,12 +74,12 @@ def test_a_lane_does_one_thing_at_a_time(
 @pytest.mark.parametrize("chunks", [1, 2, 3, 6])
 def test_interleaved_chunks_share_a_lane(chunks: int) -> None:
     """All chunks of a stage are on its lane."""
-    check(solve_placement(equal_layers(chunks), (4, 1, 1)))
+    check(solve_placement(equal_layers(chunks), Degrees(4, 1, 1)))
 
 
 def test_the_file_is_one_document(tmp_path: Path) -> None:
     """The file names the process and every stage's lane."""
-    placement = solve_placement(equal_layers(1), (4, 1, 1))
+    placement = solve_placement(equal_layers(1), Degrees(4, 1, 1))
     path = tmp_path / "timeline.json"
     write_timeline(path, placement)
     events = json.loads(path.read_text("utf-8"))["traceEvents"]

@@ -1,0 +1,85 @@
+"""Degrees of parallelism: how many devices share what, and where the ranks of a group are.
+
+Ranks are numbered in the order of their axes (`RankOrder`); tensor parallelism is innermost.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+Axis = Literal["pipeline", "data", "tensor"]
+"""What ranks are numbered by; experts share the devices of the data axis."""
+
+RankOrder = tuple[Axis, ...]
+"""Axes of the ranks, outermost first: those along the last one are neighbours."""
+
+STAGES_INSIDE: RankOrder = ("data", "pipeline", "tensor")
+"""The stages of a replica are neighbours."""
+
+REPLICAS_INSIDE: RankOrder = ("pipeline", "data", "tensor")
+"""The replicas of a stage are neighbours."""
+
+RANK_ORDERS = (REPLICAS_INSIDE, STAGES_INSIDE)
+"""All orders; on a network of one level they are the same."""
+
+_TEXT = re.compile(r"([1-9][0-9]*)x([1-9][0-9]*)x([1-9][0-9]*)")
+
+
+class Degrees(NamedTuple):
+    """How many ways the work is split along each axis; compared in this order.
+
+    Attributes
+    ----------
+    pipeline, data, tensor
+        Stages, replicas, and devices of a tensor-parallel group.
+    expert, expert_tensor
+        Ways in which the experts are split over the replicas, and each of them over devices.
+    context
+        Ways in which the sequence is split for attention.
+    """
+
+    pipeline: int
+    data: int
+    tensor: int
+    expert: int = 1
+    expert_tensor: int = 1
+    context: int = 1
+
+    @classmethod
+    def of_text(cls, text: str) -> Degrees | None:
+        """Read ``PPxDPxTP``; ``None`` where a text is none."""
+        match = _TEXT.fullmatch(text)
+        return None if match is None else cls(*map(int, match.groups()))
+
+    @property
+    def text(self) -> str:
+        """The degrees as ``PPxDPxTP``."""
+        return f"{self.pipeline}x{self.data}x{self.tensor}"
+
+    @property
+    def devices(self) -> int:
+        """Devices of all groups together."""
+        return self.pipeline * self.data * self.context * self.tensor
+
+    def stride(self, axis: Axis, order: RankOrder) -> int:
+        """Return how far neighbours along an axis are apart, in ranks."""
+        ranks = 1
+        for inner in order[order.index(axis) + 1 :]:
+            ranks *= getattr(self, inner)
+        return ranks
+
+
+RankOrderText = Literal["tensor-data-pipeline", "tensor-pipeline-data"]
+"""An order of ranks in words, innermost axis first."""
+
+ORDER_TEXTS: Mapping[RankOrder, RankOrderText] = {
+    REPLICAS_INSIDE: "tensor-data-pipeline",
+    STAGES_INSIDE: "tensor-pipeline-data",
+}
+
+
+def order_of_text(text: RankOrderText) -> RankOrder:
+    """Return the order that some words mean."""
+    return next(order for order, words in ORDER_TEXTS.items() if words == text)
