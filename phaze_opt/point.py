@@ -287,7 +287,7 @@ def smaller_slices(cluster: Cluster, degrees: Degrees | None) -> Iterator[tuple[
         Those that a slice must hold; ``None`` where they are to be found.
     """
     for slice_index, each in enumerate(slices(cluster)):
-        if slice_index > 0 and math.prod(degrees or ()) <= each.devices:
+        if slice_index > 0 and (degrees is None or degrees.devices <= each.devices):
             yield slice_index, each
 
 

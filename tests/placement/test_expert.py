@@ -32,7 +32,7 @@ def test_unknown_models_and_few_devices() -> None:
     """Models outside the table are named; one replica is the least."""
     with pytest.raises(InputError, match="Did you mean 'bert-large'"):
         expert_degrees("bert-larg", 1024)
-    assert expert_degrees("megatron-gpt2-8.3b", 8) == (8, 1, 8)
+    assert expert_degrees("megatron-gpt2-8.3b", 8) == Degrees(8, 1, 8)
 
 
 def test_another_attention_is_placed_alike() -> None:
