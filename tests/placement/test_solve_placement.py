@@ -194,7 +194,7 @@ def chain(hbm_usable_bytes: float = 1e6) -> PlacementProblem:
     )
 
 
-@pytest.mark.parametrize("degrees", [None, (2, 4, 1)])
+@pytest.mark.parametrize("degrees", [None, Degrees(2, 4, 1)])
 def test_a_problem_may_name_its_layers(degrees: Degrees | None) -> None:
     """Stages, and the reason why nothing fits, have the names that the layers could have had."""
     for problem in (chain(), chain(hbm_usable_bytes=700.0)):
@@ -228,10 +228,10 @@ def test_given_degrees_split_the_repeated_layers_evenly() -> None:
 @pytest.mark.parametrize(
     ("degrees", "error", "message"),
     [
-        ((2, 4, 3), InputError, "width 3"),  # a width that was not captured
-        ((0, 4, 1), InputError, "at least 1"),  # no stages
-        ((4, 4, 1), InfeasibleError, "needs 16 devices, but there are 8"),  # too many devices
-        ((8, 1, 1), InfeasibleError, "more stages than the 6 layers"),  # too many stages
+        (Degrees(2, 4, 3), InputError, "width 3"),  # a width that was not captured
+        (Degrees(0, 4, 1), InputError, "at least 1"),  # no stages
+        (Degrees(4, 4, 1), InfeasibleError, "needs 16 devices, but there are 8"),  # too many devices
+        (Degrees(8, 1, 1), InfeasibleError, "more stages than the 6 layers"),  # too many stages
     ],
 )
 def test_degrees_that_cannot_run(degrees: Degrees, error: type[Exception], message: str) -> None:
