@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Self
 
@@ -70,6 +70,22 @@ class ModeSeconds:
         """Time of the resource that is busy longest: latency without the constant per operator."""
         busy = [self.tc_s, self.vc_s, self.glb_s, self.hbm_s, self.link_s]
         return np.asarray(np.maximum.reduce(busy))
+
+    @property
+    def overhead_s(self) -> FloatArray:
+        """The chip's constant per operator; 0 for an operator without work."""
+        return self.latency_s - self.busy_s
+
+    def with_seconds(self, **seconds: FloatArray) -> Self:
+        """Return operators that keep some resources busy for other times, with what follows.
+
+        Parameters
+        ----------
+        seconds
+            Other values of the attributes, without ``latency_s``.
+        """
+        changed = replace(self, **seconds)
+        return replace(changed, latency_s=changed.busy_s + self.overhead_s)
 
     def binding_index(self) -> IntArray:
         """Return what binds each operator, as indices into `RESOURCES`.

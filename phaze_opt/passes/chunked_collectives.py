@@ -73,9 +73,10 @@ def _chunked_latency_s(
     whole_s = mode.latency_s[..., collectives]
     shortened_s = whole_s - (1.0 - core_share) * (network_s - exposed_s)
     on_chip_s = np.maximum.reduce([mode.tc_s, mode.vc_s, mode.glb_s, mode.hbm_s])[..., collectives]
-    constant_s = whole_s - mode.busy_s[..., collectives]
     latency_s = mode.latency_s.copy()
-    latency_s[..., collectives] = np.maximum(shortened_s, on_chip_s + constant_s)
+    latency_s[..., collectives] = np.maximum(
+        shortened_s, on_chip_s + mode.overhead_s[..., collectives]
+    )
     return latency_s
 
 

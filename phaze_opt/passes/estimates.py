@@ -406,15 +406,13 @@ def with_lane_rate(mode: Mode, rate: float | FloatArray) -> Mode:
     unchanged = np.equal(rate, 1.0)
     if unchanged.all():
         return mode
-    others_s = np.maximum.reduce([mode.glb_s, mode.hbm_s, mode.link_s])
-    constant_s = mode.latency_s - np.maximum.reduce([others_s, mode.tc_s, mode.vc_s])
-    vc_s, exposed_s = mode.vc_s / rate, mode.exposed_lanes_s / rate
-    tc_s = mode.tc_s - mode.exposed_lanes_s + exposed_s
-    latency_s = np.maximum.reduce([others_s, tc_s, vc_s]) + constant_s
-    return replace(
-        mode,
-        tc_s=np.where(unchanged, mode.tc_s, tc_s),
-        vc_s=np.where(unchanged, mode.vc_s, vc_s),
-        exposed_lanes_s=np.where(unchanged, mode.exposed_lanes_s, exposed_s),
-        latency_s=np.where(unchanged, mode.latency_s, latency_s),
+    exposed_s = mode.exposed_lanes_s / rate
+    changed = mode.with_seconds(
+        tc_s=mode.tc_s - mode.exposed_lanes_s + exposed_s,
+        vc_s=mode.vc_s / rate,
+        exposed_lanes_s=exposed_s,
+    )
+    pairs = zip(mode.arrays(), changed.arrays(), strict=True)
+    return type(mode)(
+        *(one if one is other else np.where(unchanged, one, other) for one, other in pairs)
     )

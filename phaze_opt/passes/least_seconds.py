@@ -188,9 +188,7 @@ def _roofline_passes(
             # As if every collective had a product next to it that hides all but one chunk.
             core_share = chips.column("calibration.collective_core_share")
             link_s = mode.link_s * (core_share + (1.0 - core_share) / chunked)
-            constant_s = mode.latency_s - mode.busy_s
-            mode = replace(mode, link_s=link_s)
-            mode = replace(mode, latency_s=mode.busy_s + constant_s)
+            mode = mode.with_seconds(link_s=link_s)
         passes.append(_roofline_pass(graph, mode, chips, training.residency))
     return np.stack(passes)
 
@@ -233,8 +231,7 @@ def _least_in_turn(
         rate = chip_column(chips, "sustained_hbm_bytes_per_s")
         hbm_s = np.maximum(hbm_s - kept_bytes / rate, 0.0)
     others = [all_cores.tc_s, all_cores.vc_s, all_cores.glb_s, all_cores.link_s]
-    overhead_s = all_cores.latency_s - all_cores.busy_s
-    return least_joint_makespan(np.maximum.reduce(others), hbm_s, overhead_s)
+    return least_joint_makespan(np.maximum.reduce(others), hbm_s, all_cores.overhead_s)
 
 
 def _copies_s(

@@ -7,7 +7,6 @@ and move, and `phaze_opt.scheduling` decides what stays. The L2 cache of a GPU d
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -72,7 +71,7 @@ def residency_of(
         working_bytes=sets.working_bytes,
         hbm_bytes=all_cores.hbm_s[:, np.newaxis] * rate + sets.extra_bytes,
         other_s=np.maximum(np.maximum.reduce(others)[:, np.newaxis], lanes_s),
-        overhead_s=all_cores.latency_s - all_cores.busy_s,
+        overhead_s=all_cores.overhead_s,
         saved_bytes=saved_bytes(graph, sets),
     )
 
@@ -97,7 +96,8 @@ def cached_reads_of(
         return None
     moved = all_cores.hbm_s * accelerator.sustained_hbm_bytes_per_s
     flow = np.maximum(moved - np.bincount(served.reader, served.bytes, len(moved)), 0.0)
-    latency_s = _latency_s(all_cores, flow / accelerator.sustained_hbm_bytes_per_s)
+    hbm_s = flow / accelerator.sustained_hbm_bytes_per_s
+    latency_s = all_cores.with_seconds(hbm_s=hbm_s).latency_s
     reads = np.column_stack([served.tensor, served.source, served.reader]).tolist()
     return CachedReads(
         # Less traffic takes no longer, not in the last bit either.
@@ -130,12 +130,4 @@ def with_hbm_bytes(
     energy_j = mode.energy_by_level_j.copy()
     energy_j[:, ENERGY_LEVELS.index("hbm")] -= kept_bytes * joules.hbm_j_per_byte
     energy_j[:, ENERGY_LEVELS.index("glb")] -= kept_bytes * joules.glb_write_j_per_byte[0, 0]
-    latency_s = _latency_s(mode, hbm_s)
-    return replace(mode, latency_s=latency_s, hbm_s=hbm_s, energy_by_level_j=energy_j)
-
-
-def _latency_s(mode: ModeEstimate, hbm_s: FloatArray) -> FloatArray:
-    """Return what operators take with other times of the HBM."""
-    constant_s = mode.latency_s - mode.busy_s
-    busy_s = np.maximum.reduce([mode.tc_s, mode.vc_s, mode.glb_s, hbm_s, mode.link_s])
-    return np.asarray(busy_s + constant_s)
+    return mode.with_seconds(hbm_s=hbm_s, energy_by_level_j=energy_j)

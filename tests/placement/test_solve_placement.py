@@ -230,7 +230,11 @@ def test_given_degrees_split_the_repeated_layers_evenly() -> None:
     [
         (Degrees(2, 4, 3), InputError, "width 3"),  # a width that was not captured
         (Degrees(0, 4, 1), InputError, "at least 1"),  # no stages
-        (Degrees(4, 4, 1), InfeasibleError, "needs 16 devices, but there are 8"),  # too many devices
+        (
+            Degrees(4, 4, 1),
+            InfeasibleError,
+            "needs 16 devices, but there are 8",
+        ),  # too many devices
         (Degrees(8, 1, 1), InfeasibleError, "more stages than the 6 layers"),  # too many stages
     ],
 )
