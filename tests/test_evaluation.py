@@ -11,11 +11,12 @@ from phaze_opt.evaluation import (
     evaluation_to_json_dict,
 )
 from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.energy import energy_per_event
 from phaze_opt.hardware.presets import accelerator_presets, load_accelerator
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.scheduling.schedule_problem import Schedule
-from phaze_opt.training import OptimizerName, Recompute, Training
+from phaze_opt.training import OPTIMIZERS, OptimizerName, Recompute, Training
 from phaze_opt.units import GIB
 from phaze_opt.workload.graph import Workload
 from phaze_opt.workload.zoo import load_workload
@@ -348,6 +349,29 @@ def test_energy_adds_up(
     assert limited.violation == pytest.approx(1 / 0.9 - 1)
     assert "above the limit" in str(limited.reason)
     assert 0.0 < result.static_power_w_per_device < 100.0
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_later_microbatches_add_up_their_gradients(
+    optimizer: OptimizerName,
+    bert: Workload,
+    cluster: Cluster,
+    lanes: Accelerator,
+    schedules: dict[str, Schedule],
+) -> None:
+    """The second microbatch moves the accumulator, and the step is there once, in joules too."""
+    one, two = (
+        evaluate(
+            bert, lanes, cluster, Training(batch, 1, "none", optimizer), (1, 64, 1), cache=schedules
+        )
+        for batch in (64, 128)
+    )
+    moved = OPTIMIZERS[optimizer]
+    parameters = 64 * bert.parameters
+    price_j = energy_per_event([lanes]).hbm_j_per_byte
+    more_j = two.energy_by_level_j["hbm"] - 2.0 * one.energy_by_level_j["hbm"]
+    expected = parameters * (moved.accumulation_bytes - moved.fused_step_bytes) * float(price_j)
+    assert more_j == pytest.approx(expected, rel=1e-6)
 
 
 def test_power_above_the_boards_is_seen(

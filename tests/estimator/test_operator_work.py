@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,13 +15,20 @@ from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.estimator.attention import exposed_share, masked_work
 from phaze_opt.estimator.attention_tiles import CoreColumn
 from phaze_opt.estimator.chips import chip_column
-from phaze_opt.estimator.estimate import PoolWork, estimate_work, work_on_pools
+from phaze_opt.estimator.estimate import (
+    PoolWork,
+    estimate_on_cores,
+    estimate_work,
+    work_on_pools,
+)
 from phaze_opt.estimator.operator_table import OperatorTable, operator_table
 from phaze_opt.estimator.operator_work import binding_resources
 from phaze_opt.estimator.tensor_core import Column, pools_of
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.workload.graph import Operator, OperatorGraph, VectorWork
+from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.units import MIB
+from phaze_opt.workload.graph import Gemm, Operator, OperatorGraph, VectorWork
 from tests.estimator.test_least_seconds import MODELS, passes
 from tests.strategies import any_accelerators
 
@@ -140,3 +148,19 @@ def test_two_parts_together_never_cost_more(first: int, second: int) -> None:
     """T(b1 + b2) ≤ T(b1) + T(b2)."""
     whole = lane_cycles(first + second, 4, 128)
     assert whole <= lane_cycles(first, 4, 128) + lane_cycles(second, 4, 128)
+
+
+@pytest.mark.parametrize("glb_mib", [1, 8])
+def test_only_a_product_alone_is_cut_into_blocks(glb_mib: int) -> None:
+    """It reads operands again that the buffer cannot hold; several products hand theirs over."""
+    chip = replace(load_accelerator("tpuv4-phaze"), glb_bytes=glb_mib * MIB)
+    product = Gemm(8192, 8192, 8192)
+    once_bytes = 2 * 3 * 8192**2
+
+    def hbm_bytes(count: int) -> float:
+        operator = Operator("op", gemms=(product,) * count, read_bytes=once_bytes)
+        mode = estimate_on_cores(OperatorGraph((operator,)), chip, chip.num_tc)
+        return float(mode.hbm_s[0]) * chip.sustained_hbm_bytes_per_s
+
+    assert hbm_bytes(2) == pytest.approx(once_bytes)
+    assert hbm_bytes(1) > 1.5 * once_bytes

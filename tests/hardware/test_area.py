@@ -8,7 +8,13 @@ import pytest
 from phaze_opt.codec import to_json
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.hardware.area import area_of_arrays_mm2, sram_table
+from phaze_opt.hardware.area import (
+    area_constants,
+    area_of_arrays_mm2,
+    sram_table,
+    tensor_core_um2,
+    vector_core_um2,
+)
 from phaze_opt.units import KIB, MIB
 
 DATA = Path(__file__).parent.parent / "data"
@@ -96,3 +102,18 @@ def test_sizes_between_the_macros_are_interpolated_and_outside_refused() -> None
     assert table.area_um2[3] < table.interpolate(20 * MIB, table.area_um2) < table.area_um2[4]
     with pytest.raises(InputError, match="GLB of 1024 KiB lies outside"):
         table.interpolate(1 * MIB, table.area_um2)
+
+
+@pytest.mark.parametrize("core", ["num_tc", "num_vc"])
+def test_every_core_has_its_control(core: str) -> None:
+    """Under ``chip`` one more core costs its own area and that of its control."""
+    base = Accelerator(num_tc=8, num_vc=2, pe_x=128, pe_y=128, pe_vc=128, glb_bytes=128 * MIB)
+    more = replace(base, **{core: getattr(base, core) + 1})
+    constants = area_constants("chip")
+    own_um2 = {
+        "num_tc": tensor_core_um2(base.pe_x, base.pe_y, base.l2_tc_bytes, constants),
+        "num_vc": vector_core_um2(base.pe_vc, base.l2_vc_bytes, constants),
+    }
+    assert constants.core_mm2 > 0.0
+    grown_mm2 = more.area_under("chip") - base.area_under("chip")
+    assert grown_mm2 == pytest.approx(float(own_um2[core]) / 1e6 + constants.core_mm2)
