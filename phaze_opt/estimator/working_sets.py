@@ -27,7 +27,7 @@ from phaze_opt.workload.graph import Operator, OperatorGraph, TensorRead
 
 _LEAST_BYTES = float(MIB)
 """Smallest part of the global buffer that a product may use, but for a smaller buffer."""
-_LEAST_STAGED_BYTES = 2.0**16
+LEAST_STAGED_BYTES = 2.0**16
 """Private buffers of the cores that vector work uses: it is not cut to fewer cores below that."""
 _KINDS = 3
 """Ways to block a product in one part of the buffer, see `fill_reads`."""
@@ -104,7 +104,7 @@ def _parts_of_vector_cores(accelerator: Accelerator) -> list[int]:
 
 def _is_cut(cores: Any, l2_vc_bytes: Any) -> Any:
     """Say of a number of vector cores, or of many, whether vector work may use half of them."""
-    return (cores > 1) & (cores * l2_vc_bytes > _LEAST_STAGED_BYTES)
+    return (cores > 1) & (cores * l2_vc_bytes > LEAST_STAGED_BYTES)
 
 
 def _lane_cycles(table: OperatorTable, lanes: IntArray) -> FloatArray:
@@ -161,6 +161,8 @@ def _levels_of(product: FloatArray, sizes: FloatArray, reads: FloatArray) -> Wor
 def staged_bytes(operators: Sequence[Operator], accelerators: Sequence[Accelerator]) -> FloatArray:
     """Return what operators that stream need: one more of the private buffers of all their cores.
 
+    What the vector cores of a fused operator work on comes from the arrays, not from this buffer.
+
     Returns
     -------
     staged_bytes : (accelerators, operators)
@@ -169,7 +171,7 @@ def staged_bytes(operators: Sequence[Operator], accelerators: Sequence[Accelerat
     buffers = np.zeros((len(accelerators), len(operators)))
     for used, kind in (
         ([bool(one.gemms) for one in operators], "tc"),
-        ([bool(one.vector) for one in operators], "vc"),
+        ([is_vector_work(one) for one in operators], "vc"),
     ):
         size = chip_column(accelerators, f"num_{kind}") * chip_column(
             accelerators, f"l2_{kind}_bytes"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,12 @@ from hypothesis import strategies as st
 from phaze_opt.estimator.estimate import estimate_on_cores
 from phaze_opt.estimator.gemm_traffic import ELEMENT_BYTES, hbm_traffic_bytes
 from phaze_opt.estimator.single import gemm_operator
-from phaze_opt.estimator.working_sets import kept_tensors, saved_bytes, working_sets
+from phaze_opt.estimator.working_sets import (
+    LEAST_STAGED_BYTES,
+    kept_tensors,
+    saved_bytes,
+    working_sets,
+)
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.units import MIB
 from phaze_opt.workload.graph import (
@@ -19,6 +26,7 @@ from phaze_opt.workload.graph import (
     OperatorGraph,
     SharedTensor,
     TensorRead,
+    VectorWork,
 )
 
 sizes = st.integers(1, 8192)
@@ -55,6 +63,25 @@ def test_a_larger_buffer_has_the_levels_of_a_smaller_one(gemm: Gemm, glb_mib: in
     for room, reads in zip(small.working_bytes[0], small.operand_reads[0], strict=True):
         fits = large.working_bytes[0] <= room
         assert (fits & (large.operand_reads[0] <= reads).all(axis=-1)).any()
+
+
+@given(st.booleans(), st.sampled_from([1, 2, 8, 128]), st.integers(1, 2**24), st.integers(1, 2**20))
+def test_more_vector_cores_need_no_more_room(
+    is_fused: bool, cores: int, moved_bytes: int, rows: int
+) -> None:
+    """Alone they may be used in part; in a fused core they work on what comes from the arrays.
+
+    Buffers that are small in any case are not looked at.
+    """
+    core = (Gemm(64, 64, 64), Gemm(64, 64, 64)) if is_fused else ()
+    work = (VectorWork("softmax", rows, 64),)
+    graph = OperatorGraph((Operator("op", core, work, read_bytes=moved_bytes),))
+    fewer = load_accelerator("tpuv4-lanes", num_vc=cores)
+    few, many = (working_sets(graph, replace(fewer, num_vc=count)) for count in (cores, 2 * cores))
+    for room, factor in zip(few.working_bytes[0], few.lane_factor[0], strict=True):
+        # Twice the lanes take at least half as long, rounded up to whole rounds.
+        as_fast = many.lane_factor[0] <= 2.0 * factor
+        assert ((many.working_bytes[0] <= max(room, LEAST_STAGED_BYTES)) & as_fast).any()
 
 
 def test_who_saves_what_where_a_tensor_stays() -> None:
