@@ -31,12 +31,9 @@ from phaze_opt.search.bounding import (
 )
 from phaze_opt.search.bounds import Bounds, check_bounded
 from phaze_opt.search.grid import Grid
-from phaze_opt.search.ordering import value_bin
+from phaze_opt.search.ordering import Head, head_of
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.store.enumerations import BoundStore, rounded_up
-
-Head = tuple[float, int, float]
-"""Best possible `Rank.key` of a point, its first three keys; smaller is better."""
 
 FIRST_ROWS, BATCH_ROWS = 256, 2048
 """Architectures, each under one combination of options, that the first batch of cells and the
@@ -220,9 +217,7 @@ class BestFirst:
                 of_sizes = zip(bounds[option, :, box].tolist(), hbm_bytes, strict=True)
                 area_mm2 = float(least_mm2[box]) * _SMALLEST
                 head = min(
-                    (-float(value_bin(bound)), size, area_mm2)
-                    for bound, size in of_sizes
-                    if bound > 0.0
+                    head_of(bound, size, area_mm2) for bound, size in of_sizes if bound > 0.0
                 )
                 found.append((head, option, box))
         found.sort()
@@ -304,7 +299,7 @@ class BestFirst:
                     row_bounds, sizes, area_mm2, at, strict=True
                 ):
                     if bound > 0.0:
-                        heads.append((-float(value_bin(bound)), hbm_bytes, area))
+                        heads.append(head_of(bound, hbm_bytes, area))
                         bounds.append(bound)
                         places.append(place)
         order = sorted(range(len(heads)), key=lambda i: (heads[i], places[i]))

@@ -20,10 +20,11 @@ from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.area import AREA_FIELDS
 from phaze_opt.search.axes import Scalar
-from phaze_opt.search.best_first import BestFirst, Head
+from phaze_opt.search.best_first import BestFirst
 from phaze_opt.search.chips import box_rates
 from phaze_opt.search.exhaustive import Enumeration
 from phaze_opt.search.frozen import ResolvedStudy, content_hash
+from phaze_opt.search.ordering import Head
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.user_files import write_file
 

@@ -20,11 +20,11 @@ from typing import Literal
 
 from phaze_opt.errors import InputError
 from phaze_opt.search.axes import Scalar
-from phaze_opt.search.best_first import BestFirst, BoundedPoint, Head
+from phaze_opt.search.best_first import BestFirst, BoundedPoint
 from phaze_opt.search.bounds import check_bounded
 from phaze_opt.search.engine import Engine
 from phaze_opt.search.grid import Grid
-from phaze_opt.search.ordering import VALUE_BIN, Rank
+from phaze_opt.search.ordering import VALUE_BIN, Head, Rank
 from phaze_opt.search.pools import Answer, Here, Pool
 from phaze_opt.search.store.enumerations import BoundStore
 from phaze_opt.search.trials import Metrics

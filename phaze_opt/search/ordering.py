@@ -71,6 +71,15 @@ def value_bin(value: float) -> int:
     return math.floor(math.log(value) / math.log1p(VALUE_BIN))
 
 
+Head = tuple[float, int, float]
+"""The first parts of a design's place in the order, see `Rank.key`: what is known from a bound."""
+
+
+def head_of(value: float, hbm_bytes: int, area_mm2: float) -> Head:
+    """Return the head of a design whose larger value is the better one."""
+    return -float(value_bin(value)), hbm_bytes, area_mm2
+
+
 def best_of(ranked: Iterable[tuple[Rank, Ranked]]) -> Ranked | None:
     """Return the item with the best rank, or ``None`` where there are no items."""
     first = min(ranked, key=lambda pair: pair[0].key, default=None)

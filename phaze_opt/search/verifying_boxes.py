@@ -15,7 +15,7 @@ from phaze_opt.search.certificate import CertifiedBox, rates_of
 from phaze_opt.search.constraints import chip_violation
 from phaze_opt.search.designs import chip_of
 from phaze_opt.search.frozen import ResolvedStudy
-from phaze_opt.search.ordering import value_bin
+from phaze_opt.search.ordering import head_of
 from phaze_opt.search.space import point_at
 from phaze_opt.search.verification import BoxKey, Check, Verification, box_key, is_near, require
 
@@ -186,7 +186,7 @@ def check_closed(verification: Verification) -> Check:
             closed += 1
             for bound, size in zip(bounds, _hbm_of(box, hbm_bytes), strict=True):
                 if bound > 0.0:
-                    head = -float(value_bin(bound)), size, box.least_mm2 * (1.0 - 1e-9)
+                    head = head_of(bound, size, box.least_mm2 * (1.0 - 1e-9))
                     excluded = certificate.last is not None and head > certificate.last
                     require(excluded, "that a closed box comes after the top")
     return Check("closed boxes after the top", closed, closed)

@@ -16,11 +16,10 @@ import numpy as np
 from phaze_opt.arrays import FloatArray
 from phaze_opt.estimator.tensor_core import NoTileFitsError
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.search.best_first import Head
 from phaze_opt.search.bounding import Part, bound_parts
 from phaze_opt.search.bounds import Bounded
 from phaze_opt.search.designs import Design
-from phaze_opt.search.ordering import VALUE_BIN, value_bin
+from phaze_opt.search.ordering import VALUE_BIN, Head, head_of
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.verification import Check, Verification, box_key, require
 
@@ -125,7 +124,7 @@ def _left_of(verification: Verification, cell: _Cell) -> Iterator[tuple[Head, De
                 continue
             value = most if place == largest else _bound(verification, chip, place, size)
             if not _excludes(last, value, (size, area_mm2)):
-                head = -float(value_bin(value)), size, area_mm2 * _SMALLEST
+                head = head_of(value, size, area_mm2 * _SMALLEST)
                 yield head, grid.point(cell.option, place, row), value
 
 
@@ -188,4 +187,4 @@ def _excludes(last: Head | None, value: float, chip: tuple[int, float]) -> bool:
     """Whether a chip, by its HBM and area, is not of the top with some value."""
     if value <= 0.0:
         return True
-    return last is not None and (-float(value_bin(value)), chip[0], chip[1] * _SMALLEST) > last
+    return last is not None and head_of(value, chip[0], chip[1] * _SMALLEST) > last
