@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate
 
 from phaze_opt.search.scalar_candidates import Candidate, Candidates, ChipSeconds
 from phaze_opt.search.scalar_splits import SplitBatch
 
 
+@lru_cache(maxsize=2**14)
 def batch_s(
-    passes_s: Sequence[tuple[float, float]],
+    passes_s: tuple[tuple[float, float], ...],
     candidates: Candidates,
     chip: ChipSeconds,
     enough_s: float,
     *,
     splits: bool,
 ) -> float:
-    """Bound the time of a batch over all candidates.
+    """Bound the time of a batch over all candidates, once for all chips on which all is the same.
 
     Parameters
     ----------

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -35,9 +35,8 @@ from phaze_opt.search.objective import RunInputs, run_inputs
 from phaze_opt.search.objectives import joined
 from phaze_opt.search.scalar_batches import batch_s
 from phaze_opt.search.scalar_candidates import Candidates, ChipSeconds
-from phaze_opt.search.scalar_passes import Sort, layer_s
+from phaze_opt.search.scalar_passes import Passes, Sort
 from phaze_opt.training import OPTIMIZERS, Training
-from phaze_opt.units import GIB
 from phaze_opt.workload.graph import WorkloadVariant
 
 
@@ -48,14 +47,14 @@ class _Run:
     Attributes
     ----------
     variants
-        That the placement may use, with what it needs beside the chip.
+        That the placement may use, with what it needs beside the chip, and their passes.
     fused
         The training run as its optimizer is fused.
     """
 
     inputs: RunInputs
     fused: Training
-    variants: list[tuple[WorkloadVariant, LeastPlacement]]
+    variants: list[tuple[WorkloadVariant, LeastPlacement, Passes]]
     _candidates: dict[tuple[int, float], Candidates] = field(default_factory=dict)
     _of_boxes: dict[Hashable, float] = field(default_factory=dict)
 
@@ -172,15 +171,13 @@ class ScalarBounds:
     ) -> float:
         """Bound the time of a batch from below over all placements; ``enough_s`` at most."""
         own, best_s, usable_bytes = _chip_seconds(run, chip), enough_s, chip.usable_hbm_bytes
-        # Passes do not see the size of the HBM: chips that differ in nothing else share them.
-        chip = replace(chip, hbm_bytes=GIB)
-        for variant, placement in run.variants:
+        for variant, placement, passes in run.variants:
             candidates = run.candidates(variant, placement, usable_bytes)
 
             def bound(chip: Accelerator, sort: Sort, known_s: float) -> float:
-                passes_s = _passes_s(run, variant, chip, sort)  # noqa: B023
+                seconds = passes.seconds(chip, sort)  # noqa: B023
                 splits = sort != "box"
-                return batch_s(passes_s, candidates, own, known_s, splits=splits)  # noqa: B023
+                return batch_s(seconds, candidates, own, known_s, splits=splits)  # noqa: B023
 
             if box is not None and enough_s < math.inf:
                 key = variant.tensor_parallel, box, usable_bytes, enough_s
@@ -220,7 +217,11 @@ class ScalarBounds:
         arrays, fusion = self.arrays, default_fusion(inputs.accelerator)
         fused = training_as_fused(inputs.training, fusion)
         variants = [
-            (one, arrays.placement(inputs.capture, one, inputs.cluster, fused, fusion))
+            (
+                one,
+                arrays.placement(inputs.capture, one, inputs.cluster, fused, fusion),
+                Passes(one, inputs.cluster, inputs.training, fusion),
+            )
             for one in arrays.variants(inputs)
         ]
         return _Run(inputs, fused, variants)
@@ -239,15 +240,3 @@ def _chip_seconds(run: _Run, chip: Accelerator) -> ChipSeconds:
         )
     )
     return ChipSeconds(step_s, accumulation_s, chip.calibration.collective_core_share)
-
-
-def _passes_s(
-    run: _Run, variant: WorkloadVariant, chip: Accelerator, sort: Sort
-) -> list[tuple[float, float]]:
-    """Bound forward, and backward with recompute, of every layer in order."""
-    cluster, training = run.inputs.cluster, run.inputs.training
-    layers = [
-        layer_s(variant, index, chip, cluster, training, sort)
-        for index in range(len(variant.layers))
-    ]
-    return [layers[index] for _, index in variant.nodes]

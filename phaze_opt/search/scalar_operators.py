@@ -11,14 +11,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from phaze_opt.estimator.gemm_traffic import ELEMENT_BYTES
 from phaze_opt.estimator.vector_core import vector_operator
-from phaze_opt.hardware.accelerator import LANE_VALUE_BYTES, Accelerator
+from phaze_opt.hardware.accelerator import LANE_VALUE_BYTES, Accelerator, Calibration
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import collective_cost
 from phaze_opt.on_demand import cached_property
 from phaze_opt.search.scalar_products import Arrays, blocked_bytes, product_work, score_work
+from phaze_opt.search.scalar_rates import Group, Rates
 from phaze_opt.workload.graph import Gemm, OperatorGraph
 
 
@@ -59,28 +61,15 @@ class OperatorTimes:
         return [math.fsum(map(min, each, self.alone_s)) for each in self.shared_s]
 
 
-def roofline_times(
-    graph: OperatorGraph, chip: Accelerator, cluster: Cluster, tensor: int, chunked: int
-) -> OperatorTimes:
-    """Bound the operators on every chip that has the peak rates of this one.
-
-    Parameters
-    ----------
-    graph, cluster
-        The pass, and the network of its tensor-parallel group.
-    chip
-        Of which nothing but rates counts.
-    tensor
-        Devices of the group.
-    chunked
-        Collectives are cut into so many chunks, of which products hide all but one; 1 for none.
-    """
-    calibration = chip.calibration
+def roofline_times(graph: OperatorGraph, rates: Rates, group: Group) -> OperatorTimes:
+    """Bound the operators on every chip that has the peak rates of this one."""
+    calibration = rates.calibration
     seen = tuple([one.attention.visible if one.attention else 0.0 for one in graph.operators])
-    rate = calibration.exponentials_per_cycle
-    cycles = _lane_cycles(graph, chip.num_vc, chip.pe_vc, rate, seen, rounds=False)
-    vector_s = [each / chip.sustained_clock_hz for each in cycles]
-    macs_per_s = chip.num_tc * chip.pe_x * chip.pe_y * chip.array_clock_hz
+    unit_rate = calibration.exponentials_per_cycle
+    cores, lanes, arrays = rates.vector_cores, rates.lanes, rates.every
+    cycles = _lane_cycles(graph, cores, lanes, unit_rate, seen, rounds=False)
+    vector_s = [each / rates.clock_hz for each in cycles]
+    macs_per_s = arrays.cores * arrays.pe_x * arrays.pe_y * rates.array_clock_hz
     tensor_s = []
     for one, lanes_s in zip(graph.operators, vector_s, strict=True):
         seconds = one.flops / 2 / macs_per_s
@@ -89,11 +78,11 @@ def roofline_times(
             seconds += (1.0 - calibration.attention_overlap) * lanes_s
         tensor_s.append(seconds)
     moved = _moved(graph)
-    glb_s = [each / (chip.glb_bytes_per_cycle * chip.sustained_clock_hz) for each in moved]
-    hbm_s = [each / chip.sustained_hbm_bytes_per_s for each in moved]
-    link_s = _link_s(graph, chip, cluster, tensor, chunked)
+    glb_s = [each / rates.glb_bytes_per_s for each in moved]
+    hbm_s = [each / rates.hbm_bytes_per_s for each in moved]
+    link_s = _link_s(graph, calibration, group)
     on_chip_s = list(map(max, tensor_s, vector_s, glb_s, link_s))
-    overhead_s = _overheads_s(graph, chip)
+    overhead_s = _overheads_s(graph, calibration)
     return OperatorTimes(
         beside_s=_latency_s(on_chip_s, hbm_s, overhead_s),
         alone_s=[math.inf for _ in graph.operators],
@@ -105,17 +94,31 @@ def roofline_times(
     )
 
 
+class ExtraBytes(NamedTuple):
+    """HBM traffic of every operator beyond the compulsory one, on one core and on all cores."""
+
+    one: tuple[float, ...]
+    every: tuple[float, ...]
+
+
+def extra_bytes(graph: OperatorGraph, chip: Accelerator) -> ExtraBytes:
+    """Return what a pass sees of the size of a chip's global buffer, if nothing stays there."""
+    one = _extra_bytes(graph, chip.glb_bytes / chip.num_tc)
+    return ExtraBytes(one, _extra_bytes(graph, float(chip.glb_bytes)))
+
+
 def chip_times(
-    graph: OperatorGraph, chip: Accelerator, cluster: Cluster, tensor: int, chunked: int
+    graph: OperatorGraph, rates: Rates, extra: ExtraBytes, group: Group
 ) -> OperatorTimes:
     """Bound the operators on one chip, see `roofline_times`; endless where no tile fits.
 
     On all cores an operator runs alone, and takes all of every resource. On one core it takes its
     share: of the cores of its types, and of each memory what it moves.
     """
-    link_s, overhead_s = _link_s(graph, chip, cluster, tensor, chunked), _overheads_s(graph, chip)
-    one = _on_cores(graph, chip, 1, 1)
-    every = _on_cores(graph, chip, chip.num_tc, chip.num_vc)
+    calibration = rates.calibration
+    link_s, overhead_s = _link_s(graph, calibration, group), _overheads_s(graph, calibration)
+    one = _on_cores(graph, rates, rates.one, 1, extra.one)
+    every = _on_cores(graph, rates, rates.every, rates.vector_cores, extra.every)
     on_chip_s = list(map(max, every.on_chip_s, link_s))
     alone_s = _latency_s(on_chip_s, every.hbm_s, overhead_s)
     beside_s = _latency_s(list(map(max, one.on_chip_s, link_s)), one.hbm_s, overhead_s)
@@ -123,12 +126,13 @@ def chip_times(
     # What needs no core has one mode only.
     alone_s = [s if cores else math.inf for s, cores in zip(alone_s, on_cores, strict=True)]
 
-    operators = graph.operators
+    operators, tensor_cores, vector_cores = graph.operators, rates.every.cores, rates.vector_cores
     tensor_s = [
-        s / chip.num_tc if each.gemms else 0.0 for s, each in zip(beside_s, operators, strict=True)
+        s / tensor_cores if each.gemms else 0.0 for s, each in zip(beside_s, operators, strict=True)
     ]
     vector_s = [
-        s / chip.num_vc if each.vector else 0.0 for s, each in zip(beside_s, operators, strict=True)
+        s / vector_cores if each.vector else 0.0
+        for s, each in zip(beside_s, operators, strict=True)
     ]
     return OperatorTimes(
         beside_s=beside_s,
@@ -149,23 +153,21 @@ def _latency_s(
     return [max(chip_s, memory_s) + constant_s for chip_s, memory_s, constant_s in rows]
 
 
-def _overheads_s(graph: OperatorGraph, chip: Accelerator) -> list[float]:
+def _overheads_s(graph: OperatorGraph, calibration: Calibration) -> list[float]:
     """Return what every operator takes that does anything."""
     return [
-        chip.calibration.operator_overhead_s if one.gemms or one.vector or one.collective else 0.0
+        calibration.operator_overhead_s if one.gemms or one.vector or one.collective else 0.0
         for one in graph.operators
     ]
 
 
-def _link_s(
-    graph: OperatorGraph, chip: Accelerator, cluster: Cluster, tensor: int, chunked: int
-) -> list[float]:
+def _link_s(graph: OperatorGraph, calibration: Calibration, group: Group) -> list[float]:
     """Return the seconds on the network; of chunks, as if all but one were hidden."""
-    sent_s = _sent_s(graph, cluster, tensor)
-    if chunked == 1:
+    sent_s = _sent_s(graph, group.cluster, group.tensor)
+    if group.chunked == 1:
         return sent_s
-    share = chip.calibration.collective_core_share
-    return [each * (share + (1.0 - share) / chunked) for each in sent_s]
+    share = calibration.collective_core_share
+    return [each * (share + (1.0 - share) / group.chunked) for each in sent_s]
 
 
 @lru_cache(maxsize=1024)
@@ -190,33 +192,24 @@ class _Mode:
 
 
 def _on_cores(
-    graph: OperatorGraph, chip: Accelerator, tensor_cores: int, vector_cores: int
+    graph: OperatorGraph,
+    rates: Rates,
+    arrays: Arrays,
+    vector_cores: int,
+    extra: Sequence[float],
 ) -> _Mode:
     """Bound the operators on some cores of a chip, the network aside."""
-    calibration, clock_hz = chip.calibration, chip.sustained_clock_hz
-    array_clock_hz = chip.array_clock_hz
-    glb_rate, hbm_rate = chip.glb_bytes_per_cycle * clock_hz, chip.sustained_hbm_bytes_per_s
-    fill = calibration.tile_overhead_cycles
-    arrays = Arrays(
-        cores=tensor_cores,
-        pe_x=chip.pe_x,
-        pe_y=chip.pe_y,
-        l2_bytes=chip.l2_tc_bytes,
-        l2_rate=(chip.l2_bytes_per_cycle or math.inf) / calibration.array_efficiency,
-        glb_rate=chip.glb_bytes_per_cycle / calibration.array_efficiency,
-        fill=(chip.pe_x + chip.pe_y if fill is None else fill) * calibration.array_efficiency,
-    )
+    calibration, hbm_rate = rates.calibration, rates.hbm_bytes_per_s
     busy, moved, scores = _product_works(graph, arrays)
-    rate = calibration.exponentials_per_cycle
-    cycles = _lane_cycles(graph, vector_cores, chip.pe_vc, rate, scores)
-    again = _read_again_bytes(graph, chip.l2_vc_bytes)
-    extra = _extra_bytes(graph, chip.glb_bytes * tensor_cores / chip.num_tc)
-    vector_s = [each / clock_hz for each in cycles]
-    tensor_s = [each / array_clock_hz for each in busy]
+    unit_rate = calibration.exponentials_per_cycle
+    cycles = _lane_cycles(graph, vector_cores, rates.lanes, unit_rate, scores)
+    again = _read_again_bytes(graph, rates.l2_vc_bytes)
+    vector_s = [each / rates.clock_hz for each in cycles]
+    tensor_s = [each / rates.array_clock_hz for each in busy]
     for place in _fused_attention(graph):
         # The arrays wait for a part of the lanes' time.
         tensor_s[place] += (1.0 - calibration.attention_overlap) * vector_s[place]
-    glb_s = [(own + more) / glb_rate for own, more in zip(moved, again, strict=True)]
+    glb_s = [(own + more) / rates.glb_bytes_per_s for own, more in zip(moved, again, strict=True)]
     once_s = [(own + more) / hbm_rate for own, more in zip(_moved(graph), again, strict=True)]
     hbm_s = [own + more / hbm_rate for own, more in zip(once_s, extra, strict=True)]
     return _Mode(list(map(max, tensor_s, vector_s, glb_s)), glb_s, hbm_s, once_s)
@@ -264,14 +257,16 @@ def _once_bytes(gemm: Gemm) -> float:
 
 
 @lru_cache(maxsize=2**14)
-def _extra_bytes(graph: OperatorGraph, glb_bytes: float) -> list[float]:
+def _extra_bytes(graph: OperatorGraph, glb_bytes: float) -> tuple[float, ...]:
     """Return the HBM traffic of the blocks of products that is more than compulsory."""
-    return [
-        blocked_bytes(one.gemms[0], glb_bytes) - _once_bytes(one.gemms[0])
-        if len(one.gemms) == 1 and one.attention is None
-        else 0.0
-        for one in graph.operators
-    ]
+    return tuple(
+        [
+            blocked_bytes(one.gemms[0], glb_bytes) - _once_bytes(one.gemms[0])
+            if len(one.gemms) == 1 and one.attention is None
+            else 0.0
+            for one in graph.operators
+        ]
+    )
 
 
 @lru_cache(maxsize=2**14)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
 from typing import Literal
@@ -13,71 +13,127 @@ from phaze_opt.estimator.working_sets import kept_tensors
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.passes.bare_layers import copies_s
-from phaze_opt.passes.graphs import default_fusion, fuse_once, graphs_of
+from phaze_opt.passes.graphs import fuse_once, graphs_of
 from phaze_opt.search.scalar_makespans import makespan_s
-from phaze_opt.search.scalar_operators import OperatorTimes, chip_times, roofline_times
+from phaze_opt.search.scalar_operators import (
+    ExtraBytes,
+    OperatorTimes,
+    chip_times,
+    extra_bytes,
+    roofline_times,
+)
+from phaze_opt.search.scalar_rates import Group, Rates
 from phaze_opt.training import Training
+from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import OperatorGraph, WorkloadVariant
 
 Sort = Literal["box", "quick", "chip"]
 """What a bound is of: every chip with the rates of one; one chip, quickly, or as far as it goes."""
 
 
-def layer_s(
-    variant: WorkloadVariant,
-    index: int,
-    chip: Accelerator,
-    cluster: Cluster,
-    training: Training,
-    sort: Sort,
-) -> tuple[float, float]:
-    """Bound forward, and backward with recompute, of one distinct layer."""
-    layer, tensor = variant.layers[index], variant.tensor_parallel
-    fusion = default_fusion(chip)
-    # As `phaze_opt.passes.estimates` has it.
-    chunked = tensor if training.overlap == "all" else 1
-    passes = {
-        name: _pass_s(
-            fuse_once(graph, fusion), chip, cluster, tensor, chunked, training.residency, sort
-        )
-        for name, graph in graphs_of(layer, training).items()
-    }
-    again_s = {
-        "none": 0.0,
-        "selective": passes.get("recompute", 0.0),
-        "full": passes["forward"],
-    }[training.recompute]
-    copies = copies_s(layer.parameters, training, chip.sustained_hbm_bytes_per_s)
-    return passes["forward"] + copies[0], passes["backward"] + copies[1] + again_s
+class Passes:
+    """The passes of a model at one width, on whatever chip that fuses its operators alike."""
+
+    def __init__(
+        self, variant: WorkloadVariant, cluster: Cluster, training: Training, fusion: FusionMode
+    ) -> None:
+        # As `phaze_opt.passes.estimates` has it.
+        chunked = variant.tensor_parallel if training.overlap == "all" else 1
+        self._group = Group(cluster, variant.tensor_parallel, chunked)
+        self._training = training
+        self._order = [index for _, index in variant.nodes]
+        self._layers = [
+            (
+                layer.parameters,
+                {
+                    name: fuse_once(graph, fusion)
+                    for name, graph in graphs_of(layer, training).items()
+                },
+            )
+            for layer in variant.layers
+        ]
+
+    def seconds(self, chip: Accelerator, sort: Sort) -> tuple[tuple[float, float], ...]:
+        """Bound forward, and backward with recompute, of every layer in order."""
+        rates = Rates.of(chip)
+        layers = [
+            self._layer_s(parameters, graphs, chip, rates, sort)
+            for parameters, graphs in self._layers
+        ]
+        return tuple([layers[index] for index in self._order])
+
+    def _layer_s(
+        self,
+        parameters: int,
+        graphs: Mapping[str, OperatorGraph],
+        chip: Accelerator,
+        rates: Rates,
+        sort: Sort,
+    ) -> tuple[float, float]:
+        """Bound forward, and backward with recompute, of one distinct layer."""
+        training = self._training
+        passes = {
+            name: _pass_s(graph, chip, rates, self._group, training.residency, sort)
+            for name, graph in graphs.items()
+        }
+        again_s = {
+            "none": 0.0,
+            "selective": passes.get("recompute", 0.0),
+            "full": passes["forward"],
+        }[training.recompute]
+        copies = copies_s(parameters, training, rates.hbm_bytes_per_s)
+        return passes["forward"] + copies[0], passes["backward"] + copies[1] + again_s
 
 
-@lru_cache(maxsize=2**14)
 def _pass_s(
     graph: OperatorGraph,
     chip: Accelerator,
-    cluster: Cluster,
-    tensor: int,
-    chunked: int,
+    rates: Rates,
+    group: Group,
     residency: bool,
     sort: Sort,
 ) -> float:
     """Bound one pass."""
-    times_of = roofline_times if sort == "box" else chip_times
-    times = times_of(graph, chip, cluster, tensor, chunked)
-    if not chip.concurrent_operators:
-        served = [0.0] * len(graph.operators)
-        if residency:
-            reuse = reads_again(graph).served_by(float(chip.glb_bytes))
-            for reader, size in zip(reuse.reader.tolist(), reuse.bytes.tolist(), strict=True):
-                served[reader] += size
-        return _in_turn_s(times, times.hbm_s, served, chip)
-    least_s = _at_once_s(graph, times)
-    if sort == "chip":
-        least_s = max(least_s, makespan_s(graph, times))
+    kept = None
     if residency:
+        bytes_of = _kept_bytes if rates.concurrent else _served_bytes
+        kept = bytes_of(graph, chip.glb_bytes)
+    extra = None if sort == "box" else extra_bytes(graph, chip)
+    return _least_s(graph, rates, extra, group, kept, sort == "chip")
+
+
+@lru_cache(maxsize=2**15)
+def _least_s(
+    graph: OperatorGraph,
+    rates: Rates,
+    extra: ExtraBytes | None,
+    group: Group,
+    kept: tuple[float, ...] | None,
+    schedules: bool,
+) -> float:
+    """Bound one pass, found once for all chips of which it sees the same.
+
+    Parameters
+    ----------
+    extra
+        Of one chip; ``None`` for all chips with the peak rates of one.
+    kept
+        Bytes of every operator that need not flow; ``None`` where nothing stays on the chip.
+    schedules
+        Whether to look at schedules that are shorter than some limits.
+    """
+    if extra is None:
+        times = roofline_times(graph, rates, group)
+    else:
+        times = chip_times(graph, rates, extra, group)
+    if not rates.concurrent:
+        return _in_turn_s(times, times.hbm_s, kept or [0.0] * len(graph.operators), rates)
+    least_s = _at_once_s(graph, times)
+    if schedules:
+        least_s = max(least_s, makespan_s(graph, times))
+    if kept is not None:
         # With tensors that stay, collectives are whole, which takes no less.
-        kept = _kept_bytes(graph, chip.glb_bytes)
-        least_s = min(least_s, _in_turn_s(times, times.once_s, kept, chip))
+        least_s = min(least_s, _in_turn_s(times, times.once_s, kept, rates))
     return least_s
 
 
@@ -99,15 +155,25 @@ def _edges(graph: OperatorGraph) -> list[tuple[int, int]]:
 
 
 def _in_turn_s(
-    times: OperatorTimes, hbm_s: Sequence[float], kept_bytes: Sequence[float], chip: Accelerator
+    times: OperatorTimes, hbm_s: Sequence[float], kept_bytes: Sequence[float], rates: Rates
 ) -> float:
     """Bound operators that run one after another, while some bytes need not flow."""
-    rate = chip.sustained_hbm_bytes_per_s
+    rate = rates.hbm_bytes_per_s
     rows = zip(times.on_chip_s, hbm_s, kept_bytes, times.overhead_s, strict=True)
     return math.fsum(
         max(chip_s, memory_s - kept / rate) + constant_s
         for chip_s, memory_s, kept, constant_s in rows
     )
+
+
+@lru_cache(maxsize=4096)
+def _served_bytes(graph: OperatorGraph, glb_bytes: int) -> tuple[float, ...]:
+    """Return what every operator reads again from a buffer that is a cache."""
+    served = [0.0] * len(graph.operators)
+    reuse = reads_again(graph).served_by(float(glb_bytes))
+    for reader, size in zip(reuse.reader.tolist(), reuse.bytes.tolist(), strict=True):
+        served[reader] += size
+    return tuple(served)
 
 
 _MOST_SUBSET = 10
