@@ -115,16 +115,16 @@ def chip_times(
     On all cores an operator runs alone, and takes all of every resource. On one core it takes its
     share: of the cores of its types, and of each memory what it moves.
     """
-    calibration = rates.calibration
-    link_s, overhead_s = _link_s(graph, calibration, group), _overheads_s(graph, calibration)
-    one = _on_cores(graph, rates, rates.one, 1, extra.one)
-    every = _on_cores(graph, rates, rates.every, rates.vector_cores, extra.every)
-    on_chip_s = list(map(max, every.on_chip_s, link_s))
-    alone_s = _latency_s(on_chip_s, every.hbm_s, overhead_s)
-    beside_s = _latency_s(list(map(max, one.on_chip_s, link_s)), one.hbm_s, overhead_s)
-    on_cores = [bool(each.gemms or each.vector) for each in graph.operators]
+    one = _on_cores(graph, rates, rates.one, 1, group)
+    every = _on_cores(graph, rates, rates.every, rates.vector_cores, group)
+    beside_hbm_s = _with_extra_s(one, extra.one, rates)
+    alone_hbm_s = _with_extra_s(every, extra.every, rates)
+    overhead_s = _overheads_s(graph, rates.calibration)
+    beside_s = _latency_s(one.on_chip_s, beside_hbm_s, overhead_s)
+    alone_s = _latency_s(every.on_chip_s, alone_hbm_s, overhead_s)
     # What needs no core has one mode only.
-    alone_s = [s if cores else math.inf for s, cores in zip(alone_s, on_cores, strict=True)]
+    for place in _without_cores(graph):
+        alone_s[place] = math.inf
 
     operators, tensor_cores, vector_cores = graph.operators, rates.every.cores, rates.vector_cores
     tensor_s = [
@@ -137,9 +137,9 @@ def chip_times(
     return OperatorTimes(
         beside_s=beside_s,
         alone_s=alone_s,
-        shared_s=(tensor_s, vector_s, one.glb_s, one.hbm_s, link_s),
-        on_chip_s=on_chip_s,
-        hbm_s=every.hbm_s,
+        shared_s=(tensor_s, vector_s, one.glb_s, beside_hbm_s, one.link_s),
+        on_chip_s=every.on_chip_s,
+        hbm_s=alone_hbm_s,
         once_s=every.once_s,
         overhead_s=overhead_s,
     )
@@ -153,6 +153,7 @@ def _latency_s(
     return [max(chip_s, memory_s) + constant_s for chip_s, memory_s, constant_s in rows]
 
 
+@lru_cache(maxsize=1024)
 def _overheads_s(graph: OperatorGraph, calibration: Calibration) -> list[float]:
     """Return what every operator takes that does anything."""
     return [
@@ -181,25 +182,21 @@ def _sent_s(graph: OperatorGraph, cluster: Cluster, tensor: int) -> list[float]:
     ]
 
 
-@dataclass(frozen=True)
-class _Mode:
-    """Operators on some cores; see `OperatorTimes`."""
+class _Mode(NamedTuple):
+    """Operators on some cores, as long as all blocks of products fit; see `OperatorTimes`."""
 
     on_chip_s: list[float]
     glb_s: list[float]
-    hbm_s: list[float]
     once_s: list[float]
+    link_s: list[float]
 
 
+@lru_cache(maxsize=2**14)
 def _on_cores(
-    graph: OperatorGraph,
-    rates: Rates,
-    arrays: Arrays,
-    vector_cores: int,
-    extra: Sequence[float],
+    graph: OperatorGraph, rates: Rates, arrays: Arrays, vector_cores: int, group: Group
 ) -> _Mode:
-    """Bound the operators on some cores of a chip, the network aside."""
-    calibration, hbm_rate = rates.calibration, rates.hbm_bytes_per_s
+    """Bound the operators on some cores of a chip, whatever the size of its global buffer."""
+    calibration = rates.calibration
     busy, moved, scores = _product_works(graph, arrays)
     unit_rate = calibration.exponentials_per_cycle
     cycles = _lane_cycles(graph, vector_cores, rates.lanes, unit_rate, scores)
@@ -210,9 +207,23 @@ def _on_cores(
         # The arrays wait for a part of the lanes' time.
         tensor_s[place] += (1.0 - calibration.attention_overlap) * vector_s[place]
     glb_s = [(own + more) / rates.glb_bytes_per_s for own, more in zip(moved, again, strict=True)]
-    once_s = [(own + more) / hbm_rate for own, more in zip(_moved(graph), again, strict=True)]
-    hbm_s = [own + more / hbm_rate for own, more in zip(once_s, extra, strict=True)]
-    return _Mode(list(map(max, tensor_s, vector_s, glb_s)), glb_s, hbm_s, once_s)
+    once_s = [
+        (own + more) / rates.hbm_bytes_per_s for own, more in zip(_moved(graph), again, strict=True)
+    ]
+    link_s = _link_s(graph, calibration, group)
+    return _Mode(list(map(max, tensor_s, vector_s, glb_s, link_s)), glb_s, once_s, link_s)
+
+
+def _with_extra_s(mode: _Mode, extra: Sequence[float], rates: Rates) -> list[float]:
+    """Return the seconds of the HBM, of blocks that do not fit as well."""
+    pairs = zip(mode.once_s, extra, strict=True)
+    return [own_s + more / rates.hbm_bytes_per_s for own_s, more in pairs]
+
+
+@lru_cache(maxsize=1024)
+def _without_cores(graph: OperatorGraph) -> list[int]:
+    """Return the operators that need no core."""
+    return [place for place, one in enumerate(graph.operators) if not (one.gemms or one.vector)]
 
 
 @lru_cache(maxsize=1024)
