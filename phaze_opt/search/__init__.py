@@ -33,7 +33,7 @@ The way of a study through the room:
   `verifying_boxes` and `verifying_chips`) by the bounds of `scalar_bounds`, the one place where
   formulas stand twice: plain Python for the time of a batch (`scalar_batches`, `scalar_splits`,
   `scalar_candidates`), passes (`scalar_passes`, `scalar_makespans`), operators
-  (`scalar_operators`) and products (`scalar_products`).
+  (`scalar_operators`, of a chip as `scalar_rates` has it) and products (`scalar_products`).
 - `front_bounds`, `front_search`, `fronts`: the whole space, and all designs that none other beats.
 - `variations`, `robustness`: the whole space again, under other constants of the cost model.
 - `pareto`, `trial_choice`, `difference`: fronts, lists of trials, two studies side by side.

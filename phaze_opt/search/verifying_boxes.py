@@ -9,6 +9,7 @@ from itertools import product
 import numpy as np
 
 from phaze_opt.errors import InputError
+from phaze_opt.garbage import collected_later
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.search.bounds import Bounded
 from phaze_opt.search.certificate import CertifiedBox, rates_of
@@ -122,6 +123,7 @@ def _chip_at(study: ResolvedStudy, indices: dict[str, int]) -> Accelerator | Non
         return None
 
 
+@collected_later()
 def check_bounds(verification: Verification) -> Check:
     """Bound boxes again in plain Python."""
     certificate, grid = verification.certificate, verification.grid
