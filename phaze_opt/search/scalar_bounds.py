@@ -122,7 +122,8 @@ class ScalarBounds:
             A chip with the same rates, whose bounds as a box are kept for the others.
         """
         # What costs less comes first, and is enough for most chips that are far from the top.
-        return self._rates(design, known, ["chip"] if box is None else ["quick", "chip"], box)
+        sorts: list[Sort] = ["chip"] if box is None else ["fitting", "quick", "chip"]
+        return self._rates(design, known, sorts, box)
 
     def value(self, design: Design, area_mm2: float, rates: Sequence[float]) -> float:
         """Return the value of a design that trains so many samples per second."""

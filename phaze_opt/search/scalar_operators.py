@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from phaze_opt.estimator.gemm_traffic import ELEMENT_BYTES
 from phaze_opt.estimator.vector_core import vector_operator
-from phaze_opt.hardware.accelerator import LANE_VALUE_BYTES, Accelerator, Calibration
+from phaze_opt.hardware.accelerator import LANE_VALUE_BYTES, Calibration
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import collective_cost
 from phaze_opt.on_demand import cached_property
@@ -101,10 +101,17 @@ class ExtraBytes(NamedTuple):
     every: tuple[float, ...]
 
 
-def extra_bytes(graph: OperatorGraph, chip: Accelerator) -> ExtraBytes:
-    """Return what a pass sees of the size of a chip's global buffer, if nothing stays there."""
-    one = _extra_bytes(graph, chip.glb_bytes / chip.num_tc)
-    return ExtraBytes(one, _extra_bytes(graph, float(chip.glb_bytes)))
+def extra_bytes(graph: OperatorGraph, rates: Rates, glb_bytes: int) -> ExtraBytes:
+    """Return what a pass sees of the size of the global buffer, if nothing stays there."""
+    one = _extra_bytes(graph, glb_bytes / rates.every.cores)
+    return ExtraBytes(one, _extra_bytes(graph, float(glb_bytes)))
+
+
+@lru_cache(maxsize=1024)
+def no_extra_bytes(graph: OperatorGraph) -> ExtraBytes:
+    """Return what a pass sees of a global buffer that holds all blocks of products."""
+    none = (0.0,) * len(graph.operators)
+    return ExtraBytes(none, none)
 
 
 def chip_times(

@@ -20,6 +20,7 @@ from phaze_opt.search.scalar_operators import (
     OperatorTimes,
     chip_times,
     extra_bytes,
+    no_extra_bytes,
     roofline_times,
 )
 from phaze_opt.search.scalar_rates import Group, Rates
@@ -27,8 +28,10 @@ from phaze_opt.training import Training
 from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import OperatorGraph, WorkloadVariant
 
-Sort = Literal["box", "quick", "chip"]
-"""What a bound is of: every chip with the rates of one; one chip, quickly, or as far as it goes."""
+Sort = Literal["box", "fitting", "quick", "chip"]
+"""What a bound is of: every chip with the rates of one; one chip, as if all blocks of products fit
+its global buffer, as they do, or with a look at schedules. Each takes longer than the one before.
+"""
 
 
 class Passes:
@@ -52,28 +55,30 @@ class Passes:
             )
             for layer in variant.layers
         ]
+        self._found: dict[tuple[Rates, int, Sort], tuple[tuple[float, float], ...]] = {}
 
     def seconds(self, chip: Accelerator, sort: Sort) -> tuple[tuple[float, float], ...]:
         """Bound forward, and backward with recompute, of every layer in order."""
-        rates = Rates.of(chip)
-        layers = [
-            self._layer_s(parameters, graphs, chip, rates, sort)
-            for parameters, graphs in self._layers
-        ]
-        return tuple([layers[index] for index in self._order])
+        sees_glb = self._training.residency or sort in ("quick", "chip")
+        rates, glb_bytes = Rates.of(chip), chip.glb_bytes if sees_glb else 0
+        key = rates, glb_bytes, sort
+        if key not in self._found:
+            layers = [self._layer_s(*layer, rates, glb_bytes, sort) for layer in self._layers]
+            self._found[key] = tuple([layers[index] for index in self._order])
+        return self._found[key]
 
     def _layer_s(
         self,
         parameters: int,
         graphs: Mapping[str, OperatorGraph],
-        chip: Accelerator,
         rates: Rates,
+        glb_bytes: int,
         sort: Sort,
     ) -> tuple[float, float]:
         """Bound forward, and backward with recompute, of one distinct layer."""
         training = self._training
         passes = {
-            name: _pass_s(graph, chip, rates, self._group, training.residency, sort)
+            name: _pass_s(graph, rates, glb_bytes, self._group, training.residency, sort)
             for name, graph in graphs.items()
         }
         again_s = {
@@ -87,8 +92,8 @@ class Passes:
 
 def _pass_s(
     graph: OperatorGraph,
-    chip: Accelerator,
     rates: Rates,
+    glb_bytes: int,
     group: Group,
     residency: bool,
     sort: Sort,
@@ -97,8 +102,13 @@ def _pass_s(
     kept = None
     if residency:
         bytes_of = _kept_bytes if rates.concurrent else _served_bytes
-        kept = bytes_of(graph, chip.glb_bytes)
-    extra = None if sort == "box" else extra_bytes(graph, chip)
+        kept = bytes_of(graph, glb_bytes)
+    if sort == "box":
+        extra = None
+    elif sort == "fitting":
+        extra = no_extra_bytes(graph)
+    else:
+        extra = extra_bytes(graph, rates, glb_bytes)
     return _least_s(graph, rates, extra, group, kept, sort == "chip")
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from phaze_opt.errors import PhazeError
+from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.on_demand import cached_property
 from phaze_opt.search.axes import Scalar
 from phaze_opt.search.best_first import BestFirst
@@ -146,6 +148,16 @@ class Verification:
     def in_top(self) -> set[tuple[tuple[str, Scalar], ...]]:
         """Points of the top."""
         return {one.point for one in self.certificate.top}
+
+    @cached_property
+    def chip(self) -> Callable[[int, int], Accelerator]:
+        """Make an architecture with some size of the HBM, once for all options."""
+        chips = self.grid.chips
+
+        def make(row: int, hbm_bytes: int) -> Accelerator:
+            return replace(chips.architecture(row), hbm_bytes=hbm_bytes)
+
+        return lru_cache(maxsize=2**14)(make)
 
     def key_of(self, row: int) -> BoxKey:
         """Return the key of the box of an architecture."""

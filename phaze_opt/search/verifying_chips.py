@@ -110,7 +110,8 @@ def _left_of(verification: Verification, cell: _Cell) -> Iterator[tuple[Head, De
     for at, row in enumerate(cell.chosen):
         area_mm2, hbm_bytes = float(chips.area_mm2[row]), chips.hbm_bytes[:, row].tolist()
         chip = _Chip(
-            replace(design, accelerator=chips.architecture(row)),
+            row,
+            design,
             box,
             area_mm2,
             min(_least_value(last, (size, area_mm2)) for size in hbm_bytes),
@@ -134,8 +135,10 @@ class _Chip:
 
     Attributes
     ----------
+    row
+        Of its architecture.
     design
-        With any size of its HBM.
+        Of the cell, on any chip.
     box
         A chip with the same rates.
     least
@@ -144,6 +147,7 @@ class _Chip:
         Samples per second as arrays bound them; ``None`` for one workload.
     """
 
+    row: int
     design: Design
     box: Accelerator
     area_mm2: float
@@ -153,8 +157,8 @@ class _Chip:
 
 def _bound(verification: Verification, chip: _Chip, place: int, hbm_bytes: int) -> float:
     """Bound the value of a chip with one size of the HBM, from the least value on."""
-    scalar, accelerator = verification.scalar, chip.design.accelerator
-    design = replace(chip.design, accelerator=replace(accelerator, hbm_bytes=hbm_bytes))
+    scalar = verification.scalar
+    design = replace(chip.design, accelerator=verification.chip(chip.row, hbm_bytes))
     # Of several workloads, each as if all were bounded too high by as much.
     rates = [1.0] if chip.rates is None else chip.rates[:, place].tolist()
     value = scalar.value(design, chip.area_mm2, rates)
