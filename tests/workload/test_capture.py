@@ -32,7 +32,7 @@ def _graphs(config: TransformerConfig, width: int, sequence_parallel: bool) -> l
     return [g for layer in variant.layers for g in (layer.forward, layer.backward)]
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(transformers())
 def test_graphs_are_sound(config: TransformerConfig) -> None:
     """Every operator is used, has work and known kinds, and reads what its edges bring."""
@@ -53,7 +53,7 @@ def test_graphs_are_sound(config: TransformerConfig) -> None:
             assert operator.write_bytes > 0
 
 
-@settings(max_examples=2, deadline=None)
+@settings(max_examples=1, deadline=None)
 @given(transformers())
 def test_capture_is_deterministic(config: TransformerConfig) -> None:
     """Capturing twice gives the same data, bit for bit."""

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from phaze_opt.workload.capture.transformer import capture_transformer, count_parameters
+from phaze_opt.workload.capture.layer import capture_layer
+from phaze_opt.workload.capture.tensor_parallel import Group
+from phaze_opt.workload.capture.transformer import _parts, capture_transformer, count_parameters
 from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.graph import Layer, WorkloadVariant
 from phaze_opt.workload.huggingface import read_huggingface_config
@@ -58,8 +60,18 @@ def config(family: str, tmp_path: Path) -> TransformerConfig:
 
 
 @functools.cache
-def _capture(config: TransformerConfig, width: int = 1, *, split: bool = False) -> WorkloadVariant:
-    return capture_transformer(config, tensor_parallel=width, microbatch=2, sequence_parallel=split)
+def _capture(config: TransformerConfig) -> WorkloadVariant:
+    return capture_transformer(config, tensor_parallel=1, microbatch=2, sequence_parallel=False)
+
+
+@functools.cache
+def _shards(config: TransformerConfig, width: int, *, split: bool = False) -> dict[str, Layer]:
+    """Capture the blocks only."""
+    return {
+        name: capture_layer(name, part.module, part.inputs)
+        for name, part in _parts(config, Group(width, split), 2).items()
+        if "block" in name
+    }
 
 
 def _blocks(variant: WorkloadVariant) -> dict[str, Layer]:
@@ -102,7 +114,7 @@ def test_flops_are_the_closed_form(config: TransformerConfig) -> None:
 def test_shards_add_up(config: TransformerConfig) -> None:
     """Shards of a block hold its parameters once, replicated ones once each; products are split."""
     width = 4
-    whole, shard = _blocks(_capture(config)), _blocks(_capture(config, width))
+    whole, shard = _blocks(_capture(config)), _shards(config, width)
     assert whole.keys() == shard.keys()
     for name, block in whole.items():
         copied = _replicated(config, name)
@@ -127,11 +139,11 @@ def test_parameters_are_those_of_the_layers(config: TransformerConfig) -> None:
 @pytest.mark.parametrize("family", ["gemma2", "falcon", "t5"])
 def test_the_sequence_may_be_split(config: TransformerConfig) -> None:
     """With sequence parallelism the same products run, and the residual stream is a share."""
-    whole, shard = _capture(config, 2), _capture(config, 2, split=True)
-    for name, block in _blocks(whole).items():
-        other = _blocks(shard)[name]
-        assert other.forward.flops == block.forward.flops
-        assert 2 * other.output_bytes == block.output_bytes
+    width = 4
+    whole, shard = _shards(config, width), _shards(config, width, split=True)
+    for name, block in whole.items():
+        assert shard[name].forward.flops == block.forward.flops
+        assert width * shard[name].output_bytes == block.output_bytes
 
 
 def test_a_window_makes_a_layer_of_its_own() -> None:

@@ -15,7 +15,7 @@ from phaze_opt.workload.capture.repeated_layers import Repeats, find_kinds
 from phaze_opt.workload.capture.user_module import capture
 from tests.workload.user_modules import ROWS, WIDTH
 
-DEPTH = 12
+DEPTH = 10
 
 
 class Deep(nn.Module):
@@ -70,7 +70,7 @@ def skips() -> Any:
 def alike_outside() -> Any:
     """Make layers of two kinds that have as many parameters, and inputs and results alike."""
     kinds = (nn.Tanh, nn.GELU)
-    layers = (nn.Sequential(nn.Linear(WIDTH, WIDTH), kinds[i % 2]()) for i in range(2 * DEPTH))
+    layers = (nn.Sequential(nn.Linear(WIDTH, WIDTH), kinds[i % 2]()) for i in range(DEPTH))
     return Deep(layers, _chain), _inputs()
 
 
@@ -80,11 +80,11 @@ def one_is_different() -> Any:
     def forward(self: Any, x: Tensor) -> Any:
         for index, layer in enumerate(self.layers):
             x = layer(x)
-            if index == 9:
+            if index == 6:
                 x = torch.tanh(x) * 2
         return x
 
-    return Deep((nn.Linear(WIDTH, WIDTH) for _ in range(20)), forward), _inputs()
+    return Deep((nn.Linear(WIDTH, WIDTH) for _ in range(14)), forward), _inputs()
 
 
 class Scaled(nn.Module):
@@ -103,13 +103,13 @@ class Scaled(nn.Module):
 
 def numbered() -> Any:
     """Make layers that differ in a plain attribute only."""
-    return Deep((Scaled(1 + (i == 7)) for i in range(20)), _chain), _inputs()
+    return Deep((Scaled(1 + (i == 6)) for i in range(14)), _chain), _inputs()
 
 
 def shared() -> Any:
     """Make one layer that is called many times."""
     layer = nn.Linear(WIDTH, WIDTH)
-    return Deep([layer] * 20, _chain), _inputs()
+    return Deep([layer] * DEPTH, _chain), _inputs()
 
 
 def normalised() -> Any:
@@ -154,24 +154,45 @@ def passing() -> Any:
     return Deep((Passing() for _ in range(DEPTH)), forward), _inputs()
 
 
+@pytest.fixture
+def closings(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Close layers of shallow modules too; return whether it came to that, by capture."""
+    found: list[bool] = []
+    cut_deep = module_trace._cut_deep
+
+    def remembered(tracer: Any) -> Any:
+        cut = cut_deep(tracer)
+        found.append(cut is not None)
+        return cut
+
+    monkeypatch.setattr(module_trace, "_cut_deep", remembered)
+    monkeypatch.setattr(module_trace, "FEWEST_CALLS", 4)
+    monkeypatch.setattr(module_trace, "MOST_OPENED", 1.0)
+    return found
+
+
 @pytest.mark.parametrize(
-    "make",
+    ("make", "closes"),
     [
-        *(residual, skips, one_is_different, numbered, shared),
-        *(normalised, passing, alike_outside),
+        *((make, True) for make in (residual, skips, one_is_different, numbered, alike_outside)),
+        *((make, False) for make in (shared, normalised, passing)),
     ],
 )
 def test_a_deep_module_is_captured_as_if_all_was_traced(
-    make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+    make: Callable[[], Any],
+    closes: bool,
+    closings: list[bool],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Closing layers changes nothing: neither operators, bytes, names nor edges."""
     module, inputs = make()
     fast = capture(module, inputs, microbatch=(2,))
     monkeypatch.setattr(module_trace, "FEWEST_CALLS", 10**9)
     assert capture(module, inputs, microbatch=(2,)) == fast
+    assert closings == [closes, False]
 
 
-def test_a_split_module_is_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_split_module_is_too(closings: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     """Shares of layers are alike where their plans are."""
 
     def share() -> Any:
@@ -183,6 +204,7 @@ def test_a_split_module_is_too(monkeypatch: pytest.MonkeyPatch) -> None:
     fast = share()
     monkeypatch.setattr(module_trace, "FEWEST_CALLS", 10**9)
     assert share() == fast
+    assert closings == [True, False]
 
 
 def test_most_layers_of_a_deep_module_are_not_traced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,10 +218,10 @@ def test_most_layers_of_a_deep_module_are_not_traced(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(module_trace, "Repeats", Remembered)
     module, inputs = residual()
-    module.layers.extend(nn.Linear(WIDTH, WIDTH) for _ in range(28))
+    module.layers.extend(nn.Linear(WIDTH, WIDTH) for _ in range(14))
     capture(module, inputs, microbatch=(2,))
     first, second = runs
-    assert len(first.closed) == 38  # the first has other inputs; the second is the first of a kind
+    assert len(first.closed) == 22  # the first has other inputs; the second is the first of a kind
     assert len(second.traced) <= 10
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ LLAMA = model_config("llama3-8b")
 GPT = replace(model_config("gpt2-xl"), attention="flash", dropout=0.0, attention_dropout=0.0)
 
 
+@functools.cache
 def _block(config: TransformerConfig, width: int = 1, *, split_sequence: bool = False) -> Layer:
     """Capture a block at microbatch 1."""
     variant = capture_transformer(

@@ -47,7 +47,7 @@ class Block(nn.Module):
 class LanguageModel(nn.Module):
     """Embedding, blocks, tied head and loss, mostly in one forward function."""
 
-    def __init__(self, layers: int = 3) -> None:
+    def __init__(self, layers: int = 2) -> None:
         super().__init__()
         self.words = nn.Embedding(WORDS, WIDTH)
         self.positions = nn.Embedding(ROWS, WIDTH)

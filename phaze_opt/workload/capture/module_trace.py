@@ -22,7 +22,12 @@ from phaze_opt.workload.capture.failures import unknown_products_located
 from phaze_opt.workload.capture.layer import Part, TracedModel
 from phaze_opt.workload.capture.layer_cuts import Segments, cut_into_layers, find_layers
 from phaze_opt.workload.capture.parallel_plan import SplitModule
-from phaze_opt.workload.capture.repeated_layers import FEWEST_CALLS, Repeats, find_kinds
+from phaze_opt.workload.capture.repeated_layers import (
+    FEWEST_CALLS,
+    MOST_OPENED,
+    Repeats,
+    find_kinds,
+)
 from phaze_opt.workload.capture.tensor_parallel import DTYPE
 from phaze_opt.workload.capture.tokens import tokens_per_sample
 from phaze_opt.workload.graph import Layer, WorkloadVariant
@@ -190,7 +195,7 @@ def _cut_deep(tracer: _ModuleTracer) -> _Cut | None:
         alike = [repeats.alike[n // 2] if n % 2 else None for n in closed.segments]
         works = list(zip(closed.layers, alike, strict=True))
         kinds = find_kinds(works, closed.edges)
-        if not repeats.closed or 2 * len(kinds.opened) > len(closed.layers):
+        if not repeats.closed or len(kinds.opened) > MOST_OPENED * len(closed.layers):
             return None
         calls = {closed.segments[part] // 2 for part in kinds.opened if closed.segments[part] % 2}
         opened = tracer.cut(Repeats(calls))

@@ -25,6 +25,9 @@ from phaze_opt.workload.capture.tensor_parallel import apply
 FEWEST_CALLS = 12
 """Models with fewer calls of layers are traced whole: that takes less time than two traces."""
 
+MOST_OPENED = 0.5
+"""Models of which a larger share must be open are traced whole, for the same reason."""
+
 _SIMPLE = (int, float, str, bool, type(None), torch.dtype, torch.Size, torch.device)
 _BOOKKEEPING = frozenset(vars(nn.Module())) - {"training"}
 
