@@ -38,10 +38,10 @@ COMMANDS = [
     ("study", "trials", "small"),
     ("study", "diff", "small", "two"),
     ("study", "compare", "small", "copy"),
-    ("study", "enumerate", "small"),
+    ("study", "enumerate", "few"),
     ("study", "verify", "certificate.json"),
-    ("study", "pareto", "small"),
-    ("study", "robust", "small"),
+    ("study", "pareto", "few"),
+    ("study", "robust", "few"),
     ("study", "workers", "small"),
     ("spec", "check", "small.toml"),
     ("accelerator", "ls"),
@@ -120,11 +120,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     Path("two.toml").write_text(
         two.replace("[space]", 'objectives = ["throughput", "area"]\n\n[space]')
     )
+    few = SMALL_STUDY.replace('"small"', '"few"').replace("max = 64", "max = 2")
+    Path("few.toml").write_text(few.replace("max = 2048", "max = 4"))
+    assert run_with(["study", "create", "few.toml"]) == 0
     for name in ("small", "two"):
         assert run_with(["study", "create", f"{name}.toml"]) == 0
         assert run_with(["study", "run", name]) == 0
     assert run_with(["study", "copy", "small", "copy"]) == 0
-    assert run_with(["study", "enumerate", "small", "--certificate", "certificate.json"]) == 0
+    assert run_with(["study", "enumerate", "few", "--certificate", "certificate.json"]) == 0
     yield path
     os.chdir(before)
     if storage is not None:

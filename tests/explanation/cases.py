@@ -13,6 +13,7 @@ from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.passes.scheduled import ScheduledLayer
 from phaze_opt.point import Placing, Point, cost_point
+from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.training import Training
 from phaze_opt.units import GIB, MIB
 from phaze_opt.workload.graph import Operator, OperatorGraph, Workload
@@ -101,4 +102,9 @@ def evaluated(point: Point) -> Evaluation:
         point.placement,
         fusion=point.fusion,
         lane_rate=point.lane_rate,
+        cache=_schedules,
     )
+
+
+_schedules: dict[str, Schedule] = {}
+"""Those of evaluations; explaining has its own."""

@@ -91,7 +91,7 @@ def check_bounds(
     tpu=st.sampled_from(TPUS),
     training=trainings,
 )
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_no_pass_is_shorter(
     model: str, chips: list[Accelerator], tpu: str, training: Training
 ) -> None:
@@ -117,7 +117,7 @@ def test_no_pass_is_shorter(
 
 @pytest.mark.parametrize("model", MODELS)
 @given(training=trainings)
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=3, deadline=None)
 def test_no_pass_is_shorter_on_gpus(model: str, training: Training) -> None:
     """Operators run one after another there, so that the bound is exact, cache included."""
     chips = [load_accelerator(name) for name in GPUS]

@@ -80,7 +80,7 @@ def test_exactly_n_with_several_processes(
     any_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several processes make exactly the trials asked for, and compute no point twice."""
-    total, processes = 200, 4
+    total, processes = 60, 2
     monkeypatch.setenv(COUNT_VARIABLE, str(tmp_path / "count"))
     study = toy_study(any_url, search=SearchSpec(sampler="random", trials=total, seed=1))
     assert study.run(workers=processes).counts.done == total
@@ -101,7 +101,7 @@ def test_killed_where_it_hurts(any_url: str, drive: Drive, where: str) -> None:
 
 def test_many_kills_among_three_workers(any_url: str, drive: Drive) -> None:
     """Workers that are killed again and again leave exactly the trials asked for."""
-    total, kills = 60, 9
+    total, kills = 40, 6
     study = toy_study(any_url, search=SearchSpec(sampler="random", trials=total, seed=2))
     arguments = ("--total", str(total), "--evaluator", "slow_evaluator", "--lease", "2")
     workers = [drive(any_url, *arguments) for _ in range(3)]
@@ -124,7 +124,7 @@ def test_a_stalled_worker_loses_its_trial(sqlite_url: str, drive: Drive) -> None
     os.kill(stalled.pid, signal.SIGSTOP)
     other = drive(sqlite_url, *arguments)
     # It may have been stopped while it held the write lock, so that the other one waits, too.
-    time.sleep(3)
+    time.sleep(1.5)
     os.kill(stalled.pid, signal.SIGCONT)
     assert ended(stalled) == 0
     assert ended(other) == 0
@@ -215,11 +215,11 @@ def test_killed_workers_keep_no_study_running(
 
 def test_a_deadly_point_is_reported(sqlite_url: str) -> None:
     """A point on which three workers die in turn is given up, told, and the rest is done."""
-    study = toy_study(sqlite_url, search=SearchSpec(sampler="random", trials=8, seed=3))
+    study = toy_study(sqlite_url, search=SearchSpec(sampler="random", trials=4, seed=3))
     study.evaluator = deadly_evaluator
     outcome = study.run(workers=2)
     assert outcome.counts.failed >= 1
-    assert outcome.counts.done == 8 - outcome.counts.failed
+    assert outcome.counts.done == 4 - outcome.counts.failed
     assert all("3 workers in turn died on" in reason for reason in outcome.failures)
     assert counted(study)["running"] == 0
 

@@ -185,6 +185,14 @@ def test_what_is_stored_already_stays(tmp_path: Path) -> None:
     assert best.evaluation.mfu == 0.5
 
 
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """Return the bundle of a study that has run."""
+    study = quick_study(f"sqlite:///{tmp_path_factory.mktemp('sound') / 'a.db'}")
+    study.run()
+    return exported(study)
+
+
 def with_member(bundle: bytes, name: str, change: Callable[[Any], Any], line: int = 0) -> bytes:
     """Return a bundle in which somebody changed one document, with checksums that are right."""
     manifest, members = unpack(bundle, "bundle", lambda name: True)
@@ -234,13 +242,11 @@ def at(*path: Any, value: Any) -> Callable[[Any], Any]:
     ],
 )
 def test_what_contradicts_itself_is_refused(
-    sqlite_url: str, name: str, change: Callable[[Any], Any], sentence: str
+    sound: bytes, name: str, change: Callable[[Any], Any], sentence: str
 ) -> None:
     """Checksums that are right do not help a document that is not."""
-    study = quick_study(sqlite_url)
-    study.run()
     with pytest.raises(InputError, match=sentence):
-        read_bundle(with_member(exported(study), name, change), "bundle")
+        read_bundle(with_member(sound, name, change), "bundle")
 
 
 def test_odd_attributes_do_no_harm(sqlite_url: str, tmp_path: Path) -> None:

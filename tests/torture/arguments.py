@@ -179,5 +179,5 @@ def _children_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-CASE = Case("arguments", "argument lines", 10_000, 25, 0.3, run)
+CASE = Case("arguments", "argument lines", 10_000, 15, 0.3, run)
 PROCESSES = Case("processes", "argument lines, each a process", 300, 0, 0.12, run_processes)

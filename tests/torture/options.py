@@ -87,4 +87,4 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON")
 
 
-CASE = Case("options", "options that agree, all together", 1_000, 5, 0.12, run)
+CASE = Case("options", "options that agree, all together", 1_000, 3, 0.12, run)
