@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from phaze_opt.compiled import load_all
+from tests.captures import unpack_into
 from tests.migrations import migrations_read_once
 
 MEMORY = Path("/dev/shm")
@@ -35,9 +36,10 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def workload_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Capture workloads into a folder of this run, shared by its worker processes."""
+    """Keep captured workloads in a folder of this run, shared by its worker processes."""
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "workload-cache"
+    unpack_into(folder)
     before = os.environ.get("PHAZE_CACHE")
     os.environ["PHAZE_CACHE"] = str(folder)
     yield folder

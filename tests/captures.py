@@ -1,0 +1,72 @@
+"""Captured models that tests outside of `tests.workload` read, so that none waits for a capture.
+
+``python -m tests.captures [FOLDER]`` captures them anew, and besides what FOLDER holds, the
+workload cache that a run of the tests has filled. A model that is not there is captured by the
+test that loads it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from phaze_opt.codec import to_json
+from phaze_opt.workload.cache import CAPTURE_VERSION, CachedVariant, CaptureKey, file_name
+from phaze_opt.workload.graph import SCHEMA_VERSION
+
+PATH = Path(__file__).parent / "data" / "captures.zip"
+_SAME_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+def stored_captures() -> list[CachedVariant]:
+    """Return all captures of the archive."""
+    with zipfile.ZipFile(PATH) as archive:
+        return [_decoded(archive.read(name)) for name in sorted(archive.namelist())]
+
+
+def unpack_into(cache: Path) -> None:
+    """Fill a cache folder, unless another process has made it."""
+    own = cache.with_name(f"{cache.name}-{os.getpid()}")
+    with zipfile.ZipFile(PATH) as archive:
+        archive.extractall(own / "workloads")
+    try:
+        own.rename(cache)
+    except OSError:
+        shutil.rmtree(own)
+
+
+def _decoded(content: bytes) -> CachedVariant:
+    return msgspec.json.decode(content, type=CachedVariant)
+
+
+def _current(key: CaptureKey) -> CaptureKey:
+    return replace(key, capture_version=CAPTURE_VERSION, schema_version=SCHEMA_VERSION)
+
+
+def main(folders: list[str]) -> None:
+    """Write the archive."""
+    from tests.workload.shipped import capture_key
+
+    kept = stored_captures() if PATH.exists() else []
+    found = [
+        _decoded(path.read_bytes())
+        for folder in folders
+        for path in Path(folder, "workloads").glob("*.json")
+    ]
+    keys = {file_name(key): key for key in (_current(one.key) for one in [*kept, *found])}
+    with zipfile.ZipFile(PATH, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name, key in sorted(keys.items()):
+            entry = zipfile.ZipInfo(name, _SAME_TIME)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, to_json(capture_key(key)), compresslevel=9)
+    print(f"Wrote {len(keys)} captures.")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
