@@ -39,7 +39,7 @@ def rows_of(
     rows = [
         CollectiveRow(kind, devices, size, 1.0)
         for kind in kinds
-        for devices in (2, 4, 8)
+        for devices in (2, 8)
         for size in np.logspace(5, 9, 5).tolist()
     ]
     times_s = predicted_s(rows, level).tolist()

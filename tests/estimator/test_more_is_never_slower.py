@@ -49,7 +49,7 @@ OF_CORES = {"num_tc", "num_vc"}
 """With more of these, one core has a smaller share of the global buffer, or none of the change."""
 
 
-@settings(max_examples=500, derandomize=True, deadline=None)
+@settings(max_examples=200, derandomize=True, deadline=None)
 @given(
     fused_products(),
     any_accelerators,

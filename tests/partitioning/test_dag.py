@@ -108,7 +108,7 @@ def _load(problem: DnnProblem, group: set[int], kind: str) -> float:
     return work + sum(problem.nodes[index].output_cost for index in crossing)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(graphs())
 def test_equals_brute_force(problem: DnnProblem) -> None:
     """The dynamic program finds the least largest load of all contiguous splits."""

@@ -81,7 +81,7 @@ lower_shares = st.floats(0.0, 1.0) | st.floats(0.998, 1.0)
 """Far below, and so close that bounds from the least seconds are kept (`width_bounds`)."""
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(large_problems(), lower_shares, lower_shares)
 def test_least_seconds_change_nothing(problem: PlacementProblem, least: float, most: float) -> None:
     """However far the least seconds are below the seconds, the answer is the same to the bit."""

@@ -11,7 +11,7 @@ from phaze_opt.placement.placement_problem import PlacementProblem
 from tests.placement.strategies import all_degrees, all_splits, closed_form, problems
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(problems(most_layers=8))
 def test_equals_brute_force(problem: PlacementProblem) -> None:
     """For all degrees the dynamic program finds the least closed form over all splits."""

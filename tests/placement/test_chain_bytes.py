@@ -41,7 +41,7 @@ def placed(problem: PlacementProblem) -> Placement | str:
         return str(error)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(problems())
 def test_kinds_change_nothing(problem: PlacementProblem) -> None:
     """Reading equal layers once gives the same columns, bytes and placement, to the bit."""
@@ -82,7 +82,7 @@ def test_columns_are_read_only_as_far_as_layers_differ() -> None:
     assert np.array_equal(column, np.full(len(column), problem.layers[1][0].forward_s))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(problems())
 def test_tables_of_long_chains_are_made_again(problem: PlacementProblem) -> None:
     """The answer is the same, to the bit, where tables are forgotten as those of long chains."""

@@ -25,7 +25,7 @@ def fits(problem: PlacementProblem, usable_bytes: float) -> bool:
     return True
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     problem=problems(),
     zero=st.integers(0, 3),

@@ -117,7 +117,7 @@ def solved_s(problem: PlacementProblem) -> float:
         return math.inf
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(training_problems())
 def test_never_above_the_placement(problem: PlacementProblem) -> None:
     """The bound, and the looser one, are at most the time; infinite only where nothing fits."""
@@ -145,14 +145,14 @@ def test_chunks_that_lie_apart_may_fit_where_no_run_of_layers_does() -> None:
     assert least_s(problem) <= solved_s(problem) * SLACK < math.inf
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(training_problems(interleave=True))
 def test_never_above_interleaved_pipelines(problem: PlacementProblem) -> None:
     """The same for several chunks per stage."""
     assert least_s(problem) <= solved_s(problem) * SLACK
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.one_of(training_problems(), training_problems(interleave=True)), st.data())
 def test_given_degrees_are_never_faster(problem: PlacementProblem, data: st.DataObject) -> None:
     """The bound of given degrees is at most their time, and at least the bound of all."""
@@ -186,7 +186,7 @@ def test_given_degrees_are_never_faster(problem: PlacementProblem, data: st.Data
     assert found_s[0] <= time_s * SLACK
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(training_problems(), st.lists(st.floats(0.2, 1.0), min_size=7, max_size=7), st.booleans())
 def test_smaller_seconds_give_a_smaller_bound(
     problem: PlacementProblem, shares: list[float], splits: bool
@@ -197,7 +197,7 @@ def test_smaller_seconds_give_a_smaller_bound(
     assert least_s(problem, share, splits) <= least_s(problem, splits=splits) * SLACK
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(training_problems(), st.floats(1.0, 4.0))
 def test_more_memory_and_bandwidth_give_a_smaller_bound(
     problem: PlacementProblem, factor: float
@@ -213,7 +213,7 @@ def test_more_memory_and_bandwidth_give_a_smaller_bound(
     assert least_s(more) <= least_s(problem) * SLACK
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(training_problems(), st.lists(st.floats(0.5, 2.0), min_size=1, max_size=5))
 def test_accelerators_do_not_see_one_another(
     problem: PlacementProblem, factors: list[float]
@@ -235,7 +235,7 @@ def test_accelerators_do_not_see_one_another(
         assert known[index] == answers[index] * 0.9
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(problems(most_layers=6, most_devices=16))
 def test_is_infinite_where_nothing_fits(problem: PlacementProblem) -> None:
     """A plain pipeline fits the memory where the bound says so."""

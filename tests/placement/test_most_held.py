@@ -16,7 +16,7 @@ def most_of_widths(problem: PlacementProblem) -> float:
     return max(most_held_bytes(problem, width) for width in problem.layers)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(training_problems())
 def test_more_memory_changes_nothing(problem: PlacementProblem) -> None:
     """With that much memory the best placement takes what it takes with any amount."""

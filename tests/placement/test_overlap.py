@@ -65,7 +65,7 @@ def attempt(problem: PlacementProblem, degrees: Degrees | None) -> Placement | N
         return None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(layers)
 def test_queues_are_those_of_a_simulation(rows: list[tuple[float, float, float, float]]) -> None:
     """Every run of layers waits, and leaves over, what an event simulation finds."""
@@ -129,7 +129,7 @@ def test_a_queue_over_chunks_is_a_simulation(rows: list[tuple[float, float]]) ->
     )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(problems(most_layers=5, most_devices=8), OPTIONS)
 def test_given_degrees_take_the_simulated_time(
     problem: PlacementProblem, options: dict[str, Any]
@@ -146,7 +146,7 @@ def test_given_degrees_take_the_simulated_time(
         assert placement.time_per_batch_s == pytest.approx(expected, rel=1e-9)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(problems(most_layers=5, most_devices=8), OPTIONS)
 def test_solved_equals_brute_force(problem: PlacementProblem, options: dict[str, Any]) -> None:
     """No degrees and no split are faster under the true cost, simulated."""
@@ -157,7 +157,7 @@ def test_solved_equals_brute_force(problem: PlacementProblem, options: dict[str,
         assert placement.time_per_batch_s == pytest.approx(best, rel=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(problems(most_layers=5, most_devices=8), OPTIONS, st.sampled_from([0.0, 0.2, 1.0]))
 def test_overlap_is_never_slower_than_none(
     problem: PlacementProblem, options: dict[str, Any], core_share: float

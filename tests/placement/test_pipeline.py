@@ -19,7 +19,7 @@ loads = st.lists(st.floats(0.01, 10.0), min_size=1, max_size=8)
 counts = st.integers(1, 24)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(loads, counts, st.floats(0.1, 0.9))
 def test_closed_form_is_never_below_the_replay(load: list[float], m: int, share: float) -> None:
     """With one share of forward in all loads, Σ L + (m − 1) max L is an upper bound."""

@@ -21,7 +21,7 @@ def with_two_levels(problem: PlacementProblem) -> PlacementProblem:
     return replace(problem, cluster=cluster)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(problem=problems(), interleaved=st.booleans())
 def test_a_placement_gives_itself_again(problem: PlacementProblem, interleaved: bool) -> None:
     """With the same costs, layers placed as they were give the same placement to the bit.
@@ -41,7 +41,7 @@ def test_a_placement_gives_itself_again(problem: PlacementProblem, interleaved: 
     assert again == replace(found, status=None, bound_s=None, gap=None)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(problem=problems())
 def test_the_same_split_is_no_faster_than_the_best(problem: PlacementProblem) -> None:
     """On another machine the old split takes at least as long as the placement found for it."""

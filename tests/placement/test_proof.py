@@ -22,7 +22,7 @@ from tests.placement.test_least import training_problems
 SAME = 1e-9
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(training_problems())
 def test_equals_brute_force(problem: PlacementProblem) -> None:
     """Of small chains every split is tried; the search finds the same time, and says optimal."""
@@ -40,7 +40,7 @@ def test_equals_brute_force(problem: PlacementProblem) -> None:
     assert (found.bound_s, found.gap) == (found.time_per_batch_s, 0.0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(training_problems())
 def test_without_effort_the_bound_still_holds(problem: PlacementProblem) -> None:
     """No split is below it, and what it does not reach is called feasible."""

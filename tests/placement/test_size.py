@@ -132,7 +132,7 @@ def test_what_works_well_is_not_refused(network: str, layers: int, devices: int,
     assert placement_bytes(layers, sizes) < MOST_PLACEMENT_BYTES
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(problems(), st.sampled_from([0, 1, 3]))
 def test_tables_that_are_forgotten_are_made_again(problem: PlacementProblem, zero: int) -> None:
     """The answer does not depend on how many are kept."""

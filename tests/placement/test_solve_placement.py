@@ -23,7 +23,7 @@ def solved(problem: PlacementProblem) -> Placement | None:
         return None
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(problems())
 def test_never_worse_than_given_degrees(problem: PlacementProblem) -> None:
     """No even split of any degrees is faster than the answer, and none fits where it does not."""
@@ -58,7 +58,7 @@ def test_a_faster_inner_level_never_hurts(problem: PlacementProblem, factor: flo
     assert all(after <= before * (1 + 1e-12) for before, after in zip(*times, strict=True))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(problems())
 def test_breakdown_is_that_of_the_heaviest_stage(problem: PlacementProblem) -> None:
     """Work and what follows the last backward are those of the stage with the largest load."""
@@ -74,7 +74,7 @@ def test_breakdown_is_that_of_the_heaviest_stage(problem: PlacementProblem) -> N
         assert sum(parts.values()) == pytest.approx(busy_s)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(problems())
 def test_breakdown_sums_to_the_time(problem: PlacementProblem) -> None:
     """The parts along the stage with the largest load sum to the time, and none is negative."""
@@ -85,7 +85,7 @@ def test_breakdown_sums_to_the_time(problem: PlacementProblem) -> None:
         assert min(parts.values()) >= 0.0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(problems())
 def test_every_stage_fits(problem: PlacementProblem) -> None:
     """Stages hold all layers in order, within memory, devices and batch."""
@@ -100,7 +100,7 @@ def test_every_stage_fits(problem: PlacementProblem) -> None:
     assert placement.data * problem.training.microbatch <= problem.training.global_batch
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(problems(forward_share=1 / 3))
 def test_more_devices_are_never_slower(problem: PlacementProblem) -> None:
     """Twice the devices give the same time or less."""
@@ -111,7 +111,7 @@ def test_more_devices_are_never_slower(problem: PlacementProblem) -> None:
         assert more.time_per_batch_s <= placement.time_per_batch_s * (1 + 1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(problems(forward_share=1 / 3))
 def test_more_memory_is_never_slower(problem: PlacementProblem) -> None:
     """Twice the memory keeps a feasible problem feasible, and takes the same time or less."""
@@ -122,7 +122,7 @@ def test_more_memory_is_never_slower(problem: PlacementProblem) -> None:
         assert more.time_per_batch_s <= placement.time_per_batch_s * (1 + 1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(problems(forward_share=1 / 3), st.sampled_from([1.5, 10.0]))
 def test_more_bandwidth_is_never_slower(problem: PlacementProblem, factor: float) -> None:
     """A faster network and HBM give the same time or less."""

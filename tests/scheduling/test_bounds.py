@@ -18,7 +18,7 @@ from phaze_opt.scheduling.schedule_problem import ScheduleProblem
 from tests.scheduling.strategies import bounds_and_list, improve, layer_like, problems, to_instance
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(problem=problems(most=8))
 def test_bounds_optimum_and_list_schedule_in_order(problem: ScheduleProblem) -> None:
     """Every lower bound <= the optimum <= the list schedule."""

@@ -40,14 +40,14 @@ def faster(operator: ScheduleOperator, rng: random.Random) -> ScheduleOperator:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(elastic_problems)
 def test_schedules_obey_the_rules(problem: ScheduleProblem) -> None:
     """Cores are held from start to end, and some speeds leave everybody enough bandwidth."""
     assert broken_rules(problem, solve_schedule(problem)) == []
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(elastic_problems)
 def test_elastic_shares_lie_between_none_and_rigid_ones(problem: ScheduleProblem) -> None:
     """No schedule is longer than with rigid shares, and no bound is below that without any."""
@@ -58,7 +58,7 @@ def test_elastic_shares_lie_between_none_and_rigid_ones(problem: ScheduleProblem
     assert elastic.bound_s >= unlimited.bound_s * (1 - 1e-9)
 
 
-@settings(max_examples=500, deadline=None, derandomize=True)
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(elastic_problems, st.randoms(use_true_random=False))
 def test_faster_operators_never_make_a_longer_schedule(
     problem: ScheduleProblem, rng: random.Random

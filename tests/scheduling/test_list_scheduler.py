@@ -6,7 +6,7 @@ from phaze_opt.scheduling.schedule_problem import ScheduleProblem
 from tests.scheduling.strategies import bounds_and_list, problems, to_instance
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(problem=problems(most=9))
 def test_list_schedules_keep_all_limits(problem: ScheduleProblem) -> None:
     """Precedences and capacities hold; no list schedule exceeds the sum of durations."""

@@ -118,7 +118,7 @@ def check(problem: ScheduleProblem) -> Schedule:
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(problem=problems(most=9))
 def test_any_problem(problem: ScheduleProblem) -> None:
     """Random problems, most of which list schedules solve."""

@@ -54,7 +54,7 @@ def check_plans(problem: ScheduleProblem, form: CanonicalForm) -> None:
         assert found.instance.predecessors == instance.predecessors
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(problem=problems(most=9), bandwidth=st.booleans(), more=st.sampled_from([1, 2**38]))
 def test_plans_of_any_problem(problem: ScheduleProblem, bandwidth: bool, more: int) -> None:
     """Canonical order, parts, instances, bounds and list schedules are those of plain Python."""

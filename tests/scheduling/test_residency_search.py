@@ -27,7 +27,7 @@ def without_residency_s(residency: Residency) -> float:
     return float(best_s.sum())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(residency=residencies())
 def test_between_bounds(residency: Residency) -> None:
     """The bound <= the optimum <= the fast method <= without residency."""

@@ -31,7 +31,7 @@ def relabel(problem: ScheduleProblem, rng: random.Random) -> ScheduleProblem:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(problem=problems(most=7), bandwidth=st.booleans())
 def test_equal_to_brute_force(problem: ScheduleProblem, bandwidth: bool) -> None:
     """The makespan is that of the best order and modes, and the schedule keeps all rules."""
