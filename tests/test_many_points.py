@@ -83,8 +83,8 @@ def alone(point: Point) -> Evaluation:
     )
 
 
-@settings(max_examples=15, deadline=None)
-@given(many=st.lists(points(), max_size=8))
+@settings(max_examples=20, deadline=None)
+@given(many=st.lists(points(), max_size=5))
 def test_equals_each_alone(many: list[Point]) -> None:
     """Each is that of its point by itself, bit for bit, in the order of the points, and as JSON."""
     found = evaluate_many(many)

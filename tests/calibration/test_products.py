@@ -61,7 +61,7 @@ def test_rows_are_predicted_as_estimates_are() -> None:
 
 def test_a_fit_returns_the_constants_that_made_the_rows() -> None:
     """From rates that are far away."""
-    chip = load_accelerator("h200")
+    chip = load_accelerator("l40s")
     values = fit_products(made(chip), uncalibrated(chip)).values
     found = with_product_constants(uncalibrated(chip), values)
     assert found.array_clock_hz == pytest.approx(chip.array_clock_hz, rel=0.01)

@@ -37,7 +37,7 @@ SCOPE = Scope(
         "pe_x": [128],
         "pe_y": [128],
         "num_vc": [2],
-        "pe_vc": [128, 1024],
+        "pe_vc": [128],
         "glb_mib": [16, 128],
         "hbm_gib": [32],
         "microbatch": [1],
