@@ -129,11 +129,14 @@ def test_with_everything_hidden_the_longest_resource_decides(
 
 
 def test_causal_takes_a_little_more_than_half() -> None:
-    """A causal mask saves nearly half of a long sequence, and less of a short one."""
+    """A causal mask saves nearly half of a long sequence, and less of a short one; joules too."""
     for sequence, most in ((16384, 0.52), (1024, 0.75)):
         sizes: dict[str, Any] = {"queries": sequence, "keys": sequence}
         causal, full = run(**sizes), run(**sizes, causal=False)
         assert 0.5 < causal.latency_s / full.latency_s < most
+        for level in ("arithmetic", "registers"):
+            share = causal.energy_by_level_j[level] / full.energy_by_level_j[level]
+            assert 0.5 < share < most, level
 
 
 def test_faster_exponentials_take_less_lane_time() -> None:

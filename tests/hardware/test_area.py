@@ -9,6 +9,7 @@ from phaze_opt.codec import to_json
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.area import (
+    AREA_FIELDS,
     area_constants,
     area_of_arrays_mm2,
     sram_table,
@@ -117,3 +118,14 @@ def test_every_core_has_its_control(core: str) -> None:
     assert constants.core_mm2 > 0.0
     grown_mm2 = more.area_under("chip") - base.area_under("chip")
     assert grown_mm2 == pytest.approx(float(own_um2[core]) / 1e6 + constants.core_mm2)
+
+
+def test_only_elements_and_lanes_grow_with_their_size() -> None:
+    """A fifth larger, they take a fifth more; buffers, control and wires stay as they are."""
+    base = Accelerator(num_tc=8, num_vc=2, pe_x=128, pe_y=64, pe_vc=256, glb_bytes=128 * MIB)
+    columns = {name: getattr(base, name) for name in AREA_FIELDS}
+    constants = area_constants("chip")
+    elements_um2 = base.num_tc * base.pe_x * base.pe_y * constants.tensor_pe_um2
+    lanes_um2 = base.num_vc * base.pe_vc * constants.vector_lane_um2
+    grown_mm2 = area_of_arrays_mm2(columns, "chip", 1.2) - area_of_arrays_mm2(columns, "chip")
+    assert grown_mm2 == pytest.approx(0.2 * (elements_um2 + lanes_um2) / 1e6)
