@@ -9,4 +9,13 @@ seconds in `bare_layers`.
 
 Bounds stand beside the costs: `least_seconds` of passes on tens of thousands of chips,
 `least_energy` of a batch; `handled` lists the options that they know.
+
+Where each formula is:
+
+* which graphs run, and which of them again before the backward: `graphs.graphs_of`, `graphs.AGAIN`
+* what remains of a collective beside a product: `chunked_collectives.beside_products`
+* lanes at another rate: `estimates.with_lane_rate`
+* shares of bandwidths: `problem.bandwidth_shares`; what stays on the chip: `residency.residency_of`
+* parameters of a stage, tied ones once: `layer_cost.local_parameters`
+* copies around the communication of replicas: `bare_layers.copies_s`
 """
