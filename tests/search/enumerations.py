@@ -19,13 +19,13 @@ CASES: dict[str, dict[str, Any]] = {
         "overlap": "none",
         "tensor_parallel": (1, 2),
         "space": Space.phaze(
-            num_tc=(4, 16),
+            num_tc=[4, 16],
             num_vc=4,
             pe_x=(64, 128),
             pe_y=128,
             glb_mib=[16, 64],
             hbm_gib=[2, 8],
-            microbatch=(1, 4),
+            microbatch=[1, 4],
         ),
     },
     "experts": {
@@ -35,13 +35,13 @@ CASES: dict[str, dict[str, Any]] = {
         "overlap": "none",
         "tensor_parallel": (1, 2),
         "space": Space.phaze(
-            num_tc=(4, 16),
+            num_tc=[4, 16],
             num_vc=4,
             pe_x=128,
             pe_y=[64, 128],
             glb_mib=[16, 64],
             hbm_gib=[2, 8],
-            microbatch=(1, 4),
+            microbatch=[1, 4],
         ),
     },
     "today": {

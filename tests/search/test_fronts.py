@@ -34,13 +34,13 @@ from tests.search.test_exhaustive import toy
 FRONTS: dict[str, dict[str, Any]] = {
     "paper": {
         "space": Space.phaze(
-            num_tc=(4, 16),
+            num_tc=[4, 16],
             num_vc=4,
             pe_x=128,
             pe_y=128,
             glb_mib=[16, 64],
             hbm_gib=[2, 8],
-            microbatch=(1, 4),
+            microbatch=[1, 4],
         )
     },
     "today": {"objectives": ("energy_per_sample", "throughput_per_area", "throughput")},

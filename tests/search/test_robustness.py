@@ -25,7 +25,7 @@ from tests.search.test_exhaustive import answer
 
 SMALL = {
     "model": "gpt:layers=2,hidden=512,heads=8,sequence=512,vocab=4096",
-    "space": Space("tpuv4-phaze", num_tc=(2, 8), num_vc=(2, 8), pe_vc=[128, 512], glb_mib=[16, 64]),
+    "space": Space("tpuv4-phaze", num_tc=(2, 8), num_vc=(4, 8), pe_vc=[128, 512], glb_mib=[16, 64]),
     "area": AreaSpec(model="phaze-22nm", max_mm2=250.0),
 }
 

@@ -79,11 +79,11 @@ def test_exactly_as_many_as_asked(
 @pytest.mark.parametrize("sampler", ["tpe", "climb", "nsga2", "cmaes", "brute-force"])
 def test_a_resumed_study_is_the_same(tmp_path: Path, sampler: Any) -> None:
     """Stopped half-way and resumed by another process, a study has the very same trials."""
-    search = SearchSpec(sampler=sampler, trials=24, seed=5)
+    search = SearchSpec(sampler=sampler, trials=18, seed=5)
     whole = toy_study(f"sqlite:///{tmp_path / 'a.db'}", search=search)
     whole.run()
     halves = f"sqlite:///{tmp_path / 'b.db'}"
-    toy_study(halves, search=search).run(13)
+    toy_study(halves, search=search).run(11)
     second = reopened(halves)
     second.run()
     assert points(whole) == points(second)
