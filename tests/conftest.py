@@ -9,10 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from phaze_opt.compiled import load_all
 from tests.captures import unpack_into
 from tests.migrations import migrations_read_once
+
+# How long an example takes says nothing of the code on a machine that is busy.
+settings.register_profile("suite", deadline=None)
+settings.load_profile("suite")
 
 MEMORY = Path("/dev/shm")
 LEAST_MEMORY_BYTES = 4 * 2**30

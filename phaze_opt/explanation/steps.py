@@ -121,7 +121,7 @@ def changed_options(before: Point, after: Point) -> tuple[str, ...]:
         options.append("--sequence-parallel")
     if after.placement != before.placement:
         placement = after.placement
-        text = placement if isinstance(placement, str) else "x".join(map(str, placement))
+        text = placement if isinstance(placement, str) else Degrees(*placement).text
         options.append(f"--placement {text}")
     if after.accelerator.hbm_bytes != before.accelerator.hbm_bytes:
         options.append(f"--set hbm_gib={after.accelerator.hbm_bytes // GIB}")
