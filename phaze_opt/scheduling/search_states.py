@@ -44,8 +44,16 @@ def _slot(row: IntArray, first_word: int, slots: int) -> int:
 
 @inlined
 def _dominates(one: IntArray, other: IntArray, demand: IntArray, at_once: int) -> bool:
-    """Say whether one state dominates another one with equal set: no time in it is later."""
-    if one[NOW] > other[NOW] or one[OPENING] < other[OPENING]:
+    """Say whether one state dominates another one with equal set: no time in it is later.
+
+    That holds, too, where only in the other one operators may still run first (OPENING). Take a
+    plan through it, move the operators that run first after it to the very beginning, and let the
+    one state follow them: this plan is no longer, and fewer operators run first in it, since not
+    all of the set did so in the one state. So of the shortest plans, one in which the fewest run
+    first loses no such state. The other rules keep that number: they exchange operators that
+    either may both run first, or may not.
+    """
+    if one[NOW] > other[NOW]:
         return False
     # The last to end first: most often that one is later.
     for x in range(LISTS + one[RUNNING] - 1, LISTS - 1, -1):

@@ -6,8 +6,10 @@ import pytest
 from phaze_opt.scheduling.bounds import runs_alone
 from phaze_opt.scheduling.branch_and_bound import run_pass
 from phaze_opt.scheduling.instance import Instance, proving_bound
+from phaze_opt.scheduling.schedule_problem import ScheduleOperator, ScheduleProblem
 from phaze_opt.scheduling.search_arrays import search_arrays
 from phaze_opt.scheduling.search_states import ANCESTORS, NEVER
+from tests.scheduling.brute_force import shortest_makespan_s
 from tests.scheduling.strategies import (
     bounds_and_list,
     improve,
@@ -120,3 +122,18 @@ def test_more_than_one_word() -> None:
     seconds = plan.makespan * instance.seconds_per_unit
     assert proving_bound(plan.makespan) <= bound
     assert seconds == pytest.approx(2 * optimum.makespan * single.seconds_per_unit, rel=1e-8)
+
+
+def test_what_ran_first_is_dominated_by_what_did_not() -> None:
+    """Three side by side are done before one after another; that a fourth runs first stays open."""
+    like = ScheduleOperator("", "TC", 3.0, 2.0)
+    four = [replace(like, id=name) for name in "abc"] + [ScheduleOperator("d", "TC", 9.0, 1.0)]
+    last = ScheduleOperator("e", "VC", 1.0, 1.0)
+    edges = tuple((i, 4) for i in range(4))
+    problem = ScheduleProblem("drawn", 3, 1, (*four, last), edges)
+    instance = to_instance(problem)
+    bounds, listed = bounds_and_list(instance)
+    unknown = replace(bounds, makespan=0), replace(listed, makespan=2 * listed.makespan)
+    plan, _ = improve(instance, *unknown, effort=100_000)
+    shortest_s = plan.makespan * instance.seconds_per_unit
+    assert shortest_s == pytest.approx(shortest_makespan_s(problem)) == pytest.approx(5.0)
