@@ -2,11 +2,12 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from phaze_opt.estimator.gemm_tilings import TABLE_SHAPE, Row, lay_out_tilings
 from phaze_opt.estimator.gemm_traffic import hbm_traffic_bytes
-from phaze_opt.estimator.tensor_core import Column
+from phaze_opt.estimator.tensor_core import Column, tensor_core_pool
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.units import MIB
 from phaze_opt.workload.graph import Gemm
@@ -119,3 +120,32 @@ def test_a_share_of_the_chip_is_never_faster_than_all_of_it(
     one = estimate_rows([gemm], accelerator, all_cores=False)[0]
     every = estimate_rows([gemm], accelerator)[0]
     assert one[Column.HBM_EXTRA_BYTES] >= every[Column.HBM_EXTRA_BYTES]
+
+
+@given(gemms, accelerators)
+@settings(max_examples=25)
+def test_one_core_of_many_is_a_chip_with_its_share_of_the_buffer(
+    gemm: Gemm, accelerator: Accelerator
+) -> None:
+    """Nothing else of the other cores is seen."""
+    glb_bytes = accelerator.glb_bytes // accelerator.num_tc
+    alone = dataclasses.replace(accelerator, num_tc=1, glb_bytes=glb_bytes)
+    one = estimate_rows([gemm], accelerator, all_cores=False)
+    assert np.array_equal(one, estimate_rows([gemm], alone))
+
+
+@given(gemms, accelerators)
+@settings(max_examples=25)
+def test_of_equally_fast_tilings_the_one_that_moves_least_is_taken(
+    gemm: Gemm, accelerator: Accelerator
+) -> None:
+    """Waves of tiles over the cores, or the global buffer, decide how fast each one is."""
+    tilings, pool = np.empty(TABLE_SHAPE), tensor_core_pool(accelerator, accelerator.num_tc)
+    count = lay_out_tilings(np.array([gemm.m, gemm.n, gemm.k, 1, 0]), pool, tilings)
+    laid_out = tilings[:, :count]
+    waves = np.ceil(laid_out[Row.TILES] / accelerator.num_tc)
+    cycles = np.maximum(waves * laid_out[Row.WAVE_CYCLES], laid_out[Row.GLB_CYCLES])
+    moved = laid_out[Row.READ_BYTES] + laid_out[Row.WRITTEN_BYTES]
+    row = estimate_rows([dataclasses.replace(gemm, batch=1)], accelerator)[0]
+    taken = row[Column.GLB_READ_BYTES] + row[Column.GLB_WRITE_BYTES]
+    assert taken == moved[cycles == cycles.min()].min()

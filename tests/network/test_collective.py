@@ -238,3 +238,9 @@ def test_a_larger_group_of_a_range_is_never_faster(
 def test_ranges_are_known_of_single_switches_only(name: str) -> None:
     """A larger group may fit nodes or a torus better."""
     assert rising_starts(load_cluster(name, 64), 64) is None
+
+
+def test_no_ranges_are_known_of_a_switch_that_reduces() -> None:
+    """What a switch adds up may take a group less than what its devices do."""
+    level = NetworkLevel(1e9, 1e-6, "switch", in_switch_efficiency=0.5)
+    assert rising_starts(Cluster("reducing", (level,), 64), 64) is None

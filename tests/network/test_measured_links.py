@@ -126,6 +126,18 @@ def test_a_collective_starts_once() -> None:
     assert send_receive_s(0.0, cluster, 8) == launch_s + cluster.levels[1].latency_s
 
 
+def test_a_start_is_that_of_the_slowest_level_that_is_reached() -> None:
+    """Groups within nodes start at once, whatever the switch between nodes takes to start."""
+    cluster = load_cluster("dgx-a100", 64)
+    inner, outer = cluster.levels
+    slower = replace(cluster, levels=(inner, replace(outer, launch_s=inner.launch_s + 1e-3)))
+    for kind, group in itertools.product(COLLECTIVES, (2, 8, 16, 64)):
+        before, after = (collective_terms(kind, group, one) for one in (cluster, slower))
+        for one, other in zip(before, after, strict=True):
+            later_s = 1e-3 if group > 8 else 0.0
+            assert other.latency_s == pytest.approx(one.latency_s + later_s)
+
+
 @given(nodes(), sizes, st.sampled_from([2, 4, 8]))
 def test_a_split_message_is_a_smaller_one_and_a_gather(
     cluster: Cluster, size: float, group: int

@@ -112,3 +112,11 @@ def test_one_device_sends_nothing() -> None:
     cost = collective_cost("all_reduce", 1e9, 1, nodes())
     assert (cost.algorithm, cost.time_s, cost.bytes_by_level) == ("none", 0.0, (0.0, 0.0))
     assert collective_terms("all_reduce", 1, nodes())[0].algorithm == "none"
+
+
+@pytest.mark.parametrize("group", [16, 32, 64])
+def test_an_all_to_all_moves_everything_at_every_level(group: int) -> None:
+    """All that goes beyond a node was in another device of the node before, or comes to one."""
+    terms = collective_terms("all_to_all", group, nodes())
+    (by_level,) = (term for term in terms if term.algorithm == "hierarchical")
+    assert by_level.sent_per_byte == pytest.approx([1 - 1 / 8, 1 - 8 / group])

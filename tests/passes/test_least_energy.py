@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.chips import Chips
 from phaze_opt.estimator.least_energy import least_energy_j
+from phaze_opt.estimator.single import attention_operator
 from phaze_opt.evaluation import Evaluation, evaluate, place_point
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
@@ -19,7 +20,8 @@ from phaze_opt.passes.graphs import default_fusion
 from phaze_opt.passes.least_energy import least_batch_energy_j
 from phaze_opt.point import Point, cost_point, training_as_fused
 from phaze_opt.training import Training
-from phaze_opt.workload.graph import Workload, WorkloadVariant
+from phaze_opt.workload.attention import AttentionShape
+from phaze_opt.workload.graph import Operator, OperatorGraph, Workload, WorkloadVariant
 from tests.passes.test_least_seconds import CLUSTER, GPUS, SLACK, TPUS, trainings, workload
 from tests.strategies import any_accelerators
 
@@ -109,3 +111,20 @@ def test_chips_at_once_are_the_same() -> None:
     together = least_batch_energy_j(variant, Chips(chips), CLUSTER, training, "epilogue")
     alone = [least_of(variant, chip, training) for chip in chips]
     np.testing.assert_allclose(together, alone, rtol=1e-12)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_what_a_mask_hides_takes_nothing(backward: bool) -> None:
+    """Of products and lanes alike, the share that is visible counts; tensors move in full."""
+    causal = AttentionShape(2, 512, 512, 8, 2, 64, causal=True)
+    chips = Chips([load_accelerator("tpuv4-lanes")])
+
+    def least_j(operator: Operator) -> float:
+        graph = OperatorGraph((operator,))
+        return float(least_energy_j(graph, chips, CLUSTER, residency=False)[0])
+
+    masked = attention_operator(causal, backward=backward)
+    whole = attention_operator(replace(causal, causal=False), backward=backward)
+    moved_j = least_j(replace(whole, gemms=(), vector=(), attention=None))
+    visible = causal.scores.visible / causal.scores.elements
+    assert least_j(masked) - moved_j == pytest.approx(visible * (least_j(whole) - moved_j))
