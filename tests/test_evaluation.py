@@ -351,27 +351,52 @@ def test_energy_adds_up(
     assert 0.0 < result.static_power_w_per_device < 100.0
 
 
+@pytest.mark.parametrize(("zero", "stepped", "added"), [(0, 64, 64), (1, 1, 64), (2, 1, 1)])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_later_microbatches_add_up_their_gradients(
     optimizer: OptimizerName,
+    zero: int,
+    stepped: int,
+    added: int,
     bert: Workload,
     cluster: Cluster,
     lanes: Accelerator,
     schedules: dict[str, Schedule],
 ) -> None:
-    """The second microbatch moves the accumulator, and the step is there once, in joules too."""
+    """The second microbatch moves the accumulator, and the step is there once, in joules too.
+
+    Of what 64 replicas share out, each steps, or adds up, its own part.
+    """
     one, two = (
         evaluate(
-            bert, lanes, cluster, Training(batch, 1, "none", optimizer), (1, 64, 1), cache=schedules
+            bert,
+            lanes,
+            cluster,
+            Training(batch, 1, "none", optimizer, zero=zero),
+            (1, 64, 1),
+            cache=schedules,
         )
         for batch in (64, 128)
     )
     moved = OPTIMIZERS[optimizer]
-    parameters = 64 * bert.parameters
     price_j = energy_per_event([lanes]).hbm_j_per_byte
     more_j = two.energy_by_level_j["hbm"] - 2.0 * one.energy_by_level_j["hbm"]
-    expected = parameters * (moved.accumulation_bytes - moved.fused_step_bytes) * float(price_j)
-    assert more_j == pytest.approx(expected, rel=1e-6)
+    more_bytes = added * moved.accumulation_bytes - stepped * moved.fused_step_bytes
+    assert more_j == pytest.approx(bert.parameters * more_bytes * float(price_j), rel=1e-6)
+
+
+def test_padding_is_trained_and_not_counted(
+    bert: Workload, cluster: Cluster, lanes: Accelerator, schedules: dict[str, Schedule]
+) -> None:
+    """A batch of one sample more than the replicas takes as long as one of two for each."""
+    padded, whole = (
+        evaluate(bert, lanes, cluster, Training(batch, 1), (1, 64, 1), cache=schedules)
+        for batch in (65, 128)
+    )
+    assert padded.time_per_batch_s == whole.time_per_batch_s
+    assert (padded.padding_samples, whole.padding_samples) == (63, 0)
+    for name in ("mfu", "hfu", "mfu_causal", "tflops_per_device", "throughput_samples_per_s"):
+        assert getattr(padded, name) == pytest.approx(getattr(whole, name) * 65 / 128), name
 
 
 def test_power_above_the_boards_is_seen(

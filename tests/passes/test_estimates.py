@@ -2,15 +2,19 @@
 
 from functools import cache
 
+import numpy as np
 import pytest
 
+from phaze_opt.estimator.estimate import estimate_on_cores
+from phaze_opt.estimator.single import attention_operator
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.presets import load_cluster
-from phaze_opt.passes.estimates import Chip, EstimatedLayers, estimate_layers
+from phaze_opt.passes.estimates import Chip, EstimatedLayers, estimate_layers, with_lane_rate
 from phaze_opt.passes.graphs import default_fusion
 from phaze_opt.passes.scheduled import run_layers
 from phaze_opt.training import Overlap, Recompute, Training
-from phaze_opt.workload.graph import Workload
+from phaze_opt.workload.attention import AttentionShape
+from phaze_opt.workload.graph import OperatorGraph, Workload
 from phaze_opt.workload.zoo import load_workload
 
 MODEL = "gpt:layers=2,hidden=256,heads=4,sequence=128,vocab=512"
@@ -66,3 +70,18 @@ def test_chips_together_are_chips_alone() -> None:
         assert [each.problem for own in one.passes for each in own] == [
             each.problem for own in other.passes for each in own
         ]
+
+
+@pytest.mark.parametrize("rate", [0.5, 1.25, 4.0])
+def test_faster_lanes_shorten_their_time_and_what_waits_for_it(rate: float) -> None:
+    """Arrays take as long as before; so does fused attention without what its arrays wait for."""
+    chip = load_accelerator("h100")
+    shape = AttentionShape(1, 512, 512, 8, 8, 64, causal=True)
+    before = estimate_on_cores(OperatorGraph((attention_operator(shape),)), chip, chip.num_tc)
+    after = with_lane_rate(before, rate)
+    assert before.exposed_lanes_s[0] > 0.0
+    np.testing.assert_allclose(after.vc_s * rate, before.vc_s)
+    np.testing.assert_allclose(after.exposed_lanes_s * rate, before.exposed_lanes_s)
+    arrays_s = [each.tc_s - each.exposed_lanes_s for each in (before, after)]
+    np.testing.assert_allclose(*arrays_s)
+    np.testing.assert_allclose(after.overhead_s, before.overhead_s)

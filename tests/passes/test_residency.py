@@ -9,17 +9,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from phaze_opt.estimator.estimate import estimate_on_cores
 from phaze_opt.evaluation import Evaluation, evaluate
 from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.energy import energy_per_event
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.passes.estimates import Chip, estimate_layers, schedule_problems
+from phaze_opt.passes.residency import with_hbm_bytes
 from phaze_opt.passes.scheduled import run_layers
 from phaze_opt.scheduling.residency import check_residency
 from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.scheduling.solve_schedule import solve_schedule
 from phaze_opt.training import Overlap, Training
-from phaze_opt.workload.graph import Workload
+from phaze_opt.workload.graph import OperatorGraph, Workload
 from phaze_opt.workload.zoo import load_workload
 from tests.scheduling.residency_rules import broken_joint_rules
 
@@ -192,3 +195,16 @@ def test_a_proof_is_asked_for() -> None:
             assert now.gap <= then.gap
             assert now.status == "optimal"
     assert proven.throughput_samples_per_s >= fast.throughput_samples_per_s
+
+
+def test_what_does_not_flow_is_not_written_to_the_buffer_by_the_memory() -> None:
+    """Every byte less saves a byte of the HBM and one that is written to the global buffer."""
+    chip = CHIPS[1]
+    graph = workload(MODELS[0]).variants[0].layers[1].forward
+    mode = estimate_on_cores(OperatorGraph(graph.operators), chip, chip.num_tc)
+    moved = mode.hbm_s * chip.sustained_hbm_bytes_per_s
+    half = with_hbm_bytes(mode, moved / 2, chip)
+    joules = energy_per_event([chip])
+    price_j = joules.hbm_j_per_byte + joules.glb_write_j_per_byte[0, 0]
+    np.testing.assert_allclose(mode.energy_j - half.energy_j, price_j * moved / 2)
+    np.testing.assert_allclose(half.hbm_s, mode.hbm_s / 2)

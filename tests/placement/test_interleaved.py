@@ -8,7 +8,9 @@ from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.passes.layer_cost import LayerCost
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
-from phaze_opt.training import Training
+from phaze_opt.training import Overlap, Training
+
+SYNCHRONISATION = "gradient_synchronisation"
 
 
 def equal_layers(chunks: int, microbatches: int = 8, bandwidth: float = 1e12) -> PlacementProblem:
@@ -98,3 +100,37 @@ def test_interleave_needs_its_schedule() -> None:
         Training(8, interleave=2)
     with pytest.raises(InputError, match="interleave is 0"):
         Training(8, pipeline_schedule="interleaved", interleave=0)
+
+
+@pytest.mark.parametrize("overlap", ["none", "data"])
+def test_tied_gradients_of_one_stage_are_sent_once(overlap: Overlap) -> None:
+    """Where two chunks of a stage hold the same weights, replicas exchange them once."""
+    plain = equal_layers(2, bandwidth=1e3)
+    training = replace(plain.training, global_batch=16, overlap=overlap)
+    tied = [replace(one, tied_parameters=40) for one in plain.layers[1]]
+    layers = tuple(tied[i] if i in (0, 12) else one for i, one in enumerate(plain.layers[1]))
+    cluster = replace(plain.cluster, devices=8)
+    problem = replace(plain, layers={1: layers}, training=training, cluster=cluster)
+    first, *others = [
+        sum(each.total_s for each in stage.communication if each.kind == SYNCHRONISATION)
+        for stage in solve_placement(problem, Degrees(4, 2, 1)).stages
+    ]
+    assert others == pytest.approx([600 * 4 / 1e3] * 3)
+    assert first == pytest.approx(560 * 4 / 1e3)
+
+
+@pytest.mark.parametrize("share", [0.25, 1.0])
+def test_cores_that_communicate_are_missed(share: float) -> None:
+    """Of what runs beside the compute of several chunks, the cores' share takes time."""
+    plain = equal_layers(2, bandwidth=1e3)
+    training = replace(plain.training, global_batch=16)
+    problem = replace(plain, training=training, cluster=replace(plain.cluster, devices=8))
+    free, shared = (
+        solve_placement(replace(problem, collective_core_share=taken), Degrees(4, 2, 1))
+        for taken in (0.0, share)
+    )
+    for one, other in zip(free.stages, shared.stages, strict=True):
+        (before,) = (each for each in one.communication if each.kind == SYNCHRONISATION)
+        (after,) = (each for each in other.communication if each.kind == SYNCHRONISATION)
+        assert 0.0 < before.exposed_s < before.total_s == after.total_s
+        assert after.exposed_s == pytest.approx(before.exposed_s + share * before.hidden_s)

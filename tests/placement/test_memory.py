@@ -1,7 +1,7 @@
 import pytest
 
 from phaze_opt.passes.layer_cost import LayerCost, local_parameters
-from phaze_opt.placement.memory import stage_memory
+from phaze_opt.placement.memory import UNSHARDED, Shards, stage_memory
 from phaze_opt.training import OPTIMIZERS
 
 
@@ -40,3 +40,11 @@ def test_stash_and_working_set() -> None:
     assert memory.stash == 90
     assert memory.transient == 7
     assert memory.total == 97
+
+
+def test_every_zero_stage_shares_out_one_thing_more() -> None:
+    """First the optimizer's state, then gradients, then weights."""
+    assert Shards.of(0, 8) == UNSHARDED == Shards(weights=1, gradients=1, optimizer=1)
+    assert Shards.of(1, 8) == Shards(optimizer=8)
+    assert Shards.of(2, 8) == Shards(gradients=8, optimizer=8)
+    assert Shards.of(3, 8) == Shards(weights=8, gradients=8, optimizer=8)

@@ -80,6 +80,7 @@ def test_lower_bound_spares_single_cores(objective: Objective) -> None:
     tiny = changed(GOOD, num_tc=2, pe_x=2, pe_y=2, pe_vc=2, glb_mib=2)
     assert "below the least" in str(bounded(tiny).reason)
     assert bounded(changed(tiny, num_tc=1)).feasible
+    assert bounded(changed(tiny, num_vc=1)).feasible
     assert objective(tiny).feasible
 
 

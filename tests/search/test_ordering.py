@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -67,3 +68,20 @@ def test_infeasible_designs_have_no_rank(throughput: float) -> None:
     """Only a feasible design can be ranked."""
     with pytest.raises(InputError, match="must be feasible"):
         Rank(throughput, 32, 1.0, None, ())
+
+
+KEYS = ((1.01, 1.0), (32, 80), (100.0, 200.0), (1.0, 2.0), (1.0001, 1.0), ((0,), (1,)))
+"""Better and worse: the bin, memory, area, energy, the value within the bin, the design."""
+
+
+@pytest.mark.parametrize("key", range(len(KEYS)))
+def test_every_key_outweighs_those_behind_it(key: int) -> None:
+    """Equal in what comes before, and worse in all that comes after, the better one wins."""
+
+    def rank(*places: int) -> Rank:
+        own: list[Any] = [pair[place] for pair, place in zip(KEYS, places, strict=True)]
+        coarse, hbm_bytes, area_mm2, energy_j, fine, design = own
+        return Rank(1.001**5000.5 * coarse * fine, hbm_bytes, area_mm2, energy_j, design)
+
+    before, behind = [0] * key, len(KEYS) - key - 1
+    assert rank(*before, 0, *[1] * behind).key < rank(*before, 1, *[0] * behind).key
