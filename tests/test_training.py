@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from phaze_opt.errors import InputError
@@ -72,3 +74,13 @@ def test_optimizers_go_by_their_names() -> None:
     assert all(optimizer.name == name for name, optimizer in OPTIMIZERS.items())
     with pytest.raises(InputError, match="'lion', but it must be sgd, adam or adam-foreach"):
         Training(64, optimizer="lion")  # type: ignore[arg-type]
+
+
+@given(st.integers(1, 10**6), st.integers(1, 64), st.integers(1, 10**4))
+def test_microbatches_hold_the_batch_and_no_fewer_do(
+    global_batch: int, microbatch: int, data: int
+) -> None:
+    """Every replica runs the same number; one less for each would leave samples out."""
+    training = Training(global_batch, min(microbatch, global_batch))
+    count, of_one = training.microbatches(data), data * training.microbatch
+    assert count * of_one >= global_batch > (count - 1) * of_one

@@ -257,3 +257,13 @@ def test_calibrations_out_of_range_are_refused(changes: dict[str, float], messag
     """A share is from 0 to 1, a rate is positive."""
     with pytest.raises(InputError, match=message):
         dataclasses.replace(Calibration(), **changes)
+
+
+@pytest.mark.parametrize("positions", [1, 2, 8])
+def test_a_mask_hides_what_lies_behind_a_query(positions: int) -> None:
+    """Of n × n scores those above the diagonal, n · (n − 1) / 2."""
+    shape = AttentionShape(1, positions, positions, 1, 1, 64, causal=True)
+    operator = attention_operator(shape)
+    hidden = positions * (positions - 1) / 2 / positions**2
+    assert operator.masked_flops == pytest.approx(hidden * operator.flops)
+    assert attention_operator(replace(shape, causal=False)).masked_flops == 0.0

@@ -14,6 +14,7 @@ from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.training import PipelineScheduleName
 from tests.placement.strategies import problems
+from tests.placement.test_solve_placement import chain
 
 
 def fits(problem: PlacementProblem, usable_bytes: float) -> bool:
@@ -64,3 +65,15 @@ def test_a_misfit_says_what_is_held_and_by_how_much_it_is_too_much(
         assert error.memory.total > error.usable_bytes == 100.0
         assert error.violation == pytest.approx(error.memory.total / 100.0 - 1.0)
         assert "more than the usable 100 B" in str(error)
+
+
+def test_replicas_share_what_gpipe_holds() -> None:
+    """All microbatches are in flight, so of a single stage four replicas hold a quarter each."""
+    problem = chain()
+    one = problem.layers[1][:1]
+    training = replace(problem.training, global_batch=8, pipeline_schedule="gpipe")
+    cluster = replace(problem.cluster, devices=4)
+    problem = replace(problem, layers={1: one}, edges=(), training=training, cluster=cluster)
+    needed = explain_tightest_split(problem).memory
+    assert needed.stash == 2 * one[0].stash_bytes
+    assert fits(problem, needed.total) and not fits(problem, needed.total - 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,16 +13,21 @@ from hypothesis import strategies as st
 
 from phaze_opt.estimator.tensor_core import Column, gemm_table
 from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.network.presets import load_cluster
 from phaze_opt.search.bounding import bounds_of
-from phaze_opt.search.bounds import Bounded
+from phaze_opt.search.bounds import Bounded, Bounds
 from phaze_opt.search.designs import Design
 from phaze_opt.search.engine import Engine
 from phaze_opt.search.enumerating import enumerate_study
+from phaze_opt.search.objective import RunInputs, run_inputs
 from phaze_opt.search.scalar_bounds import ScalarBounds
+from phaze_opt.search.scalar_operators import chip_times, no_extra_bytes
 from phaze_opt.search.scalar_products import Arrays, blocked_bytes, product_work
+from phaze_opt.search.scalar_rates import Group, Rates
+from phaze_opt.search.space import Space
 from phaze_opt.search.spec import StudySpec
 from phaze_opt.search.study import create_study
-from phaze_opt.workload.graph import Gemm
+from phaze_opt.workload.graph import Gemm, Operator, OperatorGraph, VectorWork
 from tests.search.enumerations import CASES, RUN, engine_of
 
 
@@ -149,3 +155,63 @@ def test_products_take_at_least_what_they_must(
     if cores == 1 and l2_rate is None:
         hbm = hbm_bytes * chip.array_clock_hz / chip.sustained_hbm_bytes_per_s
         assert max(work.busy_cycles, hbm) == pytest.approx(max(busy, hbm), rel=1e-12)
+
+
+CHIP = Accelerator(num_tc=6, num_vc=3, pe_x=128, pe_y=128, pe_vc=128, glb_bytes=2**24)
+
+
+def test_operators_take_their_share_of_the_cores() -> None:
+    """Beside others they run on one core of each type that they need, and all count alike."""
+    product, sums = (Gemm(256, 256, 256),), (VectorWork("add", 256, 256),)
+    graph = OperatorGraph(
+        (
+            Operator("product", gemms=product, read_bytes=2**18, write_bytes=2**17),
+            Operator("sum", vector=sums, read_bytes=2**18, write_bytes=2**17),
+            Operator("both", gemms=product, vector=sums, read_bytes=2**18, write_bytes=2**17),
+        )
+    )
+    alone = Group(load_cluster("flat-4GiB", 1), 1, 1)
+    times = chip_times(graph, Rates.of(CHIP), no_extra_bytes(graph), alone)
+    own_s = np.array(times.beside_s)
+    tensor_s, vector_s = map(np.array, times.shared_s[:2])
+    np.testing.assert_allclose(tensor_s * CHIP.num_tc, own_s * [1, 0, 1])
+    np.testing.assert_allclose(vector_s * CHIP.num_vc, own_s * [0, 1, 1])
+
+
+class OnOneSlice(Bounds):
+    """Bounds of runs on all of a network, whatever its slices are."""
+
+    def on_slices(self, inputs: RunInputs) -> list[RunInputs]:
+        """Return the run."""
+        return [inputs]
+
+
+def test_slices_are_bounded_as_if_alone(tmp_path: Path) -> None:
+    """Whatever was bounded before, where its groups close to rings and where they do not."""
+    spec = StudySpec(
+        name="slices",
+        model="gpt:layers=4,hidden=512,heads=8,sequence=512,vocab=8000",
+        cluster="tpuv4-torus",
+        devices=32,
+        global_batch=8,
+        tensor_parallel=(4,),
+        overlap="none",
+        microbatch=1,
+        baselines=(),
+        space=Space("tpuv4-lanes", num_tc=[4]),
+    )
+    engine = engine_of(create_study(spec, f"sqlite:///{tmp_path / 'a.db'}"))
+    grid, rule = engine.grid, engine.rule
+    some = Bounded.of(grid.chips, np.arange(len(grid.chips)))
+    (inputs,) = run_inputs(grid.study, 0, grid.study.design(grid.point(0, 0, 0)))
+    alone = [
+        OnOneSlice(rule.study, rule.workloads).least_batch_s(one, some)
+        for one in rule.on_slices(inputs)
+    ]
+    assert len(alone) > 3
+    least_s = np.minimum.reduce(alone)
+    np.testing.assert_allclose(rule.least_batch_s(inputs, some), least_s, rtol=1e-9)
+    # Bounds of a slice are the same after those of another one.
+    after = OnOneSlice(rule.study, rule.workloads)
+    for one, expected_s in zip(rule.on_slices(inputs), alone, strict=True):
+        np.testing.assert_array_equal(after.least_batch_s(one, some), expected_s)

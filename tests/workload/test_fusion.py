@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze_opt.workload.fusion import FusionMode, fuse
-from phaze_opt.workload.graph import Gemm, Operator, OperatorGraph, VectorWork
+from phaze_opt.workload.graph import (
+    Gemm,
+    Operator,
+    OperatorGraph,
+    SharedTensor,
+    TensorRead,
+    VectorWork,
+)
 from phaze_opt.workload.zoo import load_workload
 from tests.workload.strategies import operator_graphs
 
@@ -181,3 +188,22 @@ def test_a_product_keeps_its_epilogue_before_a_norm() -> None:
     )
     merged = fuse(OperatorGraph(operators, ((0, 1, 10), (1, 2, 10))), "epilogue")
     assert [operator.id for operator in merged.operators] == ["mm+add", "norm"]
+
+
+def test_what_both_parts_read_is_read_twice_and_stays_an_operand() -> None:
+    """A product adds its own operand to its result."""
+    graph = OperatorGraph(
+        (
+            _vector("gelu", "gelu", 8, 8),
+            Operator("mm", gemms=(Gemm(2, 2, 2),), read_bytes=16, write_bytes=8),
+            _vector("residual", "add", 16, 8, outliving=8),
+        ),
+        ((0, 1, 8), (0, 2, 8), (1, 2, 8)),
+        (SharedTensor(8, ((0, 8),), (TensorRead(1, 8, first_operand=True), TensorRead(2, 8))),),
+    )
+    fused = fuse(graph, "epilogue")
+    assert [op.id for op in fused.operators] == ["gelu", "mm+residual"]
+    assert fused.operators[1].read_bytes == 24
+    assert fused.edges == ((0, 1, 16),)
+    (tensor,) = fused.tensors
+    assert tensor.readers == (TensorRead(1, 16, first_operand=True),)
