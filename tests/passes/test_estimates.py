@@ -82,6 +82,6 @@ def test_faster_lanes_shorten_their_time_and_what_waits_for_it(rate: float) -> N
     assert before.exposed_lanes_s[0] > 0.0
     np.testing.assert_allclose(after.vc_s * rate, before.vc_s)
     np.testing.assert_allclose(after.exposed_lanes_s * rate, before.exposed_lanes_s)
-    arrays_s = [each.tc_s - each.exposed_lanes_s for each in (before, after)]
-    np.testing.assert_allclose(*arrays_s)
+    arrays_s = before.tc_s - before.exposed_lanes_s
+    np.testing.assert_allclose(after.tc_s - after.exposed_lanes_s, arrays_s)
     np.testing.assert_allclose(after.overhead_s, before.overhead_s)

@@ -6,7 +6,7 @@ import pytest
 from phaze_opt.scheduling.bounds import runs_alone
 from phaze_opt.scheduling.branch_and_bound import run_pass
 from phaze_opt.scheduling.instance import Instance, proving_bound
-from phaze_opt.scheduling.schedule_problem import ScheduleOperator, ScheduleProblem
+from phaze_opt.scheduling.schedule_problem import CoreType, ScheduleOperator, ScheduleProblem
 from phaze_opt.scheduling.search_arrays import search_arrays
 from phaze_opt.scheduling.search_states import ANCESTORS, NEVER
 from tests.scheduling.brute_force import shortest_makespan_s
@@ -124,6 +124,15 @@ def test_more_than_one_word() -> None:
     assert seconds == pytest.approx(2 * optimum.makespan * single.seconds_per_unit, rel=1e-8)
 
 
+def searched_s(problem: ScheduleProblem) -> float:
+    """Search a whole problem without a bound, from a plan that is twice as long as a known one."""
+    instance = to_instance(problem)
+    bounds, listed = bounds_and_list(instance)
+    unknown = replace(bounds, makespan=0), replace(listed, makespan=2 * listed.makespan)
+    plan, _ = improve(instance, *unknown, effort=100_000)
+    return plan.makespan * instance.seconds_per_unit
+
+
 def test_what_ran_first_is_dominated_by_what_did_not() -> None:
     """Three side by side are done before one after another; that a fourth runs first stays open."""
     like = ScheduleOperator("", "TC", 3.0, 2.0)
@@ -131,9 +140,14 @@ def test_what_ran_first_is_dominated_by_what_did_not() -> None:
     last = ScheduleOperator("e", "VC", 1.0, 1.0)
     edges = tuple((i, 4) for i in range(4))
     problem = ScheduleProblem("drawn", 3, 1, (*four, last), edges)
-    instance = to_instance(problem)
-    bounds, listed = bounds_and_list(instance)
-    unknown = replace(bounds, makespan=0), replace(listed, makespan=2 * listed.makespan)
-    plan, _ = improve(instance, *unknown, effort=100_000)
-    shortest_s = plan.makespan * instance.seconds_per_unit
-    assert shortest_s == pytest.approx(shortest_makespan_s(problem)) == pytest.approx(5.0)
+    assert searched_s(problem) == pytest.approx(shortest_makespan_s(problem)) == pytest.approx(5.0)
+
+
+def test_what_still_waits_goes_before_nothing() -> None:
+    """Of two like operators that wait for others, either starts as soon as its own is done."""
+    rows: list[tuple[str, CoreType, float]] = [("a", "VC", 4.0), ("b", "VC", 3.0)]
+    rows += [("c", "TC", 5.0), ("d", "TC", 5.0), ("e", "VC", 3.0)]
+    operators = tuple(ScheduleOperator(name, core, own_s, own_s) for name, core, own_s in rows)
+    problem = ScheduleProblem("drawn", 1, 1, operators, ((0, 1), (2, 4)))
+    assert searched_s(problem) == pytest.approx(shortest_makespan_s(problem))
+    assert shortest_makespan_s(problem) == 10.0

@@ -38,3 +38,13 @@ def test_draining_lets_the_first_go_first() -> None:
     arrays = duration, demand, np.array([2]), none, mode, order
     assert list_schedule(*arrays, False)[0].tolist() == [0, 4, 0]
     assert list_schedule(*arrays, True)[0].tolist() == [0, 4, 6]
+
+
+def test_what_is_not_ready_holds_nothing_up() -> None:
+    """Behind an operator whose predecessor still runs, others start, with draining or without."""
+    duration, demand = np.full((3, 2), 4), np.ones((3, 2, 1), dtype=np.int64)
+    after_the_first = np.array([[0], [1], [0]])
+    mode, order = np.zeros(3, dtype=np.int64), np.arange(3)
+    for drain in (False, True):
+        arrays = duration, demand, np.array([2]), after_the_first, mode, order
+        assert list_schedule(*arrays, drain)[0].tolist() == [0, 4, 0]
