@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 import zipfile
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -26,8 +26,12 @@ _SAME_TIME = (1980, 1, 1, 0, 0, 0)
 
 def stored_captures() -> list[CachedVariant]:
     """Return all captures of the archive."""
+    return [msgspec.json.decode(content, type=CachedVariant) for content in _stored()]
+
+
+def _stored() -> list[bytes]:
     with zipfile.ZipFile(PATH) as archive:
-        return [_decoded(archive.read(name)) for name in sorted(archive.namelist())]
+        return [archive.read(name) for name in sorted(archive.namelist())]
 
 
 def unpack_into(cache: Path) -> None:
@@ -41,11 +45,15 @@ def unpack_into(cache: Path) -> None:
         shutil.rmtree(own)
 
 
-def _decoded(content: bytes) -> CachedVariant:
-    return msgspec.json.decode(content, type=CachedVariant)
+@dataclass(frozen=True)
+class _Keyed:
+    """The key of a file, whatever the schema of its variant."""
+
+    key: CaptureKey
 
 
-def _current(key: CaptureKey) -> CaptureKey:
+def _current_key(content: bytes) -> CaptureKey:
+    key = msgspec.json.decode(content, type=_Keyed).key
     return replace(key, capture_version=CAPTURE_VERSION, schema_version=SCHEMA_VERSION)
 
 
@@ -53,18 +61,18 @@ def main(folders: list[str]) -> None:
     """Write the archive."""
     from tests.workload.shipped import capture_key
 
-    kept = stored_captures() if PATH.exists() else []
+    kept = _stored() if PATH.exists() else []
     found = [
-        _decoded(path.read_bytes())
-        for folder in folders
-        for path in Path(folder, "workloads").glob("*.json")
+        path.read_bytes() for folder in folders for path in Path(folder, "workloads").glob("*.json")
     ]
-    keys = {file_name(key): key for key in (_current(one.key) for one in [*kept, *found])}
-    with zipfile.ZipFile(PATH, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+    keys = {file_name(key): key for key in map(_current_key, [*kept, *found])}
+    unfinished = PATH.with_suffix(".unfinished")
+    with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name, key in sorted(keys.items()):
             entry = zipfile.ZipInfo(name, _SAME_TIME)
             entry.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(entry, to_json(capture_key(key)), compresslevel=9)
+    unfinished.replace(PATH)
     print(f"Wrote {len(keys)} captures.")
 
 

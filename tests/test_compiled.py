@@ -17,8 +17,8 @@ ROOT = Path(__file__).parents[1]
 
 PROGRAMS = {
     "estimator": """
-from phaze_opt.estimator.gemm_traffic import hbm_traffic_bytes
-assert hbm_traffic_bytes(8, 8, 8, 1e9) == 3 * 8 * 8 * 2
+from phaze_opt.estimator.gemm_traffic import repeated_bytes
+assert repeated_bytes(8, 8, 8, 2.0, 1e9) == 0
 """,
     # The compiled functions of the room take long to compile; the smallest part of one does not.
     "scheduling": """

@@ -22,11 +22,11 @@ from phaze_opt.calibration.least_squares import fit
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.estimate import ModeEstimate, estimate_on_cores
 from phaze_opt.estimator.isolated import isolated_s
-from phaze_opt.estimator.single import attention_operator
+from phaze_opt.estimator.single import attention_graph
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.workload.attention import AttentionShape
-from phaze_opt.workload.graph import OperatorGraph
+from phaze_opt.workload.graph import side_by_side
 
 TABLE_CONSTANTS = (
     Constant("call_overhead_s", 25e-6, 0.0, 100e-6, prior=False, scale="linear", unit="s"),
@@ -91,17 +91,11 @@ class AttentionCalls:
     """
 
     def __init__(self, shapes: Sequence[AttentionShape], chip: Accelerator) -> None:
-        graph = OperatorGraph(
-            tuple(
-                replace(attention_operator(shape), id=f"attention {index}")
-                for index, shape in enumerate(shapes)
-            )
-        )
+        graph = side_by_side(tuple(map(attention_graph, shapes)))
         alternating = with_attention_constants(chip, {"attention_overlap": 0.0})
         self._burst = estimate_on_cores(graph, alternating.in_burst, chip.num_tc)
         self._sustained = estimate_on_cores(graph, alternating, chip.num_tc)
-        traffic_bytes = [one.read_bytes + one.write_bytes for one in graph.operators]
-        self._traffic_s = np.array(traffic_bytes) / chip.sustained_hbm_bytes_per_s
+        self._traffic_s = np.array(graph.moved_bytes) / chip.sustained_hbm_bytes_per_s
 
     def seconds(self, values: Mapping[str, float]) -> FloatArray:
         """Predict every call for the values of all constants."""

@@ -11,7 +11,7 @@ from phaze_opt.calibration.collectives import CollectiveRow
 from phaze_opt.calibration.products import MeasuredProduct
 from phaze_opt.calibration.vector import MeasuredVector
 from phaze_opt.errors import InputError
-from phaze_opt.estimator.single import attention_operator, gemm_operator
+from phaze_opt.estimator.single import attention_graph, gemm_graph
 from phaze_opt.network.collective import CollectiveName
 from phaze_opt.user_files import CsvRow, read_rows
 from phaze_opt.workload.attention import AttentionShape
@@ -24,7 +24,7 @@ def read_products(path: Path) -> list[MeasuredProduct]:
     def one(row: CsvRow) -> MeasuredProduct:
         m, n, k = (_whole(row, column) for column in ("m", "n", "k"))
         gemm = Gemm(m, n, k, _whole(row, "batch", "1"))
-        gemm_operator(gemm)  # refuses impossible sizes
+        gemm_graph(gemm)  # refuses impossible sizes
         return MeasuredProduct(gemm, _seconds(row))
 
     return read_rows(path, ("m", "n", "k", "latency_s"), one)
@@ -56,7 +56,7 @@ def read_attention(path: Path) -> list[MeasuredAttention]:
         shape = AttentionShape(
             batch, sequence, sequence, heads, kv_heads, head_dim, causal=causal == 1
         )
-        attention_operator(shape)  # refuses impossible sizes
+        attention_graph(shape)  # refuses impossible sizes
         return MeasuredAttention(shape, _seconds(row))
 
     return read_rows(path, (*columns, "latency_s"), one)

@@ -26,11 +26,11 @@ from phaze_opt.arrays import FloatArray
 from phaze_opt.calibration.constants import Constant, Fit
 from phaze_opt.calibration.least_squares import fit
 from phaze_opt.errors import InputError
-from phaze_opt.estimator.gemm_traffic import ELEMENT_BYTES, SUM_BYTES
 from phaze_opt.estimator.isolated import estimate_isolated
-from phaze_opt.estimator.single import gemm_operator
+from phaze_opt.estimator.single import gemm_graph
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.workload.graph import Gemm, OperatorGraph
+from phaze_opt.precision import BF16, SUM_BYTES
+from phaze_opt.workload.graph import Gemm, OperatorGraph, side_by_side
 
 LEAST_FLOPS = 10e9
 """Shorter products are mostly launch and library choices, which are no constants of the chip."""
@@ -121,8 +121,7 @@ def with_product_constants(chip: Accelerator, values: Mapping[str, float]) -> Ac
 
 def products_graph(gemms: Sequence[Gemm]) -> OperatorGraph:
     """Lay out products as a graph in which each operator is one of them."""
-    operators = enumerate(map(gemm_operator, gemms))
-    return OperatorGraph(tuple(replace(one, id=f"gemm {index}") for index, one in operators))
+    return side_by_side(tuple(map(gemm_graph, gemms)))
 
 
 def products_s(products: OperatorGraph, chip: Accelerator) -> FloatArray:
@@ -146,7 +145,7 @@ def _glb_bounds(chip: Accelerator) -> tuple[float, float]:
     always allowed.
     """
     edge = math.sqrt(chip.l2_tc_bytes / SUM_BYTES)
-    least = chip.num_tc * 2.0 * ELEMENT_BYTES * chip.pe_x * chip.pe_y / edge
-    greatest = chip.num_tc * float(ELEMENT_BYTES) * (chip.pe_x + chip.pe_y)
+    least = chip.num_tc * 2.0 * BF16.operand_bytes * chip.pe_x * chip.pe_y / edge
+    greatest = chip.num_tc * float(BF16.operand_bytes) * (chip.pe_x + chip.pe_y)
     stated = chip.glb_bytes_per_cycle
     return min(least, stated), max(greatest, stated)

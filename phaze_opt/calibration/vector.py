@@ -15,9 +15,9 @@ from phaze_opt.arrays import FloatArray
 from phaze_opt.calibration.constants import Constant, Fit
 from phaze_opt.calibration.least_squares import fit
 from phaze_opt.estimator.isolated import estimate_isolated
-from phaze_opt.estimator.single import elementwise_operator
+from phaze_opt.estimator.single import elementwise_graph
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.workload.graph import Operator, OperatorGraph
+from phaze_opt.workload.graph import OperatorGraph, side_by_side
 
 _LEAST_EFFICIENCY = 0.3
 """No memory that streams gets less of its nominal bandwidth."""
@@ -39,12 +39,12 @@ class MeasuredVector:
     latency_s: float
 
     def __post_init__(self) -> None:
-        elementwise_operator(self.kind, self.rows, self.columns)
+        elementwise_graph(self.kind, self.rows, self.columns)
 
     @property
-    def operator(self) -> Operator:
-        """The operator."""
-        return elementwise_operator(self.kind, self.rows, self.columns)
+    def graph(self) -> OperatorGraph:
+        """The operator by itself."""
+        return elementwise_graph(self.kind, self.rows, self.columns)
 
 
 def fit_vector(rows: Sequence[MeasuredVector], chip: Accelerator) -> Fit:
@@ -63,8 +63,7 @@ def fit_vector(rows: Sequence[MeasuredVector], chip: Accelerator) -> Fit:
         If there is no row.
     """
     used = streaming_rows(rows, chip)
-    operators = [replace(row.operator, id=f"vector {index}") for index, row in enumerate(used)]
-    graph = OperatorGraph(tuple(operators))
+    graph = side_by_side(tuple([row.graph for row in used]))
 
     def predict(values: Mapping[str, float]) -> FloatArray:
         changed = replace(chip, calibration=replace(chip.calibration, **values))
@@ -81,7 +80,5 @@ def streaming_rows(rows: Sequence[MeasuredVector], chip: Accelerator) -> list[Me
     A smaller operand may still lie there from the repetition before. All rows are used where none
     is larger.
     """
-    large = [
-        row for row in rows if row.operator.read_bytes + row.operator.write_bytes > chip.glb_bytes
-    ]
+    large = [row for row in rows if sum(row.graph.moved_bytes) > chip.glb_bytes]
     return large or list(rows)

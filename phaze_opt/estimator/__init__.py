@@ -24,7 +24,7 @@ Where each formula is:
 
 * latency of an operator (the longest of its times, plus a constant), cycles of its vector work,
   repeated reads of tiles, blocks and long rows: `operator_work.operator_work`
-* HBM traffic of a blocked product: `gemm_traffic.hbm_traffic_bytes`
+* HBM traffic of a blocked product beyond its operands: `gemm_traffic.repeated_bytes`
 * L2 traffic of one tile: `gemm_traffic.tile_l2_bytes`
 * wave quantisation: `gemm_tilings.array_cycles`
 * tile quantisation, cycles of each dataflow: `gemm_tilings._output_stationary`,

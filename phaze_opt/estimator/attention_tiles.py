@@ -31,14 +31,13 @@ from phaze_opt.compiled import callee, lazily_compiled
 from phaze_opt.estimator.gemm_tilings import POOL, TensorCorePool, fits, pass_cycles
 from phaze_opt.estimator.gemm_traffic import (
     BOTH_WAYS,
-    ELEMENT_BYTES,
-    SUM_BYTES,
     Dataflow,
     ceil_div,
     tile_l2_bytes,
 )
 from phaze_opt.estimator.operator_table import OperatorTable
 from phaze_opt.estimator.tensor_core import Pools, no_tile_fits
+from phaze_opt.precision import SUM_BYTES
 
 _TILE_QUERIES, _TILE_KEYS = (
     int(data_table("estimator", "tensor_core.toml")[f"score_tile_{side}"])
@@ -74,23 +73,26 @@ def _visible_tiles(queries: int, keys: int, causal: int, tile_queries: int, tile
     return tiles
 
 
-@callee("float64(int64,int64,int64,int64,int64,float64)")
-def _tile_cycles(queries: int, keys: int, head_dim: int, x: int, y: int, l2_rate: float) -> float:
+@callee("float64(int64,int64,int64,int64,int64,float64,float64)")
+def _tile_cycles(
+    queries: int, keys: int, head_dim: int, x: int, y: int, l2_rate: float, operand_bytes: float
+) -> float:
     """Cycles of the arrays for one product of one tile, with the operand held that takes fewest.
 
     The product of the scores stands for the others, which have the same edges.
     """
+    sums = BOTH_WAYS / operand_bytes
     scores_stay = pass_cycles(
         float(ceil_div(queries, x)) * ceil_div(keys, y),
-        queries, keys, head_dim, x, y, l2_rate, float(ELEMENT_BYTES),
+        queries, keys, head_dim, x, y, l2_rate, 1.0,
     )  # fmt: skip
     keys_stay = pass_cycles(
         float(ceil_div(head_dim, x)) * ceil_div(keys, y),
-        head_dim, keys, queries, x, y, l2_rate, BOTH_WAYS,
+        head_dim, keys, queries, x, y, l2_rate, sums,
     )  # fmt: skip
     queries_stay = pass_cycles(
         float(ceil_div(head_dim, x)) * ceil_div(queries, y),
-        head_dim, queries, keys, x, y, l2_rate, BOTH_WAYS,
+        head_dim, queries, keys, x, y, l2_rate, sums,
     )  # fmt: skip
     return min(scores_stay, keys_stay, queries_stay)
 
@@ -138,10 +140,11 @@ def _block_rows(tile: int, row_bytes: float, l2_bytes: float) -> int:
     return rows
 
 
-@callee("UniTuple(float64,2)(int64[::1],float64,int64,int64,float64)")
+@callee("UniTuple(float64,2)(int64[::1],float64,int64,int64,float64,float64)")
 def _repeated_bytes(
-    core: IntArray, head_dim: float, tile_queries: int, tile_keys: int, l2_bytes: float
-) -> tuple[float, float]:
+    core: IntArray, head_dim: float, tile_queries: int, tile_keys: int, l2_bytes: float,
+    operand_bytes: float,
+) -> tuple[float, float]:  # fmt: skip
     """Count the bytes that the cores read from the global buffer again, and that they write again.
 
     Parameters
@@ -152,9 +155,11 @@ def _repeated_bytes(
         Mean over the products.
     tile_queries, tile_keys, l2_bytes
         Edges of a tile, and the private buffer of a core.
+    operand_bytes
+        Of an element of an operand.
     """
     heads, queries, keys, causal, key_heads, backward = core
-    operand, total = ELEMENT_BYTES * head_dim, SUM_BYTES * head_dim
+    operand, total = operand_bytes * head_dim, SUM_BYTES * head_dim
     if backward == 0:
         # Held are a query, its result and its scores; a key and a value pass by.
         held = operand + total + SUM_BYTES * float(tile_keys)
@@ -184,18 +189,18 @@ def _fill_rows(cores: IntArray, products: IntArray, pool: TensorCorePool, rows: 
     rows : (fused attention cores, len(CoreColumn))
         Filled in.
     """
-    pool_cores, x, y, l2_bytes, l2_rate, fill_cycles = (
-        pool[0], pool[1], pool[2], pool[3], pool[4], pool[7],
-    )  # fmt: skip
+    pool_cores, x, y, l2_bytes, l2_rate, _, _, fill_cycles, operand_bytes, _ = pool
     edge = max(x, y)
     tile_queries, tile_keys = max(_TILE_QUERIES, edge), max(_TILE_KEYS, edge)
     tile_cycles, tile_bytes = np.zeros(cores.shape[0]), np.zeros(cores.shape[0])
     head_dims = np.zeros((2, cores.shape[0]))
     for index in range(products.shape[0]):
         owner, head_dim = products[index, 0], products[index, 1]
-        tile_cycles[owner] += _tile_cycles(tile_queries, tile_keys, head_dim, x, y, l2_rate)
+        tile_cycles[owner] += _tile_cycles(
+            tile_queries, tile_keys, head_dim, x, y, l2_rate, operand_bytes
+        )
         tile_bytes[owner] += tile_l2_bytes(
-            Dataflow.OUTPUT_STATIONARY.value, tile_queries, tile_keys, head_dim, x, y
+            Dataflow.OUTPUT_STATIONARY.value, tile_queries, tile_keys, head_dim, x, y, operand_bytes
         )
         head_dims[0, owner] += head_dim
         head_dims[1, owner] += 1.0
@@ -213,7 +218,9 @@ def _fill_rows(cores: IntArray, products: IntArray, pool: TensorCorePool, rows: 
         rows[index, CoreColumn.ARRAY_CYCLES] = max(total / pool_cores + idle, longest)
         rows[index, CoreColumn.SCORES] = float(heads) * tiles * tile_queries * tile_keys
         head_dim = head_dims[0, index] / head_dims[1, index]
-        read, written = _repeated_bytes(cores[index], head_dim, tile_queries, tile_keys, l2_bytes)
+        read, written = _repeated_bytes(
+            cores[index], head_dim, tile_queries, tile_keys, l2_bytes, operand_bytes
+        )
         rows[index, CoreColumn.GLB_READ_BYTES] = read
         rows[index, CoreColumn.GLB_WRITE_BYTES] = written
         rows[index, CoreColumn.L2_BYTES] = float(heads) * tiles * tile_bytes[index]

@@ -101,7 +101,7 @@ class _TouchedBytes:
         self._tensor = np.array([i for i, _ in accesses], dtype=np.int64)
         self._operator = np.array([access.operator for _, access in accesses], dtype=np.int64)
         self._bytes = np.array([access.bytes for _, access in accesses], dtype=np.float64)
-        moved = [one.read_bytes + one.write_bytes for one in graph.operators]
+        moved = graph.moved_bytes
         shared = np.bincount(self._operator, self._bytes, len(moved))
         # Of what no other operator of the graph touches, every byte is another one.
         self._alone = np.maximum(np.array(moved) - shared, 0.0)

@@ -33,7 +33,7 @@ from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import collective_cost
 from phaze_opt.on_demand import cached_property
-from phaze_opt.workload.graph import OperatorGraph
+from phaze_opt.workload.graph import OperatorGraph, side_by_side
 
 RESOURCES = ("compute", "lanes", "glb", "hbm", "link", "overhead")
 """What can bind an operator: PE arrays, vector lanes, global buffer, HBM, network, or the chip's
@@ -229,10 +229,11 @@ def _joined(
     none = np.zeros(0)
     link_s = np.concatenate([none, *(seconds for seconds, _ in each)])
     sent_bytes = np.concatenate([none, *(sent for _, sent in each)])
-    whole = OperatorGraph(tuple(operator for graph in graphs for operator in graph.operators))
     parts = [slice(end - len(g.operators), end) for end, g in zip(ends, graphs, strict=True)]
     by_graph = [float(link_s[part].sum()) for part in parts]
-    return _Joined(operator_table(whole), (link_s, sent_bytes), tuple(parts), tuple(by_graph))
+    return _Joined(
+        operator_table(side_by_side(graphs)), (link_s, sent_bytes), tuple(parts), tuple(by_graph)
+    )
 
 
 def estimate_table(

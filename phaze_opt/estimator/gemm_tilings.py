@@ -31,13 +31,12 @@ from phaze_opt.codec import data_table
 from phaze_opt.compiled import callee, inlined, lazily_compiled
 from phaze_opt.estimator.gemm_traffic import (
     BOTH_WAYS,
-    ELEMENT_BYTES,
     HALVINGS,
-    SUM_BYTES,
     Dataflow,
     ceil_div,
-    moved_bytes,
+    moved_operands,
 )
+from phaze_opt.precision import SUM_BYTES
 
 _STREAM_BYTES_PER_ROW = int(data_table("estimator", "tensor_core.toml")["stream_bytes_per_row"])
 """Private buffer per row of a streamed operand."""
@@ -48,10 +47,11 @@ _DOUBLINGS = 8
 _MOST_EDGES = _MOST_CUTS + _DOUBLINGS
 _MOST_TILINGS = _MOST_EDGES * _MOST_EDGES * (1 + 2 * HALVINGS)
 
-TensorCorePool = tuple[int, int, int, float, float, float, float, float]
-"""The hardware that the estimate of a product depends on: cores, pe_x, pe_y, L2 bytes and bytes
-per cycle, global buffer bytes and bytes per cycle, cycles of fill and drain per wave."""
-POOL = f"Tuple(({','.join(3 * ['int64'] + 5 * ['float64'])}))"
+TensorCorePool = tuple[int, int, int, float, float, float, float, float, float, float]
+"""What the estimate of a product depends on: cores, pe_x, pe_y, L2 bytes and operands per cycle,
+global buffer bytes and bytes per cycle, cycles of fill and drain per wave, and bytes of an element
+of an operand and of the result."""
+POOL = f"Tuple(({','.join(3 * ['int64'] + 7 * ['float64'])}))"
 """Signature of a `TensorCorePool`."""
 
 
@@ -95,7 +95,7 @@ def pass_cycles(
     """Cycles of one tile with one operand held, which covers the array in ``rounds`` rounds."""
     cycles = rounds * through
     if l2_rate < np.inf:
-        cycles = max(cycles, moved_bytes(across_1, across_2, through, x, y, held) / l2_rate)
+        cycles = max(cycles, moved_operands(across_1, across_2, through, x, y, held) / l2_rate)
     return cycles
 
 
@@ -143,7 +143,8 @@ def _append_edge(size: int, edge: int, arrays: int, edges: IntArray, count: int)
 @callee(f"int64(int64,int64,int64,{POOL},float64[:,::1])")
 def _output_stationary(m: int, n: int, k: int, pool: TensorCorePool, tilings: FloatArray) -> int:
     """Lay out tiles of the result that accumulate in the L2 over the whole reduction."""
-    _, x, y, l2_bytes, l2_rate, _, _, overhead = pool
+    _, x, y, l2_bytes, l2_rate, _, _, overhead, operand_bytes, result_bytes = pool
+    sums = BOTH_WAYS / operand_bytes
     edges_m, edges_n = np.empty((3, _MOST_EDGES), np.int64), np.empty((3, _MOST_EDGES), np.int64)
     count_m, count_n = _tile_edges(m, x, edges_m), _tile_edges(n, y, edges_n)
     rounds_k = float(ceil_div(k, x))
@@ -155,21 +156,17 @@ def _output_stationary(m: int, n: int, k: int, pool: TensorCorePool, tilings: Fl
             tile_n, tiles_n, rounds_n = edges_n[0, j], edges_n[1, j], float(edges_n[2, j])
             if not fits(tile_m, tile_n, l2_bytes):
                 break
-            result_stays = pass_cycles(
-                rounds_m * rounds_n, tile_m, tile_n, k, x, y, l2_rate, float(ELEMENT_BYTES)
-            )
-            second_stays = pass_cycles(
-                rounds_k * rounds_n, k, tile_n, tile_m, x, y, l2_rate, BOTH_WAYS
-            )
-            first_stays = pass_cycles(rounds_turned, k, tile_m, tile_n, x, y, l2_rate, BOTH_WAYS)
+            result_stays = pass_cycles(rounds_m * rounds_n, tile_m, tile_n, k, x, y, l2_rate, 1.0)
+            second_stays = pass_cycles(rounds_k * rounds_n, k, tile_n, tile_m, x, y, l2_rate, sums)
+            first_stays = pass_cycles(rounds_turned, k, tile_m, tile_n, x, y, l2_rate, sums)
             tilings[Row.TILES, count] = float(tiles_m) * tiles_n
             tilings[Row.WAVE_CYCLES, count] = (
                 min(result_stays, second_stays, first_stays) + overhead
             )
             tilings[Row.READ_BYTES, count] = (
-                float(ELEMENT_BYTES) * k * (float(m) * tiles_n + float(n) * tiles_m)
+                operand_bytes * k * (float(m) * tiles_n + float(n) * tiles_m)
             )
-            tilings[Row.WRITTEN_BYTES, count] = float(ELEMENT_BYTES) * m * n
+            tilings[Row.WRITTEN_BYTES, count] = result_bytes * m * n
             tilings[Row.DATAFLOW, count] = Dataflow.OUTPUT_STATIONARY.value
             tilings[Row.TILE_M, count] = tile_m
             tilings[Row.TILE_N, count] = tile_n
@@ -207,7 +204,8 @@ def _operand_stationary(
     count
         With these.
     """
-    _, x, y, l2_bytes, l2_rate, _, _, overhead = pool
+    _, x, y, l2_bytes, l2_rate, _, _, overhead, operand_bytes, result_bytes = pool
+    sums = BOTH_WAYS / operand_bytes
     edges_k, edges_n = np.empty((3, _MOST_EDGES), np.int64), np.empty((3, _MOST_EDGES), np.int64)
     count_k, count_n = _tile_edges(k, x, edges_k), _tile_edges(n, y, edges_n)
     streams = np.empty((2, HALVINGS), np.int64)
@@ -225,13 +223,13 @@ def _operand_stationary(
             for cut in range(cuts):
                 stream, parts = streams[0, cut], streams[1, cut]
                 cycles = pass_cycles(
-                    rounds_k * rounds_n, tile_k, tile_n, stream, x, y, l2_rate, BOTH_WAYS
+                    rounds_k * rounds_n, tile_k, tile_n, stream, x, y, l2_rate, sums
                 )
-                read = float(ELEMENT_BYTES) * k * (float(n) * parts + float(m) * tiles_n)
+                read = operand_bytes * k * (float(n) * parts + float(m) * tiles_n)
                 tilings[Row.TILES, count] = float(tiles_k) * tiles_n * parts
                 tilings[Row.WAVE_CYCLES, count] = cycles + overhead
                 tilings[Row.READ_BYTES, count] = read + spilled
-                tilings[Row.WRITTEN_BYTES, count] = float(ELEMENT_BYTES) * m * n + spilled
+                tilings[Row.WRITTEN_BYTES, count] = result_bytes * m * n + spilled
                 tilings[Row.DATAFLOW, count] = dataflow
                 tilings[streamed, count] = stream
                 tilings[resident, count] = tile_n

@@ -9,11 +9,8 @@ import numpy as np
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.codec import data_table
 from phaze_opt.compiled import callee, inlined, lazily_compiled
+from phaze_opt.precision import SUM_BYTES
 
-ELEMENT_BYTES = 2
-"""bf16 operands and results."""
-SUM_BYTES = 4
-"""fp32 partial sums."""
 BOTH_WAYS = 2.0 * SUM_BYTES
 """Partial sums are read and written."""
 HALVINGS = 13
@@ -42,9 +39,9 @@ def ceil_div(numerator: int, denominator: int) -> int:
     return (numerator + denominator - 1) // denominator
 
 
-@callee("UniTuple(int64,2)(int64,int64,int64,float64,float64,float64)")
+@callee("UniTuple(int64,2)(int64,int64,int64,float64,float64,float64,float64)")
 def _least_reads(
-    m: int, n: int, k: int, glb_bytes: float, first: float, second: float
+    m: int, n: int, k: int, operand_bytes: float, glb_bytes: float, first: float, second: float
 ) -> tuple[int, int]:
     """Count how often each operand is read where their weighted sum is least.
 
@@ -57,13 +54,15 @@ def _least_reads(
     ----------
     m, n, k
         The product.
+    operand_bytes
+        Of an element of an operand.
     glb_bytes
         Global buffer that the product may use.
     first, second
         Weight of reading each operand once.
     """
     resident = glb_bytes * RESIDENT_SHARE
-    panel = int(resident // (ELEMENT_BYTES * k))
+    panel = int(resident // (operand_bytes * k))
     if panel >= m or panel >= n:
         return 1, 1
     best, reads = np.inf, (1, 1)
@@ -90,39 +89,36 @@ def _least_reads(
     return reads
 
 
-@lazily_compiled("float64(int64,int64,int64,float64)")
-def hbm_traffic_bytes(m: int, n: int, k: int, glb_bytes: float) -> float:
-    """Least HBM traffic of one product blocked through the global buffer; see `_least_reads`.
+@lazily_compiled("float64(int64,int64,int64,float64,float64)")
+def repeated_bytes(m: int, n: int, k: int, operand_bytes: float, glb_bytes: float) -> float:
+    """Least HBM traffic of one product beyond reading both operands once; see `_least_reads`.
 
     Parameters
     ----------
     m, n, k
         The product.
+    operand_bytes
+        Of an element of an operand.
     glb_bytes
         Global buffer that the product may use.
-
-    Returns
-    -------
-    hbm_bytes
-        Both operands, as often as they are read, and the result once.
     """
-    first, second, result = (
-        float(ELEMENT_BYTES) * m * k,
-        float(ELEMENT_BYTES) * k * n,
-        float(ELEMENT_BYTES) * m * n,
-    )
-    reads = _least_reads(m, n, k, glb_bytes, first, second)
-    return first * reads[0] + second * reads[1] + result
+    first, second = operand_bytes * m * k, operand_bytes * k * n
+    reads = _least_reads(m, n, k, operand_bytes, glb_bytes, first, second)
+    return first * (reads[0] - 1) + second * (reads[1] - 1)
 
 
-@lazily_compiled("void(int64[:,::1],float64[::1],float64[:,:,::1])")
-def fill_reads(gemms: IntArray, glb_bytes: FloatArray, reads: FloatArray) -> None:
+@lazily_compiled("void(int64[:,::1],float64[::1],float64[::1],float64[:,:,::1])")
+def fill_reads(
+    gemms: IntArray, operand_bytes: FloatArray, glb_bytes: FloatArray, reads: FloatArray
+) -> None:
     """Count how often products read their operands where one of them, or none, is resident.
 
     Parameters
     ----------
-    gemms : (products, 4)
-        m, n, k, batch.
+    gemms : (products, at least 3)
+        m, n, k.
+    operand_bytes : (products,)
+        Of an element of an operand.
     glb_bytes : (sizes,)
         Global buffers that a product may use.
     reads : (products, sizes * 3, 2)
@@ -131,19 +127,22 @@ def fill_reads(gemms: IntArray, glb_bytes: FloatArray, reads: FloatArray) -> Non
     """
     for product in range(gemms.shape[0]):
         m, n, k = gemms[product, 0], gemms[product, 1], gemms[product, 2]
-        first, second = float(ELEMENT_BYTES) * m * k, float(ELEMENT_BYTES) * k * n
+        own = operand_bytes[product]
+        first, second = own * m * k, own * k * n
         for size in range(len(glb_bytes)):
             for kind in range(3):
                 weight_1 = first * _RARELY if kind == 2 else first
                 weight_2 = second * _RARELY if kind == 1 else second
-                found = _least_reads(m, n, k, glb_bytes[size], weight_1, weight_2)
+                found = _least_reads(m, n, k, own, glb_bytes[size], weight_1, weight_2)
                 reads[product, 3 * size + kind, 0] = found[0]
                 reads[product, 3 * size + kind, 1] = found[1]
 
 
 @callee("float64(int64,int64,int64,int64,int64,float64)")
-def moved_bytes(across_1: int, across_2: int, through: int, x: int, y: int, held: float) -> float:
-    """Least L2 traffic of one tile whose edges ``across_1 × across_2`` lie over the array.
+def moved_operands(
+    across_1: int, across_2: int, through: int, x: int, y: int, held: float
+) -> float:
+    """Least L2 traffic of one tile of edges ``across_1 × across_2`` over the array, in operands.
 
     Every processing element keeps up to `_REGISTERS_PER_PE` values of the held operand and uses
     each value that passes through with all of them. The registers are split between the two edges
@@ -156,48 +155,50 @@ def moved_bytes(across_1: int, across_2: int, through: int, x: int, y: int, held
     x, y
         Edges of the array.
     held
-        Bytes per value that passes along the second edge: an operand, or a partial sum both ways.
+        Operands that are as large as a value that passes along the second edge: 1, or a partial
+        sum both ways.
     """
     best = np.inf
     share = 1
     while share <= _REGISTERS_PER_PE:
         rounds_1 = ceil_div(across_1, x * share)
         rounds_2 = ceil_div(across_2, y * (_REGISTERS_PER_PE // share))
-        moved = float(through) * (
-            ELEMENT_BYTES * float(across_1) * rounds_2 + held * float(across_2) * rounds_1
-        )
+        moved = float(through) * (float(across_1) * rounds_2 + held * float(across_2) * rounds_1)
         best = min(best, moved)
         share *= 2
     return best
 
 
-def least_l2_bytes_per_mac(pe_x: FloatArray, pe_y: FloatArray) -> FloatArray:
-    """Bound the L2 traffic of any tile per multiply-accumulate from below; see `moved_bytes`.
+def least_operands_per_mac(pe_x: FloatArray, pe_y: FloatArray) -> FloatArray:
+    """Bound the L2 traffic of any tile per multiply-accumulate, in operands; see `moved_operands`.
 
     With s of the R registers along the first edge, a multiply-accumulate takes at least
-    2 B · (s / (pe_y R) + 1 / (pe_x s)), which no split makes smaller than 4 B / √(pe_x pe_y R).
+    s / (pe_y R) + 1 / (pe_x s) operands, which no split makes smaller than 2 / √(pe_x pe_y R).
 
     Parameters
     ----------
     pe_x, pe_y
         Edges of the array.
     """
-    return np.asarray(2.0 * ELEMENT_BYTES / np.sqrt(pe_x * pe_y * _REGISTERS_PER_PE))
+    return np.asarray(2.0 / np.sqrt(pe_x * pe_y * _REGISTERS_PER_PE))
 
 
-@lazily_compiled("float64(int64,int64,int64,int64,int64,int64)")
-def tile_l2_bytes(dataflow: int, m: int, n: int, k: int, x: int, y: int) -> float:
+@lazily_compiled("float64(int64,int64,int64,int64,int64,int64,float64)")
+def tile_l2_bytes(
+    dataflow: int, m: int, n: int, k: int, x: int, y: int, operand_bytes: float
+) -> float:
     """L2 traffic of one tile ``m × n × k`` with the operand held that takes the fewest cycles."""
+    sums = BOTH_WAYS / operand_bytes
     if dataflow == Dataflow.WEIGHT_STATIONARY:
-        return moved_bytes(k, n, m, x, y, BOTH_WAYS)
+        return operand_bytes * moved_operands(k, n, m, x, y, sums)
     if dataflow == Dataflow.INPUT_STATIONARY:
-        return moved_bytes(k, m, n, x, y, BOTH_WAYS)
-    moved = moved_bytes(m, n, k, x, y, float(ELEMENT_BYTES))
+        return operand_bytes * moved_operands(k, m, n, x, y, sums)
+    moved = moved_operands(m, n, k, x, y, 1.0)
     cycles = float(ceil_div(m, x)) * ceil_div(n, y) * k
     second_stays = float(ceil_div(k, x)) * ceil_div(n, y) * m
     if second_stays < cycles:
         cycles = second_stays
-        moved = moved_bytes(k, n, m, x, y, BOTH_WAYS)
+        moved = moved_operands(k, n, m, x, y, sums)
     if float(ceil_div(k, x)) * ceil_div(m, y) * n < cycles:
-        moved = moved_bytes(k, m, n, x, y, BOTH_WAYS)
-    return moved
+        moved = moved_operands(k, m, n, x, y, sums)
+    return operand_bytes * moved

@@ -12,7 +12,7 @@ import numpy as np
 from phaze_opt.arrays import FloatArray
 from phaze_opt.estimator.chips import Chips
 from phaze_opt.estimator.estimate import communication_of
-from phaze_opt.estimator.gemm_traffic import least_l2_bytes_per_mac
+from phaze_opt.estimator.gemm_traffic import least_operands_per_mac
 from phaze_opt.estimator.least_traffic import cached_bytes, most_kept_accesses_bytes
 from phaze_opt.estimator.operator_table import operator_table
 from phaze_opt.estimator.rooflines import least_work
@@ -58,7 +58,8 @@ def least_energy_j(
         kept = most_kept_accesses_bytes if chips[0].concurrent_operators else cached_bytes
         flows = np.maximum(table.read_bytes + table.write_bytes - kept(graph, chips), 0.0)
         flow_bytes = flows.sum(axis=1, keepdims=True)
-    array_bytes = macs * least_l2_bytes_per_mac(chips.column("pe_x"), chips.column("pe_y"))
+    operands_per_mac = least_operands_per_mac(chips.column("pe_x"), chips.column("pe_y"))
+    array_bytes = float(work.operand_bytes.sum()) * operands_per_mac
     _, sent_bytes = communication_of(table, cluster, tensor_parallel)
     energy_j = (
         macs * (joules.mac_j + joules.mac_registers_j)

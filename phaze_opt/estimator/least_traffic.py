@@ -47,7 +47,7 @@ def most_kept_bytes(graph: OperatorGraph, chips: Chips) -> FloatArray:
     glb_bytes = chip_column(chips, "glb_bytes")
     sizes, which = np.unique(glb_bytes[:, 0], return_inverse=True)
     kept = np.stack([_kept_by_products(graph, float(size)) for size in sizes])[which]
-    free = glb_bytes - least_staged_bytes(graph.operators, chips)
+    free = glb_bytes - least_staged_bytes(graph, chips)
     streams = _streams(graph)
     for operator, stays in streams.stays:
         kept[:, operator] = stays.most_saved(free[:, operator])

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.estimator.gemm_traffic import ELEMENT_BYTES
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import LANE_VALUE_BYTES
-from phaze_opt.workload.graph import AttentionScores, Gemm, Operator, OperatorGraph, VectorWork
+from phaze_opt.precision import BF16, PRECISIONS, Precision
+from phaze_opt.workload.graph import AttentionScores, Operator, OperatorGraph, VectorWork
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,13 +21,14 @@ class OperatorTable:
 
     Attributes
     ----------
-    gemms : (products, 4)
-        m, n, k, batch; without those of fused attention, whose kernel is laid out as a whole.
+    gemms : (products, 5)
+        m, n, k, batch, and the place of the precision in `PRECISIONS`; without those of fused
+        attention, whose kernel is laid out as a whole.
     gemm_owner : (products,)
         Index of the operator.
-    distinct_gemms : (distinct products, 5)
+    distinct_gemms : (distinct products, 6)
         As for `tensor_core.gemm_table`: equal rows of ``gemms`` once, with what the operator moves
-        beside. Where it has several products, each is laid out by itself.
+        beside before the precision. Where it has several products, each is laid out by itself.
     gemm_kind : (products,)
         Place of each product in ``distinct_gemms``.
     operand_bytes, result_bytes : (products,)
@@ -48,8 +50,9 @@ class OperatorTable:
         Compulsory traffic.
     has_work : (operators,)
         1 where the operator takes time.
-    macs : (operators,)
-        Multiply-accumulates.
+    macs, array_cycles, mac_bytes : (operators,)
+        Multiply-accumulates, cycles of one processing element for them, and bytes of one operand
+        of each.
     attention_owner : (fused attention cores,)
         Index of the operator.
     attention_cores : (fused attention cores, 6)
@@ -82,6 +85,8 @@ class OperatorTable:
     write_bytes: FloatArray
     has_work: FloatArray
     macs: FloatArray
+    array_cycles: FloatArray
+    mac_bytes: FloatArray
     attention_owner: IntArray
     attention_cores: IntArray
     attention_products: IntArray
@@ -128,24 +133,32 @@ def operator_table(graph: OperatorGraph) -> OperatorTable:
     attention = [(i, op.attention) for i, op in enumerate(operators) if op.attention is not None]
     on_scores = [_is_on_scores(operators[i], work) for i, work, _, _ in works]
     score_works = np.flatnonzero(np.array(on_scores, dtype=np.bool_))
-    sizes = np.array([(g.m, g.n, g.k, g.batch) for _, g, _ in gemms], dtype=np.int64)
-    sizes = sizes.reshape(-1, 4)
-    m, n, k, batch = np.ascontiguousarray(sizes.T, dtype=np.float64)
+    place = {name: number for number, name in enumerate(PRECISIONS)}
+    sizes = np.array(
+        [(g.m, g.n, g.k, g.batch, place[g.precision]) for _, g, _ in gemms], dtype=np.int64
+    ).reshape(-1, 5)
+    m, n, k, batch, _ = np.ascontiguousarray(sizes.T, dtype=np.float64)
+    precisions = [PRECISIONS[g.precision] for _, g, _ in gemms]
+    operand_bytes = np.array([p.operand_bytes for p in precisions]) * batch * (m * k + k * n)
+    result_bytes = np.array([p.result_bytes for p in precisions]) * batch * m * n
+    moved = np.array(graph.moved_bytes, dtype=np.int64)
     elements = np.array([work.elements for _, work, _, _ in works], dtype=np.float64)
     lane_cycles = np.array([row.cycles for _, _, row, _ in works], dtype=np.float64)
     all_lane_cycles = np.zeros(len(operators))
     np.add.at(all_lane_cycles, vector_owner, elements * lane_cycles)
-    beside_bytes = [_beside_bytes(operators[i], gemm) if alone else 0 for i, gemm, alone in gemms]
-    whole = np.column_stack([sizes, np.array(beside_bytes, dtype=np.int64)])
+    # Negative where it does not move all of them, as where the epilogue takes the result in.
+    alone = np.array([alone for _, _, alone in gemms], dtype=np.bool_)
+    beside_bytes = np.where(alone, moved[gemm_owner] - operand_bytes - result_bytes, 0)
+    whole = np.insert(sizes, 4, beside_bytes, axis=1)
     distinct, kind = np.unique(whole, axis=0, return_inverse=True)
     return OperatorTable(
         gemms=sizes,
         gemm_owner=gemm_owner,
         distinct_gemms=np.ascontiguousarray(distinct),
         gemm_kind=kind.reshape(-1),
-        operand_bytes=ELEMENT_BYTES * batch * (m * k + k * n),
-        result_bytes=ELEMENT_BYTES * batch * m * n,
-        gemm_blocked=np.array([alone for _, _, alone in gemms], dtype=np.float64),
+        operand_bytes=operand_bytes,
+        result_bytes=result_bytes,
+        gemm_blocked=alone.astype(np.float64),
         elements=elements,
         lane_cycles=lane_cycles,
         all_lane_cycles=all_lane_cycles,
@@ -157,17 +170,19 @@ def operator_table(graph: OperatorGraph) -> OperatorTable:
         # In an operator with products the rows come from the PE arrays, not from memory.
         reread_bytes=np.array(
             [
-                (row.reads - 1) * ELEMENT_BYTES * work.elements * from_memory
+                (row.reads - 1) * BF16.result_bytes * work.elements * from_memory
                 for _, work, row, from_memory in works
             ],
             dtype=np.float64,
         ),
-        read_bytes=np.array([op.read_bytes for op in operators], dtype=np.float64),
-        write_bytes=np.array([op.write_bytes for op in operators], dtype=np.float64),
+        read_bytes=np.array(graph.read_bytes, dtype=np.float64),
+        write_bytes=np.array(graph.write_bytes, dtype=np.float64),
         has_work=np.array(
             [bool(op.gemms or op.vector or op.collective) for op in operators], dtype=np.float64
         ),
-        macs=np.array([op.flops / 2 for op in operators], dtype=np.float64),
+        macs=_of_products(operators, lambda _: 1.0),
+        array_cycles=_of_products(operators, lambda precision: 1.0 / precision.rate),
+        mac_bytes=_of_products(operators, lambda precision: float(precision.operand_bytes)),
         attention_owner=np.array([i for i, _ in attention], dtype=np.int64),
         attention_cores=np.array(
             [_attention_core(operators[i], scores) for i, scores in attention], dtype=np.int64
@@ -194,13 +209,15 @@ def operator_table(graph: OperatorGraph) -> OperatorTable:
     )
 
 
-def _beside_bytes(operator: Operator, gemm: Gemm) -> int:
-    """Return what an operator reads and writes beside the operands and the result of its product.
-
-    Negative where it does not move all of them, as where the epilogue takes the result in.
-    """
-    own = gemm.m * gemm.k + gemm.k * gemm.n + gemm.m * gemm.n
-    return operator.read_bytes + operator.write_bytes - ELEMENT_BYTES * gemm.batch * own
+def _of_products(operators: Sequence[Operator], of_mac: Callable[[Precision], float]) -> FloatArray:
+    """Sum a property of a multiply-accumulate over the products of every operator."""
+    return np.array(
+        [
+            sum(gemm.flops / 2 * of_mac(PRECISIONS[gemm.precision]) for gemm in operator.gemms)
+            for operator in operators
+        ],
+        dtype=np.float64,
+    )
 
 
 def _attention_core(operator: Operator, scores: AttentionScores) -> tuple[int, ...]:

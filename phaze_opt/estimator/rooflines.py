@@ -29,6 +29,10 @@ class LeastWork:
     ----------
     macs
         Multiply-accumulates that no mask hides.
+    array_cycles
+        Cycles of one processing element for these.
+    operand_bytes
+        Bytes of one operand of each of these.
     lane_cycles
         Of the vector lanes, but for exponentials of fused attention.
     exponentials, exponential_cycles
@@ -38,6 +42,8 @@ class LeastWork:
     """
 
     macs: FloatArray
+    array_cycles: FloatArray
+    operand_bytes: FloatArray
     lane_cycles: FloatArray
     exponentials: FloatArray
     exponential_cycles: FloatArray
@@ -48,18 +54,20 @@ class LeastWork:
 def least_work(graph: OperatorGraph) -> LeastWork:
     """Return the work that every chip has, cached."""
     table = operator_table(graph)
-    macs, elements = table.macs.copy(), table.elements.copy()
+    visible, elements = np.ones_like(table.macs), table.elements.copy()
     for owner in table.attention_owner.tolist():
         scores = table.operators[owner].attention
         assert scores is not None
-        macs[owner] *= scores.visible / scores.elements
+        visible[owner] = scores.visible / scores.elements
     for work in table.score_works.tolist():
         scores = table.operators[int(table.vector_owner[work])].attention
         assert scores is not None
         elements[work] = scores.visible
     of_unit = np.where(table.exponential_cycles > 0.0, elements, 0.0)
     return LeastWork(
-        macs=macs,
+        macs=table.macs * visible,
+        array_cycles=table.array_cycles * visible,
+        operand_bytes=table.mac_bytes * visible,
         lane_cycles=_by_operator(table, elements * (table.lane_cycles - table.exponential_cycles)),
         exponentials=_by_operator(table, of_unit),
         exponential_cycles=_by_operator(table, elements * table.exponential_cycles),
@@ -100,7 +108,7 @@ def roofline_seconds(
     )
     vc_s = work.lane_cycles / lanes_per_s + exponentials_s
     exposed_s = exposed_share(table, chips) * vc_s
-    tc_s = work.macs / (arrays * chips.column("array_clock_hz")) + exposed_s
+    tc_s = work.array_cycles / (arrays * chips.column("array_clock_hz")) + exposed_s
     glb_s = work.hbm_bytes / (chips.column("glb_bytes_per_cycle") * clock_hz)
     hbm_s = work.hbm_bytes / chips.column("sustained_hbm_bytes_per_s")
     link_s = np.broadcast_to(link_s, tc_s.shape)

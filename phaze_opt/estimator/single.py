@@ -11,18 +11,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral
 
-import numpy as np
-
 from phaze_opt.errors import InputError
-from phaze_opt.estimator.gemm_traffic import ELEMENT_BYTES
 from phaze_opt.estimator.isolated import estimate_isolated
+from phaze_opt.estimator.operator_table import operator_table
 from phaze_opt.estimator.tensor_core import Tiling, gemm_plan
 from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.estimator.vector_core import vector_operator
-from phaze_opt.hardware.accelerator import LANE_VALUE_BYTES, Accelerator
+from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.buildable import check_chip
+from phaze_opt.precision import PRECISIONS, Dtype
 from phaze_opt.workload.attention import AttentionShape, backward_work, forward_work
-from phaze_opt.workload.graph import Gemm, Operator, OperatorGraph, VectorWork
+from phaze_opt.workload.graph import (
+    Gemm,
+    Operator,
+    OperatorGraph,
+    Tensor,
+    TensorRead,
+    VectorWork,
+)
 
 _ALIASES = {"layernorm": "layer_norm", "rmsnorm": "rms_norm", "logsoftmax": "log_softmax"}
 """Names in the vector operator table by their spelling in frameworks."""
@@ -88,13 +94,13 @@ def estimate_gemm(
         If a size is not a positive whole number, the chip has fewer cores, the overhead is negative
         or not finite, or the chip cannot be built.
     """
-    operator = gemm_operator(gemm)
+    graph = gemm_graph(gemm)
     used = _check_cores(cores, accelerator.num_tc, "tensor")
     burst = accelerator.in_burst
     peak = 2.0 * used * burst.pe_x * burst.pe_y * burst.sustained_clock_hz
-    shape = np.array([gemm.m, gemm.n, gemm.k, gemm.batch, 0], dtype=np.int64)
-    plan = gemm_plan(shape, burst, used)
-    return _single(operator, accelerator, used, gemm.flops / peak, call_overhead_s, plan)
+    (row,) = operator_table(graph).distinct_gemms
+    plan = gemm_plan(row, burst, used)
+    return _single(graph, accelerator, used, gemm.flops / peak, call_overhead_s, plan)
 
 
 def estimate_vector(
@@ -121,12 +127,12 @@ def estimate_vector(
     InputError
         As `estimate_gemm`, or if the kind is unknown.
     """
-    operator = elementwise_operator(kind, rows, columns)
-    (work,) = operator.vector
+    graph = elementwise_graph(kind, rows, columns)
+    (work,) = graph.operators[0].vector
     used = _check_cores(cores, accelerator.num_vc, "vector")
     peak = used * accelerator.pe_vc * accelerator.in_burst.sustained_clock_hz
     ideal_s = rows * columns * vector_operator(work.kind).cycles / peak
-    return _single(operator, accelerator, used, ideal_s, call_overhead_s)
+    return _single(graph, accelerator, used, ideal_s, call_overhead_s)
 
 
 def estimate_attention(
@@ -156,17 +162,17 @@ def estimate_attention(
     InputError
         As `estimate_gemm`, or if the key heads do not divide the query heads.
     """
-    operator = attention_operator(shape, backward=backward)
+    graph = attention_graph(shape, backward=backward)
     used = _check_cores(cores, accelerator.num_tc, "tensor")
     peak = (
         2.0 * used * accelerator.pe_x * accelerator.pe_y * accelerator.in_burst.sustained_clock_hz
     )
     useful = shape.scores.visible / shape.scores.elements
-    return _single(operator, accelerator, used, operator.flops * useful / peak, call_overhead_s)
+    return _single(graph, accelerator, used, graph.flops * useful / peak, call_overhead_s)
 
 
-def gemm_operator(gemm: Gemm) -> Operator:
-    """Return a matrix product of bf16 as an operator.
+def gemm_graph(gemm: Gemm) -> OperatorGraph:
+    """Return a matrix product as a graph of one operator.
 
     Raises
     ------
@@ -174,15 +180,18 @@ def gemm_operator(gemm: Gemm) -> Operator:
         If a size is not a positive whole number.
     """
     _check_sizes({"m": gemm.m, "n": gemm.n, "k": gemm.k, "batch": gemm.batch})
-    return Operator(
-        id="gemm",
-        gemms=(gemm,),
-        read_bytes=ELEMENT_BYTES * gemm.batch * (gemm.m * gemm.k + gemm.k * gemm.n),
-        write_bytes=ELEMENT_BYTES * gemm.batch * gemm.m * gemm.n,
+    precision = PRECISIONS[gemm.precision]
+    operands = gemm.batch * (gemm.m * gemm.k + gemm.k * gemm.n)
+    return OperatorGraph(
+        (Operator("gemm", gemms=(gemm,)),),
+        (
+            _read(operands, precision.operand),
+            _written(gemm.batch * gemm.m * gemm.n, precision.result),
+        ),
     )
 
 
-def elementwise_operator(kind: str, rows: int, columns: int) -> Operator:
+def elementwise_graph(kind: str, rows: int, columns: int) -> OperatorGraph:
     """Return a vector operator over elements of bf16; the parameters are `estimate_vector`'s.
 
     Raises
@@ -195,15 +204,11 @@ def elementwise_operator(kind: str, rows: int, columns: int) -> Operator:
     _check_sizes({"rows": rows, "columns": columns})
     elements = rows * columns
     operands = 2 if kind in _TWO_OPERANDS or kind.endswith("_backward") else 1
-    return Operator(
-        id=kind,
-        vector=(VectorWork(kind, rows, columns),),
-        read_bytes=ELEMENT_BYTES * operands * elements,
-        write_bytes=ELEMENT_BYTES * elements,
-    )
+    operator = Operator(kind, vector=(VectorWork(kind, rows, columns),))
+    return OperatorGraph((operator,), (_read(operands * elements), _written(elements)))
 
 
-def attention_operator(shape: AttentionShape, *, backward: bool = False) -> Operator:
+def attention_graph(shape: AttentionShape, *, backward: bool = False) -> OperatorGraph:
     """Return a fused attention core as capture finds it, forward or backward.
 
     Raises
@@ -219,24 +224,32 @@ def attention_operator(shape: AttentionShape, *, backward: bool = False) -> Oper
             f"kv_heads is {shape.kv_heads}, but it must divide the {shape.heads} heads."
         )
     gemms, vector = backward_work(shape) if backward else forward_work(shape)
-    query = ELEMENT_BYTES * shape.batch * shape.queries * shape.heads * shape.head_dim
-    keys_values = 2 * ELEMENT_BYTES * shape.batch * shape.keys * shape.kv_heads * shape.head_dim
-    statistics = LANE_VALUE_BYTES * shape.scores.heads * shape.queries
+    query = shape.batch * shape.queries * shape.heads * shape.head_dim
+    inputs = query + 2 * shape.batch * shape.keys * shape.kv_heads * shape.head_dim
+    statistics = shape.scores.heads * shape.queries
     # Forward: Q, K and V in; O and row statistics out. Backward: all of these and dO in; dQ, dK
     # and dV out.
-    inputs, results = query + keys_values, query + statistics
-    return Operator(
-        id="attention",
-        gemms=gemms,
-        vector=vector,
-        attention=shape.scores,
-        read_bytes=inputs + results + query if backward else inputs,
-        write_bytes=inputs if backward else results,
+    tensors = (
+        (_read(inputs + 2 * query), _read(statistics, "fp32"), _written(inputs))
+        if backward
+        else (_read(inputs), _written(query), _written(statistics, "fp32"))
     )
+    operator = Operator("attention", gemms=gemms, vector=vector, attention=shape.scores)
+    return OperatorGraph((operator,), tensors)
+
+
+def _read(elements: int, dtype: Dtype = "bf16") -> Tensor:
+    """Return what a single operator reads."""
+    return Tensor(elements, dtype, readers=(TensorRead(0, elements),))
+
+
+def _written(elements: int, dtype: Dtype = "bf16") -> Tensor:
+    """Return what a single operator writes."""
+    return Tensor(elements, dtype, writers=((0, elements),), outlives=True)
 
 
 def _single(
-    operator: Operator,
+    graph: OperatorGraph,
     accelerator: Accelerator,
     cores: int,
     ideal_s: float,
@@ -258,7 +271,7 @@ def _single(
             f"The call overhead is {call_overhead_s} s, but it must be finite and must not be "
             "negative."
         )
-    isolated = estimate_isolated(OperatorGraph((operator,)), accelerator, cores)
+    isolated = estimate_isolated(graph, accelerator, cores)
     mode = isolated.burst
     busy_s = {
         "compute": float(mode.tc_s[0]),

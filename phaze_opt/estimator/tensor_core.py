@@ -30,12 +30,12 @@ from phaze_opt.estimator.gemm_tilings import (
     lay_out_tilings,
 )
 from phaze_opt.estimator.gemm_traffic import (
-    ELEMENT_BYTES,
     Dataflow,
-    hbm_traffic_bytes,
+    repeated_bytes,
     tile_l2_bytes,
 )
 from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.precision import BF16, PRECISIONS, Precision
 
 
 class NoTileFitsError(InputError):
@@ -84,7 +84,7 @@ class Tiling:
 
 
 def tensor_core_pool(accelerator: Accelerator, cores: int) -> TensorCorePool:
-    """Return the pool of some tensor cores with their share of the global buffer.
+    """Return the pool of some tensor cores with their share of the global buffer, for `BF16`.
 
     Its cycles are those in which the arrays work (`Accelerator.array_clock_hz`): the global buffer,
     which keeps the clock, moves more bytes per such cycle, and the overhead of a wave takes fewer
@@ -99,11 +99,26 @@ def tensor_core_pool(accelerator: Accelerator, cores: int) -> TensorCorePool:
         accelerator.pe_x,
         accelerator.pe_y,
         float(accelerator.l2_tc_bytes),
-        np.inf if l2_rate is None else l2_rate / efficiency,
+        np.inf if l2_rate is None else l2_rate / efficiency / BF16.operand_bytes,
         accelerator.glb_bytes * cores / accelerator.num_tc,
         accelerator.glb_bytes_per_cycle / efficiency,
         overhead * efficiency,
+        float(BF16.operand_bytes),
+        float(BF16.result_bytes),
     )
+
+
+def _in_precision(pool: TensorCorePool, precision: Precision) -> TensorCorePool:
+    """Return a pool for another precision.
+
+    Its cycles are those in which an element makes one product.
+    """
+    if precision is BF16:
+        return pool
+    cores, x, y, l2_bytes, l2_rate, glb_bytes, glb_rate, overhead, before_bytes, _ = pool
+    rate, sizes = precision.rate, (float(precision.operand_bytes), float(precision.result_bytes))
+    arrays = cores, x, y, l2_bytes, l2_rate / rate * (before_bytes / precision.operand_bytes)
+    return (*arrays, glb_bytes, glb_rate / rate, overhead * rate, *sizes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,10 +160,10 @@ def gemm_table(
 
     Parameters
     ----------
-    gemms : (products, 5)
-        m, n, k, batch, and the bytes that the operator moves through the global buffer beside the
-        tiles of the whole batch: those of its epilogue. They are negative where the epilogue keeps
-        on the chip what the tiles count.
+    gemms : (products, 6)
+        m, n, k, batch, the bytes that the operator moves through the global buffer beside the tiles
+        of the whole batch: those of its epilogue, and the place of the precision in `PRECISIONS`.
+        The bytes are negative where the epilogue keeps on the chip what the tiles count.
     accelerators
         Accelerators with the same `TensorCorePool` are estimated once.
     cores
@@ -173,7 +188,7 @@ def products_on_pools(gemms: IntArray, pools: Pools) -> FloatArray:
 
     Parameters
     ----------
-    gemms : (products, 5)
+    gemms : (products, 6)
         As for `gemm_table`.
     pools
         Those of the accelerators.
@@ -188,11 +203,25 @@ def products_on_pools(gemms: IntArray, pools: Pools) -> FloatArray:
         As `gemm_table`.
     """
     table = np.zeros((len(pools.distinct), len(gemms), len(Column)))
+    for number, precision in enumerate(PRECISIONS.values()):
+        own = np.flatnonzero(gemms[:, -1] == number)
+        if len(own) == len(gemms):
+            _fill_table(gemms, precision, pools, table)
+        elif len(own):
+            part = np.zeros((len(table), len(own), len(Column)))
+            _fill_table(np.ascontiguousarray(gemms[own]), precision, pools, part)
+            table[:, own] = part
+    return table
+
+
+def _fill_table(gemms: IntArray, precision: Precision, pools: Pools, table: FloatArray) -> None:
+    """Estimate products of one precision on every distinct pool."""
     for row, pool, accelerator in zip(table, pools.distinct, pools.first, strict=True):
-        _fill_rows(gemms, pool, row)
+        _fill_rows(gemms, _in_precision(pool, precision), row)
         if np.any(np.isinf(row[:, Column.ARRAY_CYCLES])):
             raise no_tile_fits(accelerator)
-    return table
+    if precision.rate != 1.0:
+        table[:, :, Column.ARRAY_CYCLES] /= precision.rate
 
 
 def gemm_plan(gemm: IntArray, accelerator: Accelerator, cores: int) -> tuple[Tiling, ...]:
@@ -200,7 +229,7 @@ def gemm_plan(gemm: IntArray, accelerator: Accelerator, cores: int) -> tuple[Til
 
     Parameters
     ----------
-    gemm : (5,)
+    gemm : (6,)
         A row of those of `gemm_table`.
     accelerator, cores
         As for `gemm_table`.
@@ -210,7 +239,8 @@ def gemm_plan(gemm: IntArray, accelerator: Accelerator, cores: int) -> tuple[Til
     InputError
         As `gemm_table`.
     """
-    groups = _groups(gemm, tensor_core_pool(accelerator, cores))
+    precision = tuple(PRECISIONS.values())[gemm[-1]]
+    groups = _groups(gemm, _in_precision(tensor_core_pool(accelerator, cores), precision))
     if len(groups) == 0:
         raise no_tile_fits(accelerator)
     return tuple(
@@ -291,15 +321,14 @@ def _fill_row(gemm: IntArray, pool: TensorCorePool, tilings: FloatArray, row: Fl
     row : (len(Column),)
         Filled in; infinite cycles if no tile fits.
     """
-    cores, x, y, glb_bytes = pool[0], pool[1], pool[2], pool[5]
+    cores, x, y, glb_bytes, operand_bytes = pool[0], pool[1], pool[2], pool[5], pool[8]
     count = lay_out_tilings(gemm, pool, tilings)
     row[:] = 0.0
     if count == 0:
         row[Column.ARRAY_CYCLES] = np.inf
         return
     m, n, k, batch = gemm[0], gemm[1], gemm[2], gemm[3]
-    compulsory = float(ELEMENT_BYTES) * (float(m) * k + float(k) * n + float(m) * n)
-    row[Column.HBM_EXTRA_BYTES] = batch * (hbm_traffic_bytes(m, n, k, glb_bytes) - compulsory)
+    row[Column.HBM_EXTRA_BYTES] = batch * repeated_bytes(m, n, k, operand_bytes, glb_bytes)
     plan = _plan(tilings, count, batch, cores)
     for group in range(plan.shape[0]):
         tiling, products = plan[group, 0], plan[group, 1]
@@ -308,7 +337,7 @@ def _fill_row(gemm: IntArray, pool: TensorCorePool, tilings: FloatArray, row: Fl
         row[Column.GLB_WRITE_BYTES] += products * tilings[Row.WRITTEN_BYTES, tiling]
         row[Column.L2_BYTES] += tiles * tile_l2_bytes(
             int(tilings[Row.DATAFLOW, tiling]), int(tilings[Row.TILE_M, tiling]),
-            int(tilings[Row.TILE_N, tiling]), int(tilings[Row.TILE_K, tiling]), x, y,
+            int(tilings[Row.TILE_N, tiling]), int(tilings[Row.TILE_K, tiling]), x, y, operand_bytes,
         )  # fmt: skip
         # A group starts when the one before is done, its traffic included.
         row[Column.ARRAY_CYCLES] += (

@@ -19,11 +19,12 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.estimator.chips import chip_column
-from phaze_opt.estimator.gemm_traffic import ELEMENT_BYTES, RESIDENT_SHARE, fill_reads
+from phaze_opt.estimator.gemm_traffic import RESIDENT_SHARE, fill_reads
 from phaze_opt.estimator.operator_table import OperatorTable, operator_table
 from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.precision import PRECISIONS
 from phaze_opt.units import MIB
-from phaze_opt.workload.graph import Operator, OperatorGraph, TensorRead
+from phaze_opt.workload.graph import Operator, OperatorGraph, Tensor, TensorRead
 
 _LEAST_BYTES = float(MIB)
 """Smallest part of the global buffer that a product may use, but for a smaller buffer."""
@@ -65,7 +66,7 @@ def working_sets(graph: OperatorGraph, accelerator: Accelerator) -> WorkingSets:
     products = product_levels(table.gemms[blocked].tobytes(), float(accelerator.glb_bytes))
     parts = _parts_of_vector_cores(accelerator)
     levels = max([len(parts), *(len(product.working_bytes) for product in products)])
-    staged = staged_bytes(graph.operators, [accelerator])[0]
+    staged = staged_bytes(graph, [accelerator])[0]
     working = np.repeat(staged[:, np.newaxis], levels, axis=1)
     reads = np.ones((len(staged), levels, 2))
     extra = np.zeros((len(staged), levels))
@@ -124,27 +125,33 @@ def product_levels(gemms: bytes, glb_bytes: float) -> tuple[WorkingSets, ...]:
     Parameters
     ----------
     gemms
-        m, n, k, batch of each product, as the bytes of an array of whole numbers.
+        Rows of `OperatorTable.gemms`, as the bytes of an array of whole numbers.
     glb_bytes
         The whole buffer.
     """
-    products = np.frombuffer(gemms, dtype=np.int64).reshape(-1, 4).copy()
+    products = np.frombuffer(gemms, dtype=np.int64).reshape(-1, 5).copy()
+    bytes_of = np.array([float(precision.operand_bytes) for precision in PRECISIONS.values()])
+    operand_bytes = bytes_of[products[:, 4]]
     below = int(np.ceil(np.log2(max(glb_bytes / _LEAST_BYTES, 1.0))))
     sizes = np.array([glb_bytes, *(_LEAST_BYTES * 2.0**power for power in reversed(range(below)))])
     found = np.empty((len(products), _KINDS * len(sizes), 2))
-    fill_reads(products, sizes, found)
+    fill_reads(products, operand_bytes, sizes, found)
     return tuple(
-        _levels_of(product, np.repeat(sizes, _KINDS), reads)
-        for product, reads in zip(products.astype(np.float64), found, strict=True)
+        _levels_of(product, own, np.repeat(sizes, _KINDS), reads)
+        for product, own, reads in zip(
+            products.astype(np.float64), operand_bytes, found, strict=True
+        )
     )
 
 
-def _levels_of(product: FloatArray, sizes: FloatArray, reads: FloatArray) -> WorkingSets:
+def _levels_of(
+    product: FloatArray, operand_bytes: float, sizes: FloatArray, reads: FloatArray
+) -> WorkingSets:
     """Return the levels of one product, without those that another makes needless."""
-    m, n, k, batch = product
+    m, n, k, batch, _ = product
     # A whole operand may be smaller than the part of the buffer that is kept for it.
-    used = np.minimum(sizes, ELEMENT_BYTES * k * min(m, n) / RESIDENT_SHARE)
-    traffic = batch * (reads * (ELEMENT_BYTES * np.array([m * k, k * n]))).sum(axis=-1)
+    used = np.minimum(sizes, operand_bytes * k * min(m, n) / RESIDENT_SHARE)
+    traffic = batch * (reads * (operand_bytes * np.array([m * k, k * n]))).sum(axis=-1)
     # Compared as numbers of Python, which takes less time than arrays of three.
     needs = np.column_stack([used, reads]).tolist()
     kept = [0]
@@ -158,7 +165,7 @@ def _levels_of(product: FloatArray, sizes: FloatArray, reads: FloatArray) -> Wor
     return WorkingSets(used[kept], reads[kept], traffic[kept] - traffic[0], np.ones(len(kept)))
 
 
-def staged_bytes(operators: Sequence[Operator], accelerators: Sequence[Accelerator]) -> FloatArray:
+def staged_bytes(graph: OperatorGraph, accelerators: Sequence[Accelerator]) -> FloatArray:
     """Return what operators that stream need: one more of the private buffers of all their cores.
 
     What the vector cores of a fused operator work on comes from the arrays, not from this buffer.
@@ -167,7 +174,7 @@ def staged_bytes(operators: Sequence[Operator], accelerators: Sequence[Accelerat
     -------
     staged_bytes : (accelerators, operators)
     """
-    moved = np.array([one.read_bytes + one.write_bytes for one in operators], dtype=np.float64)
+    operators, moved = graph.operators, np.array(graph.moved_bytes, dtype=np.float64)
     buffers = np.zeros((len(accelerators), len(operators)))
     for used, kind in (
         ([bool(one.gemms) for one in operators], "tc"),
@@ -180,21 +187,19 @@ def staged_bytes(operators: Sequence[Operator], accelerators: Sequence[Accelerat
     return np.minimum(moved, buffers)
 
 
-def least_staged_bytes(
-    operators: Sequence[Operator], accelerators: Sequence[Accelerator]
-) -> FloatArray:
+def least_staged_bytes(graph: OperatorGraph, accelerators: Sequence[Accelerator]) -> FloatArray:
     """Return the least that operators that stream need, on however few of their cores.
 
     Returns
     -------
     least_bytes : (accelerators, operators)
     """
-    least = staged_bytes(operators, accelerators)
+    least = staged_bytes(graph, accelerators)
     cores, each = (chip_column(accelerators, name) for name in ("num_vc", "l2_vc_bytes"))
     while (cut := _is_cut(cores, each)).any():
         cores = np.where(cut, np.ceil(cores / 2), cores)
     room = cores * each
-    cuttable = [is_vector_work(one) for one in operators]
+    cuttable = [is_vector_work(one) for one in graph.operators]
     return np.where(cuttable, np.minimum(least, room), least)
 
 
@@ -249,18 +254,21 @@ def kept_tensors(graph: OperatorGraph) -> tuple[KeptTensor, ...]:
     operators = graph.operators
     kept = []
     for tensor in graph.tensors:
+        if not tensor.is_shared:
+            continue
         own = [read for read in tensor.readers if operators[read.operator].collective is None]
         from_network = any(operators[i].collective is not None for i, _ in tensor.writers)
-        if from_network or tensor.size_bytes == 0 or not own:
+        if from_network or tensor.elements == 0 or not own:
             continue
         outlives = tensor.outlives or len(own) < len(tensor.readers)
-        for index, written in tensor.writers:
-            share = written / tensor.size_bytes
-            readers = tuple(_access(graph, read, share) for read in own)
+        for index, elements in tensor.writers:
+            share, written = elements / tensor.elements, elements * tensor.element_bytes
+            readers = tuple(_access(graph, tensor, read, share) for read in own)
             kept.append(KeptTensor(written, Access(index, float(written)), readers, outlives))
         if not tensor.writers and len(own) > 1:
-            readers = tuple(_access(graph, read, 1.0) for read in own)
-            kept.append(KeptTensor(tensor.size_bytes, None, readers, outlives=True))
+            size_bytes = tensor.elements * tensor.element_bytes
+            readers = tuple(_access(graph, tensor, read, 1.0) for read in own)
+            kept.append(KeptTensor(size_bytes, None, readers, outlives=True))
     return tuple(kept)
 
 
@@ -303,12 +311,12 @@ def saved_bytes(graph: OperatorGraph, sets: WorkingSets) -> FloatArray:
     return np.asarray(accesses.bytes[:, np.newaxis] + repeated)
 
 
-def _access(graph: OperatorGraph, read: TensorRead, share: float) -> Access:
+def _access(graph: OperatorGraph, tensor: Tensor, read: TensorRead, share: float) -> Access:
     """Describe how an operator reads a share of a tensor."""
     operator = graph.operators[read.operator]
     operands = (0.0, 0.0)
     if len(operator.gemms) == 1:
         gemm = operator.gemms[0]
-        size = share * ELEMENT_BYTES * gemm.batch * gemm.k
+        size = share * PRECISIONS[gemm.precision].operand_bytes * gemm.batch * gemm.k
         operands = size * gemm.m * read.first_operand, size * gemm.n * read.second_operand
-    return Access(read.operator, read.bytes * share, operands)
+    return Access(read.operator, read.elements * tensor.element_bytes * share, operands)

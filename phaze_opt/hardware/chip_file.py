@@ -28,6 +28,7 @@ from phaze_opt.hardware.fields import (
     nested,
     with_values,
 )
+from phaze_opt.precision import BF16, SUM_BYTES
 from phaze_opt.user_files import Find, commented_line, find_base, finite
 
 IMPLIED = ("peak_flops_per_s", "area_mm2", "area_chip_mm2")
@@ -42,8 +43,6 @@ _NEEDED = tuple(
 
 _STATED, _DEFAULT = "stated", "default"
 _DERIVED = "derived: "
-_OPERAND_BYTES, _SUM_BYTES = 2, 4
-"""Products in bf16 are summed in fp32."""
 
 
 @dataclass(frozen=True)
@@ -199,10 +198,10 @@ def glb_bytes_per_cycle_for(chip: Accelerator) -> float:
     point of Phaze, ICML 2024, this gives its 4096 bytes.) What passes between HBM and cores is
     written into the global buffer and read from it.
     """
-    sums = chip.l2_tc_bytes / 4 / _SUM_BYTES
+    sums = chip.l2_tc_bytes / 4 / SUM_BYTES
     longer = max(math.sqrt(sums), chip.pe_x, chip.pe_y)
     operands = chip.pe_x * chip.pe_y * (1 / longer + longer / sums)
-    arrays = chip.num_tc * _OPERAND_BYTES * operands
+    arrays = chip.num_tc * BF16.operand_bytes * operands
     hbm = 2 * chip.hbm_bytes_per_s / chip.clock_hz
     return float(math.ceil(max(arrays, hbm)))
 

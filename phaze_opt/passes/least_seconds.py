@@ -46,7 +46,7 @@ from phaze_opt.scheduling.least_makespan import (
 )
 from phaze_opt.training import Training
 from phaze_opt.workload.fusion import FusionMode
-from phaze_opt.workload.graph import OperatorGraph, WorkloadVariant
+from phaze_opt.workload.graph import OperatorGraph, WorkloadVariant, side_by_side
 
 
 def least_layers(
@@ -134,7 +134,7 @@ def _least_passes(
     parts = [
         slice(end - len(graph.operators), end) for end, graph in zip(ends, graphs, strict=True)
     ]
-    joined = OperatorGraph(tuple(operator for graph in graphs for operator in graph.operators))
+    joined = side_by_side(tuple(graphs))
     least_s = np.empty((len(graphs), len(chips)))
     # As in `phaze_opt.passes.estimates`.
     chunked = tensor_parallel if training.overlap == "all" else 1

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from phaze_opt.estimator.gemm_traffic import ELEMENT_BYTES
 from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import LANE_VALUE_BYTES, Calibration
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import collective_cost
 from phaze_opt.on_demand import cached_property
+from phaze_opt.precision import BF16, PRECISIONS
 from phaze_opt.search.scalar_products import Arrays, blocked_bytes, product_work, score_work
 from phaze_opt.search.scalar_rates import Group, Rates
 from phaze_opt.workload.graph import Gemm, OperatorGraph
@@ -72,7 +72,8 @@ def roofline_times(graph: OperatorGraph, rates: Rates, group: Group) -> Operator
     macs_per_s = arrays.cores * arrays.pe_x * arrays.pe_y * rates.array_clock_hz
     tensor_s = []
     for one, lanes_s in zip(graph.operators, vector_s, strict=True):
-        seconds = one.flops / 2 / macs_per_s
+        macs = sum(gemm.flops / 2 / PRECISIONS[gemm.precision].rate for gemm in one.gemms)
+        seconds = macs / macs_per_s
         if one.attention is not None:
             seconds *= one.attention.visible / one.attention.elements
             seconds += (1.0 - calibration.attention_overlap) * lanes_s
@@ -236,7 +237,7 @@ def _without_cores(graph: OperatorGraph) -> list[int]:
 @lru_cache(maxsize=1024)
 def _moved(graph: OperatorGraph) -> list[float]:
     """Return the compulsory traffic of every operator."""
-    return [float(one.read_bytes + one.write_bytes) for one in graph.operators]
+    return list(map(float, graph.moved_bytes))
 
 
 @lru_cache(maxsize=1024)
@@ -251,9 +252,8 @@ def _product_works(
 ) -> tuple[list[float], list[float], tuple[float, ...]]:
     """Return busy array cycles, bytes through the global buffer, and scores that are computed."""
     busy, moved, computed = [], [], []
-    for one in graph.operators:
-        compulsory = float(one.read_bytes + one.write_bytes)
-        cycles, own_bytes, scores = 0.0, compulsory, 0.0
+    for one, compulsory in zip(graph.operators, graph.moved_bytes, strict=True):
+        cycles, own_bytes, scores = 0.0, float(compulsory), 0.0
         if one.attention is not None:
             cycles, scores = score_work(one.attention, one.gemms, arrays)
         elif one.gemms:
@@ -270,8 +270,9 @@ def _product_works(
 
 def _once_bytes(gemm: Gemm) -> float:
     """Return the bytes of the operands and the results of a batch of products."""
-    each = gemm.m * gemm.k + gemm.k * gemm.n + gemm.m * gemm.n
-    return float(ELEMENT_BYTES * gemm.batch * each)
+    precision = PRECISIONS[gemm.precision]
+    operands = precision.operand_bytes * (gemm.m * gemm.k + gemm.k * gemm.n)
+    return float(gemm.batch * (operands + precision.result_bytes * gemm.m * gemm.n))
 
 
 @lru_cache(maxsize=2**14)
@@ -335,7 +336,7 @@ def _read_again_bytes(graph: OperatorGraph, l2_bytes: int) -> list[float]:
         if one.gemms
         else float(
             sum(
-                (vector_operator(work.kind).reads - 1) * ELEMENT_BYTES * work.elements
+                (vector_operator(work.kind).reads - 1) * BF16.result_bytes * work.elements
                 for work in one.vector
                 if LANE_VALUE_BYTES * work.columns > l2_bytes
             )

@@ -13,7 +13,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from phaze_opt.codec import data_table
-from phaze_opt.estimator.gemm_traffic import ELEMENT_BYTES, HALVINGS, RESIDENT_SHARE, SUM_BYTES
+from phaze_opt.estimator.gemm_traffic import HALVINGS, RESIDENT_SHARE
+from phaze_opt.precision import PRECISIONS, SUM_BYTES
 from phaze_opt.workload.graph import AttentionScores, Gemm
 
 _ASSUMED = data_table("estimator", "tensor_core.toml")
@@ -44,6 +45,12 @@ class Arrays(NamedTuple):
     l2_rate: float
     glb_rate: float
     fill: float
+
+    def faster(self, times: float) -> Arrays:
+        """Return them in cycles that are so many times shorter: of another precision."""
+        return self._replace(
+            l2_rate=self.l2_rate / times, glb_rate=self.glb_rate / times, fill=self.fill * times
+        )
 
 
 class ProductWork(NamedTuple):
@@ -89,6 +96,8 @@ def product_work(gemm: Gemm, arrays: Arrays, beside_bytes: float) -> ProductWork
     work
         Infinite where no tile fits.
     """
+    times = PRECISIONS[gemm.precision].rate
+    arrays = arrays.faster(times)
     batch, rate = gemm.batch, arrays.glb_rate
     tilings = list(_tilings(gemm, arrays))
     if not tilings:
@@ -96,15 +105,16 @@ def product_work(gemm: Gemm, arrays: Arrays, beside_bytes: float) -> ProductWork
     glb_bytes = batch * min(one.glb_bytes for one in tilings)
     each = batch * min(one.each for one in tilings)
     if batch == 1 or arrays.cores == 1:
-        times = [(one.alone if batch == 1 else batch * one.each, one) for one in tilings]
+        cycles = [one.alone if batch == 1 else batch * one.each for one in tilings]
         busy = min(
-            max(cycles, (batch * one.glb_bytes + beside_bytes) / rate) for cycles, one in times
+            max(own, (batch * one.glb_bytes + beside_bytes) / rate)
+            for own, one in zip(cycles, tilings, strict=True)
         )
-        return ProductWork(min(cycles for cycles, _ in times), glb_bytes, busy)
+        return ProductWork(min(cycles) / times, glb_bytes, busy / times)
     array_cycles = max(min(one.alone for one in tilings), each)
     together = batch * min(max(one.each, one.glb_bytes / rate) for one in tilings)
     busy = max(array_cycles, together, (glb_bytes + beside_bytes) / rate)
-    return ProductWork(array_cycles, glb_bytes, busy)
+    return ProductWork(array_cycles / times, glb_bytes, busy / times)
 
 
 def _tilings(gemm: Gemm, arrays: Arrays) -> Iterator[_Tiling]:
@@ -114,9 +124,10 @@ def _tilings(gemm: Gemm, arrays: Arrays) -> Iterator[_Tiling]:
     """
     m, n, k = gemm.m, gemm.n, gemm.k
     cores, x, y, fill = arrays.cores, arrays.pe_x, arrays.pe_y, arrays.fill
-    result_bytes = ELEMENT_BYTES * m * n
+    operand_bytes = PRECISIONS[gemm.precision].operand_bytes
+    result_bytes = PRECISIONS[gemm.precision].result_bytes * m * n
     # Every value that passes through an array is used with all that its elements hold.
-    l2_bytes = 2.0 * ELEMENT_BYTES * m * n * k / math.sqrt(x * y * _REGISTERS)
+    l2_bytes = 2.0 * operand_bytes * m * n * k / math.sqrt(x * y * _REGISTERS)
     least = l2_bytes / arrays.l2_rate / cores
     for tile_m, tile_n in _fitting(_edges(m, x), _edges(n, y), arrays.l2_bytes):
         tiles_m, tiles_n = _ceil(m, tile_m), _ceil(n, tile_n)
@@ -126,7 +137,7 @@ def _tilings(gemm: Gemm, arrays: Arrays) -> Iterator[_Tiling]:
             _ceil(k, x) * _ceil(tile_n, y) * tile_m,
             _ceil(k, x) * _ceil(tile_m, y) * tile_n,
         )
-        moved = ELEMENT_BYTES * k * (m * tiles_n + n * tiles_m) + result_bytes
+        moved = operand_bytes * k * (m * tiles_n + n * tiles_m) + result_bytes
         alone, each = _ceil(tiles, cores) * wave, tiles * wave / cores
         yield _Tiling(max(alone, least), max(each, least), moved)
     for rows, columns in ((m, n), (n, m)):
@@ -134,7 +145,7 @@ def _tilings(gemm: Gemm, arrays: Arrays) -> Iterator[_Tiling]:
             tiles_k, tiles_n = _ceil(k, tile_k), _ceil(columns, tile_n)
             tiles = tiles_k * tiles_n
             spilled = 2 * SUM_BYTES * (tiles_k - 1) * m * n
-            moved = ELEMENT_BYTES * k * (columns + rows * tiles_n) + result_bytes + spilled
+            moved = operand_bytes * k * (columns + rows * tiles_n) + result_bytes + spilled
             streamed = tiles * _ceil(tile_k, x) * _ceil(tile_n, y) * rows / cores
             alone = streamed + fill * max(tiles / cores, 1.0)
             each = streamed + fill * tiles / cores
@@ -166,9 +177,10 @@ def blocked_bytes(gemm: Gemm, glb_bytes: float) -> float:
     streams by is read once for each.
     """
     m, n, k = gemm.m, gemm.n, gemm.k
-    first, second = ELEMENT_BYTES * m * k, ELEMENT_BYTES * k * n
+    operand_bytes = PRECISIONS[gemm.precision].operand_bytes
+    first, second = operand_bytes * m * k, operand_bytes * k * n
     resident = glb_bytes * RESIDENT_SHARE
-    panel, block = int(resident // (ELEMENT_BYTES * k)), int(resident // SUM_BYTES)
+    panel, block = int(resident // (operand_bytes * k)), int(resident // SUM_BYTES)
     ways = [first + second] if panel >= min(m, n) else []
     if not ways:
         if panel >= 1:
@@ -180,7 +192,7 @@ def blocked_bytes(gemm: Gemm, glb_bytes: float) -> float:
             columns = min(_ceil(n, 2**halvings), block)
             rows = min(max(block // columns, 1), m)
             ways.append(first * _ceil(n, columns) + second * _ceil(m, rows))
-    return float(gemm.batch * (min(ways) + ELEMENT_BYTES * m * n))
+    return float(gemm.batch * (min(ways) + PRECISIONS[gemm.precision].result_bytes * m * n))
 
 
 class ScoreWork(NamedTuple):
@@ -209,7 +221,14 @@ def score_work(scores: AttentionScores, gemms: tuple[Gemm, ...], arrays: Arrays)
             _ceil(head, x) * _ceil(keys, y) * queries,
             _ceil(head, x) * _ceil(queries, y) * keys,
         )
-        l2_bytes = 2.0 * ELEMENT_BYTES * queries * keys * head / math.sqrt(x * y * _REGISTERS)
+        l2_bytes = (
+            2.0
+            * PRECISIONS[gemm.precision].operand_bytes
+            * queries
+            * keys
+            * head
+            / math.sqrt(x * y * _REGISTERS)
+        )
         cycles += max(min(held), l2_bytes / arrays.l2_rate)
     rows, columns = _ceil(scores.queries, queries), _ceil(scores.keys, keys)
     tiles = rows * columns

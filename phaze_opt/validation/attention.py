@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from phaze_opt.codec import data_rows, data_table
-from phaze_opt.estimator.single import attention_operator, estimate_attention
+from phaze_opt.estimator.single import attention_graph, estimate_attention
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.validation.measured import ValidationRow, ValidationTable
@@ -97,8 +97,8 @@ def _predict(
     shape: AttentionShape, measured_s: float, chip: Accelerator, table: AttentionTable
 ) -> ValidationRow:
     """Estimate one call: the kernel, the constant per call, the traffic of the kernels before."""
-    operator = attention_operator(shape)
-    traffic_s = (operator.read_bytes + operator.write_bytes) / chip.sustained_hbm_bytes_per_s
+    (moved_bytes,) = attention_graph(shape).moved_bytes
+    traffic_s = moved_bytes / chip.sustained_hbm_bytes_per_s
     kernel_s = estimate_attention(shape, chip, None, table.call_overhead_s).latency_s
     case = (
         f"attention {shape.batch}×{shape.queries}, {shape.heads}/{shape.kv_heads} heads of "

@@ -23,6 +23,8 @@ Modules
 Formula -> function
 -------------------
 FLOPs of a product                       -> `graph.Gemm.flops`
+bytes that an operator reads and writes  -> `graph.OperatorGraph.read_bytes`,
+                                            `graph.OperatorGraph.write_bytes`
 FLOPs of a graph, of a model's forward   -> `graph.OperatorGraph.flops`,
                                             `graph.WorkloadVariant.forward_flops`
 vocabulary padded for a width            -> `config.TransformerConfig.padded_vocabulary`

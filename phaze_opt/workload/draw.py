@@ -123,19 +123,20 @@ def write_drawing(graph: OperatorGraph, title: str, path: Path, notes: Sequence[
 
 def _labels(graph: OperatorGraph, notes: Sequence[str]) -> list[list[str]]:
     """Return the lines that describe every operator."""
-    labels = [_label(operator) for operator in graph.operators]
+    labels = [
+        _label(*each)
+        for each in zip(graph.operators, graph.read_bytes, graph.write_bytes, strict=True)
+    ]
     return [[*label, note] for label, note in zip(labels, notes, strict=True)] if notes else labels
 
 
-def _label(operator: Operator) -> list[str]:
+def _label(operator: Operator, read_bytes: int, write_bytes: int) -> list[str]:
     """Return the lines that describe an operator."""
     products = [f"{g.batch} × ({g.m} × {g.k} × {g.n})" for g in operator.gemms]
     kinds = ", ".join(work.kind for work in operator.vector)
     if operator.collective is not None:
         kinds = f"{operator.collective.kind} {format_bytes(operator.collective.size_bytes)}"
-    traffic = (
-        f"reads {format_bytes(operator.read_bytes)}, writes {format_bytes(operator.write_bytes)}"
-    )
+    traffic = f"reads {format_bytes(read_bytes)}, writes {format_bytes(write_bytes)}"
     what = " · ".join([*products[:1], *([f"+{len(products) - 1}"] if products[1:] else []), kinds])
     return [operator.id, what.strip(" ·"), traffic]
 

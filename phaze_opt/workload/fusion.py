@@ -9,14 +9,15 @@ reductions).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from phaze_opt.workload.graph import (
     ELEMENTWISE_KINDS,
     Operator,
     OperatorGraph,
-    SharedTensor,
+    Tensor,
     TensorRead,
 )
 
@@ -83,16 +84,16 @@ def _is_product(operator: Operator) -> bool:
 
 
 class _Groups:
-    """Merged operators by the index of their last part, with reads and readers of each."""
+    """Merged operators by the index of their last part, with producers and readers of each."""
 
     def __init__(self, graph: OperatorGraph) -> None:
         self.operators = dict(enumerate(graph.operators))
         self._tensors = graph.tensors
         self._place_of = list(range(len(graph.operators)))
-        self._reads: dict[int, dict[int, int]] = {index: {} for index in self.operators}
+        self._producers: dict[int, set[int]] = {index: set() for index in self.operators}
         self._readers: dict[int, set[int]] = {index: set() for index in self.operators}
-        for source, destination, size in graph.edges:
-            self._reads[destination][source] = size
+        for source, destination, _ in graph.edges:
+            self._producers[destination].add(source)
             self._readers[source].add(destination)
 
     def producer(self, index: int, *, products: bool) -> int | None:
@@ -101,7 +102,7 @@ class _Groups:
         return max(
             (
                 source
-                for source in self._reads[index]
+                for source in self._producers[index]
                 if self._readers[source] == {index} and allowed(self.operators[source])
             ),
             default=None,
@@ -111,10 +112,9 @@ class _Groups:
         """Merge a producer into its only reader; their tensor stays on the chip."""
         first, second = self.operators.pop(source), self.operators[destination]
         self._place_of[source] = destination
-        on_chip = self._reads[destination].pop(source)
-        for before, size in self._reads.pop(source).items():
-            reads = self._reads[destination]
-            reads[before] = reads.get(before, 0) + size
+        self._producers[destination].remove(source)
+        for before in self._producers.pop(source):
+            self._producers[destination].add(before)
             self._readers[before].discard(source)
             self._readers[before].add(destination)
         del self._readers[source]
@@ -122,50 +122,62 @@ class _Groups:
             id=f"{first.id}+{second.id}",
             gemms=first.gemms + second.gemms,
             vector=first.vector + second.vector,
-            read_bytes=first.read_bytes + second.read_bytes - on_chip,
-            write_bytes=first.outliving_bytes + second.write_bytes,
-            outliving_bytes=first.outliving_bytes + second.outliving_bytes,
         )
 
     def graph(self) -> OperatorGraph:
         """Return the merged operators, each at the place of its last part."""
         position = {index: place for place, index in enumerate(sorted(self.operators))}
-        tensors = (shared for one in self._tensors if (shared := self._merged(one, position)))
-        edges = (
-            (position[source], position[destination], size)
-            for destination in position
-            for source, size in sorted(self._reads[destination].items())
-        )
-        return OperatorGraph(
-            tuple(self.operators[index] for index in position), tuple(edges), tuple(tensors)
-        )
+        operators = tuple([self.operators[index] for index in position])
+        merged = [self._last(index) for index in range(len(self._place_of))]
+        places = [position[index] for index in merged]
+        within = [index != last for index, last in enumerate(merged)]
+        tensors = (_merged(one, places, within) for one in self._tensors)
+        return OperatorGraph(operators, tuple([one for one in tensors if one is not None]))
 
-    def _merged(self, tensor: SharedTensor, position: Mapping[int, int]) -> SharedTensor | None:
-        """Return a tensor between merged operators; ``None`` where only one of them uses it."""
-        writers: dict[int, int] = {}
-        for index, size in tensor.writers:
-            place = self._place(index, position)
-            writers[place] = writers.get(place, 0) + size
-        readers: dict[int, TensorRead] = {}
-        for read in tensor.readers:
-            place = self._place(read.operator, position)
+    def _last(self, index: int) -> int:
+        """Return the last part of the merged operator that an operator of the graph is part of."""
+        while self._place_of[index] != index:
+            index = self._place_of[index]
+        return index
+
+
+def _merged(tensor: Tensor, places: Sequence[int], within: Sequence[bool]) -> Tensor | None:
+    """Return a tensor between merged operators; ``None`` where it stays within one of them.
+
+    Parameters
+    ----------
+    tensor
+        Of the graph.
+    places
+        Of every operator: the place of the merged operator that it is part of.
+    within
+        Whether it was merged into a later one, which writes for it only what outlives the graph.
+    """
+    on_chip: dict[int, int] = {}
+    for source, destination, elements in tensor.handed_over():
+        if places[source] == places[destination]:
+            on_chip[destination] = on_chip.get(destination, 0) + elements
+    readers: dict[int, TensorRead] = {}
+    for read in tensor.readers:
+        place, elements = places[read.operator], read.elements - on_chip.get(read.operator, 0)
+        if read.operator not in on_chip or elements > 0:
             before = readers.get(place, TensorRead(place, 0))
             readers[place] = TensorRead(
                 place,
-                before.bytes + read.bytes,
+                before.elements + elements,
                 before.first_operand or read.first_operand,
                 before.second_operand or read.second_operand,
             )
-        # Within one operator it stays on the chip; an operator reads what it makes by no memory.
-        kept = tuple(readers[place] for place in sorted(readers.keys() - writers.keys()))
-        if not kept or (not writers and len(kept) < 2):
-            return None
-        return SharedTensor(
-            tensor.size_bytes, tuple(sorted(writers.items())), kept, tensor.outlives
-        )
-
-    def _place(self, index: int, position: Mapping[int, int]) -> int:
-        """Return the place of the merged operator that an operator of the graph is part of."""
-        while self._place_of[index] != index:
-            index = self._place_of[index]
-        return position[index]
+    writers: dict[int, int] = {}
+    for writer, elements in tensor.writers:
+        if tensor.outlives or not within[writer]:
+            writers[places[writer]] = writers.get(places[writer], 0) + elements
+    if not (readers or writers):
+        return None
+    kept = sum(writers.values()) if tensor.writers else tensor.elements
+    return replace(
+        tensor,
+        elements=min(kept, tensor.elements),
+        writers=tuple(sorted(writers.items())),
+        readers=tuple([readers[place] for place in sorted(readers)]),
+    )

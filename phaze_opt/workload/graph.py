@@ -1,19 +1,22 @@
 """The workload as pure data: operators, layers, and a model captured at several widths.
 
 Nothing here needs torch. Everything can be written to JSON and read back (`phaze_opt.codec`). All
-sizes are of ONE device at the stated tensor-parallel width, for ONE microbatch.
+sizes are of ONE device at the stated tensor-parallel width, for ONE microbatch. A graph states the
+elements and the type of every tensor; what operators move, and their edges, follow from these.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 from phaze_opt.on_demand import cached_property, hashed_once
+from phaze_opt.precision import ELEMENT_BYTES, Dtype, PrecisionName
 from phaze_opt.printing import PrintsAsTables
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 7
 """Version of the JSON form of `Workload`; a file of a newer version is refused."""
 
 CollectiveKind = Literal["all_reduce", "reduce_scatter", "all_gather"]
@@ -43,6 +46,10 @@ ELEMENTWISE_KINDS = (
 )
 """Kinds whose result depends only on the element of the operands at the same position."""
 
+TensorKind = Literal["weight", "activation", "gradient", "weight_gradient", "unknown"]
+"""What a tensor holds: a parameter or buffer, what the forward makes of the inputs, the gradient of
+such, the gradient of a parameter; unknown in a file of an older program."""
+
 VECTOR_KINDS = (
     *ELEMENTWISE_KINDS,
     "softmax",
@@ -67,16 +74,18 @@ VECTOR_KINDS = (
 
 @dataclass(frozen=True)
 class Gemm:
-    """``batch`` independent products of an ``m × k`` and a ``k × n`` matrix (bf16).
+    """``batch`` independent products of an ``m × k`` and a ``k × n`` matrix.
 
     Every element of the batch has its own second operand; a weight shared by the batch is
-    expressed by folding the batch into ``m``.
+    expressed by folding the batch into ``m``. ``precision`` is what is multiplied, a name of
+    `phaze_opt.precision.PRECISIONS`.
     """
 
     m: int
     n: int
     k: int
     batch: int = 1
+    precision: PrecisionName = "bf16"
 
     @property
     def flops(self) -> int:
@@ -171,20 +180,12 @@ class Operator:
         softmax).
     attention
         Scores of a fused attention core, which never leave the chip; ``None`` for all others.
-    read_bytes, write_bytes
-        Compulsory HBM traffic: each distinct tensor is read once, each result is written once.
-    outliving_bytes
-        The part of ``write_bytes`` that leaves the graph (boundary output, stash or gradient);
-        fusion must still write it.
     """
 
     id: str
     gemms: tuple[Gemm, ...] = ()
     vector: tuple[VectorWork, ...] = ()
     collective: Collective | None = None
-    read_bytes: int = 0
-    write_bytes: int = 0
-    outliving_bytes: int = 0
     attention: AttentionScores | None = None
 
     @property
@@ -209,61 +210,117 @@ class TensorRead:
     ----------
     operator
         Index into the operators of the graph.
-    bytes
+    elements
         Each distinct element counts once for every part of a fused operator.
     first_operand, second_operand
         Whether it is an operand of the operator's product, which may read it again and again.
     """
 
     operator: int
-    bytes: int
+    elements: int
     first_operand: bool = False
     second_operand: bool = False
 
 
 @dataclass(frozen=True)
-class SharedTensor:
-    """Memory that operators of a graph hand over or read several times: it may stay on the chip.
+class Tensor:
+    """Memory that operators of a graph read or write: compulsory HBM traffic.
 
     Attributes
     ----------
-    size_bytes
-        All of it.
+    elements
+        All of them.
+    dtype
+        Type of an element.
+    kind
+        What it holds.
     writers
-        ``(operator, bytes)`` with indices into the operators of the graph. Without a writer it
+        ``(operator, elements)`` with indices into the operators of the graph. Without a writer it
         comes into the graph from outside.
     readers
         Operators that read it.
     outlives
-        Whether it leaves the graph (boundary output, stash or gradient).
+        Whether it leaves the graph (boundary output, stash or gradient): fusion must still write
+        it.
     """
 
-    size_bytes: int
-    writers: tuple[tuple[int, int], ...]
-    readers: tuple[TensorRead, ...]
+    elements: int
+    dtype: Dtype = "bf16"
+    kind: TensorKind = "unknown"
+    writers: tuple[tuple[int, int], ...] = ()
+    readers: tuple[TensorRead, ...] = ()
     outlives: bool = False
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of an element."""
+        return ELEMENT_BYTES[self.dtype]
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether operators hand it over, or several of them read it from outside."""
+        return bool(self.readers) and (bool(self.writers) or len(self.readers) > 1)
+
+    def handed_over(self) -> Iterator[tuple[int, int, int]]:
+        """Yield ``(writer, reader, elements)`` of all that one operator hands another."""
+        for read in self.readers:
+            for writer, written in self.writers:
+                if writer < read.operator:
+                    share = read.elements * written // self.elements if self.elements else 0
+                    yield writer, read.operator, share
 
 
 @hashed_once
 @dataclass(frozen=True)
 class OperatorGraph:
-    """Operators in topological order and the tensors between them.
+    """Operators in topological order, and all tensors that they read or write.
 
     Attributes
     ----------
     operators
         In topological order.
-    edges
-        ``(source, destination, bytes)`` with indices into ``operators``, source before
-        destination, at most one edge per pair.
     tensors
-        What operators hand over, and what several of them read from outside; empty in a file that
-        an older program wrote.
+        Each memory once; every writer stands before its readers.
     """
 
     operators: tuple[Operator, ...] = ()
-    edges: tuple[tuple[int, int, int], ...] = ()
-    tensors: tuple[SharedTensor, ...] = ()
+    tensors: tuple[Tensor, ...] = ()
+
+    @cached_property
+    def edges(self) -> tuple[tuple[int, int, int], ...]:
+        """``(source, destination, bytes)`` with indices into ``operators``, one per pair.
+
+        Sorted by destination, then by source.
+        """
+        sizes: dict[tuple[int, int], int] = {}
+        for tensor in self.tensors:
+            for source, destination, elements in tensor.handed_over():
+                pair = destination, source
+                sizes[pair] = sizes.get(pair, 0) + elements * tensor.element_bytes
+        return tuple([(source, to, size) for (to, source), size in sorted(sizes.items())])
+
+    @cached_property
+    def read_bytes(self) -> tuple[int, ...]:
+        """Compulsory HBM traffic of every operator: each distinct tensor is read once."""
+        found = [0] * len(self.operators)
+        for tensor in self.tensors:
+            for read in tensor.readers:
+                found[read.operator] += read.elements * tensor.element_bytes
+        return tuple(found)
+
+    @cached_property
+    def write_bytes(self) -> tuple[int, ...]:
+        """Compulsory HBM traffic of every operator: each result is written once."""
+        found = [0] * len(self.operators)
+        for tensor in self.tensors:
+            for writer, elements in tensor.writers:
+                found[writer] += elements * tensor.element_bytes
+        return tuple(found)
+
+    @property
+    def moved_bytes(self) -> tuple[int, ...]:
+        """All compulsory HBM traffic of every operator."""
+        return tuple(map(sum, zip(self.read_bytes, self.write_bytes, strict=True)))
 
     @cached_property
     def flops(self) -> int:
@@ -441,3 +498,27 @@ class Workload(PrintsAsTables, tables="phaze_opt.report.tables:workload_tables")
                 continue
             if variant.tensor_parallel == 1 or variant.sequence_parallel == sequence_parallel:
                 yield variant
+
+
+@lru_cache(maxsize=64)
+def side_by_side(graphs: tuple[OperatorGraph, ...]) -> OperatorGraph:
+    """Return graphs as one, with nothing between them, cached; operators are named by place."""
+    operators: list[Operator] = []
+    tensors: list[Tensor] = []
+    for graph in graphs:
+        first = len(operators)
+        operators += [
+            replace(one, id=f"{one.id} {first + place}")
+            for place, one in enumerate(graph.operators)
+        ]
+        tensors += [
+            replace(
+                one,
+                writers=tuple([(first + writer, elements) for writer, elements in one.writers]),
+                readers=tuple(
+                    [replace(read, operator=first + read.operator) for read in one.readers]
+                ),
+            )
+            for one in graph.tensors
+        ]
+    return OperatorGraph(tuple(operators), tuple(tensors))

@@ -23,6 +23,8 @@ from phaze_opt.workload.graph import (
 )
 
 _KINDS = frozenset(VECTOR_KINDS)
+_BYTES = "read_bytes", "write_bytes", "outliving_bytes"
+"""What operators of schema 4 and older say."""
 _log = logging.getLogger(__name__)
 
 
@@ -68,11 +70,10 @@ def parse_workload(data: bytes, what: str) -> Workload:
     """
     plain = from_json(data, dict[str, Any], what)
     version = plain.get("schema_version")
-    if version in (1, 2):
+    if version in (1, 2, 3, 4):
         plain = _with_working_sets(plain, what) if version == 1 else plain
-        plain = _with_attention_scores(plain, what)
-    elif version == 3:  # it did not say which operators use the same memory
-        plain = {**plain, "schema_version": SCHEMA_VERSION}
+        plain = _with_attention_scores(plain, what) if version <= 2 else plain
+        plain = _with_tensors(plain, what)
     elif version is None:
         raise InputError(
             f"The {what} is neither a captured workload nor a Hugging Face configuration: it has "
@@ -129,7 +130,84 @@ def _with_attention_scores(plain: dict[str, Any], what: str) -> dict[str, Any]:
             "Capture the model again.",
             what,
         )
+    return plain
+
+
+def _with_tensors(plain: dict[str, Any], what: str) -> dict[str, Any]:
+    """Bring schema 4 up to date, which had bytes instead of the elements of most tensors.
+
+    Schema 3 did not say which operators use the same memory either.
+    """
+    try:
+        for variant in plain["variants"]:
+            for layer in variant["layers"]:
+                for graph in ("forward", "backward", "selective_recompute"):
+                    layer[graph] = _graph_of_bytes(layer[graph])
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        raise InputError(f"The {what} is broken: an operator has no sizes.") from None
     return {**plain, "schema_version": SCHEMA_VERSION}
+
+
+def _graph_of_bytes(plain: dict[str, Any]) -> dict[str, Any]:
+    """Return a graph of schema 4 or older with all of its tensors, whose elements are bytes.
+
+    What operators hand over keeps its size; all else that one reads or writes is one tensor each.
+    """
+    operators = plain["operators"]
+    left = {name: [one.pop(name, 0) for one in operators] for name in _BYTES}
+    tensors = [_shared_bytes(one) for one in plain.get("tensors", ())]
+    tensors = tensors or _handed_over(plain["edges"], left["write_bytes"], left["outliving_bytes"])
+    for tensor in tensors:
+        for index, size in tensor["writers"]:
+            left["write_bytes"][index] -= size
+            left["outliving_bytes"][index] -= size if tensor["outlives"] else 0
+        for read in tensor["readers"]:
+            left["read_bytes"][read["operator"]] -= read["elements"]
+    for index, (read_bytes, written, outliving) in enumerate(zip(*left.values(), strict=True)):
+        outliving = max(outliving, 0)
+        tensors += [
+            _bytes(read_bytes, (), [{"operator": index, "elements": read_bytes}]),
+            _bytes(outliving, [(index, outliving)], (), outlives=True),
+            _bytes(written - outliving, [(index, written - outliving)]),
+        ]
+    return {"operators": operators, "tensors": [one for one in tensors if one["elements"]]}
+
+
+def _shared_bytes(plain: dict[str, Any]) -> dict[str, Any]:
+    """Return a tensor of schema 4."""
+    readers = [{**one, "elements": one["bytes"]} for one in plain["readers"]]
+    for one in readers:
+        del one["bytes"]
+    return _bytes(plain["size_bytes"], plain["writers"], readers, plain.get("outlives", False))
+
+
+def _handed_over(
+    edges: Sequence[tuple[int, int, int]], written: Sequence[int], outliving: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Return what each operator of schema 3 or older hands to others as one tensor."""
+    readers: dict[int, list[dict[str, int]]] = {}
+    for source, destination, size in edges:
+        readers.setdefault(source, []).append({"operator": destination, "elements": size})
+    return [
+        _bytes(written[source], [(source, written[source])], own, outliving[source] > 0)
+        for source, own in readers.items()
+    ]
+
+
+def _bytes(
+    size: int,
+    writers: Sequence[tuple[int, int]] = (),
+    readers: Sequence[dict[str, Any]] = (),
+    outlives: bool = False,
+) -> dict[str, Any]:
+    """Return a tensor of bytes as it stands in a file."""
+    return {
+        "elements": size,
+        "dtype": "uint8",
+        "writers": writers,
+        "readers": readers,
+        "outlives": outlives,
+    }
 
 
 def _unmasked_scores(operator: dict[str, Any]) -> dict[str, Any]:
@@ -214,22 +292,22 @@ def _graph_problem(graph: OperatorGraph) -> str | None:
         problem = _operator_problem(operator)
         if problem is not None:
             return f"operator {operator.id!r} has {problem}"
-    problem = _edge_problem(graph.edges, len(graph.operators), "operators")
-    return problem or _tensor_problem(graph)
+    return _tensor_problem(graph)
 
 
 def _tensor_problem(graph: OperatorGraph) -> str | None:
     """Return what is wrong with the tensors of a graph."""
-    edges = {(source, destination) for source, destination, _ in graph.edges}
     for tensor in graph.tensors:
-        users = [*tensor.writers, *((one.operator, one.bytes) for one in tensor.readers)]
-        if tensor.size_bytes < 0 or any(size < 0 for _, size in users):
+        users = [*tensor.writers, *((one.operator, one.elements) for one in tensor.readers)]
+        if tensor.elements < 0 or any(size < 0 for _, size in users):
             return "a tensor has a negative size"
+        if max([tensor.elements, *(size for _, size in users)]) > MOST_SIZE:
+            return f"a tensor has a size above {MOST_SIZE:,}"
         if any(not 0 <= index < len(graph.operators) for index, _ in users):
             return "a tensor belongs to an operator that does not exist"
-        pairs = ((w, r.operator) for w, _ in tensor.writers for r in tensor.readers)
-        if any(pair not in edges for pair in pairs):
-            return "a tensor is read without an edge from its writer"
+        last = max([writer for writer, _ in tensor.writers], default=-1)
+        if any(last >= read.operator for read in tensor.readers):
+            return "a tensor is read before it is written"
     return None
 
 
@@ -238,17 +316,16 @@ def _operator_problem(operator: Operator) -> str | None:
     unknown = [work.kind for work in operator.vector if work.kind not in _KINDS]
     if unknown:
         return f"vector work of the unknown kind {unknown[0]!r}"
-    sizes = [operator.read_bytes, operator.write_bytes, operator.outliving_bytes]
-    sizes += [size for work in operator.vector for size in (work.rows, work.columns)]
+    sizes = [size for work in operator.vector for size in (work.rows, work.columns)]
     if operator.collective is not None:
         sizes.append(operator.collective.size_bytes)
     products = [(gemm.m, gemm.n, gemm.k, gemm.batch) for gemm in operator.gemms]
     edges = [*sizes, *(edge for product in products for edge in product)]
     work = [math.prod(product) for product in products]
     work += [part.rows * part.columns for part in operator.vector]
-    if max(edges) > MOST_SIZE or max(work, default=0) > MOST_WORK:
+    if max(edges, default=0) > MOST_SIZE or max(work, default=0) > MOST_WORK:
         return f"a size above {MOST_SIZE:,}, or work above {MOST_WORK:,} operations"
-    if min(sizes) < 0 or operator.outliving_bytes > operator.write_bytes:
+    if min(sizes, default=0) < 0:
         return "a size that is not allowed"
     if any(min(product) < 1 for product in products):
         return "a matrix product with a dimension below 1"

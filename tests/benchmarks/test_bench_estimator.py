@@ -71,8 +71,8 @@ def test_products_per_second(benchmark: BenchmarkFixture, name: str, batches: bo
     batches to be split.
     """
     generator = np.random.default_rng(0)
-    shapes = generator.integers(1, 8192, size=(1000, 5))
-    shapes[:, 3:] = 1, 0
+    shapes = generator.integers(1, 8192, size=(1000, 6))
+    shapes[:, 3:] = 1, 0, 0
     if batches:
         shapes[:, 3] = generator.integers(1, 32, size=1000)
     chip = load_accelerator(name)
@@ -83,8 +83,8 @@ def test_products_per_second(benchmark: BenchmarkFixture, name: str, batches: bo
 def test_products_per_second_over_the_space(benchmark: BenchmarkFixture) -> None:
     """A hundred products and batches on every tenth tensor-core pool: 41,900 estimates."""
     generator = np.random.default_rng(0)
-    shapes = generator.integers(1, 8192, size=(100, 5))
-    shapes[:, 3], shapes[:, 4] = generator.integers(1, 32, size=100), 0
+    shapes = generator.integers(1, 8192, size=(100, 6))
+    shapes[:, 3], shapes[:, 4:] = generator.integers(1, 32, size=100), 0
     chips = tensor_core_pools()[::10]
     cores = [chip.num_tc for chip in chips]
     benchmark(gemm_table, np.ascontiguousarray(shapes), chips, cores)

@@ -22,7 +22,7 @@ def estimate_rows(
     products: list[Gemm], accelerator: Accelerator, all_cores: bool = True
 ) -> FloatArray:
     """Return one row per product, with the columns of `Column`."""
-    shapes = np.array([(g.m, g.n, g.k, g.batch, 0) for g in products], dtype=np.int64)
+    shapes = np.array([(g.m, g.n, g.k, g.batch, 0, 0) for g in products], dtype=np.int64)
     cores = accelerator.num_tc if all_cores else 1
     rows: FloatArray = gemm_table(shapes, [accelerator], [cores])[0]
     return rows

@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.estimate import ModeEstimate, estimate_each, estimate_on_cores
-from phaze_opt.estimator.single import SingleEstimate, attention_operator, estimate_attention
+from phaze_opt.estimator.single import SingleEstimate, attention_graph, estimate_attention
 from phaze_opt.hardware.accelerator import Accelerator, Calibration
 from phaze_opt.hardware.presets import accelerator_presets, load_accelerator
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.workload.attention import AttentionShape
-from phaze_opt.workload.graph import Gemm, Operator, OperatorGraph, VectorWork
+from phaze_opt.workload.graph import Gemm, Operator, VectorWork, side_by_side
 from phaze_opt.workload.zoo import load_workload
 from tests.strategies import accelerators, attention_shapes
+from tests.workload.graphs import Moved, graph_of
 
 H100 = load_accelerator("h100")
 SHAPE = AttentionShape(2, 4096, 4096, 32, 8, 128, causal=True)
@@ -41,7 +42,7 @@ def run(chip: Accelerator = H100, **sizes: Any) -> SingleEstimate:
 
 def mode_of(shape: AttentionShape, chip: Accelerator, *, backward: bool = False) -> ModeEstimate:
     """Estimate one core on all cores of a chip."""
-    graph = OperatorGraph((attention_operator(shape, backward=backward),))
+    graph = attention_graph(shape, backward=backward)
     return estimate_on_cores(graph, chip, max(chip.num_tc, chip.num_vc))
 
 
@@ -50,11 +51,11 @@ def test_no_core_is_below_a_roofline(
     shape: AttentionShape, chip: Accelerator, backward: bool
 ) -> None:
     """Visible multiply-accumulates, lane cycles and tensors bound from below."""
-    operator = attention_operator(shape, backward=backward)
+    graph = attention_graph(shape, backward=backward)
     estimate = estimate_attention(shape, chip, backward=backward)
     visible = shape.scores.visible / shape.scores.elements
-    traffic_s = (operator.read_bytes + operator.write_bytes) / chip.sustained_hbm_bytes_per_s
-    assert estimate.latency_s >= visible * operator.flops / chip.peak_flops_per_s * (1 - 1e-12)
+    traffic_s = sum(graph.moved_bytes) / chip.sustained_hbm_bytes_per_s
+    assert estimate.latency_s >= visible * graph.flops / chip.peak_flops_per_s * (1 - 1e-12)
     assert estimate.latency_s >= traffic_s * (1 - 1e-12)
     assert estimate.latency_s >= float(mode_of(shape, chip, backward=backward).vc_s[0])
     assert 0.0 < estimate.utilisation <= 1.0
@@ -184,13 +185,12 @@ def test_only_fused_attention_depends_on_the_overlap() -> None:
     rows = SHAPE.scores.heads * SHAPE.queries
     softmax = VectorWork("softmax", rows, SHAPE.keys)
     eager = (
-        Operator("scores", gemms=(scores,), read_bytes=10**8, write_bytes=10**8),
-        Operator("softmax", vector=(softmax,), read_bytes=10**8, write_bytes=10**8),
-        Operator("context", gemms=(context,), read_bytes=10**8, write_bytes=10**8),
-        Operator("fused", gemms=(Gemm(512, 512, 512),), vector=(softmax,)),
+        Moved(Operator("scores", gemms=(scores,)), 10**8, 10**8),
+        Moved(Operator("softmax", vector=(softmax,)), 10**8, 10**8),
+        Moved(Operator("context", gemms=(context,)), 10**8, 10**8),
+        Moved(Operator("fused", gemms=(Gemm(512, 512, 512),), vector=(softmax,))),
     )
-    fused = attention_operator(SHAPE)
-    graph = OperatorGraph((*eager, fused))
+    graph = side_by_side((graph_of(eager), attention_graph(SHAPE)))
     before, after = (
         estimate_each([graph], with_calibration(H100, **changes), ALONE)[0].all_cores
         for changes in (
@@ -203,7 +203,7 @@ def test_only_fused_attention_depends_on_the_overlap() -> None:
         assert np.array_equal(one[:count], other[:count])
     assert before.latency_s[count] > after.latency_s[count]
     # Beside fused attention, too, an operator has the numbers that it has alone.
-    alone = estimate_each([OperatorGraph(eager)], H100, ALONE)[0].all_cores
+    alone = estimate_each([graph_of(eager)], H100, ALONE)[0].all_cores
     for one, other in zip(alone.arrays(), before.arrays(), strict=True):
         assert np.array_equal(one, other[:count])
 
@@ -225,10 +225,13 @@ def test_capture_finds_the_same_core(direction: str) -> None:
     (variant,) = load_workload(model, tensor_parallel=(1,), microbatch=(3,)).variants
     (block,) = [layer for layer in variant.layers if layer.name == "block"]
     graph = getattr(block, direction)
-    (found,) = [one for one in graph.operators if one.attention is not None]
+    (place,) = [i for i, one in enumerate(graph.operators) if one.attention is not None]
+    found = graph.operators[place]
     shape = AttentionShape(3, 32, 32, 4, 2, 16, causal=True)
-    made = attention_operator(shape, backward=direction == "backward")
-    assert found == replace(made, id=found.id, outliving_bytes=found.outliving_bytes)
+    made = attention_graph(shape, backward=direction == "backward")
+    assert (replace(found, id="attention"),) == made.operators
+    assert (graph.read_bytes[place],) == made.read_bytes
+    assert (graph.write_bytes[place],) == made.write_bytes
 
 
 @pytest.mark.parametrize(
@@ -263,7 +266,7 @@ def test_calibrations_out_of_range_are_refused(changes: dict[str, float], messag
 def test_a_mask_hides_what_lies_behind_a_query(positions: int) -> None:
     """Of n × n scores those above the diagonal, n · (n − 1) / 2."""
     shape = AttentionShape(1, positions, positions, 1, 1, 64, causal=True)
-    operator = attention_operator(shape)
+    graph = attention_graph(shape)
     hidden = positions * (positions - 1) / 2 / positions**2
-    assert operator.masked_flops == pytest.approx(hidden * operator.flops)
-    assert attention_operator(replace(shape, causal=False)).masked_flops == 0.0
+    assert graph.masked_flops == pytest.approx(hidden * graph.flops)
+    assert attention_graph(replace(shape, causal=False)).masked_flops == 0.0

@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 from phaze_opt.arrays import BoolArray, FloatArray
 from phaze_opt.estimator.attention import masked_work
 from phaze_opt.estimator.attention_tiles import CoreColumn, attention_on_pools
-from phaze_opt.estimator.gemm_traffic import least_l2_bytes_per_mac
+from phaze_opt.estimator.gemm_traffic import least_operands_per_mac
 from phaze_opt.estimator.operator_table import operator_table
-from phaze_opt.estimator.single import attention_operator
+from phaze_opt.estimator.single import attention_graph
 from phaze_opt.estimator.tensor_core import NoTileFitsError, pools_of
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.workload.attention import AttentionShape
-from phaze_opt.workload.graph import OperatorGraph
 from tests.strategies import accelerators, attention_shapes
 
 H100 = load_accelerator("h100")
@@ -30,13 +29,13 @@ shapes = attention_shapes(700, 500, [32, 64, 80, 128])
 
 def row_of(shape: AttentionShape, chip: Accelerator, *, backward: bool = False) -> FloatArray:
     """Return one core's row of `CoreColumn` on all tensor cores of a chip."""
-    table = operator_table(OperatorGraph((attention_operator(shape, backward=backward),)))
+    table = operator_table(attention_graph(shape, backward=backward))
     return np.asarray(attention_on_pools(table, pools_of([chip], [chip.num_tc]))[0, 0])
 
 
 def tiled_share(shape: AttentionShape, chip: Accelerator) -> float:
     """Return the scores of the computed tiles over all scores; lanes work on the former."""
-    table = operator_table(OperatorGraph((attention_operator(shape),)))
+    table = operator_table(attention_graph(shape))
     rows = attention_on_pools(table, pools_of([chip], [chip.num_tc]))
     elements = masked_work(table, [chip], rows).elements[0, 0]
     return float(elements) / shape.scores.elements
@@ -117,9 +116,9 @@ def test_arrays_are_fed_at_least_what_their_registers_demand(
     shape: AttentionShape, chip: Accelerator, backward: bool
 ) -> None:
     """The bound on energy relies on it."""
-    operator = attention_operator(shape, backward=backward)
-    macs = operator.flops / 2 * shape.scores.visible / shape.scores.elements
-    least = least_l2_bytes_per_mac(np.array([chip.pe_x]), np.array([chip.pe_y]))[0]
+    graph = attention_graph(shape, backward=backward)
+    macs = graph.flops / 2 * shape.scores.visible / shape.scores.elements
+    least = 2 * least_operands_per_mac(np.array([chip.pe_x]), np.array([chip.pe_y]))[0]
     fed = row_of(shape, chip, backward=backward)[CoreColumn.L2_BYTES]
     assert fed >= macs * least * (1 - 1e-12)
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze_opt.estimator.cache_reuse import CACHE_SHARE, reads_again
-from phaze_opt.workload.graph import Operator, OperatorGraph, SharedTensor, TensorRead
+from phaze_opt.workload.graph import Operator, OperatorGraph, Tensor, TensorRead
+from tests.workload.graphs import Moved, graph_of
 
 Byte = tuple[str, int, int]
 
@@ -48,11 +49,9 @@ def programs(draw: st.DrawFn) -> Program:
             written[users[0]] += size
         writers = () if is_input else ((users[0], size),)
         reads = tuple(TensorRead(user, part) for user, part in parts.items())
-        tensors.append(SharedTensor(size, writers, reads))
-    operators = tuple(
-        Operator(f"operator{i}", read_bytes=read[i], write_bytes=written[i]) for i in range(count)
-    )
-    return Program(OperatorGraph(operators, (), tuple(tensors)), tuple(map(frozenset, touched)))
+        tensors.append(Tensor(size, "uint8", writers=writers, readers=reads))
+    moved = [Moved(Operator(f"operator{i}"), read[i], written[i]) for i in range(count)]
+    return Program(graph_of(moved, (), tensors), tuple(map(frozenset, touched)))
 
 
 def misses(program: Program, size: int, seed: int) -> list[set[Byte]]:
@@ -102,14 +101,15 @@ def test_a_larger_cache_serves_what_a_smaller_one_serves(
 def test_what_a_chain_reads_again() -> None:
     """Two operators of 10 and 30 bytes beside what they hand over, another one between them."""
     operators = (
-        Operator("first", read_bytes=10, write_bytes=100),
-        Operator("between", write_bytes=7),
-        Operator("second", read_bytes=100, write_bytes=30),
-        Operator("part", read_bytes=50),
-        Operator("last", read_bytes=100),
+        Moved(Operator("first"), 10, 100),
+        Moved(Operator("between"), 0, 7),
+        Moved(Operator("second"), 100, 30),
+        Moved(Operator("part"), 50),
+        Moved(Operator("last"), 100),
     )
     readers = (TensorRead(2, 100), TensorRead(3, 50), TensorRead(4, 100))
-    graph = OperatorGraph(operators, (), (SharedTensor(100, ((0, 100),), readers),))
+    tensor = Tensor(100, "uint8", writers=((0, 100),), readers=readers)
+    graph = graph_of(operators, (), (tensor,))
     reuse = reads_again(graph)
     assert reuse.reader.tolist() == [2, 3, 4]
     assert reuse.source.tolist() == [0, 2, 2]  # a part of a tensor is nobody's source

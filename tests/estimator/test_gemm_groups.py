@@ -42,7 +42,7 @@ batched = st.one_of(
 def tiling_table(gemm: Gemm, accelerator: Accelerator) -> FloatArray:
     """Lay out the tilings of one product on all cores."""
     tilings = np.empty(TABLE_SHAPE)
-    shape = np.array([gemm.m, gemm.n, gemm.k, 1, 0])
+    shape = np.array([gemm.m, gemm.n, gemm.k, 1, 0, 0])
     count = lay_out_tilings(shape, tensor_core_pool(accelerator, accelerator.num_tc), tilings)
     return tilings[:, :count]
 

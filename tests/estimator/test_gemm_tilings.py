@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze_opt.estimator.gemm_tilings import TABLE_SHAPE, Row, lay_out_tilings
-from phaze_opt.estimator.gemm_traffic import ELEMENT_BYTES, SUM_BYTES, Dataflow
+from phaze_opt.estimator.gemm_traffic import Dataflow
+from phaze_opt.precision import SUM_BYTES
 
 sizes = st.one_of(st.integers(1, 70), st.integers(1, 10**6))
 arrays = st.one_of(st.integers(0, 9).map(lambda power: 2**power), st.integers(1, 300))
@@ -23,9 +24,9 @@ def edges(size: int, array: int) -> list[int]:
 @given(sizes, sizes, arrays, arrays)
 def test_edges_are_as_described(m: int, n: int, x: int, y: int) -> None:
     """Every pair of edges is a tile of the result where the private buffer holds all of them."""
-    pool = (1, x, y, 1e30, np.inf, 2.0**27, 1e3, 10.0)
+    pool = (1, x, y, 1e30, np.inf, 2.0**27, 1e3, 10.0, 1.0, 4.0)
     tilings = np.empty(TABLE_SHAPE)
-    count = lay_out_tilings(np.array([m, n, 64, 1, 0]), pool, tilings)
+    count = lay_out_tilings(np.array([m, n, 64, 1, 0, 0]), pool, tilings)
     laid_out = tilings[:, :count]
     of_result = laid_out[:, laid_out[Row.DATAFLOW] == Dataflow.OUTPUT_STATIONARY.value]
     pairs = [(i, j) for i in edges(m, x) for j in edges(n, y)]
@@ -39,11 +40,11 @@ def test_edges_are_as_described(m: int, n: int, x: int, y: int) -> None:
 def test_tiles_read_operands_again_and_spill_sums(m: int, n: int, k: int, x: int, y: int) -> None:
     """An operand once for each tile beside it; sums once for each tile that begins with them."""
     tilings = np.empty(TABLE_SHAPE)
-    pool = (4, x, y, 2.0**20, np.inf, 2.0**27, 1e3, 10.0)
-    laid_out = tilings[:, : lay_out_tilings(np.array([m, n, k, 1, 0]), pool, tilings)]
+    pool = (4, x, y, 2.0**20, np.inf, 2.0**27, 1e3, 10.0, 1.0, 4.0)
+    laid_out = tilings[:, : lay_out_tilings(np.array([m, n, k, 1, 0, 0]), pool, tilings)]
     tiles = [np.ceil(size / laid_out[row]) for size, row in zip((m, n, k), EDGES, strict=True)]
     spilled = SUM_BYTES * (tiles[2] - 1.0) * m * n
-    read = ELEMENT_BYTES * k * (n * tiles[0] + m * tiles[1]) + spilled
+    read = 1.0 * k * (n * tiles[0] + m * tiles[1]) + spilled
     np.testing.assert_allclose(laid_out[Row.READ_BYTES], read, rtol=1e-12)
-    written = ELEMENT_BYTES * m * n + spilled
+    written = 4.0 * m * n + spilled
     np.testing.assert_allclose(laid_out[Row.WRITTEN_BYTES], written, rtol=1e-12)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from phaze_opt.estimator.estimate import estimate_on_cores
 from phaze_opt.estimator.isolated import BURST_S, estimate_isolated
-from phaze_opt.estimator.single import estimate_gemm, gemm_operator
+from phaze_opt.estimator.single import estimate_gemm, gemm_graph
 from phaze_opt.estimator.tensor_core import tensor_core_pool
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
@@ -17,7 +17,7 @@ from tests.strategies import accelerators, gemms
 
 def product(gemm: Gemm) -> OperatorGraph:
     """Return a graph of one product."""
-    return OperatorGraph((gemm_operator(gemm),))
+    return gemm_graph(gemm)
 
 
 def calibrated(chip: Accelerator, **constants: float) -> Accelerator:
@@ -35,10 +35,12 @@ def test_a_chip_without_the_two_constants_keeps_every_bit(gemm: Gemm, chip: Acce
         chip.pe_x,
         chip.pe_y,
         chip.l2_tc_bytes,
-        np.inf if chip.l2_bytes_per_cycle is None else chip.l2_bytes_per_cycle,
+        np.inf if chip.l2_bytes_per_cycle is None else chip.l2_bytes_per_cycle / 2,
         chip.glb_bytes,
         chip.glb_bytes_per_cycle,
         chip.pe_x + chip.pe_y if overhead is None else overhead,
+        2.0,
+        2.0,
     )
     assert chip.array_clock_hz == chip.sustained_clock_hz
     assert chip.in_burst is chip

@@ -14,6 +14,7 @@ from phaze_opt.network.presets import load_cluster
 from phaze_opt.workload.graph import Gemm, Operator, OperatorGraph, VectorWork
 from tests.estimator.products import compulsory_bytes, estimate
 from tests.strategies import any_accelerators
+from tests.workload.graphs import Moved, graph_of
 
 NETWORK = load_cluster("flat-4GiB", 1)
 
@@ -27,20 +28,16 @@ products = st.builds(
 
 
 @st.composite
-def fused_products(draw: st.DrawFn) -> Operator:
+def fused_products(draw: st.DrawFn) -> OperatorGraph:
     """Draw a product whose epilogue reads and writes further tensors, or keeps some on the chip."""
     gemm = draw(products)
     elements = gemm.batch * gemm.m * gemm.n
     read = draw(st.sampled_from([0, 2, 4, 12])) * elements
     written = draw(st.sampled_from([1, 2, 4, 8])) * elements
     kinds = draw(st.lists(st.sampled_from(["add", "multiply", "gelu"]), max_size=3))
-    return Operator(
-        "product",
-        gemms=(gemm,),
-        vector=tuple(VectorWork(kind, gemm.batch * gemm.m, gemm.n) for kind in kinds),
-        read_bytes=int(compulsory_bytes(gemm)) - 2 * elements + read,
-        write_bytes=written,
-    )
+    vector = tuple(VectorWork(kind, gemm.batch * gemm.m, gemm.n) for kind in kinds)
+    operator = Operator("product", gemms=(gemm,), vector=vector)
+    return graph_of([Moved(operator, int(compulsory_bytes(gemm)) - 2 * elements + read, written)])
 
 
 MORE = ("clock_hz", "glb_bytes_per_cycle", "hbm_bytes_per_s", "l2_bytes_per_cycle", "glb_bytes",
@@ -57,7 +54,7 @@ OF_CORES = {"num_tc", "num_vc"}
     st.one_of(st.sampled_from([1.01, 1.05, 1.1, 1.2, 2.0]), st.floats(1.0, 4.0)),
 )
 def test_more_of_anything_never_slows_an_operator(
-    operator: Operator, chip: Accelerator, field: str, factor: float
+    graph: OperatorGraph, chip: Accelerator, field: str, factor: float
 ) -> None:
     """No clock, bandwidth, buffer or core more costs time, whatever the epilogue moves.
 
@@ -70,7 +67,6 @@ def test_more_of_anything_never_slows_an_operator(
     more = max(int(before * factor), before) if isinstance(before, int) else before * factor
     changed: dict[str, Any] = {field: more}
     larger = dataclasses.replace(chip, **changed)
-    graph = OperatorGraph((operator,))
     old, new = (estimate(graph, each, NETWORK) for each in (chip, larger))
     modes = ["all_cores"] if field in OF_CORES else ["one_core", "all_cores"]
     for mode in modes:

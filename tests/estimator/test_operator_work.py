@@ -31,6 +31,7 @@ from phaze_opt.units import MIB
 from phaze_opt.workload.graph import Gemm, Operator, OperatorGraph, VectorWork
 from tests.estimator.test_least_seconds import MODELS, passes
 from tests.strategies import any_accelerators
+from tests.workload.graphs import Moved, graph_of
 
 FLASH = "gpt:layers=2,hidden=512,heads=8,sequence=512,vocab=1000,attention=flash"
 
@@ -83,7 +84,7 @@ def defined_work(
     exposed_s = exposed_share(table, chips) * vc_s
     tc_s = of_cores(products[:, :, Column.ARRAY_CYCLES], CoreColumn.ARRAY_CYCLES)
     tc_s = tc_s / chip_column(chips, "array_clock_hz") + exposed_s
-    m, n, k, batch = table.gemms.astype(np.float64).T
+    m, n, k, batch, _ = table.gemms.astype(np.float64).T
     operands, results = 2 * batch * (m * k + k * n), 2 * batch * m * n
     glb_read = products[:, :, Column.GLB_READ_BYTES] - operands
     glb_write = products[:, :, Column.GLB_WRITE_BYTES] - results
@@ -158,8 +159,8 @@ def test_only_a_product_alone_is_cut_into_blocks(glb_mib: int) -> None:
     once_bytes = 2 * 3 * 8192**2
 
     def hbm_bytes(count: int) -> float:
-        operator = Operator("op", gemms=(product,) * count, read_bytes=once_bytes)
-        mode = estimate_on_cores(OperatorGraph((operator,)), chip, chip.num_tc)
+        graph = graph_of([Moved(Operator("op", gemms=(product,) * count), once_bytes)])
+        mode = estimate_on_cores(graph, chip, chip.num_tc)
         return float(mode.hbm_s[0]) * chip.sustained_hbm_bytes_per_s
 
     assert hbm_bytes(2) == pytest.approx(once_bytes)

@@ -6,7 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from phaze_opt.estimator.gemm_tilings import TABLE_SHAPE, Row, lay_out_tilings
-from phaze_opt.estimator.gemm_traffic import hbm_traffic_bytes
+from phaze_opt.estimator.gemm_traffic import repeated_bytes
 from phaze_opt.estimator.tensor_core import Column, tensor_core_pool
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.units import MIB
@@ -107,8 +107,8 @@ def test_blocking_reads_again_only_what_the_buffer_cannot_hold() -> None:
     """A product whose one operand fits half the buffer moves its compulsory bytes."""
     m, n, k = 4096, 4096, 1024
     compulsory = compulsory_bytes(Gemm(m, n, k))
-    assert hbm_traffic_bytes(m, n, k, 16.0 * MIB) == compulsory
-    assert hbm_traffic_bytes(m, n, k, 2.0 * MIB) > 2 * compulsory
+    assert repeated_bytes(m, n, k, 2.0, 16.0 * MIB) == 0.0
+    assert repeated_bytes(m, n, k, 2.0, 2.0 * MIB) > compulsory
 
 
 @given(gemms, accelerators)
@@ -141,7 +141,7 @@ def test_of_equally_fast_tilings_the_one_that_moves_least_is_taken(
 ) -> None:
     """Waves of tiles over the cores, or the global buffer, decide how fast each one is."""
     tilings, pool = np.empty(TABLE_SHAPE), tensor_core_pool(accelerator, accelerator.num_tc)
-    count = lay_out_tilings(np.array([gemm.m, gemm.n, gemm.k, 1, 0]), pool, tilings)
+    count = lay_out_tilings(np.array([gemm.m, gemm.n, gemm.k, 1, 0, 0]), pool, tilings)
     laid_out = tilings[:, :count]
     waves = np.ceil(laid_out[Row.TILES] / accelerator.num_tc)
     cycles = np.maximum(waves * laid_out[Row.WAVE_CYCLES], laid_out[Row.GLB_CYCLES])

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze_opt.estimator.estimate import estimate_on_cores
-from phaze_opt.estimator.gemm_traffic import ELEMENT_BYTES, hbm_traffic_bytes
-from phaze_opt.estimator.single import gemm_operator
+from phaze_opt.estimator.gemm_traffic import repeated_bytes
+from phaze_opt.estimator.single import gemm_graph
 from phaze_opt.estimator.working_sets import (
     LEAST_STAGED_BYTES,
     kept_tensors,
@@ -24,10 +24,11 @@ from phaze_opt.workload.graph import (
     Gemm,
     Operator,
     OperatorGraph,
-    SharedTensor,
+    Tensor,
     TensorRead,
     VectorWork,
 )
+from tests.workload.graphs import Moved, graph_of
 
 sizes = st.integers(1, 8192)
 gemms = st.builds(Gemm, sizes, sizes, sizes, st.sampled_from([1, 7]))
@@ -37,13 +38,13 @@ gemms = st.builds(Gemm, sizes, sizes, sizes, st.sampled_from([1, 7]))
 def test_the_levels_of_a_product(gemm: Gemm, glb_mib: int) -> None:
     """Level 0 is that of the estimate; every level fits, and less room never means less traffic."""
     chip = load_accelerator("tpuv4-lanes", glb_mib=glb_mib)
-    graph = OperatorGraph((gemm_operator(gemm),))
+    graph = gemm_graph(gemm)
     sets = working_sets(graph, chip)
-    operands = ELEMENT_BYTES * np.array([gemm.m * gemm.k, gemm.k * gemm.n], dtype=np.float64)
+    operands = 2 * np.array([gemm.m * gemm.k, gemm.k * gemm.n], dtype=np.float64)
     traffic = gemm.batch * (sets.operand_reads[0] * operands).sum(axis=-1)
-    result = ELEMENT_BYTES * gemm.m * gemm.n * gemm.batch
-    least = hbm_traffic_bytes(gemm.m, gemm.n, gemm.k, float(chip.glb_bytes)) * gemm.batch
-    assert np.isclose(traffic[0] + result, least, rtol=1e-12)
+    result = 2 * gemm.m * gemm.n * gemm.batch
+    again = repeated_bytes(gemm.m, gemm.n, gemm.k, 2.0, float(chip.glb_bytes)) * gemm.batch
+    assert np.isclose(traffic[0], gemm.batch * operands.sum() + again, rtol=1e-12)
     assert np.allclose(traffic - traffic[0], sets.extra_bytes[0], rtol=1e-9, atol=1.0)
     assert (sets.extra_bytes >= -1e-6 * traffic[0]).all()
     assert (sets.operand_reads >= 1.0).all()
@@ -55,7 +56,7 @@ def test_the_levels_of_a_product(gemm: Gemm, glb_mib: int) -> None:
 @given(gemms, st.sampled_from([2, 8, 32]))
 def test_a_larger_buffer_has_the_levels_of_a_smaller_one(gemm: Gemm, glb_mib: int) -> None:
     """Or one that needs no more room and reads neither operand more often."""
-    graph = OperatorGraph((gemm_operator(gemm),))
+    graph = gemm_graph(gemm)
     small, large = (
         working_sets(graph, load_accelerator("tpuv4-lanes", glb_mib=size))
         for size in (glb_mib, 2 * glb_mib)
@@ -75,7 +76,7 @@ def test_more_vector_cores_need_no_more_room(
     """
     core = (Gemm(64, 64, 64), Gemm(64, 64, 64)) if is_fused else ()
     work = (VectorWork("softmax", rows, 64),)
-    graph = OperatorGraph((Operator("op", core, work, read_bytes=moved_bytes),))
+    graph = graph_of([Moved(Operator("op", core, work), moved_bytes)])
     fewer = load_accelerator("tpuv4-lanes", num_vc=cores)
     few, many = (working_sets(graph, replace(fewer, num_vc=count)) for count in (cores, 2 * cores))
     for room, factor in zip(few.working_bytes[0], few.lane_factor[0], strict=True):
@@ -86,24 +87,24 @@ def test_more_vector_cores_need_no_more_room(
 
 def test_who_saves_what_where_a_tensor_stays() -> None:
     """A product saves its repeated reads of an operand; a collective is left out."""
-    product = gemm_operator(Gemm(4096, 4096, 4096))
-    size = 2 * 4096 * 4096
-    vector = Operator("v", read_bytes=size, write_bytes=size)
-    network = Operator(
-        "n", collective=Collective("all_reduce", size), read_bytes=size, write_bytes=size
+    elements = 4096 * 4096
+    size = 2 * elements
+    operators = (
+        Operator("v"),
+        Operator("product", gemms=(Gemm(4096, 4096, 4096),)),
+        Operator("n", collective=Collective("all_reduce", size)),
     )
+    vector, product, network = (TensorRead(index, elements) for index in range(3))
+    first, second = replace(product, first_operand=True), replace(product, second_operand=True)
     graph = OperatorGraph(
-        (vector, product, network),
-        ((0, 1, size), (0, 2, size)),
+        operators,
         (
-            SharedTensor(
-                size, ((0, size),), (TensorRead(1, size, first_operand=True), TensorRead(2, size))
-            ),
-            SharedTensor(size, ((2, size),), (TensorRead(1, size),)),
-            SharedTensor(size, (), (TensorRead(0, size), TensorRead(1, size, second_operand=True))),
-            SharedTensor(size, (), (TensorRead(0, size), TensorRead(2, size))),
+            Tensor(elements, writers=((0, elements),), readers=(first, network)),
+            Tensor(elements, writers=((2, elements),), readers=(product,)),
+            Tensor(elements, readers=(vector, second)),
+            Tensor(elements, readers=(vector, network)),
         ),
-    )  # fmt: skip
+    )
     chip = load_accelerator("tpuv4-lanes", glb_mib=8)
     kept = kept_tensors(graph)
     assert [tensor.outlives for tensor in kept] == [True, True]
@@ -119,10 +120,9 @@ def test_who_saves_what_where_a_tensor_stays() -> None:
 
 def test_what_several_operators_write_together_is_kept_in_parts() -> None:
     """Each part from its own writer on; readers save their share of each."""
-    parts = tuple(Operator(f"w{index}", write_bytes=10) for index in range(3))
-    reader = Operator("r", read_bytes=30)
-    edges = tuple((index, 3, 10) for index in range(3))
-    tensor = SharedTensor(30, ((0, 10), (1, 10), (2, 10)), (TensorRead(3, 30),))
-    kept = kept_tensors(OperatorGraph((*parts, reader), edges, (tensor,)))
+    operators = tuple(map(Operator, ("w0", "w1", "w2", "r")))
+    written = (0, 10), (1, 10), (2, 10)
+    tensor = Tensor(30, "uint8", writers=written, readers=(TensorRead(3, 30),))
+    kept = kept_tensors(OperatorGraph(operators, (tensor,)))
     assert [one.size_bytes for one in kept] == [10, 10, 10]
     assert [one.readers[0].bytes for one in kept] == [10.0, 10.0, 10.0]

@@ -16,8 +16,9 @@ from phaze_opt.point import Placing, Point, cost_point
 from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.training import Training
 from phaze_opt.units import GIB, MIB
-from phaze_opt.workload.graph import Operator, OperatorGraph, Workload
+from phaze_opt.workload.graph import Operator, Workload
 from phaze_opt.workload.zoo import load_workload
+from tests.workload.graphs import Moved, graph_of
 
 TINY = "gpt:layers=4,hidden=64,heads=4,sequence=64,vocab=256"
 TINY_LLAMA = "llama:layers=4,hidden=128,heads=4,ffn=256,sequence=128,vocab=256"
@@ -60,14 +61,15 @@ def network(devices: int, bytes_per_s: float = 100e9, latency_s: float = 0.0) ->
 
 
 def point_of(
-    operators: Sequence[Operator],
+    operators: Sequence[Operator | Moved],
     chip: Accelerator = CHIP,
     edges: Sequence[tuple[int, int, int]] = (),
     cluster: Cluster | None = None,
 ) -> Point:
     """Return a point whose only layer has one graph forward and backward, at tensor degree 2."""
     (variant,) = tiny(microbatch=1, tensor=2).variants
-    graph = OperatorGraph(tuple(operators), tuple(edges))
+    moved = [one if isinstance(one, Moved) else Moved(one) for one in operators]
+    graph = graph_of(moved, edges)
     layer = replace(variant.layers[0], forward=graph, backward=graph)
     alone = replace(variant, layers=(layer,), nodes=(("only", 0),), edges=())
     workload = Workload("one layer", 1, layer.parameters, (alone,))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze_opt.estimator.estimate import RESOURCES
-from phaze_opt.estimator.single import attention_operator
+from phaze_opt.estimator.single import attention_graph
 from phaze_opt.explanation.binding import bind_pass, critical_path
 from phaze_opt.explanation.changes import LESS, MORE, changes
 from phaze_opt.explanation.gains import try_changes
@@ -21,6 +21,7 @@ from phaze_opt.training import Training
 from phaze_opt.workload.attention import AttentionShape
 from phaze_opt.workload.graph import Collective, Gemm, Operator, VectorWork
 from tests.explanation.cases import CHIP, network, passes_of, point_of, tiny
+from tests.workload.graphs import Moved
 
 OF_GAIN = {
     "compute": "compute",
@@ -37,11 +38,20 @@ CONSTANT = replace(CHIP, calibration=Calibration(operator_overhead_s=1e-3))
 BOUND_CASES = [
     ("compute", CHIP, Operator("mm", gemms=(Gemm(2048, 2048, 2048),))),
     ("lanes", CHIP, Operator("gelu", vector=(VectorWork("gelu", 1024, 1024),))),
-    ("glb", SLOW_GLB, Operator("copy", vector=(VectorWork("copy", 1, 1),), read_bytes=10**8)),
-    ("hbm", CHIP, Operator("copy", vector=(VectorWork("copy", 1, 1),), read_bytes=10**9)),
+    ("glb", SLOW_GLB, Moved(Operator("copy", vector=(VectorWork("copy", 1, 1),)), 10**8)),
+    ("hbm", CHIP, Moved(Operator("copy", vector=(VectorWork("copy", 1, 1),)), 10**9)),
     ("link", CHIP, Operator("sum", collective=Collective("all_reduce", 10**9))),
     ("overhead", CONSTANT, Operator("add", vector=(VectorWork("add", 1, 1),))),
 ]
+
+
+def named(operator: Operator | Moved, count: int) -> list[Moved]:
+    """Return an operator so often, under several names."""
+    one = operator if isinstance(operator, Moved) else Moved(operator)
+    return [
+        one._replace(operator=replace(one.operator, id=f"{one.operator.id}{index}"))
+        for index in range(count)
+    ]
 
 
 def predicted_saving(share: float, factor: float) -> float:
@@ -53,11 +63,10 @@ def predicted_saving(share: float, factor: float) -> float:
     ("resource", "chip", "operator"), BOUND_CASES, ids=[case[0] for case in BOUND_CASES]
 )
 def test_more_of_what_binds_saves_its_share_and_of_another_nothing(
-    resource: str, chip: Accelerator, operator: Operator
+    resource: str, chip: Accelerator, operator: Operator | Moved
 ) -> None:
     """Where one resource binds a chain of operators, only that one shortens it, by its share."""
-    operators = [replace(operator, id=f"{operator.id}{index}") for index in range(3)]
-    point = point_of(operators, chip, edges=[(0, 1, 0), (1, 2, 0)])
+    point = point_of(named(operator, 3), chip, edges=[(0, 1, 0), (1, 2, 0)])
     forward = passes_of(point).forward
     binding = bind_pass(forward, chip)
     assert binding.bound_by == resource
@@ -82,8 +91,8 @@ def test_fused_attention_waits_for_arrays_and_for_lanes(pe_vc: int, bound_by: st
     """
     calibration = Calibration(operator_overhead_s=0.0, attention_overlap=0.25)
     chip = replace(CHIP, pe_vc=pe_vc, l2_vc_bytes=0, calibration=calibration)
-    core = attention_operator(AttentionShape(1, 2048, 2048, 4, 4, 128, causal=True))
-    point = point_of([core], chip)
+    core = attention_graph(AttentionShape(1, 2048, 2048, 4, 4, 128, causal=True))
+    point = point_of([Moved(core.operators[0], core.read_bytes[0], core.write_bytes[0])], chip)
     forward = passes_of(point).forward
     binding = bind_pass(forward, chip)
     exposed_s = float(forward.chosen.exposed_lanes_s[0])
@@ -188,17 +197,18 @@ def test_shares_are_the_derivatives_of_the_makespan(
 
 
 @st.composite
-def vector_operators(draw: st.DrawFn) -> list[Operator]:
+def vector_operators(draw: st.DrawFn) -> list[Moved]:
     """Draw operators that lanes, memory or the network bind."""
     operators = []
     for index in range(draw(st.integers(1, 6))):
         if draw(st.booleans()):
             work = VectorWork(draw(st.sampled_from(["add", "gelu"])), draw(st.integers(1, 4096)), 9)
             moved = draw(st.integers(0, 10**7))
-            operators.append(Operator(f"v{index}", vector=(work,), read_bytes=moved))
+            operators.append(Moved(Operator(f"v{index}", vector=(work,)), moved))
         else:
             size = draw(st.integers(1, 10**7))
-            operators.append(Operator(f"c{index}", collective=Collective("all_reduce", size)))
+            sent = Operator(f"c{index}", collective=Collective("all_reduce", size))
+            operators.append(Moved(sent))
     return operators
 
 

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from phaze_opt.estimator.estimate import ModeSeconds
 from phaze_opt.passes.chunked_collectives import beside_products
-from phaze_opt.workload.graph import Collective, Gemm, Operator, OperatorGraph
+from phaze_opt.workload.graph import Collective, Gemm, Operator
+from tests.workload.graphs import Moved, graph_of
 
 PRODUCT = Operator("product", gemms=(Gemm(8, 8, 8),))
 SENT = Operator("sent", collective=Collective("reduce_scatter", 1024))
-GRAPH = OperatorGraph((PRODUCT, SENT), ((0, 1, 128),))
+GRAPH = graph_of([Moved(PRODUCT, 0, 128), Moved(SENT, 128)], ((0, 1, 128),))
 OVERHEAD_S = 0.25
 
 seconds = st.sampled_from([0.0, 0.5, 1.0, 2.0, 8.0])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from phaze_opt.estimator.estimate import estimate_on_cores
-from phaze_opt.estimator.single import attention_operator
+from phaze_opt.estimator.single import attention_graph
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.passes.estimates import Chip, EstimatedLayers, estimate_layers, with_lane_rate
@@ -14,7 +14,7 @@ from phaze_opt.passes.graphs import default_fusion
 from phaze_opt.passes.scheduled import run_layers
 from phaze_opt.training import Overlap, Recompute, Training
 from phaze_opt.workload.attention import AttentionShape
-from phaze_opt.workload.graph import OperatorGraph, Workload
+from phaze_opt.workload.graph import Workload
 from phaze_opt.workload.zoo import load_workload
 
 MODEL = "gpt:layers=2,hidden=256,heads=4,sequence=128,vocab=512"
@@ -77,7 +77,7 @@ def test_faster_lanes_shorten_their_time_and_what_waits_for_it(rate: float) -> N
     """Arrays take as long as before; so does fused attention without what its arrays wait for."""
     chip = load_accelerator("h100")
     shape = AttentionShape(1, 512, 512, 8, 8, 64, causal=True)
-    before = estimate_on_cores(OperatorGraph((attention_operator(shape),)), chip, chip.num_tc)
+    before = estimate_on_cores(attention_graph(shape), chip, chip.num_tc)
     after = with_lane_rate(before, rate)
     assert before.exposed_lanes_s[0] > 0.0
     np.testing.assert_allclose(after.vc_s * rate, before.vc_s)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.chips import Chips
 from phaze_opt.estimator.least_energy import least_energy_j
-from phaze_opt.estimator.single import attention_operator
+from phaze_opt.estimator.single import attention_graph
 from phaze_opt.evaluation import Evaluation, evaluate, place_point
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
@@ -119,12 +119,11 @@ def test_what_a_mask_hides_takes_nothing(backward: bool) -> None:
     causal = AttentionShape(2, 512, 512, 8, 2, 64, causal=True)
     chips = Chips([load_accelerator("tpuv4-lanes")])
 
-    def least_j(operator: Operator) -> float:
-        graph = OperatorGraph((operator,))
+    def least_j(graph: OperatorGraph) -> float:
         return float(least_energy_j(graph, chips, CLUSTER, residency=False)[0])
 
-    masked = attention_operator(causal, backward=backward)
-    whole = attention_operator(replace(causal, causal=False), backward=backward)
-    moved_j = least_j(replace(whole, gemms=(), vector=(), attention=None))
+    masked = attention_graph(causal, backward=backward)
+    whole = attention_graph(replace(causal, causal=False), backward=backward)
+    moved_j = least_j(OperatorGraph((Operator("none"),), whole.tensors))
     visible = causal.scores.visible / causal.scores.elements
     assert least_j(masked) - moved_j == pytest.approx(visible * (least_j(whole) - moved_j))

@@ -22,7 +22,7 @@ from phaze_opt.scheduling.residency import check_residency
 from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.scheduling.solve_schedule import solve_schedule
 from phaze_opt.training import Overlap, Training
-from phaze_opt.workload.graph import OperatorGraph, Workload
+from phaze_opt.workload.graph import Workload
 from phaze_opt.workload.zoo import load_workload
 from tests.scheduling.residency_rules import broken_joint_rules
 
@@ -138,8 +138,8 @@ def test_a_cache_saves_reads_and_is_never_slower(name: str) -> None:
     rate = chip.sustained_hbm_bytes_per_s
     for layer in passes:
         for own in layer.all():
-            written = [operator.write_bytes for operator in own.graph.operators]
-            assert (own.chosen.hbm_s * rate >= np.array(written) * (1 - 1e-12)).all()
+            written = np.array(own.graph.write_bytes)
+            assert (own.chosen.hbm_s * rate >= written * (1 - 1e-12)).all()
             assert (own.chosen.hbm_s <= own.estimates.all_cores.hbm_s * (1 + 1e-12)).all()
 
 
@@ -201,7 +201,7 @@ def test_what_does_not_flow_is_not_written_to_the_buffer_by_the_memory() -> None
     """Every byte less saves a byte of the HBM and one that is written to the global buffer."""
     chip = CHIPS[1]
     graph = workload(MODELS[0]).variants[0].layers[1].forward
-    mode = estimate_on_cores(OperatorGraph(graph.operators), chip, chip.num_tc)
+    mode = estimate_on_cores(graph, chip, chip.num_tc)
     moved = mode.hbm_s * chip.sustained_hbm_bytes_per_s
     half = with_hbm_bytes(mode, moved / 2, chip)
     joules = energy_per_event([chip])

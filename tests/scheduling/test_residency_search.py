@@ -75,12 +75,13 @@ def test_one_order_is_searched_exactly(residency: Residency) -> None:
 @settings(max_examples=100, deadline=None)
 @given(residency=residencies(), more=st.integers(0, 20))
 def test_more_buffer_is_never_slower(residency: Residency, more: int) -> None:
-    """More global buffer never makes the plan of the fast method longer, not by a bit."""
+    """More global buffer never makes the plan of the fast method longer, but for rounding."""
     before = search_frames(residency).best
     after = search_frames(replace(residency, glb_bytes=residency.glb_bytes + more)).best
     if before is not None:
         assert after is not None
-        assert after.makespan_s <= before.makespan_s
+        # Another order of the operators adds the same seconds up in another order.
+        assert after.makespan_s <= before.makespan_s * (1.0 + 1e-12)
 
 
 @pytest.mark.parametrize(("operators", "width"), [(23, 3), (60, 6)])

@@ -27,8 +27,9 @@ from phaze_opt.search.scalar_rates import Group, Rates
 from phaze_opt.search.space import Space
 from phaze_opt.search.spec import StudySpec
 from phaze_opt.search.study import create_study
-from phaze_opt.workload.graph import Gemm, Operator, OperatorGraph, VectorWork
+from phaze_opt.workload.graph import Gemm, Operator, VectorWork
 from tests.search.enumerations import CASES, RUN, engine_of
+from tests.workload.graphs import Moved, graph_of
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -129,7 +130,7 @@ def test_products_take_at_least_what_they_must(
         glb_bytes_per_cycle=glb_rate,
         l2_bytes_per_cycle=l2_rate,
     )
-    numbers = np.array([[gemm.m, gemm.n, gemm.k, gemm.batch, 0]])
+    numbers = np.array([[gemm.m, gemm.n, gemm.k, gemm.batch, 0, 0]])
     row = gemm_table(numbers, [chip], [cores])[0, 0]
     glb_bytes = row[Column.GLB_READ_BYTES] + row[Column.GLB_WRITE_BYTES]
     work = product_work(
@@ -163,13 +164,12 @@ CHIP = Accelerator(num_tc=6, num_vc=3, pe_x=128, pe_y=128, pe_vc=128, glb_bytes=
 def test_operators_take_their_share_of_the_cores() -> None:
     """Beside others they run on one core of each type that they need, and all count alike."""
     product, sums = (Gemm(256, 256, 256),), (VectorWork("add", 256, 256),)
-    graph = OperatorGraph(
-        (
-            Operator("product", gemms=product, read_bytes=2**18, write_bytes=2**17),
-            Operator("sum", vector=sums, read_bytes=2**18, write_bytes=2**17),
-            Operator("both", gemms=product, vector=sums, read_bytes=2**18, write_bytes=2**17),
-        )
+    operators = (
+        Operator("product", gemms=product),
+        Operator("sum", vector=sums),
+        Operator("both", gemms=product, vector=sums),
     )
+    graph = graph_of([Moved(one, 2**18, 2**17) for one in operators])
     alone = Group(load_cluster("flat-4GiB", 1), 1, 1)
     times = chip_times(graph, Rates.of(CHIP), no_extra_bytes(graph), alone)
     own_s = np.array(times.beside_s)

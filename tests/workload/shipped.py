@@ -63,14 +63,16 @@ def capture_key(key: CaptureKey) -> CachedVariant:
 
 
 def main() -> None:
-    """Write the archive."""
-    with zipfile.ZipFile(PATH, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+    """Write the archive, whole or not at all."""
+    unfinished = PATH.with_suffix(".unfinished")
+    with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name, config in shipped_configs().items():
             print(name)
             for key in shipped_keys(config):
                 entry = zipfile.ZipInfo(file_name(key), _SAME_TIME)
                 entry.compress_type = zipfile.ZIP_DEFLATED
                 archive.writestr(entry, to_json(capture_key(key)), compresslevel=9)
+    unfinished.replace(PATH)
 
 
 if __name__ == "__main__":

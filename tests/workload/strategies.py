@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from phaze_opt.workload.config import LLAMA, TransformerConfig
 from phaze_opt.workload.graph import VECTOR_KINDS, Gemm, Operator, OperatorGraph, VectorWork
+from tests.workload.graphs import Moved, graph_of
 
 
 @st.composite
@@ -57,13 +58,15 @@ def operator_graphs(draw: st.DrawFn) -> OperatorGraph:
         kinds = draw(st.lists(st.sampled_from(VECTOR_KINDS[:24]), max_size=2))
         product = (Gemm(4, 5, 6),) * draw(st.integers(0, 2))
         operators.append(
-            Operator(
-                id=f"n{index}",
-                gemms=product,
-                vector=tuple(VectorWork(kind, 3, 4) for kind in kinds),
-                read_bytes=outside[index] + sum(size for _, to, size in edges if to == index),
-                write_bytes=results[index],
-                outliving_bytes=draw(st.sampled_from([0, results[index]])),
+            Moved(
+                Operator(
+                    f"n{index}",
+                    gemms=product,
+                    vector=tuple(VectorWork(kind, 3, 4) for kind in kinds),
+                ),
+                outside[index] + sum(size for _, to, size in edges if to == index),
+                results[index],
+                draw(st.sampled_from([0, results[index]])),
             )
         )
-    return OperatorGraph(tuple(operators), tuple(edges))
+    return graph_of(operators, edges)

@@ -12,6 +12,7 @@ from phaze_opt.workload.capture.transformer import capture_transformer
 from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.graph import VECTOR_KINDS, Layer, OperatorGraph, VectorWork
 from phaze_opt.workload.zoo import load_workload
+from tests.workload.graphs import outliving_bytes
 from tests.workload.strategies import transformers
 
 BATCH, ROWS, WIDTH = 2, 6, 8
@@ -41,16 +42,18 @@ def test_graphs_are_sound(config: TransformerConfig) -> None:
         used = {source for source, _, _ in graph.edges}
         for source, destination, size in graph.edges:
             assert 0 <= source < destination < len(graph.operators)
-            assert 0 < size <= graph.operators[source].write_bytes
+            assert 0 < size <= graph.write_bytes[source]
             brought[destination] += size
         assert len({op.id for op in graph.operators}) == len(graph.operators)
         for index, operator in enumerate(graph.operators):
-            assert operator.outliving_bytes or index in used
+            assert outliving_bytes(graph)[index] or index in used
             assert operator.gemms or operator.vector or operator.collective
             assert {work.kind for work in operator.vector} <= set(VECTOR_KINDS)
-            assert operator.read_bytes >= brought[index]
-            assert operator.write_bytes >= operator.outliving_bytes
-            assert operator.write_bytes > 0
+            assert graph.read_bytes[index] >= brought[index]
+            assert graph.write_bytes[index] > 0
+        for tensor in graph.tensors:
+            assert sum(elements for _, elements in tensor.writers) in (tensor.elements, 0)
+            assert tensor.readers or tensor.outlives
 
 
 @settings(max_examples=1, deadline=None)
@@ -74,8 +77,8 @@ def test_linear_layer_by_hand() -> None:
     layer = _capture(nn.Linear(WIDTH, 3), _meta(BATCH, WIDTH))
     (product,) = layer.forward.operators
     assert (product.gemms[0].m, product.gemms[0].n, product.gemms[0].k) == (BATCH, 3, WIDTH)
-    assert product.read_bytes == 2 * (BATCH * WIDTH + 3 * WIDTH + 3)
-    assert product.write_bytes == product.outliving_bytes == 2 * BATCH * 3
+    assert layer.forward.read_bytes == (2 * (BATCH * WIDTH + 3 * WIDTH + 3),)
+    assert layer.forward.write_bytes == (2 * BATCH * 3,) == tuple(outliving_bytes(layer.forward))
     assert sorted(len(op.gemms) for op in layer.backward.operators) == [0, 1, 1]
     assert layer.stash_bytes.none == layer.stash_bytes.full == 2 * BATCH * WIDTH
     assert layer.parameters == 3 * WIDTH + 3
@@ -105,7 +108,7 @@ def test_views_are_not_operators() -> None:
 
     layer = _capture(Square(), _meta(BATCH, WIDTH))
     assert [work.kind for op in layer.forward.operators for work in op.vector] == ["multiply"]
-    assert layer.forward.operators[0].read_bytes == 2 * BATCH * WIDTH
+    assert layer.forward.read_bytes[0] == 2 * BATCH * WIDTH
     assert layer.stash_bytes.none == 2 * BATCH * WIDTH
 
 
@@ -117,7 +120,7 @@ def test_partial_reads_count_what_is_read() -> None:
             return torch.tanh(x[:, : WIDTH // 2])
 
     layer = _capture(Half(), _meta(BATCH, WIDTH))
-    assert layer.forward.operators[0].read_bytes == 2 * BATCH * WIDTH // 2
+    assert layer.forward.read_bytes[0] == 2 * BATCH * WIDTH // 2
 
 
 def test_convolution_is_an_implicit_product() -> None:
@@ -176,15 +179,14 @@ def test_embedding_reads_rows_not_the_table() -> None:
     layer = capture_layer("layer", nn.Embedding(1000, WIDTH, device="meta", dtype=DTYPE), [tokens])
     (look_up,) = layer.forward.operators
     assert look_up.vector == (VectorWork("embedding", BATCH * ROWS, WIDTH),)
-    assert look_up.read_bytes == 2 * BATCH * ROWS * WIDTH + 8 * BATCH * ROWS
-    assert layer.backward.operators[0].write_bytes == 2 * 1000 * WIDTH
+    assert layer.forward.read_bytes[0] == 2 * BATCH * ROWS * WIDTH + 8 * BATCH * ROWS
+    assert layer.backward.write_bytes[0] == 2 * 1000 * WIDTH
 
 
 def test_a_shape_is_not_read() -> None:
     """The backward of pooling reads gradient and indices, not the input it has the shape of."""
     layer = _capture(nn.MaxPool2d(2), _meta(BATCH, 4, 4, 4))
-    (backward,) = layer.backward.operators
-    assert backward.read_bytes == BATCH * 4 * 4 * (2 + 8)
+    assert layer.backward.read_bytes == (BATCH * 4 * 4 * (2 + 8),)
 
 
 def test_concatenation_is_a_copy_per_operand() -> None:
@@ -195,9 +197,10 @@ def test_concatenation_is_a_copy_per_operand() -> None:
             return torch.cat([torch.tanh(x), torch.relu(x)], dim=-1) * 2
 
     layer = _capture(Join(), _meta(BATCH, WIDTH))
-    copies = [op for op in layer.forward.operators if op.vector[0].kind == "copy"]
-    assert [op.write_bytes for op in copies] == [2 * BATCH * WIDTH] * 2
-    assert layer.forward.operators[-1].read_bytes == 2 * BATCH * 2 * WIDTH
+    pairs = zip(layer.forward.operators, layer.forward.write_bytes, strict=True)
+    copied = [written for op, written in pairs if op.vector[0].kind == "copy"]
+    assert copied == [2 * BATCH * WIDTH] * 2
+    assert layer.forward.read_bytes[-1] == 2 * BATCH * 2 * WIDTH
 
 
 def test_two_attentions_are_two_cores() -> None:

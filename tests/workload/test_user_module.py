@@ -15,6 +15,7 @@ from phaze_opt.workload.capture.user_module import capture
 from phaze_opt.workload.graph import Layer, OperatorGraph, Workload
 from phaze_opt.workload.workload_file import read_workload, write_workload
 from phaze_opt.workload.zoo import load_workload
+from tests.workload.graphs import outliving_bytes
 from tests.workload.user_modules import (
     ROWS,
     WIDTH,
@@ -138,16 +139,16 @@ def test_nothing_is_lost_between_layers(name: str) -> None:
         assert least <= layer.backward.flops <= 2 * attention * layer.forward.flops
         for graph in (layer.forward, layer.backward):
             used = {source for source, _, _ in graph.edges}
-            for index, operator in enumerate(graph.operators):
-                assert operator.outliving_bytes or index in used
+            for index, outliving in enumerate(outliving_bytes(graph)):
+                assert outliving or index in used
 
 
 def test_pytorch_attention_is_one_kernel() -> None:
     """PyTorch's attention is traced as fused, its mask is read, and a plain attribute is fine."""
     attention = _layers(_capture("masked"))["attention"]
-    (fused,) = (op for op in attention.forward.operators if len(op.gemms) == 2)
+    (fused,) = (i for i, op in enumerate(attention.forward.operators) if len(op.gemms) == 2)
     context = 2 * 2 * ROWS * WIDTH
-    assert fused.read_bytes == 3 * context + 2 * ROWS * ROWS
+    assert attention.forward.read_bytes[fused] == 3 * context + 2 * ROWS * ROWS
     assert attention.forward.flops == 8 * 2 * ROWS * WIDTH**2 + 4 * 2 * ROWS**2 * WIDTH
 
 

@@ -12,7 +12,7 @@ from phaze_opt.workload.capture.working_set import Kind, Step, fuse_steps, peak_
 
 
 def _tensor(name: str, size: int) -> Base:
-    return Base(name, 0, size)
+    return Base(name, 0, size, "uint8")
 
 
 def _chain(kinds: Sequence[Kind], sizes: Sequence[int]) -> tuple[list[Base], list[Step]]:

@@ -4,20 +4,28 @@ import json
 import logging
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from phaze_opt.errors import InputError, NotFoundError, PhazeError
+from phaze_opt.estimator.working_sets import kept_tensors
+from phaze_opt.evaluation import evaluate
+from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.network.presets import load_cluster
+from phaze_opt.training import Training
 from phaze_opt.workload import zoo
 from phaze_opt.workload.cache import CaptureKey, read_variant, write_variant
-from phaze_opt.workload.graph import BytesByRecompute, Workload
+from phaze_opt.workload.fusion import FusionMode, fuse
+from phaze_opt.workload.graph import BytesByRecompute, OperatorGraph, Workload
 from phaze_opt.workload.workload_file import write_workload
 
 TINY = "gpt:layers=2,hidden=16,heads=4,sequence=8,vocab=50"
+OLD_FILES = Path(__file__).parent.parent / "data" / "schema_4.zip"
 FUSED = "llama:layers=1,hidden=16,heads=4,kv_heads=2,ffn=24,sequence=8,vocab=50"
 
 
@@ -233,14 +241,16 @@ def test_file_cannot_be_written(tmp_path: Path) -> None:
         (["variants", 0, "edges", 0, 0], 3, "order of the nodes"),  # backwards
         (["variants", 0, "layers", 1, "parameters"], -1, "negative size"),
         (["variants", 0, "layers", 1, "forward", "operators", 0, "id"], "bmm", "same id"),
-        (["variants", 0, "layers", 1, "forward", "operators", 0, "read_bytes"], -1, "a size"),
+        (["variants", 0, "layers", 1, "forward", "tensors", 0, "elements"], -1, "negative size"),
+        (["variants", 0, "layers", 1, "forward", "tensors", 0, "dtype"], "fp7", "Unknown dtype"),
+        (["variants", 0, "layers", 1, "forward", "tensors", -1, "writers", 0, 0], 99, "not exist"),
+        (["variants", 0, "layers", 1, "forward", "tensors", 4, "writers", 0, 0], 9, "before it is"),
         (
             ["variants", 0, "layers", 1, "forward", "operators", 0, "vector", 0, "kind"],
             "magic",
             "unknown kind 'magic'",
         ),
         (["variants", 0, "layers", 1, "forward", "operators", 1, "gemms", 0, "m"], 0, "below 1"),
-        (["variants", 0, "layers", 1, "forward", "edges", 0, 2], -4, "order of the operators"),
         (["variants", 0, "surprise"], 1, "surprise"),  # an unknown key
     ],
 )
@@ -261,15 +271,74 @@ def test_broken_files_are_refused(
     assert words in str(caught.value)
 
 
+def _old_file(name: str, version: int, folder: Path) -> tuple[Path, dict[str, Any]]:
+    """Write a file of the fourth schema that says that it is of an older one; return its JSON."""
+    with zipfile.ZipFile(OLD_FILES) as archive:
+        plain = json.loads(archive.read(f"{name}.json"))
+    plain["schema_version"] = version
+    file = folder / f"{name}-{version}.json"
+    file.write_text(json.dumps(plain))
+    return file, plain
+
+
+@pytest.mark.parametrize(("name", "model"), [("tiny", TINY), ("fused", FUSED)])
+def test_a_file_of_the_fourth_schema_is_the_same_model(
+    name: str, model: str, tmp_path: Path
+) -> None:
+    """It had the bytes of what operators read and write, and only the tensors that they share."""
+    file, _ = _old_file(name, 4, tmp_path)
+    for old, new in zip(_load(str(file)).variants, _load(model).variants, strict=False):
+        for one, other in zip(old.layers, new.layers, strict=True):
+            pairs = [(one.forward, other.forward), (one.backward, other.backward)]
+            for before, after in [*pairs, (one.selective_recompute, other.selective_recompute)]:
+                for mode in get_args(FusionMode):
+                    assert_same_traffic(fuse(before, mode), fuse(after, mode))
+            nothing = OperatorGraph()
+            graphs: dict[str, Any] = {
+                "forward": nothing,
+                "backward": nothing,
+                "selective_recompute": nothing,
+            }
+            assert replace(one, **graphs) == replace(other, **graphs)
+    chip, cluster = load_accelerator("tpuv4-lanes"), load_cluster("flat-4GiB", 2)
+    for overlap in ("none", "all"):
+        training = Training(2, overlap=overlap)
+        found = [evaluate(_load(one), chip, cluster, training) for one in (str(file), model)]
+        assert found[0].time_per_batch_s == found[1].time_per_batch_s
+        assert found[0].energy_by_level_j == found[1].energy_by_level_j
+
+
+def assert_same_traffic(one: OperatorGraph, other: OperatorGraph) -> None:
+    """Check that two graphs have the same operators, which move the same bytes."""
+    assert one.operators == other.operators and one.edges == other.edges
+    assert (one.read_bytes, one.write_bytes) == (other.read_bytes, other.write_bytes)
+    assert kept_tensors(one) == kept_tensors(other)
+
+
+def test_a_file_of_the_third_schema_has_the_same_edges(tmp_path: Path) -> None:
+    """It had no tensors: what an operator hands over is one tensor, whoever reads it."""
+    file, plain = _old_file("tiny", 3, tmp_path)
+    for variant in plain["variants"]:
+        for layer in variant["layers"]:
+            for graph in ("forward", "backward", "selective_recompute"):
+                del layer[graph]["tensors"]
+    file.write_text(json.dumps(plain))
+    for old, new in zip(
+        _load(str(file)).variants[0].layers, _load().variants[0].layers, strict=True
+    ):
+        for one, other in ((old.forward, new.forward), (old.backward, new.backward)):
+            assert one.operators == other.operators and one.edges == other.edges
+            assert (one.read_bytes, one.write_bytes) == (other.read_bytes, other.write_bytes)
+
+
 def test_a_file_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) -> None:
     """Its one working set per layer gets what recompute brings back; all else is as it was."""
-    file, workload = tmp_path / "old.json", _load()
-    write_workload(workload, file)
-    plain = json.loads(file.read_text())
-    plain["schema_version"] = 1
-    for layer in plain["variants"][0]["layers"]:
-        del layer["fused_transient_bytes"]
-        layer["transient_bytes"] = layer["transient_bytes"]["none"]
+    workload = _load(str(_old_file("tiny", 4, tmp_path)[0]))
+    file, plain = _old_file("tiny", 1, tmp_path)
+    for variant in plain["variants"]:
+        for layer in variant["layers"]:
+            del layer["fused_transient_bytes"]
+            layer["transient_bytes"] = layer["transient_bytes"]["none"]
     file.write_text(json.dumps(plain))
     for old, new in zip(
         _load(str(file)).variants[0].layers, workload.variants[0].layers, strict=True
@@ -281,18 +350,17 @@ def test_a_file_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) -> Non
         assert old.forward == new.forward and old.stash_bytes == new.stash_bytes
 
 
-def _without_scores(model: str, file: Path) -> Workload:
-    """Write a model as a file of the second schema; return the model as it was."""
-    workload = _load(model)
-    write_workload(workload, file)
-    plain = json.loads(file.read_text())
-    plain["schema_version"] = 2
-    for layer in plain["variants"][0]["layers"]:
-        for graph in ("forward", "backward", "selective_recompute"):
-            for operator in layer[graph]["operators"]:
-                operator.pop("attention", None)
+def _without_scores(name: str, folder: Path) -> tuple[Path, Workload]:
+    """Write a model as a file of the second schema; return the model as it was, too."""
+    workload = _load(str(_old_file(name, 4, folder)[0]))
+    file, plain = _old_file(name, 2, folder)
+    for variant in plain["variants"]:
+        for layer in variant["layers"]:
+            for graph in ("forward", "backward", "selective_recompute"):
+                for operator in layer[graph]["operators"]:
+                    operator.pop("attention", None)
     file.write_text(json.dumps(plain))
-    return workload
+    return file, workload
 
 
 def test_scores_without_their_products_are_refused(tmp_path: Path) -> None:
@@ -317,8 +385,7 @@ def test_a_file_of_the_second_schema_with_eager_attention_is_the_same(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without fused attention there is nothing to add, and nothing to say."""
-    file = tmp_path / "old.json"
-    workload = _without_scores(TINY, file)
+    file, workload = _without_scores("tiny", tmp_path)
     caplog.clear()
     assert _load(str(file)).variants == workload.variants
     assert not caplog.records
@@ -328,8 +395,7 @@ def test_fused_attention_of_the_second_schema_is_counted_in_full(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The file does not say whether a mask was causal; a warning says that."""
-    file = tmp_path / "old.json"
-    workload = _without_scores(FUSED, file)
+    file, workload = _without_scores("fused", tmp_path)
     caplog.clear()
     old = _load(str(file))
     (warning,) = [record.getMessage() for record in caplog.records]

@@ -34,7 +34,7 @@ products of fused attention, backward    -> `aten._flash_attention_backward`
 stash without recompute                  -> `layer.TracedModel.layer` (``stash_bytes``)
 stash under selective recompute          -> `selective_recompute.selective_recompute`
 transient memory (peak of live tensors)  -> `working_set.peak_bytes`, fused `working_set.fuse_steps`
-compulsory HBM bytes of an operator      -> `layer._read_bytes`, `layer._written_bytes`
+compulsory HBM bytes of an operator      -> `layer._read_elements`, `layer._written_elements`
 collectives of a block                   -> `tensor_parallel.sum_over_group`
 activations between layers               -> `layer.TracedModel.outputs`
 """

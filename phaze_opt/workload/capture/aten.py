@@ -7,7 +7,7 @@ systolic array: it is read, but it is not vector work.
 from __future__ import annotations
 
 import operator as python_operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, fx
 
 from phaze_opt.errors import InputError
+from phaze_opt.precision import Dtype
 from phaze_opt.workload.attention import AttentionShape, backward_work, forward_work
 from phaze_opt.workload.capture.aten_kinds import (
     BY_ROW,
@@ -30,6 +31,23 @@ from phaze_opt.workload.graph import (
     Gemm,
     VectorWork,
 )
+
+_DTYPES: Mapping[torch.dtype, Dtype] = {
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.float32: "fp32",
+    torch.float64: "fp64",
+    torch.float8_e4m3fn: "fp8",
+    torch.float8_e5m2: "fp8",
+    torch.complex64: "complex64",
+    torch.complex128: "complex128",
+    torch.int64: "int64",
+    torch.int32: "int32",
+    torch.int16: "int16",
+    torch.int8: "int8",
+    torch.uint8: "uint8",
+    torch.bool: "bool",
+}
 
 
 class UnknownProductError(InputError):
@@ -55,9 +73,9 @@ class Work:
         Nodes whose results the piece reads; None for all operands of the node.
     results
         Indices of the node's results that the piece writes; None for all of them.
-    part_bytes
-        Bytes that the piece writes of a result that several pieces write together; None where it
-        writes whole results.
+    part_elements
+        What the piece writes of a result that several pieces write together; None where it writes
+        whole results.
     suffix
         Tells the pieces of a node apart in operator names.
     factors
@@ -70,7 +88,7 @@ class Work:
     attention: AttentionScores | None = None
     operands: tuple[fx.Node, ...] | None = None
     results: tuple[int, ...] | None = None
-    part_bytes: int | None = None
+    part_elements: int | None = None
     suffix: str = ""
     factors: tuple[fx.Node, ...] = ()
 
@@ -103,6 +121,22 @@ def value_of(node: Any) -> Tensor:
 def size_bytes(tensor: Tensor) -> int:
     """Return the memory of a tensor by its element type."""
     return tensor.numel() * tensor.element_size()
+
+
+def dtype_of(tensor: Tensor) -> Dtype:
+    """Return the type of a tensor's elements.
+
+    Raises
+    ------
+    InputError
+        If it is none that is known.
+    """
+    found = _DTYPES.get(tensor.dtype)
+    if found is None:
+        raise InputError(
+            f"A tensor has elements of {tensor.dtype}; known are {', '.join(map(str, _DTYPES))}."
+        )
+    return found
 
 
 def work_of(node: fx.Node) -> tuple[Work, ...]:
@@ -160,7 +194,7 @@ def _concatenation(node: fx.Node) -> tuple[Work, ...]:
         Work(
             vector=(_rows("copy", value_of(operand)),),
             operands=(operand,),
-            part_bytes=size_bytes(value_of(operand)),
+            part_elements=value_of(operand).numel(),
             suffix=f"_{index}",
         )
         for index, operand in enumerate(cast(list[fx.Node], node.args[0]))

@@ -17,10 +17,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from torch import Tensor, fx, nn
+import torch
+from torch import fx, nn
 
 from phaze_opt.workload.capture.aot import Trace, trace
-from phaze_opt.workload.capture.aten import Work, name_of, results_of, size_bytes, work_of
+from phaze_opt.workload.capture.aten import Work, name_of, results_of, work_of
 from phaze_opt.workload.capture.selective_recompute import RecomputePlan, selective_recompute
 from phaze_opt.workload.capture.tensors import Base, LiveGraph
 from phaze_opt.workload.capture.working_set import Step, fuse_steps, peak_bytes, step_of
@@ -29,7 +30,8 @@ from phaze_opt.workload.graph import (
     Layer,
     Operator,
     OperatorGraph,
-    SharedTensor,
+    Tensor,
+    TensorKind,
     TensorRead,
 )
 
@@ -49,7 +51,7 @@ class Part:
 
 
 def capture_layer(
-    name: str, module: nn.Module, inputs: Sequence[Tensor], *, tied_parameters: int = 0
+    name: str, module: nn.Module, inputs: Sequence[torch.Tensor], *, tied_parameters: int = 0
 ) -> Layer:
     """Capture the training of one layer.
 
@@ -87,6 +89,7 @@ class TracedModel:
         self.backward = LiveGraph(traced.backward, inherited=kept)
         self.whole = Part(self.forward.nodes, self.backward.nodes)
         self._kept = set(kept.values())
+        self._weight_gradients = _bases(self.backward, self.backward.outputs[: len(traced.held)])
 
     def layer(self, name: str, part: Part, parameters: int, tied_parameters: int) -> Layer:
         """Return the layer of a part that holds a number of ``parameters``."""
@@ -104,9 +107,9 @@ class TracedModel:
         leaving = outputs | self._kept, gradients | _bases(self.backward, self.backward.outputs)
         return Layer(
             name=name,
-            forward=_graph(self.forward, part.forward, leaving[0]),
-            backward=_graph(self.backward, part.backward, leaving[1]),
-            selective_recompute=_graph(self.forward, chosen.nodes, leaving[0]),
+            forward=self._graph(self.forward, part.forward, leaving[0]),
+            backward=self._graph(self.backward, part.backward, leaving[1]),
+            selective_recompute=self._graph(self.forward, chosen.nodes, leaving[0]),
             parameters=parameters,
             tied_parameters=tied_parameters,
             stash_bytes=BytesByRecompute(*(_total(one.kept) for one in plans)),
@@ -170,6 +173,53 @@ class TracedModel:
         """Leave out parameters and buffers."""
         return {base for base in bases if base.node not in self.traced.held}
 
+    def _graph(
+        self, live: LiveGraph, nodes: Sequence[fx.Node], leaving: set[Base]
+    ) -> OperatorGraph:
+        """Return working nodes as operators, and the tensors that they read or write."""
+        names: Counter[str] = Counter()
+        operators: list[Operator] = []
+        writers: dict[Base, list[tuple[int, int]]] = {}
+        readers: dict[Base, list[TensorRead]] = {}
+        for node in nodes:
+            name = name_of(node).rpartition("::")[2].strip("_")
+            identifier = f"{name}_{names[name]}" if names[name] else name
+            names[name] += 1
+            for work in work_of(node):
+                index = len(operators)
+                factors = [live.base(factor) for factor in work.factors]
+                for base, size in _read_elements(live, node, work).items():
+                    found = TensorRead(index, size, base in factors[:1], base in factors[1:])
+                    readers.setdefault(base, []).append(found)
+                for base, size in _written_elements(live, node, work).items():
+                    writers.setdefault(base, []).append((index, size))
+                operators.append(
+                    Operator(
+                        id=identifier + work.suffix,
+                        gemms=work.gemms,
+                        vector=work.vector,
+                        collective=work.collective,
+                        attention=work.attention,
+                    )
+                )
+        tensors = []
+        for base in dict.fromkeys((*readers, *writers)):
+            written, reads = tuple(writers.get(base, ())), tuple(readers.get(base, ()))
+            # Of what comes from outside, a single reader sees no more than it reads.
+            whole = base.elements if written or len(reads) > 1 else reads[0].elements
+            leaves = bool(written) and base in leaving
+            kind = self._kind(base, live)
+            tensors.append(Tensor(whole, base.dtype, kind, written, reads, leaves))
+        return OperatorGraph(tuple(operators), tuple(tensors))
+
+    def _kind(self, base: Base, live: LiveGraph) -> TensorKind:
+        """Return what some memory holds that a direction uses."""
+        if base.node in self.traced.held:
+            return "weight"
+        if live is self.forward or base in self._kept:
+            return "activation"
+        return "weight_gradient" if base in self._weight_gradients else "gradient"
+
 
 def _read(live: LiveGraph, nodes: Sequence[fx.Node]) -> set[Base]:
     """Return the memory that some nodes read."""
@@ -201,64 +251,18 @@ def _total(bases: set[Base]) -> int:
     return sum(base.size_bytes for base in bases)
 
 
-def _graph(live: LiveGraph, nodes: Sequence[fx.Node], leaving: set[Base]) -> OperatorGraph:
-    """Return working nodes as operators with their traffic, and the tensors between them."""
-    names: Counter[str] = Counter()
-    operators: list[Operator] = []
-    writers: dict[Base, list[tuple[int, int]]] = {}
-    readers: dict[Base, list[TensorRead]] = {}
-    edges: list[tuple[int, int, int]] = []
-    for node in nodes:
-        name = name_of(node).rpartition("::")[2].strip("_")
-        identifier = f"{name}_{names[name]}" if names[name] else name
-        names[name] += 1
-        for work in work_of(node):
-            index = len(operators)
-            read = _read_bytes(live, node, work)
-            sizes: dict[int, int] = {}
-            for base, size in read.items():
-                for source, share in writers.get(base, ()):
-                    sizes[source] = sizes.get(source, 0) + size * share // base.size_bytes
-            edges.extend((source, index, size) for source, size in sorted(sizes.items()))
-            written = _written_bytes(live, node, work)
-            for base, size in written.items():
-                writers.setdefault(base, []).append((index, size))
-            factors = [live.base(factor) for factor in work.factors]
-            for base, size in read.items():
-                found = TensorRead(index, size, base in factors[:1], base in factors[1:])
-                readers.setdefault(base, []).append(found)
-            operators.append(
-                Operator(
-                    id=identifier + work.suffix,
-                    gemms=work.gemms,
-                    vector=work.vector,
-                    collective=work.collective,
-                    attention=work.attention,
-                    read_bytes=sum(read.values()),
-                    write_bytes=sum(written.values()),
-                    outliving_bytes=sum(n for base, n in written.items() if base in leaving),
-                )
-            )
-    tensors = (
-        SharedTensor(base.size_bytes, tuple(writers.get(base, ())), tuple(users), base in leaving)
-        for base, users in readers.items()
-        if base in writers or len(users) > 1
-    )
-    return OperatorGraph(tuple(operators), tuple(edges), tuple(tensors))
-
-
-def _written_bytes(live: LiveGraph, node: fx.Node, work: Work) -> dict[Base, int]:
-    """Return the bytes that one piece of work writes of each result."""
+def _written_elements(live: LiveGraph, node: fx.Node, work: Work) -> dict[Base, int]:
+    """Return the elements that one piece of work writes of each result."""
     written = live.written(node)
     if work.results is not None:
         written = tuple(base for base in written if base.index in work.results)
-    if work.part_bytes is not None:
-        return dict.fromkeys(written, work.part_bytes)
-    return {base: base.size_bytes for base in written}
+    if work.part_elements is not None:
+        return dict.fromkeys(written, work.part_elements)
+    return {base: base.elements for base in written}
 
 
-def _read_bytes(live: LiveGraph, node: fx.Node, work: Work) -> dict[Base, int]:
-    """Return the bytes that one piece of work reads of each operand.
+def _read_elements(live: LiveGraph, node: fx.Node, work: Work) -> dict[Base, int]:
+    """Return the elements that one piece of work reads of each operand.
 
     A look-up reads only the rows that it returns.
     """
@@ -269,6 +273,6 @@ def _read_bytes(live: LiveGraph, node: fx.Node, work: Work) -> dict[Base, int]:
     read = live.read(operands)
     if not kinds.isdisjoint(_LOOKUPS):
         table = live.base(node.all_input_nodes[0])
-        looked_up = sum(size_bytes(t) for t in results_of(node) if isinstance(t, Tensor))
+        looked_up = sum(t.numel() for t in results_of(node) if isinstance(t, torch.Tensor))
         read[table] = min(read[table], looked_up)
     return read

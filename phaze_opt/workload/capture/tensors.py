@@ -8,7 +8,8 @@ from typing import Any, cast
 
 from torch import Tensor, fx
 
-from phaze_opt.workload.capture.aten import is_view, results_of, size_bytes
+from phaze_opt.precision import ELEMENT_BYTES, Dtype
+from phaze_opt.workload.capture.aten import dtype_of, is_view, results_of
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,13 @@ class Base:
 
     node: str
     index: int
-    size_bytes: int
+    elements: int
+    dtype: Dtype
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all elements."""
+        return self.elements * ELEMENT_BYTES[self.dtype]
 
 
 class LiveGraph:
@@ -78,8 +85,7 @@ class LiveGraph:
             node = source
         if node.name in self._inherited:
             return self._inherited[node.name]
-        tensor = results_of(node)[index]
-        return Base(node.name, index, size_bytes(tensor) if isinstance(tensor, Tensor) else 0)
+        return _base_of(node.name, index, results_of(node)[index])
 
     def readers(self, base: Base) -> list[fx.Node]:
         """Return the working nodes that read some memory."""
@@ -97,20 +103,21 @@ class LiveGraph:
         used = sorted({_position(user) for user in node.users if user in self.reached})
         tensors = ((index, results[index]) for index in used)
         return tuple(
-            Base(node.name, index, size_bytes(tensor))
-            for index, tensor in tensors
-            if tensor is not None
+            _base_of(node.name, index, tensor) for index, tensor in tensors if tensor is not None
         )
 
     def read(self, operands: Iterable[fx.Node]) -> dict[Base, int]:
-        """Return the bytes that are read of each base; each distinct element counts once."""
+        """Return the elements that are read of each base, each distinct one once."""
         regions: dict[Base, dict[tuple[Any, ...], int]] = {}
         for operand in operands:
             for tensor in results_of(operand):
                 if isinstance(tensor, Tensor):
                     region, size = _region(tensor)
                     regions.setdefault(self.base(operand), {})[region] = size
-        return {base: min(base.size_bytes, sum(r.values())) for base, r in regions.items()}
+        return {
+            base: min(base.elements, -(-sum(sizes.values()) // ELEMENT_BYTES[base.dtype]))
+            for base, sizes in regions.items()
+        }
 
 
 def _position(node: fx.Node) -> int:
@@ -143,3 +150,10 @@ def _region(tensor: Tensor) -> tuple[tuple[Any, ...], int]:
     if tensor.numel() == 0:
         elements = 0
     return (tensor.storage_offset(), *axes), elements * tensor.element_size()
+
+
+def _base_of(node: str, index: int, tensor: Any) -> Base:
+    """Return the memory of one result of a node; none of what is no tensor."""
+    if not isinstance(tensor, Tensor):
+        return Base(node, index, 0, "uint8")
+    return Base(node, index, tensor.numel(), dtype_of(tensor))
