@@ -75,15 +75,20 @@ def callee(signature: str, *, allocates: bool = True) -> Callable[[F], F]:
 
 
 def inlined(function: F) -> F:
-    """Compile a function into each compiled function that calls it; it may make no arrays."""
-    return cast(F, _Deferred(lambda: _njit(function, forceinline=True, _nrt=False)))
+    """Compile a function into each compiled function that calls it; it may make no arrays.
+
+    Called from elsewhere it is plain Python, which may be given arrays instead of numbers.
+    """
+    deferred = _Deferred(lambda: _njit(function, forceinline=True, _nrt=False), function)
+    return cast(F, deferred)
 
 
 class _Deferred:
     """A function that numba compiles when a caller is compiled."""
 
-    def __init__(self, make: Callable[[], Any]) -> None:
+    def __init__(self, make: Callable[[], Any], plain: Callable[..., Any] | None = None) -> None:
         self._make = make
+        self._plain = plain
 
     @cached_property
     def _dispatcher(self) -> Any:
@@ -93,6 +98,9 @@ class _Deferred:
         # Numba asks for `_numba_type_` where a function that it compiles calls this one.
         return getattr(self._dispatcher, name)
 
+    def __call__(self, *arguments: Any) -> Any:
+        return (self._plain or self._dispatcher)(*arguments)
+
 
 class _Callable(_Deferred):
     """A function that is compiled when it is called."""
@@ -100,9 +108,6 @@ class _Callable(_Deferred):
     def load(self) -> None:
         """Load the function now."""
         _ = self._dispatcher
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self._dispatcher(*arguments)
 
 
 _lazily_compiled: list[_Callable] = []

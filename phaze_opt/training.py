@@ -41,6 +41,11 @@ class Optimizer:
     eager_step_bytes: int
 
     @property
+    def held_bytes(self) -> tuple[int, int, int]:
+        """Held per parameter, by kind."""
+        return self.weight_bytes, self.gradient_bytes, self.state_bytes
+
+    @property
     def accumulation_bytes(self) -> int:
         """Read and written per parameter to add one microbatch's gradients to the accumulator."""
         return 2 * self.gradient_bytes
@@ -182,6 +187,11 @@ class Training:
             How many replicas there are: a number, or an array of numbers.
         """
         return -(-self.global_batch // (data * self.microbatch))
+
+    @property
+    def schedule_of_chunk(self) -> PipelineScheduleName:
+        """How stages alternate forwards and backwards where each is one chunk."""
+        return "gpipe" if self.pipeline_schedule == "gpipe" else "1f1b"
 
     @property
     def copy_bytes(self) -> tuple[int, int]:

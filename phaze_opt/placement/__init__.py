@@ -8,8 +8,7 @@ width, a cluster, training options, the memory of a device) and gives a
 - `chain_bytes`: what every run of layers holds and sends; `costs`: its seconds too, both with the
   loops of `runs`; `memory`: bytes on the devices of a stage, `held_stages`: of all of a layout.
 - `synchronisation`: what replicas exchange; `overlap`: the queues that run beside compute, with
-  `exchanges` where that happens once per batch, and `replica_counts` for many numbers of replicas;
-  `candidate_costs` joins them for one candidate.
+  `exchanges` where that happens once per batch; `candidate_costs` joins them for one candidate.
 - `chain`: best split of a chain by dynamic programming, and `chain_bounds` of it; `even`: even
   splits; `best`: splits and replays of all candidates, as far as `width_bounds` asks for them,
   which begins with the numbers of stages that fit the memory (`fitting_stages`); `proof`: what is

@@ -32,14 +32,14 @@ from phaze_opt.placement.fitting_stages import fitting_stages
 from phaze_opt.placement.memory import Shards
 from phaze_opt.placement.pipeline import held_by_place
 from phaze_opt.placement.placement_problem import PlacementProblem
-from phaze_opt.placement.replica_counts import synchronisations_s
 from phaze_opt.placement.size import MOST_KEPT_BYTES, TABLES_OF_CANDIDATE, table_bytes
 from phaze_opt.placement.synchronisation import (
     ReplicaGroup,
     ReplicatedLayers,
     synchronisation_kind,
+    synchronisations_s,
 )
-from phaze_opt.training import OPTIMIZERS, PipelineScheduleName
+from phaze_opt.training import OPTIMIZERS
 
 _Key = tuple[int, int, int, Term, bool]
 
@@ -84,10 +84,7 @@ class CandidateCosts:
         self.problem = problem
         self._forget_tables()
         self.optimizer = OPTIMIZERS[problem.training.optimizer]
-        training = problem.training
-        self.schedule: PipelineScheduleName = (
-            "gpipe" if training.pipeline_schedule == "gpipe" else "1f1b"
-        )
+        self.schedule = problem.training.schedule_of_chunk
         self._messages: dict[tuple[int, int], Term] = {}
         self._work_of_layers_s: dict[int, tuple[float, float]] = {}
 

@@ -22,6 +22,7 @@ from phaze_opt.degrees import RANK_ORDERS, REPLICAS_INSIDE, Axis, Degrees, RankO
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import rising_starts
 from phaze_opt.on_demand import cached_property
+from phaze_opt.placement.closed_form import even_share
 from phaze_opt.placement.fitting_stages import FittingStages
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.placement.size import WidthSize, check_memory
@@ -76,10 +77,7 @@ class DeepestPipelines(NamedTuple):
     microbatches, stages
         Different numbers of microbatches, and the most stages with each of them.
     even_share
-        The most of the time of a batch that all layers together take for one microbatch, since a
-        stage cannot start before the first microbatch has passed those before it: with loads L of p
-        stages and m microbatches, ``T ≥ Σ_{j<s} L_j + m · L_s`` for every stage s, so that
-        ``Σ L ≤ (1 − (1 − 1/m)^p) · T``.
+        See `phaze_opt.placement.closed_form.even_share`.
     """
 
     microbatches: FloatArray
@@ -141,8 +139,8 @@ class CandidateGrid:
 
     @cached_property
     def even_share(self) -> FloatArray:
-        """See `DeepestPipelines`, of every class."""
-        return np.asarray(1.0 - (1.0 - 1.0 / self.microbatches) ** self.pipeline)
+        """See `phaze_opt.placement.closed_form.even_share`, of every class."""
+        return even_share(self.microbatches, self.pipeline)
 
     @cached_property
     def has_all_in_flight(self) -> BoolArray:
@@ -170,8 +168,8 @@ class CandidateGrid:
         microbatches, place = np.unique(self.microbatches[fits], return_inverse=True)
         stages = np.zeros_like(microbatches)
         np.maximum.at(stages, place, self.pipeline[fits])
-        even_share = 1.0 - (1.0 - 1.0 / microbatches) ** stages
-        return DeepestPipelines(microbatches.astype(np.float64), stages, even_share)
+        share = even_share(microbatches, stages)
+        return DeepestPipelines(microbatches.astype(np.float64), stages, share)
 
     def candidate(self, index: int) -> Candidate:
         """Return the candidate of a class with the fewest replicas."""
@@ -208,14 +206,14 @@ def _grids_of_width(
 ) -> Iterator[CandidateGrid]:
     """Yield the candidates of one width."""
     devices, reach = cluster.devices, _reach(cluster)
-    most_data = _most_data(tensor, cluster, training)
-    if most_data == 0:
+    most = most_data(tensor, cluster, training)
+    if most == 0:
         return
     stages = np.arange(1, layers + 1, dtype=np.int64)
-    first = _first_of_classes(cluster, training, most_data)
+    first = _first_of_classes(cluster, training, most)
     pipeline_index, index = np.nonzero(np.multiply.outer(stages * tensor, first) <= devices)
     pipeline, data = pipeline_index + 1, first[index]
-    last = np.append(first[1:] - 1, most_data)[index]
+    last = np.append(first[1:] - 1, most)[index]
     last = np.minimum(last, devices // (pipeline * tensor))
     microbatches = training.microbatches(data)
     for order in rank_orders(cluster):
@@ -239,15 +237,15 @@ def _grids_of_width(
 
 def _size_of_width(tensor: int, layers: int, cluster: Cluster, training: Training) -> WidthSize:
     """Count the candidates of one width without listing them."""
-    most_data = _most_data(tensor, cluster, training)
-    if most_data == 0:
+    most = most_data(tensor, cluster, training)
+    if most == 0:
         return WidthSize(0, 0)
     # So many replicas fit at most beside 1, 2, … stages.
     fitting = cluster.devices // (tensor * np.arange(1, layers + 1, dtype=np.int64))
-    if _class_starts(cluster, training, most_data) is None:
-        classes, replicas = np.minimum(fitting, most_data), most_data
+    if _class_starts(cluster, training, most) is None:
+        classes, replicas = np.minimum(fitting, most), most
     else:
-        first = _first_of_classes(cluster, training, most_data)
+        first = _first_of_classes(cluster, training, most)
         classes, replicas = np.searchsorted(first, fitting, side="right"), len(first)
     return WidthSize(len(rank_orders(cluster)) * int(classes.sum()), replicas)
 
@@ -257,9 +255,9 @@ def rank_orders(cluster: Cluster) -> tuple[RankOrder, ...]:
     return RANK_ORDERS[:1] if len(cluster.levels) == 1 else RANK_ORDERS
 
 
-def _most_data(tensor: int, cluster: Cluster, training: Training) -> int:
-    """Return the most replicas of one width."""
-    return min(cluster.devices // tensor, training.global_batch // training.microbatch)
+def most_data(devices: int, cluster: Cluster, training: Training) -> int:
+    """Return the most replicas of so many devices each."""
+    return min(cluster.devices // devices, training.global_batch // training.microbatch)
 
 
 def _class_starts(cluster: Cluster, training: Training, most_data: int) -> IntArray | None:

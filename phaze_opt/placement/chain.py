@@ -22,6 +22,7 @@ import numpy as np
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.compiled import inlined, lazily_compiled
 from phaze_opt.placement.chain_bounds import TIE, reach_of
+from phaze_opt.placement.closed_form import pipelined_s
 
 _MARGIN = 1e-9
 """By how much a label may be above a time that is reached: far more than ties and rounding, so that
@@ -100,7 +101,7 @@ def _reached_s(
         if q == 1:
             total_s += head_s[j]
         j = i
-    return (microbatches - 1) * largest_s + total_s + left_s
+    return pipelined_s(microbatches, largest_s, total_s) + left_s
 
 
 @inlined
@@ -189,8 +190,8 @@ def _label(
                     if place == stages:
                         total += head_s[j]
                     tail = max(tail_s[i, j], labels[source, 2] - backward_s[i, j])
-                    bound = (microbatches - 1) * max(largest, most[before, i])
-                    bound += total + least_sum[before, i]
+                    most_s, sum_s = max(largest, most[before, i]), total + least_sum[before, i]
+                    bound = pipelined_s(microbatches, most_s, sum_s)
                     bound += max(tail - most_backward[before, i], tail_s[0, 1])
                     if bound > known_s * (1.0 + TIE):
                         continue
@@ -269,7 +270,7 @@ def best_split(
     answers = labels[first[stages, 0] : first[stages, 1]]
     if len(answers) == 0:
         return np.inf, starts
-    time_s = (microbatches - 1) * answers[:, 0] + answers[:, 1] + answers[:, 2]
+    time_s = pipelined_s(microbatches, answers[:, 0], answers[:, 1]) + answers[:, 2]
     best_s = float(time_s.min())
     label = int(first[stages, 0] + np.argmax(time_s <= best_s * (1.0 + TIE)))
     for stage in range(1, stages):

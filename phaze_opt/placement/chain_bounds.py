@@ -10,6 +10,7 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.compiled import NO_NAN, inlined, lazily_compiled
+from phaze_opt.placement.closed_form import pipelined_s
 
 TIE = 1e-12
 """Relative difference below which two times count as equal."""
@@ -124,7 +125,7 @@ def least_times(
     tails_s : (rows, layers)
         Tails of a first stage of 1, 2, … layers, by the number of replicas.
     rows, pipeline, microbatches, even_share : (candidates,)
-        Their row of the tails, their stages and microbatches, and ``1 − (1 − 1/m)^p``.
+        Their row of the tails, their stages and microbatches, and `even_share`.
     all_in_flight
         Whether every stage holds all microbatches (GPipe).
 
@@ -160,7 +161,7 @@ def least_times(
                 continue
             largest = max(load_s[0, j], most_s[stages - 1, j])
             total = load_s[0, j] + sum_s[stages - 1, j]
-            work, tail = rounds * largest + total, tails_s[rows[index], j - 1]
+            work, tail = pipelined_s(rounds + 1, largest, total), tails_s[rows[index], j - 1]
             work_s[index] = min(work_s[index], work)
             time_s[index] = min(time_s[index], work + tail)
             least = max((rounds + 1) * largest, total / even_share[index])
@@ -196,14 +197,14 @@ def least_of_work(
     -------
     The closed form of splits, and their replay; endless where there is no candidate.
     """
-    rounds_s = replayed_s = np.inf
+    closed_s = replayed_s = np.inf
     for index in range(len(microbatches)):
         # With as many microbatches, more stages do no more each, and all of them no less.
         fullest_s = max(all_s / stages[index], largest_s)
-        rounds_s = min(rounds_s, (microbatches[index] - 1.0) * fullest_s)
+        closed_s = min(closed_s, pipelined_s(microbatches[index], fullest_s, all_s))
         least_s = max(microbatches[index] * largest_s, all_s / even_share[index])
         replayed_s = min(replayed_s, least_s)
-    return rounds_s + all_s, replayed_s
+    return closed_s, replayed_s
 
 
 @lazily_compiled("float64[::1](float64[:,::1], float64[:,::1], int64)")

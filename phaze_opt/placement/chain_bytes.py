@@ -22,7 +22,7 @@ from phaze_opt.compiled import lazily_compiled
 from phaze_opt.network.term import Term, cheapest
 from phaze_opt.on_demand import cached_property
 from phaze_opt.passes.layer_cost import LayerCost
-from phaze_opt.placement.memory import UNSHARDED, Shards
+from phaze_opt.placement.memory import UNSHARDED, Shards, share_bytes
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.placement.runs import maxima_of_runs, receives_of_runs, sums_of_runs
 from phaze_opt.training import Optimizer
@@ -237,8 +237,8 @@ def _resident_bytes(
         working_set = working_set + maxima(
             [shards.whole_layer_bytes(count, optimizer) for count in own]
         )
-    each = optimizer.weight_bytes, optimizer.gradient_bytes, optimizer.state_bytes
-    return _with_state(parameters, np.array([each, shards], dtype=np.float64), working_set)
+    kinds = np.array([optimizer.held_bytes, shards], dtype=np.float64)
+    return _with_state(parameters, kinds, working_set)
 
 
 @lazily_compiled("float64[:,::1](float64[:,::1], float64[:,::1], float64[:,::1])")
@@ -261,7 +261,7 @@ def _with_state(
         for kind in range(bytes_and_shards.shape[1]):
             bytes_each, replicas = bytes_and_shards[0, kind], bytes_and_shards[1, kind]
             for j in range(len(found)):
-                found[j] += np.ceil(own[j] * bytes_each / replicas)
+                found[j] += share_bytes(own[j], bytes_each, replicas)
         for j in range(len(found)):
             found[j] += working[j]
     return resident

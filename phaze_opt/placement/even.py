@@ -10,6 +10,7 @@ import numpy as np
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.compiled import inlined, lazily_compiled
 from phaze_opt.passes.layer_cost import LayerCost
+from phaze_opt.placement.closed_form import busy_s, held_at
 from phaze_opt.placement.placement_problem import Kinds
 
 
@@ -114,8 +115,7 @@ def _fits(
     """Say whether every stage of a split can hold what it has in flight."""
     for stage in range(stages):
         i, j = _stage(starts, stages, stage)
-        held = microbatches if all_in_flight else stages - stage
-        if in_flight_limit[i, j] < min(held, microbatches):
+        if in_flight_limit[i, j] < held_at(stages - stage, microbatches, all_in_flight):
             return False
     return True
 
@@ -178,7 +178,7 @@ def least_even_times(
         for stage in range(stages):
             i, j = _stage(starts, stages, stage)
             saving_s = parameters[i, j] * saving_s_per_parameter
-            least_s = max(least_s, before_s + (rounds * load_s[i, j] - saving_s))
+            least_s = max(least_s, before_s + busy_s(rounds, load_s[i, j], saving_s))
             before_s += load_s[i, j]
         _, first_end = _stage(starts, stages, 0)
         time_s[index] = least_s + tails_s[rows[index], first_end - 1]

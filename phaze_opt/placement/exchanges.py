@@ -25,6 +25,16 @@ def lines_of(terms: Sequence[Term]) -> FloatArray:
     ).reshape(-1, 3)
 
 
+def padded(groups: Sequence[FloatArray]) -> FloatArray:
+    """Stack the `lines_of` many groups, with endless ones where there are fewer."""
+    most = max((len(lines) for lines in groups), default=0)
+    stacked = np.zeros((len(groups), most, 3))
+    stacked[:, :, 0] = np.inf
+    for index, lines in enumerate(groups):
+        stacked[index, : len(lines)] = lines
+    return stacked
+
+
 @callee("float64(float64[:,::1], float64)")
 def cheapest_line_s(lines: FloatArray, size_bytes: float) -> float:
     """Time of the cheapest algorithm; nothing to send takes no time."""
@@ -37,6 +47,16 @@ def cheapest_line_s(lines: FloatArray, size_bytes: float) -> float:
             time_s = time_s + np.sqrt(size_bytes) * lines[k, 2]
         least_s = min(least_s, time_s)
     return least_s
+
+
+@lazily_compiled("float64[:,::1](float64[:,:,::1], float64[::1])")
+def cheapest_lines_s(groups: FloatArray, sizes: FloatArray) -> FloatArray:
+    """Return the same of some groups, see `padded`, and some sizes: (groups, sizes)."""
+    times_s = np.empty((groups.shape[0], len(sizes)))
+    for group in range(groups.shape[0]):
+        for index in range(len(sizes)):
+            times_s[group, index] = cheapest_line_s(groups[group], sizes[index])
+    return times_s
 
 
 @lazily_compiled(

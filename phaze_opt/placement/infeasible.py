@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -12,12 +11,13 @@ import numpy as np
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.passes.layer_cost import LayerCost
+from phaze_opt.placement.candidates import most_data
 from phaze_opt.placement.chain_bytes import ChainBytes, chain_bytes, held_by_runs
 from phaze_opt.placement.memory import Shards, stage_memory
 from phaze_opt.placement.pipeline import held_by_place
 from phaze_opt.placement.placement_problem import Misfit, PlacementProblem, StageMemory
 from phaze_opt.placement.tightest import tightest_split
-from phaze_opt.training import OPTIMIZERS, PipelineScheduleName, Training
+from phaze_opt.training import OPTIMIZERS, Training
 from phaze_opt.units import counted, format_bytes
 
 
@@ -54,34 +54,8 @@ class MisfitError(InfeasibleError):
         return MisfitError(str(self), self.memory, self.usable_bytes, self.misfit)
 
 
-def explain_misfit(
-    name: str,
-    layers: Sequence[LayerCost],
-    in_flight: int,
-    problem: PlacementProblem,
-    shards: Shards,
-) -> MisfitError:
-    """Say by how much a stage exceeds the memory.
-
-    Parameters
-    ----------
-    name
-        The stage, as a person calls it.
-    layers
-        The stage's layers.
-    in_flight
-        Microbatches that the stage holds.
-    problem
-        Memory and optimizer.
-    shards
-        What replicas share out.
-    """
-    memory = stage_memory(layers, in_flight, OPTIMIZERS[problem.training.optimizer], shards)
-    return explain_excess(name, memory, problem)
-
-
 def explain_excess(name: str, memory: StageMemory, problem: PlacementProblem) -> MisfitError:
-    """Say by how much what a stage holds exceeds the memory."""
+    """Say by how much what a stage, as a person calls it, holds exceeds the memory."""
     over = memory.total - problem.hbm_usable_bytes
     return MisfitError(
         f"{name} needs {format_bytes(memory.total)} per device "
@@ -137,24 +111,22 @@ def _explain(problem: PlacementProblem) -> InfeasibleError:
             violation=min(problem.layers) / devices - 1,
         )
     worst = [_largest_layer(problem, width) for width in widths]
-    need, width, layer = min(worst, key=lambda entry: (entry[0], entry[1]))
-    if need > problem.hbm_usable_bytes:
+    memory, width, layer = min(worst, key=lambda entry: (entry[0].total, entry[1]))
+    if memory.total > problem.hbm_usable_bytes:
         name = f"Layer {layer.name!r} alone, at the tensor-parallel width {width},"
-        shards = Shards.of(problem.training.zero, _most_data(problem, width, 1))
-        alone = explain_misfit(name, [layer], 1, problem, shards)
+        alone = explain_excess(name, memory, problem)
         nearest = explain_tightest_split(problem).misfit
         return MisfitError(str(alone), alone.memory, alone.usable_bytes, nearest)
     return explain_tightest_split(problem)
 
 
-def _largest_layer(problem: PlacementProblem, width: int) -> tuple[int, int, LayerCost]:
-    """Return the layer that needs most memory alone on the last stage, with its width."""
+def _largest_layer(problem: PlacementProblem, width: int) -> tuple[StageMemory, int, LayerCost]:
+    """Return the layer that needs most memory alone on the last stage, and its width."""
     optimizer = OPTIMIZERS[problem.training.optimizer]
-    layers = problem.layers[width]
     shards = Shards.of(problem.training.zero, _most_data(problem, width, 1))
-    needs = [stage_memory([layer], 1, optimizer, shards).total for layer in layers]
-    largest = max(range(len(layers)), key=lambda index: needs[index])
-    return needs[largest], width, layers[largest]
+    alone = [(stage_memory([one], 1, optimizer, shards), one) for one in problem.layers[width]]
+    memory, layer = max(alone, key=lambda entry: entry[0].total)
+    return memory, width, layer
 
 
 def explain_tightest_split(problem: PlacementProblem) -> MisfitError:
@@ -176,17 +148,17 @@ def explain_tightest_split(problem: PlacementProblem) -> MisfitError:
     held = _held(problem, split.data, len(starts))[:0:-1]
     optimizer, shards = OPTIMIZERS[problem.training.optimizer], split.shards
     needs = [
-        stage_memory(layers[i:j], count, optimizer, shards).total
+        stage_memory(layers[i:j], count, optimizer, shards)
         for i, j, count in zip(starts, ends, held, strict=True)
     ]
-    stage = max(range(len(needs)), key=lambda index: needs[index])
+    stage = max(range(len(needs)), key=lambda index: needs[index].total)
     i, j = starts[stage], ends[stage]
     name = (
         f"Even the split that needs least memory, {counted(len(starts), 'stage')} at the "
         f"tensor-parallel width {split.width}, does not fit: stage {stage + 1} "
         f"({layers[i].name!r} to {layers[j - 1].name!r})"
     )
-    return explain_misfit(name, layers[i:j], held[stage], problem, shards)
+    return explain_excess(name, needs[stage], problem)
 
 
 @dataclass(frozen=True)
@@ -202,17 +174,14 @@ class _TightSplit:
 
 def _most_data(problem: PlacementProblem, width: int, stages: int) -> int:
     """Return the most replicas of so many stages that devices and batch allow; at least one."""
-    training = problem.training
-    most = problem.cluster.devices // (width * stages)
-    return max(1, min(most, training.global_batch // training.microbatch))
+    return max(1, most_data(width * stages, problem.cluster, problem.training))
 
 
 def _held(problem: PlacementProblem, data: int, stages: int) -> list[int]:
     """Return the microbatches in flight by place from the end of the pipeline."""
     training = problem.training
     microbatches = training.microbatches(data)
-    schedule: PipelineScheduleName = "gpipe" if training.pipeline_schedule == "gpipe" else "1f1b"
-    return [int(count) for count in held_by_place(stages, microbatches, schedule)]
+    return held_by_place(stages, microbatches, training.schedule_of_chunk).tolist()
 
 
 def _least_memory_split(problem: PlacementProblem, width: int) -> _TightSplit:

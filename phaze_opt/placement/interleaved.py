@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate
+from phaze_opt.placement.closed_form import busy_s
 from phaze_opt.placement.describe import describe
 from phaze_opt.placement.even import even_starts
 from phaze_opt.placement.held_stages import held_stages
@@ -129,5 +130,5 @@ def _bound_s(costs: CandidateCosts, layout: Layout) -> float:
     """Bound the time from below: the busiest stage's work on all microbatches."""
     work = pipeline_work(costs, layout)
     microbatches = costs.microbatches(layout.candidate.data)
-    busy_s = microbatches * (work.forward_s + work.backward_s) - work.first_saving_s
-    return float(busy_s.sum(axis=0).max())
+    each_s = busy_s(microbatches, work.forward_s + work.backward_s, work.first_saving_s)
+    return float(each_s.sum(axis=0).max())

@@ -23,9 +23,10 @@ from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate, rank_orders
 from phaze_opt.placement.chain_bounds import least_loads
 from phaze_opt.placement.chain_bytes import held_by_runs, in_flight_limits, parameters_of_runs
+from phaze_opt.placement.closed_form import even_share
 from phaze_opt.placement.costs import StageCosts, collective_table_s
 from phaze_opt.placement.even import even_starts, longest_run
-from phaze_opt.placement.exchanges import lines_of
+from phaze_opt.placement.exchanges import cheapest_lines_s, lines_of, padded
 from phaze_opt.placement.memory import Shards
 from phaze_opt.placement.pipeline import held_by_place, interleaved_in_flight
 from phaze_opt.placement.placement_problem import PlacementProblem
@@ -232,7 +233,7 @@ class _Collector:
             repeated=self.repeated,
             own=self.own,
             every_pass=np.array(self.pass_rows).reshape(-1, 2, count + 1),
-            lines=_padded(self.line_rows),
+            lines=padded(self.line_rows),
             held=np.stack([self.parameters, self._tied()]),
             whole=whole[order],
             real=real[order],
@@ -333,11 +334,12 @@ class _Collector:
         if zero >= 2:
             every_pass = self._passes(candidate)
         activation_s, gradient_s = self._receives(stages)
-        message = costs.message(candidate)
+        message, microbatches = costs.message(candidate), costs.microbatches(candidate.data)
+        chunks = training.interleave if candidate.pipeline > 1 else 1
         whole = [
             candidate.pipeline,
-            costs.microbatches(candidate.data),
-            training.interleave if candidate.pipeline > 1 else 1,
+            microbatches,
+            chunks,
             self.tables[shards],
             synchronised,
             gathered,
@@ -355,20 +357,13 @@ class _Collector:
             float(shards.optimizer),
             float(shards.gradients),
             mean_s,
-            self._reach(candidate.pipeline, whole[1], whole[2]),
+            float(even_share(microbatches, candidate.pipeline, chunks)),
             0.0,
             0.0,
             0.0,
             0.0,
         ]
         return whole, real
-
-    @staticmethod
-    def _reach(stages: int, microbatches: int, chunks: int) -> float:
-        """Return the share of a time that the work on one microbatch has at most."""
-        if chunks > 1:
-            return stages / microbatches
-        return 1.0 - (1.0 - 1.0 / microbatches) ** stages
 
     def _lines(self, key: tuple[object, ...], terms: Sequence[Term], bytes_each: float) -> int:
         """Return the row of some algorithms, by parameters instead of bytes."""
@@ -387,7 +382,8 @@ class _Collector:
         most parameters of a stage.
         """
         least, most = self.mean_sizes
-        least_s, most_s = (_line_s(self.line_rows[row], size) for size in (least, most))
+        sizes = np.array(self.mean_sizes)
+        ((least_s, most_s),) = cheapest_lines_s(self.line_rows[row][np.newaxis], sizes).tolist()
         slope_s = (most_s - least_s) / (most - least) if most > least else 0.0
         return max(least_s + slope_s * (float(self.own.sum()) / stages - least), 0.0)
 
@@ -426,20 +422,3 @@ def _sizes(parameters: FloatArray) -> tuple[float, float]:
     """Return the fewest and the most parameters that a stage may have."""
     index = np.arange(len(parameters))
     return float(parameters[index, index + 1].min()), float(parameters[0, -1])
-
-
-def _line_s(lines: FloatArray, size: float) -> float:
-    """Return the time of the cheapest algorithm."""
-    if size <= 0.0:
-        return 0.0
-    return float((lines @ np.array([1.0, size, math.sqrt(size)])).min())
-
-
-def _padded(rows: Sequence[FloatArray]) -> FloatArray:
-    """Stack algorithms of many groups, with endless ones where there are fewer."""
-    most = max((len(lines) for lines in rows), default=0)
-    padded = np.zeros((len(rows), most, 3))
-    padded[:, :, 0] = np.inf
-    for index, lines in enumerate(rows):
-        padded[index, : len(lines)] = lines
-    return padded

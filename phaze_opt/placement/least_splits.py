@@ -33,6 +33,7 @@ import numpy as np
 
 from phaze_opt.arrays import BoolArray, FloatArray, IntArray
 from phaze_opt.compiled import callee, inlined, lazily_compiled
+from phaze_opt.placement.closed_form import after_first_s, busy_s, forwards_again, held_at
 from phaze_opt.placement.exchanges import cheapest_line_s
 
 GRID_STEPS = 8192
@@ -151,10 +152,11 @@ def _stage_s(
         The candidate; see the columns above.
     """
     stages, microbatches, layers = whole[STAGES], whole[MICROBATCHES], sums.shape[1] - 1
-    in_flight = microbatches if whole[GPIPE] else min(stages - stage + 1, microbatches)
+    place, all_held = stages - stage + 1, whole[GPIPE] == 1
+    in_flight = held_at(place, microbatches, all_held)
     if limit[whole[LIMIT], i, j] < in_flight:
         return np.inf
-    again = microbatches - 1 if whole[GPIPE] else microbatches - in_flight
+    again = forwards_again(place, microbatches, all_held)
     activation_s, gradient_s, share = real[ACTIVATION_S], real[GRADIENT_S], real[SHARE]
     forward = sums[FORWARD, j] - sums[FORWARD, i]
     backward = sums[BACKWARD, j] - sums[BACKWARD, i]
@@ -163,14 +165,15 @@ def _stage_s(
     if stage < stages:
         backward += gradient_s
     saving_s = (sums[OWN, j] - sums[OWN, i]) * real[ACCUMULATION_S]
-    busy_s = microbatches * (forward + backward) - saving_s
+    work_s = busy_s(microbatches, forward + backward, saving_s)
     begin_s = sums[FORWARD, i] + max(stage - 2, 0) * activation_s
     # Until the stage ends its first backward.
     first_s = sums[FORWARD, layers] + (stages - 1) * activation_s
     first_s += sums[BACKWARD, layers] - sums[BACKWARD, i] + (stages - stage) * gradient_s
     first_s -= (sums[OWN, layers] - sums[OWN, i]) * real[ACCUMULATION_S]
-    done_s = max(begin_s + busy_s, first_s + (microbatches - 1) * backward + again * forward)
-    if again > 0 and not whole[GPIPE]:
+    done_s = after_first_s(first_s, microbatches, again, forward, backward)
+    done_s = max(done_s, begin_s + work_s)
+    if again > 0 and not all_held:
         others_s = sums[FORWARD, layers] - sums[FORWARD, j] + sums[BACKWARD, layers]
         others_s += (stages - stage) * activation_s - sums[BACKWARD, j]
         others_s += max(stages - stage - 1, 0) * gradient_s
@@ -183,7 +186,7 @@ def _stage_s(
     if whole[GATHERED] >= 0 and whole[OVERLAPS] == 1:
         gathered_s = cheapest_line_s(lines[whole[GATHERED]], held[PARAMETERS, i, j])
         wait_s = max(share * gathered_s, gathered_s - (1.0 - share) * forward)
-        least_s = max(least_s, wait_s + busy_s + tail_s)
+        least_s = max(least_s, wait_s + work_s + tail_s)
     return least_s
 
 

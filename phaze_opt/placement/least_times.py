@@ -12,6 +12,7 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.compiled import callee, inlined, lazily_compiled
+from phaze_opt.placement.closed_form import after_first_s, busy_s, forwards_again
 from phaze_opt.placement.exchanges import cheapest_line_s
 from phaze_opt.placement.least_splits import (
     ACCUMULATION_S,
@@ -56,18 +57,18 @@ def _at_once_s(
     backward_s = sums[BACKWARD, layers] + messages * real[GRADIENT_S]
     saving_s = sums[OWN, layers] * real[ACCUMULATION_S]
     once_s: float = forward_s + backward_s - saving_s
-    busy_s = microbatches * (forward_s + backward_s) - saving_s
+    work_s = busy_s(microbatches, forward_s + backward_s, saving_s)
     sent_s, share = real[MEAN_SYNCHRONISATION_S], real[SHARE]
     step_s = sums[OWN, layers] * real[STEP_S] / stages
-    least_s: float = busy_s / stages + share * sent_s
+    least_s: float = work_s / stages + share * sent_s
     if whole[CHUNKS] > 1:
         before_s = max((microbatches - stages) * backward_s - saving_s, 0.0)
         before_s += microbatches * forward_s
         least_s = max(least_s, before_s / stages + sent_s)
         return float(max(once_s, least_s + step_s))
-    least_s = max(least_s, (busy_s - (1.0 - share) * backward_s) / stages + sent_s)
-    in_flight = 1 if whole[GPIPE] else min(stages, microbatches)
-    rounds_s = (microbatches - 1) * backward_s + (microbatches - in_flight) * forward_s
+    least_s = max(least_s, (work_s - (1.0 - share) * backward_s) / stages + sent_s)
+    again = forwards_again(stages, microbatches, whole[GPIPE] == 1)
+    rounds_s = after_first_s(0.0, microbatches, again, forward_s, backward_s)
     through_s: float = once_s + rounds_s / stages
     through_s += following_s(0, 1, MOST_S, lines, held, whole, real)
     return float(max(least_s + step_s, through_s))
@@ -116,27 +117,28 @@ def _pipelined_s(
     once_s = forward_s + sums[BACKWARD, layers] + (stages - 1) * real[GRADIENT_S]
     least_s: float = (once_s - saving_s / microbatches) / real[REACH] + first_tail_s
     once_s -= saving_s
-    rounds, repeated = microbatches - 1.0, real[MOST_REPEATED]
-    in_flight = 1 if whole[GPIPE] else min(stages, microbatches)
+    repeated = real[MOST_REPEATED]
+    again = forwards_again(stages, microbatches, whole[GPIPE] == 1)
     layer = int(kinds[most, 1])
     forward = sums[FORWARD, layer + 1] - sums[FORWARD, layer]
     own = sums[OWN, layer + 1] - sums[OWN, layer]
     backward = sums[BACKWARD, layer + 1] - sums[BACKWARD, layer]
     backward -= (own - kinds[most, 2]) * real[ACCUMULATION_S]
     own = kinds[most, 2]
-    again_s = rounds * backward + (microbatches - in_flight) * forward
+    again_s = after_first_s(0.0, microbatches, again, forward, backward)
     least_s = max(least_s, once_s + repeated * again_s + first_tail_s)
     sent_s = 0.0
     if whole[SYNCHRONISED] >= 0:
         sent_s = cheapest_line_s(lines[whole[SYNCHRONISED]], repeated * own)
         sent_s = max(real[SHARE] * sent_s, sent_s - (1.0 - real[SHARE]) * repeated * backward)
-    load_s = microbatches * (forward + backward) - own * real[ACCUMULATION_S]
-    least_s = max(least_s, repeated * (load_s + own * real[STEP_S]) + sent_s)
+    work_s = busy_s(microbatches, forward + backward, own * real[ACCUMULATION_S])
+    least_s = max(least_s, repeated * (work_s + own * real[STEP_S]) + sent_s)
     if again_s > 0.0:
+        in_flight = microbatches - again
         weight = (stages - in_flight) / again_s
         if in_flight > 1 and forward > 1e-9 * again_s:
             # The sum over h is at most the integral, and its last term.
-            last_s = rounds * (backward + forward)
+            last_s = (microbatches - 1) * (backward + forward)
             weight += math.log(last_s / again_s) / forward
         else:
             weight += (in_flight - 1) / again_s

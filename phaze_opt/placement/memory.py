@@ -1,18 +1,26 @@
 """Bytes on each device of a pipeline stage, by kind.
 
 A stage holds the state of its parameters (weights, gradients, optimizer), one stash per microbatch
-in flight, and the largest working set of any of its layers.
+in flight, and the largest working set of any of its layers: `stage_memory` of one stage by kind,
+`phaze_opt.placement.chain_bytes.held_by_runs` of all possible ones, with the same functions.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+import numpy as np
+
+from phaze_opt.arrays import FloatArray
+from phaze_opt.compiled import inlined
 from phaze_opt.passes.layer_cost import LayerCost, local_parameters
 from phaze_opt.placement.placement_problem import StageMemory
 from phaze_opt.training import Optimizer
+
+Bytes = TypeVar("Bytes", float, FloatArray)
 
 
 class Shards(NamedTuple):
@@ -28,12 +36,8 @@ class Shards(NamedTuple):
         return cls(*[data if zero >= stage else 1 for stage in (3, 2, 1)])
 
     def state_bytes(self, optimizer: Optimizer) -> float:
-        """Return what each device holds per parameter of its stage."""
-        return (
-            optimizer.weight_bytes / self.weights
-            + optimizer.gradient_bytes / self.gradients
-            + optimizer.state_bytes / self.optimizer
-        )
+        """Return what each device holds per parameter of its stage, not rounded."""
+        return sum(map(operator.truediv, optimizer.held_bytes, self))
 
     def whole_layer_bytes(self, parameters: int, optimizer: Optimizer) -> int:
         """Return what having so many parameters' weights and gradients whole adds to the shares."""
@@ -44,6 +48,18 @@ class Shards(NamedTuple):
 
 UNSHARDED = Shards()
 """Every replica holds everything."""
+
+
+@inlined
+def share_bytes(parameters: float, bytes_each: float, replicas: float) -> float:
+    """Return what one of some replicas holds of a kind of state, whole bytes."""
+    return float(np.ceil(parameters * bytes_each / replicas))
+
+
+@inlined
+def with_stashes(resident_bytes: Bytes, stash_bytes: Bytes, in_flight: Bytes) -> Bytes:
+    """Return what a stage holds: state and working set, and a stash of each microbatch."""
+    return resident_bytes + in_flight * stash_bytes
 
 
 def stage_memory(
@@ -68,10 +84,9 @@ def stage_memory(
     """
     parameters = local_parameters(layers)
     largest = max([layer.parameters for layer in layers])
+    kinds = zip(optimizer.held_bytes, shards, strict=True)
     return StageMemory(
-        parameters=-(-parameters * optimizer.weight_bytes // shards.weights),
-        gradients=-(-parameters * optimizer.gradient_bytes // shards.gradients),
-        optimizer=-(-parameters * optimizer.state_bytes // shards.optimizer),
+        *[int(share_bytes(parameters, each, replicas)) for each, replicas in kinds],
         stash=math.ceil(in_flight * sum([layer.stash_bytes for layer in layers])),
         transient=max([layer.transient_bytes for layer in layers])
         + shards.whole_layer_bytes(largest, optimizer),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from phaze_opt.placement.chain_bytes import chain_bytes, held_by_runs
-from phaze_opt.placement.memory import UNSHARDED, Shards
+from phaze_opt.placement.memory import UNSHARDED, Shards, with_stashes
 from phaze_opt.placement.pipeline import held_by_place
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.training import OPTIMIZERS
@@ -33,7 +33,7 @@ def most_held_bytes(problem: PlacementProblem, tensor: int) -> float:
     count = len(chain)
     # One replica has all microbatches, and all of the state; shares of others are whole for a layer
     # at a time.
-    microbatches = -(-training.global_batch // training.microbatch)
+    microbatches = training.microbatches(1)
     shards = Shards.of(training.zero, problem.cluster.devices)
     whole_layer = max(shards.whole_layer_bytes(own, optimizer) for own in chain.parameters.own)
     held = held_by_runs(chain, optimizer, UNSHARDED, 0.0)
@@ -41,8 +41,9 @@ def most_held_bytes(problem: PlacementProblem, tensor: int) -> float:
         # After a stage come at most as many others as there are layers after it.
         after = count - np.arange(count + 1)
         in_flight = held_by_place(count, microbatches)[np.minimum(after + 1, count)]
-        most = (held.resident_bytes + held.stash_bytes * in_flight).max()
+        most = with_stashes(held.resident_bytes, held.stash_bytes, in_flight).max()
     else:
         # Several chunks on one stage hold no more than all layers do.
-        most = held.resident_bytes[0, count] + held.stash_bytes[0, count] * microbatches
+        all_layers = held.resident_bytes[0, count], held.stash_bytes[0, count]
+        most = with_stashes(*all_layers, microbatches)
     return float(most) + whole_layer

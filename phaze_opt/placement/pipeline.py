@@ -1,4 +1,4 @@
-"""Time of one batch through a pipeline: closed forms, and the event replay that checks them.
+"""Time of one batch through a pipeline, event by event, and what its stages hold.
 
 A stage runs one thing at a time. The forward of a microbatch waits for the same one on the stage
 before, its backward for the one on the stage after. Receiving is part of the work.
@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.compiled import lazily_compiled
 from phaze_opt.errors import InputError
+from phaze_opt.placement.closed_form import held_at
 from phaze_opt.training import PipelineScheduleName
 
 
@@ -71,10 +72,7 @@ class Replay:
 
 def in_flight(stages: int, microbatches: int, schedule: PipelineScheduleName = "1f1b") -> IntArray:
     """Return how many microbatches each stage holds at most, first stage first."""
-    if schedule == "gpipe":
-        return np.full(stages, microbatches, dtype=np.int64)
-    from_the_end = np.arange(stages, 0, -1, dtype=np.int64)
-    return np.minimum(from_the_end, microbatches)
+    return held_by_place(stages, microbatches, schedule)[:0:-1].copy()
 
 
 @lru_cache(maxsize=512)
@@ -85,8 +83,8 @@ def held_by_place(
 
     Who asks again gets the same array, which nobody may change.
     """
-    held = np.zeros(most_stages + 1, dtype=np.int64)
-    held[1:] = in_flight(most_stages, microbatches, schedule)[::-1]
+    held = np.arange(most_stages + 1, dtype=np.int64)
+    held[1:] = held_at(held[1:], microbatches, schedule == "gpipe")
     return held
 
 

@@ -31,6 +31,7 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.compiled import callee, inlined
+from phaze_opt.placement.closed_form import after_first_s, busy_s
 
 PROVEN = 1e-10
 """Relative difference up to which a bound and a time count as equal: far above rounding."""
@@ -92,7 +93,8 @@ def extend(
     if again == 0:
         first_forwards = max(first_forwards, last)
         path -= saving
-    first = max(front[FIRST], after + (microbatches - 1) * backward + again * forward)
+    first = after_first_s(after, microbatches, again, forward, backward)
+    first = max(front[FIRST], first)
     first += backward - saving
     twice = front[TWICE] + forward + backward - saving
     if again > 0:
@@ -186,7 +188,7 @@ def least_of_rest(
         for j in range(layers, i, -1):
             load = forward_s[i, j] + backward_s[i, j]
             saving = parameters[i, j] * saving_s_per_parameter
-            if in_flight_limit[i, j] >= held[1] and microbatches * load - saving < limit_s:
+            if in_flight_limit[i, j] >= held[1] and busy_s(microbatches, load, saving) < limit_s:
                 reach[i] = j
                 break
     for stage in range(stages):
@@ -209,8 +211,8 @@ def least_of_rest(
                 forward, backward = forward_s[i, j], backward_s[i, j]
                 saving = parameters[i, j] * saving_s_per_parameter
                 load, once = forward + backward, forward + backward - saving
-                own = microbatches * load - saving
-                first = once + (microbatches - 1) * backward + again * forward
+                own = busy_s(microbatches, load, saving)
+                first = after_first_s(once, microbatches, again, forward, backward)
                 if all_held:
                     first += (microbatches - 1) * forward
                 own = max(own, first + rest[_ONCE, place - 1, j])

@@ -13,6 +13,7 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.compiled import inlined, lazily_compiled
+from phaze_opt.placement.closed_form import held_at
 from phaze_opt.placement.pipeline import finished_s
 from phaze_opt.placement.split_bounds import (
     FRONT,
@@ -121,9 +122,9 @@ def least_replays(
     empty_front(front)
     for index in range(len(pipeline)):
         stages = pipeline[index]
-        held = np.full(stages + 1, microbatches[index])
-        for place in range(1, 0 if all_held else stages + 1):
-            held[place] = min(place, microbatches[index])
+        held = np.empty(stages + 1, np.int64)
+        for place in range(stages + 1):
+            held[place] = held_at(place, microbatches[index], all_held)
         tail_s[0, 1:] = first_tails_s[index]
         rest = least_of_rest(
             forward_s,

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import CollectiveName, collective_terms
 from phaze_opt.network.term import Term, cheapest
 from phaze_opt.on_demand import cached_property
@@ -37,7 +38,7 @@ from phaze_opt.placement.chain_bytes import (
     parameters_of_runs,
 )
 from phaze_opt.placement.costs import collective_table_s
-from phaze_opt.placement.exchanges import exchanges_per_batch, lines_of
+from phaze_opt.placement.exchanges import cheapest_lines_s, exchanges_per_batch, lines_of, padded
 from phaze_opt.placement.overlap import backward_queue_s, forward_queue_s
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.training import OPTIMIZERS, Optimizer
@@ -363,3 +364,37 @@ def _exchanged(
         overlaps,
     )
     return Exchange(*tables)
+
+
+@for_many_designs
+def synchronisations_s(
+    parameters: ChainParameters,
+    gradient_bytes: float,
+    kind: CollectiveName,
+    cluster: Cluster,
+    tensor: int,
+    data: bytes,
+) -> tuple[FloatArray, FloatArray]:
+    """Return the synchronisation of the first layers among some numbers of neighbouring replicas.
+
+    Parameters
+    ----------
+    parameters, gradient_bytes
+        The layers at one tensor-parallel width, and the gradient of a parameter.
+    kind, cluster, tensor
+        How the gradients are synchronised.
+    data
+        The numbers of replicas, as bytes of an array.
+
+    Returns
+    -------
+    at_once_s, queued_s : (numbers of replicas, layers)
+        Of the first 1, 2, … layers: all at once, and one after the other.
+    """
+    replicas = np.frombuffer(data, dtype=np.int64).tolist()
+    terms = [collective_terms(kind, count, cluster, tensor) for count in replicas]
+    lines = padded([lines_of(of_count) for of_count in terms])
+    (_, own), *_ = own_parameters(parameters)
+    all_at_once = parameters_of_runs(parameters)[0][0, 1:]
+    queued_s = np.cumsum(cheapest_lines_s(lines, own * gradient_bytes), axis=1)
+    return cheapest_lines_s(lines, all_at_once * gradient_bytes), queued_s

@@ -6,6 +6,7 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.compiled import lazily_compiled
+from phaze_opt.placement.memory import with_stashes
 
 
 @lazily_compiled("Tuple((float64, int64[::1]))(float64[:,::1], float64[:,::1], int64[::1])")
@@ -42,9 +43,10 @@ def tightest_split(
         here = np.full(layers + 1, np.inf)
         for i in range(layers):
             for j in range(i + 1, layers + 1):
-                if resident[i, j] + held[place] * stash[i, j] >= here[i]:
+                if with_stashes(resident[i, j], stash[i, j], held[place]) >= here[i]:
                     break
-                need = max(resident_bytes[i, j] + held[place] * stash_bytes[i, j], after[j])
+                need = with_stashes(resident_bytes[i, j], stash_bytes[i, j], held[place])
+                need = max(need, after[j])
                 if need < here[i]:
                     here[i], ends[place, i] = need, j
         after = here

@@ -21,6 +21,7 @@ from phaze_opt.on_demand import cached_property
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import CandidateGrid
 from phaze_opt.placement.chain_bounds import least_of_work, least_times
+from phaze_opt.placement.closed_form import even_share
 from phaze_opt.placement.even import all_even_starts, least_even_times
 from phaze_opt.placement.pipeline import held_by_place
 from phaze_opt.placement.placement_problem import PlacementProblem
@@ -163,11 +164,10 @@ def least_of_layers_s(problem: PlacementProblem) -> float:
     """
     costs, least_s = CandidateCosts(problem), math.inf
     for grid in costs.grids:
-        microbatches, stages, even_share = grid.deepest
-        if problem.training.interleave > 1:
-            even_share = np.minimum(1.0, stages / microbatches)
+        microbatches, stages, _ = grid.deepest
+        share = even_share(microbatches, stages, problem.training.interleave)
         work_s = costs.work_of_layers_s(grid.tensor)
-        least_s = min(least_s, least_of_work(microbatches, stages, even_share, *work_s)[1])
+        least_s = min(least_s, least_of_work(microbatches, stages, share, *work_s)[1])
     return least_s * (1.0 - _ROUNDING)
 
 
