@@ -11,6 +11,7 @@ the compiled code of numba imports SciPy's linear algebra, which takes longer th
 from __future__ import annotations
 
 import hashlib
+import importlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,7 @@ from phaze_opt.on_demand import cached_property
 from phaze_opt.stored_code import StoredCode
 
 F = TypeVar("F", bound=Callable[..., Any])
+R = TypeVar("R", bound=type)
 
 NO_NAN = {"nnan", "nsz"}
 """Of a loop without NaN that takes minima or maxima: whatever their order, they are the same."""
@@ -50,6 +52,22 @@ def lazily_compiled(
         return cast(F, deferred)
 
     return decorate
+
+
+def compiled_as(types: str) -> Callable[[R], R]:
+    """Let compiled functions take a named tuple, by whose name signatures call it.
+
+    Parameters
+    ----------
+    types
+        Of its fields, in numba's notation.
+    """
+
+    def register(record: R) -> R:
+        _records[record.__name__] = record, types
+        return record
+
+    return register
 
 
 def load_all() -> None:
@@ -111,15 +129,31 @@ class _Callable(_Deferred):
 
 
 _lazily_compiled: list[_Callable] = []
+_records: dict[str, tuple[type, str]] = {}
 
 
 def _load(function: Callable[..., Any], signature: str, allocates: bool, options: Any) -> Any:
     """Compile a function with numba, or read its compiled code from disk."""
     dispatcher = _njit(function, _nrt=allocates, **options)
     dispatcher._cache = StoredCode(function)
-    dispatcher.compile(signature)
+    dispatcher.compile(_read_types(signature))
     dispatcher.disable_compile()
     return dispatcher
+
+
+def _read_types(text: str) -> Any:
+    """Read numba's notation of types, in which named tuples stand by their names."""
+    types: Any = importlib.import_module("numba.core.types")
+    records = {name: _record_type(name) for name in _records if name in text}
+    return eval(text, vars(types) | records)
+
+
+@cache
+def _record_type(name: str) -> Any:
+    """Return the type of a named tuple."""
+    types: Any = importlib.import_module("numba.core.types")
+    record, fields = _records[name]
+    return types.BaseTuple.from_types(_read_types(f"({fields},)"), record)
 
 
 def _njit(function: Callable[..., Any], **options: Any) -> Any:

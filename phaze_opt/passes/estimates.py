@@ -27,8 +27,6 @@ from phaze_opt.on_demand import cached_property
 from phaze_opt.passes.chunked_collectives import beside_products
 from phaze_opt.passes.graphs import fuse_once, graphs_of
 from phaze_opt.passes.problem import (
-    BoundOperators,
-    bound_in_modes,
     build_problem,
     columns_of,
     least_of_passes,
@@ -36,6 +34,7 @@ from phaze_opt.passes.problem import (
     operator_values,
 )
 from phaze_opt.passes.residency import cached_reads_of, residency_of
+from phaze_opt.passes.totals import BoundOperators, bound_in_modes
 from phaze_opt.scheduling.problem_columns import ProblemColumns
 from phaze_opt.scheduling.residency import Residency
 from phaze_opt.scheduling.schedule_problem import CachedReads, ScheduleProblem

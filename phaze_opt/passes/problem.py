@@ -7,16 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.estimator.estimate import (
-    GraphEstimate,
-    ModeEstimate,
-    ModeSeconds,
-)
+from phaze_opt.estimator.estimate import GraphEstimate, ModeSeconds
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.scheduling.least_makespan import (
     OperatorColumns,
@@ -117,37 +112,6 @@ def operator_values(estimate: GraphEstimate) -> FloatArray:
     shares = bandwidth_shares([one.hbm_s, one.glb_s, one.link_s], one)
     intra_shares = bandwidth_shares([every.hbm_s, every.glb_s], every)
     return np.stack([one.latency_s, every.latency_s, *shares, *intra_shares], axis=-1)
-
-
-class BoundOperators(NamedTuple):
-    """What binds some operators in one mode, on one chip or on many.
-
-    Attributes
-    ----------
-    resource
-        Place in `phaze_opt.estimator.estimate.RESOURCES`.
-    latency_s, energy_by_level_j
-        As in `ModeEstimate`.
-    """
-
-    resource: IntArray
-    latency_s: FloatArray
-    energy_by_level_j: FloatArray
-
-    @classmethod
-    def of(cls, mode: ModeEstimate) -> BoundOperators:
-        """Return what binds the operators of an estimate."""
-        return cls(mode.binding_index(), mode.latency_s, mode.energy_by_level_j)
-
-    def rows(self, which: tuple[int, slice]) -> BoundOperators:
-        """Return some operators on one chip."""
-        resource, latency_s, energy_j = self
-        return BoundOperators(resource[which], latency_s[which], energy_j[which])
-
-
-def bound_in_modes(estimate: GraphEstimate) -> tuple[BoundOperators, BoundOperators]:
-    """Return what binds the operators on one core, and on all cores."""
-    return BoundOperators.of(estimate.one_core), BoundOperators.of(estimate.all_cores)
 
 
 def build_problem(name: str, graph: OperatorGraph, columns: ProblemColumns) -> ScheduleProblem:

@@ -14,9 +14,8 @@ from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.on_demand import cached_property
 from phaze_opt.passes.estimates import EstimatedLayers, EstimatedPass
 from phaze_opt.passes.graphs import AGAIN
-from phaze_opt.passes.problem import BoundOperators
 from phaze_opt.passes.residency import with_hbm_bytes
-from phaze_opt.passes.totals import totals_in_modes
+from phaze_opt.passes.totals import BoundOperators, totals_in_modes
 from phaze_opt.scheduling.cached_reads import schedule_with_cache
 from phaze_opt.scheduling.schedule_problem import (
     Schedule,
@@ -105,7 +104,7 @@ class ScheduledPass:
             one_core = all_cores = BoundOperators.of(self.chosen)
         else:
             one_core, all_cores = self.estimated.bound
-        return totals_in_modes(self.on_all, len(RESOURCES), *one_core, *all_cores)
+        return totals_in_modes(self.on_all, len(RESOURCES), one_core, all_cores)
 
     @property
     def proof(self) -> ScheduleProof:

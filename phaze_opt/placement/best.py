@@ -24,7 +24,7 @@ import numpy as np
 from phaze_opt.arrays import IntArray
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate, CandidateGrid
-from phaze_opt.placement.chain import best_split
+from phaze_opt.placement.chain import ChainWork, best_split
 from phaze_opt.placement.chain_bounds import TIE
 from phaze_opt.placement.layout import Layout
 from phaze_opt.placement.proof import faster_splits
@@ -212,14 +212,7 @@ def _closed_form_answer(
     ):
         return np.inf, np.zeros(0, dtype=np.int64)
     work = costs.work(candidate)
-    return best_split(
-        work.load_s,
-        work.backward_s,
-        costs.tail_s(candidate),
-        costs.stages(candidate).held.in_flight_limit,
-        costs.held(candidate),
-        costs.microbatches(candidate.data),
-        candidate.pipeline,
-        limit_s,
-        np.ascontiguousarray(work.head_s[0]),
-    )
+    limits = work.stages.held.in_flight_limit
+    chain = ChainWork(work.load_s, work.backward_s, costs.tail_s(candidate), limits, work.head_s[0])
+    held, microbatches = costs.held(candidate), costs.microbatches(candidate.data)
+    return best_split(chain, held, microbatches, limit_s)

@@ -122,7 +122,7 @@ class CandidateCosts:
     @cached_property
     def no_time_s(self) -> FloatArray:
         """The table of what no stage does."""
-        return np.broadcast_to(0.0, (self.layers, self.layers + 1))
+        return np.zeros((self.layers, self.layers + 1))
 
     @cached_property
     def grids(self) -> tuple[CandidateGrid, ...]:

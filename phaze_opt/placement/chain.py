@@ -17,10 +17,12 @@ algorithms for device placement of DNN graph operators" (NeurIPS 2020).
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.compiled import inlined, lazily_compiled
+from phaze_opt.compiled import compiled_as, inlined, lazily_compiled
 from phaze_opt.placement.chain_bounds import TIE, reach_of
 from phaze_opt.placement.closed_form import pipelined_s
 
@@ -29,23 +31,38 @@ _MARGIN = 1e-9
 what is left out changes nothing."""
 
 
-@lazily_compiled(
-    "Tuple((float64[:,::1], float64[:,::1], float64[:,::1]))"
-    "(float64[:,::1], float64[:,::1], int64[:,::1], int64[::1], int64)"
-)
-def _prefixes(
-    load_s: FloatArray,
-    backward_s: FloatArray,
-    in_flight_limit: IntArray,
-    held: IntArray,
-    stages: int,
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Bound what the first ``q`` stages of ``stages`` add, up to each layer: ``[q, layer]``.
+@compiled_as("float64[:,::1], float64[:,::1], float64[:,::1], int64[:,::1], float64[::1]")
+class ChainWork(NamedTuple):
+    """What every possible stage does and holds, see `phaze_opt.placement.costs`.
+
+    Attributes
+    ----------
+    load_s, backward_s, tail_s, in_flight_limit : (layers, layers + 1)
+        The terms of the module's formula, and the most microbatches in flight.
+    head_s : (layers + 1,)
+        What the first stage waits for first, by its number of layers.
+    """
+
+    load_s: FloatArray
+    backward_s: FloatArray
+    tail_s: FloatArray
+    in_flight_limit: IntArray
+    head_s: FloatArray
+
+
+Prefixes = tuple[FloatArray, FloatArray, FloatArray]
+"""See `_prefixes`."""
+
+
+@lazily_compiled("UniTuple(float64[:,::1], 3)(ChainWork, int64[::1])")
+def _prefixes(chain: ChainWork, held: IntArray) -> Prefixes:
+    """Bound what the first ``q`` stages add, up to each layer: ``[q, layer]``.
 
     Least largest load, least sum of loads, largest sum of backward work. A stage that does not fit
     fits with no more layers either.
     """
-    layers = load_s.shape[0]
+    load_s, backward_s, in_flight_limit = chain.load_s, chain.backward_s, chain.in_flight_limit
+    layers, stages = load_s.shape[0], len(held) - 1
     most = np.full((stages + 1, layers + 1), np.inf)
     least_sum = np.full((stages + 1, layers + 1), np.inf)
     backward = np.full((stages + 1, layers + 1), -np.inf)
@@ -65,20 +82,8 @@ def _prefixes(
     return most, least_sum, backward
 
 
-@lazily_compiled(
-    "float64(float64[:,::1], float64[:,::1], float64[:,::1], int64[:,::1], int64[::1], int64,"
-    " float64[::1], float64[:,::1])"
-)
-def _reached_s(
-    load_s: FloatArray,
-    backward_s: FloatArray,
-    tail_s: FloatArray,
-    in_flight_limit: IntArray,
-    held: IntArray,
-    microbatches: int,
-    head_s: FloatArray,
-    most: FloatArray,
-) -> float:
+@lazily_compiled("float64(ChainWork, int64[::1], int64, float64[:,::1])")
+def _reached_s(chain: ChainWork, held: IntArray, microbatches: int, most: FloatArray) -> float:
     """Return the closed form of a split whose largest load is the least; see `best_split`.
 
     Parameters
@@ -86,6 +91,7 @@ def _reached_s(
     most : (stages + 1, layers + 1)
         The first table of `_prefixes`, finite at its end.
     """
+    load_s, backward_s, tail_s, in_flight_limit, head_s = chain
     stages, j = most.shape[0] - 1, load_s.shape[0]
     largest_s = total_s = 0.0
     # From the last stage to the first; the backwards of stages before one shorten its tail.
@@ -141,23 +147,15 @@ def _keep(
 
 
 @lazily_compiled(
-    "int64(float64[:,::1], float64[:,::1], float64[:,::1], int64[:,::1], int64[::1], int64, int64,"
-    " float64, float64[::1],"
-    " float64[:,::1], float64[:,::1], float64[:,::1], float64[:,::1], int64[:,::1], int64[:,::1])"
+    "int64(ChainWork, int64[::1], int64, float64, UniTuple(float64[:,::1], 3), float64[:,::1],"
+    " int64[:,::1], int64[:,::1])"
 )
 def _label(
-    load_s: FloatArray,
-    backward_s: FloatArray,
-    tail_s: FloatArray,
-    in_flight_limit: IntArray,
+    chain: ChainWork,
     held: IntArray,
     microbatches: int,
-    stages: int,
     known_s: float,
-    head_s: FloatArray,
-    most: FloatArray,
-    least_sum: FloatArray,
-    most_backward: FloatArray,
+    prefixes: Prefixes,
     labels: FloatArray,
     origin: IntArray,
     first: IntArray,
@@ -169,7 +167,9 @@ def _label(
     ``first[place, 2 · layer]`` and ``first[place, 2 · layer + 1]``. Returns the number of labels,
     or −1 if there is no room for them.
     """
-    layers = load_s.shape[0]
+    load_s, backward_s, tail_s, in_flight_limit, head_s = chain
+    most, least_sum, most_backward = prefixes
+    layers, stages = load_s.shape[0], len(held) - 1
     labels[0, 0] = 0.0
     labels[0, 1] = 0.0
     labels[0, 2] = -np.inf
@@ -208,30 +208,20 @@ def _label(
 
 
 def best_split(
-    load_s: FloatArray,
-    backward_s: FloatArray,
-    tail_s: FloatArray,
-    in_flight_limit: IntArray,
-    held: IntArray,
-    microbatches: int,
-    stages: int,
-    known_s: float,
-    head_s: FloatArray,
+    chain: ChainWork, held: IntArray, microbatches: int, known_s: float
 ) -> tuple[float, IntArray]:
     """Return the least closed-form time with exactly so many stages, and their first layers.
 
     Parameters
     ----------
-    load_s, backward_s, tail_s, in_flight_limit : (layers, layers + 1)
-        Of every stage, see `phaze_opt.placement.costs` and the module's formula.
+    chain
+        All possible stages.
     held : (stages + 1,)
         Microbatches in flight of a stage by its place from the end of the pipeline.
-    microbatches, stages
-        Per batch; of the pipeline.
+    microbatches
+        Per batch.
     known_s
         A time already reached; answers above it need not be found.
-    head_s : (layers + 1,)
-        What the first stage waits for first, by its number of layers.
 
     Returns
     -------
@@ -239,34 +229,19 @@ def best_split(
         Seconds (infinite if there is no answer up to ``known_s``) and the index of the first layer
         of every stage.
     """
-    layers = len(load_s)
+    layers, stages = len(chain.load_s), len(held) - 1
     starts = np.zeros(stages, dtype=np.int64)
-    prefixes = _prefixes(load_s, backward_s, in_flight_limit, held, stages)
+    prefixes = _prefixes(chain, held)
     if prefixes[0][stages, layers] == np.inf:
         return np.inf, starts
-    limits, most = (in_flight_limit, held), prefixes[0]
-    reached_s = _reached_s(load_s, backward_s, tail_s, *limits, microbatches, head_s, most)
+    reached_s = _reached_s(chain, held, microbatches, prefixes[0])
     known_s = min(known_s, reached_s * (1.0 + _MARGIN))
     room, used = 1024, -1
     while used < 0:
         room *= 4
         labels, origin = np.empty((room, 3)), np.empty((room, 2), dtype=np.int64)
         first = np.zeros((stages + 1, 2 * layers + 2), dtype=np.int64)
-        used = _label(
-            load_s,
-            backward_s,
-            tail_s,
-            in_flight_limit,
-            held,
-            microbatches,
-            stages,
-            known_s,
-            head_s,
-            *prefixes,
-            labels,
-            origin,
-            first,
-        )
+        used = _label(chain, held, microbatches, known_s, prefixes, labels, origin, first)
     answers = labels[first[stages, 0] : first[stages, 1]]
     if len(answers) == 0:
         return np.inf, starts

@@ -155,7 +155,7 @@ class LeastPlacement:
                 self._distinct,
                 np.ascontiguousarray(seconds[here]),
                 np.ascontiguousarray(chips[here]),
-                *self.candidates_within(float(usable_bytes)),
+                self.candidates_within(float(usable_bytes)),
                 answers[here],
                 splits,
             )

@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
@@ -27,23 +26,12 @@ from phaze_opt.placement.closed_form import even_share
 from phaze_opt.placement.costs import StageCosts, collective_table_s
 from phaze_opt.placement.even import even_starts, longest_run
 from phaze_opt.placement.exchanges import cheapest_lines_s, lines_of, padded
+from phaze_opt.placement.least_splits import CandidateArrays as CandidateArrays
 from phaze_opt.placement.memory import Shards
 from phaze_opt.placement.pipeline import held_by_place, interleaved_in_flight
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.placement.runs import sums_of_runs
 from phaze_opt.training import Optimizer, PipelineScheduleName, Training
-
-
-class CandidateArrays(NamedTuple):
-    """Parameters of `least_times.least_times_s`, in their order."""
-
-    own: FloatArray
-    every_pass: FloatArray
-    lines: FloatArray
-    held: FloatArray
-    limit: IntArray
-    whole: IntArray
-    real: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +45,7 @@ class LeastCandidates:
     repeated : (layers,)
         Which layers are the distinct one that is repeated most.
     own, every_pass, lines, held, whole, real
-        See `least_times.least_times_s`; the tables of ``limit`` are those of `memory`.
+        See `CandidateArrays`; the tables of ``limit`` are those of `memory`.
     memory
         State and working set of all stages, and what each microbatch in flight adds, in bytes and
         of shape (layers, layers + 1), by what replicas share out.
@@ -124,15 +112,8 @@ class LeastCandidates:
             ]
             whole, real = self.whole[fits], self.real[fits]
             real[:, column.MOST_REPEATED] = self._most_repeated(whole, limit)
-            self._fitting[usable_bytes] = CandidateArrays(
-                self.own,
-                self.every_pass,
-                self.lines,
-                self.held,
-                limit,
-                whole,
-                real,
-            )
+            shared = self.own, self.every_pass, self.lines, self.held
+            self._fitting[usable_bytes] = CandidateArrays(*shared, limit, whole, real)
         return self._fitting[usable_bytes]
 
     def _most_repeated(self, whole: IntArray, limit: IntArray) -> FloatArray:

@@ -28,11 +28,12 @@ in every input, since nothing but sums, maxima and minima over splits is compare
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
 from phaze_opt.arrays import BoolArray, FloatArray, IntArray
-from phaze_opt.compiled import callee, inlined, lazily_compiled
+from phaze_opt.compiled import callee, compiled_as, inlined, lazily_compiled
 from phaze_opt.placement.closed_form import after_first_s, busy_s, forwards_again, held_at
 from phaze_opt.placement.exchanges import cheapest_line_s
 
@@ -86,23 +87,70 @@ _SMALLEST_S = 1e-12
 FORWARD, BACKWARD, OWN = range(3)
 PARAMETERS, _TIED = range(2)
 
-_SHARED = (
+
+@compiled_as(
+    "float64[::1], float64[:,:,::1], float64[:,:,::1], float64[:,:,::1], int64[:,:,::1],"
+    " int64[:,::1], float64[:,::1]"
+)
+class CandidateArrays(NamedTuple):
+    """Candidates at one width that fit some memory, and what they share.
+
+    Attributes
+    ----------
+    own : (layers,)
+        Parameters of each layer, tied ones with the first that holds them.
+    every_pass : (groups, 2, layers + 1)
+        Sums over the layers before each of what replicas exchange in every forward and backward.
+    lines, held, limit
+        See `Split`.
+    whole : (candidates, 9)
+        See the columns above; by falling REACH.
+    real : (candidates, 13)
+        The same.
+    """
+
+    own: FloatArray
+    every_pass: FloatArray
+    lines: FloatArray
+    held: FloatArray
+    limit: IntArray
+    whole: IntArray
+    real: FloatArray
+
+
+@compiled_as(
     "float64[:,::1], float64[:,:,::1], float64[:,:,::1], int64[:,:,::1], int64[::1], float64[::1]"
 )
-"""Types of ``sums, lines, held, limit, whole, real``, see `_stage_s`."""
+class Split(NamedTuple):
+    """What is split: the layers on one accelerator, by one of the candidates.
+
+    Attributes
+    ----------
+    sums : (3, layers + 1)
+        Sums over the layers before each: seconds of the forward, of the backward with accumulation,
+        and parameters that count once.
+    lines : (groups, algorithms, 3)
+        Times of collectives by parameters, see `exchanges.lines_of`.
+    held : (2, layers, layers + 1)
+        Parameters of every stage, and the tied ones among them.
+    limit : (tables, layers, layers + 1)
+        Most microbatches in flight of every stage.
+    whole, real
+        The candidate; see the columns above.
+    """
+
+    sums: FloatArray
+    lines: FloatArray
+    held: FloatArray
+    limit: IntArray
+    whole: IntArray
+    real: FloatArray
 
 
 @inlined
-def following_s(
-    i: int,
-    j: int,
-    backward: float,
-    lines: FloatArray,
-    held: FloatArray,
-    whole: IntArray,
-    real: FloatArray,
-) -> float:
-    """Return what follows some backward work of the stage ``i … j − 1``; see `_stage_s`."""
+def following_s(i: int, j: int, backward: float, split: Split) -> float:
+    """Return what follows some backward work of the stage ``i … j − 1``."""
+    lines, held, whole, real = split.lines, split.held, split.whole, split.real
     parameters, tied = held[PARAMETERS, i, j], held[_TIED, i, j]
     tail_s: float = parameters * real[STEP_S]
     if whole[SYNCHRONISED] >= 0:
@@ -117,18 +165,7 @@ def following_s(
 
 
 @inlined
-def _stage_s(
-    stage: int,
-    i: int,
-    j: int,
-    first_tail_s: float,
-    sums: FloatArray,
-    lines: FloatArray,
-    held: FloatArray,
-    limit: IntArray,
-    whole: IntArray,
-    real: FloatArray,
-) -> float:
+def _stage_s(stage: int, i: int, j: int, first_tail_s: float, split: Split) -> float:
     """Return the least time of a batch in which a stage holds the layers ``i … j − 1``.
 
     Parameters
@@ -139,18 +176,10 @@ def _stage_s(
         Its layers.
     first_tail_s
         Tail of the first stage, for the other ones.
-    sums : (3, layers + 1)
-        Sums over the layers before each: seconds of the forward, of the backward with accumulation,
-        and parameters that count once.
-    lines : (groups, algorithms, 3)
-        Times of collectives by parameters, see `exchanges.lines_of`.
-    held : (2, layers, layers + 1)
-        Parameters of every stage, and the tied ones among them.
-    limit : (tables, layers, layers + 1)
-        Most microbatches in flight of every stage.
-    whole, real
-        The candidate; see the columns above.
+    split
+        The rest of it.
     """
+    sums, lines, held, limit, whole, real = split
     stages, microbatches, layers = whole[STAGES], whole[MICROBATCHES], sums.shape[1] - 1
     place, all_held = stages - stage + 1, whole[GPIPE] == 1
     in_flight = held_at(place, microbatches, all_held)
@@ -178,7 +207,7 @@ def _stage_s(
         others_s += (stages - stage) * activation_s - sums[BACKWARD, j]
         others_s += max(stages - stage - 1, 0) * gradient_s
         done_s = max(done_s, first_s + again * (forward + backward) + others_s)
-    tail_s = following_s(i, j, backward, lines, held, whole, real)
+    tail_s = following_s(i, j, backward, split)
     least_s: float = done_s + tail_s
     if stage > 1:
         others_s = sums[BACKWARD, i] + (stage - 1) * gradient_s
@@ -190,18 +219,8 @@ def _stage_s(
     return least_s
 
 
-@callee(f"int64(float64, int64, float64, {_SHARED})")
-def _first_end(
-    time_s: float,
-    first_end: int,
-    first_tail_s: float,
-    sums: FloatArray,
-    lines: FloatArray,
-    held: FloatArray,
-    limit: IntArray,
-    whole: IntArray,
-    real: FloatArray,
-) -> int:
+@callee("int64(float64, int64, float64, Split)", allocates=False)
+def _first_end(time_s: float, first_end: int, first_tail_s: float, split: Split) -> int:
     """Return where the first stage ends in a split that takes at most some time; 0 if none does.
 
     Parameters
@@ -212,25 +231,20 @@ def _first_end(
         Where the first stage ends; 0 for as late as possible.
     first_tail_s
         Its tail.
-    sums, lines, held, limit, whole, real
-        See `_stage_s`.
+    split
+        The rest.
     """
-    stages, layers = whole[STAGES], sums.shape[1] - 1
+    stages, layers = split.whole[STAGES], split.sums.shape[1] - 1
     limit_s = time_s * (1.0 + _ROUNDING)
     i, length = first_end, (layers - 1) // stages + 1
     for stage in range(1 if first_end == 0 else 2, stages + 1):
         most = layers - (stages - stage)
         j = most if stage == stages else min(i + length, most)
-        while j > i and not (
-            _stage_s(stage, i, j, first_tail_s, sums, lines, held, limit, whole, real) <= limit_s
-        ):
+        while j > i and not (_stage_s(stage, i, j, first_tail_s, split) <= limit_s):
             j = i if stage == stages else j - 1
         if j == i:
             return 0
-        while j < most and (
-            _stage_s(stage, i, j + 1, first_tail_s, sums, lines, held, limit, whole, real)
-            <= limit_s
-        ):
+        while j < most and (_stage_s(stage, i, j + 1, first_tail_s, split) <= limit_s):
             j += 1
         if stage == 1:
             first_end = j
@@ -238,32 +252,22 @@ def _first_end(
     return first_end
 
 
-@callee(f"boolean(float64, {_SHARED})")
-def _within(
-    time_s: float,
-    sums: FloatArray,
-    lines: FloatArray,
-    held: FloatArray,
-    limit: IntArray,
-    whole: IntArray,
-    real: FloatArray,
-) -> bool:
+@callee("boolean(float64, Split)", allocates=False)
+def _within(time_s: float, split: Split) -> bool:
     """Whether some split takes at most some time, as far as bounds tell; see `_stage_s`."""
     # The first stage's tail is at least that of its first layer beside any work.
-    least_tail_s = following_s(0, 1, MOST_S, lines, held, whole, real)
-    end = _first_end(time_s, 0, least_tail_s, sums, lines, held, limit, whole, real)
-    if whole[STAGES] == 1:
+    least_tail_s = following_s(0, 1, MOST_S, split)
+    end = _first_end(time_s, 0, least_tail_s, split)
+    if split.whole[STAGES] == 1:
         return end > 0
     while end > 0:
-        backward = sums[BACKWARD, end] + real[GRADIENT_S]
-        tail_s = following_s(0, end, backward, lines, held, whole, real)
-        if _first_end(time_s, end, tail_s, sums, lines, held, limit, whole, real) > 0:
+        backward = split.sums[BACKWARD, end] + split.real[GRADIENT_S]
+        tail_s = following_s(0, end, backward, split)
+        if _first_end(time_s, end, tail_s, split) > 0:
             return True
         end -= 1
-        if end > 0:
-            least = _first_end(time_s, end, least_tail_s, sums, lines, held, limit, whole, real)
-            if least == 0:
-                return False
+        if end > 0 and _first_end(time_s, end, least_tail_s, split) == 0:
+            return False
     return False
 
 
@@ -284,17 +288,8 @@ def _grid_step(time_s: float) -> int:
     return step
 
 
-@callee(f"float64(float64, float64, {_SHARED})")
-def least_over_splits_s(
-    least_s: float,
-    known_s: float,
-    sums: FloatArray,
-    lines: FloatArray,
-    held: FloatArray,
-    limit: IntArray,
-    whole: IntArray,
-    real: FloatArray,
-) -> float:
+@callee("float64(float64, float64, Split)", allocates=False)
+def least_over_splits_s(least_s: float, known_s: float, split: Split) -> float:
     """Return the largest time of the grid that no split reaches, or a smaller bound before it.
 
     Parameters
@@ -303,25 +298,25 @@ def least_over_splits_s(
         A bound that is known already.
     known_s
         From where on the answer need not be exact, but only as large.
-    sums, lines, held, limit, whole, real
-        See `_stage_s`.
+    split
+        The candidate.
     """
     first = low = _grid_step(least_s)
     if known_s < MOST_S:
         high = _grid_step(known_s) + 1
-        if not _within(_grid_s(high), sums, lines, held, limit, whole, real):
+        if not _within(_grid_s(high), split):
             return known_s
     else:
-        if not _within(MOST_S, sums, lines, held, limit, whole, real):
+        if not _within(MOST_S, split):
             return np.inf
         wide = 1
         high = low + 1
-        while not _within(_grid_s(high), sums, lines, held, limit, whole, real):
+        while not _within(_grid_s(high), split):
             low, wide = high, 2 * wide
             high += wide
     while high - low > 1:
         middle = (low + high) // 2
-        if _within(_grid_s(middle), sums, lines, held, limit, whole, real):
+        if _within(_grid_s(middle), split):
             high = middle
         else:
             low = middle
@@ -335,5 +330,5 @@ def fitting(lines: FloatArray, held: FloatArray, limit: IntArray, whole: IntArra
     sums = np.zeros((3, held.shape[2]))
     real = np.ones(13)
     for c in range(len(whole)):
-        fits[c] = _within(MOST_S, sums, lines, held, limit, whole[c], real)
+        fits[c] = _within(MOST_S, Split(sums, lines, held, limit, whole[c], real))
     return fits

@@ -37,20 +37,21 @@ from phaze_opt.placement.least_splits import (
     STAGES,
     STEP_S,
     SYNCHRONISED,
+    CandidateArrays,
+    Split,
     following_s,
     least_over_splits_s,
 )
 
 
 @inlined
-def _at_once_s(
-    sums: FloatArray, lines: FloatArray, held: FloatArray, whole: IntArray, real: FloatArray
-) -> float:
+def _at_once_s(split: Split) -> float:
     """Bound the time of a batch over all splits by the stages' average, memory aside.
 
     It holds for interleaved stages too, whose last backward of the chunk that comes first follows
     all forwards and the backwards of all but p microbatches.
     """
+    sums, whole, real = split.sums, split.whole, split.real
     stages, microbatches, layers = whole[STAGES], whole[MICROBATCHES], sums.shape[1] - 1
     messages = stages * whole[CHUNKS] - 1
     forward_s = sums[FORWARD, layers] + messages * real[ACTIVATION_S]
@@ -70,7 +71,7 @@ def _at_once_s(
     again = forwards_again(stages, microbatches, whole[GPIPE] == 1)
     rounds_s = after_first_s(0.0, microbatches, again, forward_s, backward_s)
     through_s: float = once_s + rounds_s / stages
-    through_s += following_s(0, 1, MOST_S, lines, held, whole, real)
+    through_s += following_s(0, 1, MOST_S, split)
     return float(max(least_s + step_s, through_s))
 
 
@@ -91,15 +92,7 @@ def _kinds(distinct: IntArray, own: FloatArray) -> FloatArray:
 
 
 @inlined
-def _pipelined_s(
-    sums: FloatArray,
-    lines: FloatArray,
-    held: FloatArray,
-    whole: IntArray,
-    real: FloatArray,
-    kinds: FloatArray,
-    most: int,
-) -> float:
+def _pipelined_s(split: Split, kinds: FloatArray, most: int) -> float:
     """Bound the time of a batch over all splits by what pipelines wait for.
 
     From (2) of `least_splits`, with q = 1 − 1/m: the first s stages have at most T·(1 − q^s)
@@ -110,8 +103,9 @@ def _pipelined_s(
     below ``c + n / (W + max(0, 1 − σ·W)/(a_1 + σ))`` with W = Σ_{s>1} 1/a_s. And the largest share
     of these layers that a stage has bounds (1) and (4).
     """
+    sums, lines, held, _, whole, real = split
     stages, microbatches, layers = whole[STAGES], whole[MICROBATCHES], sums.shape[1] - 1
-    first_tail_s = following_s(0, 1, MOST_S, lines, held, whole, real)
+    first_tail_s = following_s(0, 1, MOST_S, split)
     saving_s = sums[OWN, layers] * real[ACCUMULATION_S]
     forward_s = sums[FORWARD, layers] + (stages - 1) * real[ACTIVATION_S]
     once_s = forward_s + sums[BACKWARD, layers] + (stages - 1) * real[GRADIENT_S]
@@ -185,21 +179,14 @@ def _sum_up(
 
 
 @lazily_compiled(
-    "float64[::1](int64[::1], float64[:,:,::1], float64[:,::1], float64[::1], float64[:,:,::1],"
-    " float64[:,:,::1], float64[:,:,::1], int64[:,:,::1], int64[:,::1], float64[:,::1],"
-    " float64[::1], boolean)"
+    "float64[::1](int64[::1], float64[:,:,::1], float64[:,::1], CandidateArrays, float64[::1],"
+    " boolean)"
 )
 def least_times_s(
     distinct: IntArray,
     seconds: FloatArray,
     rates: FloatArray,
-    own: FloatArray,
-    every_pass: FloatArray,
-    lines: FloatArray,
-    held: FloatArray,
-    limit: IntArray,
-    whole: IntArray,
-    real: FloatArray,
+    candidates: CandidateArrays,
     known_s: FloatArray,
     splits: bool,
 ) -> FloatArray:
@@ -214,16 +201,8 @@ def least_times_s(
     rates : (accelerators, 3)
         Seconds per parameter of the optimizer step and of accumulation, and the share of a device's
         cores that communication takes.
-    own : (layers,)
-        Parameters of each layer, tied ones with the first that holds them.
-    every_pass : (groups, 2, layers + 1)
-        Sums over the layers before each of what replicas exchange in every forward and backward.
-    lines, held, limit
-        See `_stage_s`.
-    whole : (candidates, 9)
-        See the columns above; by falling REACH.
-    real : (candidates, 13)
-        The same.
+    candidates
+        Those that fit.
     known_s : (accelerators,)
         Times from which on the answer need not be exact.
     splits
@@ -234,6 +213,7 @@ def least_times_s(
     (accelerators,)
         Seconds, at most ``known_s``; infinite where nothing fits.
     """
+    own, every_pass, lines, held, limit, whole, real = candidates
     accelerators, layers = seconds.shape[0], len(distinct)
     answers = known_s.copy()
     work = np.zeros((2, layers + 1))
@@ -279,21 +259,20 @@ def least_times_s(
             one[SHARE] = rates[a, 2] if overlaps else 1.0
             sent = whole[c, EVERY_PASS]
             ways = 4 if overlaps and sent >= 0 else 1
+            split = Split(sums, lines, held, limit, whole[c], one)
             least_s = 0.0
             for way in range(ways):
                 if sent >= 0 or summed_s != one[ACCUMULATION_S]:
                     _sum_up(way, work, every_pass, sent, one, sums)
                     summed_s = one[ACCUMULATION_S] if sent < 0 else -1.0
-                least_s = max(least_s, _at_once_s(sums, lines, held, whole[c], one))
+                least_s = max(least_s, _at_once_s(split))
                 if least_s >= answer_s:
                     break
                 if whole[c, CHUNKS] == 1:
-                    more_s = _pipelined_s(sums, lines, held, whole[c], one, kinds, most)
+                    more_s = _pipelined_s(split, kinds, most)
                     least_s = max(least_s, more_s)
                 if splits and whole[c, CHUNKS] == 1 and least_s < answer_s:
-                    least_s = least_over_splits_s(
-                        least_s, answer_s, sums, lines, held, limit, whole[c], one
-                    )
+                    least_s = least_over_splits_s(least_s, answer_s, split)
                 if least_s >= answer_s:
                     break
             if least_s < answer_s:

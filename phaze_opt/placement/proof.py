@@ -16,7 +16,8 @@ from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate, CandidateGrid
 from phaze_opt.placement.chain_bounds import TIE
-from phaze_opt.placement.split_bounds import PROVEN
+from phaze_opt.placement.costs import StageCosts
+from phaze_opt.placement.split_bounds import PROVEN, SplitWork
 from phaze_opt.placement.split_search import Searched, least_replays, search_splits
 from phaze_opt.placement.width_bounds import Widths, up_to
 
@@ -120,19 +121,9 @@ def _least_replays_s(
 ) -> FloatArray:
     """Bound some candidates of a grid by what stages cost at least."""
     stages, (tails_s, rows) = costs.least_stages(grid), costs.least_tails_s(grid)
-    return least_replays(
-        stages.forward_work_s,
-        stages.backward_work_s,
-        stages.held.parameters,
-        stages.accumulation_s_per_parameter,
-        costs.no_time_s,
-        tails_s[rows[entries]],
-        stages.held.in_flight_limit,
-        grid.pipeline[entries],
-        grid.microbatches[entries],
-        costs.schedule == "gpipe",
-        known_s,
-    )
+    work = _split_work(costs, stages, stages.forward_work_s, stages.backward_work_s)
+    classes = grid.pipeline[entries], grid.microbatches[entries]
+    return least_replays(work, costs.no_time_s, tails_s[rows[entries]], *classes, known_s)
 
 
 def _searched(
@@ -144,20 +135,17 @@ def _searched(
     most_steps: int,
 ) -> Searched:
     """Search the splits of a candidate with some heads and tails."""
-    work = costs.work(candidate)
-    return Searched(
-        *search_splits(
-            work.forward_s,
-            work.backward_s,
-            work.stages.held.parameters,
-            work.stages.accumulation_s_per_parameter,
-            head_s,
-            tail_s,
-            work.stages.held.in_flight_limit,
-            costs.held(candidate),
-            costs.microbatches(candidate.data),
-            costs.schedule == "gpipe",
-            known_s,
-            most_steps,
-        )
-    )
+    done, held = costs.work(candidate), costs.held(candidate)
+    work = _split_work(costs, done.stages, done.forward_s, done.backward_s)
+    of_batch = costs.microbatches(candidate.data)
+    found = search_splits(work, head_s, tail_s, held, of_batch, known_s, most_steps)
+    return Searched(*found)
+
+
+def _split_work(
+    costs: CandidateCosts, stages: StageCosts, forward_s: FloatArray, backward_s: FloatArray
+) -> SplitWork:
+    """Return what stages do, replicas included or not, and what they hold."""
+    held, saving_s = stages.held, stages.accumulation_s_per_parameter
+    limit, all_held = held.in_flight_limit, costs.schedule == "gpipe"
+    return SplitWork(forward_s, backward_s, held.parameters, saving_s, limit, all_held)

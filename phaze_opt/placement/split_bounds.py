@@ -27,10 +27,12 @@ Both together bound every split that begins so; of a whole split, they are the b
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.compiled import callee, inlined
+from phaze_opt.compiled import callee, compiled_as, inlined
 from phaze_opt.placement.closed_form import after_first_s, busy_s
 
 PROVEN = 1e-10
@@ -45,6 +47,28 @@ FRONT = 6
 # the front's ARRIVAL and AFTER, or to its ARRIVAL alone; and the time whatever comes before.
 _ONCE, _BOTH_WAYS, _LOADS, _BETWEEN, _FROM, _ALONE = range(6)
 _REST = 6
+
+
+@compiled_as("float64[:,::1], float64[:,::1], float64[:,::1], float64, int64[:,::1], boolean")
+class SplitWork(NamedTuple):
+    """What every possible stage does and holds, see `phaze_opt.placement.costs`.
+
+    Attributes
+    ----------
+    forward_s, backward_s, parameters, in_flight_limit : (layers, layers + 1)
+        Of every stage.
+    saving_s_per_parameter
+        By how much the first backward is shorter.
+    all_held
+        Whether every stage holds all microbatches (GPipe).
+    """
+
+    forward_s: FloatArray
+    backward_s: FloatArray
+    parameters: FloatArray
+    saving_s_per_parameter: float
+    in_flight_limit: IntArray
+    all_held: bool
 
 
 @inlined
@@ -137,37 +161,25 @@ def bound_s(front: FloatArray, rest: FloatArray, place: int, layer: int, all_hel
     return float(max(least, arrival + front[TWICE] + after + rest[_BOTH_WAYS, place, layer]))
 
 
-@callee(
-    "float64[:,:,::1](float64[:,::1], float64[:,::1], float64[:,::1], float64,"
-    " Array(float64, 2, 'A', readonly=True), float64[:,::1], int64[:,::1], int64[::1], int64,"
-    " int64, boolean, float64)"
-)
+@callee("float64[:,:,::1](SplitWork, float64[:,::1], float64[:,::1], int64[::1], int64, float64)")
 def least_of_rest(
-    forward_s: FloatArray,
-    backward_s: FloatArray,
-    parameters: FloatArray,
-    saving_s_per_parameter: float,
+    work: SplitWork,
     head_s: FloatArray,
     tail_s: FloatArray,
-    in_flight_limit: IntArray,
     held: IntArray,
-    stages: int,
     microbatches: int,
-    all_held: bool,
     limit_s: float,
 ) -> FloatArray:
     """Bound what the last stages add, by their number and first layer.
 
     Parameters
     ----------
-    forward_s, backward_s, parameters, head_s, tail_s : (layers, layers + 1)
+    work
+        All possible stages.
+    head_s, tail_s : (layers, layers + 1)
         Of every stage.
-    saving_s_per_parameter
-        By how much the first backward is shorter.
-    in_flight_limit, held
+    held, microbatches
         See `phaze_opt.placement.chain.best_split`.
-    stages, microbatches, all_held
-        Of the pipeline.
     limit_s
         What takes as long need not be told apart from what does not fit.
 
@@ -176,7 +188,8 @@ def least_of_rest(
     (rows, stages + 1, layers + 1)
         Infinite where no split of these layers into so many stages fits.
     """
-    layers = in_flight_limit.shape[0]
+    forward_s, backward_s, parameters, saving_s_per_parameter, in_flight_limit, all_held = work
+    layers, stages = in_flight_limit.shape[0], len(held) - 1
     rest = np.full((_REST, stages + 1, layers + 1), np.inf)
     rest[_ONCE, 0, layers] = rest[_BOTH_WAYS, 0, layers] = rest[_LOADS, 0, layers] = 0.0
     for row in (_BETWEEN, _FROM, _ALONE):

@@ -18,6 +18,7 @@ from phaze_opt.placement.pipeline import finished_s
 from phaze_opt.placement.split_bounds import (
     FRONT,
     PROVEN,
+    SplitWork,
     bound_s,
     empty_front,
     extend,
@@ -82,28 +83,21 @@ def _pop(heap: IntArray, size: int, keys: FloatArray) -> int:
 
 
 @lazily_compiled(
-    "float64[::1](float64[:,::1], float64[:,::1], float64[:,::1], float64,"
-    " Array(float64, 2, 'A', readonly=True), float64[:,::1], int64[:,::1], int64[::1], int64[::1],"
-    " boolean, float64)"
+    "float64[::1](SplitWork, float64[:,::1], float64[:,::1], int64[::1], int64[::1], float64)"
 )
 def least_replays(
-    forward_s: FloatArray,
-    backward_s: FloatArray,
-    parameters: FloatArray,
-    saving_s_per_parameter: float,
+    work: SplitWork,
     head_s: FloatArray,
     first_tails_s: FloatArray,
-    in_flight_limit: IntArray,
     pipeline: IntArray,
     microbatches: IntArray,
-    all_held: bool,
     known_s: float,
 ) -> FloatArray:
     """Bound the replays of many candidates by what stages cost at least.
 
     Parameters
     ----------
-    forward_s, backward_s, parameters, saving_s_per_parameter, head_s, in_flight_limit, all_held
+    work, head_s
         See `phaze_opt.placement.split_bounds.least_of_rest`.
     first_tails_s : (candidates, layers)
         Tails of a first stage of 1, 2, … layers; the others have none.
@@ -116,50 +110,31 @@ def least_replays(
     -------
     (candidates,)
     """
-    layers = in_flight_limit.shape[0]
+    layers, all_held = work.in_flight_limit.shape[0], work.all_held
     bounds_s = np.empty(len(pipeline))
     tail_s, front = np.zeros((layers, layers + 1)), np.empty(FRONT)
     empty_front(front)
     for index in range(len(pipeline)):
-        stages = pipeline[index]
+        stages, of_batch = pipeline[index], microbatches[index]
         held = np.empty(stages + 1, np.int64)
         for place in range(stages + 1):
-            held[place] = held_at(place, microbatches[index], all_held)
+            held[place] = held_at(place, of_batch, all_held)
         tail_s[0, 1:] = first_tails_s[index]
-        rest = least_of_rest(
-            forward_s,
-            backward_s,
-            parameters,
-            saving_s_per_parameter,
-            head_s,
-            tail_s,
-            in_flight_limit,
-            held,
-            stages,
-            microbatches[index],
-            all_held,
-            known_s,
-        )
+        rest = least_of_rest(work, head_s, tail_s, held, of_batch, known_s)
         bounds_s[index] = bound_s(front, rest, stages, 0, all_held)
     return bounds_s
 
 
 @lazily_compiled(
-    "Tuple((float64, int64[::1], float64, int64))(float64[:,::1], float64[:,::1], float64[:,::1],"
-    " float64, Array(float64, 2, 'A', readonly=True), float64[:,::1], int64[:,::1], int64[::1],"
-    " int64, boolean, float64, int64)"
+    "Tuple((float64, int64[::1], float64, int64))(SplitWork, float64[:,::1], float64[:,::1],"
+    " int64[::1], int64, float64, int64)"
 )
 def search_splits(
-    forward_s: FloatArray,
-    backward_s: FloatArray,
-    parameters: FloatArray,
-    saving_s_per_parameter: float,
+    work: SplitWork,
     head_s: FloatArray,
     tail_s: FloatArray,
-    in_flight_limit: IntArray,
     held: IntArray,
     microbatches: int,
-    all_held: bool,
     known_s: float,
     most_steps: int,
 ) -> tuple[float, IntArray, float, int]:
@@ -167,14 +142,12 @@ def search_splits(
 
     Parameters
     ----------
-    forward_s, backward_s, parameters, saving_s_per_parameter, head_s, tail_s, in_flight_limit
+    work, head_s, tail_s
         See `phaze_opt.placement.split_bounds.least_of_rest`.
     held : (stages + 1,)
         Microbatches in flight of a stage by its place from the end of the pipeline.
     microbatches
         Per batch.
-    all_held
-        Whether every stage holds all of them (GPipe).
     known_s
         A time already reached.
     most_steps
@@ -184,22 +157,10 @@ def search_splits(
     -------
     See `Searched`.
     """
+    forward_s, backward_s, parameters, saving_s_per_parameter, in_flight_limit, all_held = work
     layers, stages = in_flight_limit.shape[0], len(held) - 1
     starts = np.zeros(stages, np.int64)
-    rest = least_of_rest(
-        forward_s,
-        backward_s,
-        parameters,
-        saving_s_per_parameter,
-        head_s,
-        tail_s,
-        in_flight_limit,
-        held,
-        stages,
-        microbatches,
-        all_held,
-        known_s,
-    )
+    rest = least_of_rest(work, head_s, tail_s, held, microbatches, known_s)
     best_s, steps = known_s, 1
     empty = np.empty(FRONT)
     empty_front(empty)
@@ -215,7 +176,7 @@ def search_splits(
     origin[0, 0], origin[0, 1], origin[0, 2] = 0, 0, -1
     used = size = 1
     limits = held[:0:-1].copy()
-    work, split = np.empty((5, stages)), np.empty(stages + 1, np.int64)
+    done, split = np.empty((5, stages)), np.empty(stages + 1, np.int64)
     while size > 0:
         entry = _pop(heap, size, keys)
         size -= 1
@@ -229,13 +190,13 @@ def search_splits(
                 split[back], at = origin[at, 1], origin[at, 2]
             for s in range(stages):
                 first, end = split[s], split[s + 1]
-                work[0, s], work[1, s] = forward_s[first, end], backward_s[first, end]
-                work[2, s] = parameters[first, end] * saving_s_per_parameter
-                work[3, s], work[4, s] = head_s[first, end], tail_s[first, end]
-            ends_s = finished_s(work[0], work[1], work[2], work[3], limits, microbatches)
+                done[0, s], done[1, s] = forward_s[first, end], backward_s[first, end]
+                done[2, s] = parameters[first, end] * saving_s_per_parameter
+                done[3, s], done[4, s] = head_s[first, end], tail_s[first, end]
+            ends_s = finished_s(done[0], done[1], done[2], done[3], limits, microbatches)
             time_s = 0.0
             for s in range(stages):
-                time_s = max(time_s, ends_s[s] + work[4, s])
+                time_s = max(time_s, ends_s[s] + done[4, s])
             if time_s < best_s:
                 best_s = time_s
                 starts[:] = split[:stages]

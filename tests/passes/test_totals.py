@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from phaze_opt.passes.totals import totals_in_modes
+from phaze_opt.passes.totals import BoundOperators, totals_in_modes
 
 RESOURCES, LEVELS = 6, 4
 
@@ -18,14 +18,14 @@ def test_totals_are_the_sums_of_the_chosen_modes(count: int, data: st.DataObject
     amounts = st.floats(0.0, 1e6)
     on_all = data.draw(arrays(np.bool_, count))
     modes = [
-        (
+        BoundOperators(
             data.draw(arrays(np.int64, count, elements=st.integers(0, RESOURCES - 1))),
             data.draw(arrays(np.float64, count, elements=amounts)),
             data.draw(arrays(np.float64, (count, LEVELS), elements=amounts)),
         )
         for _ in range(2)
     ]
-    operators, seconds, energy_j = totals_in_modes(on_all, RESOURCES, *modes[0], *modes[1])
+    operators, seconds, energy_j = totals_in_modes(on_all, RESOURCES, *modes)
     resource, latency_s, energy = (
         np.where(on_all.reshape(-1, *[1] * (every.ndim - 1)), every, one)
         for one, every in zip(*modes, strict=True)

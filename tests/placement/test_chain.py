@@ -4,7 +4,7 @@ from hypothesis import assume, given, settings
 
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate
-from phaze_opt.placement.chain import _prefixes, _reached_s, best_split
+from phaze_opt.placement.chain import ChainWork, _prefixes, _reached_s, best_split
 from phaze_opt.placement.chain_bounds import least_loads, least_tail_terms, least_times
 from phaze_opt.placement.pipeline import held_by_place
 from phaze_opt.placement.placement_problem import PlacementProblem
@@ -19,18 +19,10 @@ def test_equals_brute_force(problem: PlacementProblem) -> None:
     for degrees in all_degrees(problem):
         candidate = Candidate.of(degrees)
         stages, work = costs.stages(candidate), costs.work(candidate)
-        tail_s = costs.tail_s(candidate)
-        found, starts = best_split(
-            work.load_s,
-            work.backward_s,
-            tail_s,
-            stages.held.in_flight_limit,
-            costs.held(candidate),
-            costs.microbatches(degrees.data),
-            degrees.pipeline,
-            np.inf,
-            np.ascontiguousarray(work.head_s[0]),
-        )
+        tables = work.load_s, work.backward_s, costs.tail_s(candidate)
+        chain = ChainWork(*tables, stages.held.in_flight_limit, work.head_s[0])
+        microbatches = costs.microbatches(degrees.data)
+        found, starts = best_split(chain, costs.held(candidate), microbatches, np.inf)
         times = [
             time
             for split in all_splits(stages.layers, degrees.pipeline)
@@ -73,9 +65,9 @@ def test_known_time_prunes_everything_above() -> None:
     load = np.array([[0.0, 1.0, 2.0], [0.0, 0.0, 1.0]])
     free = np.full((2, 3), 10)
     none = np.zeros((2, 3))
-    held = held_by_place(2, 4)
-    assert best_split(load, none, none, free, held, 4, 2, np.inf, none[0])[0] == pytest.approx(5.0)
-    assert np.isinf(best_split(load, none, none, free, held, 4, 2, 4.9, none[0])[0])
+    chain, held = ChainWork(load, none, none, free, none[0]), held_by_place(2, 4)
+    assert best_split(chain, held, 4, np.inf)[0] == pytest.approx(5.0)
+    assert np.isinf(best_split(chain, held, 4, 4.9)[0])
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -149,7 +141,8 @@ def test_what_is_reached_is_a_split_with_the_least_largest_load(seed: int) -> No
     limit = np.minimum.accumulate(limit, axis=1)
     limit = np.minimum.accumulate(limit[::-1], axis=0)[::-1].copy()
     head_s, held = random.random(count + 1), held_by_place(stages, rounds)
-    most_s, *_ = _prefixes(load_s, backward_s, limit, held, stages)
+    chain = ChainWork(load_s, backward_s, tail_s, limit, head_s)
+    most_s, *_ = _prefixes(chain, held)
     fitting = []
     for split in all_splits(count, stages):
         runs = list(zip(split, (*split[1:], count), strict=True))
@@ -163,5 +156,5 @@ def test_what_is_reached_is_a_split_with_the_least_largest_load(seed: int) -> No
     if fitting:
         least = min(fitting)[0]
         near = [time_s for largest, time_s in fitting if largest == least]
-        reached_s = _reached_s(load_s, backward_s, tail_s, limit, held, rounds, head_s, most_s)
+        reached_s = _reached_s(chain, held, rounds, most_s)
         assert any(reached_s == pytest.approx(time_s) for time_s in near)

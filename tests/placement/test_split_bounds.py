@@ -10,7 +10,14 @@ import pytest
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.compiled import lazily_compiled
 from phaze_opt.placement.pipeline import PipelineWork, finish_s, held_by_place
-from phaze_opt.placement.split_bounds import FRONT, bound_s, empty_front, extend, least_of_rest
+from phaze_opt.placement.split_bounds import (
+    FRONT,
+    SplitWork,
+    bound_s,
+    empty_front,
+    extend,
+    least_of_rest,
+)
 from phaze_opt.placement.split_search import least_replays, search_splits
 from phaze_opt.training import PipelineScheduleName
 from tests.placement.strategies import all_splits
@@ -44,14 +51,14 @@ class Tables:
         self.held = held_by_place(self.stages, self.microbatches, self.schedule)
 
     @property
-    def all_held(self) -> bool:
-        """Whether every stage holds all microbatches."""
-        return self.schedule == "gpipe"
+    def work(self) -> SplitWork:
+        """The work as every function takes it."""
+        tables = self.forward_s, self.backward_s, self.parameters, self.saving_s, self.limit
+        return SplitWork(*tables, self.schedule == "gpipe")
 
     def arguments(self, *more: Any) -> tuple[Any, ...]:
         """Return what every function takes first, and more."""
-        first = self.forward_s, self.backward_s, self.parameters, self.saving_s
-        return *first, self.head_s, self.tail_s, *more
+        return self.work, self.head_s, self.tail_s, self.held, self.microbatches, *more
 
     def replays(self) -> dict[tuple[int, ...], float]:
         """Return the replayed time of every split that fits."""
@@ -70,39 +77,21 @@ class Tables:
 
 
 @lazily_compiled(
-    "float64[::1](float64[:,::1], float64[:,::1], float64[:,::1], float64, float64[:,::1],"
-    " float64[:,::1], int64[:,::1], int64[::1], int64, boolean, float64, int64[::1])"
+    "float64[::1](SplitWork, float64[:,::1], float64[:,::1], int64[::1], int64, float64,"
+    " int64[::1])"
 )
 def _bounds_s(
-    forward_s: FloatArray,
-    backward_s: FloatArray,
-    parameters: FloatArray,
-    saving_s: float,
+    work: SplitWork,
     head_s: FloatArray,
     tail_s: FloatArray,
-    limit: IntArray,
     held: IntArray,
     microbatches: int,
-    all_held: bool,
     limit_s: float,
     ends: IntArray,
 ) -> FloatArray:
     """Return the bounds of a split's fronts of 0, 1, 2, … stages."""
-    stages = len(held) - 1
-    rest = least_of_rest(
-        forward_s,
-        backward_s,
-        parameters,
-        saving_s,
-        head_s,
-        tail_s,
-        limit,
-        held,
-        stages,
-        microbatches,
-        all_held,
-        limit_s,
-    )
+    stages, all_held = len(held) - 1, work.all_held
+    rest = least_of_rest(work, head_s, tail_s, held, microbatches, limit_s)
     fronts = np.empty((stages + 1, FRONT))
     bounds_s = np.empty(stages + 1)
     empty_front(fronts[0])
@@ -112,9 +101,9 @@ def _bounds_s(
         j, place = ends[stage], stages - stage
         extend(
             fronts[stage],
-            forward_s[i, j],
-            backward_s[i, j],
-            parameters[i, j] * saving_s,
+            work.forward_s[i, j],
+            work.backward_s[i, j],
+            work.parameters[i, j] * work.saving_s_per_parameter,
             head_s[i, j],
             tail_s[i, j],
             held[place],
@@ -132,11 +121,10 @@ def test_no_split_is_faster_than_the_bounds_of_its_fronts(seed: int) -> None:
     tables = Tables(seed)
     for split, time_s in tables.replays().items():
         ends = np.array([*split[1:], tables.count])
-        others = tables.limit, tables.held, tables.microbatches, tables.all_held
         for limit_s in (np.inf, time_s * ROUNDED):
-            bounds_s = _bounds_s(*tables.arguments(*others, limit_s, ends))
+            bounds_s = _bounds_s(*tables.arguments(limit_s, ends))
             assert (bounds_s <= time_s * ROUNDED).all()
-        if tables.all_held and not tables.head_s.any():
+        if tables.work.all_held and not tables.head_s.any():
             assert bounds_s[-1] == pytest.approx(time_s, rel=1e-12)
 
 
@@ -145,19 +133,17 @@ def test_a_search_finds_the_fastest_split(seed: int) -> None:
     """As trying all of them does, and proves it; what is known already is not found again."""
     tables = Tables(seed)
     replays = tables.replays()
-    others = tables.limit, tables.held, tables.microbatches, tables.all_held
     least_s = min(replays.values(), default=np.inf)
-    time_s, starts, bound, _ = search_splits(*tables.arguments(*others, np.inf, 10**6))
+    time_s, starts, bound, _ = search_splits(*tables.arguments(np.inf, 10**6))
     assert time_s == pytest.approx(least_s, rel=1e-9)
     assert bound >= time_s * (1.0 - 1e-9)
     if replays:
         assert replays[tuple(starts.tolist())] == time_s
-        again_s, *_ = search_splits(*tables.arguments(*others, time_s, 10**6))
+        again_s, *_ = search_splits(*tables.arguments(time_s, 10**6))
         assert again_s == time_s
         for most_steps in (0, 5, 30):
-            time_s, _, bound, steps = search_splits(
-                *tables.arguments(*others, 2.0 * least_s, most_steps)
-            )
+            known_s = 2.0 * least_s
+            time_s, _, bound, steps = search_splits(*tables.arguments(known_s, most_steps))
             assert bound <= least_s * ROUNDED or time_s == pytest.approx(least_s, rel=1e-9)
             assert steps <= max(most_steps, 1) + tables.count + tables.stages * tables.microbatches
 
@@ -167,16 +153,11 @@ def test_many_candidates_are_bounded_at_once(seed: int) -> None:
     """No candidate has a split that is faster than its bound, whatever the other stages' tails."""
     tables = Tables(seed)
     (found_s,) = least_replays(
-        tables.forward_s,
-        tables.backward_s,
-        tables.parameters,
-        tables.saving_s,
+        tables.work,
         np.zeros_like(tables.head_s),
         tables.tail_s[:1, 1:].copy(),
-        tables.limit,
         np.array([tables.stages]),
         np.array([tables.microbatches]),
-        tables.all_held,
         np.inf,
     )
     assert found_s <= min(tables.replays().values(), default=np.inf) * ROUNDED

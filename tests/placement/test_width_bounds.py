@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from phaze_opt.degrees import RANK_ORDERS, REPLICAS_INSIDE
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate, CandidateGrid
-from phaze_opt.placement.chain import best_split
+from phaze_opt.placement.chain import ChainWork, best_split
 from phaze_opt.placement.chain_bounds import least_of_work
 from phaze_opt.placement.layout import Layout
 from phaze_opt.placement.placement_problem import PlacementProblem
@@ -45,17 +45,10 @@ def test_no_candidate_is_faster_than_its_bounds(problem: PlacementProblem) -> No
 def closed_form_s(costs: CandidateCosts, candidate: Candidate) -> float:
     """Return the least closed form of a candidate."""
     work = costs.work(candidate)
-    time_s, _ = best_split(
-        work.load_s,
-        work.backward_s,
-        costs.tail_s(candidate),
-        costs.stages(candidate).held.in_flight_limit,
-        costs.held(candidate),
-        costs.microbatches(candidate.data),
-        candidate.pipeline,
-        np.inf,
-        np.ascontiguousarray(work.head_s[0]),
-    )
+    tables = work.load_s, work.backward_s, costs.tail_s(candidate)
+    chain = ChainWork(*tables, work.stages.held.in_flight_limit, work.head_s[0])
+    held, microbatches = costs.held(candidate), costs.microbatches(candidate.data)
+    time_s, _ = best_split(chain, held, microbatches, np.inf)
     return time_s
 
 
