@@ -218,7 +218,8 @@ def least_times_s(
     answers = known_s.copy()
     work = np.zeros((2, layers + 1))
     sums = np.zeros((3, layers + 1))
-    one = np.zeros(real.shape[1])
+    chosen, one = np.zeros(whole.shape[1], np.int64), np.zeros(real.shape[1])
+    split = Split(sums, lines, held, limit, chosen, one)
     kinds = _kinds(distinct, own)
     most = 0
     for kind in range(len(kinds)):
@@ -253,13 +254,12 @@ def least_times_s(
                 continue
             if whole[c, MICROBATCHES] * all_s / whole[c, STAGES] + sent_s >= answer_s:
                 continue
-            one[:] = real[c]
+            chosen[:], one[:] = whole[c], real[c]
             one[STEP_S] = rates[a, 0] / one[OPTIMIZER_SHARDS]
             one[ACCUMULATION_S] = rates[a, 1] / one[GRADIENT_SHARDS] if several else 0.0
             one[SHARE] = rates[a, 2] if overlaps else 1.0
             sent = whole[c, EVERY_PASS]
             ways = 4 if overlaps and sent >= 0 else 1
-            split = Split(sums, lines, held, limit, whole[c], one)
             least_s = 0.0
             for way in range(ways):
                 if sent >= 0 or summed_s != one[ACCUMULATION_S]:
