@@ -146,7 +146,7 @@ def stage_time(
     costs = [layer for name, layer in chain if name in held]
     joules = {layer.name: layer.energy_by_level_j["network"] for layer in cost.layers}
     price_j = energy_constants().network_pj_per_byte * J_PER_PJ
-    network_s = sum(la.forward_link_s + la.backward_link_s + la.recompute_link_s for la in costs)
+    network_s = sum(layer.passes.link_s for layer in costs)
     tensor = Communication(
         kind="tensor_collectives",
         total_s=placement.microbatches * network_s,

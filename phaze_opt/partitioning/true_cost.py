@@ -11,7 +11,7 @@ import math
 
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.partitioning.phaze_format import PhazeProblem
-from phaze_opt.passes.layer_cost import LayerCost
+from phaze_opt.passes.layer_cost import LayerCost, LayerPasses
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.training import OPTIMIZERS, OptimizerName, Training
 
@@ -54,9 +54,9 @@ def _layers(problem: PhazeProblem, width: int) -> tuple[LayerCost, ...]:
     return tuple(
         LayerCost(
             name=str(node.id),
-            forward_s=node.forward_s,
-            backward_s=node.backward_s,
-            recompute_s=node.forward_s if problem.recompute else 0.0,
+            passes=LayerPasses.of(
+                node.forward_s, node.backward_s, node.forward_s if problem.recompute else 0.0
+            ),
             parameters=math.ceil(node.parameter_bytes / weight_bytes),
             tied_parameters=0,
             stash_bytes=math.ceil(entering[i] if problem.recompute else node.activation_bytes),

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TypeVar
 
 from phaze_opt.arrays import FloatArray
-from phaze_opt.passes.layer_cost import LayerCost
+from phaze_opt.passes.layer_cost import LayerCost, LayerPasses
 from phaze_opt.training import Training
 from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import Layer, WorkloadVariant
@@ -75,9 +75,7 @@ def _bare_layer(layer: Layer, training: Training, fusion: FusionMode) -> LayerCo
     stash_bytes, transient_bytes = memory_bytes(layer, training, fusion)
     return LayerCost(
         name=layer.name,
-        forward_s=0.0,
-        backward_s=0.0,
-        recompute_s=0.0,
+        passes=LayerPasses(),
         parameters=layer.parameters,
         tied_parameters=layer.tied_parameters,
         stash_bytes=stash_bytes,

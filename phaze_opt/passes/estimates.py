@@ -26,6 +26,7 @@ from phaze_opt.network.cluster import Cluster
 from phaze_opt.on_demand import cached_property
 from phaze_opt.passes.chunked_collectives import beside_products
 from phaze_opt.passes.graphs import fuse_once, graphs_of
+from phaze_opt.passes.layer_cost import PassCost
 from phaze_opt.passes.problem import (
     build_problem,
     columns_of,
@@ -89,17 +90,6 @@ class PassGraph(NamedTuple):
     graph: OperatorGraph
     tensor: int
     place: int
-
-
-class PassSeconds(NamedTuple):
-    """What a pass takes, and for how long it uses the network."""
-
-    seconds: float
-    link_s: float
-
-    def without_link(self) -> PassSeconds:
-        """Bound what the pass takes from below, however fast the network is."""
-        return PassSeconds(max(self.seconds - self.link_s, 0.0), 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -314,16 +304,16 @@ class EstimatedLayers:
             for of_layer in self.graphs
         ]
 
-    def least(self) -> list[dict[str, PassSeconds]]:
+    def least(self) -> list[dict[str, PassCost]]:
         """Bound the makespans of every schedule from below, up to rounding: by layer and name."""
         if self.among.residency or not self.chip.accelerator.concurrent_operators:
             return [
-                {one.direction: PassSeconds(one.least_s, one.link_s) for one in of_layer}
+                {one.direction: PassCost(one.least_s, one.link_s) for one in of_layer}
                 for of_layer in self.passes
             ]
         least_s, link_s = self.among.least_s[self.row], self.among.estimate.link_s
         return [
-            {one.direction: PassSeconds(least_s[one.place], link_s[one.place]) for one in of_layer}
+            {one.direction: PassCost(least_s[one.place], link_s[one.place]) for one in of_layer}
             for of_layer in self.graphs
         ]
 

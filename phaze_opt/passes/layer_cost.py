@@ -4,8 +4,57 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from phaze_opt.arrays import FloatArray
+
+
+class PassCost(NamedTuple):
+    """What a pass takes, and for how long the tensor-parallel group uses the network in it."""
+
+    seconds: float = 0.0
+    link_s: float = 0.0
+
+    def without_link(self) -> PassCost:
+        """Bound what the pass takes from below, however fast the network is."""
+        return PassCost(max(self.seconds - self.link_s, 0.0))
+
+
+class LayerPasses(NamedTuple):
+    """The passes of a layer; `PASS_COLUMNS` names the numbers of each.
+
+    Attributes
+    ----------
+    forward, backward
+        Makespans of their schedules, collectives of the tensor-parallel group included.
+    recompute
+        Forward work repeated before the backward under the chosen recompute.
+    """
+
+    forward: PassCost = PassCost()
+    backward: PassCost = PassCost()
+    recompute: PassCost = PassCost()
+
+    @classmethod
+    def of(cls, *seconds: float) -> LayerPasses:
+        """Build passes that do not use the network."""
+        return cls(*map(PassCost, seconds))
+
+    @property
+    def seconds(self) -> float:
+        """Of all passes."""
+        return sum([each.seconds for each in self])
+
+    @property
+    def link_s(self) -> float:
+        """Of all passes."""
+        return sum([each.link_s for each in self])
+
+
+PASS_COLUMNS = tuple(
+    [f"{name}.{part}" for name in LayerPasses._fields for part in PassCost._fields]
+)
+"""``forward.seconds``, ``forward.link_s`` and so on."""
 
 
 @dataclass(frozen=True)
@@ -17,10 +66,8 @@ class LayerCost:
     name
         The instance's name, unique in the chain (``"block.7"``), or that of its kind where the
         problem names the layers.
-    forward_s, backward_s
-        Makespans of the layer's schedules, collectives of the tensor-parallel group included.
-    recompute_s
-        Forward work repeated before the backward under the chosen recompute; else 0.
+    passes
+        What each of them takes.
     parameters, tied_parameters
         See `phaze_opt.workload.graph.Layer`.
     stash_bytes
@@ -30,24 +77,17 @@ class LayerCost:
         own full stash.
     output_bytes
         Activation to the next layer (and gradient back).
-    forward_link_s, backward_link_s, recompute_link_s
-        Seconds for which the tensor-parallel group uses the network, hidden or not.
     """
 
     name: str
-    forward_s: float
-    backward_s: float
-    recompute_s: float
+    passes: LayerPasses
     parameters: int
     tied_parameters: int
     stash_bytes: int
     transient_bytes: int
     output_bytes: int
-    forward_link_s: float = 0.0
-    backward_link_s: float = 0.0
-    recompute_link_s: float = 0.0
 
-    def with_fields(self, **changes: float | str) -> LayerCost:
+    def with_fields(self, **changes: object) -> LayerCost:
         """Return the same layer with other fields.
 
         A model has hundreds of layers, so nothing is checked; `dataclasses.replace` takes ten times
@@ -67,7 +107,7 @@ class LeastLayers:
     Attributes
     ----------
     forward_s, backward_s, recompute_s
-        At most those of `LayerCost`, per microbatch.
+        At most those of `LayerPasses`, per microbatch.
     """
 
     forward_s: FloatArray

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from phaze_opt.on_demand import cached_property
 from phaze_opt.passes.bare_layers import all_layers, bare_layers, copies_s, has_twins
-from phaze_opt.passes.estimates import Chip, EstimatedLayers, PassSeconds, estimate_layers
+from phaze_opt.passes.estimates import Chip, EstimatedLayers, estimate_layers
 from phaze_opt.passes.graphs import runs_again
-from phaze_opt.passes.layer_cost import LayerCost
+from phaze_opt.passes.layer_cost import LayerCost, LayerPasses, PassCost
 from phaze_opt.passes.scheduled import ScheduleCache, ScheduledLayer, ScheduleProof, run_layers
 from phaze_opt.training import Training
 from phaze_opt.workload.graph import Layer, WorkloadVariant
@@ -109,11 +109,10 @@ class EstimatedWidth:
         collectives
             Whether those of the tensor-parallel group take any time.
         """
-        least = [_least_passes(passes, self.training) for passes in self.layers.least()]
+        least = self.layers.least()
         if not collectives:
-            least = [[one.without_link() for one in of_layer] for of_layer in least]
-        distinct = self._layer_costs(least)
-        return all_layers(self.variant, distinct)
+            least = [{name: one.without_link() for name, one in own.items()} for own in least]
+        return all_layers(self.variant, self._layer_costs(least))
 
     @property
     def has_twins(self) -> bool:
@@ -129,27 +128,24 @@ class EstimatedWidth:
             Schedules by content; solved ones are added.
         """
         passes = run_layers(self.layers, self.training, cache)
-        distinct = self._layer_costs([_scheduled_passes(own) for own in passes])
+        distinct = self._layer_costs([own.costs for own in passes])
         return WidthCost(self.variant, self.training, passes, distinct)
 
-    def _layer_costs(self, passes: Sequence[Sequence[PassSeconds]]) -> tuple[LayerCost, ...]:
+    def _layer_costs(self, passes: Sequence[Mapping[str, PassCost]]) -> tuple[LayerCost, ...]:
         """Reduce every distinct layer to what the placement needs."""
         bare = bare_layers(self.variant, self.training, self.layers.chip.fusion)
         return tuple(map(self._layer_cost, bare, passes))
 
-    def _layer_cost(self, bare: LayerCost, passes: Sequence[PassSeconds]) -> LayerCost:
+    def _layer_cost(self, bare: LayerCost, passes: Mapping[str, PassCost]) -> LayerCost:
         """Give one distinct layer its seconds."""
         rate = self.layers.chip.accelerator.sustained_hbm_bytes_per_s
-        forward_copy_s, backward_copy_s = copies_s(bare.parameters, self.training, rate)
-        forward, backward, again = passes
-        return bare.with_fields(
-            forward_s=forward.seconds + forward_copy_s,
-            backward_s=backward.seconds + backward_copy_s,
-            recompute_s=again.seconds,
-            forward_link_s=forward.link_s,
-            backward_link_s=backward.link_s,
-            recompute_link_s=again.link_s,
+        copies = copies_s(bare.parameters, self.training, rate)
+        forward, backward = (
+            PassCost(passes[name].seconds + copy_s, passes[name].link_s)
+            for name, copy_s in zip(("forward", "backward"), copies, strict=True)
         )
+        again = runs_again(passes, self.training) or PassCost()
+        return bare.with_fields(passes=LayerPasses(forward, backward, again))
 
 
 def estimate_widths(
@@ -172,22 +168,6 @@ def estimate_widths(
             for variant, layers in zip(variants, of_chip, strict=True)
         }
         for of_chip in estimate_layers(variants, chips, training)
-    ]
-
-
-def _least_passes(passes: Mapping[str, PassSeconds], training: Training) -> list[PassSeconds]:
-    """Return forward, backward and recompute of the passes of a layer."""
-    again = runs_again(passes, training) or PassSeconds(0.0, 0.0)
-    return [passes["forward"], passes["backward"], again]
-
-
-def _scheduled_passes(passes: ScheduledLayer) -> list[PassSeconds]:
-    """Return what forward, backward and recompute of a layer take."""
-    return [
-        PassSeconds(0.0, 0.0)
-        if one is None
-        else PassSeconds(one.schedule.makespan_s, one.estimated.link_s)
-        for one in (passes.forward, passes.backward, passes.recompute)
     ]
 
 

@@ -14,6 +14,7 @@ from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.on_demand import cached_property
 from phaze_opt.passes.estimates import EstimatedLayers, EstimatedPass
 from phaze_opt.passes.graphs import AGAIN
+from phaze_opt.passes.layer_cost import PassCost
 from phaze_opt.passes.residency import with_hbm_bytes
 from phaze_opt.passes.totals import BoundOperators, totals_in_modes
 from phaze_opt.scheduling.cached_reads import schedule_with_cache
@@ -142,6 +143,12 @@ class ScheduledLayer:
     def recompute(self) -> ScheduledPass | None:
         """What runs again before the backward."""
         return None if self.again is None else self.passes[self.again]
+
+    @property
+    def costs(self) -> dict[str, PassCost]:
+        """What the passes take, by name."""
+        own = self.passes.items()
+        return {name: PassCost(one.schedule.makespan_s, one.estimated.link_s) for name, one in own}
 
     def all(self) -> tuple[ScheduledPass, ...]:
         """Return those that run, as often as each does."""

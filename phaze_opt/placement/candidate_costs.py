@@ -133,8 +133,7 @@ class CandidateCosts:
         """Return the work of one microbatch at a width: of all layers, and of the largest."""
         if tensor not in self._work_of_layers_s:
             layers, kinds = self.problem.layers[tensor], self.problem.kinds_of(tensor)
-            each = [layers[index] for index in kinds.first]
-            work_s = [one.forward_s + one.backward_s + one.recompute_s for one in each]
+            work_s = [layers[index].passes.seconds for index in kinds.first]
             all_s = sum([own_s * count for own_s, count in zip(work_s, kinds.counts, strict=True)])
             self._work_of_layers_s[tensor] = all_s, max(work_s)
         return self._work_of_layers_s[tensor]

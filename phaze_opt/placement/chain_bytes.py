@@ -21,7 +21,7 @@ from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.compiled import lazily_compiled
 from phaze_opt.network.term import Term, cheapest
 from phaze_opt.on_demand import cached_property
-from phaze_opt.passes.layer_cost import LayerCost
+from phaze_opt.passes.layer_cost import LayerCost, LayerPasses
 from phaze_opt.placement.memory import UNSHARDED, Shards, share_bytes
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.placement.runs import maxima_of_runs, receives_of_runs, sums_of_runs
@@ -110,7 +110,7 @@ class ChainBytes:
         """Layers without names that hold and send as much, and take no time."""
         held = self.parameters.own, self.parameters.tied, self.stash_bytes
         each = zip(*held, self.transient_bytes, self.output_bytes, strict=True)
-        return tuple([LayerCost("", 0.0, 0.0, 0.0, *own) for own in each])
+        return tuple([LayerCost("", LayerPasses(), *own) for own in each])
 
 
 _COLUMNS = attrgetter(

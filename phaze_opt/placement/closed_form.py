@@ -36,7 +36,7 @@ def forwards_again(place: int, microbatches: int, all_held: bool) -> int:
 
 
 @inlined
-def pipelined_s(microbatches: Count, largest_s: Seconds, total_s: Seconds) -> Seconds:
+def pipelined_s(microbatches: float, largest_s: Seconds, total_s: Seconds) -> Seconds:
     """Return ``(m − 1) · max L + Σ L``, the time of a batch but for what comes first and last."""
     return (microbatches - 1) * largest_s + total_s
 
@@ -58,7 +58,9 @@ def after_first_s(
     return first_s + (microbatches - 1) * backward_s + again * forward_s
 
 
-def even_share(microbatches: Count, stages: Count, chunks: int = 1) -> FloatArray:
+def even_share(
+    microbatches: int | IntArray | FloatArray, stages: int | IntArray, chunks: int = 1
+) -> FloatArray:
     """Return the most of the time of a batch that all layers together take for one microbatch.
 
     A stage cannot start before the first microbatch has passed those before it: with p stages,
@@ -66,5 +68,5 @@ def even_share(microbatches: Count, stages: Count, chunks: int = 1) -> FloatArra
     interleaved stages only ``T ≥ m · L_s`` is known.
     """
     if chunks > 1:
-        return np.minimum(1.0, stages / microbatches)
+        return np.asarray(np.minimum(1.0, stages / microbatches))
     return np.asarray(1.0 - (1.0 - 1.0 / microbatches) ** stages)

@@ -109,15 +109,15 @@ class StageCosts:
     @cached_property
     def forward_work_s(self) -> FloatArray:
         """What a stage does in the forward of one microbatch."""
-        work_s = self.runs.sums("forward_s")
+        work_s = self.runs.sums("forward.seconds")
         work_s += self.received.activation_s
         return work_s
 
     @cached_property
     def backward_work_s(self) -> FloatArray:
         """What a stage does in the backward of one microbatch."""
-        work_s = self.runs.sums("backward_s")
-        work_s += self.runs.sums("recompute_s")
+        work_s = self.runs.sums("backward.seconds")
+        work_s += self.runs.sums("recompute.seconds")
         work_s += self.held.parameters * self.accumulation_s_per_parameter
         work_s += self.received.gradient_s
         return work_s
@@ -127,9 +127,9 @@ class StageCosts:
         """Both together, without the tables that they are made of."""
         column, received = self.runs.column, self.received
         return loads_of_runs(
-            column("forward_s"),
-            column("backward_s"),
-            column("recompute_s"),
+            column("forward.seconds"),
+            column("backward.seconds"),
+            column("recompute.seconds"),
             self.held.parameters,
             self.accumulation_s_per_parameter,
             received.activation_s,

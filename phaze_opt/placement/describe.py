@@ -10,6 +10,7 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray
 from phaze_opt.degrees import ORDER_TEXTS
+from phaze_opt.passes.layer_cost import LayerPasses
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.held_stages import HeldStage, held_stages
 from phaze_opt.placement.layout import Layout
@@ -100,7 +101,7 @@ def _read_stages(costs: CandidateCosts, layout: Layout, work: PipelineWork) -> _
     columns = (
         work.forward_s.T.tolist(),
         work.backward_s.T.tolist(),
-        [[tables.runs.sum("recompute_s", run) for run in runs] for runs in layout.all_runs],
+        [[tables.runs.sum("recompute.seconds", run) for run in runs] for runs in layout.all_runs],
         work.first_saving_s.T.tolist(),
         work.head_s.T.tolist(),
     )
@@ -226,14 +227,12 @@ def _breakdown(
     microbatches = costs.microbatches(layout.candidate.data)
 
     def in_batch_s(name: str) -> float:
-        each_s = [tables.runs.sum(name, run) for run in layout.runs(index)]
+        each_s = [tables.runs.sum(f"{name}.seconds", run) for run in layout.runs(index)]
         return microbatches * float(np.array(each_s).sum())
 
     exposed_s = {each.kind: each.exposed_s for each in stage.communication}
     parts = {
-        "forward": in_batch_s("forward_s"),
-        "backward": in_batch_s("backward_s"),
-        "recompute": in_batch_s("recompute_s"),
+        **{name: in_batch_s(name) for name in LayerPasses._fields},
         "transfer": exposed_s["transfer"],
         "gradient_accumulation": (microbatches - 1) * float(tables.accumulation_s(where).sum()),
         "optimizer": stage.optimizer_s,

@@ -92,8 +92,8 @@ def _longest_run(costs: Sequence[object]) -> tuple[int, int]:
 def _cost(layer: LayerCost) -> tuple[float, ...]:
     """Return what makes two layers the same kind."""
     return (
-        layer.forward_s,
-        layer.backward_s,
+        layer.passes.forward.seconds,
+        layer.passes.backward.seconds,
         layer.parameters,
         layer.stash_bytes,
         layer.transient_bytes,

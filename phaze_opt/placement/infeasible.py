@@ -181,7 +181,8 @@ def _held(problem: PlacementProblem, data: int, stages: int) -> list[int]:
     """Return the microbatches in flight by place from the end of the pipeline."""
     training = problem.training
     microbatches = training.microbatches(data)
-    return held_by_place(stages, microbatches, training.schedule_of_chunk).tolist()
+    held: list[int] = held_by_place(stages, microbatches, training.schedule_of_chunk).tolist()
+    return held
 
 
 def _least_memory_split(problem: PlacementProblem, width: int) -> _TightSplit:

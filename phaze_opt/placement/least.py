@@ -19,7 +19,7 @@ from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InputError
 from phaze_opt.on_demand import cached_property
-from phaze_opt.passes.layer_cost import LeastLayers
+from phaze_opt.passes.layer_cost import LayerPasses, LeastLayers
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.least_candidates import CandidateArrays, LeastCandidates
 from phaze_opt.placement.least_times import least_times_s
@@ -77,18 +77,7 @@ class LeastPlacement:
         check_declared(problem.training)
         self.training = problem.training
         self._distinct = np.array(distinct, dtype=np.int64)
-        layers = tuple(
-            replace(
-                layer,
-                forward_s=0.0,
-                backward_s=0.0,
-                recompute_s=0.0,
-                forward_link_s=0.0,
-                backward_link_s=0.0,
-                recompute_link_s=0.0,
-            )
-            for layer in problem.layers[tensor]
-        )
+        layers = tuple(replace(layer, passes=LayerPasses()) for layer in problem.layers[tensor])
         bare = replace(
             problem,
             layers={tensor: layers},

@@ -16,7 +16,7 @@ from phaze_opt.arrays import BoolArray, FloatArray, IntArray
 from phaze_opt.degrees import Degrees
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.term import Term
-from phaze_opt.passes.layer_cost import LayerCost
+from phaze_opt.passes.layer_cost import LayerCost, LayerPasses
 from phaze_opt.placement import least_splits as column
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate, rank_orders
@@ -232,8 +232,8 @@ class _Collector:
         training, layers = self.costs.problem.training, self.costs.problem.layers[self.tensor]
         if self.degrees is None or self.degrees.pipeline > len(layers) or training.interleave > 1:
             return None
-        kinds = zip(layers, self.distinct.tolist(), strict=True)
-        told_apart = [replace(layer, forward_s=float(kind)) for layer, kind in kinds]
+        kinds = map(LayerPasses.of, self.distinct.astype(float).tolist())
+        told_apart = [replace(each, passes=own) for each, own in zip(layers, kinds, strict=True)]
         if longest_run(layers) != longest_run(told_apart):
             return None
         ends = np.append(even_starts(layers, self.degrees.pipeline)[1:], len(layers))
@@ -366,7 +366,7 @@ class _Collector:
         sizes = np.array(self.mean_sizes)
         ((least_s, most_s),) = cheapest_lines_s(self.line_rows[row][np.newaxis], sizes).tolist()
         slope_s = (most_s - least_s) / (most - least) if most > least else 0.0
-        return max(least_s + slope_s * (float(self.own.sum()) / stages - least), 0.0)
+        return float(max(least_s + slope_s * (float(self.own.sum()) / stages - least), 0.0))
 
     def _passes(self, candidate: Candidate) -> int:
         """Return the row of what replicas exchange in every forward and backward."""

@@ -8,7 +8,6 @@ in flight, and the largest working set of any of its layers: `stage_memory` of o
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
@@ -37,7 +36,8 @@ class Shards(NamedTuple):
 
     def state_bytes(self, optimizer: Optimizer) -> float:
         """Return what each device holds per parameter of its stage, not rounded."""
-        return sum(map(operator.truediv, optimizer.held_bytes, self))
+        kinds = zip(optimizer.held_bytes, self, strict=True)
+        return sum([each / replicas for each, replicas in kinds])
 
     def whole_layer_bytes(self, parameters: int, optimizer: Optimizer) -> int:
         """Return what having so many parameters' weights and gradients whole adds to the shares."""
@@ -53,7 +53,8 @@ UNSHARDED = Shards()
 @inlined
 def share_bytes(parameters: float, bytes_each: float, replicas: float) -> float:
     """Return what one of some replicas holds of a kind of state, whole bytes."""
-    return float(np.ceil(parameters * bytes_each / replicas))
+    rounded: float = np.ceil(parameters * bytes_each / replicas)
+    return rounded
 
 
 @inlined
@@ -85,9 +86,10 @@ def stage_memory(
     parameters = local_parameters(layers)
     largest = max([layer.parameters for layer in layers])
     kinds = zip(optimizer.held_bytes, shards, strict=True)
-    return StageMemory(
-        *[int(share_bytes(parameters, each, replicas)) for each, replicas in kinds],
-        stash=math.ceil(in_flight * sum([layer.stash_bytes for layer in layers])),
-        transient=max([layer.transient_bytes for layer in layers])
-        + shards.whole_layer_bytes(largest, optimizer),
+    weights, gradients, state = (
+        int(share_bytes(parameters, each, replicas)) for each, replicas in kinds
     )
+    stash = math.ceil(in_flight * sum([layer.stash_bytes for layer in layers]))
+    working_set = max([layer.transient_bytes for layer in layers])
+    whole_layer = shards.whole_layer_bytes(largest, optimizer)
+    return StageMemory(weights, gradients, state, stash, working_set + whole_layer)

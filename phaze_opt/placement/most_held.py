@@ -40,10 +40,10 @@ def most_held_bytes(problem: PlacementProblem, tensor: int) -> float:
     if training.pipeline_schedule == "1f1b":
         # After a stage come at most as many others as there are layers after it.
         after = count - np.arange(count + 1)
-        in_flight = held_by_place(count, microbatches)[np.minimum(after + 1, count)]
-        most = with_stashes(held.resident_bytes, held.stash_bytes, in_flight).max()
+        in_flight = held_by_place(count, microbatches)[np.minimum(after + 1, count)].astype(float)
+        most_bytes = with_stashes(held.resident_bytes, held.stash_bytes, in_flight).max()
     else:
         # Several chunks on one stage hold no more than all layers do.
         all_layers = held.resident_bytes[0, count], held.stash_bytes[0, count]
-        most = with_stashes(*all_layers, microbatches)
-    return float(most) + whole_layer
+        most_bytes = with_stashes(*all_layers, float(microbatches))
+    return float(most_bytes) + whole_layer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import attrgetter
 from typing import Literal, NamedTuple, TypeVar
@@ -16,7 +16,7 @@ from phaze_opt.checked import check_fields
 from phaze_opt.degrees import Degrees, RankOrderText
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.on_demand import cached_property
-from phaze_opt.passes.layer_cost import LayerCost
+from phaze_opt.passes.layer_cost import PASS_COLUMNS, LayerCost
 from phaze_opt.printing import PrintsAsTables
 from phaze_opt.training import OPTIMIZERS, PipelineScheduleName, Training
 from phaze_opt.units import format_seconds
@@ -27,8 +27,7 @@ _PROVEN = 1e-9
 """Relative difference up to which a bound and a time are the same."""
 
 
-_NUMBERS = tuple(field.name for field in fields(LayerCost) if field.name != "name")
-_NUMBERS_OF = attrgetter(*_NUMBERS)
+_SECONDS_OF = attrgetter(*PASS_COLUMNS)
 
 
 class Kinds(NamedTuple):
@@ -108,11 +107,12 @@ class PlacementProblem:
         return repetition(tuple(range(len(self.layers[tensor]))) if kinds is None else kinds)
 
     def column(self, tensor: int, name: str) -> FloatArray:
-        """Return one field of all layers at a width, as numbers that nobody may change."""
+        """Return one of `PASS_COLUMNS` of all layers at a width, which nobody may change."""
         if tensor not in self._columns:
             layers, kinds = self.layers[tensor], self.kinds_of(tensor)
-            rows = np.array([_NUMBERS_OF(layers[index]) for index in kinds.first], np.float64)
-            self._columns[tensor] = dict(zip(_NUMBERS, rows.T.take(kinds.which, 1), strict=True))
+            passes = [_SECONDS_OF(layers[index].passes) for index in kinds.first]
+            rows = np.array(passes, np.float64).T.take(kinds.which, 1)
+            self._columns[tensor] = dict(zip(PASS_COLUMNS, rows, strict=True))
         return self._columns[tensor][name]
 
     @cached_property

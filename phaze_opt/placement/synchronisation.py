@@ -29,6 +29,7 @@ from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import CollectiveName, collective_terms
 from phaze_opt.network.term import Term, cheapest
 from phaze_opt.on_demand import cached_property
+from phaze_opt.passes.layer_cost import PASS_COLUMNS
 from phaze_opt.placement.chain_bytes import (
     ChainBytes,
     ChainParameters,
@@ -101,22 +102,16 @@ class ReplicatedLayers:
         """Network levels over which the tensor-parallel group sends."""
         return levels_used(collective_terms("all_reduce", self.tensor, self.problem.cluster))
 
-    def _column(self, name: str) -> FloatArray:
-        return self.problem.column(self.tensor, name)
-
     @cached_property
     def cover_s(self) -> dict[bool, tuple[FloatArray, FloatArray]]:
         """Seconds of each layer's forward, and backward, in which the queue may run.
 
         By whether the tensor-parallel group uses the same level.
         """
-        forward_s, backward_s, recompute_s = map(
-            self._column, ("forward_s", "backward_s", "recompute_s")
-        )
-        forward_link_s, backward_link_s, recompute_link_s = map(
-            self._column, ("forward_link_s", "backward_link_s", "recompute_link_s")
-        )
-        backward_s, backward_link_s = backward_s + recompute_s, backward_link_s + recompute_link_s
+        forward_s, forward_link_s, *others = [
+            self.problem.column(self.tensor, name) for name in PASS_COLUMNS
+        ]
+        backward_s, backward_link_s = others[0] + others[2], others[1] + others[3]
         return {
             False: (forward_s, backward_s),
             True: (forward_s - forward_link_s, backward_s - backward_link_s),

@@ -164,8 +164,8 @@ def _until_end_s(costs: CandidateCosts, layout: Layout, done: Replay, stage: int
     until_end_s: list[float] = []
     for chunk, (i, j) in enumerate(layout.runs(stage)):
         end_s = done.backward_start_s[chunk, stage, -1] + backward_s[i, j]
-        after_s = np.cumsum(
-            [0.0, *(layer.backward_s + layer.recompute_s for layer in chain[i : j - 1])]
-        )
+        passes = [layer.passes for layer in chain[i : j - 1]]
+        each_s = [one.backward.seconds + one.recompute.seconds for one in passes]
+        after_s = np.cumsum([0.0, *each_s])
         until_end_s += (done.finish_s[stage] - end_s + after_s).tolist()
     return np.array(until_end_s)

@@ -13,7 +13,7 @@ from phaze_opt.partitioning.dnn_format import read_dnn_partitioning
 from phaze_opt.partitioning.phaze_format import read_phaze
 from phaze_opt.partitioning.published import solve_published
 from phaze_opt.partitioning.unit_graph import build_unit_graph
-from phaze_opt.passes.layer_cost import LayerCost, LeastLayers
+from phaze_opt.passes.layer_cost import LayerCost, LayerPasses, LeastLayers
 from phaze_opt.placement.least import LeastPlacement
 from phaze_opt.placement.placement_problem import ChipRates, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
@@ -26,16 +26,16 @@ def transformer(layers: int, repeating: bool, memory_bytes: float) -> PlacementP
     """Return a GPT-like chain at widths 1–8 on 1024 devices."""
     chains = {}
     for width in (1, 2, 4, 8):
-        block = LayerCost("", 9e-3, 18e-3, 0.0, 1, 0, 1, 10**9 // width, 50 * 10**6)
-        chain = [LayerCost("embedding", 1e-5, 2e-5, 0.0, 4 * 10**8 // width, 0, 0, 0, 5 * 10**7)]
+        block = LayerCost("", LayerPasses.of(9e-3, 18e-3), 1, 0, 1, 10**9 // width, 50 * 10**6)
+        passes = LayerPasses.of(1e-5, 2e-5)
+        chain = [LayerCost("embedding", passes, 4 * 10**8 // width, 0, 0, 0, 5 * 10**7)]
         for index in range(layers - 2):
             share = 1.0 if repeating else 0.5 + (index * 37 % 97) / 97
             chain.append(
                 replace(
                     block,
                     name=f"block.{index}",
-                    forward_s=block.forward_s * share / width,
-                    backward_s=block.backward_s * share / width,
+                    passes=LayerPasses.of(9e-3 * share / width, 18e-3 * share / width),
                     parameters=int(3 * 10**8 * share / width),
                     stash_bytes=int(10**9 * share / width),
                 )
@@ -92,9 +92,9 @@ def test_least(benchmark: Any, splits: bool) -> None:
     seconds = {}
     for width, layers in problem.layers.items():
         ends = [layers[index] for index in (0, 1, -1)]
-        forward_s, backward_s = (
-            np.array([[getattr(layer, name)] for layer in ends]) * share
-            for name in ("forward_s", "backward_s")
+        forward_s, backward_s, _ = (
+            np.array([[one.seconds] for one in of_ends]) * share
+            for of_ends in zip(*[layer.passes for layer in ends], strict=True)
         )
         seconds[width] = LeastLayers(forward_s, backward_s, np.zeros_like(share))
 

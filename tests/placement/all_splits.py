@@ -29,7 +29,7 @@ from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.presets import load_cluster
-from phaze_opt.passes.layer_cost import LayerCost
+from phaze_opt.passes.layer_cost import LayerCost, LayerPasses, PassCost
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate, rank_orders
 from phaze_opt.placement.infeasible import MisfitError
@@ -146,16 +146,16 @@ def plain_layers(
         kept = 1 if training.recompute == "full" else 12
         return LayerCost(
             name=name,
-            forward_s=forward_s + link_s,
-            backward_s=2.0 * forward_s + link_s,
-            recompute_s=again * forward_s,
+            passes=LayerPasses(
+                PassCost(forward_s + link_s, link_s),
+                PassCost(2.0 * forward_s + link_s, link_s),
+                PassCost(again * forward_s),
+            ),
             parameters=parameters // width,
             tied_parameters=0,
             stash_bytes=kept * activation_bytes // width,
             transient_bytes=4 * activation_bytes,
             output_bytes=activation_bytes,
-            forward_link_s=link_s,
-            backward_link_s=link_s,
         )
 
     def chain(width: int) -> tuple[LayerCost, ...]:

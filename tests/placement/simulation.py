@@ -143,10 +143,10 @@ class Simulation:
         whole_gradients = self.collective(kind, parameters * self.optimizer.gradient_bytes)
         whole_weights = self.collective("all_gather", parameters * self.optimizer.weight_bytes)
         # All of one flat network is shared with the tensor-parallel group.
-        blocked_forward = [layer.forward_link_s for layer in held]
-        blocked_backward = [la.backward_link_s + la.recompute_link_s for la in held]
-        forward = [layer.forward_s for layer in held]
-        backward = [layer.backward_s + layer.recompute_s for layer in held]
+        blocked_forward = [layer.passes.forward.link_s for layer in held]
+        blocked_backward = [sum(one.link_s for one in la.passes[1:]) for la in held]
+        forward = [layer.passes.forward.seconds for layer in held]
+        backward = [sum(one.seconds for one in layer.passes[1:]) for layer in held]
         none = [0.0] * len(held)
         head_s = tail_s = 0.0
         if zero == 3 and overlap:

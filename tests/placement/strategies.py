@@ -12,7 +12,7 @@ from phaze_opt.degrees import Degrees
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.network.collective import collective_s
 from phaze_opt.network.message import send_receive_s
-from phaze_opt.passes.layer_cost import LayerCost, local_parameters
+from phaze_opt.passes.layer_cost import LayerCost, LayerPasses, PassCost, local_parameters
 from phaze_opt.placement.memory import stage_memory
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.training import OPTIMIZERS, OptimizerName, Training
@@ -34,10 +34,10 @@ def layer_costs(
         width: tuple(
             LayerCost(
                 name=f"layer.{index}",
-                forward_s=forward / width**0.8,
-                backward_s=(forward / forward_share - forward if forward_share else backward)
-                / width**0.8,
-                recompute_s=0.0,
+                passes=LayerPasses.of(
+                    forward / width**0.8,
+                    (forward / forward_share - forward if forward_share else backward) / width**0.8,
+                ),
                 parameters=parameters // width + (tied if index in (0, count - 1) else 0),
                 tied_parameters=tied if index in (0, count - 1) else 0,
                 stash_bytes=stash // width,
@@ -48,6 +48,24 @@ def layer_costs(
         )
         for width in widths
     }
+
+
+def backward_s(layer: LayerCost) -> float:
+    """Return the seconds of what runs of a layer in a backward."""
+    return layer.passes.backward.seconds + layer.passes.recompute.seconds
+
+
+def scaled(passes: LayerPasses, scale: float) -> LayerPasses:
+    """Return passes that take so many times as long."""
+    return LayerPasses(*[one._replace(seconds=one.seconds * scale) for one in passes])
+
+
+def with_link(passes: LayerPasses, forward: float, backward: float) -> LayerPasses:
+    """Return passes of which some shares use the network."""
+    return passes._replace(
+        forward=PassCost(passes.forward.seconds, forward * passes.forward.seconds),
+        backward=PassCost(passes.backward.seconds, backward * passes.backward.seconds),
+    )
 
 
 @st.composite
@@ -125,8 +143,8 @@ def closed_form(
         if stage_memory(held, in_flight, optimizer).total > problem.hbm_usable_bytes:
             return None
         parameters = local_parameters(held)
-        forward = sum(layer.forward_s for layer in held)
-        backward = sum(layer.backward_s + layer.recompute_s for layer in held)
+        forward = sum(layer.passes.forward.seconds for layer in held)
+        backward = sum(backward_s(layer) for layer in held)
         if microbatches > 1:
             backward += parameters * problem.accumulation_s_per_parameter
         if i > 0:

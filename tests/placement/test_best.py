@@ -17,16 +17,14 @@ from hypothesis import strategies as st
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.on_demand import OnDemand
-from phaze_opt.passes.layer_cost import LayerCost
+from phaze_opt.passes.layer_cost import LayerCost, LayerPasses
 from phaze_opt.placement import best, candidates
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate
 from phaze_opt.placement.placement_problem import Placement, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.training import Training
-from tests.placement.strategies import layer_costs
-
-SECONDS = "forward_s", "backward_s", "recompute_s"
+from tests.placement.strategies import layer_costs, scaled
 
 
 @st.composite
@@ -68,13 +66,10 @@ def lowered(layers: tuple[LayerCost, ...], shares: Mapping[str, float]) -> tuple
 
     def share(layer: LayerCost) -> float:
         # Any function of the layer without its name.
-        value = math.modf(1e3 * (layer.forward_s + layer.backward_s))[0]
+        value = math.modf(1e3 * layer.passes.seconds)[0]
         return shares["least"] + (shares["most"] - shares["least"]) * value
 
-    return tuple(
-        replace(layer, **{name: share(layer) * getattr(layer, name) for name in SECONDS})
-        for layer in layers
-    )
+    return tuple(replace(layer, passes=scaled(layer.passes, share(layer))) for layer in layers)
 
 
 lower_shares = st.floats(0.0, 1.0) | st.floats(0.998, 1.0)
@@ -104,8 +99,8 @@ def test_least_seconds_change_nothing(problem: PlacementProblem, least: float, m
 
 def test_a_width_that_cannot_be_the_fastest_is_not_asked_for() -> None:
     """Its least seconds say so."""
-    blocks = [LayerCost(f"block.{i}", 1.0, 2.0, 0.0, 10, 0, 1, 1, 1) for i in range(12)]
-    slower = [replace(block, forward_s=9.0, backward_s=9.0) for block in blocks]
+    blocks = [LayerCost(f"block.{i}", LayerPasses.of(1.0, 2.0), 10, 0, 1, 1, 1) for i in range(12)]
+    slower = [replace(block, passes=LayerPasses.of(9.0, 9.0)) for block in blocks]
     layers = {1: tuple(blocks), 2: tuple(slower)}
 
     def find(width: int) -> tuple[LayerCost, ...]:
@@ -189,7 +184,9 @@ def test_a_shared_tail_term_is_a_bound(problem: PlacementProblem) -> None:
 
 def test_a_very_large_class_is_split_once() -> None:
     """The answer is that of the fewest replicas, and does not take every number of them."""
-    blocks = [LayerCost(f"block.{i}", 1.0 + i, 2.0, 0.0, 10, 0, 1, 1, 1) for i in range(12)]
+    blocks = [
+        LayerCost(f"block.{i}", LayerPasses.of(1.0 + i, 2.0), 10, 0, 1, 1, 1) for i in range(12)
+    ]
     problem = PlacementProblem(
         layers={1: tuple(blocks)},
         edges=tuple((i, i + 1) for i in range(11)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import fields, replace
+from operator import attrgetter
 from unittest.mock import patch
 
 import numpy as np
@@ -11,16 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze_opt.errors import InfeasibleError
-from phaze_opt.passes.layer_cost import LayerCost
+from phaze_opt.passes.layer_cost import PASS_COLUMNS, LayerCost
 from phaze_opt.placement import candidate_costs
 from phaze_opt.placement import chain_bytes as chain_bytes_module
 from phaze_opt.placement.chain_bytes import chain_bytes, in_flight_limits, parameters_of_runs
 from phaze_opt.placement.placement_problem import Placement, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
-from tests.placement.strategies import problems
+from tests.placement.strategies import problems, scaled
 from tests.placement.test_solve_placement import chain
-
-FIELDS = ("forward_s", "backward_s", "parameters", "tied_parameters", "output_bytes")
 
 
 def with_kinds(problem: PlacementProblem) -> PlacementProblem:
@@ -47,8 +46,8 @@ def test_kinds_change_nothing(problem: PlacementProblem) -> None:
     """Reading equal layers once gives the same columns, bytes and placement, to the bit."""
     known = with_kinds(problem)
     for tensor, layers in problem.layers.items():
-        for name in FIELDS:
-            stated = [getattr(layer, name) for layer in layers]
+        for name in PASS_COLUMNS:
+            stated = [attrgetter(name)(layer.passes) for layer in layers]
             assert known.column(tensor, name).tolist() == stated
             assert problem.column(tensor, name).tolist() == stated
         one, other = chain_bytes(known, tensor), chain_bytes(problem, tensor)
@@ -64,7 +63,7 @@ def test_designs_with_other_seconds_have_the_same_bytes(rate: float) -> None:
     """The very same object, by which tables are found again; other bytes have another one."""
     problem = chain()
     faster = {
-        width: tuple(layer.with_fields(forward_s=layer.forward_s / rate) for layer in layers)
+        width: tuple(layer.with_fields(passes=scaled(layer.passes, 1.0 / rate)) for layer in layers)
         for width, layers in problem.layers.items()
     }
     assert chain_bytes(replace(problem, layers=faster), 1) is chain_bytes(problem, 1)
@@ -78,8 +77,8 @@ def test_designs_with_other_seconds_have_the_same_bytes(rate: float) -> None:
 def test_columns_are_read_only_as_far_as_layers_differ() -> None:
     """A column of equal layers has one value, in the place of each."""
     problem = replace(chain(), kinds=(0,) * len(chain().layers[1]))
-    column = problem.column(1, "forward_s")
-    assert np.array_equal(column, np.full(len(column), problem.layers[1][0].forward_s))
+    column = problem.column(1, "forward.seconds")
+    assert np.array_equal(column, np.full(len(column), problem.layers[1][0].passes.forward.seconds))
 
 
 @settings(max_examples=30, deadline=None)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from phaze_opt.degrees import Degrees
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.network.term import Term
-from phaze_opt.passes.layer_cost import local_parameters
+from phaze_opt.passes.layer_cost import PASS_COLUMNS, local_parameters
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate
 from phaze_opt.placement.costs import stage_costs, width_runs
@@ -26,11 +26,13 @@ def test_tables_agree_with_the_definitions(problem: PlacementProblem) -> None:
     tensor = min(problem.layers)
     layers, optimizer = problem.layers[tensor], OPTIMIZERS[problem.training.optimizer]
     costs = stage_costs(width_runs(problem, tensor), [MESSAGE])
-    sums = {name: costs.runs.sums(name) for name in ("forward_s", "backward_s", "recompute_s")}
+    sums = {name: costs.runs.sums(name) for name in PASS_COLUMNS}
     for i in range(len(layers)):
         for j in range(i + 1, len(layers) + 1):
             held = layers[i:j]
-            assert sums["forward_s"][i, j] == pytest.approx(sum(x.forward_s for x in held))
+            assert sums["forward.seconds"][i, j] == pytest.approx(
+                sum(x.passes.forward.seconds for x in held)
+            )
             assert all(costs.runs.sum(name, (i, j)) == sums[name][i, j] for name in sums)
             assert costs.load_s[i, j] == costs.forward_work_s[i, j] + costs.backward_work_s[i, j]
             assert costs.held.parameters[i, j] == local_parameters(held)

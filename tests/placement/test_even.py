@@ -3,15 +3,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phaze_opt.passes.layer_cost import LayerCost
+from phaze_opt.passes.layer_cost import LayerCost, LayerPasses
 from phaze_opt.placement.even import all_even_starts, even_starts, least_even_times
 from phaze_opt.placement.placement_problem import repetition
 
 
 def layers(blocks: int, *, with_ends: bool) -> list[LayerCost]:
     """Return equal blocks, between an embedding and a head if asked for."""
-    block = LayerCost("block", 1.0, 2.0, 0.0, 100, 0, 10, 5, 8)
-    end = LayerCost("end", 0.1, 0.2, 0.0, 50, 0, 1, 5, 8)
+    block = LayerCost("block", LayerPasses.of(1.0, 2.0), 100, 0, 10, 5, 8)
+    end = LayerCost("end", LayerPasses.of(0.1, 0.2), 50, 0, 1, 5, 8)
     return [end, *[block] * blocks, end] if with_ends else [block] * blocks
 
 

@@ -17,7 +17,7 @@ from phaze_opt.placement.layout import Layout
 from phaze_opt.placement.memory import stage_memory
 from phaze_opt.placement.pipeline import interleaved_in_flight
 from phaze_opt.placement.placement_problem import PlacementProblem
-from tests.placement.strategies import problems
+from tests.placement.strategies import problems, scaled
 
 
 @given(problems(), st.data())
@@ -49,7 +49,7 @@ def test_a_stage_holds_what_its_layers_do(problem: PlacementProblem, data: st.Da
     faster = replace(
         problem,
         layers={
-            width: tuple([layer.with_fields(forward_s=layer.forward_s / 2) for layer in own])
+            width: tuple([layer.with_fields(passes=scaled(layer.passes, 0.5)) for layer in own])
             for width, own in problem.layers.items()
         },
     )

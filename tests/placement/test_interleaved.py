@@ -5,7 +5,7 @@ import pytest
 from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.network.cluster import Cluster, NetworkLevel
-from phaze_opt.passes.layer_cost import LayerCost
+from phaze_opt.passes.layer_cost import LayerCost, LayerPasses
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.training import Overlap, Training
@@ -15,7 +15,7 @@ SYNCHRONISATION = "gradient_synchronisation"
 
 def equal_layers(chunks: int, microbatches: int = 8, bandwidth: float = 1e12) -> PlacementProblem:
     """Return 24 equal layers on 4 devices, interleaved where there is more than one chunk."""
-    layer = LayerCost("", 1.0, 2.0, 0.0, 100, 0, 10, 5, 8)
+    layer = LayerCost("", LayerPasses.of(1.0, 2.0), 100, 0, 10, 5, 8)
     return PlacementProblem(
         layers={1: tuple(replace(layer, name=f"block.{index}") for index in range(24))},
         edges=tuple((index, index + 1) for index in range(23)),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.network.cluster import Cluster, NetworkLevel
-from phaze_opt.passes.layer_cost import LayerCost, LeastLayers
+from phaze_opt.passes.layer_cost import LayerCost, LayerPasses, LeastLayers, PassCost
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.least import DECLARED, LeastPlacement, check_declared
 from phaze_opt.placement.least_candidates import LeastCandidates, _Collector
@@ -22,7 +22,7 @@ from phaze_opt.placement.placement_problem import ChipRates, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.training import PipelineScheduleName, Training
 from tests.benchmarks.test_bench_placement import transformer
-from tests.placement.strategies import problems, seconds
+from tests.placement.strategies import problems, seconds, with_link
 
 SLACK = 1.0 + 1e-9
 
@@ -48,14 +48,13 @@ def training_problems(draw: st.DrawFn, interleave: bool = False) -> PlacementPro
         edges = draw(st.sets(st.sampled_from(pairs))) if pairs else set()
         problem = replace(problem, edges=tuple(sorted(edges)))
     recompute, link = draw(st.sampled_from([0.0, 0.5])), draw(st.sampled_from([0.0, 0.3]))
+
+    def again(passes: LayerPasses) -> LayerPasses:
+        return passes._replace(recompute=PassCost(recompute * passes.forward.seconds))
+
     layers = {
         width: tuple(
-            replace(
-                layer,
-                recompute_s=recompute * layer.forward_s,
-                forward_link_s=link * layer.forward_s * (width > 1),
-                backward_link_s=link * layer.backward_s * (width > 1),
-            )
+            replace(layer, passes=again(with_link(layer.passes, *[link * (width > 1)] * 2)))
             for layer in chain
         )
         for width, chain in problem.layers.items()
@@ -95,8 +94,7 @@ def rates(problem: PlacementProblem, count: int = 1) -> ChipRates:
 
 def layer_seconds(layers: tuple[LayerCost, ...], share: Any = 1.0) -> LeastLayers:
     """Return the seconds of layers that are all distinct, on one accelerator."""
-    names = "forward_s", "backward_s", "recompute_s"
-    columns = ([getattr(layer, name) for layer in layers] for name in names)
+    columns = zip(*[[one.seconds for one in layer.passes] for layer in layers], strict=True)
     return LeastLayers(*(np.array([column]).T * share for column in columns))
 
 
@@ -129,7 +127,7 @@ def test_never_above_the_placement(problem: PlacementProblem) -> None:
 def test_chunks_that_lie_apart_may_fit_where_no_run_of_layers_does() -> None:
     """Two stages of interleaved chunks hold the large layers of both ends by turns."""
     layers = tuple(
-        LayerCost(f"layer.{index}", 1.0, 1.0, 0.0, parameters, 0, 0, 0, 0)
+        LayerCost(f"layer.{index}", LayerPasses.of(1.0, 1.0), parameters, 0, 0, 0, 0)
         for index, parameters in enumerate([5, 5, 1, 1, 10, 18])
     )
     problem = PlacementProblem(
@@ -263,7 +261,7 @@ def test_a_single_layer_is_exact(
 ) -> None:
     """One layer on one device takes its passes, accumulation and step, and so does the bound."""
     problem = PlacementProblem(
-        layers={1: (LayerCost("only", forward_s, backward_s, 0.0, 100, 0, 1, 1, 0),)},
+        layers={1: (LayerCost("only", LayerPasses.of(forward_s, backward_s), 100, 0, 1, 1, 0),)},
         edges=(),
         cluster=Cluster("one", (NetworkLevel(1e3, 0.0, "switch"),), 1),
         training=Training(microbatches, optimizer=optimizer),

@@ -1,13 +1,13 @@
 import pytest
 
-from phaze_opt.passes.layer_cost import LayerCost, local_parameters
+from phaze_opt.passes.layer_cost import LayerCost, LayerPasses, local_parameters
 from phaze_opt.placement.memory import UNSHARDED, Shards, stage_memory
 from phaze_opt.training import OPTIMIZERS
 
 
 def layer(parameters: int, tied: int = 0, stash: int = 0, transient: int = 0) -> LayerCost:
     """Return a layer of which only the memory matters."""
-    return LayerCost("", 0.0, 0.0, 0.0, parameters, tied, stash, transient, 0)
+    return LayerCost("", LayerPasses(), parameters, tied, stash, transient, 0)
 
 
 def test_state_per_parameter() -> None:

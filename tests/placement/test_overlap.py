@@ -14,13 +14,13 @@ from phaze_opt.arrays import FloatArray
 from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.network.cluster import Cluster, NetworkLevel
-from phaze_opt.passes.layer_cost import LayerCost
+from phaze_opt.passes.layer_cost import LayerCost, LayerPasses
 from phaze_opt.placement.overlap import backward_queue_s, forward_queue_s, left_after_s
 from phaze_opt.placement.placement_problem import Placement, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.training import OPTIMIZERS, Training
 from tests.placement.simulation import Simulation, best_s, simulate_pass
-from tests.placement.strategies import all_degrees, problems
+from tests.placement.strategies import all_degrees, problems, with_link
 
 OVERLAPS = st.sampled_from(["none", "data", "all"])
 OPTIONS = st.fixed_dictionaries(
@@ -39,11 +39,7 @@ def with_options(problem: PlacementProblem, options: dict[str, Any]) -> Placemen
     """Return a problem with other training options, and collectives in its layers."""
     changed = {
         width: tuple(
-            replace(
-                layer,
-                forward_link_s=0.3 * layer.forward_s if width > 1 else 0.0,
-                backward_link_s=0.2 * layer.backward_s if width > 1 else 0.0,
-            )
+            replace(layer, passes=with_link(layer.passes, 0.3 * (width > 1), 0.2 * (width > 1)))
             for layer in chain
         )
         for width, chain in problem.layers.items()
@@ -190,7 +186,7 @@ def test_communication_adds_up(problem: PlacementProblem, options: dict[str, Any
 
 def stack(zero: int, microbatches: int = 4, **options: Any) -> PlacementProblem:
     """Return six equal layers on eight devices with a flat network."""
-    layer = LayerCost("", 1.0, 2.0, 0.0, 1000, 0, 10, 5, 8)
+    layer = LayerCost("", LayerPasses.of(1.0, 2.0), 1000, 0, 10, 5, 8)
     return PlacementProblem(
         layers={1: tuple(replace(layer, name=f"block.{index}") for index in range(6))},
         edges=tuple((index, index + 1) for index in range(5)),
@@ -257,7 +253,7 @@ def test_the_first_microbatch_accumulates_nothing() -> None:
 
 def test_messages_are_split_over_the_tensor_group() -> None:
     """Each of four devices sends a quarter over the slow link and gathers over the fast one."""
-    layer = LayerCost("", 1.0, 2.0, 0.0, 10, 0, 10, 5, 8000)
+    layer = LayerCost("", LayerPasses.of(1.0, 2.0), 10, 0, 10, 5, 8000)
     levels = (NetworkLevel(1e6, 0.0, "switch", 4), NetworkLevel(1e3, 0.0, "switch"))
     problem = replace(
         stack(0),

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.network.cluster import Cluster, NetworkLevel
-from phaze_opt.passes.layer_cost import LayerCost
+from phaze_opt.passes.layer_cost import LayerCost, LayerPasses
 from phaze_opt.placement import best, proof
 from phaze_opt.placement.placement_problem import Placement, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
@@ -80,8 +80,8 @@ def test_no_split_of_random_settings_is_faster(seed: int) -> None:
 
 def heavy_head(microbatches: int, devices: int = 2) -> PlacementProblem:
     """Return ten equal layers and a heavy head, which do not fit on one device."""
-    layers = [LayerCost(f"block.{i}", 1.0, 2.0, 0.0, 9, 0, 1, 1, 8) for i in range(10)]
-    layers.append(LayerCost("head", 2.0, 6.0, 0.0, 90, 0, 1, 1, 0))
+    layers = [LayerCost(f"block.{i}", LayerPasses.of(1.0, 2.0), 9, 0, 1, 1, 8) for i in range(10)]
+    layers.append(LayerCost("head", LayerPasses.of(2.0, 6.0), 90, 0, 1, 1, 0))
     return PlacementProblem(
         layers={1: tuple(layers)},
         edges=tuple((i, i + 1) for i in range(10)),

@@ -15,7 +15,7 @@ from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InputError
 from phaze_opt.limits import MOST_DEVICES, MOST_PLACEMENT_BYTES
 from phaze_opt.network.presets import load_cluster
-from phaze_opt.passes.layer_cost import LayerCost
+from phaze_opt.passes.layer_cost import LayerCost, LayerPasses
 from phaze_opt.placement import candidate_costs
 from phaze_opt.placement.candidates import _size_of_width, candidate_grids
 from phaze_opt.placement.placement_problem import PlacementProblem
@@ -30,7 +30,7 @@ WIDTHS = (1, 2, 4, 8)
 
 def chain(layers: int, network: str, devices: int, zero: int = 0) -> PlacementProblem:
     """Return a model of equal layers, at the widths that a transformer has."""
-    one = LayerCost("block", 1e-3, 2e-3, 0.0, 10**6, 0, 10**5, 10**5, 10**5)
+    one = LayerCost("block", LayerPasses.of(1e-3, 2e-3), 10**6, 0, 10**5, 10**5, 10**5)
     return PlacementProblem(
         layers=dict.fromkeys(WIDTHS, layers * (one,)),
         edges=tuple((index, index + 1) for index in range(layers - 1)),

@@ -8,11 +8,11 @@ from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.network.presets import load_cluster
-from phaze_opt.passes.layer_cost import LayerCost
+from phaze_opt.passes.layer_cost import LayerCost, LayerPasses
 from phaze_opt.placement.placement_problem import Placement, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.training import Training
-from tests.placement.strategies import all_degrees, problems
+from tests.placement.strategies import all_degrees, problems, scaled
 
 
 def solved(problem: PlacementProblem) -> Placement | None:
@@ -154,17 +154,10 @@ def test_time_units_do_not_matter(problem: PlacementProblem, scale: float) -> No
         bandwidth_bytes_per_s=level.bandwidth_bytes_per_s / scale,
         latency_s=level.latency_s * scale,
     )
-    scaled = replace(
+    slow = replace(
         problem,
         layers={
-            width: tuple(
-                replace(
-                    layer,
-                    forward_s=layer.forward_s * scale,
-                    backward_s=layer.backward_s * scale,
-                )
-                for layer in layers
-            )
+            width: tuple(replace(layer, passes=scaled(layer.passes, scale)) for layer in layers)
             for width, layers in problem.layers.items()
         },
         cluster=replace(problem.cluster, levels=(slower,)),
@@ -172,7 +165,7 @@ def test_time_units_do_not_matter(problem: PlacementProblem, scale: float) -> No
         step_parameters_per_s=problem.step_parameters_per_s / scale,
         accumulation_parameters_per_s=problem.accumulation_parameters_per_s / scale,
     )
-    first, second = solved(problem), solved(scaled)
+    first, second = solved(problem), solved(slow)
     assert (first is None) == (second is None)
     if first is not None and second is not None:
         assert second.time_per_batch_s == pytest.approx(first.time_per_batch_s * scale, rel=1e-9)
@@ -181,7 +174,7 @@ def test_time_units_do_not_matter(problem: PlacementProblem, scale: float) -> No
 
 def chain(hbm_usable_bytes: float = 1e6) -> PlacementProblem:
     """Return four equal layers with an embedding and a head on eight devices."""
-    layer = LayerCost("", 1.0, 2.0, 0.0, 100, 0, 10, 5, 8)
+    layer = LayerCost("", LayerPasses.of(1.0, 2.0), 100, 0, 10, 5, 8)
     names = ["embedding", *(f"block.{index}" for index in range(4)), "head"]
     level = NetworkLevel(1e3, 0.0, "switch")
     return PlacementProblem(
@@ -215,9 +208,9 @@ def test_given_degrees_split_the_repeated_layers_evenly() -> None:
     problem = chain()
     special = problem.layers[1]
     layers = (
-        replace(special[0], forward_s=0.1),
+        replace(special[0], passes=LayerPasses.of(0.1, 2.0)),
         *special[1:-1],
-        replace(special[-1], forward_s=0.5),
+        replace(special[-1], passes=LayerPasses.of(0.5, 2.0)),
     )
     placement = solve_placement(replace(problem, layers={1: layers}), Degrees(2, 4, 1))
     assert [len(stage.layers) for stage in placement.stages] == [3, 3]
@@ -294,7 +287,7 @@ def test_torus_slice_is_used() -> None:
 
 def test_a_stage_without_stash_may_fill_the_memory() -> None:
     """What exactly fills the memory fits; one byte less does not."""
-    layer = LayerCost("layer", 1.0, 2.0, 0.0, 10, 0, 0, 0, 0)
+    layer = LayerCost("layer", LayerPasses.of(1.0, 2.0), 10, 0, 0, 0, 0)
     problem = PlacementProblem(
         layers={1: (layer,)},
         edges=(),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InfeasibleError, InputError
-from phaze_opt.passes.layer_cost import LayerCost
+from phaze_opt.passes.layer_cost import LayerCost, LayerPasses
 from phaze_opt.placement.memory import Shards, stage_memory
 from phaze_opt.placement.placement_problem import Placement, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
@@ -55,7 +55,7 @@ def test_a_stage_never_grows_with_the_zero_stage(
     sizes: list[tuple[int, int]], data: int, in_flight: int, optimizer: OptimizerName
 ) -> None:
     """Stages 0 to 3 hold less and less, what stage 3 gathers included."""
-    layers = [LayerCost("", 0, 0, 0, held, 0, 1, transient, 0) for held, transient in sizes]
+    layers = [LayerCost("", LayerPasses(), held, 0, 1, transient, 0) for held, transient in sizes]
     held = [
         stage_memory(layers, in_flight, OPTIMIZERS[optimizer], Shards.of(zero, data))
         for zero in range(4)
