@@ -26,6 +26,7 @@ from phaze_opt.passes.layer_cost import local_parameters
 from phaze_opt.passes.layers import LayerEvaluation, WidthCost
 from phaze_opt.passes.scheduled import ScheduleCache
 from phaze_opt.placement.infeasible import MisfitError
+from phaze_opt.placement.memory import Shards
 from phaze_opt.placement.placement_problem import Misfit, Placement
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.point import CostedPoint, Point, cost_point, cost_points, fusion_of, smaller_slices
@@ -436,11 +437,10 @@ def _energy_by_level_j(
         * sum(layer.count * layer.energy_by_level_j[level] for layer in cost.layers)
         for level in ENERGY_LEVELS
     }
-    updated_share = 1.0 if training.zero == 0 else 1.0 / solved.data
-    accumulated_share = updated_share if training.zero >= 2 else 1.0
+    shards = Shards.of(training.zero, solved.data)
     update_bytes = (
-        updated_share * training.step_bytes
-        + (solved.microbatches - 1) * accumulated_share * optimizer.accumulation_bytes
+        1.0 / shards.optimizer * training.step_bytes
+        + (solved.microbatches - 1) * (1.0 / shards.gradients) * optimizer.accumulation_bytes
         + solved.microbatches * sum(training.copy_bytes)
     )
     energy_j["hbm"] += parameters * update_bytes * joules.hbm_j_per_byte

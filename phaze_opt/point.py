@@ -254,9 +254,6 @@ def bare_problem(
         training=training,
         hbm_usable_bytes=0.0,
         hbm_bytes_per_s=np.inf,
-        step_parameters_per_s=np.inf,
-        accumulation_parameters_per_s=np.inf,
-        collective_core_share=0.0,
     )
 
 

@@ -1,4 +1,4 @@
-"""The options that the bounds know.
+"""The options that the bounds of passes and placements know.
 
 One that is not declared here is refused, because a bound that was not told of it may lie.
 """
@@ -57,7 +57,7 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
 """Fields that the bounds know, with the values that they know; an undeclared one is refused."""
 
 
-def check_handled(training: Training, accelerators: Sequence[Accelerator]) -> None:
+def check_handled(training: Training, accelerators: Sequence[Accelerator] = ()) -> None:
     """Refuse an option that the bounds were not told of.
 
     Raises

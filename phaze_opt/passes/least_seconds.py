@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -106,7 +107,7 @@ def least_layers(
     passes = [graphs_of(layer, training) for layer in variant.layers]
     graphs = [fuse_once(graph, fusion) for of_layer in passes for graph in of_layer.values()]
     bound = _roofline_passes if rooflines else _least_passes
-    least_s = bound(graphs, chips, cluster, training, variant.tensor_parallel, lane_rate)
+    least_s = bound(graphs, chips, _Run(cluster, training, variant.tensor_parallel, lane_rate))
     directions = [name for of_layer in passes for name in of_layer]
 
     def of(direction: str) -> FloatArray:
@@ -121,14 +122,21 @@ def least_layers(
     )
 
 
-def _least_passes(
-    graphs: Sequence[OperatorGraph],
-    chips: Chips,
-    cluster: Cluster,
-    training: Training,
-    tensor_parallel: int,
-    lane_rate: float,
-) -> FloatArray:
+class _Run(NamedTuple):
+    """What runs the passes beside the chips; see `least_layers`."""
+
+    cluster: Cluster
+    training: Training
+    tensor_parallel: int
+    lane_rate: float
+
+    @property
+    def chunked(self) -> int:
+        """Devices whose collectives go beside products; as in `phaze_opt.passes.estimates`."""
+        return self.tensor_parallel if self.training.overlap == "all" else 1
+
+
+def _least_passes(graphs: Sequence[OperatorGraph], chips: Chips, run: _Run) -> FloatArray:
     """Bound every graph on every chip; the bounds have the shape (graphs, chips)."""
     ends = np.cumsum([len(graph.operators) for graph in graphs]).tolist()
     parts = [
@@ -136,28 +144,24 @@ def _least_passes(
     ]
     joined = side_by_side(tuple(graphs))
     least_s = np.empty((len(graphs), len(chips)))
-    # As in `phaze_opt.passes.estimates`.
-    chunked = tensor_parallel if training.overlap == "all" else 1
-    for some in least_seconds(joined, chips, cluster, tensor_parallel):
+    for some in least_seconds(joined, chips, run.cluster, run.tensor_parallel):
         some = replace(
             some,
-            one_core=with_lane_rate(some.one_core, lane_rate),
-            all_cores=with_lane_rate(some.all_cores, lane_rate),
+            one_core=with_lane_rate(some.one_core, run.lane_rate),
+            all_cores=with_lane_rate(some.all_cores, run.lane_rate),
         )
         for row, (graph, part) in enumerate(zip(graphs, parts, strict=True)):
             own = some.part(part)
-            least_s[row, some.where] = _least_pass(graph, own, chunked, training.residency)
+            least_s[row, some.where] = _least_pass(graph, own, run)
     return least_s
 
 
-def _least_pass(
-    graph: OperatorGraph, some: LeastSeconds, chunked: int, residency: bool
-) -> FloatArray:
-    """Bound one pass on some chips; collectives of ``chunked`` devices run beside products."""
-    one_core, all_cores = some.one_core, some.all_cores
-    if chunked > 1:
-        core_share = chip_column(some.chips, "calibration.collective_core_share")
-        one_core, all_cores = beside_products(graph, one_core, all_cores, chunked, core_share)
+def _least_pass(graph: OperatorGraph, some: LeastSeconds, run: _Run) -> FloatArray:
+    """Bound one pass on some chips."""
+    residency = run.training.residency
+    core_share = chip_column(some.chips, "calibration.collective_core_share")
+    modes = some.one_core, some.all_cores
+    one_core, all_cores = beside_products(graph, *modes, run.chunked, core_share)
     if not some.chips[0].concurrent_operators:
         kept = cached_bytes(graph, some.chips) if residency else None
         return _least_in_turn(all_cores, some.chips, kept)
@@ -170,26 +174,18 @@ def _least_pass(
     return least_s
 
 
-def _roofline_passes(
-    graphs: Sequence[OperatorGraph],
-    chips: Chips,
-    cluster: Cluster,
-    training: Training,
-    tensor_parallel: int,
-    lane_rate: float,
-) -> FloatArray:
+def _roofline_passes(graphs: Sequence[OperatorGraph], chips: Chips, run: _Run) -> FloatArray:
     """Bound every graph by the peak rates of every chip; the shape is (graphs, chips)."""
-    chunked = tensor_parallel if training.overlap == "all" else 1
     passes = []
     for graph in graphs:
-        mode = roofline_seconds(graph, chips, cluster, tensor_parallel)
-        mode = with_lane_rate(mode, lane_rate)
-        if chunked > 1:
+        mode = roofline_seconds(graph, chips, run.cluster, run.tensor_parallel)
+        mode = with_lane_rate(mode, run.lane_rate)
+        if run.chunked > 1:
             # As if every collective had a product next to it that hides all but one chunk.
             core_share = chips.column("calibration.collective_core_share")
-            link_s = mode.link_s * (core_share + (1.0 - core_share) / chunked)
+            link_s = mode.link_s * (core_share + (1.0 - core_share) / run.chunked)
             mode = mode.with_seconds(link_s=link_s)
-        passes.append(_roofline_pass(graph, mode, chips, training.residency))
+        passes.append(_roofline_pass(graph, mode, chips, run.training.residency))
     return np.stack(passes)
 
 

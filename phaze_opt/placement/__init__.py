@@ -14,24 +14,31 @@ width, a cluster, training options, the memory of a device) and gives a
   which begins with the numbers of stages that fit the memory (`fitting_stages`); `proof`: what is
   faster when it is replayed, or that nothing is, by `split_search` of single candidates with
   `split_bounds`; `interleaved`: several chunks per stage; `expert`: known degrees.
+- `closed_form`: the sums that those share, inlined into compiled loops.
 - `pipeline`: the event replay; `timing`: the time of a batch; `describe`: the answer in full.
 - `least`: lower bound of the time over all placements, for many accelerators at once; its tables
   are in `least_candidates`, its loops in `least_times` and `least_splits`.
 - `infeasible`: what does not fit, and by how much.
 
-Where a formula stands:
+Where a formula stands, that loops and bounds call too:
 
-- 1F1B time in closed form -> the docstring of `chain`, `chain.best_split`
-- 1F1B, GPipe and interleaved time, event by event -> `pipeline.finish_s`, `pipeline.replay`
-- lower bound of the replayed time of a split, and of those that begin like it -> the docstring of
-  `split_bounds`; of all splits of a candidate, at a glance -> `chain_bounds.least_times`
-- lower bound over all splits -> the docstring of `least_splits`; without them
+- 1F1B time in closed form: `closed_form.pipelined_s` without what comes first and last, the
+  docstring of `chain` with it
+- work of a stage in a batch: `closed_form.busy_s`; after its first backward:
+  `closed_form.after_first_s`; the most of the time that all layers take for one microbatch:
+  `closed_form.even_share`
+- 1F1B, GPipe and interleaved time, event by event: `pipeline.finish_s`, `pipeline.replay`
+- lower bound of the replayed time of a split, and of those that begin like it: the docstring of
+  `split_bounds`; of all splits of a candidate, at a glance: `chain_bounds.least_times`
+- lower bound over all splits: the docstring of `least_splits`; without them
   `least_times._pipelined_s`
-- least time of a width by its work alone -> `width_bounds._least_work_s`,
-  `candidates.DeepestPipelines`
-- microbatches in flight -> `pipeline.in_flight`, `pipeline.interleaved_in_flight`
-- memory of a stage, ZeRO shards -> `memory.stage_memory`, `memory.Shards`
-- volumes of ZeRO 0 to 3 -> the table in the docstring of `synchronisation`
-- exposed gradients and gathers -> `overlap.backward_queue_s`, `overlap.forward_queue_s`
-- bytes per parameter of optimizers -> `phaze_opt.training.OPTIMIZERS`
+- least time of a width by its work alone: `chain_bounds.least_of_work`
+- microbatches in flight: `closed_form.held_at`, `pipeline.interleaved_in_flight`
+- memory of a stage: `memory.share_bytes` of its state, `memory.with_stashes` in all; what ZeRO
+  shares out: `memory.Shards`
+- volumes of ZeRO 0 to 3: the table in the docstring of `synchronisation`
+- exposed gradients and gathers: `overlap.backward_queue_s`, `overlap.forward_queue_s`; the cores
+  that hidden ones take: `overlap.charged_s`
+- microbatches and padding: `phaze_opt.training.Training.microbatches`
+- bytes per parameter of optimizers: `phaze_opt.training.OPTIMIZERS`
 """

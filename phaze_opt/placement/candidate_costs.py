@@ -142,6 +142,16 @@ class CandidateCosts:
         """Return how many microbatches one replica runs per batch."""
         return self.problem.training.microbatches(data)
 
+    def chunks(self, candidate: Candidate) -> int:
+        """Return the chunks of every stage; a single stage has nothing to interleave."""
+        return self.problem.training.interleave if candidate.pipeline > 1 else 1
+
+    def can_interleave(self, candidate: Candidate) -> bool:
+        """Whether layers and microbatches suffice for its chunks."""
+        chunks, pipeline = self.chunks(candidate), candidate.pipeline
+        divides = chunks == 1 or self.microbatches(candidate.data) % pipeline == 0
+        return divides and pipeline * chunks <= self.layers
+
     def held(self, candidate: Candidate) -> IntArray:
         """Return the microbatches in flight of every stage, by place from the end."""
         microbatches = self.microbatches(candidate.data)

@@ -151,24 +151,24 @@ def least_times(
             if _may_be_first(j, stages - 1, most_s, in_flight_limit, held[stages]):
                 first[stages], last[stages] = min(first[stages], j), j
     for index in range(len(pipeline)):
-        stages, rounds = pipeline[index], microbatches[index] - 1
+        stages, of_batch = pipeline[index], microbatches[index]
         for j in range(first[stages], last[stages] + 1):
-            if (rounds + 1) * or_more_s[j] > time_s[index] * (1.0 + TIE):
-                longer_s = (rounds + 1) * or_more_s[j] - saving_s
+            if of_batch * or_more_s[j] > time_s[index] * (1.0 + TIE):
+                longer_s = of_batch * or_more_s[j] - saving_s
                 replayed_s[index] = min(replayed_s[index], longer_s)
                 break
             if not _may_be_first(j, stages - 1, most_s, in_flight_limit, held[stages]):
                 continue
             largest = max(load_s[0, j], most_s[stages - 1, j])
             total = load_s[0, j] + sum_s[stages - 1, j]
-            work, tail = pipelined_s(rounds + 1, largest, total), tails_s[rows[index], j - 1]
+            work, tail = pipelined_s(of_batch, largest, total), tails_s[rows[index], j - 1]
             work_s[index] = min(work_s[index], work)
             time_s[index] = min(time_s[index], work + tail)
-            least = max((rounds + 1) * largest, total / even_share[index])
+            least = max(of_batch * largest, total / even_share[index])
             if all_in_flight:
                 least = max(least, work)
-            elif rounds >= stages:
-                least = max(least, 2.0 * total + (rounds - stages) * largest)
+            elif of_batch > stages:
+                least = max(least, 2.0 * total + (of_batch - stages - 1) * largest)
             replayed_s[index] = min(replayed_s[index], least - saving_s + tail)
     return work_s, time_s, replayed_s
 

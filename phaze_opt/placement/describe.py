@@ -20,7 +20,6 @@ from phaze_opt.placement.placement_problem import (
     Communication,
     Placement,
     Stage,
-    StageMemory,
 )
 from phaze_opt.placement.timing import Replayed, StageTail, replayed, stage_tails
 
@@ -42,7 +41,17 @@ def describe(
     each = zip(range(candidate.pipeline), held, tails, exchanged, strict=True)
     stages = tuple(
         [
-            _stage(layout, index, read, own.memory, tail, communication)
+            Stage(
+                layers=tuple(layout.layers(index, read.names)),
+                devices=candidate.tensor,
+                load_s=read.load_s[index],
+                memory_bytes=own.memory,
+                work=read.work[index],
+                synchronisation_s=tail.synchronisation_s,
+                optimizer_s=tail.optimizer_s,
+                gather_s=tail.gather_s,
+                communication=communication,
+            )
             for index, own, tail, communication in each
         ]
     )
@@ -113,28 +122,6 @@ def _read_stages(costs: CandidateCosts, layout: Layout, work: PipelineWork) -> _
         load_s=[float(chunks_s.sum()) for chunks_s in (work.forward_s + work.backward_s).T],
         received_s=list(map(sum, received_s.T.tolist())),
         transfer_bytes=list(map(sum, tables.transfer_bytes[where].T.tolist())),
-    )
-
-
-def _stage(
-    layout: Layout,
-    index: int,
-    read: _Read,
-    memory: StageMemory,
-    tail: StageTail,
-    communication: tuple[Communication, ...],
-) -> Stage:
-    """Describe one stage."""
-    return Stage(
-        layers=tuple(layout.layers(index, read.names)),
-        devices=layout.candidate.tensor,
-        load_s=read.load_s[index],
-        memory_bytes=memory,
-        work=read.work[index],
-        synchronisation_s=tail.synchronisation_s,
-        optimizer_s=tail.optimizer_s,
-        gather_s=tail.gather_s,
-        communication=communication,
     )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.compiled import callee, lazily_compiled
 from phaze_opt.network.term import Term
+from phaze_opt.placement.overlap import charged_s
 
 
 def lines_of(terms: Sequence[Term]) -> FloatArray:
@@ -117,8 +118,8 @@ def exchanges_per_batch(
                 reduced = max(reduced, covered) + sent_s[first]
                 if first < ends[part]:
                     left_s = max(reduced, reductions) - covered
-                    hidden_s = reductions - left_s
-                    all_s, alone_s = reductions, left_s + core_share * hidden_s
+                    all_s = reductions
+                    alone_s = charged_s(left_s, reductions - left_s, core_share)
                     if not overlaps:
                         alone_s = all_s
                     whole_s = cheapest_line_s(lines, parameters[first, j] * bytes_each)

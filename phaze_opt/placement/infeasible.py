@@ -13,10 +13,10 @@ from phaze_opt.network.cluster import Cluster
 from phaze_opt.passes.layer_cost import LayerCost
 from phaze_opt.placement.candidates import most_data
 from phaze_opt.placement.chain_bytes import ChainBytes, chain_bytes, held_by_runs
+from phaze_opt.placement.fitting_stages import tightest_split
 from phaze_opt.placement.memory import Shards, stage_memory
 from phaze_opt.placement.pipeline import held_by_place
 from phaze_opt.placement.placement_problem import Misfit, PlacementProblem, StageMemory
-from phaze_opt.placement.tightest import tightest_split
 from phaze_opt.training import OPTIMIZERS, Training
 from phaze_opt.units import counted, format_bytes
 
@@ -213,7 +213,7 @@ def _data_degrees(problem: PlacementProblem, width: int) -> list[int]:
     """
     training, devices = problem.training, problem.cluster.devices
     layers = len(problem.layers[width])
-    always = training.zero > 0 or training.pipeline_schedule == "gpipe"
+    always = training.zero > 0 or training.schedule_of_chunk == "gpipe"
 
     def matters(data: int) -> bool:
         return always or training.microbatches(data) < min(layers, devices // (width * data))

@@ -76,9 +76,8 @@ def evaluate_interleaved(costs: CandidateCosts, candidate: Candidate) -> Placeme
         If the stages do not divide the microbatches, there are too few layers, or a stage does
         not fit.
     """
-    microbatches = costs.microbatches(candidate.data)
-    chunks = costs.problem.training.interleave
-    if not _possible(costs, candidate):
+    microbatches, chunks = costs.microbatches(candidate.data), costs.chunks(candidate)
+    if not costs.can_interleave(candidate):
         raise InfeasibleError(
             f"{candidate.pipeline} stages of {chunks} chunks need at least "
             f"{candidate.pipeline * chunks} layers and a multiple of {candidate.pipeline} "
@@ -91,28 +90,19 @@ def evaluate_interleaved(costs: CandidateCosts, candidate: Candidate) -> Placeme
     return describe(costs, with_fastest_gathers(costs, layout))
 
 
-def _possible(costs: CandidateCosts, candidate: Candidate) -> bool:
-    """Whether layers and microbatches suffice; a single stage has nothing to interleave."""
-    if candidate.pipeline == 1:
-        return True
-    chunks = costs.problem.training.interleave
-    enough = candidate.pipeline * chunks <= costs.layers
-    return enough and costs.microbatches(candidate.data) % candidate.pipeline == 0
-
-
 def _all_layouts(costs: CandidateCosts) -> Iterator[Layout]:
     """Yield the layouts of all degrees that can be interleaved."""
     for grid in costs.grids:
         for index in range(len(grid.data)):
             candidate = grid.candidate(index)
-            if _possible(costs, candidate):
+            if costs.can_interleave(candidate):
                 yield _layout(costs, candidate)
 
 
 def _layout(costs: CandidateCosts, candidate: Candidate) -> Layout:
     """Cut the layers into even chunks."""
     layers = costs.problem.layers[candidate.tensor]
-    chunks = costs.problem.training.interleave if candidate.pipeline > 1 else 1
+    chunks = costs.chunks(candidate)
     starts = even_starts(layers, candidate.pipeline * chunks)
     return Layout.of_starts(candidate, starts, len(layers), chunks)
 

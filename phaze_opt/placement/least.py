@@ -9,41 +9,21 @@ formulas of the bound stand in `phaze_opt.placement.least_splits`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.degrees import Degrees
-from phaze_opt.errors import InputError
 from phaze_opt.on_demand import cached_property
+from phaze_opt.passes.handled import check_handled
 from phaze_opt.passes.layer_cost import LayerPasses, LeastLayers
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.least_candidates import CandidateArrays, LeastCandidates
 from phaze_opt.placement.least_times import least_times_s
 from phaze_opt.placement.placement_problem import ChipRates, PlacementProblem, s_per_parameter
-from phaze_opt.training import OPTIMIZERS, Training
-
-DECLARED: Final[Mapping[str, tuple[object, ...] | None]] = {
-    "global_batch": None,
-    "microbatch": None,
-    # In the seconds and bytes of the layers.
-    "recompute": ("none", "selective", "full"),
-    "sequence_parallel": (False, True),
-    "residency": (False, True),
-    "gather_copies": (False, True),
-    # In the rates per parameter and the state.
-    "optimizer": ("sgd", "adam", "adam-foreach"),
-    "fused_optimizer": (False, True),
-    # In the bound itself.
-    "zero": (0, 1, 2, 3),
-    "pipeline_schedule": ("1f1b", "gpipe", "interleaved"),
-    "interleave": None,
-    "overlap": ("none", "data", "all"),
-}
-"""Options of `Training` that the bound knows, with the values that it knows; ``None`` is any."""
+from phaze_opt.training import OPTIMIZERS
 
 
 class LeastPlacement:
@@ -74,20 +54,12 @@ class LeastPlacement:
         distinct: Sequence[int],
         degrees: Degrees | None = None,
     ) -> None:
-        check_declared(problem.training)
+        check_handled(problem.training)
         self.training = problem.training
         self._distinct = np.array(distinct, dtype=np.int64)
         layers = tuple(replace(layer, passes=LayerPasses()) for layer in problem.layers[tensor])
-        bare = replace(
-            problem,
-            layers={tensor: layers},
-            hbm_usable_bytes=0.0,
-            hbm_bytes_per_s=np.inf,
-            step_parameters_per_s=np.inf,
-            accumulation_parameters_per_s=np.inf,
-            collective_core_share=0.0,
-        )
-        self._bare = bare
+        given = problem.edges, problem.cluster, problem.training
+        self._bare = PlacementProblem({tensor: layers}, *given, 0.0, np.inf)
         self._degrees = degrees
 
     @cached_property
@@ -149,25 +121,3 @@ class LeastPlacement:
                 splits,
             )
         return answers
-
-
-def check_declared(training: Training) -> None:
-    """Refuse options of training that the bound does not know.
-
-    Raises
-    ------
-    InputError
-        If there is such an option; it may make training faster than the bound.
-    """
-    for field in fields(training):
-        value = getattr(training, field.name)
-        if field.name not in DECLARED:
-            raise InputError(
-                f"The lower bound of the placement does not know the training option {field.name}."
-            )
-        values = DECLARED[field.name]
-        if values is not None and value not in values:
-            raise InputError(
-                f"The lower bound of the placement does not know {field.name} = {value!r}; it "
-                f"knows {', '.join(map(repr, values))}."
-            )

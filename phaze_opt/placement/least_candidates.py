@@ -162,14 +162,7 @@ def _of_whatever_is_kept(
 
     Runs that differ in nothing but what layers keep, by their recompute or attention, share them.
     """
-    problem = PlacementProblem(
-        layers={tensor: layers},
-        edges=edges,
-        cluster=cluster,
-        training=training,
-        hbm_usable_bytes=0.0,
-        hbm_bytes_per_s=np.inf,
-    )
+    problem = PlacementProblem({tensor: layers}, edges, cluster, training, 0.0, np.inf)
     costs = CandidateCosts(problem)
     return replace(_Collector(costs, np.array(distinct), None).collect(), memory=())
 
@@ -241,15 +234,8 @@ class _Collector:
 
     def _all(self) -> Iterator[Candidate]:
         """Yield the candidates, without those that others beat on every accelerator."""
-        chunks = self.costs.problem.training.interleave
         for candidate in self._of_degrees():
-            interleaves = chunks > 1 and candidate.pipeline > 1
-            if interleaves and (
-                candidate.pipeline * chunks > self.costs.layers
-                or self.costs.microbatches(candidate.data) % candidate.pipeline
-            ):
-                continue
-            if not self._beaten(candidate):
+            if self.costs.can_interleave(candidate) and not self._beaten(candidate):
                 yield candidate
 
     def _of_degrees(self) -> Iterator[Candidate]:
@@ -296,9 +282,8 @@ class _Collector:
     def _row(self, candidate: Candidate) -> tuple[list[int], list[float]]:
         """Return the numbers of one candidate."""
         costs, group = self.costs, self.costs.group(candidate)
-        training, zero = costs.problem.training, group.zero
-        shards = costs.shards(candidate.data)
-        stages = costs.stages(candidate)
+        zero = group.zero
+        shards, stages = costs.shards(candidate.data), costs.stages(candidate)
         if shards not in self.tables:
             self.tables[shards] = len(self.memory)
             self.memory.append((stages.held.resident_bytes, stages.held.stash_bytes))
@@ -316,7 +301,7 @@ class _Collector:
             every_pass = self._passes(candidate)
         activation_s, gradient_s = self._receives(stages)
         message, microbatches = costs.message(candidate), costs.microbatches(candidate.data)
-        chunks = training.interleave if candidate.pipeline > 1 else 1
+        chunks = costs.chunks(candidate)
         whole = [
             candidate.pipeline,
             microbatches,

@@ -18,10 +18,20 @@ Times are of every run of consecutive layers at once: arrays are indexed ``[i, j
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
-from phaze_opt.compiled import lazily_compiled
+from phaze_opt.compiled import inlined, lazily_compiled
+
+Seconds = TypeVar("Seconds", float, FloatArray)
+
+
+@inlined
+def charged_s(exposed_s: Seconds, hidden_s: Seconds, core_share: float) -> Seconds:
+    """Return by how much communication makes compute longer: what is hidden takes cores too."""
+    return exposed_s + core_share * hidden_s
 
 
 @lazily_compiled("UniTuple(float64[:,::1], 2)(float64[::1], float64[::1])")

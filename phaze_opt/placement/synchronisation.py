@@ -40,7 +40,7 @@ from phaze_opt.placement.chain_bytes import (
 )
 from phaze_opt.placement.costs import collective_table_s
 from phaze_opt.placement.exchanges import cheapest_lines_s, exchanges_per_batch, lines_of, padded
-from phaze_opt.placement.overlap import backward_queue_s, forward_queue_s
+from phaze_opt.placement.overlap import backward_queue_s, charged_s, forward_queue_s
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.training import OPTIMIZERS, Optimizer
 
@@ -177,10 +177,6 @@ class ReplicaGroup:
         )
         return free_s / busy_s if busy_s > 0.0 else 1.0
 
-    def charged_s(self, exposed_s: FloatArray, total_s: FloatArray) -> FloatArray:
-        """Add what hidden communication takes from the compute, by the cores that it occupies."""
-        return exposed_s + self.problem.collective_core_share * (total_s - exposed_s)
-
     def own_gradients_s(self) -> Iterator[tuple[slice, FloatArray]]:
         """Yield the seconds of each layer's gradients; see `ReplicatedLayers.own_parameters`."""
         return self._own_s(self.gradient_terms, self._optimizer.gradient_bytes)
@@ -201,13 +197,18 @@ class ReplicaGroup:
         count = len(self.replicated.held)
         cover_s, _ = self.replicated.cover_s[self.shares_level]
         exposed_s, total_s = np.zeros((count, count + 1)), np.zeros((count, count + 1))
+        share = self.problem.collective_core_share
         for rows, gather_s in self.own_weights_s():
-            wait_s, all_s = forward_queue_s(gather_s, cover_s)
-            total_s[rows] = all_s[rows]
-            exposed_s[rows] = self.charged_s(wait_s[rows], all_s[rows])
+            wait_s, all_s = (each[rows] for each in forward_queue_s(gather_s, cover_s))
+            total_s[rows], exposed_s[rows] = all_s, charged_s(wait_s, all_s - wait_s, share)
         if not self.overlaps:
             exposed_s = total_s
-        return self._at_once(exposed_s, total_s, self.weight_terms, self._weight_bytes)
+        if self.zero == 3:
+            return Exchange(exposed_s, total_s)
+        # Unless only layers are held, whole stages are gathered at once where that takes less.
+        less = self.gather_at_once_s <= exposed_s
+        both = (np.where(less, self.gather_at_once_s, each) for each in (exposed_s, total_s))
+        return Exchange(*both)
 
     @cached_property
     def synchronisation(self) -> Exchange:
@@ -236,7 +237,7 @@ class ReplicaGroup:
             gathers.total_s[rows], reductions.total_s[rows] = gathers_s[rows], reductions_s[rows]
             hidden_s = (gathers_s + reductions_s - wait_s - left_s)[rows]
             gathers.exposed_s[rows] = wait_s[rows]
-            reductions.exposed_s[rows] = left_s[rows] + share * hidden_s
+            reductions.exposed_s[rows] = charged_s(left_s[rows], hidden_s, share)
         if self.overlaps:
             return gathers, reductions
         return (
@@ -248,28 +249,11 @@ class ReplicaGroup:
     def _optimizer(self) -> Optimizer:
         return OPTIMIZERS[self.problem.training.optimizer]
 
-    @property
-    def _weight_bytes(self) -> FloatArray:
-        return np.asarray(self.replicated.parameters * float(self._optimizer.weight_bytes))
-
     @cached_property
     def gather_at_once_s(self) -> FloatArray:
         """Seconds to gather the weights of every run of layers at once."""
-        return collective_table_s(self.weight_terms, self._weight_bytes)
-
-    def _at_once(
-        self,
-        exposed_s: FloatArray,
-        total_s: FloatArray,
-        terms: Sequence[Term],
-        size_bytes: FloatArray,
-    ) -> Exchange:
-        """Exchange whole stages at once where that takes less, unless only layers are held."""
-        if self.zero == 3:
-            return Exchange(exposed_s, total_s)
-        whole_s = collective_table_s(terms, size_bytes)
-        less = whole_s <= exposed_s
-        return Exchange(np.where(less, whole_s, exposed_s), np.where(less, whole_s, total_s))
+        each = float(self._optimizer.weight_bytes)
+        return collective_table_s(self.weight_terms, self.replicated.parameters * each)
 
     def sent_bytes(self, terms: Sequence[Term], size_bytes: float) -> float:
         """Return what a device sends in one collective of the group."""

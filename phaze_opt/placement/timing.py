@@ -12,7 +12,7 @@ from phaze_opt.passes.layer_cost import local_parameters
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.costs import collective_table_s
 from phaze_opt.placement.layout import Layout
-from phaze_opt.placement.overlap import left_after_s
+from phaze_opt.placement.overlap import charged_s, left_after_s
 from phaze_opt.placement.pipeline import PipelineWork, Replay, finish_s, replay
 
 
@@ -132,9 +132,9 @@ def _interleaved_tail(costs: CandidateCosts, layout: Layout, done: Replay, stage
                 service_s, _until_end_s(costs, layout, done, stage), group.free_share
             )
             total_s = float(service_s.sum())
-            charged_s = left_s + costs.problem.collective_core_share * (total_s - left_s)
-            if charged_s < synchronisation_s:
-                synchronisation_s, network_s = charged_s, total_s
+            alone_s = charged_s(left_s, total_s - left_s, costs.problem.collective_core_share)
+            if alone_s < synchronisation_s:
+                synchronisation_s, network_s = alone_s, total_s
     if group.zero in (1, 2) and not (group.overlaps and layout.gathers_ahead):
         whole = np.array([parameters * float(optimizer.weight_bytes)])
         gather_s = float(collective_table_s(group.weight_terms, whole)[0])

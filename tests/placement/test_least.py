@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.network.cluster import Cluster, NetworkLevel
+from phaze_opt.passes.handled import HANDLED
 from phaze_opt.passes.layer_cost import LayerCost, LayerPasses, LeastLayers, PassCost
 from phaze_opt.placement.candidate_costs import CandidateCosts
-from phaze_opt.placement.least import DECLARED, LeastPlacement, check_declared
+from phaze_opt.placement.least import LeastPlacement
 from phaze_opt.placement.least_candidates import LeastCandidates, _Collector
 from phaze_opt.placement.placement_problem import ChipRates, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
@@ -273,7 +274,7 @@ def test_a_single_layer_is_exact(
 
 def test_every_option_is_declared() -> None:
     """The table names the options that there are, and no others."""
-    assert set(DECLARED) == {field.name for field in fields(Training)}
+    assert set(HANDLED["Training"]) == {field.name for field in fields(Training)}
 
 
 def test_an_unknown_option_is_refused() -> None:
@@ -281,12 +282,13 @@ def test_an_unknown_option_is_refused() -> None:
     wider = make_dataclass(
         "Wider", [("expert_parallel", int, 1)], bases=(Training,), frozen=True, repr=False
     )
+    problem = transformer(26, True, 40e9)
     with pytest.raises(InputError, match="expert_parallel"):
-        check_declared(wider(8))
+        LeastPlacement(replace(problem, training=wider(8)), 1, [0])
     newer = Training(8)
     object.__setattr__(newer, "zero", 4)
     with pytest.raises(InputError, match="zero = 4"):
-        check_declared(newer)
+        LeastPlacement(replace(problem, training=newer), 1, [0])
 
 
 @settings(max_examples=30, deadline=None)
