@@ -37,7 +37,8 @@ def lazily_compiled(
     Parameters
     ----------
     signature
-        Types of the result and of the parameters, in numba's notation.
+        Types of the result and of the parameters, in numba's notation; of named tuples see
+        `compiled_as`.
     allocates
         Whether the function makes arrays. If not, numba does not count references to arrays, which
         otherwise costs atomic operations at every call and for every row of an array.

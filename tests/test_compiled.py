@@ -7,11 +7,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 from phaze_opt import compiled
+from phaze_opt.arrays import FloatArray
 
 ROOT = Path(__file__).parents[1]
 
@@ -47,6 +49,38 @@ else:
     raise AssertionError("numba found a cache folder that can be written")
 """,
 }
+
+
+@compiled.compiled_as("float64[::1], int64")
+class Scaled(NamedTuple):
+    """Some values, and what they are multiplied by."""
+
+    values: FloatArray
+    factor: int
+
+
+@compiled.inlined
+def product(value: Any, factor: Any) -> Any:
+    """Multiply numbers or arrays."""
+    return value * factor
+
+
+@compiled.lazily_compiled("float64(Scaled)")
+def largest(scaled: Scaled) -> float:
+    """Return the largest product."""
+    most = -np.inf
+    for value in scaled.values:
+        most = max(most, product(value, scaled.factor))
+    return most
+
+
+def test_named_tuples_and_inlined_functions() -> None:
+    """A signature names the tuple; what is inlined is plain Python where nobody compiles it."""
+    values = np.array([1.0, 4.0, 2.0])
+    assert largest(Scaled(values, 3)) == 12.0
+    assert product(values, 2).tolist() == [2.0, 8.0, 4.0]
+    with pytest.raises(TypeError):
+        largest(Scaled(values, 0.5))  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")

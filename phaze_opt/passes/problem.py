@@ -24,7 +24,6 @@ from phaze_opt.scheduling.residency import Residency
 from phaze_opt.scheduling.schedule_problem import (
     CORE_TYPES,
     CoreType,
-    IntraOperatorRule,
     ScheduleOperator,
     ScheduleProblem,
 )
@@ -61,21 +60,8 @@ def _operators(graph: OperatorGraph) -> tuple[tuple[str, ...], IntArray, Precede
     )
 
 
-def build_columns(
-    graph: OperatorGraph,
-    estimate: GraphEstimate,
-    accelerator: Accelerator,
-    intra_operator: IntraOperatorRule = "exclusive",
-) -> ProblemColumns:
-    """Join operators, their two modes and the cores of the chip."""
-    return columns_of(graph, operator_values(estimate), accelerator, intra_operator)
-
-
 def columns_of(
-    graph: OperatorGraph,
-    values: FloatArray,
-    accelerator: Accelerator,
-    intra_operator: IntraOperatorRule = "exclusive",
+    graph: OperatorGraph, values: FloatArray, accelerator: Accelerator
 ) -> ProblemColumns:
     """Join the operators of a graph with their numbers and the cores of the chip."""
     ids, core, precedence = _operators(graph)
@@ -86,7 +72,7 @@ def columns_of(
         graph=precedence,
         num_tc=accelerator.num_tc,
         num_vc=accelerator.num_vc,
-        intra_operator=intra_operator,
+        intra_operator="exclusive",
         serial=not accelerator.concurrent_operators,
         elastic=accelerator.concurrent_operators,
     )
@@ -133,12 +119,6 @@ def bandwidth_shares(busy_s: Sequence[FloatArray], mode: ModeSeconds) -> FloatAr
     """Busy time of some resources over latency."""
     latency_s = np.where(mode.latency_s > 0.0, mode.latency_s, 1.0)
     return np.asarray(np.minimum(np.array(busy_s) / latency_s, 1.0))
-
-
-def least_of_pass(graph: OperatorGraph, columns: ProblemColumns) -> float:
-    """Bound the makespan of every schedule without residency from below, up to rounding."""
-    cores = np.array([[float(columns.num_tc), float(columns.num_vc)]])
-    return float(least_of_passes((graph,), columns.values[np.newaxis], cores)[0, 0])
 
 
 @lru_cache(maxsize=1024)

@@ -83,13 +83,10 @@ def _fits(costs: CandidateCosts, layout: Layout) -> bool:
 
 def _splits_are_few(costs: CandidateCosts) -> bool:
     """Whether all candidates together have few splits."""
-    splits, left = _splits_by_stages(costs.layers), _FEW_SPLITS
-    for grid in costs.grids:
-        candidates = grid.candidates_by_stages
-        left -= int((splits[: len(candidates)] * candidates).sum())
-        if left < 0:
-            return False
-    return True
+    splits = _splits_by_stages(costs.layers)
+    by_stages = (grid.candidates_by_stages for grid in costs.grids)
+    counts = (int((splits[: len(each)] * each).sum()) for each in by_stages)
+    return all(total <= _FEW_SPLITS for total in itertools.accumulate(counts))
 
 
 @lru_cache(maxsize=64)
@@ -103,12 +100,8 @@ def _splits_by_stages(layers: int) -> IntArray:
 
 def _candidates_are_few(costs: CandidateCosts) -> bool:
     """Whether there are few candidates."""
-    left = _FEW_CANDIDATES
-    for grid in costs.grids:
-        left -= int(grid.sizes.sum())
-        if left < 0:
-            return False
-    return True
+    counts = (int(grid.sizes.sum()) for grid in costs.grids)
+    return all(total <= _FEW_CANDIDATES for total in itertools.accumulate(counts))
 
 
 def _all_splits(costs: CandidateCosts) -> Iterator[tuple[Candidate, IntArray]]:

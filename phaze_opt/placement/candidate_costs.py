@@ -20,14 +20,14 @@ from phaze_opt.placement.candidates import (
     DeepestPipelines,
     candidate_grids,
 )
-from phaze_opt.placement.chain_bounds import least_tail_terms
+from phaze_opt.placement.chain_bounds import Classes, least_tail_terms
 from phaze_opt.placement.chain_bytes import (
     MOST_LAYERS,
     ChainParameters,
     for_many_designs,
     parameters_of_runs,
 )
-from phaze_opt.placement.costs import StageCosts, WidthRuns, stage_costs, width_runs
+from phaze_opt.placement.costs import StageCosts, WidthRuns, stage_costs
 from phaze_opt.placement.fitting_stages import fitting_stages
 from phaze_opt.placement.memory import Shards
 from phaze_opt.placement.pipeline import held_by_place
@@ -232,7 +232,7 @@ class CandidateCosts:
         if key not in self._stages:
             if tensor not in self._runs:
                 held = self.replicated(tensor).held
-                self._runs[tensor] = width_runs(self.problem, tensor, held)
+                self._runs[tensor] = WidthRuns(self.problem, tensor, held)
             self._stages[key] = stage_costs(self._runs[tensor], messages, shards, accumulates)
         return self._stages[key]
 
@@ -365,6 +365,12 @@ class CandidateCosts:
         if tensor not in self._replicated:
             self._replicated[tensor] = ReplicatedLayers(self.problem, tensor)
         return self._replicated[tensor]
+
+    def classes(self, grid: CandidateGrid) -> Classes:
+        """Return the classes of a grid, as bounds take them."""
+        tails_s, rows = self.least_tails_s(grid)
+        each = grid.pipeline, grid.microbatches, grid.even_share
+        return Classes(tails_s, rows, *each, self.schedule == "gpipe")
 
     def least_tails_s(self, grid: CandidateGrid) -> tuple[FloatArray, IntArray]:
         """Bound the tails of all possible first stages of a grid's candidates from below.

@@ -6,10 +6,12 @@ what is left of the tails.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.compiled import NO_NAN, inlined, lazily_compiled
+from phaze_opt.compiled import NO_NAN, compiled_as, inlined, lazily_compiled
 from phaze_opt.placement.closed_form import pipelined_s
 
 TIE = 1e-12
@@ -86,21 +88,33 @@ def _may_be_first(
     return bool(in_flight_limit[0, end] >= held and most_s[others, end] < np.inf)
 
 
+@compiled_as("float64[:,::1], int64[::1], int64[::1], int64[::1], float64[::1], boolean")
+class Classes(NamedTuple):
+    """Candidates that are bounded together, one of each class.
+
+    Attributes
+    ----------
+    tails_s : (rows, layers)
+        Tails of a first stage of 1, 2, … layers, by the number of replicas.
+    rows, pipeline, microbatches, even_share : (candidates,)
+        Their row of the tails, their stages and microbatches, and `even_share`.
+    all_held
+        Whether every stage holds all microbatches (GPipe).
+    """
+
+    tails_s: FloatArray
+    rows: IntArray
+    pipeline: IntArray
+    microbatches: IntArray
+    even_share: FloatArray
+    all_held: bool
+
+
 @lazily_compiled(
-    "UniTuple(float64[::1], 3)(float64[:,::1], float64, int64[:,::1], int64[::1], float64[:,::1],"
-    " int64[::1], int64[::1], int64[::1], float64[::1], boolean)"
+    "UniTuple(float64[::1], 3)(float64[:,::1], float64, int64[:,::1], int64[::1], Classes)"
 )
 def least_times(
-    load_s: FloatArray,
-    saving_s: float,
-    in_flight_limit: IntArray,
-    held: IntArray,
-    tails_s: FloatArray,
-    rows: IntArray,
-    pipeline: IntArray,
-    microbatches: IntArray,
-    even_share: FloatArray,
-    all_in_flight: bool,
+    load_s: FloatArray, saving_s: float, in_flight_limit: IntArray, held: IntArray, classes: Classes
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Bound many candidates from below: their closed form, and the replay of any split.
 
@@ -122,12 +136,8 @@ def least_times(
         By how much the first backwards of all stages together are shorter, at most.
     held : (most stages + 1,)
         As for `least_loads`.
-    tails_s : (rows, layers)
-        Tails of a first stage of 1, 2, … layers, by the number of replicas.
-    rows, pipeline, microbatches, even_share : (candidates,)
-        Their row of the tails, their stages and microbatches, and `even_share`.
-    all_in_flight
-        Whether every stage holds all microbatches (GPipe).
+    classes
+        The candidates.
 
     Returns
     -------
@@ -135,6 +145,7 @@ def least_times(
         The closed form without and with the tail, and the replay; infinite where the stages do not
         fit.
     """
+    tails_s, rows, pipeline, microbatches, even_share, all_held = classes
     layers = load_s.shape[0]
     most_s, sum_s = least_loads(load_s, in_flight_limit, held)
     # The least load of a first stage of so many layers or more.
@@ -165,7 +176,7 @@ def least_times(
             work_s[index] = min(work_s[index], work)
             time_s[index] = min(time_s[index], work + tail)
             least = max(of_batch * largest, total / even_share[index])
-            if all_in_flight:
+            if all_held:
                 least = max(least, work)
             elif of_batch > stages:
                 least = max(least, 2.0 * total + (of_batch - stages - 1) * largest)

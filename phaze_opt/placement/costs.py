@@ -20,7 +20,6 @@ from phaze_opt.placement.chain_bytes import (
     ChainBytes,
     HeldBytes,
     Received,
-    chain_bytes,
     held_by_runs,
     receives,
     transfer_bytes,
@@ -59,11 +58,6 @@ class WidthRuns:
         """Return the entry of one run, without the others: added up from its first layer."""
         added: float = reduce(operator.add, self.column(name)[slice(*run)].tolist())
         return added
-
-
-def width_runs(problem: PlacementProblem, tensor: int, held: ChainBytes | None = None) -> WidthRuns:
-    """Take the layers of one tensor-parallel width, of which it may be known what they hold."""
-    return WidthRuns(problem, tensor, held or chain_bytes(problem, tensor))
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,6 +10,7 @@ import numpy as np
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.compiled import inlined, lazily_compiled
 from phaze_opt.passes.layer_cost import LayerCost
+from phaze_opt.placement.chain_bounds import Classes
 from phaze_opt.placement.closed_form import busy_s, held_at
 from phaze_opt.placement.placement_problem import Kinds
 
@@ -121,8 +122,7 @@ def _fits(
 
 
 @lazily_compiled(
-    "float64[::1](float64[:,::1], float64[:,::1], float64, int64[:,::1], int64[:,::1],"
-    " float64[:,::1], int64[::1], int64[::1], int64[::1], boolean)"
+    "float64[::1](float64[:,::1], float64[:,::1], float64, int64[:,::1], int64[:,::1], Classes)"
 )
 def least_even_times(
     load_s: FloatArray,
@@ -130,11 +130,7 @@ def least_even_times(
     saving_s_per_parameter: float,
     in_flight_limit: IntArray,
     starts: IntArray,
-    tails_s: FloatArray,
-    rows: IntArray,
-    pipeline: IntArray,
-    microbatches: IntArray,
-    all_in_flight: bool,
+    classes: Classes,
 ) -> FloatArray:
     """Bound the replayed time of many candidates' even splits from below.
 
@@ -150,18 +146,15 @@ def least_even_times(
         By how much the first backward is shorter.
     starts : (layers + 1, layers)
         First layers of the split into so many stages (row), the rest of the row unused.
-    tails_s : (rows, layers)
-        Tails of a first stage of 1, 2, … layers, by the number of replicas.
-    rows, pipeline, microbatches : (candidates,)
-        Their row of the tails, their stages and microbatches.
-    all_in_flight
-        Whether every stage holds all microbatches (GPipe).
+    classes
+        The candidates.
 
     Returns
     -------
     time_s : (candidates,)
         Infinite where a stage does not fit.
     """
+    tails_s, rows, pipeline, microbatches, _, all_held = classes
     time_s = np.full(len(pipeline), np.inf)
     # Where there are no fewer microbatches than stages, what is held depends on the stages alone.
     fits = np.zeros(starts.shape[0], np.bool_)
@@ -169,8 +162,8 @@ def least_even_times(
         fits[stages] = _fits(in_flight_limit, starts, stages, stages, False)
     for index in range(len(pipeline)):
         stages, rounds = pipeline[index], microbatches[index]
-        if all_in_flight or rounds < stages:
-            if not _fits(in_flight_limit, starts, stages, rounds, all_in_flight):
+        if all_held or rounds < stages:
+            if not _fits(in_flight_limit, starts, stages, rounds, all_held):
                 continue
         elif not fits[stages]:
             continue

@@ -147,7 +147,10 @@ def replay(
     """
     chunks, stages = work.forward_s.shape
     _check_interleaving(stages, microbatches, chunks)
-    warm_up = _warm_up(stages, microbatches, chunks, schedule)
+    if chunks > 1:
+        warm_up = interleaved_in_flight(stages, microbatches, chunks)
+    else:
+        warm_up = in_flight(stages, microbatches, schedule)
     group = stages if chunks > 1 else 1
     starts = np.zeros((2, chunks, stages, microbatches))
     finish = np.zeros(stages)
@@ -155,15 +158,6 @@ def replay(
     arrays = work.forward_s, work.backward_s, work.first_saving_s, work.head_s
     _replay(*arrays, warm_up, group, starts, finish, peak)
     return Replay(finish, starts[0], starts[1], peak)
-
-
-def _warm_up(
-    stages: int, microbatches: int, chunks: int, schedule: PipelineScheduleName
-) -> IntArray:
-    """Return how many forwards of any chunk a stage may be ahead of its backwards."""
-    if chunks == 1:
-        return in_flight(stages, microbatches, schedule)
-    return interleaved_in_flight(stages, microbatches, chunks)
 
 
 def _check_interleaving(stages: int, microbatches: int, chunks: int) -> None:

@@ -213,24 +213,13 @@ def up_to(
 
 def _least_times_s(costs: CandidateCosts, grid: CandidateGrid) -> tuple[FloatArray, ...]:
     """Bound work, closed form and replay of every candidate of a grid from below."""
-    stages, (tails_s, rows) = costs.least_stages(grid), costs.least_tails_s(grid)
+    stages, classes = costs.least_stages(grid), costs.classes(grid)
     most_stages, fewest = grid.most_stages, grid.fewest_microbatches
-
     saving_s = costs.own_parameters(grid.tensor) * stages.accumulation_s_per_parameter
+    limit = stages.held.in_flight_limit
 
     def bounds(held: IntArray) -> tuple[FloatArray, ...]:
-        return least_times(
-            stages.load_s,
-            saving_s,
-            stages.held.in_flight_limit,
-            held,
-            tails_s,
-            rows,
-            grid.pipeline,
-            grid.microbatches,
-            grid.even_share,
-            costs.schedule == "gpipe",
-        )
+        return least_times(stages.load_s, saving_s, limit, held, classes)
 
     # With fewer microbatches than stages less is in flight: the fewest bound them all.
     many = grid.has_all_in_flight
@@ -253,16 +242,7 @@ def _least_work_s(costs: CandidateCosts, grid: CandidateGrid) -> tuple[float, fl
 
 def _least_even_times_s(costs: CandidateCosts, grid: CandidateGrid, starts: IntArray) -> FloatArray:
     """Bound the replayed time of the even split of every candidate of a grid from below."""
-    table, (tails_s, rows) = costs.least_stages(grid), costs.least_tails_s(grid)
-    return least_even_times(
-        table.load_s,
-        table.held.parameters,
-        table.accumulation_s_per_parameter,
-        table.held.in_flight_limit,
-        starts,
-        tails_s,
-        rows,
-        grid.pipeline,
-        grid.microbatches,
-        costs.schedule == "gpipe",
-    )
+    stages, classes = costs.least_stages(grid), costs.classes(grid)
+    held, saving_s = stages.held, stages.accumulation_s_per_parameter
+    limit = held.in_flight_limit
+    return least_even_times(stages.load_s, held.parameters, saving_s, limit, starts, classes)

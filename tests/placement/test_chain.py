@@ -5,7 +5,7 @@ from hypothesis import assume, given, settings
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate
 from phaze_opt.placement.chain import ChainWork, _prefixes, _reached_s, best_split
-from phaze_opt.placement.chain_bounds import least_loads, least_tail_terms, least_times
+from phaze_opt.placement.chain_bounds import Classes, least_loads, least_tail_terms, least_times
 from phaze_opt.placement.pipeline import held_by_place
 from phaze_opt.placement.placement_problem import PlacementProblem
 from tests.placement.strategies import all_degrees, all_splits, closed_form, problems
@@ -100,9 +100,8 @@ def test_kernels_equal_their_definitions(seed: int) -> None:
     tails_s = tail_s[:1, 1:].copy()
     share = 1.0 - (1.0 - 1.0 / microbatches) ** pipeline
     saving_s, gpipe = float(random.random()), bool(random.integers(2))
-    work_s, time_s, replayed_s = least_times(
-        load_s, saving_s, limit, held, tails_s, rows, pipeline, microbatches, share, gpipe
-    )
+    classes = Classes(tails_s, rows, pipeline, microbatches, share, gpipe)
+    work_s, time_s, replayed_s = least_times(load_s, saving_s, limit, held, classes)
     for k, rounds in enumerate(microbatches - 1):
         first_ends = [
             j for j in range(1, count + 1) if limit[0, j] >= held[k + 1] and most_s[k, j] < np.inf

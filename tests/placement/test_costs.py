@@ -9,7 +9,8 @@ from phaze_opt.network.term import Term
 from phaze_opt.passes.layer_cost import PASS_COLUMNS, local_parameters
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate
-from phaze_opt.placement.costs import stage_costs, width_runs
+from phaze_opt.placement.chain_bytes import chain_bytes
+from phaze_opt.placement.costs import WidthRuns, stage_costs
 from phaze_opt.placement.memory import stage_memory
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.training import OPTIMIZERS
@@ -19,13 +20,18 @@ from tests.placement.test_solve_placement import chain
 MESSAGE = Term("message", 0.5, 1 / 4.0, (1.0,))
 
 
+def runs(problem: PlacementProblem, tensor: int) -> WidthRuns:
+    """Return the runs of layers at one width."""
+    return WidthRuns(problem, tensor, chain_bytes(problem, tensor))
+
+
 @settings(max_examples=40, deadline=None)
 @given(problems())
 def test_tables_agree_with_the_definitions(problem: PlacementProblem) -> None:
     """Every entry is what one stage costs and holds by itself."""
     tensor = min(problem.layers)
     layers, optimizer = problem.layers[tensor], OPTIMIZERS[problem.training.optimizer]
-    costs = stage_costs(width_runs(problem, tensor), [MESSAGE])
+    costs = stage_costs(runs(problem, tensor), [MESSAGE])
     sums = {name: costs.runs.sums(name) for name in PASS_COLUMNS}
     for i in range(len(layers)):
         for j in range(i + 1, len(layers) + 1):
@@ -47,7 +53,7 @@ def test_tables_agree_with_the_definitions(problem: PlacementProblem) -> None:
 
 def test_receives_on_a_chain() -> None:
     """An inner stage receives one activation and one gradient, the outer ones one of them."""
-    costs = stage_costs(width_runs(chain(), 1), [MESSAGE])
+    costs = stage_costs(runs(chain(), 1), [MESSAGE])
     message_s = 0.5 + 8 / 4.0
     assert costs.received.activation_s[0, 2] == 0.0
     assert costs.received.gradient_s[0, 2] == message_s
@@ -58,7 +64,7 @@ def test_receives_on_a_chain() -> None:
 def test_receives_over_a_skip() -> None:
     """A tensor used by a later stage too is received there as well, and its gradient comes back."""
     problem = replace(chain(), edges=(*chain().edges, (0, 4)))
-    plain, skip = (stage_costs(width_runs(p, 1), [MESSAGE]) for p in (chain(), problem))
+    plain, skip = (stage_costs(runs(p, 1), [MESSAGE]) for p in (chain(), problem))
     message_s = 0.5 + 8 / 4.0
     # Layers 4 and 5 need the output of layer 0 beside that of layer 3.
     assert skip.received.activation_s[4, 6] == plain.received.activation_s[4, 6] + message_s

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze_opt.passes.layer_cost import LayerCost, LayerPasses
+from phaze_opt.placement.chain_bounds import Classes
 from phaze_opt.placement.even import all_even_starts, even_starts, least_even_times
 from phaze_opt.placement.placement_problem import repetition
 
@@ -67,10 +68,8 @@ def test_bounds_equal_their_definition(seed: int, all_in_flight: bool) -> None:
     rows, pipeline, microbatches = (
         random.integers(low, high, 30) for low, high in ((0, 3), (1, count + 1), (1, 12))
     )
-    found_s = least_even_times(
-        load_s, parameters, 0.01, limit, starts, tails_s, rows, pipeline, microbatches,
-        all_in_flight,
-    )  # fmt: skip
+    classes = Classes(tails_s, rows, pipeline, microbatches, np.ones(30), all_in_flight)
+    found_s = least_even_times(load_s, parameters, 0.01, limit, starts, classes)
     for k, (row, stages, rounds) in enumerate(
         zip(rows.tolist(), pipeline.tolist(), microbatches.tolist(), strict=True)
     ):
