@@ -41,13 +41,8 @@ class LayerPasses(NamedTuple):
         return cls(*map(PassCost, seconds))
 
     @property
-    def seconds(self) -> float:
-        """Of all passes."""
-        return sum([each.seconds for each in self])
-
-    @property
     def link_s(self) -> float:
-        """Of all passes."""
+        """Seconds on the network of all passes."""
         return sum([each.link_s for each in self])
 
 

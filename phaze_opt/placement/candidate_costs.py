@@ -14,6 +14,7 @@ from phaze_opt.network.collective import rising_starts
 from phaze_opt.network.message import message_over, message_term, split_message_terms
 from phaze_opt.network.term import Term
 from phaze_opt.on_demand import cached_property
+from phaze_opt.passes.layer_cost import LayerPasses
 from phaze_opt.placement.candidates import (
     Candidate,
     CandidateGrid,
@@ -132,8 +133,9 @@ class CandidateCosts:
     def work_of_layers_s(self, tensor: int) -> tuple[float, float]:
         """Return the work of one microbatch at a width: of all layers, and of the largest."""
         if tensor not in self._work_of_layers_s:
-            layers, kinds = self.problem.layers[tensor], self.problem.kinds_of(tensor)
-            work_s = [layers[index].passes.seconds for index in kinds.first]
+            kinds, names = self.problem.kinds_of(tensor), LayerPasses._fields
+            each_s = [self.problem.column(tensor, f"{name}.seconds") for name in names]
+            work_s = np.add.reduce(each_s)[list(kinds.first)].tolist()
             all_s = sum([own_s * count for own_s, count in zip(work_s, kinds.counts, strict=True)])
             self._work_of_layers_s[tensor] = all_s, max(work_s)
         return self._work_of_layers_s[tensor]

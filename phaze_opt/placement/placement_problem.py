@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from operator import attrgetter
+from itertools import chain
 from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -25,9 +25,6 @@ Rates = TypeVar("Rates", float, FloatArray)
 
 _PROVEN = 1e-9
 """Relative difference up to which a bound and a time are the same."""
-
-
-_SECONDS_OF = attrgetter(*PASS_COLUMNS)
 
 
 class Kinds(NamedTuple):
@@ -110,8 +107,9 @@ class PlacementProblem:
         """Return one of `PASS_COLUMNS` of all layers at a width, which nobody may change."""
         if tensor not in self._columns:
             layers, kinds = self.layers[tensor], self.kinds_of(tensor)
-            passes = [_SECONDS_OF(layers[index].passes) for index in kinds.first]
-            rows = np.array(passes, np.float64).T.take(kinds.which, 1)
+            passes = chain.from_iterable([layers[index].passes for index in kinds.first])
+            numbers = np.fromiter(chain.from_iterable(passes), np.float64)
+            rows = numbers.reshape(-1, len(PASS_COLUMNS)).T.take(kinds.which, 1)
             self._columns[tensor] = dict(zip(PASS_COLUMNS, rows, strict=True))
         return self._columns[tensor][name]
 

@@ -66,7 +66,7 @@ def lowered(layers: tuple[LayerCost, ...], shares: Mapping[str, float]) -> tuple
 
     def share(layer: LayerCost) -> float:
         # Any function of the layer without its name.
-        value = math.modf(1e3 * layer.passes.seconds)[0]
+        value = math.modf(1e3 * sum(one.seconds for one in layer.passes))[0]
         return shares["least"] + (shares["most"] - shares["least"]) * value
 
     return tuple(replace(layer, passes=scaled(layer.passes, share(layer))) for layer in layers)
