@@ -120,8 +120,8 @@ def as_published(problem: PlacementProblem) -> PhazeProblem:
             id=place,
             parameter_bytes=float(layer.parameters * weight_bytes),
             activation_bytes=float(held_bytes),
-            forward_s=layer.forward_s,
-            backward_s=layer.backward_s,
+            forward_s=layer.passes.forward.seconds,
+            backward_s=layer.passes.backward.seconds,
             tensor_parallel=width > 1,
         )
 
