@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from phaze_opt.choices import OptimizerName, Overlap
 from phaze_opt.errors import InputError
 from phaze_opt.units import format_number
 
 from .output import JsonOption, PresetArgument, print_json, print_rows, print_table, takes
-from .point import OptimizerChoice, OverlapChoice
 
 if TYPE_CHECKING:
     from phaze_opt.search.axes import Scalar
@@ -54,9 +54,9 @@ class RunOptions:
         str,
         typer.Option(metavar="solve|LIST", help="ZeRO stage, each at its best: solve is 0,1."),
     ] = _SOLVE
-    optimizer: Annotated[OptimizerChoice, typer.Option(help="With --model.")] = "adam"
+    optimizer: Annotated[OptimizerName, typer.Option(help="With --model.")] = "adam"
     overlap: Annotated[
-        OverlapChoice, typer.Option(help="Communication beside compute, with --model.")
+        Overlap, typer.Option(help="Communication beside compute, with --model.")
     ] = "data"
     sequence: Annotated[
         int | None, typer.Option(help="Tokens per sample, if not the model's own.")

@@ -5,10 +5,18 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from phaze_opt.choices import (
+    AttentionKind,
+    FusionMode,
+    OptimizerName,
+    Overlap,
+    PipelineScheduleName,
+    Recompute,
+)
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.units import GIB
 
@@ -34,13 +42,6 @@ if TYPE_CHECKING:
     from phaze_opt.workload.graph import Workload
     from phaze_opt.workload.zoo import LoadWorkload
 
-RecomputeChoice = Literal["none", "selective", "full"]
-OptimizerChoice = Literal["sgd", "adam", "adam-foreach"]
-OverlapChoice = Literal["none", "data", "all"]
-AttentionChoice = Literal["eager", "flash"]
-FusionChoice = Literal["none", "elementwise", "epilogue"]
-ScheduleChoice = Literal["1f1b", "gpipe", "interleaved"]
-
 
 @dataclass(frozen=True)
 class PointOptions:
@@ -58,9 +59,9 @@ class PointOptions:
     global_batch: Annotated[int, typer.Option(help="Samples per optimizer step.")]
     microbatch: Annotated[int, typer.Option(help="Samples per pipeline step.")]
     changes: PointChangesOption = None
-    recompute: Annotated[RecomputeChoice, typer.Option(help="What runs again.")] = "none"
+    recompute: Annotated[Recompute, typer.Option(help="What runs again.")] = "none"
     optimizer: Annotated[
-        OptimizerChoice,
+        OptimizerName,
         typer.Option(help="Its state and step; adam-foreach steps as PyTorch does by default."),
     ] = "sgd"
     placement: Annotated[
@@ -72,18 +73,18 @@ class PointOptions:
         typer.Option("--gather-copies", help="Copy what ZeRO 3 gathers, as PyTorch's FSDP does."),
     ] = False
     pipeline_schedule: Annotated[
-        ScheduleChoice | None,
+        PipelineScheduleName | None,
         typer.Option(help="1f1b by default; interleaved with --interleave.", show_default=False),
     ] = None
     interleave: Annotated[int, typer.Option(help="Chunks of layers per pipeline stage.")] = 1
     overlap: Annotated[
-        OverlapChoice,
+        Overlap,
         typer.Option(
             help="Communication beside compute: of the replicas, or also tensor-parallel."
         ),
     ] = "data"
     fusion: Annotated[
-        FusionChoice | None,
+        FusionMode | None,
         typer.Option(
             help="epilogue by default; elementwise on chips that run one operator at a time.",
             show_default=False,
@@ -99,7 +100,7 @@ class PointOptions:
         bool, typer.Option("--sequence-parallel", help="Split the sequence over tensor groups.")
     ] = False
     attention: Annotated[
-        AttentionChoice | None,
+        AttentionKind | None,
         typer.Option(help="Of the model, if not its own.", show_default=False),
     ] = None
     residency: Annotated[
@@ -185,7 +186,7 @@ class PointOptions:
         """Join the options of the training run."""
         from phaze_opt.training import Training
 
-        by_default: ScheduleChoice = "interleaved" if self.interleave > 1 else "1f1b"
+        by_default: PipelineScheduleName = "interleaved" if self.interleave > 1 else "1f1b"
         return Training(
             global_batch=self.global_batch,
             microbatch=self.microbatch,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from phaze_opt.checked import Named, check_fields, checked
+from phaze_opt.choices import AttentionKind, FusionMode
 from phaze_opt.codec import from_builtins, to_builtins
 from phaze_opt.cost_model_version import COST_MODEL_VERSION as COST_MODEL_VERSION
 from phaze_opt.errors import InfeasibleError, InputError
@@ -33,8 +34,6 @@ from phaze_opt.point import CostedPoint, Point, cost_point, cost_points, fusion_
 from phaze_opt.printing import PrintsAsTables
 from phaze_opt.training import OPTIMIZERS, Training
 from phaze_opt.units import format_number, format_seconds
-from phaze_opt.workload.config import AttentionKind
-from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import Workload
 
 AT_ONCE = 64

@@ -11,14 +11,13 @@ import os
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from phaze_opt.checked import Named, shown
+from phaze_opt.choices import AttentionKind, FusionMode
 from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.point import Placing, Point
 from phaze_opt.training import Training
-from phaze_opt.workload.config import AttentionKind
-from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import Workload
 
 if TYPE_CHECKING:

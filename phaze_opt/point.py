@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from phaze_opt.choices import FusionMode
 from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.vector_core import vector_operator
@@ -28,7 +29,6 @@ from phaze_opt.placement.expert import expert_degrees
 from phaze_opt.placement.placement_problem import ChipRates, PlacementProblem
 from phaze_opt.placement.width_bounds import least_of_layers_s
 from phaze_opt.training import Training
-from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import Workload, WorkloadVariant
 
 Placing = Literal["solve", "expert"] | Degrees | tuple[int, int, int]

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from phaze_opt.arrays import IntArray
 from phaze_opt.checked import check_fields, shown
+from phaze_opt.choices import OptimizerName, Overlap, PipelineScheduleName, Recompute
 from phaze_opt.errors import InputError
 from phaze_opt.limits import MOST_SAMPLES, check_size
 from phaze_opt.on_demand import hashed_once
 from phaze_opt.printing import short_repr
 
-Recompute = Literal["none", "selective", "full"]
-OptimizerName = Literal["sgd", "adam", "adam-foreach"]
-PipelineScheduleName = Literal["1f1b", "gpipe", "interleaved"]
-Overlap = Literal["none", "data", "all"]
 Replicas = TypeVar("Replicas", int, IntArray)
 
 

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from phaze_opt.choices import OptimizerName, Recompute
 from phaze_opt.errors import InputError
 from phaze_opt.evaluation import (
     Evaluation,
@@ -16,7 +17,7 @@ from phaze_opt.hardware.presets import accelerator_presets, load_accelerator
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.scheduling.schedule_problem import Schedule
-from phaze_opt.training import OPTIMIZERS, OptimizerName, Recompute, Training
+from phaze_opt.training import OPTIMIZERS, Training
 from phaze_opt.units import GIB
 from phaze_opt.workload.graph import Workload
 from phaze_opt.workload.zoo import load_workload

@@ -7,6 +7,7 @@ from functools import cache
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phaze_opt.choices import PipelineScheduleName
 from phaze_opt.evaluation import (
     Evaluation,
     evaluate,
@@ -17,7 +18,7 @@ from phaze_opt.evaluation import (
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.point import Placing, Point
-from phaze_opt.training import PipelineScheduleName, Training
+from phaze_opt.training import Training
 from phaze_opt.workload.graph import Workload
 from phaze_opt.workload.zoo import load_workload
 

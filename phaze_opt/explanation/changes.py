@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from phaze_opt.choices import Overlap
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.fields import ALIASES, CALIBRATION, chip_values, in_si, with_values
 from phaze_opt.network.cluster_file import LEVEL_ALIASES
 from phaze_opt.network.level_values import NETWORK, with_level_values
 from phaze_opt.point import Point
-from phaze_opt.training import Overlap
 from phaze_opt.user_files import Alias
 
 MORE = 1.1

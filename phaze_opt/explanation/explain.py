@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from phaze_opt.checked import Named, checked
+from phaze_opt.choices import AttentionKind, FusionMode
 from phaze_opt.codec import to_builtins
 from phaze_opt.evaluation import Evaluation, evaluation_to_json_dict, place_on_slice
 from phaze_opt.explanation.binding import PassBinding, bind_pass
@@ -29,8 +30,6 @@ from phaze_opt.passes.scheduled import ScheduleCache, ScheduledLayer
 from phaze_opt.point import CostedPoint, Point, cost_point
 from phaze_opt.printing import PrintsAsTables
 from phaze_opt.training import Training
-from phaze_opt.workload.config import AttentionKind
-from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import Workload
 from phaze_opt.workload.workload_file import select_variants
 from phaze_opt.workload.zoo import LoadWorkload, model_loader, names_a_shape

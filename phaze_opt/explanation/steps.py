@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from phaze_opt.choices import Recompute
 from phaze_opt.degrees import Degrees
 from phaze_opt.placement.expert import expert_degrees
 from phaze_opt.point import Point
-from phaze_opt.training import Recompute
 from phaze_opt.units import GIB
 
 _RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")

@@ -8,9 +8,9 @@ from functools import lru_cache
 from typing import TypeVar
 
 from phaze_opt.arrays import FloatArray
+from phaze_opt.choices import FusionMode
 from phaze_opt.passes.layer_cost import LayerCost, LayerPasses
 from phaze_opt.training import Training
-from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import Layer, WorkloadVariant
 
 Rate = TypeVar("Rate", float, FloatArray)

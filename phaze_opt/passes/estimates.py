@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
+from phaze_opt.choices import FusionMode
 from phaze_opt.estimator.chips import chip_column
 from phaze_opt.estimator.estimate import (
     GraphEstimate,
@@ -40,7 +41,6 @@ from phaze_opt.scheduling.problem_columns import ProblemColumns
 from phaze_opt.scheduling.residency import Residency
 from phaze_opt.scheduling.schedule_problem import CachedReads, ScheduleProblem
 from phaze_opt.training import Training
-from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import Layer, OperatorGraph, WorkloadVariant
 
 Mode = TypeVar("Mode", bound=ModeSeconds)

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TypeVar
 
+from phaze_opt.choices import FusionMode
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.training import Training
-from phaze_opt.workload.fusion import FusionMode, fuse
+from phaze_opt.workload.fusion import fuse
 from phaze_opt.workload.graph import Layer, OperatorGraph
 
 Pass = TypeVar("Pass")

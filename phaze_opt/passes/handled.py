@@ -24,7 +24,7 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "residency": (False, True),
         "gather_copies": (False, True),
         "zero": (0, 1, 2, 3),
-        "optimizer": ("sgd", "adam", "adam-foreach"),
+        "optimizer": _EVERY,  # whose bytes are in `OPTIMIZERS`
         "fused_optimizer": (False, True),
         # Of the variant, which is captured for them.
         "microbatch": _EVERY,

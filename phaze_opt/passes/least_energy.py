@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
+from phaze_opt.choices import FusionMode
 from phaze_opt.estimator.chips import Chips
 from phaze_opt.estimator.least_energy import least_energy_j
 from phaze_opt.hardware.energy import energy_constants
@@ -20,7 +21,6 @@ from phaze_opt.passes.handled import check_handled
 from phaze_opt.passes.layer_cost import local_parameters
 from phaze_opt.training import Training
 from phaze_opt.units import J_PER_PJ
-from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import WorkloadVariant
 
 

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
+from phaze_opt.choices import FusionMode
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.chips import Chips, chip_column
 from phaze_opt.estimator.estimate import ModeSeconds
@@ -46,7 +47,6 @@ from phaze_opt.scheduling.least_makespan import (
     roofline_makespan,
 )
 from phaze_opt.training import Training
-from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import OperatorGraph, WorkloadVariant, side_by_side
 
 

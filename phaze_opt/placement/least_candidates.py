@@ -13,6 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from phaze_opt.arrays import BoolArray, FloatArray, IntArray
+from phaze_opt.choices import PipelineScheduleName
 from phaze_opt.degrees import Degrees
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.term import Term
@@ -31,7 +32,7 @@ from phaze_opt.placement.memory import Shards
 from phaze_opt.placement.pipeline import held_by_place, interleaved_in_flight
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.placement.runs import sums_of_runs
-from phaze_opt.training import Optimizer, PipelineScheduleName, Training
+from phaze_opt.training import Optimizer, Training
 
 
 @dataclass(frozen=True, eq=False)

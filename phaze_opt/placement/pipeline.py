@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.choices import PipelineScheduleName
 from phaze_opt.compiled import lazily_compiled
 from phaze_opt.errors import InputError
 from phaze_opt.placement.closed_form import held_at
-from phaze_opt.training import PipelineScheduleName
 
 
 @dataclass(frozen=True, eq=False)

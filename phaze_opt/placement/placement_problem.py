@@ -13,12 +13,13 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.checked import check_fields
+from phaze_opt.choices import PipelineScheduleName
 from phaze_opt.degrees import Degrees, RankOrderText
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.on_demand import cached_property
 from phaze_opt.passes.layer_cost import PASS_COLUMNS, LayerCost
 from phaze_opt.printing import PrintsAsTables
-from phaze_opt.training import OPTIMIZERS, PipelineScheduleName, Training
+from phaze_opt.training import OPTIMIZERS, Training
 from phaze_opt.units import format_seconds
 
 Rates = TypeVar("Rates", float, FloatArray)

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
+from phaze_opt.choices import AttentionKind
 from phaze_opt.codec import from_builtins
 from phaze_opt.errors import InputError, unknown_name
 from phaze_opt.hardware.area import AreaModel
@@ -19,7 +20,6 @@ from phaze_opt.network.cluster_file import LEVEL_ALIASES
 from phaze_opt.network.level_values import NETWORK, level_field
 from phaze_opt.search.axes import RULE, Scalar
 from phaze_opt.training import Training
-from phaze_opt.workload.config import AttentionKind
 
 AxisKind = Literal["chip", "network", "training"]
 

@@ -15,6 +15,7 @@ from typing import Self
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.choices import FusionMode
 from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.chips import Chips as ChipColumns
@@ -48,7 +49,6 @@ from phaze_opt.search.objectives import (
 )
 from phaze_opt.search.spec import StudySpec
 from phaze_opt.training import Training
-from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import Workload, WorkloadVariant
 
 ROUNDING = 1e-9

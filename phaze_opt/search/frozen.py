@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from phaze_opt.choices import AttentionKind
 from phaze_opt.codec import to_builtins, to_json
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.network.cluster import Cluster
@@ -20,7 +21,6 @@ from phaze_opt.search.axis_names import CHIP_ALIASES, kind_of
 from phaze_opt.search.designs import Design, chip_of, cluster_of
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.spec import SearchSpec, StudySpec
-from phaze_opt.workload.config import AttentionKind
 from phaze_opt.workload.graph import Workload
 
 

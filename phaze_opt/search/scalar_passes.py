@@ -8,6 +8,7 @@ from functools import lru_cache
 from itertools import combinations
 from typing import Literal
 
+from phaze_opt.choices import FusionMode
 from phaze_opt.estimator.cache_reuse import reads_again
 from phaze_opt.estimator.working_sets import kept_tensors
 from phaze_opt.hardware.accelerator import Accelerator
@@ -25,7 +26,6 @@ from phaze_opt.search.scalar_operators import (
 )
 from phaze_opt.search.scalar_rates import Group, Rates
 from phaze_opt.training import Training
-from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.graph import OperatorGraph, WorkloadVariant
 
 Sort = Literal["box", "fitting", "quick", "chip"]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from phaze_opt.choices import AttentionKind, OptimizerName, Overlap, PipelineScheduleName, Recompute
 from phaze_opt.codec import convert_fields, from_builtins, read_toml_file
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.area import AreaModel
@@ -27,8 +28,7 @@ from phaze_opt.search.objectives import (
 )
 from phaze_opt.search.samplers.options import SamplerName, check_objectives, sampler_options
 from phaze_opt.search.space import MOST_CHIPS, Space
-from phaze_opt.training import OptimizerName, Overlap, PipelineScheduleName, Recompute, Training
-from phaze_opt.workload.config import AttentionKind
+from phaze_opt.training import Training
 
 Widths = tuple[int, ...] | Literal["all"]
 """Tensor-parallel widths; ``"all"`` for those among 1, 2, 4 and 8 that divide the model."""

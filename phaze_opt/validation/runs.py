@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, cast
 
+from phaze_opt.choices import FusionMode, OptimizerName, Overlap, Recompute
 from phaze_opt.codec import data_rows
 from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InputError
@@ -25,10 +26,9 @@ from phaze_opt.network.presets import load_cluster
 from phaze_opt.passes.scheduled import ScheduledLayer
 from phaze_opt.point import CostedPoint, Point, cost_point
 from phaze_opt.scheduling.schedule_problem import Schedule
-from phaze_opt.training import OptimizerName, Overlap, Recompute, Training
+from phaze_opt.training import Training
 from phaze_opt.units import format_bytes
 from phaze_opt.validation.measured import ValidationRow, ValidationTable
-from phaze_opt.workload.fusion import FusionMode
 from phaze_opt.workload.zoo import load_workload
 
 _MEASURED = ("measured_s", "measured_memory_bytes")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from phaze_opt.checked import shown
+from phaze_opt.choices import AttentionKind
 from phaze_opt.errors import InputError
 
 TENSOR_WIDTHS = (1, 2, 4, 8)
@@ -19,7 +20,6 @@ _LARGEST_SIZE = 2**24
 _MOST_LAYERS = 10_000
 """A larger number is a typing error, and tensors would have more than 2**63 elements."""
 
-AttentionKind = Literal["eager", "flash"]
 """How attention is computed: scores in memory, or one fused core."""
 
 _CHOICES = {

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
 
+from phaze_opt.choices import FusionMode
 from phaze_opt.workload.graph import (
     ELEMENTWISE_KINDS,
     Operator,
@@ -20,8 +20,6 @@ from phaze_opt.workload.graph import (
     Tensor,
     TensorRead,
 )
-
-FusionMode = Literal["none", "elementwise", "epilogue"]
 
 _ELEMENTWISE = frozenset(ELEMENTWISE_KINDS)
 

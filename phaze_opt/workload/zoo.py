@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Annotated, Protocol
 
 from phaze_opt.checked import Named, checked
+from phaze_opt.choices import AttentionKind
 from phaze_opt.codec import data_table, from_builtins
 from phaze_opt.errors import InputError, unknown_name
 from phaze_opt.workload.cache import CachedVariant, CaptureKey, read_variant, write_variant
-from phaze_opt.workload.config import AttentionKind, TransformerConfig
+from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.graph import Workload
 from phaze_opt.workload.huggingface import is_huggingface_config, read_huggingface_config
 from phaze_opt.workload.model_string import is_model_string, parse_model_string

@@ -24,6 +24,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from phaze_opt.choices import Recompute
 from phaze_opt.evaluation import evaluate, evaluate_many
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
@@ -32,7 +33,7 @@ from phaze_opt.network.presets import load_cluster
 from phaze_opt.placement import candidates
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.point import Point
-from phaze_opt.training import Recompute, Training
+from phaze_opt.training import Training
 from phaze_opt.workload.graph import Workload
 from phaze_opt.workload.zoo import load_workload
 from tests.benchmarks.test_bench_evaluate import phaze_point

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from phaze_opt.choices import Recompute
 from phaze_opt.evaluation import evaluate
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.collective import collective_terms
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.placement import candidates
-from phaze_opt.training import Recompute, Training
+from phaze_opt.training import Training
 from phaze_opt.workload.zoo import load_workload
 
 

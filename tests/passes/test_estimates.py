@@ -5,6 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from phaze_opt.choices import Overlap, Recompute
 from phaze_opt.estimator.estimate import estimate_on_cores
 from phaze_opt.estimator.single import attention_graph
 from phaze_opt.hardware.presets import load_accelerator
@@ -12,7 +13,7 @@ from phaze_opt.network.presets import load_cluster
 from phaze_opt.passes.estimates import Chip, EstimatedLayers, estimate_layers, with_lane_rate
 from phaze_opt.passes.graphs import default_fusion
 from phaze_opt.passes.scheduled import run_layers
-from phaze_opt.training import Overlap, Recompute, Training
+from phaze_opt.training import Training
 from phaze_opt.workload.attention import AttentionShape
 from phaze_opt.workload.graph import Workload
 from phaze_opt.workload.zoo import load_workload

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from phaze_opt.choices import Recompute
 from phaze_opt.passes.graphs import graphs_of, runs_again
-from phaze_opt.training import Recompute, Training
+from phaze_opt.training import Training
 from tests.passes.test_estimates import workload
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from phaze_opt.choices import Overlap
 from phaze_opt.estimator.estimate import estimate_on_cores
 from phaze_opt.evaluation import Evaluation, evaluate
 from phaze_opt.hardware.accelerator import Accelerator
@@ -21,7 +22,7 @@ from phaze_opt.passes.scheduled import run_layers
 from phaze_opt.scheduling.residency import check_residency
 from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.scheduling.solve_schedule import solve_schedule
-from phaze_opt.training import Overlap, Training
+from phaze_opt.training import Training
 from phaze_opt.workload.graph import Workload
 from phaze_opt.workload.zoo import load_workload
 from tests.scheduling.residency_rules import broken_joint_rules

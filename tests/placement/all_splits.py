@@ -22,6 +22,7 @@ from typing import Any, get_args
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.choices import Overlap, PipelineScheduleName, Recompute
 from phaze_opt.compiled import lazily_compiled
 from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InfeasibleError
@@ -38,7 +39,7 @@ from phaze_opt.placement.pipeline import finished_s
 from phaze_opt.placement.placement_problem import Placement, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.point import Point, cost_point
-from phaze_opt.training import Overlap, PipelineScheduleName, Recompute, Training
+from phaze_opt.training import Training
 from phaze_opt.workload.zoo import load_workload
 
 MOST_STAGES = 5

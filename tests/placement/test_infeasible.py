@@ -8,11 +8,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from phaze_opt.choices import PipelineScheduleName
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.placement.infeasible import MisfitError, explain_tightest_split
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
-from phaze_opt.training import PipelineScheduleName
 from tests.placement.strategies import problems
 from tests.placement.test_solve_placement import chain
 

@@ -2,13 +2,14 @@ from dataclasses import replace
 
 import pytest
 
+from phaze_opt.choices import Overlap
 from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.passes.layer_cost import LayerCost, LayerPasses
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
-from phaze_opt.training import Overlap, Training
+from phaze_opt.training import Training
 
 SYNCHRONISATION = "gradient_synchronisation"
 

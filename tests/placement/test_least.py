@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phaze_opt.choices import PipelineScheduleName
 from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InfeasibleError, InputError
 from phaze_opt.network.cluster import Cluster, NetworkLevel
@@ -21,7 +22,7 @@ from phaze_opt.placement.least import LeastPlacement
 from phaze_opt.placement.least_candidates import LeastCandidates, _Collector
 from phaze_opt.placement.placement_problem import ChipRates, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
-from phaze_opt.training import PipelineScheduleName, Training
+from phaze_opt.training import Training
 from tests.benchmarks.test_bench_placement import transformer
 from tests.placement.strategies import problems, seconds, with_link
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phaze_opt.choices import PipelineScheduleName
 from phaze_opt.errors import InputError
 from phaze_opt.placement.pipeline import PipelineWork, finish_s, in_flight, replay
-from phaze_opt.training import PipelineScheduleName
 
 
 def closed_form_s(loads_s: list[float], microbatches: int) -> float:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.choices import PipelineScheduleName
 from phaze_opt.compiled import lazily_compiled
 from phaze_opt.placement.pipeline import PipelineWork, finish_s, held_by_place
 from phaze_opt.placement.split_bounds import (
@@ -19,7 +20,6 @@ from phaze_opt.placement.split_bounds import (
     least_of_rest,
 )
 from phaze_opt.placement.split_search import least_replays, search_splits
-from phaze_opt.training import PipelineScheduleName
 from tests.placement.strategies import all_splits
 
 ROUNDED = 1.0 + 1e-12

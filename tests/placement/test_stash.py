@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phaze_opt.choices import PipelineScheduleName
 from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.evaluation import evaluate
@@ -12,7 +13,7 @@ from phaze_opt.network.presets import load_cluster
 from phaze_opt.placement.describe import placement_replay
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
-from phaze_opt.training import PipelineScheduleName, Training
+from phaze_opt.training import Training
 from phaze_opt.workload.zoo import load_workload
 from tests.placement.strategies import problems
 from tests.placement.test_interleaved import equal_layers

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phaze_opt.choices import PipelineScheduleName
 from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InfeasibleError
 from phaze_opt.placement.describe import placement_replay
 from phaze_opt.placement.placement_problem import Placement, PlacementProblem
 from phaze_opt.placement.solve_placement import solve_placement
 from phaze_opt.report.timeline import timeline_events, write_timeline
-from phaze_opt.training import PipelineScheduleName
 from tests.placement.strategies import problems
 from tests.placement.test_interleaved import equal_layers
 from tests.placement.test_training_options import with_options

@@ -13,10 +13,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import phaze_opt.workload
+from phaze_opt.choices import AttentionKind
 from phaze_opt.codec import to_json
 from phaze_opt.workload.cache import CachedVariant, CaptureKey, file_name
 from phaze_opt.workload.capture.transformer import capture_transformer, count_parameters
-from phaze_opt.workload.config import AttentionKind, TransformerConfig
+from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.huggingface import read_huggingface_config
 from phaze_opt.workload.zoo import model_config, model_names
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phaze_opt.workload.fusion import FusionMode, fuse
+from phaze_opt.choices import FusionMode
+from phaze_opt.workload.fusion import fuse
 from phaze_opt.workload.graph import (
     Gemm,
     Operator,

@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 import pytest
 
+from phaze_opt.choices import FusionMode
 from phaze_opt.errors import InputError, NotFoundError, PhazeError
 from phaze_opt.estimator.working_sets import kept_tensors
 from phaze_opt.evaluation import evaluate
@@ -20,7 +21,7 @@ from phaze_opt.network.presets import load_cluster
 from phaze_opt.training import Training
 from phaze_opt.workload import zoo
 from phaze_opt.workload.cache import CaptureKey, read_variant, write_variant
-from phaze_opt.workload.fusion import FusionMode, fuse
+from phaze_opt.workload.fusion import fuse
 from phaze_opt.workload.graph import BytesByRecompute, OperatorGraph, Workload
 from phaze_opt.workload.workload_file import write_workload
 
