@@ -98,16 +98,14 @@ def inlined(function: F) -> F:
 
     Called from elsewhere it is plain Python, which may be given arrays instead of numbers.
     """
-    deferred = _Deferred(lambda: _njit(function, forceinline=True, _nrt=False), function)
-    return cast(F, deferred)
+    return cast(F, _Inlined(function))
 
 
 class _Deferred:
     """A function that numba compiles when a caller is compiled."""
 
-    def __init__(self, make: Callable[[], Any], plain: Callable[..., Any] | None = None) -> None:
+    def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
-        self._plain = plain
 
     @cached_property
     def _dispatcher(self) -> Any:
@@ -117,8 +115,16 @@ class _Deferred:
         # Numba asks for `_numba_type_` where a function that it compiles calls this one.
         return getattr(self._dispatcher, name)
 
+
+class _Inlined(_Deferred):
+    """A function that is plain Python where nobody compiles it."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(lambda: _njit(function, forceinline=True, _nrt=False))
+        self._plain = function
+
     def __call__(self, *arguments: Any) -> Any:
-        return (self._plain or self._dispatcher)(*arguments)
+        return self._plain(*arguments)
 
 
 class _Callable(_Deferred):
@@ -127,6 +133,9 @@ class _Callable(_Deferred):
     def load(self) -> None:
         """Load the function now."""
         _ = self._dispatcher
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._dispatcher(*arguments)
 
 
 _lazily_compiled: list[_Callable] = []

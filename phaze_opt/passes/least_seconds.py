@@ -158,10 +158,10 @@ def _least_passes(graphs: Sequence[OperatorGraph], chips: Chips, run: _Run) -> F
 
 def _least_pass(graph: OperatorGraph, some: LeastSeconds, run: _Run) -> FloatArray:
     """Bound one pass on some chips."""
-    residency = run.training.residency
-    core_share = chip_column(some.chips, "calibration.collective_core_share")
-    modes = some.one_core, some.all_cores
-    one_core, all_cores = beside_products(graph, *modes, run.chunked, core_share)
+    residency, one_core, all_cores = run.training.residency, some.one_core, some.all_cores
+    if run.chunked > 1:
+        core_share = chip_column(some.chips, "calibration.collective_core_share")
+        one_core, all_cores = beside_products(graph, one_core, all_cores, run.chunked, core_share)
     if not some.chips[0].concurrent_operators:
         kept = cached_bytes(graph, some.chips) if residency else None
         return _least_in_turn(all_cores, some.chips, kept)

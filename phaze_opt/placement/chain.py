@@ -207,6 +207,14 @@ def _label(
     return used
 
 
+@inlined
+def _time_s(label: FloatArray, microbatches: int) -> float:
+    """Return the time of a batch that a label of the first stage stands for."""
+    time_s: float = pipelined_s(microbatches, label[0], label[1]) + label[2]
+    return time_s
+
+
+@lazily_compiled("Tuple((float64, int64[::1]))(ChainWork, int64[::1], int64, float64)")
 def best_split(
     chain: ChainWork, held: IntArray, microbatches: int, known_s: float
 ) -> tuple[float, IntArray]:
@@ -229,25 +237,26 @@ def best_split(
         Seconds (infinite if there is no answer up to ``known_s``) and the index of the first layer
         of every stage.
     """
-    layers, stages = len(chain.load_s), len(held) - 1
-    starts = np.zeros(stages, dtype=np.int64)
+    layers, stages = chain.load_s.shape[0], len(held) - 1
+    starts = np.zeros(stages, np.int64)
     prefixes = _prefixes(chain, held)
     if prefixes[0][stages, layers] == np.inf:
         return np.inf, starts
     reached_s = _reached_s(chain, held, microbatches, prefixes[0])
     known_s = min(known_s, reached_s * (1.0 + _MARGIN))
-    room, used = 1024, -1
+    first = np.zeros((stages + 1, 2 * layers + 2), np.int64)
+    room, used = 4096, -1
     while used < 0:
-        room *= 4
-        labels, origin = np.empty((room, 3)), np.empty((room, 2), dtype=np.int64)
-        first = np.zeros((stages + 1, 2 * layers + 2), dtype=np.int64)
+        labels, origin = np.empty((room, 3)), np.empty((room, 2), np.int64)
         used = _label(chain, held, microbatches, known_s, prefixes, labels, origin, first)
-    answers = labels[first[stages, 0] : first[stages, 1]]
-    if len(answers) == 0:
-        return np.inf, starts
-    time_s = pipelined_s(microbatches, answers[:, 0], answers[:, 1]) + answers[:, 2]
-    best_s = float(time_s.min())
-    label = int(first[stages, 0] + np.argmax(time_s <= best_s * (1.0 + TIE)))
+        room *= 4
+    best_s, label = np.inf, first[stages, 0]
+    for answer in labels[label : first[stages, 1]]:
+        best_s = min(best_s, _time_s(answer, microbatches))
+    if best_s == np.inf:
+        return best_s, starts
+    while _time_s(labels[label], microbatches) > best_s * (1.0 + TIE):
+        label += 1
     for stage in range(1, stages):
-        starts[stage], label = origin[label]
+        starts[stage], label = origin[label, 0], origin[label, 1]
     return best_s, starts
