@@ -13,6 +13,10 @@ from phaze_opt.estimator.vector_core import vector_operator
 from phaze_opt.hardware.accelerator import LANE_VALUE_BYTES
 from phaze_opt.workload.graph import AttentionScores, Gemm, Operator, OperatorGraph, VectorWork
 
+WIDE_HEAD = 128
+"""Width of a head up to which the sums of a backward of attention stay beside each other in a
+core."""
+
 
 @dataclass(frozen=True, eq=False)
 class OperatorTable:
@@ -48,16 +52,20 @@ class OperatorTable:
         Compulsory traffic.
     has_work : (operators,)
         1 where the operator takes time.
-    macs : (operators,)
-        Multiply-accumulates.
+    macs, product_macs : (operators,)
+        Multiply-accumulates, and those that are not of fused attention.
     attention_owner : (fused attention cores,)
         Index of the operator.
     attention_cores : (fused attention cores, 6)
         Heads, queries, keys, 1 where there is a causal mask, key heads, and 1 for a backward.
     attention_products : (products of fused attention cores, 2)
         Index of the core, and the size of its heads in this product.
-    is_attention : (operators,)
-        1 where the operator is a fused attention core.
+    attention_direction : (fused attention cores,)
+        0 for a forward, 1 for a backward, 2 for one with heads wider than 128.
+    macs_per_score : (fused attention cores,)
+        Multiply-accumulates for each score.
+    is_attention, is_backward_attention : (operators,)
+        1 where the operator is a fused attention core, or a backward of one.
     score_works, score_works_core : (vector works on scores,)
         Index of the vector work that is done on every score of a core, and of that core.
     exponential_cycles : (vector works,)
@@ -82,10 +90,14 @@ class OperatorTable:
     write_bytes: FloatArray
     has_work: FloatArray
     macs: FloatArray
+    product_macs: FloatArray
     attention_owner: IntArray
     attention_cores: IntArray
     attention_products: IntArray
+    attention_direction: IntArray
+    macs_per_score: FloatArray
     is_attention: FloatArray
+    is_backward_attention: FloatArray
     score_works: IntArray
     score_works_core: IntArray
     exponential_cycles: FloatArray
@@ -168,6 +180,9 @@ def operator_table(graph: OperatorGraph) -> OperatorTable:
             [bool(op.gemms or op.vector or op.collective) for op in operators], dtype=np.float64
         ),
         macs=np.array([op.flops / 2 for op in operators], dtype=np.float64),
+        product_macs=np.array(
+            [op.flops / 2 if op.attention is None else 0.0 for op in operators], dtype=np.float64
+        ),
         attention_owner=np.array([i for i, _ in attention], dtype=np.int64),
         attention_cores=np.array(
             [_attention_core(operators[i], scores) for i, scores in attention], dtype=np.int64
@@ -180,7 +195,18 @@ def operator_table(graph: OperatorGraph) -> OperatorTable:
             ],
             dtype=np.int64,
         ).reshape(-1, 2),
+        attention_direction=np.array(
+            [attention_direction(operators[i]) for i, _ in attention], dtype=np.int64
+        ),
+        macs_per_score=np.array(
+            [operators[i].flops / (2 * scores.elements) for i, scores in attention],
+            dtype=np.float64,
+        ),
         is_attention=np.array([op.attention is not None for op in operators], dtype=np.float64),
+        is_backward_attention=np.array(
+            [op.attention is not None and attention_direction(op) > 0 for op in operators],
+            dtype=np.float64,
+        ),
         score_works=score_works,
         score_works_core=np.searchsorted([i for i, _ in attention], vector_owner[score_works]),
         exponential_cycles=np.array(
@@ -206,8 +232,7 @@ def _beside_bytes(operator: Operator, gemm: Gemm) -> int:
 def _attention_core(operator: Operator, scores: AttentionScores) -> tuple[int, ...]:
     """Return one row of `OperatorTable.attention_cores`.
 
-    A forward has the products of the scores and of the result, a backward has more. Query heads
-    that share a key head are rows of one product.
+    Query heads that share a key head are rows of one product.
     """
     heads, products = scores.heads, operator.gemms
     return (
@@ -216,8 +241,20 @@ def _attention_core(operator: Operator, scores: AttentionScores) -> tuple[int, .
         scores.keys,
         int(scores.causal),
         min([heads, *(product.batch for product in products)]),
-        int(len(products) > 2),
+        int(attention_direction(operator) > 0),
     )
+
+
+def attention_direction(operator: Operator) -> int:
+    """Return 0 for a forward of fused attention, 1 for a backward, 2 for one with wide heads.
+
+    A forward has the products of the scores and of the result, a backward has more.
+    """
+    scores, products = operator.attention, operator.gemms
+    if scores is None or len(products) <= 2:
+        return 0
+    widest = max(product.flops // (2 * scores.elements) for product in products)
+    return 2 if widest > WIDE_HEAD else 1
 
 
 def _is_on_scores(operator: Operator, work: VectorWork) -> bool:

@@ -13,9 +13,10 @@ from numbers import Integral
 
 import numpy as np
 
-from phaze_opt.errors import InputError
+from phaze_opt.errors import InputError, unknown_name
 from phaze_opt.estimator.gemm_traffic import ELEMENT_BYTES
 from phaze_opt.estimator.isolated import estimate_isolated
+from phaze_opt.estimator.power_limit import ACCUMULATOR_BYTES, LAYOUTS, Layout, accumulator_s
 from phaze_opt.estimator.tensor_core import Tiling, gemm_plan
 from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.estimator.vector_core import vector_operator
@@ -67,7 +68,13 @@ class SingleEstimate:
 
 
 def estimate_gemm(
-    gemm: Gemm, accelerator: Accelerator, cores: int | None = None, call_overhead_s: float = 0.0
+    gemm: Gemm,
+    accelerator: Accelerator,
+    cores: int | None = None,
+    call_overhead_s: float = 0.0,
+    *,
+    layout: Layout = "tn",
+    sustained: bool = False,
 ) -> SingleEstimate:
     """Estimate one matrix product.
 
@@ -81,6 +88,10 @@ def estimate_gemm(
         Tensor cores that the product may use; all by default.
     call_overhead_s
         Seconds that the framework adds per call.
+    layout
+        Forward, data gradient or weight gradient, see `phaze_opt.estimator.power_limit`.
+    sustained
+        Whether it is one of many in a long run, and not alone.
 
     Raises
     ------
@@ -88,13 +99,15 @@ def estimate_gemm(
         If a size is not a positive whole number, the chip has fewer cores, the overhead is negative
         or not finite, or the chip cannot be built.
     """
-    operator = gemm_operator(gemm)
+    operator = gemm_operator(gemm, layout)
     used = _check_cores(cores, accelerator.num_tc, "tensor")
     burst = accelerator.in_burst
     peak = 2.0 * used * burst.pe_x * burst.pe_y * burst.sustained_clock_hz
     shape = np.array([gemm.m, gemm.n, gemm.k, gemm.batch, 0], dtype=np.int64)
     plan = gemm_plan(shape, burst, used)
-    return _single(operator, accelerator, used, gemm.flops / peak, call_overhead_s, plan)
+    waits_s = accumulator_s(gemm, layout, accelerator)
+    alone = _Alone(accelerator, used, call_overhead_s, waits_s, sustained)
+    return _single(operator, alone, gemm.flops / peak, plan)
 
 
 def estimate_vector(
@@ -126,7 +139,7 @@ def estimate_vector(
     used = _check_cores(cores, accelerator.num_vc, "vector")
     peak = used * accelerator.pe_vc * accelerator.in_burst.sustained_clock_hz
     ideal_s = rows * columns * vector_operator(work.kind).cycles / peak
-    return _single(operator, accelerator, used, ideal_s, call_overhead_s)
+    return _single(operator, _Alone(accelerator, used, call_overhead_s), ideal_s)
 
 
 def estimate_attention(
@@ -136,6 +149,7 @@ def estimate_attention(
     call_overhead_s: float = 0.0,
     *,
     backward: bool = False,
+    sustained: bool = False,
 ) -> SingleEstimate:
     """Estimate one fused attention core.
 
@@ -150,6 +164,8 @@ def estimate_attention(
     backward
         Whether to estimate the gradients of query, key and value instead, with the scores computed
         again.
+    sustained
+        As for `estimate_gemm`.
 
     Raises
     ------
@@ -162,11 +178,12 @@ def estimate_attention(
         2.0 * used * accelerator.pe_x * accelerator.pe_y * accelerator.in_burst.sustained_clock_hz
     )
     useful = shape.scores.visible / shape.scores.elements
-    return _single(operator, accelerator, used, operator.flops * useful / peak, call_overhead_s)
+    alone = _Alone(accelerator, used, call_overhead_s, sustained=sustained)
+    return _single(operator, alone, operator.flops * useful / peak)
 
 
-def gemm_operator(gemm: Gemm) -> Operator:
-    """Return a matrix product of bf16 as an operator.
+def gemm_operator(gemm: Gemm, layout: Layout = "tn") -> Operator:
+    """Return a matrix product of bf16 as an operator; a weight gradient has an accumulator.
 
     Raises
     ------
@@ -174,11 +191,16 @@ def gemm_operator(gemm: Gemm) -> Operator:
         If a size is not a positive whole number.
     """
     _check_sizes({"m": gemm.m, "n": gemm.n, "k": gemm.k, "batch": gemm.batch})
+    if layout not in LAYOUTS:
+        raise unknown_name("layout", layout, LAYOUTS)
+    results = gemm.batch * gemm.m * gemm.n
+    accumulates = layout == "nt"
     return Operator(
         id="gemm",
         gemms=(gemm,),
-        read_bytes=ELEMENT_BYTES * gemm.batch * (gemm.m * gemm.k + gemm.k * gemm.n),
-        write_bytes=ELEMENT_BYTES * gemm.batch * gemm.m * gemm.n,
+        read_bytes=ELEMENT_BYTES * gemm.batch * (gemm.m * gemm.k + gemm.k * gemm.n)
+        + ACCUMULATOR_BYTES * results * accumulates,
+        write_bytes=(ACCUMULATOR_BYTES if accumulates else ELEMENT_BYTES) * results,
     )
 
 
@@ -213,35 +235,49 @@ def attention_operator(shape: AttentionShape, *, backward: bool = False) -> Oper
     """
     sizes = dataclasses.asdict(shape)
     sizes.pop("causal")
+    if not shape.window:
+        sizes.pop("window")
+    if not shape.value_dim:
+        sizes.pop("value_dim")
     _check_sizes(sizes)
+    if shape.window and not shape.causal:
+        raise InputError("A window needs a causal mask: it is of the latest keys.")
     if shape.heads % shape.kv_heads:
         raise InputError(
             f"kv_heads is {shape.kv_heads}, but it must divide the {shape.heads} heads."
         )
     gemms, vector = backward_work(shape) if backward else forward_work(shape)
-    query = ELEMENT_BYTES * shape.batch * shape.queries * shape.heads * shape.head_dim
-    keys_values = 2 * ELEMENT_BYTES * shape.batch * shape.keys * shape.kv_heads * shape.head_dim
+    positions = ELEMENT_BYTES * shape.batch * shape.queries * shape.heads
+    query, result = positions * shape.head_dim, positions * shape.width
+    of_keys = ELEMENT_BYTES * shape.batch * shape.keys * shape.kv_heads
+    keys_values = of_keys * (shape.head_dim + shape.width)
     statistics = LANE_VALUE_BYTES * shape.scores.heads * shape.queries
     # Forward: Q, K and V in; O and row statistics out. Backward: all of these and dO in; dQ, dK
     # and dV out.
-    inputs, results = query + keys_values, query + statistics
+    inputs, results = query + keys_values, result + statistics
     return Operator(
         id="attention",
         gemms=gemms,
         vector=vector,
         attention=shape.scores,
-        read_bytes=inputs + results + query if backward else inputs,
+        read_bytes=inputs + results + result if backward else inputs,
         write_bytes=inputs if backward else results,
     )
 
 
+@dataclass(frozen=True)
+class _Alone:
+    """On what one operator runs: chip, cores, seconds of the call and of an accumulator."""
+
+    accelerator: Accelerator
+    cores: int
+    call_overhead_s: float
+    waits_s: float = 0.0
+    sustained: bool = False
+
+
 def _single(
-    operator: Operator,
-    accelerator: Accelerator,
-    cores: int,
-    ideal_s: float,
-    call_overhead_s: float,
-    plan: tuple[Tiling, ...] = (),
+    operator: Operator, alone: _Alone, ideal_s: float, plan: tuple[Tiling, ...] = ()
 ) -> SingleEstimate:
     """Estimate one operator.
 
@@ -252,13 +288,15 @@ def _single(
     plan
         Groups of a product.
     """
+    accelerator, call_overhead_s = alone.accelerator, alone.call_overhead_s
     check_chip(accelerator)
     if not 0.0 <= call_overhead_s < float("inf"):
         raise InputError(
             f"The call overhead is {call_overhead_s} s, but it must be finite and must not be "
             "negative."
         )
-    isolated = estimate_isolated(OperatorGraph((operator,)), accelerator, cores)
+    graph = OperatorGraph((operator,))
+    isolated = estimate_isolated(graph, accelerator, alone.cores, sustained=alone.sustained)
     mode = isolated.burst
     busy_s = {
         "compute": float(mode.tc_s[0]),
@@ -267,7 +305,7 @@ def _single(
         "hbm": float(mode.hbm_s[0]),
     }
     bound = max(busy_s, key=lambda resource: busy_s[resource])
-    latency_s = float(isolated.latency_s[0]) + call_overhead_s
+    latency_s = float(isolated.latency_s[0]) + alone.waits_s + call_overhead_s
     if bound == "compute" and 2.0 * float(mode.exposed_lanes_s[0]) > busy_s[bound]:
         bound = "lanes"  # for which the tensor cores wait most of their time
     levels = zip(ENERGY_LEVELS, mode.energy_by_level_j[0].tolist(), strict=True)
@@ -279,7 +317,7 @@ def _single(
         energy_by_level_j=dict(levels),
         glb_bytes=float(mode.glb_s[0])
         * accelerator.glb_bytes_per_cycle
-        * accelerator.in_burst.sustained_clock_hz,
+        * (accelerator if alone.sustained else accelerator.in_burst).sustained_clock_hz,
         hbm_bytes=float(mode.hbm_s[0]) * accelerator.sustained_hbm_bytes_per_s,
         tiling=plan[0] if plan else None,
         further_tilings=plan[1:],

@@ -10,19 +10,26 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from phaze_opt.validation.attention import validate_attention
+from phaze_opt.validation.attention_training import validate_training_attention
 from phaze_opt.validation.collectives import validate_collectives
 from phaze_opt.validation.measured import UnexpressedRow, ValidationTable, unexpressed_rows
 from phaze_opt.validation.memory import validate_block_memory
 from phaze_opt.validation.operators import validate_single_operators
 from phaze_opt.validation.products import validate_best_products, validate_products
 from phaze_opt.validation.runs import validate_run_memory, validate_run_times
+from phaze_opt.validation.sustained_products import validate_sustained_products
 
 Group = Literal["operators", "attention", "collectives", "training", "memory"]
 GROUPS: tuple[Group, ...] = get_args(Group)
 
 PREDICTORS: Mapping[Group, tuple[Callable[[], list[ValidationTable]], ...]] = {
-    "operators": (validate_products, validate_best_products, validate_single_operators),
-    "attention": (validate_attention,),
+    "operators": (
+        validate_products,
+        validate_sustained_products,
+        validate_best_products,
+        validate_single_operators,
+    ),
+    "attention": (validate_attention, validate_training_attention),
     "collectives": (validate_collectives,),
     "training": (validate_run_times,),
     "memory": (validate_block_memory, validate_run_memory),

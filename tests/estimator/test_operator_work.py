@@ -47,8 +47,8 @@ def test_equals_its_definition(model: str, chips: list[Accelerator], on_all: boo
         table = operator_table(graph)
         link_s = np.linspace(0.0, 1e-4, len(table.operators))
         on_pools = work_on_pools(table, pools).rows(pools.which)
-        found = estimate_work(table, chips, link_s, on_pools, vector_cores)
-        defined = defined_work(table, chips, link_s, on_pools, vector_cores)
+        found = estimate_work(table, chips, link_s, on_pools, tensor_cores, vector_cores)
+        defined = defined_work(table, chips, link_s, on_pools, np.array(tensor_cores), vector_cores)
         for name, expected in defined.items():
             mode = found.seconds if name.endswith("_s") else found.traffic
             assert np.array_equal(getattr(mode, name), expected), name
@@ -59,6 +59,7 @@ def defined_work(
     chips: Sequence[Accelerator],
     link_s: FloatArray,
     on_pools: PoolWork,
+    tensor_cores: IntArray,
     vector_cores: IntArray,
 ) -> dict[str, FloatArray]:
     """Return the fields of `ModeSeconds` and `Traffic`."""
@@ -83,6 +84,13 @@ def defined_work(
     exposed_s = exposed_share(table, chips) * vc_s
     tc_s = of_cores(products[:, :, Column.ARRAY_CYCLES], CoreColumn.ARRAY_CYCLES)
     tc_s = tc_s / chip_column(chips, "array_clock_hz") + exposed_s
+    macs = np.broadcast_to(table.product_macs, tc_s.shape).copy()
+    scores = on_pools.attention[:, :, CoreColumn.SCORES]
+    macs[:, table.attention_owner] = scores * table.macs_per_score
+    elements = chip_column(chips, "pe_x") * chip_column(chips, "pe_y")
+    limited_hz = chip_column(chips, "power_limited_clock_hz")
+    seconds_per_mac = 1.0 / (tensor_cores[:, np.newaxis] * elements * limited_hz)
+    tc_s = np.maximum(tc_s, macs * seconds_per_mac)
     m, n, k, batch = table.gemms.astype(np.float64).T
     operands, results = 2 * batch * (m * k + k * n), 2 * batch * m * n
     glb_read = products[:, :, Column.GLB_READ_BYTES] - operands
@@ -130,7 +138,7 @@ def lane_cycles(elements: int, cores: int, lanes: int) -> float:
     chip = Accelerator(num_tc=1, num_vc=cores, pe_x=8, pe_y=8, pe_vc=lanes, glb_bytes=2**21)
     table, pools = operator_table(graph), pools_of([chip], [1])
     on_pools = work_on_pools(table, pools).rows(pools.which)
-    work = estimate_work(table, [chip], np.zeros(1), on_pools, [cores])
+    work = estimate_work(table, [chip], np.zeros(1), on_pools, [1], [cores])
     cycles = float(work.seconds.vc_s[0, 0]) * chip.sustained_clock_hz
     return round(cycles / vector_operator("add").cycles)
 
