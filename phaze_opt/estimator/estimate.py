@@ -30,6 +30,7 @@ from phaze_opt.estimator.operator_work import (
 from phaze_opt.estimator.power_limit import limited_seconds_per_mac
 from phaze_opt.estimator.tensor_core import Pools, pools_of, products_on_pools
 from phaze_opt.estimator.traffic import Traffic, energy_by_level_j
+from phaze_opt.estimator.vector_core import kept_row_bytes
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import collective_cost
@@ -425,6 +426,11 @@ def estimate_work(
             accelerators, "attention_backward_overlap"
         ),
         ChipColumn.LIMITED_SECONDS_PER_MAC: limited_seconds_per_mac(accelerators, tensor_cores),
+        ChipColumn.KEPT_ROW_BYTES: kept_row_bytes(
+            chip_column(accelerators, "glb_bytes"),
+            np.array(vector_cores)[:, np.newaxis],
+            is_managed=chip_column(accelerators, "concurrent_operators"),
+        ),
     }
     work = operator_work(
         np.hstack([columns[column] for column in ChipColumn]),
@@ -444,6 +450,7 @@ def estimate_work(
         table.vector_owner,
         table.row_bytes,
         table.reread_bytes,
+        table.cached_bytes,
         table.read_bytes,
         table.write_bytes,
         table.has_work,

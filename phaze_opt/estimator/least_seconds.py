@@ -38,6 +38,8 @@ _COLUMNS = (
     "calibration.attention_overlap",
     "attention_backward_overlap",
     "power_limited_clock_hz",
+    "glb_bytes",
+    "concurrent_operators",
     "pe_x",
     "pe_y",
     "calibration.exponentials_per_cycle",

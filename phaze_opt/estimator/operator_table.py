@@ -43,9 +43,9 @@ class OperatorTable:
         Of all vector work of an operator.
     vector_owner : (vector works,)
         Index of the operator.
-    row_bytes, reread_bytes : (vector works,)
-        Size of a row in fp32, and bytes that are read again in total where a row does not fit the
-        private buffer.
+    row_bytes, reread_bytes, cached_bytes : (vector works,)
+        Size of a row in fp32, bytes that are read again in total where a row does not fit the
+        private buffer, and those that are then read again from a cache that keeps the rows.
     vector_rounds
         Indices of the first vector work of every operator, of the second one, …
     read_bytes, write_bytes : (operators,)
@@ -85,6 +85,7 @@ class OperatorTable:
     vector_owner: IntArray
     row_bytes: FloatArray
     reread_bytes: FloatArray
+    cached_bytes: FloatArray
     vector_rounds: tuple[IntArray, ...]
     read_bytes: FloatArray
     write_bytes: FloatArray
@@ -170,6 +171,13 @@ def operator_table(graph: OperatorGraph) -> OperatorTable:
         reread_bytes=np.array(
             [
                 (row.reads - 1) * ELEMENT_BYTES * work.elements * from_memory
+                for _, work, row, from_memory in works
+            ],
+            dtype=np.float64,
+        ),
+        cached_bytes=np.array(
+            [
+                row.cached_reads * ELEMENT_BYTES * work.elements * from_memory
                 for _, work, row, from_memory in works
             ],
             dtype=np.float64,

@@ -36,6 +36,7 @@ class ChipColumn(IntEnum):
     ATTENTION_OVERLAP = 7
     ATTENTION_BACKWARD_OVERLAP = 8
     LIMITED_SECONDS_PER_MAC = 9
+    KEPT_ROW_BYTES = 10
 
 
 class WorkTable(IntEnum):
@@ -61,7 +62,7 @@ _COLUMNS = len(WorkTable)
 @lazily_compiled(
     "f8[:, :, ::1](f8[:, ::1], f8[:, :, ::1], i8[::1], i8[::1], f8[::1], f8[::1], f8[::1],"
     " f8[:, :, ::1], i8[::1], i8[::1], f8[::1], f8[::1], f8[:, ::1], f8[:, ::1], i8[::1],"
-    " f8[::1], f8[::1], f8[::1], f8[::1], f8[::1], f8[::1])"
+    " f8[::1], f8[::1], f8[::1], f8[::1], f8[::1], f8[::1], f8[::1])"
 )
 def operator_work(
     chips: FloatArray,
@@ -81,6 +82,7 @@ def operator_work(
     vector_owner: IntArray,
     row_bytes: FloatArray,
     reread_bytes: FloatArray,
+    cached_bytes: FloatArray,
     read_bytes: FloatArray,
     write_bytes: FloatArray,
     has_work: FloatArray,
@@ -106,7 +108,7 @@ def operator_work(
     elements, lane_cycles : (chips or 1, vector works)
         Elements, and lane cycles per element. Each round takes one element per lane; the last round
         takes as long as a full one.
-    vector_owner, row_bytes, reread_bytes, read_bytes, write_bytes, has_work
+    vector_owner, row_bytes, reread_bytes, cached_bytes, read_bytes, write_bytes, has_work
         As in the table. What the power limit leaves for multiply-accumulates, see `power_limit`, is
         part of the time of the arrays.
     link_s : (operators,)
@@ -150,6 +152,9 @@ def operator_work(
             vc[i] += rounds * of_cycles[place]
             if row_bytes[place] > own[ChipColumn.L2_VC_BYTES]:
                 reread[i] += reread_bytes[place]
+                # Rows are kept in bf16, half of what they are in fp32.
+                if 0.5 * row_bytes[place] > own[ChipColumn.KEPT_ROW_BYTES]:
+                    reread[i] += cached_bytes[place]
         for i in range(operators):
             vc[i] /= own[ChipColumn.CLOCK_HZ]
             tc[i] /= own[ChipColumn.ARRAY_CLOCK_HZ]

@@ -14,6 +14,7 @@ from phaze_opt.validation.attention_training import validate_training_attention
 from phaze_opt.validation.collectives import validate_collectives
 from phaze_opt.validation.measured import UnexpressedRow, ValidationTable, unexpressed_rows
 from phaze_opt.validation.memory import validate_block_memory
+from phaze_opt.validation.norms import validate_norms
 from phaze_opt.validation.operators import validate_single_operators
 from phaze_opt.validation.products import validate_best_products, validate_products
 from phaze_opt.validation.runs import validate_run_memory, validate_run_times
@@ -28,6 +29,7 @@ PREDICTORS: Mapping[Group, tuple[Callable[[], list[ValidationTable]], ...]] = {
         validate_sustained_products,
         validate_best_products,
         validate_single_operators,
+        validate_norms,
     ),
     "attention": (validate_attention, validate_training_attention),
     "collectives": (validate_collectives,),

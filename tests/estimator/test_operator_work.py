@@ -24,7 +24,7 @@ from phaze_opt.estimator.estimate import (
 from phaze_opt.estimator.operator_table import OperatorTable, operator_table
 from phaze_opt.estimator.operator_work import binding_resources
 from phaze_opt.estimator.tensor_core import Column, pools_of
-from phaze_opt.estimator.vector_core import vector_operator
+from phaze_opt.estimator.vector_core import kept_row_bytes, vector_operator
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.units import MIB
@@ -96,7 +96,13 @@ def defined_work(
     glb_read = products[:, :, Column.GLB_READ_BYTES] - operands
     glb_write = products[:, :, Column.GLB_WRITE_BYTES] - results
     overflows = table.row_bytes > chip_column(chips, "l2_vc_bytes")
-    reads = table.read_bytes + summed(table.vector_owner, table.reread_bytes * overflows)
+    kept = kept_row_bytes(
+        chip_column(chips, "glb_bytes"),
+        vector_cores[:, np.newaxis],
+        is_managed=chip_column(chips, "concurrent_operators"),
+    )
+    again = table.reread_bytes + table.cached_bytes * (table.row_bytes / 2 > kept)
+    reads = table.read_bytes + summed(table.vector_owner, again * overflows)
     extra = summed(table.gemm_owner, products[:, :, Column.HBM_EXTRA_BYTES] * table.gemm_blocked)
     traffic = {
         "l2_read": of_cores(products[:, :, Column.L2_BYTES], CoreColumn.L2_BYTES),

@@ -153,7 +153,8 @@ def test_no_number_is_keyed_by_operator_model_or_row(path: Path) -> None:
         for section in table(path.parents[1].name, path.name).values():
             for row in section.values():
                 assert row.keys() <= counted
-        assert counted == {"cycles", "exponential_cycles", "reads", "derivation"}
+        counts = {"cycles", "exponential_cycles", "reads", "cached_reads", "derivation"}
+        assert counted == counts
         return
     forbidden = names_of_work()
     for key in keys(table(path.parents[1].name, path.name)):
@@ -169,6 +170,7 @@ def test_lane_cycles_are_counted_and_not_fitted() -> None:
         assert row.cycles == int(row.cycles), kind
         assert 1 <= row.cycles <= 32, kind
         assert row.reads in (1, 2, 3), kind
+        assert row.cached_reads in (0, 1), kind
         assert row.derivation, kind
 
 
