@@ -22,6 +22,9 @@ from phaze_opt.units import GIB, KIB
 L2_BYTES_PER_PE = 16
 """Bytes of private L2 per processing element, as in the published space of Phaze (ICML 2024)."""
 
+_MOST_RANGE = 10.0
+"""No chip is so many times as fast as another one of its name."""
+
 LANE_VALUE_BYTES = 4
 """Vector lanes compute in fp32."""
 
@@ -90,6 +93,10 @@ class Calibration:
         Rate of the arrays in a backward with heads wider than 128, relative to narrower ones: sums
         of that width no longer fit beside each other.
 
+    array_rate_low, array_rate_high, hbm_rate_low, hbm_rate_high
+        By what the rates of the arrays in long runs and of the HBM may be multiplied on other
+        chips of this name, see `phaze_opt.hardware.ranges`; 1 where nobody says.
+
     Raises
     ------
     InputError
@@ -114,6 +121,10 @@ class Calibration:
     attention_backward_rate: float | None = None
     attention_backward_row_cycles: float | None = None
     attention_wide_rate: float = 1.0
+    array_rate_low: float = 1.0
+    array_rate_high: float = 1.0
+    hbm_rate_low: float = 1.0
+    hbm_rate_high: float = 1.0
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -122,6 +133,14 @@ class Calibration:
             share = getattr(self, name)
             if share is not None and not 0.0 < share <= 1.0:
                 raise InputError(f"{name} is {share}, but it must be above 0 and at most 1.")
+        for name in ("array_rate_low", "hbm_rate_low"):
+            factor = getattr(self, name)
+            if not 0.0 < factor <= 1.0:
+                raise InputError(f"{name} is {factor}, but it must be above 0 and at most 1.")
+        for name in ("array_rate_high", "hbm_rate_high"):
+            factor = getattr(self, name)
+            if not 1.0 <= factor <= _MOST_RANGE:
+                raise InputError(f"{name} is {factor}, but it must be from 1 to {_MOST_RANGE:g}.")
         overlaps = "attention_overlap", "attention_backward_overlap"
         for name in (*overlaps, "collective_core_share"):
             share = getattr(self, name)

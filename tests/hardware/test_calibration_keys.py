@@ -34,6 +34,10 @@ PER_CHIP = {
     "attention_overlap",
     "exponentials_per_cycle",
     "sustained_peak_share",
+    "array_rate_low",
+    "array_rate_high",
+    "hbm_rate_low",
+    "hbm_rate_high",
 }
 """Fields that may be calibrated for a chip: measured once, whatever runs on it."""
 
