@@ -15,6 +15,7 @@ from phaze_opt.validation.measured import ValidationRow, ValidationTable
 from phaze_opt.workload.attention import AttentionShape
 
 _LEAST_TOKENS = 4096
+_SHORT = f", < {_LEAST_TOKENS} tokens"
 _DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
 
 
@@ -50,7 +51,16 @@ def validate_training_attention() -> list[ValidationTable]:
         for kind, members in found.items():
             label = f"attention {kernel}, {kind}"
             overhead_s = table["call_overhead_s"][0 if "forward" in kind else 1]
-            tables.append(ValidationTable(label, name, overhead_s, table["source"], tuple(members)))
+            tables.append(
+                ValidationTable(
+                    label,
+                    name,
+                    overhead_s,
+                    table["source"],
+                    tuple(members),
+                    minor=kind.endswith(_SHORT) or kernel == "cudnn-deterministic",
+                )
+            )
         sums = _sums(rows, chip, table)
         if sums:
             label = f"attention {kernel}, forward and backward"
@@ -64,7 +74,7 @@ def _kind(row: dict[str, str]) -> str:
     direction = _DIRECTIONS[row["direction"]]
     if row["window"] != "0":
         return f"{direction}, windows"
-    return direction if int(row["sequence"]) >= _LEAST_TOKENS else f"{direction}, < 4096 tokens"
+    return direction if int(row["sequence"]) >= _LEAST_TOKENS else f"{direction}{_SHORT}"
 
 
 def _predict(
