@@ -99,9 +99,8 @@ def fit_attention(
         if some
     ]
     constants = tuple(constant for one in fits for constant in one.constants)
-    return Fit(
-        (*constants, _exponentials(chip)), np.concatenate([one.errors for one in fits] or [[]])
-    )
+    errors = np.concatenate([np.zeros(0), *(one.errors for one in fits)])
+    return Fit((*constants, _exponentials(chip)), errors)
 
 
 def _fit_direction(rows: Sequence[MeasuredAttention], timed: AttentionCalls, calls: bool) -> Fit:
@@ -151,7 +150,7 @@ def attention_constants(
 def with_attention_constants(chip: Accelerator, values: Mapping[str, float]) -> Accelerator:
     """Return the chip with fitted constants; those of the table are left out."""
     own = {name: value for name, value in values.items() if name.startswith("attention_")}
-    return replace(chip, calibration=replace(chip.calibration, **own))  # type: ignore[arg-type]
+    return replace(chip, calibration=replace(chip.calibration, **own))
 
 
 class AttentionCalls:

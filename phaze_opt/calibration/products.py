@@ -42,9 +42,9 @@ from phaze_opt.workload.graph import Gemm, OperatorGraph
 LEAST_FLOPS = 10e9
 """Shorter products are mostly launch and library choices, which are no constants of the chip."""
 
-SUSTAINED_SCATTER = 0.3
-"""Residual of a sustained row from which it counts linearly: a product that ends before the power
-limit takes hold is faster by that."""
+SUSTAINED_SCATTER = 0.15
+"""Residual of a sustained row from which it counts linearly: half of that by which a product is
+faster that ends before the power limit takes hold."""
 
 _LEAST_EFFICIENCY = 0.5
 _LEAST_SHARE = 0.2
@@ -95,7 +95,7 @@ def fit_products(
 
     def predict(values: Mapping[str, float]) -> FloatArray:
         changed = with_product_constants(chip, values)
-        return products_s(graph, changed, sustained=sustained) + waits_s
+        return np.asarray(products_s(graph, changed, sustained=sustained) + waits_s)
 
     scatter = SUSTAINED_SCATTER if sustained else ROBUST_SCALE
     return fit(constants, predict, np.array([row.latency_s for row in used]), scatter)
@@ -165,7 +165,8 @@ def with_product_constants(chip: Accelerator, values: Mapping[str, float]) -> Ac
 
 def products_graph(gemms: Sequence[Gemm], layouts: Sequence[Layout] | None = None) -> OperatorGraph:
     """Lay out products as a graph in which each operator is one of them, forwards by default."""
-    pairs = zip(gemms, layouts or ["tn"] * len(gemms), strict=True)
+    forwards: Sequence[Layout] = ["tn"] * len(gemms)
+    pairs = zip(gemms, layouts or forwards, strict=True)
     operators = enumerate(gemm_operator(gemm, layout) for gemm, layout in pairs)
     return OperatorGraph(tuple(replace(one, id=f"gemm {index}") for index, one in operators))
 

@@ -26,6 +26,7 @@ head and goes along the keys; in a backward it takes a column and goes along the
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import cast
 
 import numpy as np
 
@@ -310,8 +311,9 @@ def attention_on_pools(table: OperatorTable, pools: Pools) -> FloatArray:
     shape = len(pools.distinct), len(table.attention_owner), len(CoreColumn)
     rows = np.zeros(shape)
     for row, pool, accelerator in zip(rows, pools.distinct, pools.first, strict=True):
-        kernel = accelerator.attention_kernel
-        _fill_rows(table.attention_cores, table.attention_products, pool, tuple(kernel), row)
+        # Compiled code takes a plain tuple.
+        kernel = cast(AttentionKernel, tuple(accelerator.attention_kernel))
+        _fill_rows(table.attention_cores, table.attention_products, pool, kernel, row)
         if np.isinf(row[:, CoreColumn.ARRAY_CYCLES]).any():
             raise no_tile_fits(accelerator)
     return rows

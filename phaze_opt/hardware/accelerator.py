@@ -116,7 +116,7 @@ class Calibration:
     exponentials_per_cycle: float | None = None
     attention_rate: float | None = None
     attention_row_cycles: float | None = None
-    attention_tile_queries: int | None = None
+    attention_tile_queries: float | None = None
     attention_backward_overlap: float | None = None
     attention_backward_rate: float | None = None
     attention_backward_row_cycles: float | None = None
@@ -337,13 +337,13 @@ class Accelerator(PrintsAsTables, tables="phaze_opt.report.tables:accelerator_ta
         forward = 1.0 if rate is None else self.array_clock_hz / (self.clock_hz * rate)
         rate = own.attention_backward_rate
         backward = forward if rate is None else self.array_clock_hz / (self.clock_hz * rate)
-        of_row = self.pe_x + self.pe_y
+        of_row = float(self.pe_x + self.pe_y)
         fills = own.tile_overhead_cycles, own.attention_row_cycles
         for stated in fills:
             of_row = of_row if stated is None else stated
         of_column = own.attention_backward_row_cycles
         return AttentionKernel(
-            tile_queries=own.attention_tile_queries or 0,
+            tile_queries=round(own.attention_tile_queries or 0),
             row_cycles=of_row * own.array_efficiency,
             column_cycles=(of_row if of_column is None else of_column) * own.array_efficiency,
             forward=forward,

@@ -148,7 +148,7 @@ def read_chip_file(
     if base_name is None:
         chip, origins = _from_scratch(entry, what)
         inherited: Mapping[str, Provenance] = {}
-        kernels = stated_kernels
+        kernels: Mapping[str, Mapping[str, float]] = stated_kernels
     else:
         base = find_base(base_name, path, what, find, above)
         values = in_si(flat(entry), what, chip_values(base.accelerator))
@@ -224,13 +224,13 @@ def _read_provenance(sources: object, what: str) -> dict[str, Provenance]:
     return provenance
 
 
-def _read_kernels(tables: object, what: str) -> dict[str, dict[str, float]]:
+def _read_kernels(tables: object, what: str) -> dict[str, Mapping[str, float]]:
     """Read the constants of kernels of fused attention; see `phaze_opt.hardware.kernels`."""
     kernels = from_builtins(tables, dict[str, dict[str, float]], f"kernels in the {what}")
     for constants in kernels.values():
         for name in constants.keys() - set(KERNEL_FIELDS):
             raise unknown_name(f"constant of a kernel in the {what}:", name, KERNEL_FIELDS)
-    return kernels
+    return {**kernels}
 
 
 def _check_implied(stated: Mapping[str, Any], chip: Accelerator, what: str) -> None:

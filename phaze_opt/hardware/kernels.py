@@ -57,7 +57,5 @@ def with_kernel(preset: AcceleratorPreset, kernel: str | None) -> AcceleratorPre
         )
     chip = preset.accelerator
     constants = {**_DEFAULTS, **preset.kernels[kernel]}
-    tile = constants["attention_tile_queries"]
-    constants["attention_tile_queries"] = None if tile is None else int(tile)
     calibration = replace(chip.calibration, **constants)
     return replace(preset, accelerator=replace(chip, calibration=calibration))

@@ -21,10 +21,17 @@ _DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
 
 def attention_shape(row: dict[str, str]) -> AttentionShape:
     """Return the sizes of a row of the data."""
-    names = ("batch", "sequence", "sequence", "heads", "kv_heads", "head_dim")
-    sizes = (int(row[name]) for name in names)
-    causal, window = row["causal"] == "1", int(row["window"])
-    return AttentionShape(*sizes, causal, window, int(row["head_dim_v"]))
+    return AttentionShape(
+        batch=int(row["batch"]),
+        queries=int(row["sequence"]),
+        keys=int(row["sequence"]),
+        heads=int(row["heads"]),
+        kv_heads=int(row["kv_heads"]),
+        head_dim=int(row["head_dim"]),
+        causal=row["causal"] == "1",
+        window=int(row["window"]),
+        value_dim=int(row["head_dim_v"]),
+    )
 
 
 def validate_training_attention() -> list[ValidationTable]:

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from phaze_opt.calibration.products import (
 )
 from phaze_opt.codec import data_rows, data_table
 from phaze_opt.errors import InputError
+from phaze_opt.estimator.power_limit import Layout
 from phaze_opt.estimator.single import estimate_gemm
 from phaze_opt.hardware.accelerator import Accelerator, Calibration
 from phaze_opt.hardware.presets import load_accelerator
@@ -142,7 +144,7 @@ def sustained_rows(accelerator: str) -> list[MeasuredProduct]:
         MeasuredProduct(
             Gemm(int(row["m"]), int(row["n"]), int(row["k"])),
             float(row["latency_s"]),
-            row["layout"],
+            cast(Layout, row["layout"]),
         )
         for row in data_rows("validation", "gemm_sustained.csv")
         if row["accelerator"] == accelerator

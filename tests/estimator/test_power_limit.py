@@ -59,7 +59,7 @@ def test_an_unknown_layout_is_refused() -> None:
 def test_attention_of_a_long_run_is_held_back_too() -> None:
     """A long forward of a B200 ends at the rate of its products, a short one waits for its tail."""
     shape = AttentionShape(1, 131072, 131072, 8, 1, 128, causal=True)
-    rate = 0.505 * B200.peak_flops_per_s
+    rate = (B200.calibration.sustained_peak_share or 1.0) * B200.peak_flops_per_s
     long_s = estimate_attention(shape, B200, sustained=True).latency_s
     flops = 4 * 128 * shape.scores.visible
     assert long_s == pytest.approx(flops / rate, rel=0.01)

@@ -47,8 +47,8 @@ def test_every_chip_has_a_default_kernel_and_others_by_name() -> None:
     preset = find_accelerator("h100")
     assert with_kernel(preset, None) is preset
     assert with_kernel(preset, "cudnn").accelerator == preset.accelerator
-    slower = with_kernel(preset, "fa2").accelerator.calibration
-    assert slower.attention_rate < preset.accelerator.calibration.attention_rate
+    slower = with_kernel(preset, "fa2").accelerator.attention_kernel
+    assert slower.forward > preset.accelerator.attention_kernel.forward
     with pytest.raises(InputError, match="fa3 has no constants on b200; known are: te, serving"):
         with_kernel(find_accelerator("b200"), "fa3")
     with pytest.raises(InputError, match="Did you mean 'fa3'"):
