@@ -9,9 +9,9 @@ The constants are those of `phaze_opt.hardware.kernels`, of either direction by 
 * of a backward, the rate with heads wider than 128 relative to narrower ones, where there are some.
 
 A row is the time of a call: beside the kernel it holds what a framework adds per call, and before a
-forward the traffic of kernels that split, scale and turn queries, keys and values. Both belong to
-the table, not to the chip; they are fitted with the others and are not kept. A table of kernels
-alone gives values near 0 for both.
+forward of a serving engine (not in long runs of training) the traffic of kernels that split, scale
+and turn queries, keys and values. Both belong to the table, not to the chip; they are fitted with
+the others and are not kept. A table of kernels alone gives values near 0 for both.
 
 The rate of exponentials is not fitted: only the product of exposed share and lane cycles shows in
 a time, so it comes from the data sheet. Rows of one chip, one kernel and of bf16 only.
@@ -106,6 +106,9 @@ def fit_attention(
 def _fit_direction(rows: Sequence[MeasuredAttention], timed: AttentionCalls, calls: bool) -> Fit:
     """Fit the constants of one direction."""
     constants = attention_constants(rows, timed.chip)
+    if timed.sustained:
+        # Training stacks hand their tensors over as they are; engines of serving turn them first.
+        constants = tuple(one for one in constants if one is not EARLIER_TRAFFIC)
     if not calls:
         constants = tuple(one for one in constants if one.name.startswith("attention_"))
     if len(rows) < len(constants):
@@ -162,7 +165,7 @@ class AttentionCalls:
         operators = [attention_operator(row.shape, backward=row.backward) for row in rows]
         numbered = (replace(one, id=f"attention {i}") for i, one in enumerate(operators))
         self._graph, self.chip = OperatorGraph(tuple(numbered)), chip
-        self._sustained = sustained
+        self.sustained = sustained
         traffic_bytes = [
             0 if row.backward else one.read_bytes + one.write_bytes
             for row, one in zip(rows, operators, strict=True)
@@ -173,7 +176,7 @@ class AttentionCalls:
         """Predict every call for the values of all constants."""
         chip = with_attention_constants(self.chip, values)
         kernel_s = estimate_isolated(
-            self._graph, chip, chip.num_tc, sustained=self._sustained
+            self._graph, chip, chip.num_tc, sustained=self.sustained
         ).latency_s
         earlier_s = values.get(EARLIER_TRAFFIC.name, 0.0) * self._traffic_s
         return values.get(CALL_OVERHEAD.name, 0.0) + kernel_s + earlier_s
