@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -17,21 +17,31 @@ if TYPE_CHECKING:
     from phaze_opt.calibration.constants import FittedConstant
 
 
+RowsChoice = Literal["burst", "sustained"]
+
+
 def calibrate(
     chip: Annotated[str, typer.Argument(help="Preset or TOML file.", show_default=False)],
     gemm: Annotated[
-        Path | None, typer.Option(help="CSV with m,n,k[,batch],latency_s (bf16).")
+        Path | None, typer.Option(help="CSV with m,n,k[,batch][,layout],latency_s (bf16).")
     ] = None,
     attention: Annotated[
         Path | None,
         typer.Option(
-            help="CSV with batch,sequence,heads,kv_heads,head_dim[,causal],latency_s (forward)."
+            help="CSV with batch,sequence,heads,kv_heads,head_dim[,head_dim_v][,causal][,window]"
+            "[,backward],latency_s."
         ),
     ] = None,
     collectives: Annotated[
         Path | None, typer.Option(help="CSV with kind,devices,bytes,latency_s (one level).")
     ] = None,
     vector: Annotated[Path | None, typer.Option(help="CSV with op,rows,columns,latency_s.")] = None,
+    rows: Annotated[
+        RowsChoice,
+        typer.Option(
+            help="What products and attention are: kernels timed alone, or those of long runs."
+        ),
+    ] = "burst",
     cluster: Annotated[
         str | None,
         typer.Option(help="Preset or TOML file: the network of --collectives as it is stated."),
@@ -77,6 +87,7 @@ def calibrate(
         attention=measured_files.read_attention(attention) if attention else (),
         collectives=measured_files.read_collectives(collectives) if collectives else (),
         vector=measured_files.read_vector(vector) if vector else (),
+        sustained=rows == "sustained",
     )
     for name, path in given.items():
         if path is not None and not getattr(measured, name):

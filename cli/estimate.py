@@ -35,6 +35,12 @@ CsvOption = Annotated[
 JsonLinesOption = Annotated[
     bool, typer.Option("--json", help="JSON is what this command prints anyway.")
 ]
+LayoutChoice = Literal["tn", "nn", "nt"]
+KernelChoice = Literal["fa2", "fa3", "cudnn", "cudnn-deterministic", "te", "serving"]
+SustainedOption = Annotated[
+    bool,
+    typer.Option("--sustained", help="One of many in a long run, at the power limit; not alone."),
+]
 CollectiveChoice = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all"]
 
 
@@ -51,11 +57,13 @@ class EstimateOptions:
     csv_file: CsvOption = None
     as_json: JsonLinesOption = True
 
-    def load_accelerator(self) -> Accelerator:
-        """Read the accelerator with its changed fields."""
-        from phaze_opt.hardware.presets import load_accelerator
+    def load_accelerator(self, kernel: str | None = None) -> Accelerator:
+        """Read the accelerator with its changed fields, as a kernel of attention uses it."""
+        from phaze_opt.hardware.kernels import with_kernel
+        from phaze_opt.hardware.presets import configure_accelerator
 
-        return load_accelerator(self.accelerator, **read_assignments(self.changes))
+        preset = configure_accelerator(self.accelerator, read_assignments(self.changes))
+        return with_kernel(preset, kernel).accelerator
 
     @property
     def call_overhead_s(self) -> float:
@@ -71,29 +79,39 @@ def gemm(
     n: Annotated[int | None, typer.Option("--n", help="Columns of the result.")] = None,
     k: Annotated[int | None, typer.Option("--k", help="Reduction.")] = None,
     batch: Annotated[int, typer.Option(help="Independent products.")] = 1,
+    layout: Annotated[
+        LayoutChoice,
+        typer.Option(
+            help="Forward, data gradient, or weight gradient that adds to an accumulator in fp32."
+        ),
+    ] = "tn",
+    sustained: SustainedOption = False,
 ) -> None:
-    """Estimate a matrix product (bf16), or every row of a CSV with columns m,n,k[,batch].
+    """Estimate a matrix product (bf16), or every row of a CSV with columns m,n,k[,batch][,layout].
 
     Example: phaze-opt estimate gemm --accelerator a100-80 --m 8192 --n 4096 --k 4096 --json
     """
+    from phaze_opt.calibration.measured_files import read_layout
     from phaze_opt.estimator.single import estimate_gemm
     from phaze_opt.workload.graph import Gemm
 
     chip = options.load_accelerator()
 
-    def one(shape: Gemm) -> SingleEstimate:
-        return estimate_gemm(shape, chip, options.cores, options.call_overhead_s)
+    def one(shape: Gemm, own: LayoutChoice) -> SingleEstimate:
+        return estimate_gemm(
+            shape, chip, options.cores, options.call_overhead_s, layout=own, sustained=sustained
+        )
 
     def one_row(row: CsvRow) -> SingleEstimate:
         m, n, k = (_whole(row, column) for column in ("m", "n", "k"))
-        return one(Gemm(m, n, k, batch=_whole(row, "batch", "1")))
+        return one(Gemm(m, n, k, batch=_whole(row, "batch", "1")), read_layout(row, layout))
 
     if options.csv_file is not None:
         _run_csv(options.csv_file, ("m", "n", "k"), one_row)
         return
     if m is None or n is None or k is None:
         raise InputError("Give --m, --n and --k, or --csv FILE.")
-    _print(one(Gemm(m, n, k, batch)))
+    _print(one(Gemm(m, n, k, batch), layout))
 
 
 @app.command()
@@ -139,43 +157,61 @@ def attention(
         int | None, typer.Option(help="Key and value heads; as many as query heads by default.")
     ] = None,
     head_dim: Annotated[int, typer.Option(help="Elements of one head.")] = 128,
+    head_dim_v: Annotated[
+        int, typer.Option(help="Of the values; 0: as many as of queries and keys.")
+    ] = 0,
+    window: Annotated[int, typer.Option(help="Latest keys that a query sees; 0: all.")] = 0,
     causal: Annotated[
         bool, typer.Option(help="Whether a query sees only the keys up to its own position.")
     ] = True,
     backward: Annotated[
         bool, typer.Option("--backward", help="The gradients instead of the forward.")
     ] = False,
+    kernel: Annotated[
+        KernelChoice | None,
+        typer.Option(help="Whose constants hold; those of the chip's default kernel if left out."),
+    ] = None,
+    sustained: SustainedOption = False,
 ) -> None:
     """Estimate a fused attention core (bf16), or every row of a CSV.
 
-    The columns are batch,sequence,heads,kv_heads,head_dim[,causal]; causal is 0 or 1.
+    The columns are batch,sequence,heads,kv_heads,head_dim[,head_dim_v][,window][,causal]
+    [,backward]; the last two are 0 or 1.
 
     Example: phaze-opt estimate attention --accelerator h100 --sequence 8192 --heads 32 --kv-heads 8
     """
+    from phaze_opt.calibration.measured_files import (
+        ATTENTION_COLUMNS,
+        read_attention_shape,
+        read_switch,
+    )
     from phaze_opt.estimator.single import estimate_attention
     from phaze_opt.workload.attention import AttentionShape
 
-    chip = options.load_accelerator()
+    chip = options.load_accelerator(kernel)
 
-    def one(shape: AttentionShape) -> SingleEstimate:
+    def one(shape: AttentionShape, gradients: bool) -> SingleEstimate:
         return estimate_attention(
-            shape, chip, options.cores, options.call_overhead_s, backward=backward
+            shape,
+            chip,
+            options.cores,
+            options.call_overhead_s,
+            backward=gradients,
+            sustained=sustained,
         )
 
-    columns = ("batch", "sequence", "heads", "kv_heads", "head_dim")
-
     def one_row(row: CsvRow) -> SingleEstimate:
-        samples, tokens, queries, keys, size = (_whole(row, column) for column in columns)
-        masked = _switch(row, "causal", causal)
-        return one(AttentionShape(samples, tokens, tokens, queries, keys, size, masked))
+        shape = read_attention_shape(row, causal=causal, window=window, value_dim=head_dim_v)
+        return one(shape, read_switch(row, "backward", backward))
 
     if options.csv_file is not None:
-        _run_csv(options.csv_file, columns, one_row)
+        _run_csv(options.csv_file, ATTENTION_COLUMNS, one_row)
         return
     if sequence is None or heads is None:
         raise InputError("Give --sequence and --heads, or --csv FILE.")
     groups = heads if kv_heads is None else kv_heads
-    _print(one(AttentionShape(batch, sequence, sequence, heads, groups, head_dim, causal)))
+    sizes = (batch, sequence, sequence, heads, groups, head_dim)
+    _print(one(AttentionShape(*sizes, causal, window, head_dim_v), backward))
 
 
 @dataclass(frozen=True)
@@ -257,14 +293,6 @@ def _whole(row: CsvRow, column: str, default: str | None = None) -> int:
         return int(text)
     except ValueError:
         raise InputError(f"{column} is {text!r}, but it must be a whole number.") from None
-
-
-def _switch(row: CsvRow, column: str, default: bool) -> bool:
-    """Read one 0 or 1 of a row; where it is empty or missing, the default holds."""
-    text = (row.get(column) or "").strip()
-    if text not in ("", "0", "1"):
-        raise InputError(f"{column} is {text!r}, but it must be 0 or 1.")
-    return default if text == "" else text == "1"
 
 
 def _number(row: CsvRow, column: str) -> float:

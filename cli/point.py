@@ -236,13 +236,13 @@ def evaluate(
     Example: phaze-opt evaluate --model bert-large --accelerator tpuv4-lanes --set hbm_gib=80
     --cluster tpuv4-ici-flat --devices 1024 --global-batch 4096 --microbatch 4 --json
     """
-    from phaze_opt.evaluation import evaluation_to_json_dict, place_point
+    from phaze_opt.evaluation import evaluation_to_json_dict, place_point, with_range
     from phaze_opt.point import cost_point
 
     point = options.point()
     check_outputs(timeline, force=force)
     costed = cost_point(point)
-    evaluation = place_point(costed)
+    evaluation = with_range(point, place_point(costed))
     # Before the answer is printed: whoever reads that may end before this does.
     if timeline is not None and evaluation.placement is not None:
         from phaze_opt.report.timeline import write_timeline

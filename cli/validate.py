@@ -24,6 +24,10 @@ def validate(
             "--rows", help="Show every row, what its time consists of, and rows left out."
         ),
     ] = False,
+    every: Annotated[
+        bool,
+        typer.Option("--all", help="Show tables that say little too; JSON always has them."),
+    ] = False,
     plot: Annotated[
         Path | None,
         typer.Option("--plot", metavar="HTML", help="Plot predicted against measured."),
@@ -47,7 +51,7 @@ def validate(
     if as_json:
         print_json(_plain(found))
     else:
-        _show(found, rows)
+        _show(found, rows, every)
 
 
 def _plain(found: Sequence[Validation]) -> list[dict[str, Any]]:
@@ -68,13 +72,16 @@ def _plain(found: Sequence[Validation]) -> list[dict[str, Any]]:
     return plain
 
 
-def _show(found: Sequence[Validation], rows: bool) -> None:
+def _show(found: Sequence[Validation], rows: bool, every: bool) -> None:
     """Print the tables for a person."""
     from phaze_opt.report.validation import row_tables, summary_table, unexpressed_table
 
-    tables = [table for each in found for table in each.tables]
+    known = [table for each in found for table in each.tables]
+    tables = [table for table in known if every or not table.minor]
     left_out = [row for each in found for row in each.unexpressed]
     print_table(summary_table(tables))
+    if len(tables) < len(known):
+        say(f"{len(known) - len(tables)} tables that say little are left out; --all shows them.")
     if rows:
         print_table(row_tables(tables))
         if left_out:

@@ -20,6 +20,7 @@ from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.garbage import collected_later
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.energy import energy_per_event, static_power_w
+from phaze_opt.hardware.ranges import RangedRate, at_rates, rate_ranges
 from phaze_opt.named_point import PlacingText, named_point
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.on_demand import deferrable, deferred
@@ -88,6 +89,10 @@ class Evaluation(PrintsAsTables, tables="phaze_opt.report.tables:evaluation_tabl
         Model FLOPs per second of ALL devices, in TFLOP/s; ``None`` if infeasible.
     tokens_per_s_per_device
         Of ALL devices; ``None`` also where a sample is no sequence, or one of unknown length.
+    time_per_batch_range_s
+        Time per batch on the fastest and on the slowest chips of the name, see
+        `phaze_opt.hardware.ranges`; ``None`` if infeasible, if the chip states no range, and of the
+        designs of a study and of `evaluate_many`, to which `with_range` adds it.
     """
 
     feasible: bool
@@ -112,6 +117,7 @@ class Evaluation(PrintsAsTables, tables="phaze_opt.report.tables:evaluation_tabl
     mfu_causal: float | None = None
     area_chip_mm2: float | None = None
     tdp_w: float | None = None
+    time_per_batch_range_s: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -236,7 +242,48 @@ def evaluate(
         lane_rate=lane_rate,
         prove=prove,
     ).point
-    return evaluate_one(point, cache)
+    return with_range(point, evaluate_one(point, cache), cache)
+
+
+def with_range(
+    point: Point, evaluation: Evaluation, cache: ScheduleCache | None = None
+) -> Evaluation:
+    """Add the times per batch of the fastest and the slowest chips of the name to an evaluation.
+
+    Arrays and HBM are slow, or fast, together; each has its own best placement, unless one is
+    given. Without a range of the chip nothing is added.
+
+    Parameters
+    ----------
+    point
+        What was evaluated.
+    evaluation
+        Of the chip as it is stated.
+    cache
+        As for `evaluate`.
+    """
+    ranges = rate_ranges(point.accelerator)
+    if not ranges or evaluation.time_per_batch_s is None:
+        return evaluation
+    central_s = evaluation.time_per_batch_s
+    fast = {rate: one.high for rate, one in ranges.items()}
+    slow = {rate: one.low for rate, one in ranges.items()}
+    times_s = [time_at_rates(point, rates, cache) for rates in (fast, slow)]
+    least_s, most_s = (central_s if time_s is None else time_s for time_s in times_s)
+    span = min(least_s, central_s), max(most_s, central_s)
+    return replace(evaluation, time_per_batch_range_s=span)
+
+
+def time_at_rates(
+    point: Point, rates: Mapping[RangedRate, float], cache: ScheduleCache | None = None
+) -> float | None:
+    """Return the time per batch with other rates of the chip, by factors; ``None`` if infeasible.
+
+    A limit of the power is that of the chip as it is stated.
+    """
+    chip = at_rates(point.accelerator, rates.get("arrays", 1.0), rates.get("hbm", 1.0))
+    other = replace(point, accelerator=chip, power_limit_w=None)
+    return evaluate_one(other, cache).time_per_batch_s
 
 
 @collected_later()
@@ -247,7 +294,7 @@ def evaluate_one(point: Point, cache: ScheduleCache | None = None) -> Evaluation
 
 @collected_later()
 def evaluate_many(points: Sequence[Point], cache: ScheduleCache | None = None) -> list[Evaluation]:
-    """Evaluate some points; every result equals that of `evaluate`.
+    """Evaluate some points; every result equals that of `evaluate_one`.
 
     Parameters
     ----------

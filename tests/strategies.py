@@ -55,6 +55,14 @@ any_accelerators = st.builds(
         collective_core_share=st.sampled_from([0.0, 0.2]),
         attention_overlap=st.sampled_from([0.0, 0.4, 1.0]),
         exponentials_per_cycle=st.sampled_from([None, 16.0]),
+        sustained_peak_share=st.sampled_from([None, 0.5]),
+        attention_rate=st.sampled_from([None, 0.4, 1.0]),
+        attention_row_cycles=st.sampled_from([None, 700.0]),
+        attention_tile_queries=st.sampled_from([None, 32, 256]),
+        attention_backward_overlap=st.sampled_from([None, 0.7]),
+        attention_backward_rate=st.sampled_from([None, 0.6]),
+        attention_backward_row_cycles=st.sampled_from([None, 5000.0]),
+        attention_wide_rate=st.sampled_from([0.8, 1.0]),
     ),
 )
 """Chips with cores, arrays, buffers, rates and calibrations of any kind, also of no paper."""

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from phaze_opt.choices import PipelineScheduleName
 from phaze_opt.evaluation import (
     Evaluation,
-    evaluate,
     evaluate_many,
+    evaluate_one,
     evaluation_from_json_dict,
     evaluation_to_json_dict,
 )
@@ -74,14 +74,7 @@ def points(draw: st.DrawFn) -> Point:
 
 def alone(point: Point) -> Evaluation:
     """Evaluate a point by itself."""
-    return evaluate(
-        point.workload,
-        point.accelerator,
-        point.cluster,
-        point.training,
-        point.placement,
-        lane_rate=point.lane_rate,
-    )
+    return evaluate_one(point)
 
 
 @settings(max_examples=20, deadline=None)

@@ -42,6 +42,8 @@ class Measurements:
     ----------
     files
         Names of the files, by table, for the sources of constants.
+    sustained
+        Whether products and attention are of long runs, and not bursts.
     """
 
     files: Mapping[TableName, str] = field(default_factory=dict)
@@ -49,6 +51,7 @@ class Measurements:
     attention: Sequence[MeasuredAttention] = ()
     collectives: Sequence[CollectiveRow] = ()
     vector: Sequence[MeasuredVector] = ()
+    sustained: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +112,8 @@ def calibrate(
     """Fit the constants of a chip, and of the innermost level of its network.
 
     One table after the other, each with the constants that the tables before it gave: vector
-    operators (HBM), products (arrays, clocks, global buffer), fused attention (overlap).
+    operators (HBM), products (arrays, clocks, global buffer, or the rate of long runs), fused
+    attention (arrays and overlap, forward and backward).
 
     Parameters
     ----------
@@ -136,10 +140,10 @@ def calibrate(
         fit = fit_vector(measured.vector, chip.accelerator)
         chip = _with_fit(chip, add("vector", measured.vector, fit))
     if measured.gemm:
-        fit = fit_products(measured.gemm, chip.accelerator)
+        fit = fit_products(measured.gemm, chip.accelerator, sustained=measured.sustained)
         chip = _with_fit(chip, add("gemm", measured.gemm, fit))
     if measured.attention:
-        fit = fit_attention(measured.attention, chip.accelerator)
+        fit = fit_attention(measured.attention, chip.accelerator, sustained=measured.sustained)
         chip = _with_fit(chip, add("attention", measured.attention, fit))
     network = None
     if measured.collectives:

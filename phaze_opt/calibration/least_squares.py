@@ -27,7 +27,7 @@ from phaze_opt.errors import InputError
 Predict = Callable[[Mapping[str, float]], FloatArray]
 """Predicts the time of every row from the constants by name."""
 
-_ROBUST_SCALE = 0.05
+ROBUST_SCALE = 0.05
 """Residual from which a row counts linearly: what two runs of one product differ by."""
 _LEAST_NOISE = 0.01
 """No timing is repeated more closely than to 1 %, even where the fit is closer."""
@@ -60,7 +60,12 @@ _LEAST_TIME_S = 1e-12
 """Below any time that is measured; the logarithm of a prediction of 0 is that of this."""
 
 
-def fit(constants: Sequence[Constant], predict: Predict, measured_s: FloatArray) -> Fit:
+def fit(
+    constants: Sequence[Constant],
+    predict: Predict,
+    measured_s: FloatArray,
+    scatter: float = ROBUST_SCALE,
+) -> Fit:
     """Fit those constants whose stated values the rows reject, and defaults that they determine.
 
     First those that the rows bound on one side only are held, one after the other, while the others
@@ -77,6 +82,8 @@ def fit(constants: Sequence[Constant], predict: Predict, measured_s: FloatArray)
         The model.
     measured_s : (rows,)
         All positive.
+    scatter
+        Residual from which a row counts linearly.
 
     Raises
     ------
@@ -89,13 +96,13 @@ def fit(constants: Sequence[Constant], predict: Predict, measured_s: FloatArray)
             f"There are {len(measured_s)} measured rows for {len(constants)} constants ({names}), "
             "but there must be at least as many rows."
         )
-    result = _fit_once(constants, predict, measured_s)
+    result = _fit_once(constants, predict, measured_s, scatter)
     for _ in range(_MOST_ROUNDS):
         stated = [
             replace(constant, stated=one.value)
             for constant, one in zip(constants, result.constants, strict=True)
         ]
-        again = _fit_once(stated, predict, measured_s)
+        again = _fit_once(stated, predict, measured_s, scatter)
         pairs = list(zip(stated, again.constants, result.constants, strict=True))
         if not any(_has_moved(constant, new.value, old.value) for constant, new, old in pairs):
             break
@@ -113,9 +120,11 @@ def _has_moved(constant: Constant, new: float, old: float) -> bool:
     return abs(constant.coordinate(new) - constant.coordinate(old)) > _SETTLED
 
 
-def _fit_once(constants: Sequence[Constant], predict: Predict, measured_s: FloatArray) -> Fit:
+def _fit_once(
+    constants: Sequence[Constant], predict: Predict, measured_s: FloatArray, scatter: float
+) -> Fit:
     """Hold one constant after the other, as `fit` says."""
-    problem = _Problem(tuple(constants), {}, predict, measured_s)
+    problem = _Problem(tuple(constants), {}, predict, measured_s, scatter)
     found: dict[str, FittedConstant] = {}
     while True:
         solution = _solve(problem)
@@ -140,6 +149,7 @@ class _Problem:
     held: Mapping[str, float]
     predict: Predict
     measured_s: FloatArray
+    scatter: float
 
     @property
     def free(self) -> list[Constant]:
@@ -176,7 +186,7 @@ class _Problem:
 
     def cost(self, point: FloatArray) -> float:
         """Return what is minimised: half the squares of small residuals, in units of the scale."""
-        scaled = (self.residuals(point) / _ROBUST_SCALE) ** 2
+        scaled = (self.residuals(point) / self.scatter) ** 2
         return float(np.sum(np.sqrt(1.0 + scaled) - 1.0))
 
 
@@ -193,9 +203,9 @@ def _solve(problem: _Problem, start: FloatArray | None = None) -> FloatArray:
         inside,
         jac=problem.slopes,
         bounds=(lower, upper),
-        x_scale=_ROBUST_SCALE,
+        x_scale=problem.scatter,
         loss="soft_l1",
-        f_scale=_ROBUST_SCALE,
+        f_scale=problem.scatter,
         ftol=_LEAST_GAIN,
         xtol=_LEAST_GAIN,
     )
@@ -278,7 +288,7 @@ class _Profile:
         freedom = max(len(residuals) - len(solution), 1)
         # From the median, which single bad rows do not move.
         noise = _NORMAL * np.median(np.abs(residuals)) * np.sqrt(len(residuals) / freedom)
-        self._unit = 0.5 * (max(float(noise), _LEAST_NOISE) / _ROBUST_SCALE) ** 2
+        self._unit = 0.5 * (max(float(noise), _LEAST_NOISE) / problem.scatter) ** 2
 
     def errors_to(self, value: float) -> float:
         """Return how many standard errors away another value is."""

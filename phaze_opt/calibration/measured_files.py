@@ -11,6 +11,7 @@ from phaze_opt.calibration.collectives import CollectiveRow
 from phaze_opt.calibration.products import MeasuredProduct
 from phaze_opt.calibration.vector import MeasuredVector
 from phaze_opt.errors import InputError
+from phaze_opt.estimator.power_limit import Layout
 from phaze_opt.estimator.single import attention_graph, gemm_graph
 from phaze_opt.network.collective import CollectiveName
 from phaze_opt.user_files import CsvRow, read_rows
@@ -19,13 +20,16 @@ from phaze_opt.workload.graph import Gemm
 
 
 def read_products(path: Path) -> list[MeasuredProduct]:
-    """Read products with the columns m, n, k, latency_s and, if there is more than one, batch."""
+    """Read products with the columns m, n, k, latency_s.
+
+    There may be the columns batch (1 where it is left out) and layout (`read_layout`).
+    """
 
     def one(row: CsvRow) -> MeasuredProduct:
         m, n, k = (_whole(row, column) for column in ("m", "n", "k"))
-        gemm = Gemm(m, n, k, _whole(row, "batch", "1"))
-        gemm_graph(gemm)  # refuses impossible sizes
-        return MeasuredProduct(gemm, _seconds(row))
+        gemm, layout = Gemm(m, n, k, _whole(row, "batch", "1")), read_layout(row)
+        gemm_graph(gemm, layout)  # refuses impossible sizes
+        return MeasuredProduct(gemm, _seconds(row), layout)
 
     return read_rows(path, ("m", "n", "k", "latency_s"), one)
 
@@ -41,25 +45,60 @@ def read_vector(path: Path) -> list[MeasuredVector]:
 
 
 def read_attention(path: Path) -> list[MeasuredAttention]:
-    """Read fused attention forwards.
+    """Read fused attention cores: the columns of `read_attention_shape`, latency_s, and backward.
 
-    The columns are batch, sequence, heads, kv_heads, head_dim, latency_s and causal (0 or 1; 1
-    where it is left out).
+    The last is 0 or 1, and 0 where it is left out.
     """
-    columns = ("batch", "sequence", "heads", "kv_heads", "head_dim")
 
     def one(row: CsvRow) -> MeasuredAttention:
-        batch, sequence, heads, kv_heads, head_dim = (_whole(row, column) for column in columns)
-        causal = _whole(row, "causal", "1")
-        if causal not in (0, 1):
-            raise InputError(f"causal is {causal}, but it must be 0 or 1.")
-        shape = AttentionShape(
-            batch, sequence, sequence, heads, kv_heads, head_dim, causal=causal == 1
-        )
-        attention_graph(shape)  # refuses impossible sizes
-        return MeasuredAttention(shape, _seconds(row))
+        shape, backward = read_attention_shape(row), read_switch(row, "backward", False)
+        attention_graph(shape, backward=backward)  # refuses impossible sizes
+        return MeasuredAttention(shape, _seconds(row), backward)
 
-    return read_rows(path, (*columns, "latency_s"), one)
+    return read_rows(path, (*ATTENTION_COLUMNS, "latency_s"), one)
+
+
+ATTENTION_COLUMNS = ("batch", "sequence", "heads", "kv_heads", "head_dim")
+"""Columns that a row of fused attention has."""
+
+
+def read_attention_shape(
+    row: CsvRow, *, causal: bool = True, window: int = 0, value_dim: int = 0
+) -> AttentionShape:
+    """Read the sizes of a fused attention core.
+
+    Parameters
+    ----------
+    row
+        With `ATTENTION_COLUMNS`, and perhaps causal (0 or 1), window and head_dim_v.
+    causal, window, value_dim
+        What holds where these are left out.
+    """
+    batch, sequence, heads, kv_heads, head_dim = (_whole(row, name) for name in ATTENTION_COLUMNS)
+    return AttentionShape(
+        batch,
+        sequence,
+        sequence,
+        heads,
+        kv_heads,
+        head_dim,
+        causal=read_switch(row, "causal", causal),
+        window=_whole(row, "window", str(window)),
+        value_dim=_whole(row, "head_dim_v", str(value_dim)),
+    )
+
+
+def read_layout(row: CsvRow, default: Layout = "tn") -> Layout:
+    """Read the layout of a product in either case; where it is empty or missing, the default."""
+    return cast(Layout, (row.get("layout") or default).strip().lower())
+
+
+def read_switch(row: CsvRow, column: str, default: bool) -> bool:
+    """Read one 0 or 1 of a row; where it is empty or missing, the default holds."""
+    text = (row.get(column) or "").strip()
+    if text not in ("", "0", "1"):
+        raise InputError(f"{column} is {text!r}, but it must be 0 or 1.")
+    return default if text == "" else text == "1"
 
 
 def read_collectives(path: Path) -> list[CollectiveRow]:

@@ -5,7 +5,7 @@ of every resource and joules of every level, per operator. All from first princi
 belongs to a model or an operator by name except the counted lane cycles.
 
 * ``estimate``: all operators of a graph; ``single``: one operator for ``phaze-opt estimate``,
-  which starts at the burst clock (``isolated``).
+  which starts at the burst clock (``isolated``); ``power_limit``: what long runs sustain.
 * ``operator_table``: a graph as arrays; ``operator_work``: seconds and bytes of its operators, and
   what binds each; ``traffic``: their joules.
 * ``working_sets``: what operators need in a managed buffer beside tensors that stay there;
@@ -15,7 +15,7 @@ belongs to a model or an operator by name except the counted lane cycles.
   ``least_energy``: what a graph takes at least.
 * ``tensor_core``: the fastest plan of matrix products, chosen from ``gemm_tilings`` (every tiling
   of one product), ``gemm_groups`` (a batch in groups) and ``gemm_traffic`` (HBM and L2 bytes).
-* ``vector_core``: lane cycles of vector operators.
+* ``vector_core``: lane cycles of vector operators, and rows that a cache keeps.
 * ``attention``: fused attention, whose kernel ``attention_tiles`` lays out on tensor cores;
   ``rooflines``: times that no chip of some peak rates can beat.
 * ``data``: lane cycles per element, and assumptions about PE arrays and buffers.
@@ -32,6 +32,9 @@ Where each formula is:
 * best split of a batch of products: `gemm_groups.group_sizes`
 * blocks of fused attention: cycles `attention_tiles._fill_rows`, traffic
   `attention_tiles._repeated_bytes`; time of the lanes that is exposed: `attention.exposed_share`
+* cycles of a kernel with few rows: `attention_tiles._busy_cycles`
+* rate that the power limit leaves, accumulators: `power_limit.limited_seconds_per_mac`,
+  `power_limit.accumulator_s`
 * reuse distance of a read, and when a cache serves it: `cache_reuse.Reuse.served_by`
 * most bytes that an operator need not move: `least_traffic.most_kept_bytes`
 * dynamic energy by level: `traffic.energy_by_level_j`; least of all: `least_energy.least_energy_j`

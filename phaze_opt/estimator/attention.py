@@ -5,8 +5,8 @@ for the operand of the next, so only a part of their time is hidden: a kernel ta
 ``arrays + (1 - overlap) · lanes``, and at least the time of its lanes, of the global buffer and of
 the HBM.
 
-The overlap and the rate of exponentials belong to the chip; they are measured on forwards. That the
-backward has the same overlap is an assumption.
+The overlaps of forward and backward and the rate of exponentials belong to the chip and the kernel
+(`phaze_opt.hardware.kernels`).
 """
 
 from __future__ import annotations
@@ -84,5 +84,22 @@ def exposed_share(table: OperatorTable, accelerators: Sequence[Accelerator]) -> 
     share : (accelerators, operators)
         0 for operators that are not fused attention.
     """
-    overlap = chip_column(accelerators, "calibration.attention_overlap")
+    forward = chip_column(accelerators, "calibration.attention_overlap")
+    backward = chip_column(accelerators, "attention_backward_overlap")
+    overlap = np.where(table.is_backward_attention > 0.0, backward, forward)
     return np.asarray((1.0 - overlap) * table.is_attention)
+
+
+def array_slowdown(table: OperatorTable, accelerators: Sequence[Accelerator]) -> FloatArray:
+    """Cycles of `Accelerator.array_clock_hz` that a cycle of the arrays takes.
+
+    Returns
+    -------
+    slowdown : (accelerators, operators)
+        1 for operators that are not fused attention.
+    """
+    slowdown = np.ones((len(accelerators), len(table.operators)))
+    if table.attention_owner.size > 0:
+        kernels = np.array([chip.attention_kernel[3:] for chip in accelerators])
+        slowdown[:, table.attention_owner] = kernels[:, table.attention_direction]
+    return slowdown

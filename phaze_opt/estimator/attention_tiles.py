@@ -1,14 +1,18 @@
 """Tiles of a fused attention core on one pool of tensor cores: cycles, and bytes on the chip.
 
-The kernel cuts every matrix of scores into tiles. A core takes one row of tiles of one head and
-goes along the keys:
+The kernel cuts every matrix of scores into tiles. In a forward a core takes one row of tiles of one
+head and goes along the keys; in a backward it takes a column and goes along the queries:
 
-* Tiles that a causal mask hides entirely are left out. Tiles on the diagonal, and tiles at the ends
-  of queries and keys, are computed whole, by the arrays and by the lanes.
+* Tiles that a causal mask or a window hides entirely are left out. Tiles on the diagonal, and tiles
+  at the ends of queries and keys, are computed whole, by the arrays and by the lanes.
 * A row pays the fill and epilogue of the arrays once: its running result stays in the core.
 * There are no waves: a core takes the next row when it is done. When none is left, the cores end
-  evenly spread over the time of one row, so that half of a (longest) row is lost; and the kernel
-  takes at least the longest row.
+  evenly spread over the time of one of the last rows, so that half of it is lost; and the kernel
+  takes at least the longest row. Under a causal mask the last rows of a forward are the longest
+  (the last queries see all keys), the last columns of a backward the shortest (the last key is seen
+  by one query). With few heads this counts most: there are few rows for each core.
+* How many queries a tile has, what a row pays, and in which share of the cycles the arrays work
+  belongs to the kernel and the chip (`Accelerator.attention_kernel`).
 * What passes by is shared by a block of several rows of tiles, though the cores end row by row. A
   forward holds queries and their running result, and the keys and values that they see pass by. A
   backward holds keys and values with their gradients; queries and the gradient of the result pass
@@ -22,6 +26,7 @@ goes along the keys:
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import cast
 
 import numpy as np
 
@@ -35,10 +40,13 @@ from phaze_opt.estimator.gemm_traffic import (
     ceil_div,
     tile_l2_bytes,
 )
-from phaze_opt.estimator.operator_table import OperatorTable
+from phaze_opt.estimator.operator_table import WIDE_HEAD, OperatorTable
 from phaze_opt.estimator.tensor_core import Pools, no_tile_fits
+from phaze_opt.hardware.accelerator import AttentionKernel
 from phaze_opt.precision import SUM_BYTES
 
+KERNEL = "Tuple((int64,float64,float64,float64,float64,float64))"
+"""Signature of an `AttentionKernel`."""
 _TILE_QUERIES, _TILE_KEYS = (
     int(data_table("estimator", "tensor_core.toml")[f"score_tile_{side}"])
     for side in ("queries", "keys")
@@ -60,17 +68,55 @@ class CoreColumn(IntEnum):
     """Between the private buffers and the arrays of all cores."""
 
 
-@callee("int64(int64,int64,int64,int64,int64)")
-def _visible_tiles(queries: int, keys: int, causal: int, tile_queries: int, tile_keys: int) -> int:
-    """Count the tiles of one matrix of scores that its mask leaves."""
+@callee("UniTuple(int64,3)(int64,int64,int64,int64,int64)")
+def _visible_tiles(
+    queries: int, keys: int, causal: int, tile_queries: int, tile_keys: int
+) -> tuple[int, int, int]:
+    """Count the tiles of one matrix of scores that its mask leaves.
+
+    With fewer keys than queries, a causal mask leaves every query the latest of them: a window.
+
+    Returns
+    -------
+    all_tiles, longest_row, last_row
+        In total, in the row with the most, and in the last one.
+    """
     rows, columns = ceil_div(queries, tile_queries), ceil_div(keys, tile_keys)
     if causal == 0:
-        return rows * columns
-    tiles = 0
+        return rows * columns, columns, columns
+    all_tiles, longest, last = 0, 0, 0
     for row in range(rows):
-        last_query = min((row + 1) * tile_queries, queries)
-        tiles += ceil_div(max(last_query + keys - queries, 1), tile_keys)
-    return tiles
+        end = min((row + 1) * tile_queries, queries)
+        if keys < queries:
+            begin = max(row * tile_queries - keys + 1, 0)
+            last = ceil_div(end, tile_keys) - begin // tile_keys
+        else:
+            last = ceil_div(max(end + keys - queries, 1), tile_keys)
+        all_tiles += last
+        longest = max(longest, last)
+    return all_tiles, longest, last
+
+
+@callee("UniTuple(int64,3)(int64,int64,int64,int64,int64)")
+def _visible_columns(
+    queries: int, keys: int, causal: int, tile_queries: int, tile_keys: int
+) -> tuple[int, int, int]:
+    """Do as `_visible_tiles` for columns of tiles, along the queries: those of a backward."""
+    positions = queries if causal != 0 and keys < queries else keys
+    rows, columns = ceil_div(queries, tile_queries), ceil_div(positions, tile_keys)
+    if causal == 0:
+        return rows * columns, rows, rows
+    all_tiles, longest, last = 0, 0, 0
+    for column in range(columns):
+        if keys < queries:
+            begin = column * tile_keys
+            end = min((column + 1) * tile_keys + keys - 1, queries)
+        else:
+            begin, end = max(column * tile_keys + queries - keys, 0), queries
+        last = max(ceil_div(end, tile_queries) - begin // tile_queries, 1)
+        all_tiles += last
+        longest = max(longest, last)
+    return all_tiles, longest, last
 
 
 @callee("float64(int64,int64,int64,int64,int64,float64,float64)")
@@ -107,7 +153,7 @@ def _passing(held: int, passing: int, causal: int, ahead: int, block: int, tile:
         Rows that are held in blocks, and rows that pass by.
     causal, ahead
         Whether there is a mask. The first row that is held sees one more than so many of those that
-        pass by, and each further one sees one more.
+        pass by, and each further one sees one more. Negative: every row sees so many, a window.
     block
         Rows that are held at a time.
     tile
@@ -116,6 +162,8 @@ def _passing(held: int, passing: int, causal: int, ahead: int, block: int, tile:
     blocks = ceil_div(held, block)
     if causal == 0:
         return blocks * passing
+    if ahead < 0:  # a window: a block sees that of its first row up to that of its last
+        return blocks * min(ceil_div(block - ahead - 1, tile) * tile, passing)
     rows = 0
     for index in range(blocks):
         seen = max(min((index + 1) * block, held) + ahead, 1)
@@ -160,62 +208,95 @@ def _repeated_bytes(
     """
     heads, queries, keys, causal, key_heads, backward = core
     operand, total = operand_bytes * head_dim, SUM_BYTES * head_dim
+    window = causal != 0 and keys < queries
+    ahead = -keys if window else keys - queries
+    positions = queries if window else keys
     if backward == 0:
         # Held are a query, its result and its scores; a key and a value pass by.
         held = operand + total + SUM_BYTES * float(tile_keys)
         block = _block_rows(tile_queries, held, l2_bytes)
-        passing = _passing(queries, keys, causal, keys - queries, block, tile_keys)
-        again = float(heads) * passing - float(key_heads) * keys
+        passing = _passing(queries, positions, causal, ahead, block, tile_keys)
+        again = float(heads) * passing - float(key_heads) * positions
         return 2.0 * operand * max(again, 0.0), 0.0
     # Held are a key and a value with their gradients, and two matrices of scores. Seen from the
     # end, the mask leaves one query to the first key.
     held = 2.0 * (operand + total + SUM_BYTES * float(tile_queries))
     block = _block_rows(tile_keys, held, l2_bytes)
-    passing = _passing(keys, queries, causal, 0, block, tile_queries)
+    passing = _passing(positions, queries, causal, min(ahead, 0), block, tile_queries)
     again = float(heads) * max(passing - queries, 0)
     return (2.0 * operand + total) * again, total * again
 
 
-@lazily_compiled(f"void(int64[:,::1],int64[:,::1],{POOL},float64[:,::1])")
-def _fill_rows(cores: IntArray, products: IntArray, pool: TensorCorePool, rows: FloatArray) -> None:
+@callee("float64(int64[::1],int64,float64,float64,int64,int64,int64)")
+def _busy_cycles(
+    core: IntArray, tile_queries: int, tile_cycles: float, fill_cycles: float,
+    tile_keys: int, pool_cores: int, backward: int,
+) -> float:  # fmt: skip
+    """Return the cycles until all cores are done with all rows, or columns, of tiles."""
+    heads, queries, keys, causal = core[0], core[1], core[2], core[3]
+    tiles, longest, last = _visible_tiles(queries, keys, causal, tile_queries, tile_keys)
+    rows = ceil_div(queries, tile_queries)
+    if backward != 0:
+        tiles, longest, last = _visible_columns(queries, keys, causal, tile_queries, tile_keys)
+        rows = ceil_div(queries if causal != 0 and keys < queries else keys, tile_keys)
+    total = float(heads) * (tiles * tile_cycles + rows * fill_cycles)
+    idle = 0.5 * (last * tile_cycles + fill_cycles) * (1.0 - 1.0 / pool_cores)
+    return max(total / pool_cores + idle, longest * tile_cycles + fill_cycles)
+
+
+@lazily_compiled(f"void(int64[:,::1],int64[:,::1],{POOL},{KERNEL},float64[:,::1])")
+def _fill_rows(
+    cores: IntArray, products: IntArray, pool: TensorCorePool, kernel: AttentionKernel,
+    rows: FloatArray,
+) -> None:  # fmt: skip
     """Estimate every fused attention core on one pool of tensor cores.
 
     Parameters
     ----------
     cores, products
         As in `OperatorTable`.
-    pool
-        Hardware.
+    pool, kernel
+        Hardware, and how the kernel uses it.
     rows : (fused attention cores, len(CoreColumn))
         Filled in.
     """
-    pool_cores, x, y, l2_bytes, l2_rate, _, _, fill_cycles, operand_bytes, _ = pool
+    pool_cores, x, y, l2_bytes, l2_rate, operand_bytes = (
+        pool[0], pool[1], pool[2], pool[3], pool[4], pool[8],
+    )  # fmt: skip
     edge = max(x, y)
-    tile_queries, tile_keys = max(_TILE_QUERIES, edge), max(_TILE_KEYS, edge)
+    tile_keys, backward_queries = max(_TILE_KEYS, edge), max(_TILE_QUERIES, edge)
+    forward_queries = max(kernel[0], edge) if kernel[0] > 0 else backward_queries
     tile_cycles, tile_bytes = np.zeros(cores.shape[0]), np.zeros(cores.shape[0])
-    head_dims = np.zeros((2, cores.shape[0]))
+    head_dims, widest = np.zeros((2, cores.shape[0])), np.zeros(cores.shape[0])
     for index in range(products.shape[0]):
         owner, head_dim = products[index, 0], products[index, 1]
+        queries = forward_queries if cores[owner, 5] == 0 else backward_queries
         tile_cycles[owner] += _tile_cycles(
-            tile_queries, tile_keys, head_dim, x, y, l2_rate, operand_bytes
+            queries, tile_keys, head_dim, x, y, l2_rate, operand_bytes
         )
         tile_bytes[owner] += tile_l2_bytes(
-            Dataflow.OUTPUT_STATIONARY.value, tile_queries, tile_keys, head_dim, x, y, operand_bytes
+            Dataflow.OUTPUT_STATIONARY.value, queries, tile_keys, head_dim, x, y, operand_bytes
         )
         head_dims[0, owner] += head_dim
         head_dims[1, owner] += 1.0
+        widest[owner] = max(widest[owner], head_dim)
     for index in range(cores.shape[0]):
-        heads, queries, keys, causal = cores[index, :4]
+        heads, queries, keys, causal, backward = (
+            cores[index, 0], cores[index, 1], cores[index, 2], cores[index, 3], cores[index, 5],
+        )  # fmt: skip
         if not fits(min(x, queries), min(y, keys), l2_bytes):
             rows[index, CoreColumn.ARRAY_CYCLES] = np.inf
             continue
-        tiles = _visible_tiles(queries, keys, causal, tile_queries, tile_keys)
-        # The last queries see every key.
-        longest = ceil_div(keys, tile_keys) * tile_cycles[index] + fill_cycles
-        filled = ceil_div(queries, tile_queries) * fill_cycles
-        total = float(heads) * (tiles * tile_cycles[index] + filled)
-        idle = 0.5 * longest * (1.0 - 1.0 / pool_cores)
-        rows[index, CoreColumn.ARRAY_CYCLES] = max(total / pool_cores + idle, longest)
+        tile_queries = forward_queries if backward == 0 else backward_queries
+        fill_cycles, slowdown = kernel[1], kernel[3]
+        if backward != 0:
+            fill_cycles = kernel[2]
+            slowdown = kernel[5] if widest[index] > WIDE_HEAD else kernel[4]
+        rows[index, CoreColumn.ARRAY_CYCLES] = slowdown * _busy_cycles(
+            cores[index], tile_queries, tile_cycles[index], fill_cycles, tile_keys, pool_cores,
+            backward,
+        )  # fmt: skip
+        tiles = _visible_tiles(queries, keys, causal, tile_queries, tile_keys)[0]
         rows[index, CoreColumn.SCORES] = float(heads) * tiles * tile_queries * tile_keys
         head_dim = head_dims[0, index] / head_dims[1, index]
         read, written = _repeated_bytes(
@@ -241,7 +322,9 @@ def attention_on_pools(table: OperatorTable, pools: Pools) -> FloatArray:
     shape = len(pools.distinct), len(table.attention_owner), len(CoreColumn)
     rows = np.zeros(shape)
     for row, pool, accelerator in zip(rows, pools.distinct, pools.first, strict=True):
-        _fill_rows(table.attention_cores, table.attention_products, pool, row)
+        # Compiled code takes a plain tuple.
+        kernel = cast(AttentionKernel, tuple(accelerator.attention_kernel))
+        _fill_rows(table.attention_cores, table.attention_products, pool, kernel, row)
         if np.isinf(row[:, CoreColumn.ARRAY_CYCLES]).any():
             raise no_tile_fits(accelerator)
     return rows

@@ -27,8 +27,10 @@ from phaze_opt.estimator.operator_work import (
     binding_resources,
     operator_work,
 )
+from phaze_opt.estimator.power_limit import limited_seconds_per_mac
 from phaze_opt.estimator.tensor_core import Pools, pools_of, products_on_pools
 from phaze_opt.estimator.traffic import Traffic, energy_by_level_j
+from phaze_opt.estimator.vector_core import kept_row_bytes
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import collective_cost
@@ -336,7 +338,7 @@ def estimate_mode(
     link_s, sent_bytes = communication
     pools = pools_of(accelerators, tensor_cores)
     on_pools = work_on_pools(table, pools).rows(pools.which)
-    work = estimate_work(table, accelerators, link_s, on_pools, vector_cores)
+    work = estimate_work(table, accelerators, link_s, on_pools, tensor_cores, vector_cores)
     energy_j = energy_by_level_j(table, accelerators, work.traffic, sent_bytes, work.shares)
     return ModeEstimate(**vars(work.seconds), energy_by_level_j=energy_j)
 
@@ -390,13 +392,14 @@ def estimate_work(
     accelerators: Sequence[Accelerator],
     link_s: FloatArray,
     on_pools: PoolWork,
+    tensor_cores: Sequence[int] | IntArray,
     vector_cores: Sequence[int] | IntArray,
 ) -> Work:
     """Estimate the times and the traffic of all operators on some cores of each accelerator.
 
     Parameters
     ----------
-    table, accelerators, vector_cores
+    table, accelerators, tensor_cores, vector_cores
         As for `estimate_mode`.
     link_s : (operators,)
         Seconds on the network.
@@ -420,6 +423,15 @@ def estimate_work(
         ChipColumn.HBM_BYTES_PER_S: chip_column(accelerators, "sustained_hbm_bytes_per_s"),
         ChipColumn.OVERHEAD_S: chip_column(accelerators, "calibration.operator_overhead_s"),
         ChipColumn.ATTENTION_OVERLAP: chip_column(accelerators, "calibration.attention_overlap"),
+        ChipColumn.ATTENTION_BACKWARD_OVERLAP: chip_column(
+            accelerators, "attention_backward_overlap"
+        ),
+        ChipColumn.LIMITED_SECONDS_PER_MAC: limited_seconds_per_mac(accelerators, tensor_cores),
+        ChipColumn.KEPT_ROW_BYTES: kept_row_bytes(
+            chip_column(accelerators, "glb_bytes"),
+            np.array(vector_cores)[:, np.newaxis],
+            is_managed=chip_column(accelerators, "concurrent_operators"),
+        ),
     }
     work = operator_work(
         np.hstack([columns[column] for column in ChipColumn]),
@@ -431,11 +443,15 @@ def estimate_work(
         table.gemm_blocked,
         on_pools.attention,
         table.attention_owner,
+        table.attention_direction,
+        table.macs_per_score,
+        table.product_macs,
         elements,
         lane_cycles,
         table.vector_owner,
         table.row_bytes,
         table.reread_bytes,
+        table.cached_bytes,
         table.read_bytes,
         table.write_bytes,
         table.has_work,

@@ -1,4 +1,4 @@
-"""Operators that run alone: at the burst clock until the power limit takes hold.
+"""Operators that run alone: in a burst, until the power limit takes hold.
 
 A chip that was idle starts at its burst clock. Its power limiter averages the power over some time
 before it lowers the clock, so that short kernels are faster than the same work in a training run,
@@ -7,7 +7,10 @@ the sustained clock and a time T until the limit takes hold, an operator takes
 
     b if b <= T, else T + (b - T) * s / b.
 
-Training is evaluated at the sustained clock throughout: the rate of long kernels.
+Where products of long runs were measured by themselves (`Calibration.sustained_peak_share`), no
+second rate is read out of the long kernels of bursts: an operator alone is a burst throughout.
+
+Training is evaluated at the sustained rates throughout (`phaze_opt.estimator.power_limit`).
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ class IsolatedEstimate:
     latency_s : (operators,)
         Without the chip's constant per operator of a stream.
     burst
-        The operators at the burst clock.
+        The operators in a burst, or as they are in a long run.
     """
 
     latency_s: FloatArray
@@ -43,7 +46,7 @@ class IsolatedEstimate:
 
 
 def estimate_isolated(
-    graph: OperatorGraph, accelerator: Accelerator, cores: int
+    graph: OperatorGraph, accelerator: Accelerator, cores: int, *, sustained: bool = False
 ) -> IsolatedEstimate:
     """Estimate every operator of a graph alone.
 
@@ -51,16 +54,18 @@ def estimate_isolated(
     ----------
     graph, accelerator, cores
         As for `phaze_opt.estimator.estimate.estimate_on_cores`.
+    sustained
+        Whether it is one of many in a long run instead, as training is evaluated.
 
     Raises
     ------
     InputError
         As `phaze_opt.estimator.estimate.estimate_each`.
     """
-    chip = accelerator.in_burst
+    chip = accelerator if sustained else accelerator.in_burst
     burst = estimate_on_cores(graph, chip, cores)
     burst_s = burst.busy_s
-    if chip is accelerator:
+    if chip is accelerator or accelerator.calibration.sustained_peak_share is not None:
         return IsolatedEstimate(burst_s, burst)
     sustained_s = estimate_on_cores(graph, accelerator, cores).busy_s
     return IsolatedEstimate(isolated_s(burst_s, sustained_s), burst)

@@ -36,6 +36,12 @@ _COLUMNS = (
     "sustained_hbm_bytes_per_s",
     "calibration.operator_overhead_s",
     "calibration.attention_overlap",
+    "attention_backward_overlap",
+    "power_limited_clock_hz",
+    "glb_bytes",
+    "concurrent_operators",
+    "pe_x",
+    "pe_y",
     "calibration.exponentials_per_cycle",
 )
 """What `estimate.estimate_work` asks of the chips."""
@@ -90,18 +96,22 @@ def least_seconds(
     pools = _pools_of_both_modes(chips)
     on_pools = work_on_pools(table, pools)
     count = len(chips)
-    single_vector_core = np.ones(count, dtype=np.int64)
-    vector_cores = chips.column("num_vc")[:, 0].astype(np.int64)
+    single = np.ones(count, dtype=np.int64)
+    tensor_cores, vector_cores = (
+        chips.column(name)[:, 0].astype(np.int64) for name in ("num_tc", "num_vc")
+    )
     for name in _COLUMNS:
         chips.column(name)  # once for all blocks
     for begin in range(0, count, _BLOCK):
         block = slice(begin, min(begin + _BLOCK, count))
         some = chips[block]
         one_core, all_cores = (
-            estimate_work(table, some, link_s, on_pools.rows(which[block]), cores[block]).seconds
-            for which, cores in (
-                (pools.which[:count], single_vector_core),
-                (pools.which[count:], vector_cores),
+            estimate_work(
+                table, some, link_s, on_pools.rows(which[block]), arrays[block], lanes[block]
+            ).seconds
+            for which, arrays, lanes in (
+                (pools.which[:count], single, single),
+                (pools.which[count:], tensor_cores, vector_cores),
             )
         )
         yield LeastSeconds(some, block, one_core, all_cores)

@@ -14,6 +14,10 @@ from phaze_opt.hardware.accelerator import LANE_VALUE_BYTES
 from phaze_opt.precision import BF16, PRECISIONS, Precision
 from phaze_opt.workload.graph import AttentionScores, Operator, OperatorGraph, VectorWork
 
+WIDE_HEAD = 128
+"""Width of a head up to which the sums of a backward of attention stay beside each other in a
+core."""
+
 
 @dataclass(frozen=True, eq=False)
 class OperatorTable:
@@ -41,26 +45,30 @@ class OperatorTable:
         Of all vector work of an operator.
     vector_owner : (vector works,)
         Index of the operator.
-    row_bytes, reread_bytes : (vector works,)
-        Size of a row in fp32, and bytes that are read again in total where a row does not fit the
-        private buffer.
+    row_bytes, reread_bytes, cached_bytes : (vector works,)
+        Size of a row in fp32, bytes that are read again in total where a row does not fit the
+        private buffer, and those that are then read again from a cache that keeps the rows.
     vector_rounds
         Indices of the first vector work of every operator, of the second one, …
     read_bytes, write_bytes : (operators,)
         Compulsory traffic.
     has_work : (operators,)
         1 where the operator takes time.
-    macs, array_cycles, mac_bytes : (operators,)
-        Multiply-accumulates, cycles of one processing element for them, and bytes of one operand
-        of each.
+    macs, product_macs, array_cycles, mac_bytes : (operators,)
+        Multiply-accumulates, those that are not of fused attention, cycles of one processing
+        element for all of them, and bytes of one operand of each.
     attention_owner : (fused attention cores,)
         Index of the operator.
     attention_cores : (fused attention cores, 6)
         Heads, queries, keys, 1 where there is a causal mask, key heads, and 1 for a backward.
     attention_products : (products of fused attention cores, 2)
         Index of the core, and the size of its heads in this product.
-    is_attention : (operators,)
-        1 where the operator is a fused attention core.
+    attention_direction : (fused attention cores,)
+        0 for a forward, 1 for a backward, 2 for one with heads wider than 128.
+    macs_per_score : (fused attention cores,)
+        Multiply-accumulates for each score.
+    is_attention, is_backward_attention : (operators,)
+        1 where the operator is a fused attention core, or a backward of one.
     score_works, score_works_core : (vector works on scores,)
         Index of the vector work that is done on every score of a core, and of that core.
     exponential_cycles : (vector works,)
@@ -80,17 +88,22 @@ class OperatorTable:
     vector_owner: IntArray
     row_bytes: FloatArray
     reread_bytes: FloatArray
+    cached_bytes: FloatArray
     vector_rounds: tuple[IntArray, ...]
     read_bytes: FloatArray
     write_bytes: FloatArray
     has_work: FloatArray
     macs: FloatArray
+    product_macs: FloatArray
     array_cycles: FloatArray
     mac_bytes: FloatArray
     attention_owner: IntArray
     attention_cores: IntArray
     attention_products: IntArray
+    attention_direction: IntArray
+    macs_per_score: FloatArray
     is_attention: FloatArray
+    is_backward_attention: FloatArray
     score_works: IntArray
     score_works_core: IntArray
     exponential_cycles: FloatArray
@@ -175,12 +188,22 @@ def operator_table(graph: OperatorGraph) -> OperatorTable:
             ],
             dtype=np.float64,
         ),
+        cached_bytes=np.array(
+            [
+                row.cached_reads * BF16.result_bytes * work.elements * from_memory
+                for _, work, row, from_memory in works
+            ],
+            dtype=np.float64,
+        ),
         read_bytes=np.array(graph.read_bytes, dtype=np.float64),
         write_bytes=np.array(graph.write_bytes, dtype=np.float64),
         has_work=np.array(
             [bool(op.gemms or op.vector or op.collective) for op in operators], dtype=np.float64
         ),
         macs=_of_products(operators, lambda _: 1.0),
+        product_macs=np.array(
+            [op.flops / 2 if op.attention is None else 0.0 for op in operators], dtype=np.float64
+        ),
         array_cycles=_of_products(operators, lambda precision: 1.0 / precision.rate),
         mac_bytes=_of_products(operators, lambda precision: float(precision.operand_bytes)),
         attention_owner=np.array([i for i, _ in attention], dtype=np.int64),
@@ -195,7 +218,18 @@ def operator_table(graph: OperatorGraph) -> OperatorTable:
             ],
             dtype=np.int64,
         ).reshape(-1, 2),
+        attention_direction=np.array(
+            [attention_direction(operators[i]) for i, _ in attention], dtype=np.int64
+        ),
+        macs_per_score=np.array(
+            [operators[i].flops / (2 * scores.elements) for i, scores in attention],
+            dtype=np.float64,
+        ),
         is_attention=np.array([op.attention is not None for op in operators], dtype=np.float64),
+        is_backward_attention=np.array(
+            [op.attention is not None and attention_direction(op) > 0 for op in operators],
+            dtype=np.float64,
+        ),
         score_works=score_works,
         score_works_core=np.searchsorted([i for i, _ in attention], vector_owner[score_works]),
         exponential_cycles=np.array(
@@ -223,8 +257,7 @@ def _of_products(operators: Sequence[Operator], of_mac: Callable[[Precision], fl
 def _attention_core(operator: Operator, scores: AttentionScores) -> tuple[int, ...]:
     """Return one row of `OperatorTable.attention_cores`.
 
-    A forward has the products of the scores and of the result, a backward has more. Query heads
-    that share a key head are rows of one product.
+    Query heads that share a key head are rows of one product.
     """
     heads, products = scores.heads, operator.gemms
     return (
@@ -233,8 +266,20 @@ def _attention_core(operator: Operator, scores: AttentionScores) -> tuple[int, .
         scores.keys,
         int(scores.causal),
         min([heads, *(product.batch for product in products)]),
-        int(len(products) > 2),
+        int(attention_direction(operator) > 0),
     )
+
+
+def attention_direction(operator: Operator) -> int:
+    """Return 0 for a forward of fused attention, 1 for a backward, 2 for one with wide heads.
+
+    A forward has the products of the scores and of the result, a backward has more.
+    """
+    scores, products = operator.attention, operator.gemms
+    if scores is None or len(products) <= 2:
+        return 0
+    widest = max(product.flops // (2 * scores.elements) for product in products)
+    return 2 if widest > WIDE_HEAD else 1
 
 
 def _is_on_scores(operator: Operator, work: VectorWork) -> bool:

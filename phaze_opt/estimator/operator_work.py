@@ -34,6 +34,9 @@ class ChipColumn(IntEnum):
     HBM_BYTES_PER_S = 5
     OVERHEAD_S = 6
     ATTENTION_OVERLAP = 7
+    ATTENTION_BACKWARD_OVERLAP = 8
+    LIMITED_SECONDS_PER_MAC = 9
+    KEPT_ROW_BYTES = 10
 
 
 class WorkTable(IntEnum):
@@ -58,8 +61,8 @@ _COLUMNS = len(WorkTable)
 
 @lazily_compiled(
     "f8[:, :, ::1](f8[:, ::1], f8[:, :, ::1], i8[::1], i8[::1], f8[::1], f8[::1], f8[::1],"
-    " f8[:, :, ::1], i8[::1], f8[:, ::1], f8[:, ::1], i8[::1], f8[::1], f8[::1],"
-    " f8[::1], f8[::1], f8[::1], f8[::1])"
+    " f8[:, :, ::1], i8[::1], i8[::1], f8[::1], f8[::1], f8[:, ::1], f8[:, ::1], i8[::1],"
+    " f8[::1], f8[::1], f8[::1], f8[::1], f8[::1], f8[::1], f8[::1])"
 )
 def operator_work(
     chips: FloatArray,
@@ -71,11 +74,15 @@ def operator_work(
     gemm_blocked: FloatArray,
     attention: FloatArray,
     attention_owner: IntArray,
+    attention_direction: IntArray,
+    macs_per_score: FloatArray,
+    product_macs: FloatArray,
     elements: FloatArray,
     lane_cycles: FloatArray,
     vector_owner: IntArray,
     row_bytes: FloatArray,
     reread_bytes: FloatArray,
+    cached_bytes: FloatArray,
     read_bytes: FloatArray,
     write_bytes: FloatArray,
     has_work: FloatArray,
@@ -96,13 +103,14 @@ def operator_work(
         See `operator_table.OperatorTable`.
     attention : (chips, fused attention cores, len(CoreColumn))
         See `attention_tiles.attention_on_pools`.
-    attention_owner
+    attention_owner, attention_direction, macs_per_score, product_macs
         As in the table.
     elements, lane_cycles : (chips or 1, vector works)
         Elements, and lane cycles per element. Each round takes one element per lane; the last round
         takes as long as a full one.
-    vector_owner, row_bytes, reread_bytes, read_bytes, write_bytes, has_work
-        As in the table.
+    vector_owner, row_bytes, reread_bytes, cached_bytes, read_bytes, write_bytes, has_work
+        As in the table. What the power limit leaves for multiply-accumulates, see `power_limit`, is
+        part of the time of the arrays.
     link_s : (operators,)
         Seconds on the network.
 
@@ -144,12 +152,20 @@ def operator_work(
             vc[i] += rounds * of_cycles[place]
             if row_bytes[place] > own[ChipColumn.L2_VC_BYTES]:
                 reread[i] += reread_bytes[place]
+                # Rows are kept in bf16, half of what they are in fp32.
+                if 0.5 * row_bytes[place] > own[ChipColumn.KEPT_ROW_BYTES]:
+                    reread[i] += cached_bytes[place]
         for i in range(operators):
             vc[i] /= own[ChipColumn.CLOCK_HZ]
             tc[i] /= own[ChipColumn.ARRAY_CLOCK_HZ]
-        for i in attention_owner:
-            exposed[i] = (1.0 - own[ChipColumn.ATTENTION_OVERLAP]) * vc[i]
-            tc[i] += exposed[i]
+            tc[i] = max(tc[i], product_macs[i] * own[ChipColumn.LIMITED_SECONDS_PER_MAC])
+        for place in range(len(attention_owner)):
+            i, overlap = attention_owner[place], own[ChipColumn.ATTENTION_OVERLAP]
+            if attention_direction[place] > 0:
+                overlap = own[ChipColumn.ATTENTION_BACKWARD_OVERLAP]
+            exposed[i] = (1.0 - overlap) * vc[i]
+            macs = attention[chip, place, CoreColumn.SCORES] * macs_per_score[place]
+            tc[i] = max(tc[i] + exposed[i], macs * own[ChipColumn.LIMITED_SECONDS_PER_MAC])
         for i in range(operators):
             reads, written = read_bytes[i] + reread[i], write_bytes[i]
             glb_read[i] += reads

@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
-from phaze_opt.estimator.attention import exposed_share
+from phaze_opt.estimator.attention import array_slowdown, exposed_share
 from phaze_opt.estimator.chips import Chips
 from phaze_opt.estimator.estimate import ModeSeconds, communication_of
 from phaze_opt.estimator.operator_table import OperatorTable, operator_table
@@ -108,7 +108,10 @@ def roofline_seconds(
     )
     vc_s = work.lane_cycles / lanes_per_s + exponentials_s
     exposed_s = exposed_share(table, chips) * vc_s
-    tc_s = work.array_cycles / (arrays * chips.column("array_clock_hz")) + exposed_s
+    slowdown = array_slowdown(table, chips)
+    tc_s = work.array_cycles * slowdown / (arrays * chips.column("array_clock_hz")) + exposed_s
+    limited_s = work.macs / (arrays * chips.column("power_limited_clock_hz"))
+    tc_s = np.maximum(tc_s, limited_s)
     glb_s = work.hbm_bytes / (chips.column("glb_bytes_per_cycle") * clock_hz)
     hbm_s = work.hbm_bytes / chips.column("sustained_hbm_bytes_per_s")
     link_s = np.broadcast_to(link_s, tc_s.shape)

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral
 
-from phaze_opt.errors import InputError
+from phaze_opt.errors import InputError, unknown_name
 from phaze_opt.estimator.isolated import estimate_isolated
 from phaze_opt.estimator.operator_table import operator_table
+from phaze_opt.estimator.power_limit import LAYOUTS, Layout, accumulator_s
 from phaze_opt.estimator.tensor_core import Tiling, gemm_plan
 from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.estimator.vector_core import vector_operator
@@ -73,7 +74,13 @@ class SingleEstimate:
 
 
 def estimate_gemm(
-    gemm: Gemm, accelerator: Accelerator, cores: int | None = None, call_overhead_s: float = 0.0
+    gemm: Gemm,
+    accelerator: Accelerator,
+    cores: int | None = None,
+    call_overhead_s: float = 0.0,
+    *,
+    layout: Layout = "tn",
+    sustained: bool = False,
 ) -> SingleEstimate:
     """Estimate one matrix product.
 
@@ -87,6 +94,10 @@ def estimate_gemm(
         Tensor cores that the product may use; all by default.
     call_overhead_s
         Seconds that the framework adds per call.
+    layout
+        Forward, data gradient or weight gradient, see `phaze_opt.estimator.power_limit`.
+    sustained
+        Whether it is one of many in a long run, and not alone.
 
     Raises
     ------
@@ -94,13 +105,15 @@ def estimate_gemm(
         If a size is not a positive whole number, the chip has fewer cores, the overhead is negative
         or not finite, or the chip cannot be built.
     """
-    graph = gemm_graph(gemm)
+    graph = gemm_graph(gemm, layout)
     used = _check_cores(cores, accelerator.num_tc, "tensor")
     burst = accelerator.in_burst
     peak = 2.0 * used * burst.pe_x * burst.pe_y * burst.sustained_clock_hz
-    (row,) = operator_table(graph).distinct_gemms
+    (row,) = operator_table(gemm_graph(gemm)).distinct_gemms
     plan = gemm_plan(row, burst, used)
-    return _single(graph, accelerator, used, gemm.flops / peak, call_overhead_s, plan)
+    waits_s = accumulator_s(gemm, layout, accelerator)
+    alone = _Alone(accelerator, used, call_overhead_s, waits_s, sustained)
+    return _single(graph, alone, gemm.flops / peak, plan)
 
 
 def estimate_vector(
@@ -132,7 +145,7 @@ def estimate_vector(
     used = _check_cores(cores, accelerator.num_vc, "vector")
     peak = used * accelerator.pe_vc * accelerator.in_burst.sustained_clock_hz
     ideal_s = rows * columns * vector_operator(work.kind).cycles / peak
-    return _single(graph, accelerator, used, ideal_s, call_overhead_s)
+    return _single(graph, _Alone(accelerator, used, call_overhead_s), ideal_s)
 
 
 def estimate_attention(
@@ -142,6 +155,7 @@ def estimate_attention(
     call_overhead_s: float = 0.0,
     *,
     backward: bool = False,
+    sustained: bool = False,
 ) -> SingleEstimate:
     """Estimate one fused attention core.
 
@@ -156,6 +170,8 @@ def estimate_attention(
     backward
         Whether to estimate the gradients of query, key and value instead, with the scores computed
         again.
+    sustained
+        As for `estimate_gemm`.
 
     Raises
     ------
@@ -168,11 +184,12 @@ def estimate_attention(
         2.0 * used * accelerator.pe_x * accelerator.pe_y * accelerator.in_burst.sustained_clock_hz
     )
     useful = shape.scores.visible / shape.scores.elements
-    return _single(graph, accelerator, used, graph.flops * useful / peak, call_overhead_s)
+    alone = _Alone(accelerator, used, call_overhead_s, sustained=sustained)
+    return _single(graph, alone, graph.flops * useful / peak)
 
 
-def gemm_graph(gemm: Gemm) -> OperatorGraph:
-    """Return a matrix product as a graph of one operator.
+def gemm_graph(gemm: Gemm, layout: Layout = "tn") -> OperatorGraph:
+    """Return a matrix product as a graph of one operator; a weight gradient has an accumulator.
 
     Raises
     ------
@@ -180,15 +197,16 @@ def gemm_graph(gemm: Gemm) -> OperatorGraph:
         If a size is not a positive whole number.
     """
     _check_sizes({"m": gemm.m, "n": gemm.n, "k": gemm.k, "batch": gemm.batch})
+    if layout not in LAYOUTS:
+        raise unknown_name("layout", layout, LAYOUTS)
     precision = PRECISIONS[gemm.precision]
-    operands = gemm.batch * (gemm.m * gemm.k + gemm.k * gemm.n)
-    return OperatorGraph(
-        (Operator("gemm", gemms=(gemm,)),),
-        (
-            _read(operands, precision.operand),
-            _written(gemm.batch * gemm.m * gemm.n, precision.result),
-        ),
-    )
+    results = gemm.batch * gemm.m * gemm.n
+    tensors = [_read(gemm.batch * (gemm.m * gemm.k + gemm.k * gemm.n), precision.operand)]
+    if layout == "nt":
+        tensors += [_read(results, "fp32"), _written(results, "fp32")]
+    else:
+        tensors.append(_written(results, precision.result))
+    return OperatorGraph((Operator("gemm", gemms=(gemm,)),), tuple(tensors))
 
 
 def elementwise_graph(kind: str, rows: int, columns: int) -> OperatorGraph:
@@ -218,21 +236,29 @@ def attention_graph(shape: AttentionShape, *, backward: bool = False) -> Operato
     """
     sizes = dataclasses.asdict(shape)
     sizes.pop("causal")
+    if not shape.window:
+        sizes.pop("window")
+    if not shape.value_dim:
+        sizes.pop("value_dim")
     _check_sizes(sizes)
+    if shape.window and not shape.causal:
+        raise InputError("A window needs a causal mask: it is of the latest keys.")
     if shape.heads % shape.kv_heads:
         raise InputError(
             f"kv_heads is {shape.kv_heads}, but it must divide the {shape.heads} heads."
         )
     gemms, vector = backward_work(shape) if backward else forward_work(shape)
-    query = shape.batch * shape.queries * shape.heads * shape.head_dim
-    inputs = query + 2 * shape.batch * shape.keys * shape.kv_heads * shape.head_dim
+    positions = shape.batch * shape.queries * shape.heads
+    query, result = positions * shape.head_dim, positions * shape.width
+    of_keys = shape.batch * shape.keys * shape.kv_heads
+    inputs = query + of_keys * (shape.head_dim + shape.width)
     statistics = shape.scores.heads * shape.queries
     # Forward: Q, K and V in; O and row statistics out. Backward: all of these and dO in; dQ, dK
     # and dV out.
     tensors = (
-        (_read(inputs + 2 * query), _read(statistics, "fp32"), _written(inputs))
+        (_read(inputs + 2 * result), _read(statistics, "fp32"), _written(inputs))
         if backward
-        else (_read(inputs), _written(query), _written(statistics, "fp32"))
+        else (_read(inputs), _written(result), _written(statistics, "fp32"))
     )
     operator = Operator("attention", gemms=gemms, vector=vector, attention=shape.scores)
     return OperatorGraph((operator,), tensors)
@@ -248,13 +274,19 @@ def _written(elements: int, dtype: Dtype = "bf16") -> Tensor:
     return Tensor(elements, dtype, writers=((0, elements),), outlives=True)
 
 
+@dataclass(frozen=True)
+class _Alone:
+    """On what one operator runs: chip, cores, seconds of the call and of an accumulator."""
+
+    accelerator: Accelerator
+    cores: int
+    call_overhead_s: float
+    waits_s: float = 0.0
+    sustained: bool = False
+
+
 def _single(
-    graph: OperatorGraph,
-    accelerator: Accelerator,
-    cores: int,
-    ideal_s: float,
-    call_overhead_s: float,
-    plan: tuple[Tiling, ...] = (),
+    graph: OperatorGraph, alone: _Alone, ideal_s: float, plan: tuple[Tiling, ...] = ()
 ) -> SingleEstimate:
     """Estimate one operator.
 
@@ -265,13 +297,14 @@ def _single(
     plan
         Groups of a product.
     """
+    accelerator, call_overhead_s = alone.accelerator, alone.call_overhead_s
     check_chip(accelerator)
     if not 0.0 <= call_overhead_s < float("inf"):
         raise InputError(
             f"The call overhead is {call_overhead_s} s, but it must be finite and must not be "
             "negative."
         )
-    isolated = estimate_isolated(graph, accelerator, cores)
+    isolated = estimate_isolated(graph, accelerator, alone.cores, sustained=alone.sustained)
     mode = isolated.burst
     busy_s = {
         "compute": float(mode.tc_s[0]),
@@ -280,7 +313,7 @@ def _single(
         "hbm": float(mode.hbm_s[0]),
     }
     bound = max(busy_s, key=lambda resource: busy_s[resource])
-    latency_s = float(isolated.latency_s[0]) + call_overhead_s
+    latency_s = float(isolated.latency_s[0]) + alone.waits_s + call_overhead_s
     if bound == "compute" and 2.0 * float(mode.exposed_lanes_s[0]) > busy_s[bound]:
         bound = "lanes"  # for which the tensor cores wait most of their time
     levels = zip(ENERGY_LEVELS, mode.energy_by_level_j[0].tolist(), strict=True)
@@ -292,7 +325,7 @@ def _single(
         energy_by_level_j=dict(levels),
         glb_bytes=float(mode.glb_s[0])
         * accelerator.glb_bytes_per_cycle
-        * accelerator.in_burst.sustained_clock_hz,
+        * (accelerator if alone.sustained else accelerator.in_burst).sustained_clock_hz,
         hbm_bytes=float(mode.hbm_s[0]) * accelerator.sustained_hbm_bytes_per_s,
         tiling=plan[0] if plan else None,
         further_tilings=plan[1:],

@@ -34,7 +34,7 @@ from phaze_opt.estimator.gemm_traffic import (
     repeated_bytes,
     tile_l2_bytes,
 )
-from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.accelerator import Accelerator, AttentionKernel
 from phaze_opt.precision import BF16, PRECISIONS, Precision
 
 
@@ -123,7 +123,7 @@ def _in_precision(pool: TensorCorePool, precision: Precision) -> TensorCorePool:
 
 @dataclass(frozen=True, eq=False)
 class Pools:
-    """The distinct tensor-core pools of some accelerators.
+    """The distinct tensor-core pools of some accelerators, by pool and kernel of attention.
 
     Attributes
     ----------
@@ -142,15 +142,16 @@ class Pools:
 
 def pools_of(accelerators: Sequence[Accelerator], cores: Sequence[int]) -> Pools:
     """Return the distinct pools of some tensor cores of each accelerator."""
-    places: dict[TensorCorePool, int] = {}
+    places: dict[tuple[TensorCorePool, AttentionKernel], int] = {}
     first: list[Accelerator] = []
     which = np.empty(len(accelerators), dtype=np.int64)
     for index, (accelerator, used) in enumerate(zip(accelerators, cores, strict=True)):
-        place = places.setdefault(tensor_core_pool(accelerator, used), len(places))
+        pool = tensor_core_pool(accelerator, used)
+        place = places.setdefault((pool, accelerator.attention_kernel), len(places))
         if place == len(first):
             first.append(accelerator)
         which[index] = place
-    return Pools(tuple(places), tuple(first), which)
+    return Pools(tuple([pool for pool, _ in places]), tuple(first), which)
 
 
 def gemm_table(

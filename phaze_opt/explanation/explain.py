@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from phaze_opt.checked import Named, checked
 from phaze_opt.choices import AttentionKind, FusionMode
 from phaze_opt.codec import to_builtins
-from phaze_opt.evaluation import Evaluation, evaluation_to_json_dict, place_on_slice
+from phaze_opt.evaluation import (
+    Evaluation,
+    evaluation_to_json_dict,
+    place_on_slice,
+    time_at_rates,
+    with_range,
+)
 from phaze_opt.explanation.binding import PassBinding, bind_pass
 from phaze_opt.explanation.changes import changes, more_overlap
 from phaze_opt.explanation.fixes import Fix, fixes
@@ -23,6 +29,7 @@ from phaze_opt.explanation.stage import (
     stage_time,
 )
 from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.ranges import rate_ranges
 from phaze_opt.named_point import PlacingText, named_point
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.passes.layers import LayerEvaluation
@@ -59,6 +66,9 @@ class Explanation(PrintsAsTables, tables="phaze_opt.report.explanation:explanati
         there already.
     fixes
         What would make it fit; empty if it does.
+    range_by_rate_s
+        Times per batch, the shorter one first, where only the arrays or only the HBM are those of
+        the fastest and of the slowest chips of the name; empty where the chip states no range.
     """
 
     evaluation: Evaluation
@@ -69,6 +79,7 @@ class Explanation(PrintsAsTables, tables="phaze_opt.report.explanation:explanati
     gains: tuple[Gain, ...]
     overlap_gains: tuple[Gain, ...]
     fixes: tuple[Fix, ...]
+    range_by_rate_s: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"Explanation({self.evaluation!r})"
@@ -156,6 +167,7 @@ def explain_point(point: Point, load: LoadWorkload, schedules: ScheduleCache) ->
     """
     whole = cost_point(point, schedules)
     costed, evaluation = place_on_slice(whole, schedules)
+    evaluation = with_range(point, evaluation, schedules)
     tried = try_changes(changes(point), schedules, costed.slice_index)
     overlaps = try_changes(more_overlap(point), schedules, costed.slice_index)
     placement = evaluation.placement
@@ -183,7 +195,23 @@ def explain_point(point: Point, load: LoadWorkload, schedules: ScheduleCache) ->
         gains=gains(tried, evaluation, schedules),
         overlap_gains=gains(overlaps, evaluation, schedules),
         fixes=() if evaluation.feasible else fixes(point, evaluation, load, schedules),
+        range_by_rate_s=_range_by_rate_s(point, evaluation, schedules),
     )
+
+
+def _range_by_rate_s(
+    point: Point, evaluation: Evaluation, schedules: ScheduleCache
+) -> dict[str, tuple[float, float]]:
+    """Return the times per batch with one rate at a time at the ends of its range."""
+    central_s = evaluation.time_per_batch_s
+    if central_s is None:
+        return {}
+    found: dict[str, tuple[float, float]] = {}
+    for rate, ends in rate_ranges(point.accelerator).items():
+        times_s = [time_at_rates(point, {rate: end}, schedules) for end in (ends.high, ends.low)]
+        least_s, most_s = (central_s if time_s is None else time_s for time_s in times_s)
+        found[rate] = min(least_s, central_s), max(most_s, central_s)
+    return found
 
 
 def _bind_layer(
@@ -240,6 +268,7 @@ def explanation_to_json_dict(explanation: Explanation) -> dict[str, Any]:
     plain["gains"] = list(to_builtins(explanation.gains))
     plain["overlap_gains"] = list(to_builtins(explanation.overlap_gains))
     plain["fixes"] = list(to_builtins(explanation.fixes))
+    plain["range_by_rate_s"] = {rate: list(s) for rate, s in explanation.range_by_rate_s.items()}
     return plain
 
 

@@ -8,6 +8,8 @@ The room takes numbers, the name of a preset or a file, and gives an `Accelerato
 * ``fields``: every number by name and unit, as files, ``--set`` and ``show`` have them.
 * ``chip_file``: an accelerator as a file, with where each number comes from.
 * ``presets``: accelerators by name or from a file, with single numbers changed.
+* ``kernels``: what each kernel of fused attention makes of a chip; ``ranges``: by how much chips of
+  one name differ.
 * ``data``: every constant with its unit and source.
 
 Where each formula is:

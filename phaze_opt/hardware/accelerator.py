@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields, replace
+from typing import NamedTuple
 
 from phaze_opt.checked import check_fields, shown
 from phaze_opt.errors import InputError
@@ -20,6 +21,9 @@ from phaze_opt.units import GIB, KIB
 
 L2_BYTES_PER_PE = 16
 """Bytes of private L2 per processing element, as in the published space of Phaze (ICML 2024)."""
+
+_MOST_RANGE = 10.0
+"""No chip is so many times as fast as another one of its name."""
 
 LANE_VALUE_BYTES = 4
 """Vector lanes compute in fp32."""
@@ -60,15 +64,38 @@ class Calibration:
     collective_core_share
         Share of the cores that communication takes while it runs beside compute; 0 where engines
         of their own move the data.
+    sustained_peak_share
+        Share of the nominal peak that products reach in a long run, where the power limit holds
+        them below what their cycles take; ``None`` where it does not. See
+        `phaze_opt.estimator.power_limit`.
     attention_overlap
         Share of the lanes' time of a fused attention core that its products hide, from 0 (products
-        and softmax take turns) to 1. It is measured on forwards; that the backward has the same one
-        is an assumption. The default is that of the H100 with a kernel of its own generation, in
-        tenths: a chip with asynchronous copies and a good kernel. With 1, softmax would be free,
-        which no measured chip reaches, and a chip on paper would always win.
+        and softmax take turns) to 1. The default is that of the H100 with a kernel of its own
+        generation, in tenths: a chip with asynchronous copies and a good kernel. With 1, softmax
+        would be free, which no measured chip reaches, and a chip on paper would always win.
     exponentials_per_cycle
         Of one vector core, in a fused attention core; ``None`` where its lanes compute them as the
         vector operator table says.
+    attention_rate
+        Share of the cycles of the nominal clock in which the arrays of the forward of a fused
+        attention core work; ``None`` where they work as in products. A kernel that draws less
+        power than products keeps a higher clock.
+    attention_row_cycles
+        Cycles of fill and epilogue that a core pays for each row of tiles of scores; ``None`` for
+        those of a wave of tiles of a product.
+    attention_tile_queries
+        Rows of scores that a core works on at a time in the forward; ``None`` for those of
+        ``tensor_core.toml``.
+    attention_backward_overlap, attention_backward_rate, attention_backward_row_cycles
+        As ``attention_overlap``, ``attention_rate`` and ``attention_row_cycles``, of the backward
+        and its columns of tiles; ``None`` where it is as the forward.
+    attention_wide_rate
+        Rate of the arrays in a backward with heads wider than 128, relative to narrower ones: sums
+        of that width no longer fit beside each other.
+
+    array_rate_low, array_rate_high, hbm_rate_low, hbm_rate_high
+        By what the rates of the arrays in long runs and of the HBM may be multiplied on other
+        chips of this name, see `phaze_opt.hardware.ranges`; 1 where nobody says.
 
     Raises
     ------
@@ -84,33 +111,77 @@ class Calibration:
     operator_overhead_s: float = 1e-6
     tile_overhead_cycles: float | None = None
     collective_core_share: float = 0.0
+    sustained_peak_share: float | None = None
     attention_overlap: float = 0.4
     exponentials_per_cycle: float | None = None
+    attention_rate: float | None = None
+    attention_row_cycles: float | None = None
+    attention_tile_queries: float | None = None
+    attention_backward_overlap: float | None = None
+    attention_backward_rate: float | None = None
+    attention_backward_row_cycles: float | None = None
+    attention_wide_rate: float = 1.0
+    array_rate_low: float = 1.0
+    array_rate_high: float = 1.0
+    hbm_rate_low: float = 1.0
+    hbm_rate_high: float = 1.0
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if not 0.0 < self.array_efficiency <= 1.0:
-            raise InputError(
-                f"array_efficiency is {self.array_efficiency}, but it must be above 0 and at most "
-                "1."
-            )
-        for name in ("attention_overlap", "collective_core_share"):
+        rates = "attention_rate", "attention_backward_rate", "attention_wide_rate"
+        for name in ("array_efficiency", "sustained_peak_share", *rates):
             share = getattr(self, name)
-            if not 0.0 <= share <= 1.0:
+            if share is not None and not 0.0 < share <= 1.0:
+                raise InputError(f"{name} is {share}, but it must be above 0 and at most 1.")
+        for name in ("array_rate_low", "hbm_rate_low"):
+            factor = getattr(self, name)
+            if not 0.0 < factor <= 1.0:
+                raise InputError(f"{name} is {factor}, but it must be above 0 and at most 1.")
+        for name in ("array_rate_high", "hbm_rate_high"):
+            factor = getattr(self, name)
+            if not 1.0 <= factor <= _MOST_RANGE:
+                raise InputError(f"{name} is {factor}, but it must be from 1 to {_MOST_RANGE:g}.")
+        overlaps = "attention_overlap", "attention_backward_overlap"
+        for name in (*overlaps, "collective_core_share"):
+            share = getattr(self, name)
+            if share is not None and not 0.0 <= share <= 1.0:
                 raise InputError(f"{name} is {share}, but it must be from 0 to 1.")
         positive = "usable_hbm_share", "hbm_efficiency", "exponentials_per_cycle"
-        clocks = "sustained_clock_hz", "burst_clock_hz"
+        clocks = "sustained_clock_hz", "burst_clock_hz", "attention_tile_queries"
         for name in (*positive, *clocks):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0.0):
                 raise InputError(f"{name} is {value}, but it must be positive and finite.")
-        for name in ("operator_overhead_s", "tile_overhead_cycles"):
+        cycles = "tile_overhead_cycles", "attention_row_cycles", "attention_backward_row_cycles"
+        for name in ("operator_overhead_s", *cycles):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value >= 0.0):
                 raise InputError(f"{name} is {value}, but it must be finite and not negative.")
 
     def __repr__(self) -> str:
         return short_repr(self)
+
+
+class AttentionKernel(NamedTuple):
+    """How a kernel of fused attention uses the arrays of a chip.
+
+    Attributes
+    ----------
+    tile_queries
+        Rows of a tile of scores in the forward; 0 for those of ``tensor_core.toml``.
+    row_cycles, column_cycles
+        Fill and epilogue per row of tiles of a forward, and per column of a backward, in cycles as
+        those of tiles.
+    forward, backward, wide_backward
+        Cycles of `Accelerator.array_clock_hz` that a cycle of the arrays takes.
+    """
+
+    tile_queries: int
+    row_cycles: float
+    column_cycles: float
+    forward: float
+    backward: float
+    wide_backward: float
 
 
 @dataclass(frozen=True, repr=False)
@@ -242,10 +313,49 @@ class Accelerator(PrintsAsTables, tables="phaze_opt.report.tables:accelerator_ta
     @property
     def in_burst(self) -> Accelerator:
         """The chip before its power limit takes hold; the chip itself where nothing changes."""
-        burst_hz = self.calibration.burst_clock_hz
-        if burst_hz is None or burst_hz == self.sustained_clock_hz:
+        own = self.calibration
+        burst_hz = self.sustained_clock_hz if own.burst_clock_hz is None else own.burst_clock_hz
+        if burst_hz == self.sustained_clock_hz and own.sustained_peak_share is None:
             return self
-        return replace(self, calibration=replace(self.calibration, sustained_clock_hz=burst_hz))
+        changed = replace(own, sustained_clock_hz=burst_hz, sustained_peak_share=None)
+        return replace(self, calibration=changed)
+
+    @property
+    def power_limited_clock_hz(self) -> float:
+        """Cycles per second in which the PE arrays work on products as the power limit allows.
+
+        Infinite where no power limit is known beside the sustained clock.
+        """
+        share = self.calibration.sustained_peak_share
+        return math.inf if share is None else self.clock_hz * share
+
+    @property
+    def attention_kernel(self) -> AttentionKernel:
+        """How its kernel of fused attention uses the arrays."""
+        own = self.calibration
+        rate = own.attention_rate
+        forward = 1.0 if rate is None else self.array_clock_hz / (self.clock_hz * rate)
+        rate = own.attention_backward_rate
+        backward = forward if rate is None else self.array_clock_hz / (self.clock_hz * rate)
+        of_row = float(self.pe_x + self.pe_y)
+        fills = own.tile_overhead_cycles, own.attention_row_cycles
+        for stated in fills:
+            of_row = of_row if stated is None else stated
+        of_column = own.attention_backward_row_cycles
+        return AttentionKernel(
+            tile_queries=round(own.attention_tile_queries or 0),
+            row_cycles=of_row * own.array_efficiency,
+            column_cycles=(of_row if of_column is None else of_column) * own.array_efficiency,
+            forward=forward,
+            backward=backward,
+            wide_backward=backward / own.attention_wide_rate,
+        )
+
+    @property
+    def attention_backward_overlap(self) -> float:
+        """Overlap of products and softmax in the backward of fused attention."""
+        stated = self.calibration.attention_backward_overlap
+        return self.calibration.attention_overlap if stated is None else stated
 
     @property
     def peak_flops_per_s(self) -> float:

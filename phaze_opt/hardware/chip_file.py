@@ -19,6 +19,7 @@ from phaze_opt.hardware.fields import (
     ALIASES,
     CALIBRATION,
     FIELD_TYPES,
+    KERNEL_FIELDS,
     NAMES,
     chip_values,
     field_of,
@@ -70,6 +71,9 @@ class AcceleratorPreset:
     origins
         Of a chip from a file, by the same names: ``stated``, ``from`` its base, ``derived`` from
         other numbers, or ``default``. Empty for a preset.
+    kernels
+        Constants of its kernels of fused attention, by kernel; see `phaze_opt.hardware.kernels`.
+        Those of the default one are part of the calibration.
     """
 
     name: str
@@ -77,6 +81,7 @@ class AcceleratorPreset:
     accelerator: Accelerator
     provenance: Mapping[str, Provenance]
     origins: Mapping[str, str] = field(default_factory=dict)
+    kernels: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def assumed(self) -> dict[str, str]:
@@ -113,8 +118,8 @@ def read_chip_file(
     * the global buffer slows neither the arrays nor the HBM (`glb_bytes_per_cycle_for`);
 
     and the others have the defaults of `Accelerator`. A file may also hold a ``name``, a
-    ``description``, a table ``provenance``, and the numbers of `derived_numbers`, which must then
-    be those of the chip.
+    ``description``, a table ``provenance``, tables ``kernels``, and the numbers of
+    `derived_numbers`, which must then be those of the chip.
 
     Parameters
     ----------
@@ -138,9 +143,11 @@ def read_chip_file(
     base_name = entry.pop("base", None)
     provenance = _read_provenance(entry.pop("provenance", {}), what)
     implied = {name: entry.pop(name) for name in IMPLIED if name in entry}
+    stated_kernels = _read_kernels(entry.pop("kernels", {}), what)
     if base_name is None:
         chip, origins = _from_scratch(entry, what)
         inherited: Mapping[str, Provenance] = {}
+        kernels: Mapping[str, Mapping[str, float]] = stated_kernels
     else:
         base = find_base(base_name, path, what, find, above)
         values = in_si(flat(entry), what, chip_values(base.accelerator))
@@ -157,8 +164,10 @@ def read_chip_file(
             if name not in values and name not in followed
         }
         description = description or f"from {base_name}"
+        kernels = {**base.kernels, **stated_kernels}
     _check_implied(implied, chip, what)
-    return AcceleratorPreset(str(path), description, chip, {**inherited, **provenance}, origins)
+    sources = {**inherited, **provenance}
+    return AcceleratorPreset(str(path), description, chip, sources, origins, kernels)
 
 
 def _from_scratch(entry: Mapping[str, Any], what: str) -> tuple[Accelerator, dict[str, str]]:
@@ -214,6 +223,15 @@ def _read_provenance(sources: object, what: str) -> dict[str, Provenance]:
     return provenance
 
 
+def _read_kernels(tables: object, what: str) -> dict[str, Mapping[str, float]]:
+    """Read the constants of kernels of fused attention; see `phaze_opt.hardware.kernels`."""
+    kernels = from_builtins(tables, dict[str, dict[str, float]], f"kernels in the {what}")
+    for constants in kernels.values():
+        for name in constants.keys() - set(KERNEL_FIELDS):
+            raise unknown_name(f"constant of a kernel in the {what}:", name, KERNEL_FIELDS)
+    return {**kernels}
+
+
 def _check_implied(stated: Mapping[str, Any], chip: Accelerator, what: str) -> None:
     """Refuse numbers that do not follow from the others."""
     follows = derived_numbers(chip)
@@ -251,6 +269,9 @@ def chip_file_text(preset: AcceleratorPreset) -> str:
     for name, origin in sourced.items():
         source, confidence = toml_value(origin.source), toml_value(origin.confidence)
         lines.append(f"{toml_value(name)} = {{ source = {source}, confidence = {confidence} }}")
+    for kernel, constants in preset.kernels.items():
+        lines += ["", f"[kernels.{toml_value(kernel)}]"]
+        lines += [f"{name} = {toml_value(value)}" for name, value in constants.items()]
     return "\n".join(lines) + "\n"
 
 

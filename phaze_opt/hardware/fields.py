@@ -52,6 +52,17 @@ NAMES = (*FIELD_TYPES, *ALIASES, PEAK_TFLOPS)
 """All names that files and ``--set`` may use."""
 
 
+KERNEL_FIELDS = (
+    *(
+        field.name
+        for field in dataclasses.fields(Calibration)
+        if field.name.startswith("attention")
+    ),
+    "exponentials_per_cycle",
+)
+"""Fields of the calibration that belong to a kernel of fused attention."""
+
+
 def chip_values(chip: Accelerator) -> dict[str, Any]:
     """Return every number of a chip by name, in the order of `FIELD_TYPES`."""
     return flat(to_builtins(chip))

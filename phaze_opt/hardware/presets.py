@@ -27,6 +27,7 @@ FieldValue = str | float | bool | None
 """A changed number as `load_accelerator` takes it: a number, a switch, or either as text."""
 
 _CHANGED = "changed by --set"
+_NO_NUMBERS = ("description", "calibration", "kernel", "kernels")
 
 
 @cache
@@ -115,10 +116,17 @@ def find_accelerator(name_or_path: str, above: tuple[Path, ...] = ()) -> Acceler
 def _preset(name: str, entry: Mapping[str, Any], sources: Mapping[str, str]) -> AcceleratorPreset:
     """Split a table of the data file into the accelerator and the source of each number.
 
-    Every row of the table, and of its table ``calibration``, is value, source and confidence.
+    Every row of the table, and of its tables ``calibration`` and ``kernels``, is value, source and
+    confidence; ``kernel`` names the default one of the latter, which the calibration takes in.
     """
-    rows = {key: row for key, row in entry.items() if key not in ("description", "calibration")}
-    measured = entry.get("calibration", {})
+    kernels = {
+        kernel: {key: float(value) for key, (value, _, _) in constants.items()}
+        for kernel, constants in entry.get("kernels", {}).items()
+    }
+    rows = {key: row for key, row in entry.items() if key not in _NO_NUMBERS}
+    measured = dict(entry.get("calibration", {}))
+    if "kernel" in entry:
+        measured |= entry["kernels"][entry["kernel"]]
     values = {key: value for key, (value, _, _) in rows.items()}
     values["calibration"] = {key: value for key, (value, _, _) in measured.items()}
     all_rows = rows | {f"calibration.{key}": row for key, row in measured.items()}
@@ -127,7 +135,7 @@ def _preset(name: str, entry: Mapping[str, Any], sources: Mapping[str, str]) -> 
         for key, (_, source, confidence) in all_rows.items()
     }
     accelerator = from_builtins(values, Accelerator, f"accelerator {name!r}")
-    return AcceleratorPreset(name, entry["description"], accelerator, provenance)
+    return AcceleratorPreset(name, entry["description"], accelerator, provenance, kernels=kernels)
 
 
 def _read_value(name: str, value: FieldValue) -> bool | int | float | None:

@@ -48,7 +48,12 @@ HANDLED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         (
             *("sustained_clock_hz", "array_efficiency", "usable_hbm_share", "hbm_efficiency"),
             *("operator_overhead_s", "tile_overhead_cycles", "collective_core_share"),
-            *("attention_overlap", "exponentials_per_cycle"),
+            *("attention_overlap", "exponentials_per_cycle", "sustained_peak_share"),
+            *("attention_rate", "attention_row_cycles", "attention_tile_queries"),
+            *("attention_backward_overlap", "attention_backward_rate", "attention_wide_rate"),
+            "attention_backward_row_cycles",
+            # Of other chips of the name, which are evaluated by themselves.
+            *("array_rate_low", "array_rate_high", "hbm_rate_low", "hbm_rate_high"),
             "burst_clock_hz",  # of isolated operators only
         ),
         _EVERY,

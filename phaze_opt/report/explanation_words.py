@@ -31,6 +31,7 @@ _GAIN_WORDS = {
     "overlap_all": "--overlap all",
 }
 _LEAST_GAIN = 0.0005
+_RANGED_WORDS = {"arrays": "the rate of the arrays in long runs", "hbm": "the HBM"}
 _LEAST_SHARE = 0.05
 
 
@@ -76,11 +77,30 @@ def explanation_sentences(explanation: Explanation) -> list[str]:
         f"{format_seconds(time_s)} per batch ({mfu}), as "
         f"{placement_words(placement)}.",
         *_leftover_sentences(evaluation),
+        *_range_sentences(explanation),
         _time_sentence(stage, time_s),
         *_overlap_sentences(stage, explanation.overlap_gains),
         _layer_sentence(heavy_layers(explanation.layers)[0]),
         _gain_sentence(explanation.gains),
         _memory_sentence(memory),
+    ]
+
+
+def _range_sentences(explanation: Explanation) -> list[str]:
+    """Say by how much chips of the same name differ, and which of their rates that comes from."""
+    span_s, by_rate_s = explanation.evaluation.time_per_batch_range_s, explanation.range_by_rate_s
+    if span_s is None or not by_rate_s:
+        return []
+    parts = ", ".join(
+        f"{_RANGED_WORDS[rate]} alone {format_seconds(least_s)} to {format_seconds(most_s)}"
+        for rate, (least_s, most_s) in sorted(
+            by_rate_s.items(), key=lambda item: item[1][0] - item[1][1]
+        )
+    )
+    least_s, most_s = span_s
+    return [
+        f"On other chips of this name a batch takes {format_seconds(least_s)} to "
+        f"{format_seconds(most_s)} ({parts})."
     ]
 
 

@@ -18,6 +18,7 @@ _WORDS: dict[Factor, str] = {
     "pe_area": "PE area",
     "hbm_efficiency": "HBM rate",
     "network_bandwidth": "network",
+    "array_rate": "array rate",
 }
 
 

@@ -19,6 +19,7 @@ from phaze_opt.placement.placement_problem import Placement
 from phaze_opt.report.layout import add_row, grid, pairs, section, sentence, shortened
 from phaze_opt.report.words import (
     area_words,
+    batch_time_words,
     binding_words,
     device_words,
     kind_words,
@@ -82,7 +83,7 @@ def _head_table(evaluation: Evaluation) -> Table:
     else:
         speed = format_number(evaluation.throughput_samples_per_s)
         add_row(head, "throughput", f"{speed} samples/s")
-        add_row(head, "time per batch", format_seconds(time_s))
+        add_row(head, "time per batch", batch_time_words(evaluation))
         add_row(head, "per device", rate_words(evaluation))
         add_row(head, "MFU", mfu_words(evaluation))
         _add_placement(head, placement)

@@ -136,6 +136,22 @@ def padding_words(padding_samples: int) -> str:
     )
 
 
+def batch_time_words(evaluation: Evaluation) -> str:
+    """Say how long a batch takes, and by how much chips of the same name may differ from that."""
+    central_s, span_s = evaluation.time_per_batch_s, evaluation.time_per_batch_range_s
+    if central_s is None:
+        return "–"
+    words = format_seconds(central_s)
+    if span_s is None:
+        return words
+    least_s, most_s = span_s
+    share = max(central_s - least_s, most_s - central_s) / central_s
+    return (
+        f"{words} ± {share:.0%} (chips of this name: {format_seconds(least_s)} to "
+        f"{format_seconds(most_s)})"
+    )
+
+
 def rate_words(evaluation: Evaluation) -> str:
     """Say what each device of the cluster achieves."""
     tokens, tflops = evaluation.tokens_per_s_per_device, evaluation.tflops_per_device

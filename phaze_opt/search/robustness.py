@@ -18,14 +18,7 @@ from phaze_opt.search.objective import evaluator_of
 from phaze_opt.search.space import DesignPoint
 from phaze_opt.search.study import Study
 from phaze_opt.search.trials import Metrics
-from phaze_opt.search.variations import FACTORS, Variation, varied
-
-SHARE = 0.2
-"""Relative change of every constant, in both directions."""
-
-VARIATIONS = tuple(
-    Variation(factor, scale) for factor in FACTORS for scale in (1.0 - SHARE, 1.0 + SHARE)
-)
+from phaze_opt.search.variations import Variation, variations_of, varied
 
 
 @dataclass(frozen=True)
@@ -87,7 +80,7 @@ def robustness_of_study(
     on_progress: Callable[[EnumerationProgress], None] = lambda progress: None,
     on_variant: Callable[[int, str], None] = lambda done, words: None,
 ) -> Robustness:
-    """Enumerate a study, and again under every one of `VARIATIONS`.
+    """Enumerate a study, and again under every one of `variations_of` its chip.
 
     Parameters
     ----------
@@ -113,7 +106,7 @@ def robustness_of_study(
         raise InputError(f"No design of the study {study.name!r} is feasible, so none can win.")
     winner = nominal.top[0]
     found = []
-    for done, variation in enumerate(VARIATIONS, start=1):
+    for done, variation in enumerate(variations_of(study.resolved.base), start=1):
         on_variant(done, f"{variation.factor} × {variation.scale:g}")
         other = study_under(study, variation)
         best = enumerate_study(other, top=1, workers=workers, on_progress=on_progress).top

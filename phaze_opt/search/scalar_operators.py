@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from phaze_opt.estimator.vector_core import vector_operator
-from phaze_opt.hardware.accelerator import LANE_VALUE_BYTES, Calibration
+from phaze_opt.hardware.accelerator import LANE_VALUE_BYTES, AttentionKernel, Calibration
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import collective_cost
 from phaze_opt.on_demand import cached_property
@@ -75,9 +75,10 @@ def roofline_times(graph: OperatorGraph, rates: Rates, group: Group) -> Operator
         macs = sum(gemm.flops / 2 / PRECISIONS[gemm.precision].rate for gemm in one.gemms)
         seconds = macs / macs_per_s
         if one.attention is not None:
-            seconds *= one.attention.visible / one.attention.elements
-            seconds += (1.0 - calibration.attention_overlap) * lanes_s
-        tensor_s.append(seconds)
+            visible = one.attention.visible / one.attention.elements
+            macs, seconds = macs * visible, seconds * visible * rates.slowdown(one)
+            seconds += (1.0 - rates.overlap(one)) * lanes_s
+        tensor_s.append(max(seconds, _limited_s(macs, arrays, rates)))
     moved = _moved(graph)
     glb_s = [each / rates.glb_bytes_per_s for each in moved]
     hbm_s = [each / rates.hbm_bytes_per_s for each in moved]
@@ -205,7 +206,7 @@ def _on_cores(
 ) -> _Mode:
     """Bound the operators on some cores of a chip, whatever the size of its global buffer."""
     calibration = rates.calibration
-    busy, moved, scores = _product_works(graph, arrays)
+    busy, moved, scores = _product_works(graph, arrays, rates.attention_kernel)
     unit_rate = calibration.exponentials_per_cycle
     cycles = _lane_cycles(graph, vector_cores, rates.lanes, unit_rate, scores)
     again = _read_again_bytes(graph, rates.l2_vc_bytes)
@@ -213,13 +214,23 @@ def _on_cores(
     tensor_s = [each / rates.array_clock_hz for each in busy]
     for place in _fused_attention(graph):
         # The arrays wait for a part of the lanes' time.
-        tensor_s[place] += (1.0 - calibration.attention_overlap) * vector_s[place]
+        tensor_s[place] += (1.0 - rates.overlap(graph.operators[place])) * vector_s[place]
+    for place, one in enumerate(graph.operators):
+        share = 1.0 if one.attention is None else scores[place] / one.attention.elements
+        limited_s = _limited_s(share * one.flops / 2, arrays, rates)
+        tensor_s[place] = max(tensor_s[place], limited_s)
     glb_s = [(own + more) / rates.glb_bytes_per_s for own, more in zip(moved, again, strict=True)]
     once_s = [
         (own + more) / rates.hbm_bytes_per_s for own, more in zip(_moved(graph), again, strict=True)
     ]
     link_s = _link_s(graph, calibration, group)
     return _Mode(list(map(max, tensor_s, vector_s, glb_s, link_s)), glb_s, once_s, link_s)
+
+
+def _limited_s(macs: float, arrays: Arrays, rates: Rates) -> float:
+    """Return what multiply-accumulates take at the power limit; 0 where none is known."""
+    elements = arrays.cores * arrays.pe_x * arrays.pe_y
+    return macs / (elements * rates.power_limited_clock_hz)
 
 
 def _with_extra_s(mode: _Mode, extra: Sequence[float], rates: Rates) -> list[float]:
@@ -248,14 +259,14 @@ def _fused_attention(graph: OperatorGraph) -> list[int]:
 
 @lru_cache(maxsize=2**14)
 def _product_works(
-    graph: OperatorGraph, arrays: Arrays
+    graph: OperatorGraph, arrays: Arrays, kernel: AttentionKernel
 ) -> tuple[list[float], list[float], tuple[float, ...]]:
     """Return busy array cycles, bytes through the global buffer, and scores that are computed."""
     busy, moved, computed = [], [], []
     for one, compulsory in zip(graph.operators, graph.moved_bytes, strict=True):
         cycles, own_bytes, scores = 0.0, float(compulsory), 0.0
         if one.attention is not None:
-            cycles, scores = score_work(one.attention, one.gemms, arrays)
+            cycles, scores = score_work(one.attention, one.gemms, arrays, kernel)
         elif one.gemms:
             own_bytes -= sum(map(_once_bytes, one.gemms))
             beside = own_bytes if len(one.gemms) == 1 else 0.0

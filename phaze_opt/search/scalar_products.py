@@ -8,12 +8,16 @@ whichever tiling is chosen, for the product alone or with what is fused to it.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import accumulate
 from typing import NamedTuple
 
 from phaze_opt.codec import data_table
 from phaze_opt.estimator.gemm_traffic import HALVINGS, RESIDENT_SHARE
+from phaze_opt.estimator.operator_table import WIDE_HEAD
+from phaze_opt.hardware.accelerator import AttentionKernel
 from phaze_opt.precision import PRECISIONS, SUM_BYTES
 from phaze_opt.workload.graph import AttentionScores, Gemm
 
@@ -203,19 +207,27 @@ class ScoreWork(NamedTuple):
 
 
 @lru_cache(maxsize=2**14)
-def score_work(scores: AttentionScores, gemms: tuple[Gemm, ...], arrays: Arrays) -> ScoreWork:
+def score_work(
+    scores: AttentionScores, gemms: tuple[Gemm, ...], arrays: Arrays, kernel: AttentionKernel
+) -> ScoreWork:
     """Bound a fused attention core, of which whole tiles are computed.
 
-    Half of a row of tiles is lost until all cores are done, and no core is done before one row.
+    Half of one of the last rows of tiles is lost until all cores are done, and no core is done
+    before the longest one. The rows of a backward go along the queries.
     """
     x, y, cores = arrays.pe_x, arrays.pe_y, arrays.cores
-    queries, keys = (max(edge, x, y) for edge in _SCORE_TILE)
+    backward = len(gemms) > 2
+    queries, keys = _SCORE_TILE
+    if kernel.tile_queries and not backward:
+        queries = kernel.tile_queries
+    queries, keys = max(queries, x, y), max(keys, x, y)
     least = next(_fitting([min(x, scores.queries)], [min(y, scores.keys)], arrays.l2_bytes), None)
     if least is None:
         return ScoreWork(math.inf, 0.0)
-    cycles = 0.0
+    cycles, widest = 0.0, 0
     for gemm in gemms:
         head = gemm.flops // (2 * scores.elements)
+        widest = max(widest, head)
         held = (
             _ceil(queries, x) * _ceil(keys, y) * head,
             _ceil(head, x) * _ceil(keys, y) * queries,
@@ -230,17 +242,39 @@ def score_work(scores: AttentionScores, gemms: tuple[Gemm, ...], arrays: Arrays)
             / math.sqrt(x * y * _REGISTERS)
         )
         cycles += max(min(held), l2_bytes / arrays.l2_rate)
-    rows, columns = _ceil(scores.queries, queries), _ceil(scores.keys, keys)
-    tiles = rows * columns
-    if scores.causal:
-        ahead = scores.keys - scores.queries
-        last = (min((row + 1) * queries, scores.queries) for row in range(rows))
-        tiles = sum(_ceil(max(query + ahead, 1), keys) for query in last)
-    longest = columns * cycles + arrays.fill
-    total = scores.heads * (tiles * cycles + rows * arrays.fill)
-    lost = 0.5 * longest * (1.0 - 1.0 / cores)
+    rows = [len(columns) for columns in _seen_columns(scores, queries, keys)]
+    tiles, lines = sum(rows), rows
+    fill, slowdown = kernel.row_cycles, kernel.forward
+    if backward:
+        lines = _lengths_of_columns(_seen_columns(scores, queries, keys))
+        fill = kernel.column_cycles
+        slowdown = kernel.wide_backward if widest > WIDE_HEAD else kernel.backward
+    longest = max(lines) * cycles + fill
+    total = scores.heads * (tiles * cycles + len(lines) * fill)
+    lost = 0.5 * (lines[-1] * cycles + fill) * (1.0 - 1.0 / cores)
     computed = float(scores.heads * tiles * queries * keys)
-    return ScoreWork(max(total / cores + lost, longest), computed)
+    return ScoreWork(slowdown * max(total / cores + lost, longest), computed)
+
+
+def _seen_columns(scores: AttentionScores, queries: int, keys: int) -> list[range]:
+    """List the tiles that a mask leaves of every row of tiles of one matrix of scores."""
+    window = scores.causal and scores.keys < scores.queries
+    positions = scores.queries if window else scores.keys
+    seen = []
+    for row in range(_ceil(scores.queries, queries)):
+        first, last = row * queries, min((row + 1) * queries, scores.queries) - 1
+        newest = last + positions - scores.queries if scores.causal else positions - 1
+        oldest = max(first - scores.keys + 1, 0) if window else 0
+        seen.append(range(oldest // keys, max(newest, 0) // keys + 1))
+    return seen
+
+
+def _lengths_of_columns(rows: list[range]) -> list[int]:
+    """Count the rows that see each column of tiles."""
+    begins = Counter(row.start for row in rows)
+    ends = Counter(row.stop for row in rows)
+    columns = range(max(ends))
+    return list(accumulate(begins[column] - ends[column] for column in columns))
 
 
 def _ceil(numerator: int, denominator: int) -> int:

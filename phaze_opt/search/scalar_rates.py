@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from phaze_opt.hardware.accelerator import Accelerator, Calibration
+from phaze_opt.estimator.operator_table import WIDE_HEAD
+from phaze_opt.hardware.accelerator import Accelerator, AttentionKernel, Calibration
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.search.scalar_products import Arrays
+from phaze_opt.workload.graph import Operator
 
 
 class Rates(NamedTuple):
@@ -21,8 +23,11 @@ class Rates(NamedTuple):
         One tensor core, and all of them.
     vector_cores, lanes, l2_vc_bytes
         Number, and of each the lanes and the private buffer.
-    clock_hz, array_clock_hz
-        Cycles under full load, and those in which the arrays work.
+    clock_hz, array_clock_hz, power_limited_clock_hz
+        Cycles under full load, those in which the arrays work, and those that the power limit
+        leaves products.
+    attention_kernel
+        How fused attention uses the arrays.
     concurrent
         Whether operators run at the same time.
     """
@@ -34,6 +39,8 @@ class Rates(NamedTuple):
     l2_vc_bytes: int
     clock_hz: float
     array_clock_hz: float
+    power_limited_clock_hz: float
+    attention_kernel: AttentionKernel
     glb_bytes_per_s: float
     hbm_bytes_per_s: float
     concurrent: bool
@@ -61,11 +68,32 @@ class Rates(NamedTuple):
             l2_vc_bytes=chip.l2_vc_bytes,
             clock_hz=clock_hz,
             array_clock_hz=chip.array_clock_hz,
+            power_limited_clock_hz=chip.power_limited_clock_hz,
+            attention_kernel=chip.attention_kernel,
             glb_bytes_per_s=chip.glb_bytes_per_cycle * clock_hz,
             hbm_bytes_per_s=chip.sustained_hbm_bytes_per_s,
             concurrent=chip.concurrent_operators,
             calibration=calibration,
         )
+
+    def slowdown(self, operator: Operator) -> float:
+        """Return the array cycles that fused attention takes for each of its own."""
+        kernel = self.attention_kernel
+        return (kernel.forward, kernel.backward, kernel.wide_backward)[_direction(operator)]
+
+    def overlap(self, operator: Operator) -> float:
+        """Return the share of the lanes' time that the products of fused attention hide."""
+        forward = self.calibration.attention_overlap
+        backward = self.calibration.attention_backward_overlap
+        return forward if backward is None or _direction(operator) == 0 else backward
+
+
+def _direction(operator: Operator) -> int:
+    """Return 0 for a forward, which has two products, 1 for a backward, 2 with wide heads."""
+    if operator.attention is None or len(operator.gemms) <= 2:
+        return 0
+    scores = operator.attention.elements
+    return 2 if max(gemm.flops // (2 * scores) for gemm in operator.gemms) > WIDE_HEAD else 1
 
 
 class Group(NamedTuple):

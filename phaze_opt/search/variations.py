@@ -9,13 +9,21 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.ranges import RangedRate, at_rates, rate_ranges
 from phaze_opt.search.designs import Design
 from phaze_opt.search.freezing import area_limit_mm2
 from phaze_opt.search.frozen import ResolvedStudy
 from phaze_opt.search.space import DesignPoint
 
-Factor = Literal["lane_cycles", "pe_area", "hbm_efficiency", "network_bandwidth"]
+Factor = Literal["lane_cycles", "pe_area", "hbm_efficiency", "network_bandwidth", "array_rate"]
 FACTORS: tuple[Factor, ...] = ("lane_cycles", "pe_area", "hbm_efficiency", "network_bandwidth")
+"""What is varied of every chip; the rate of the arrays too where the chip states its range."""
+
+SHARE = 0.2
+"""Relative change of a constant, in both directions, where the chip states no range of it."""
+
+_RANGED: dict[RangedRate, Factor] = {"hbm": "hbm_efficiency", "arrays": "array_rate"}
 
 
 @dataclass(frozen=True)
@@ -26,7 +34,8 @@ class Variation:
     ----------
     factor
         ``lane_cycles`` of every vector operator; ``pe_area``, of processing elements and lanes;
-        ``hbm_efficiency``, at most 1; ``network_bandwidth`` of every level.
+        ``hbm_efficiency``, at most 1; ``network_bandwidth`` of every level; ``array_rate``, that of
+        the tensor cores in long runs.
     scale
         What it is multiplied by.
     """
@@ -80,6 +89,17 @@ class VariedStudy(ResolvedStudy):
         return self.variation.scale if self.variation.factor == factor else 1.0
 
 
+def variations_of(chip: Accelerator) -> tuple[Variation, ...]:
+    """Return every constant smaller and larger, one at a time.
+
+    By a fifth, or as far as the chip says that others of its name differ.
+    """
+    ends = dict.fromkeys(FACTORS, (1.0 - SHARE, 1.0 + SHARE))
+    for rate, own in rate_ranges(chip).items():
+        ends[_RANGED[rate]] = own.low, own.high
+    return tuple(Variation(factor, scale) for factor, both in ends.items() for scale in both)
+
+
 def varied(study: ResolvedStudy, variation: Variation) -> VariedStudy:
     """Return a study under a variation.
 
@@ -88,10 +108,9 @@ def varied(study: ResolvedStudy, variation: Variation) -> VariedStudy:
     own = {field.name: getattr(study, field.name) for field in fields(ResolvedStudy)}
     found = VariedStudy(**own, variation=variation, original=study)
     if variation.factor == "hbm_efficiency":
-        calibration = study.base.calibration
-        efficiency = min(1.0, calibration.hbm_efficiency * variation.scale)
-        calibration = replace(calibration, hbm_efficiency=efficiency)
-        found = replace(found, base=replace(study.base, calibration=calibration))
+        found = replace(found, base=at_rates(study.base, hbm=variation.scale))
+    if variation.factor == "array_rate":
+        found = replace(found, base=at_rates(study.base, arrays=variation.scale))
     limit_mm2 = area_limit_mm2(study.spec, study.base, found.pe_scale)
     return replace(found, area_limit_mm2=limit_mm2)
 

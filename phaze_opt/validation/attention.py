@@ -13,7 +13,8 @@ from typing import Any
 from phaze_opt.codec import data_rows, data_table
 from phaze_opt.estimator.single import attention_graph, estimate_attention
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.hardware.kernels import with_kernel
+from phaze_opt.hardware.presets import find_accelerator
 from phaze_opt.validation.measured import ValidationRow, ValidationTable
 from phaze_opt.workload.attention import AttentionShape
 
@@ -65,11 +66,15 @@ def validate_attention() -> list[ValidationTable]:
     """
     tables = []
     for table in measured_attention():
-        chip = load_accelerator(table.accelerator)
+        chip = with_kernel(find_accelerator(table.accelerator), "serving").accelerator
         rows = tuple(_predict(shape, measured_s, chip, table) for shape, measured_s in table.rows)
         tables.append(
             ValidationTable(
-                "attention", table.accelerator, table.call_overhead_s, table.source, rows
+                "attention serving, forward",
+                table.accelerator,
+                table.call_overhead_s,
+                table.source,
+                rows,
             )
         )
     return tables

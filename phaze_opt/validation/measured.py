@@ -56,7 +56,11 @@ class ValidationRow:
 
 @dataclass(frozen=True)
 class ValidationTable:
-    """All rows of one kind on one accelerator; ``unit`` is ``s`` or ``B``."""
+    """All rows of one kind on one accelerator; ``unit`` is ``s`` or ``B``.
+
+    ``minor`` tables say little: of one or two rows, of operators too small to show a chip, or of a
+    measurement that a better one contradicts.
+    """
 
     name: str
     accelerator: str
@@ -64,6 +68,7 @@ class ValidationTable:
     source: str
     rows: tuple[ValidationRow, ...]
     unit: Literal["s", "B"] = "s"
+    minor: bool = False
 
     @property
     def mean_absolute_error(self) -> float:

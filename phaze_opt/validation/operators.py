@@ -22,7 +22,8 @@ def validate_single_operators() -> list[ValidationTable]:
     Returns
     -------
     tables
-        One per operator kind and accelerator, in the order of the data.
+        One per operator kind and accelerator, in the order of the data. The older products of
+        GPUs disagree with those that constants are fitted to.
     """
     grouped: dict[tuple[str, str], list[tuple[ValidationRow, float]]] = {}
     for row in chain.from_iterable(data_rows("validation", name) for name in _FILES):
@@ -36,6 +37,7 @@ def validate_single_operators() -> list[ValidationTable]:
             members[0][1],
             members[0][0].source,
             tuple(row for row, _ in members),
+            minor=kind == "gemm" and not accelerator.startswith("tpu"),
         )
         for (kind, accelerator), members in grouped.items()
     ]

@@ -6,28 +6,40 @@ A module with tables of its own is plugged in by adding its function to the tupl
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from phaze_opt.validation.attention import validate_attention
+from phaze_opt.validation.attention_training import validate_training_attention
 from phaze_opt.validation.collectives import validate_collectives
 from phaze_opt.validation.measured import UnexpressedRow, ValidationTable, unexpressed_rows
 from phaze_opt.validation.memory import validate_block_memory
+from phaze_opt.validation.norms import validate_norms
 from phaze_opt.validation.operators import validate_single_operators
 from phaze_opt.validation.products import validate_best_products, validate_products
 from phaze_opt.validation.runs import validate_run_memory, validate_run_times
+from phaze_opt.validation.sustained_products import validate_sustained_products
 
 Group = Literal["operators", "attention", "collectives", "training", "memory"]
 GROUPS: tuple[Group, ...] = get_args(Group)
 
 PREDICTORS: Mapping[Group, tuple[Callable[[], list[ValidationTable]], ...]] = {
-    "operators": (validate_products, validate_best_products, validate_single_operators),
-    "attention": (validate_attention,),
+    "operators": (
+        validate_products,
+        validate_sustained_products,
+        validate_best_products,
+        validate_single_operators,
+        validate_norms,
+    ),
+    "attention": (validate_attention, validate_training_attention),
     "collectives": (validate_collectives,),
     "training": (validate_run_times,),
     "memory": (validate_block_memory, validate_run_memory),
 }
 """What predicts the tables of each group, in the order in which they are shown."""
+
+_OF_OPERATORS: tuple[Group, ...] = ("operators", "attention", "collectives")
+_LEAST_ROWS = 3
 
 
 @dataclass(frozen=True)
@@ -41,5 +53,10 @@ class Validation:
 
 def validate(group: Group) -> Validation:
     """Predict every measured row of a group."""
-    tables = tuple(table for predict in PREDICTORS[group] for table in predict())
-    return Validation(group, tables, tuple(unexpressed_rows(group)))
+    found = [table for predict in PREDICTORS[group] for table in predict()]
+    if group in _OF_OPERATORS:
+        # A run is a table of its own; one or two operators are chance.
+        few = [len(table.rows) < _LEAST_ROWS for table in found]
+        pairs = zip(found, few, strict=True)
+        found = [replace(table, minor=table.minor or small) for table, small in pairs]
+    return Validation(group, tuple(found), tuple(unexpressed_rows(group)))

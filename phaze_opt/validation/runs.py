@@ -17,11 +17,10 @@ from typing import Literal, cast
 from phaze_opt.choices import FusionMode, OptimizerName, Overlap, Recompute
 from phaze_opt.codec import data_rows
 from phaze_opt.degrees import Degrees
-from phaze_opt.errors import InputError
 from phaze_opt.evaluation import Evaluation, place_point
 from phaze_opt.explanation.binding import bind_pass
-from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.hardware.kernels import with_kernel
+from phaze_opt.hardware.presets import find_accelerator
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.passes.scheduled import ScheduledLayer
 from phaze_opt.point import CostedPoint, Point, cost_point
@@ -172,7 +171,8 @@ def _as_it_may_have_run(options: dict[str, str]) -> Iterator[tuple[CostedPoint, 
     degrees = Degrees(*(int(options[axis]) for axis in ("pipeline", "data", "tensor")))
     microbatches = tuple(int(size) for size in options["microbatches"].split())
     sequence_parallel = options["sequence_parallel"] == "true"
-    chip = _with_kernel(load_accelerator(options["accelerator"]), options["attention_kernel"])
+    preset = find_accelerator(options["accelerator"])
+    chip = with_kernel(preset, options["attention_kernel"] or None).accelerator
     cluster = load_cluster(options["cluster"], degrees.devices)
     workload = load_workload(
         options["model"],
@@ -198,21 +198,3 @@ def _as_it_may_have_run(options: dict[str, str]) -> Iterator[tuple[CostedPoint, 
         fusion = _FUSION.get(options["execution"])
         costed = cost_point(Point(workload, chip, cluster, training, degrees, fusion), schedules)
         yield costed, place_point(costed)
-
-
-def _with_kernel(chip: Accelerator, kernel: str) -> Accelerator:
-    """Return the chip as the attention kernel of a run uses it.
-
-    Parameters
-    ----------
-    chip
-        Calibrated for kernels of its own generation.
-    kernel
-        Empty for such a kernel; ``synchronous`` for one of the generation of the A100
-        (FlashAttention-2), in which products and softmax take turns.
-    """
-    if kernel not in ("", "synchronous"):
-        raise InputError(f"attention_kernel is {kernel!r}, but it must be empty or synchronous.")
-    if kernel == "":
-        return chip
-    return replace(chip, calibration=replace(chip.calibration, attention_overlap=0.0))

@@ -26,6 +26,10 @@ class AttentionShape:
         Elements of one head.
     causal
         Whether a query sees only the keys up to its own position.
+    window
+        How many of these it sees; 0 for all.
+    value_dim
+        Elements of one head of the values and of the result; 0 for as many as of queries and keys.
     """
 
     batch: int
@@ -35,11 +39,23 @@ class AttentionShape:
     kv_heads: int
     head_dim: int
     causal: bool
+    window: int = 0
+    value_dim: int = 0
+
+    @property
+    def width(self) -> int:
+        """Elements of one head of the values."""
+        return self.value_dim or self.head_dim
+
+    @property
+    def seen_keys(self) -> int:
+        """Keys that a query sees at most."""
+        return min(self.window, self.keys) if self.window else self.keys
 
     @property
     def scores(self) -> AttentionScores:
         """The matrices of scores."""
-        return AttentionScores(self.batch * self.heads, self.queries, self.keys, self.causal)
+        return AttentionScores(self.batch * self.heads, self.queries, self.seen_keys, self.causal)
 
     @property
     def products(self) -> tuple[Gemm, Gemm]:
@@ -49,15 +65,15 @@ class AttentionShape:
         """
         rows = self.queries * self.heads // self.kv_heads
         batch = self.batch * self.kv_heads
-        scores = Gemm(m=rows, n=self.keys, k=self.head_dim, batch=batch)
-        return scores, Gemm(m=rows, n=self.head_dim, k=self.keys, batch=batch)
+        scores = Gemm(m=rows, n=self.seen_keys, k=self.head_dim, batch=batch)
+        return scores, Gemm(m=rows, n=self.width, k=self.seen_keys, batch=batch)
 
 
 def forward_work(
     shape: AttentionShape, *, dropout: bool = False, softcap: bool = False
 ) -> tuple[tuple[Gemm, ...], tuple[VectorWork, ...]]:
     """Return two products around a softmax (and soft cap and dropout) that stay on the chip."""
-    rows, columns = shape.scores.heads * shape.queries, shape.keys
+    rows, columns = shape.scores.heads * shape.queries, shape.seen_keys
     vector = [VectorWork("softmax", rows, columns)]
     if softcap:
         vector.insert(0, VectorWork("tanh", rows, columns))
@@ -75,10 +91,13 @@ def backward_work(
     softmax's backward needs the row sums of gradient times output.
     """
     scores, context = shape.products
-    value_gradient = Gemm(m=scores.n, n=scores.k, k=scores.m, batch=scores.batch)
-    rows, columns = shape.scores.heads * shape.queries, shape.keys
+    key_gradient = Gemm(m=scores.n, n=scores.k, k=scores.m, batch=scores.batch)
+    value_gradient = Gemm(m=scores.n, n=context.n, k=scores.m, batch=scores.batch)
+    probabilities = Gemm(m=scores.m, n=scores.n, k=context.n, batch=scores.batch)
+    query_gradient = Gemm(m=scores.m, n=scores.k, k=scores.n, batch=scores.batch)
+    rows, columns = shape.scores.heads * shape.queries, shape.seen_keys
     vector = [
-        VectorWork("reduce", rows, shape.head_dim),
+        VectorWork("reduce", rows, shape.width),
         VectorWork("exponential", rows, columns),
         VectorWork("softmax_backward", rows, columns),
     ]
@@ -90,4 +109,4 @@ def backward_work(
         # The scores are bounded again, and their gradient goes through the bound.
         vector.insert(1, VectorWork("tanh", rows, columns))
         vector.append(VectorWork("tanh_backward", rows, columns))
-    return (scores, value_gradient, scores, context, value_gradient), tuple(vector)
+    return (scores, value_gradient, probabilities, query_gradient, key_gradient), tuple(vector)

@@ -135,8 +135,9 @@ class AttentionScores:
     queries, keys
         Rows and columns of one matrix.
     causal
-        Whether a query sees only the keys up to its own position (the last query sees all). The
-        operator counts its products in full; the estimator leaves out the masked tiles.
+        Whether a query sees only the keys up to its own position (the last query sees all). With
+        fewer keys than queries it sees the latest of them: a window. The operator counts its
+        products in full; the estimator leaves out the masked tiles.
     """
 
     heads: int
@@ -154,6 +155,9 @@ class AttentionScores:
         """Scores of all heads that the mask leaves."""
         if not self.causal:
             return self.elements
+        if self.keys < self.queries:
+            # Each of the first queries of a window sees one key more than the one before.
+            return self.heads * (self.queries * self.keys - self.keys * (self.keys - 1) // 2)
         # The last query sees all keys, each one before it sees one key less.
         seeing = min(self.queries, self.keys)
         return self.heads * (seeing * self.keys - seeing * (seeing - 1) // 2)

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from phaze_opt.calibration.products import (
 )
 from phaze_opt.codec import data_rows, data_table
 from phaze_opt.errors import InputError
+from phaze_opt.estimator.power_limit import Layout
 from phaze_opt.estimator.single import estimate_gemm
 from phaze_opt.hardware.accelerator import Accelerator, Calibration
 from phaze_opt.hardware.presets import load_accelerator
@@ -134,3 +136,48 @@ def test_too_few_large_products_are_refused() -> None:
     small = [MeasuredProduct(Gemm(512, 512, 512), 1e-5)] * 20
     with pytest.raises(InputError, match="2 measured products from 10 GFLOP up for 3 constants"):
         fit_products([*made(chip)[:2], *small], chip)
+
+
+def sustained_rows(accelerator: str) -> list[MeasuredProduct]:
+    """Return the products of long runs that come with the package."""
+    return [
+        MeasuredProduct(
+            Gemm(int(row["m"]), int(row["n"]), int(row["k"])),
+            float(row["latency_s"]),
+            cast(Layout, row["layout"]),
+        )
+        for row in data_rows("validation", "gemm_sustained.csv")
+        if row["accelerator"] == accelerator
+    ]
+
+
+@pytest.mark.parametrize("name", ["b200", "h100-96-500w"])
+def test_sustained_rows_give_the_share_of_the_peak_that_a_chip_states(name: str) -> None:
+    """The presets are the fit's on their rows, and the array efficiency stays that of bursts."""
+    chip = load_accelerator(name)
+    found = fit_products(sustained_rows(name), chip, sustained=True)
+    assert tuple(found.values) == ("sustained_peak_share",)
+    stated = chip.calibration.sustained_peak_share
+    assert found.values["sustained_peak_share"] == pytest.approx(stated, rel=5e-3)
+
+
+def test_sustained_rows_of_a_chip_that_nothing_holds_back_give_the_rate_of_its_arrays() -> None:
+    """An A100 PCIe runs all products at one clock; no power limit is seen beside it."""
+    chip = load_accelerator("a100-pcie")
+    found = fit_products(sustained_rows("a100-pcie"), chip, sustained=True)
+    assert "sustained_peak_share" not in found.moved
+    assert found.values["array_efficiency"] == pytest.approx(
+        chip.calibration.array_efficiency, rel=5e-3
+    )
+    assert found.mean_absolute_error <= 0.06
+
+
+def test_a_rate_of_long_runs_replaces_the_burst_clock() -> None:
+    """The limit is seen in products of long runs alone, and bursts stay what they are."""
+    chip = load_accelerator("h100")
+    limited = with_product_constants(chip, {"sustained_peak_share": 0.5})
+    assert limited.calibration.burst_clock_hz is None
+    gemm = Gemm(8192, 8192, 8192)
+    assert estimate_gemm(gemm, limited).latency_s <= estimate_gemm(gemm, chip).latency_s
+    slow_s = estimate_gemm(gemm, limited, sustained=True).latency_s
+    assert slow_s == pytest.approx(gemm.flops / (0.5 * chip.peak_flops_per_s))

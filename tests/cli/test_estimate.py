@@ -262,3 +262,38 @@ def test_a_tensor_of_a_collective_has_a_largest_size(phaze: Phaze, size: str) ->
     ran = phaze("estimate", "collective", *asked, size)
     assert (ran.code, ran.out) == (2, "") and "size_bytes is" in ran.sentence
     assert phaze("estimate", "collective", *asked, str(2**50)).code == 0
+
+
+def test_layouts_and_long_runs_of_products(phaze: Phaze, tmp_path: Path) -> None:
+    """A column or an option says which product it is; long runs of a B200 are slower."""
+    rows = "m,n,k,layout\n8192,8192,4096,tn\n8192,8192,4096,NN\n8192,8192,4096,nt\n"
+    (tmp_path / "rows.csv").write_text(rows)
+    asked = ("estimate", "gemm", "--accelerator", "b200", "--csv", "rows.csv")
+    burst, sustained = (
+        [one["latency_s"] for one in map(json.loads, phaze(*asked, *options).out.splitlines())]
+        for options in ((), ("--sustained",))
+    )
+    assert burst[0] == burst[1] < burst[2]
+    assert all(long > 1.2 * short for long, short in zip(sustained, burst, strict=True))
+    ran = phaze("estimate", "gemm", "--accelerator", "b200", "--m", "8", "--layout", "tt")
+    assert ran.code == 2
+
+
+def test_kernels_windows_and_widths_of_attention(phaze: Phaze, tmp_path: Path) -> None:
+    """Columns state a row's own sizes and direction; a kernel that nobody measured is refused."""
+    rows = (
+        "batch,sequence,heads,kv_heads,head_dim,head_dim_v,window,backward\n"
+        "1,8192,32,8,128,,,\n1,8192,32,8,128,,1024,\n1,8192,32,32,192,128,,\n1,8192,32,8,128,,,1\n"
+    )
+    (tmp_path / "rows.csv").write_text(rows)
+    asked = ("estimate", "attention", "--accelerator", "h200", "--csv", "rows.csv")
+    plain, window, wide, backward = (
+        one["latency_s"] for one in map(json.loads, phaze(*asked).out.splitlines())
+    )
+    assert window < 0.4 * plain < 0.5 * wide
+    assert backward > 2.5 * plain
+    slower = json.loads(phaze(*asked, "--kernel", "serving").out.splitlines()[0])["latency_s"]
+    assert slower != plain
+    refused = phaze(*asked, "--kernel", "fa3")
+    assert refused.code == 2
+    assert "has no constants on h200; known are: cudnn" in refused.sentence

@@ -15,7 +15,12 @@ from phaze_opt.errors import InputError
 from phaze_opt.estimator.estimate import ModeEstimate, estimate_each, estimate_on_cores
 from phaze_opt.estimator.single import SingleEstimate, attention_graph, estimate_attention
 from phaze_opt.hardware.accelerator import Accelerator, Calibration
-from phaze_opt.hardware.presets import accelerator_presets, load_accelerator
+from phaze_opt.hardware.kernels import with_kernel
+from phaze_opt.hardware.presets import (
+    accelerator_presets,
+    find_accelerator,
+    load_accelerator,
+)
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.workload.attention import AttentionShape
 from phaze_opt.workload.graph import Gemm, Operator, VectorWork, side_by_side
@@ -165,10 +170,15 @@ def test_shared_keys_are_read_once() -> None:
 
 
 def test_the_backward_is_five_products() -> None:
-    """Its arrays take two and a half times as long as the forward's, but for one fill per block."""
-    hidden = with_calibration(H100, attention_overlap=1.0)
-    ratio = mode_of(SHAPE, hidden, backward=True).tc_s[0] / mode_of(SHAPE, hidden).tc_s[0]
-    assert 2.3 < ratio < 2.5
+    """Its arrays take two and a half times as long as the forward's, but for one fill per block.
+
+    Each kernel has rates of its own; these are those of products.
+    """
+    alike = load_accelerator("v100")
+    hidden = with_calibration(alike, attention_overlap=1.0)
+    full = replace(SHAPE, causal=False)
+    ratio = mode_of(full, hidden, backward=True).tc_s[0] / mode_of(full, hidden).tc_s[0]
+    assert 2.3 < ratio < 2.51
 
 
 def test_lanes_bind_where_the_arrays_mostly_wait() -> None:
@@ -209,9 +219,10 @@ def test_only_fused_attention_depends_on_the_overlap() -> None:
 
 
 def test_a_chip_on_paper_hides_no_more_than_a_measured_one() -> None:
-    """The default overlap is at most that of the H100, and a TPU's is the default."""
+    """The default overlap is at most that of the H100's best kernel, and a TPU's is the default."""
     default = Calibration().attention_overlap
-    assert default <= H100.calibration.attention_overlap < default + 0.1
+    measured = with_kernel(find_accelerator("h100"), "fa3").accelerator
+    assert default <= measured.calibration.attention_overlap < default + 0.1
     for name, preset in accelerator_presets().items():
         if name.startswith("tpu"):
             assert preset.accelerator.calibration.attention_overlap == default

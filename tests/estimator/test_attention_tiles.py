@@ -14,14 +14,14 @@ from phaze_opt.estimator.attention import masked_work
 from phaze_opt.estimator.attention_tiles import CoreColumn, attention_on_pools
 from phaze_opt.estimator.gemm_traffic import least_operands_per_mac
 from phaze_opt.estimator.operator_table import operator_table
-from phaze_opt.estimator.single import attention_graph
+from phaze_opt.estimator.single import attention_graph, estimate_attention
 from phaze_opt.estimator.tensor_core import NoTileFitsError, pools_of
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.workload.attention import AttentionShape
 from tests.strategies import accelerators, attention_shapes
 
-H100 = load_accelerator("h100")
+H100, B200 = load_accelerator("h100"), load_accelerator("b200")
 SHAPE = AttentionShape(2, 1024, 1024, 32, 8, 128, causal=True)
 
 shapes = attention_shapes(700, 500, [32, 64, 80, 128])
@@ -147,3 +147,57 @@ def test_a_buffer_that_holds_no_tile_is_refused() -> None:
     """As for a product by itself."""
     with pytest.raises(NoTileFitsError, match="l2_tc_bytes is 1000, too small for one tile"):
         row_of(SHAPE, replace(H100, l2_tc_bytes=1000))
+
+
+@given(
+    shapes,
+    accelerators,
+    st.booleans(),
+    st.sampled_from([0, 32, 256]),
+    st.integers(0, 600),
+)
+def test_cycles_are_those_of_a_walk_over_the_tiles(
+    shape: AttentionShape, chip: Accelerator, backward: bool, tile: int, window: int
+) -> None:
+    """Rows of a forward, columns of a backward: all of them, the longest, and half of the last."""
+    if window and shape.causal and shape.queries == shape.keys:
+        shape = replace(shape, window=window)
+    chip = replace(chip, calibration=replace(chip.calibration, attention_tile_queries=tile or None))
+    edge = max(chip.pe_x, chip.pe_y)
+    tile_queries, tile_keys = max(tile if tile and not backward else 64, edge), max(128, edge)
+    visible = np.ones((shape.queries, shape.keys), dtype=np.bool_)
+    if shape.causal:
+        visible = np.tri(shape.queries, shape.keys, shape.keys - shape.queries, dtype=np.bool_)
+    if shape.seen_keys < shape.keys:
+        visible &= ~np.tri(shape.queries, shape.keys, -shape.seen_keys, dtype=np.bool_)
+    seen = np.array(
+        [
+            [
+                visible[row : row + tile_queries, column : column + tile_keys].any()
+                for column in range(0, shape.keys, tile_keys)
+            ]
+            for row in range(0, shape.queries, tile_queries)
+        ]
+    )
+    lines = seen.sum(axis=0) if backward else seen.sum(axis=1)
+    row = row_of(shape, chip, backward=backward)
+    assert row[CoreColumn.SCORES] == shape.scores.heads * seen.sum() * tile_queries * tile_keys
+    single = replace(chip, num_tc=1)
+    fill = chip.attention_kernel.column_cycles if backward else chip.attention_kernel.row_cycles
+    heads = shape.scores.heads
+    alone = row_of(shape, single, backward=backward)[CoreColumn.ARRAY_CYCLES]
+    each = (alone / heads - len(lines) * fill) / seen.sum()
+    lost = 0.5 * (lines[-1] * each + fill) * (1.0 - 1.0 / chip.num_tc)
+    expected = max(alone / chip.num_tc + lost, lines.max() * each + fill)
+    assert row[CoreColumn.ARRAY_CYCLES] == pytest.approx(expected, rel=1e-9)
+
+
+def test_few_heads_wait_for_the_last_rows() -> None:
+    """Eight heads of a B200 take far longer than an eighth of 64: there are rows for few cores."""
+    few, many = (
+        estimate_attention(
+            AttentionShape(1, 4096, 4096, heads, 1, 128, causal=True), B200
+        ).latency_s
+        for heads in (8, 64)
+    )
+    assert few > 1.8 * many / 8

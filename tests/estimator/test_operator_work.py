@@ -24,7 +24,7 @@ from phaze_opt.estimator.estimate import (
 from phaze_opt.estimator.operator_table import OperatorTable, operator_table
 from phaze_opt.estimator.operator_work import binding_resources
 from phaze_opt.estimator.tensor_core import Column, pools_of
-from phaze_opt.estimator.vector_core import vector_operator
+from phaze_opt.estimator.vector_core import kept_row_bytes, vector_operator
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.units import MIB
@@ -48,8 +48,8 @@ def test_equals_its_definition(model: str, chips: list[Accelerator], on_all: boo
         table = operator_table(graph)
         link_s = np.linspace(0.0, 1e-4, len(table.operators))
         on_pools = work_on_pools(table, pools).rows(pools.which)
-        found = estimate_work(table, chips, link_s, on_pools, vector_cores)
-        defined = defined_work(table, chips, link_s, on_pools, vector_cores)
+        found = estimate_work(table, chips, link_s, on_pools, tensor_cores, vector_cores)
+        defined = defined_work(table, chips, link_s, on_pools, np.array(tensor_cores), vector_cores)
         for name, expected in defined.items():
             mode = found.seconds if name.endswith("_s") else found.traffic
             assert np.array_equal(getattr(mode, name), expected), name
@@ -60,6 +60,7 @@ def defined_work(
     chips: Sequence[Accelerator],
     link_s: FloatArray,
     on_pools: PoolWork,
+    tensor_cores: IntArray,
     vector_cores: IntArray,
 ) -> dict[str, FloatArray]:
     """Return the fields of `ModeSeconds` and `Traffic`."""
@@ -84,12 +85,25 @@ def defined_work(
     exposed_s = exposed_share(table, chips) * vc_s
     tc_s = of_cores(products[:, :, Column.ARRAY_CYCLES], CoreColumn.ARRAY_CYCLES)
     tc_s = tc_s / chip_column(chips, "array_clock_hz") + exposed_s
+    macs = np.broadcast_to(table.product_macs, tc_s.shape).copy()
+    scores = on_pools.attention[:, :, CoreColumn.SCORES]
+    macs[:, table.attention_owner] = scores * table.macs_per_score
+    elements = chip_column(chips, "pe_x") * chip_column(chips, "pe_y")
+    limited_hz = chip_column(chips, "power_limited_clock_hz")
+    seconds_per_mac = 1.0 / (tensor_cores[:, np.newaxis] * elements * limited_hz)
+    tc_s = np.maximum(tc_s, macs * seconds_per_mac)
     m, n, k, batch, _ = table.gemms.astype(np.float64).T
     operands, results = 2 * batch * (m * k + k * n), 2 * batch * m * n
     glb_read = products[:, :, Column.GLB_READ_BYTES] - operands
     glb_write = products[:, :, Column.GLB_WRITE_BYTES] - results
     overflows = table.row_bytes > chip_column(chips, "l2_vc_bytes")
-    reads = table.read_bytes + summed(table.vector_owner, table.reread_bytes * overflows)
+    kept = kept_row_bytes(
+        chip_column(chips, "glb_bytes"),
+        vector_cores[:, np.newaxis],
+        is_managed=chip_column(chips, "concurrent_operators"),
+    )
+    again = table.reread_bytes + table.cached_bytes * (table.row_bytes / 2 > kept)
+    reads = table.read_bytes + summed(table.vector_owner, again * overflows)
     extra = summed(table.gemm_owner, products[:, :, Column.HBM_EXTRA_BYTES] * table.gemm_blocked)
     traffic = {
         "l2_read": of_cores(products[:, :, Column.L2_BYTES], CoreColumn.L2_BYTES),
@@ -131,7 +145,7 @@ def lane_cycles(elements: int, cores: int, lanes: int) -> float:
     chip = Accelerator(num_tc=1, num_vc=cores, pe_x=8, pe_y=8, pe_vc=lanes, glb_bytes=2**21)
     table, pools = operator_table(graph), pools_of([chip], [1])
     on_pools = work_on_pools(table, pools).rows(pools.which)
-    work = estimate_work(table, [chip], np.zeros(1), on_pools, [cores])
+    work = estimate_work(table, [chip], np.zeros(1), on_pools, [1], [cores])
     cycles = float(work.seconds.vc_s[0, 0]) * chip.sustained_clock_hz
     return round(cycles / vector_operator("add").cycles)
 

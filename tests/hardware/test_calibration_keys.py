@@ -16,6 +16,7 @@ import pytest
 
 from phaze_opt.estimator.vector_core import VectorOperator, vector_operators
 from phaze_opt.hardware.accelerator import Accelerator, Calibration
+from phaze_opt.hardware.kernels import KERNELS
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.network.collective import COLLECTIVES
 from phaze_opt.workload.graph import VECTOR_KINDS
@@ -32,8 +33,26 @@ PER_CHIP = {
     "collective_core_share",
     "attention_overlap",
     "exponentials_per_cycle",
+    "sustained_peak_share",
+    "array_rate_low",
+    "array_rate_high",
+    "hbm_rate_low",
+    "hbm_rate_high",
 }
 """Fields that may be calibrated for a chip: measured once, whatever runs on it."""
+
+PER_KERNEL = {
+    "attention_overlap",
+    "attention_rate",
+    "attention_row_cycles",
+    "attention_tile_queries",
+    "attention_backward_overlap",
+    "attention_backward_rate",
+    "attention_backward_row_cycles",
+    "attention_wide_rate",
+    "exponentials_per_cycle",
+}
+"""Fields that may be calibrated for a kernel of fused attention on a chip."""
 
 PER_LINK = {
     "efficiency",
@@ -102,14 +121,17 @@ def keys(value: object) -> Iterator[str]:
 
 def test_a_chip_is_calibrated_by_what_is_measured_once() -> None:
     """The calibration has these fields and no other, each with a source and a confidence."""
-    assert {field.name for field in fields(Calibration)} == PER_CHIP
+    assert {field.name for field in fields(Calibration)} == PER_CHIP | PER_KERNEL
     chips = table("hardware", "accelerators.toml")
     sources = chips.pop("sources")
-    stated = {field.name for field in fields(Accelerator)} | {"description"}
+    stated = {field.name for field in fields(Accelerator)} | {"description", "kernel", "kernels"}
     for chip in chips.values():
         assert chip.keys() <= stated
-        for name, entry in chip.get("calibration", {}).items():
-            assert name in PER_CHIP
+        kernels = [*chip.get("kernels", {}).values()]
+        assert all(kernel.keys() <= PER_KERNEL for kernel in kernels)
+        own = chip.get("calibration", {})
+        assert own.keys() <= PER_CHIP
+        for entry in [*own.values(), *(one for kernel in kernels for one in kernel.values())]:
             value, source, confidence = entry
             assert isinstance(value, (int, float))
             assert sources[source]
@@ -135,12 +157,13 @@ def test_no_number_is_keyed_by_operator_model_or_row(path: Path) -> None:
         for section in table(path.parents[1].name, path.name).values():
             for row in section.values():
                 assert row.keys() <= counted
-        assert counted == {"cycles", "exponential_cycles", "reads", "derivation"}
+        counts = {"cycles", "exponential_cycles", "reads", "cached_reads", "derivation"}
+        assert counted == counts
         return
     forbidden = names_of_work()
     for key in keys(table(path.parents[1].name, path.name)):
-        if key in PER_CHIP:
-            continue  # of the chip, whatever model or row runs on it
+        if key in PER_CHIP | PER_KERNEL or key in KERNELS:
+            continue  # of the chip or of a kernel, whatever model or row runs on it
         words = {key, *re.split(r"[_\-. ]", key)}
         assert not words & forbidden, f"{path.name} has the key {key!r}"
 
@@ -151,6 +174,7 @@ def test_lane_cycles_are_counted_and_not_fitted() -> None:
         assert row.cycles == int(row.cycles), kind
         assert 1 <= row.cycles <= 32, kind
         assert row.reads in (1, 2, 3), kind
+        assert row.cached_reads in (0, 1), kind
         assert row.derivation, kind
 
 

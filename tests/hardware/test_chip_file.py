@@ -18,6 +18,7 @@ from phaze_opt.hardware.chip_file import (
     glb_bytes_per_cycle_for,
 )
 from phaze_opt.hardware.energy import energy_per_event, static_power_w
+from phaze_opt.hardware.kernels import with_kernel
 from phaze_opt.hardware.presets import accelerator_presets, find_accelerator, load_accelerator
 from phaze_opt.units import MIB
 from phaze_opt.workload.graph import Gemm
@@ -199,3 +200,16 @@ def test_a_chip_outside_the_area_table_has_no_area() -> None:
     joules = energy_per_event(sizes).glb_read_j_per_byte[:, 0]
     assert np.all(np.diff(joules) > 0.0)
     assert joules[4] / joules[3] == pytest.approx(joules[3] / joules[2], rel=1e-9)
+
+
+def test_a_file_states_kernels_of_its_own(tmp_path: Path) -> None:
+    """They join those of the base; a constant that no kernel has is refused."""
+    path = tmp_path / "chip.toml"
+    path.write_text('base = "h100"\n[kernels.te]\nattention_rate = 0.5\n', encoding="utf-8")
+    found = find_accelerator(str(path))
+    assert {"te", "fa2", "cudnn"} <= found.kernels.keys()
+    own = with_kernel(found, "te").accelerator.calibration
+    assert (own.attention_rate, own.exponentials_per_cycle) == (0.5, 16)
+    path.write_text('base = "h100"\n[kernels.te]\nattention_rates = 0.5\n', encoding="utf-8")
+    with pytest.raises(InputError, match="Did you mean 'attention_rate'"):
+        find_accelerator(str(path))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from phaze_opt.evaluation import evaluate
+from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.report.layout import LINE, to_text
 from phaze_opt.report.robustness import robustness_tables
 from phaze_opt.search.engine import EngineJob, engine_of
 from phaze_opt.search.enumerating import enumerate_study
 from phaze_opt.search.objective import evaluation_key, run_inputs
 from phaze_opt.search.robustness import (
-    VARIATIONS,
     robustness_of_study,
     robustness_to_json_dict,
     study_under,
@@ -19,10 +19,11 @@ from phaze_opt.search.robustness import (
 from phaze_opt.search.space import DesignPoint, Space, numbered_point
 from phaze_opt.search.spec import AreaSpec, StudySpec
 from phaze_opt.search.study import Study, create_study, load_study
-from phaze_opt.search.variations import Variation, varied
+from phaze_opt.search.variations import Variation, variations_of, varied
 from tests.search.enumerations import RUN
 from tests.search.test_exhaustive import answer
 
+VARIATIONS = variations_of(load_accelerator("tpuv4-phaze"))
 SMALL = {
     "model": "gpt:layers=2,hidden=512,heads=8,sequence=512,vocab=4096",
     "space": Space("tpuv4-phaze", num_tc=(2, 8), num_vc=(4, 8), pe_vc=[128, 512], glb_mib=[16, 64]),
@@ -127,3 +128,16 @@ def test_answers_in_words_and_json(study: Study) -> None:
     # Asked again, everything is taken from what is stored.
     again = robustness_of_study(load_study("small", study.storage))
     assert robustness_to_json_dict(study, again) == plain
+
+
+def test_a_chip_that_states_a_range_is_varied_to_its_ends() -> None:
+    """The HBM as far as chips of the name differ, and the arrays too; the rest by a fifth."""
+    chip = load_accelerator("b200")
+    ends = {(one.factor, one.scale) for one in variations_of(chip)}
+    own = chip.calibration
+    assert {("array_rate", own.array_rate_low), ("array_rate", own.array_rate_high)} <= ends
+    assert {scale for factor, scale in ends if factor == "hbm_efficiency"} == {
+        own.hbm_rate_low,
+        own.hbm_rate_high,
+    }
+    assert ("lane_cycles", 0.8) in ends

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from phaze_opt.errors import InputError
-from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.hardware.kernels import with_kernel
+from phaze_opt.hardware.presets import find_accelerator
 from phaze_opt.validation.attention import measured_attention, validate_attention
+from phaze_opt.validation.attention_training import validate_training_attention
 from phaze_opt.validation.measured import ValidationTable
-from phaze_opt.validation.runs import _with_kernel
 
 TABLES = {table.accelerator: table for table in validate_attention()}
 
@@ -41,10 +42,42 @@ def test_a_table_says_what_a_call_holds_beside_its_kernel() -> None:
             assert row.predicted > table.call_overhead_s
 
 
-def test_the_kernel_of_a_run_is_part_of_its_configuration() -> None:
-    """A kernel of the A100's generation hides nothing on an H100; others are refused."""
-    chip = load_accelerator("h100")
-    assert _with_kernel(chip, "") is chip
-    assert _with_kernel(chip, "synchronous").calibration.attention_overlap == 0.0
-    with pytest.raises(InputError, match="attention_kernel is 'fa2'"):
-        _with_kernel(chip, "fa2")
+def test_every_chip_has_a_default_kernel_and_others_by_name() -> None:
+    """The calibration is that of the default; a kernel that nobody measured is refused."""
+    preset = find_accelerator("h100")
+    assert with_kernel(preset, None) is preset
+    assert with_kernel(preset, "cudnn").accelerator == preset.accelerator
+    slower = with_kernel(preset, "fa2").accelerator.attention_kernel
+    assert slower.forward > preset.accelerator.attention_kernel.forward
+    with pytest.raises(InputError, match="fa3 has no constants on b200; known are: te, serving"):
+        with_kernel(find_accelerator("b200"), "fa3")
+    with pytest.raises(InputError, match="Did you mean 'fa3'"):
+        with_kernel(preset, "fa33")
+
+
+TRAINING = {
+    (table.accelerator, table.name.removeprefix("attention ")): table
+    for table in validate_training_attention()
+}
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize(
+    ("name", "kernel", "most"),
+    [
+        ("h200", "cudnn", 0.08),
+        ("gb200", "cudnn", 0.08),
+        ("b200", "te", 0.08),
+        ("h100", "fa2", 0.12),
+        ("h100", "fa3", 0.12),
+    ],
+)
+def test_kernels_that_train_are_right_both_ways(
+    name: str, kernel: str, most: float, direction: str
+) -> None:
+    """From 4,096 tokens, full and causal; the errors of forward and backward do not cancel."""
+    table = TRAINING[name, f"{kernel}, {direction}"]
+    assert table.mean_absolute_error <= most
+    assert abs(table.bias) <= 0.05
+    if (name, f"{kernel}, {direction}, windows") in TRAINING and name == "h200":
+        assert TRAINING[name, f"{kernel}, {direction}, windows"].mean_absolute_error <= 0.15

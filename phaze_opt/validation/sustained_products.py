@@ -1,0 +1,61 @@
+"""Predicted against measured matrix products of long runs, chip by chip and layout by layout.
+
+The rows and who measured them are in ``data/gemm_sustained.csv`` and ``.toml``; the rates that
+chips sustain are fitted to them (`phaze_opt.estimator.power_limit`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from phaze_opt.calibration.products import products_graph, products_s
+from phaze_opt.codec import data_rows, data_table
+from phaze_opt.estimator.power_limit import Layout, accumulator_s
+from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.validation.measured import ValidationRow, ValidationTable
+from phaze_opt.workload.graph import Gemm
+
+_LAYOUTS: dict[Layout, str] = {
+    "tn": "forward",
+    "nn": "data gradient",
+    "nt": "weight gradient",
+}
+
+
+def validate_sustained_products() -> list[ValidationTable]:
+    """Predict every measured product of a long run.
+
+    Returns
+    -------
+    tables
+        One per chip and layout, in the order of the data.
+    """
+    sources = data_table("validation", "gemm_sustained.toml")["source"]
+    grouped: dict[tuple[str, str], list[dict[str, str]]] = {}
+    for row in data_rows("validation", "gemm_sustained.csv"):
+        grouped.setdefault((row["accelerator"], row["layout"]), []).append(row)
+    tables = []
+    for (name, layout), rows in grouped.items():
+        title = f"gemm sustained, {_LAYOUTS[layout]}"  # type: ignore[index]
+        found = _predict(name, rows)
+        tables.append(ValidationTable(title, name, 0.0, sources[name], found))
+    return tables
+
+
+def _predict(name: str, rows: list[dict[str, str]]) -> tuple[ValidationRow, ...]:
+    """Estimate the rows of one table."""
+    chip = load_accelerator(name)
+    gemms = [Gemm(int(row["m"]), int(row["n"]), int(row["k"])) for row in rows]
+    layouts: list[Layout] = [row["layout"] for row in rows]  # type: ignore[misc]
+    waits_s = [accumulator_s(*pair, chip) for pair in zip(gemms, layouts, strict=True)]
+    graph = products_graph(gemms, layouts)
+    predicted_s = products_s(graph, chip, sustained=True) + np.array(waits_s)
+    return tuple(
+        ValidationRow(
+            case=f"gemm {gemm.m}×{gemm.n}×{gemm.k}, {layout}, result in {row['result']}",
+            measured=float(row["latency_s"]),
+            predicted=float(seconds),
+            source=row["source"],
+        )
+        for row, gemm, layout, seconds in zip(rows, gemms, layouts, predicted_s, strict=True)
+    )
