@@ -68,7 +68,7 @@ def masked_work(
 
 def _lane_cycles(table: OperatorTable, accelerators: Sequence[Accelerator]) -> FloatArray:
     """Replace the cycles of exponentials where a chip has its own rate."""
-    rates = chip_column(accelerators, "calibration.exponentials_per_cycle")
+    rates = chip_column(accelerators, "exponentials_per_cycle")
     if np.isnan(rates).all():
         return table.lane_cycles
     exponential = chip_column(accelerators, "pe_vc") / rates - table.exponential_cycles

@@ -42,7 +42,7 @@ _COLUMNS = (
     "concurrent_operators",
     "pe_x",
     "pe_y",
-    "calibration.exponentials_per_cycle",
+    "exponentials_per_cycle",
 )
 """What `estimate.estimate_work` asks of the chips."""
 

@@ -100,7 +100,7 @@ def roofline_seconds(
     vector_cores = chips.column("num_vc")
     arrays = chips.column("num_tc") * chips.column("pe_x") * chips.column("pe_y")
     lanes_per_s = vector_cores * chips.column("pe_vc") * clock_hz
-    rates = chips.column("calibration.exponentials_per_cycle")
+    rates = chips.column("exponentials_per_cycle")
     exponentials_s = np.where(
         np.isnan(rates),
         work.exponential_cycles / lanes_per_s,

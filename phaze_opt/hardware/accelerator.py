@@ -352,6 +352,11 @@ class Accelerator(PrintsAsTables, tables="phaze_opt.report.tables:accelerator_ta
         )
 
     @property
+    def exponentials_per_cycle(self) -> float | None:
+        """Of fused attention, per cycle of a vector core; ``None`` where its lanes make them."""
+        return self.calibration.exponentials_per_cycle
+
+    @property
     def attention_backward_overlap(self) -> float:
         """Overlap of products and softmax in the backward of fused attention."""
         stated = self.calibration.attention_backward_overlap

@@ -233,7 +233,7 @@ def box_rates(study: ResolvedStudy, columns: Mapping[str, FloatArray]) -> dict[s
     rates = {name: columns[name] for name in varying if name not in unseen}
     rates["processing_elements"] = columns["num_tc"] * columns["pe_x"] * columns["pe_y"]
     rates["lanes"] = columns["num_vc"] * columns["pe_vc"]
-    if study.base.calibration.exponentials_per_cycle is not None:
+    if study.base.exponentials_per_cycle is not None:
         # A unit for exponentials belongs to a core, not to a lane.
         rates["vector_cores"] = columns["num_vc"]
     return rates

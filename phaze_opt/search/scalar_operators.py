@@ -65,7 +65,7 @@ def roofline_times(graph: OperatorGraph, rates: Rates, group: Group) -> Operator
     """Bound the operators on every chip that has the peak rates of this one."""
     calibration = rates.calibration
     seen = tuple([one.attention.visible if one.attention else 0.0 for one in graph.operators])
-    unit_rate = calibration.exponentials_per_cycle
+    unit_rate = rates.exponentials_per_cycle
     cores, lanes, arrays = rates.vector_cores, rates.lanes, rates.every
     cycles = _lane_cycles(graph, cores, lanes, unit_rate, seen, rounds=False)
     vector_s = [each / rates.clock_hz for each in cycles]
@@ -207,7 +207,7 @@ def _on_cores(
     """Bound the operators on some cores of a chip, whatever the size of its global buffer."""
     calibration = rates.calibration
     busy, moved, scores = _product_works(graph, arrays, rates.attention_kernel)
-    unit_rate = calibration.exponentials_per_cycle
+    unit_rate = rates.exponentials_per_cycle
     cycles = _lane_cycles(graph, vector_cores, rates.lanes, unit_rate, scores)
     again = _read_again_bytes(graph, rates.l2_vc_bytes)
     vector_s = [each / rates.clock_hz for each in cycles]

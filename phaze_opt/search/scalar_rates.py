@@ -26,6 +26,8 @@ class Rates(NamedTuple):
     clock_hz, array_clock_hz, power_limited_clock_hz
         Cycles under full load, those in which the arrays work, and those that the power limit
         leaves products.
+    exponentials_per_cycle
+        Of fused attention, of a vector core; ``None`` where its lanes make them.
     attention_kernel
         How fused attention uses the arrays.
     concurrent
@@ -40,6 +42,7 @@ class Rates(NamedTuple):
     clock_hz: float
     array_clock_hz: float
     power_limited_clock_hz: float
+    exponentials_per_cycle: float | None
     attention_kernel: AttentionKernel
     glb_bytes_per_s: float
     hbm_bytes_per_s: float
@@ -69,6 +72,7 @@ class Rates(NamedTuple):
             clock_hz=clock_hz,
             array_clock_hz=chip.array_clock_hz,
             power_limited_clock_hz=chip.power_limited_clock_hz,
+            exponentials_per_cycle=chip.exponentials_per_cycle,
             attention_kernel=chip.attention_kernel,
             glb_bytes_per_s=chip.glb_bytes_per_cycle * clock_hz,
             hbm_bytes_per_s=chip.sustained_hbm_bytes_per_s,
