@@ -28,6 +28,8 @@ class Optimizer:
     fused_step_bytes, eager_step_bytes
         Read and written by one optimizer step: in one pass, or as an eager framework runs it
         (Megatron-LM: unscaling, norm, clipping, the step and the copy to the weights in turn).
+    step_cycles
+        Lane cycles of one optimizer step.
     """
 
     name: OptimizerName
@@ -36,6 +38,7 @@ class Optimizer:
     state_bytes: int
     fused_step_bytes: int
     eager_step_bytes: int
+    step_cycles: int
 
     @property
     def held_bytes(self) -> tuple[int, int, int]:
@@ -57,6 +60,7 @@ OPTIMIZERS = {
         state_bytes=0,
         fused_step_bytes=6,
         eager_step_bytes=6,
+        step_cycles=2,  # scale the gradient, subtract
     ),
     # Mixed precision: bf16 weights, fp32 gradients, fp32 master weight and two moments. A fused
     # step reads gradient, master and moments (16) and writes master, moments and weight (14).
@@ -67,6 +71,8 @@ OPTIMIZERS = {
         state_bytes=12,
         fused_step_bytes=30,
         eager_step_bytes=68,
+        # First moment 2, second moment 3, square root 4, add, divide 4, scale and subtract 2.
+        step_cycles=16,
     ),
     # The same state, stepped by PyTorch's own AdamW as it runs by default (``foreach``): one kernel
     # per operation over all parameters, in fp32, whatever is fused elsewhere. Norm (4) and clipping
@@ -80,6 +86,9 @@ OPTIMIZERS = {
         state_bytes=12,
         fused_step_bytes=98,
         eager_step_bytes=98,
+        # Norm 2, clipping, weight decay, first moment 3, second moment 4, square root 4, divide 4,
+        # add, divide 4, scale and add 2, convert.
+        step_cycles=27,
     ),
 }
 

@@ -10,6 +10,7 @@ import numpy as np
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.codec import data_table
 from phaze_opt.errors import look_up
+from phaze_opt.training import OPTIMIZERS
 
 ROWS_IN_FLIGHT = 8
 """Rows that a core of a GPU works on at a time: 2,048 threads in blocks of 256, one for a row."""
@@ -45,13 +46,21 @@ class VectorOperator:
 
 @cache
 def vector_operators() -> dict[str, VectorOperator]:
-    """Return the table ``estimator/data/vector_operators.toml`` by operator kind."""
+    """Return the table ``estimator/data/vector_operators.toml`` by operator kind.
+
+    What an optimizer does to a parameter is of the kind ``<optimizer>_update``.
+    """
     sections = data_table("estimator", "vector_operators.toml")
-    return {
+    counted = {
         kind: VectorOperator(**row)
         for section in sections.values()
         for kind, row in section.items()
     }
+    steps = {
+        f"{name}_update": VectorOperator(each.step_cycles, "see OPTIMIZERS")
+        for name, each in OPTIMIZERS.items()
+    }
+    return counted | steps
 
 
 def vector_operator(kind: str) -> VectorOperator:

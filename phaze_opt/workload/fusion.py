@@ -10,7 +10,6 @@ reductions).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from phaze_opt.choices import FusionMode
 from phaze_opt.workload.graph import (
@@ -151,21 +150,27 @@ def _merged(tensor: Tensor, places: Sequence[int], within: Sequence[bool]) -> Te
     within
         Whether it was merged into a later one, which writes for it only what outlives the graph.
     """
+    if not tensor.writers and len(tensor.readers) == 1:  # most are so
+        (only,) = tensor.readers
+        place, first, second = places[only.operator], only.first_operand, only.second_operand
+        read_once = (TensorRead(place, only.elements, first, second),)
+        return Tensor(tensor.elements, tensor.dtype, tensor.kind, (), read_once, tensor.outlives)
     on_chip: dict[int, int] = {}
-    for source, destination, elements in tensor.handed_over():
-        if places[source] == places[destination]:
-            on_chip[destination] = on_chip.get(destination, 0) + elements
+    if tensor.writers:
+        for source, destination, elements in tensor.handed_over():
+            if places[source] == places[destination]:
+                on_chip[destination] = on_chip.get(destination, 0) + elements
     readers: dict[int, TensorRead] = {}
     for read in tensor.readers:
         place, elements = places[read.operator], read.elements - on_chip.get(read.operator, 0)
-        if read.operator not in on_chip or elements > 0:
-            before = readers.get(place, TensorRead(place, 0))
-            readers[place] = TensorRead(
-                place,
-                before.elements + elements,
-                before.first_operand or read.first_operand,
-                before.second_operand or read.second_operand,
-            )
+        if read.operator in on_chip and elements <= 0:
+            continue
+        first, second = read.first_operand, read.second_operand
+        if place in readers:
+            before = readers[place]
+            elements += before.elements
+            first, second = before.first_operand or first, before.second_operand or second
+        readers[place] = TensorRead(place, elements, first, second)
     writers: dict[int, int] = {}
     for writer, elements in tensor.writers:
         if tensor.outlives or not within[writer]:
@@ -173,9 +178,11 @@ def _merged(tensor: Tensor, places: Sequence[int], within: Sequence[bool]) -> Te
     if not (readers or writers):
         return None
     kept = sum(writers.values()) if tensor.writers else tensor.elements
-    return replace(
-        tensor,
-        elements=min(kept, tensor.elements),
-        writers=tuple(sorted(writers.items())),
-        readers=tuple([readers[place] for place in sorted(readers)]),
+    return Tensor(
+        min(kept, tensor.elements),
+        tensor.dtype,
+        tensor.kind,
+        tuple(sorted(writers.items())),
+        tuple([readers[place] for place in sorted(readers)]),
+        tensor.outlives,
     )

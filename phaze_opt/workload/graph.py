@@ -298,9 +298,12 @@ class OperatorGraph:
         """
         sizes: dict[tuple[int, int], int] = {}
         for tensor in self.tensors:
+            if not (tensor.writers and tensor.readers):
+                continue
+            each = tensor.element_bytes
             for source, destination, elements in tensor.handed_over():
                 pair = destination, source
-                sizes[pair] = sizes.get(pair, 0) + elements * tensor.element_bytes
+                sizes[pair] = sizes.get(pair, 0) + elements * each
         return tuple([(source, to, size) for (to, source), size in sorted(sizes.items())])
 
     @cached_property
