@@ -32,7 +32,7 @@ from phaze_opt.search.bundle_file import pack, unpack
 from phaze_opt.search.bundle_trials import read_trials, write_trials
 from phaze_opt.search.certificate import Certificate, certificate_document, parse_certificate
 from phaze_opt.search.exhaustive import Enumeration
-from phaze_opt.search.frozen import ResolvedStudy
+from phaze_opt.search.frozen import ResolvedStudy, hash_as_written
 from phaze_opt.search.objectives import ObjectiveName
 from phaze_opt.search.snapshot import Snapshot
 from phaze_opt.search.store.stored_results import StoredEvaluation
@@ -137,8 +137,9 @@ def read_bundle(data: bytes, what: str) -> Snapshot:
         if name not in members:
             raise InputError(f"The {what} has no member {name}.")
     resolved = from_json(members[_SPEC], ResolvedStudy, f"{_SPEC} of the {what}")
+    written = from_json(members[_SPEC], dict[str, Any], f"{_SPEC} of the {what}")
     if (manifest.spec_hash, manifest.cost_model_version) != (
-        resolved.hash,
+        hash_as_written(written),
         resolved.cost_model_version,
     ):
         raise InputError(f"The spec in the {what} is not the one that it declares.")

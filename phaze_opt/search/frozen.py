@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from phaze_opt.choices import AttentionKind
 from phaze_opt.codec import to_builtins, to_json
@@ -104,8 +105,7 @@ class ResolvedStudy:
     @property
     def hash(self) -> str:
         """SHA-256 of all that decides the answer (the study's name does not)."""
-        anonymous = dataclasses.replace(self, spec=dataclasses.replace(self.spec, name="study"))
-        return _hash_of(anonymous)
+        return hash_as_written(to_builtins(self))
 
     @property
     def question_hash(self) -> str:
@@ -114,11 +114,11 @@ class ResolvedStudy:
         Baselines belong to it only where the values of several workloads are relative to one.
         """
         search = SearchSpec(sampler="random", trials=1)
-        spec = dataclasses.replace(self.spec, name="study", search=search)
+        spec = dataclasses.replace(self.spec, search=search)
         if len(spec.runs) > 1:
-            return _hash_of(dataclasses.replace(self, spec=spec))
+            return dataclasses.replace(self, spec=spec).hash
         alone = dataclasses.replace(spec, baselines=(), relative_to=None)
-        return _hash_of(dataclasses.replace(self, spec=alone, baselines=()))
+        return dataclasses.replace(self, spec=alone, baselines=()).hash
 
     def design(self, point: DesignPoint) -> Design:
         """Return what a point stands for.
@@ -163,12 +163,15 @@ def content_hash(value: object) -> str:
     return hashlib.sha256(to_json(value)).hexdigest()
 
 
-def _hash_of(study: ResolvedStudy) -> str:
-    """Hash a study; one that solves its placement as programs did before there was a choice."""
-    plain = to_builtins(study)
-    if study.spec.placement == "solve":
-        del plain["spec"]["placement"]
-    return content_hash(plain)
+def hash_as_written(plain: Mapping[str, Any]) -> str:
+    """Hash a study as a program wrote it, without its name, with the fields that it had then.
+
+    One that solves its placement is hashed as before there was a choice.
+    """
+    spec = {**plain["spec"], "name": "study"}
+    if spec.get("placement") == "solve":
+        del spec["placement"]
+    return content_hash({**plain, "spec": spec})
 
 
 def documents_of(resolved: ResolvedStudy, workloads: Sequence[Workload]) -> dict[str, bytes]:

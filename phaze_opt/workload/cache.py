@@ -24,7 +24,7 @@ from phaze_opt.codec import to_json, write_whole
 from phaze_opt.workload.config import TransformerConfig
 from phaze_opt.workload.graph import SCHEMA_VERSION, WorkloadVariant
 
-CAPTURE_VERSION = 7
+CAPTURE_VERSION = 8
 """Raised when capture gives other numbers for the same model (a golden file holds that)."""
 
 _log = logging.getLogger(__name__)

@@ -82,8 +82,9 @@ class TransformerConfig:
         ``eager`` writes the scores to memory; ``flash`` is one operator that keeps them on chip.
     windows
         By block: the latest tokens that a query attends to, 0 for all of them; empty where every
-        block attends to all. Fused attention counts the window for every query; through scores in
-        memory all products are computed, as under a causal mask.
+        block attends to all. Fused attention counts the window for every query, and leaves out
+        the tiles that no query sees; through scores in memory all products are computed, as under
+        a causal mask.
     query_key_norm
         Whether every query and key head is normalised (Qwen 3, Gemma 3).
     attention_softcap, logit_softcap

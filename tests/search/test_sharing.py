@@ -20,6 +20,7 @@ from phaze_opt.search.bundle_file import pack, unpack
 from phaze_opt.search.copying import copy_study
 from phaze_opt.search.enumerating import certificate_of, enumerate_study, verify_certificate
 from phaze_opt.search.fronts import front_of_study
+from phaze_opt.search.frozen import hash_as_written
 from phaze_opt.search.merging import merge_studies
 from phaze_opt.search.sharing import export_bundle, import_snapshot, read_bundle_file
 from phaze_opt.search.snapshot import take_snapshot
@@ -260,6 +261,21 @@ def test_odd_attributes_do_no_harm(sqlite_url: str, tmp_path: Path) -> None:
     copy = imported(write_bundle(snapshot), f"sqlite:///{tmp_path / 'a.db'}")
     assert copy.storage.optuna.get_study_system_attrs(copy.optuna_id) == {"kept": 1}
     assert copy.uid != study.uid and study_uids(copy.storage) == {"toy": copy.uid}
+
+
+def test_a_bundle_without_fields_that_came_later_is_read(sound: bytes) -> None:
+    """An older program declares the hash of the spec as it wrote it."""
+    manifest, members = unpack(sound, "bundle", lambda _: True)
+    plain = json.loads(members["spec.json"])
+    del plain["base"]["calibration"]["hbm_rate_low"]
+    older = pack(
+        {**members, "spec.json": to_json(plain)},
+        spec_hash=hash_as_written(plain),
+        cost_model_version=manifest.cost_model_version,
+    )
+    assert read_bundle(older, "bundle").resolved == read_bundle(sound, "bundle").resolved
+    with pytest.raises(InputError, match="not the one that it declares"):
+        read_bundle(with_member(older, "spec.json", at("area_limit_mm2", value=1.0)), "bundle")
 
 
 def test_another_workload_is_refused(sqlite_url: str) -> None:

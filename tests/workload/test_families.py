@@ -12,7 +12,7 @@ from phaze_opt.workload.capture.layer import capture_layer
 from phaze_opt.workload.capture.tensor_parallel import Group
 from phaze_opt.workload.capture.transformer import _parts, capture_transformer, count_parameters
 from phaze_opt.workload.config import TransformerConfig
-from phaze_opt.workload.graph import Layer, WorkloadVariant
+from phaze_opt.workload.graph import AttentionScores, Layer, WorkloadVariant
 from phaze_opt.workload.huggingface import read_huggingface_config
 from phaze_opt.workload.summary import collective_bytes
 
@@ -165,6 +165,11 @@ def test_a_window_makes_a_layer_of_its_own() -> None:
     assert window.stash_bytes == block.stash_bytes
     core = 4 * 2 * 16 * 32  # FLOPs per token that is seen
     assert block.forward.flops - window.forward.flops == 8 * core
+    for graph in (window.forward, window.backward):
+        (scores,) = [one.attention for one in graph.operators if one.attention is not None]
+        assert scores == AttentionScores(4, 16, 8, causal=True)
+        # The first eight queries see fewer keys than the window has.
+        assert scores.visible == 4 * (16 * 8 - 8 * 7 // 2)
 
 
 def test_every_block_of_a_decoder_reads_the_encoder() -> None:

@@ -260,16 +260,10 @@ def _convolution_backward(node: fx.Node) -> tuple[Work, ...]:
 
 
 def _attention_shape(query: Tensor, key: Tensor, causal: bool, window: int) -> AttentionShape:
-    """Return the sizes of fused attention of ``(sequence, batch, heads, head size)`` tensors.
-
-    A window counts for every query: those before its first full one, which see fewer keys, are
-    counted as the others.
-    """
+    """Return the sizes of fused attention of ``(sequence, batch, heads, head size)`` tensors."""
     queries, batch, heads, head_dim = query.shape
     keys, _, kv_heads, _ = key.shape
-    if window:
-        keys, causal = window, False
-    return AttentionShape(batch, queries, keys, heads, kv_heads, head_dim, causal)
+    return AttentionShape(batch, queries, keys, heads, kv_heads, head_dim, causal, window)
 
 
 def _flash_attention(node: fx.Node) -> tuple[Work, ...]:
