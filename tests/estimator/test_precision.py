@@ -1,0 +1,100 @@
+"""Products in other precisions than bf16: laws that hold whatever their bytes and rates are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import cast
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phaze_opt.estimator.chips import Chips
+from phaze_opt.estimator.estimate import ModeEstimate, estimate_on_cores
+from phaze_opt.estimator.rooflines import roofline_seconds
+from phaze_opt.estimator.single import gemm_graph
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.presets import load_accelerator
+from phaze_opt.network.presets import load_cluster
+from phaze_opt.precision import BF16, PRECISIONS, Precision
+from phaze_opt.search.scalar_products import product_work
+from phaze_opt.search.scalar_rates import Rates
+from phaze_opt.workload.graph import Gemm, OperatorGraph, side_by_side
+from tests.strategies import accelerators
+
+sizes = st.integers(1, 3000)
+gemms = st.builds(Gemm, sizes, sizes, sizes, st.sampled_from([1, 5, 96]))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def others() -> Iterator[None]:
+    """Add a precision with half the bytes and twice the rate, and one that is bf16 again."""
+    with pytest.MonkeyPatch.context() as patch:
+        known = cast(dict[str, Precision], PRECISIONS)
+        patch.setitem(known, "narrow", Precision("fp8", "bf16", 2.0))
+        patch.setitem(known, "same", Precision(*BF16))
+        yield
+
+
+def in_precision(gemm: Gemm, name: str) -> OperatorGraph:
+    """Return a product as a graph."""
+    return gemm_graph(replace(gemm, precision=name))  # type: ignore[arg-type]
+
+
+def estimated(graph: OperatorGraph, chip: Accelerator) -> ModeEstimate:
+    """Estimate a graph on all cores."""
+    return estimate_on_cores(graph, chip, chip.num_tc)
+
+
+@settings(max_examples=40)
+@given(gemms, accelerators)
+def test_the_name_has_no_say(gemm: Gemm, chip: Accelerator) -> None:
+    """The same bytes and rate give the same numbers, to the bit."""
+    own, other = (estimated(in_precision(gemm, name), chip) for name in ("bf16", "same"))
+    for one, again in zip(own.arrays(), other.arrays(), strict=True):
+        assert np.array_equal(one, again)
+
+
+@settings(max_examples=40)
+@given(gemms, accelerators)
+def test_half_the_bytes_at_twice_the_rate(gemm: Gemm, chip: Accelerator) -> None:
+    """No operator takes longer, arrays take at least half; operands have half the bytes.
+
+    Another tiling may take the arrays longer where it spares the global buffer.
+    """
+    wide, narrow = (estimated(in_precision(gemm, name), chip) for name in ("bf16", "narrow"))
+    for resource in ("hbm_s", "latency_s"):
+        assert getattr(narrow, resource)[0] <= getattr(wide, resource)[0] * (1 + 1e-9)
+    macs_per_s = chip.num_tc * chip.pe_x * chip.pe_y * chip.array_clock_hz
+    assert narrow.tc_s[0] >= gemm.flops / 2 / (2 * macs_per_s) * (1 - 1e-9)
+    moved = in_precision(gemm, "narrow").moved_bytes[0]
+    operands = gemm.batch * (gemm.m * gemm.k + gemm.k * gemm.n)
+    assert moved == in_precision(gemm, "bf16").moved_bytes[0] - operands
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(gemms, st.sampled_from(["bf16", "narrow"])), min_size=2, max_size=5))
+def test_each_product_has_its_own(products: list[tuple[Gemm, str]]) -> None:
+    """Products of several precisions beside each other are what each is alone."""
+    chip = load_accelerator("tpuv4-lanes")
+    graphs = tuple(in_precision(gemm, name) for gemm, name in products)
+    together = estimated(side_by_side(graphs), chip)
+    for index, graph in enumerate(graphs):
+        alone = estimated(graph, chip)
+        assert together.latency_s[index] == alone.latency_s[0]
+        assert together.energy_j[index] == alone.energy_j[0]
+
+
+@settings(max_examples=40)
+@given(gemms, accelerators)
+def test_bounds_know_bytes_and_rate(gemm: Gemm, chip: Accelerator) -> None:
+    """Rooflines, and the plain bound of a product, are no more than the estimate."""
+    graph = in_precision(gemm, "narrow")
+    mode = estimated(graph, chip)
+    least = roofline_seconds(graph, Chips([chip]), load_cluster("flat-4GiB", 1))
+    for resource in ("latency_s", "tc_s", "glb_s", "hbm_s"):
+        assert getattr(least, resource)[0, 0] <= getattr(mode, resource)[0] * (1 + 1e-9)
+    work = product_work(graph.operators[0].gemms[0], Rates.of(chip).every, 0.0)
+    assert work.array_cycles / chip.array_clock_hz <= mode.tc_s[0] * (1 + 1e-9)
