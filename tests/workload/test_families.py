@@ -167,9 +167,9 @@ def test_a_window_makes_a_layer_of_its_own() -> None:
     assert block.forward.flops - window.forward.flops == 8 * core
     for graph in (window.forward, window.backward):
         (scores,) = [one.attention for one in graph.operators if one.attention is not None]
-        assert scores == AttentionScores(4, 16, 8, causal=True)
+        assert scores == AttentionScores(8, 16, 8, causal=True)
         # The first eight queries see fewer keys than the window has.
-        assert scores.visible == 4 * (16 * 8 - 8 * 7 // 2)
+        assert scores.visible == 8 * (16 * 8 - 8 * 7 // 2)
 
 
 def test_every_block_of_a_decoder_reads_the_encoder() -> None:
