@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from phaze_opt.calibration.measured_files import read_layout
 from phaze_opt.calibration.products import products_graph, products_s
 from phaze_opt.codec import data_rows, data_table
 from phaze_opt.estimator.power_limit import Layout, accumulator_s
@@ -31,24 +32,22 @@ def validate_sustained_products() -> list[ValidationTable]:
         One per chip and layout, in the order of the data.
     """
     sources = data_table("validation", "gemm_sustained.toml")["source"]
-    grouped: dict[tuple[str, str], list[dict[str, str]]] = {}
+    grouped: dict[tuple[str, Layout], list[dict[str, str]]] = {}
     for row in data_rows("validation", "gemm_sustained.csv"):
-        grouped.setdefault((row["accelerator"], row["layout"]), []).append(row)
+        grouped.setdefault((row["accelerator"], read_layout(row)), []).append(row)
     tables = []
     for (name, layout), rows in grouped.items():
-        title = f"gemm sustained, {_LAYOUTS[layout]}"  # type: ignore[index]
-        found = _predict(name, rows)
+        title, found = f"gemm sustained, {_LAYOUTS[layout]}", _predict(name, layout, rows)
         tables.append(ValidationTable(title, name, 0.0, sources[name], found))
     return tables
 
 
-def _predict(name: str, rows: list[dict[str, str]]) -> tuple[ValidationRow, ...]:
+def _predict(name: str, layout: Layout, rows: list[dict[str, str]]) -> tuple[ValidationRow, ...]:
     """Estimate the rows of one table."""
     chip = load_accelerator(name)
     gemms = [Gemm(int(row["m"]), int(row["n"]), int(row["k"])) for row in rows]
-    layouts: list[Layout] = [row["layout"] for row in rows]  # type: ignore[misc]
-    waits_s = [accumulator_s(*pair, chip) for pair in zip(gemms, layouts, strict=True)]
-    graph = products_graph(gemms, layouts)
+    waits_s = [accumulator_s(gemm, layout, chip) for gemm in gemms]
+    graph = products_graph(gemms, [layout] * len(gemms))
     predicted_s = products_s(graph, chip, sustained=True) + np.array(waits_s)
     return tuple(
         ValidationRow(
@@ -57,5 +56,5 @@ def _predict(name: str, rows: list[dict[str, str]]) -> tuple[ValidationRow, ...]
             predicted=float(seconds),
             source=row["source"],
         )
-        for row, gemm, layout, seconds in zip(rows, gemms, layouts, predicted_s, strict=True)
+        for row, gemm, seconds in zip(rows, gemms, predicted_s, strict=True)
     )
