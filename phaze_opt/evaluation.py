@@ -41,7 +41,7 @@ AT_ONCE = 64
 """Points that are estimated together: more take more memory, and hardly less time."""
 
 
-@deferrable("layers")
+@deferrable("layers", "time_per_batch_range_s")
 @dataclass(frozen=True, repr=False)
 class Evaluation(PrintsAsTables, tables="phaze_opt.report.tables:evaluation_tables"):
     """The answer for one point, with its breakdown.
@@ -251,7 +251,7 @@ def with_range(
     """Add the times per batch of the fastest and the slowest chips of the name to an evaluation.
 
     Arrays and HBM are slow, or fast, together; each has its own best placement, unless one is
-    given. Without a range of the chip nothing is added.
+    given. They are found when somebody reads them. Without a range of the chip nothing is added.
 
     Parameters
     ----------
@@ -268,10 +268,16 @@ def with_range(
     central_s = evaluation.time_per_batch_s
     fast = {rate: one.high for rate, one in ranges.items()}
     slow = {rate: one.low for rate, one in ranges.items()}
-    times_s = [time_at_rates(point, rates, cache) for rates in (fast, slow)]
-    least_s, most_s = (central_s if time_s is None else time_s for time_s in times_s)
-    span = min(least_s, central_s), max(most_s, central_s)
-    return replace(evaluation, time_per_batch_range_s=span)
+
+    def find() -> tuple[float, float]:
+        times_s = [time_at_rates(point, rates, cache) for rates in (fast, slow)]
+        least_s, most_s = (central_s if time_s is None else time_s for time_s in times_s)
+        return min(least_s, central_s), max(most_s, central_s)
+
+    # `replace` would find all that is deferred, the layers too.
+    ranged = object.__new__(Evaluation)
+    ranged.__dict__.update(evaluation.__dict__, time_per_batch_range_s=deferred(find))
+    return ranged
 
 
 def time_at_rates(

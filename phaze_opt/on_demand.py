@@ -93,18 +93,19 @@ class _DeferrableField:
         instance.__dict__[self._name] = value
 
 
-def deferrable(name: str) -> Callable[[Class], Class]:
-    """Let a field of a frozen dataclass be given as `deferred`: who reads it gets the value.
+def deferrable(*names: str) -> Callable[[Class], Class]:
+    """Let fields of a frozen dataclass be given as `deferred`: who reads one gets the value.
 
     So does whoever compares, copies, pickles, writes or replaces the object.
     """
 
     def state(self: Any) -> dict[str, Any]:
-        return {**self.__dict__, name: getattr(self, name)}
+        return {**self.__dict__, **{name: getattr(self, name) for name in names}}
 
     def decorate(cls: Class) -> Class:
         kind: Any = cls
-        setattr(kind, name, _DeferrableField(name))
+        for name in names:
+            setattr(kind, name, _DeferrableField(name))
         kind.__getstate__ = state
         return cls
 
