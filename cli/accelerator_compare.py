@@ -15,9 +15,9 @@ from phaze_opt.units import format_number
 from .output import JsonOption, PresetArgument, print_json, print_rows, print_table, takes
 
 if TYPE_CHECKING:
-    from phaze_opt.search.axes import Scalar
-    from phaze_opt.search.baselines import BaselineRun
-    from phaze_opt.search.spec import StudySpec
+    from phaze_opt.spec.axes import Scalar
+    from phaze_opt.spec.study_spec import StudySpec
+    from phaze_opt.study.baselines import BaselineRun
 
 _SOLVE = "solve"
 _MICROBATCHES: tuple[int, ...] = (1, 2, 4, 8)
@@ -80,8 +80,8 @@ class RunOptions:
 
     def spec(self) -> StudySpec:
         """State the run as a study does, whose baselines are at their best in the same way."""
-        from phaze_opt.search.space import Space
-        from phaze_opt.search.spec import StudySpec
+        from phaze_opt.spec.space import Space
+        from phaze_opt.spec.study_spec import StudySpec
         from phaze_opt.workload.zoo import microbatches
 
         assert self.model is not None
@@ -159,7 +159,7 @@ def compare(
     rows = [_row(name, names, (one[name], other[name])) for name in one if one[name] != other[name]]
     words = ""
     if options.model is not None:
-        from phaze_opt.search.baselines import train_at_best
+        from phaze_opt.study.baselines import train_at_best
 
         spec = options.spec()
         words = options.words(spec)

@@ -36,7 +36,7 @@ def dashboard(
     """
     from phaze_opt.report.dashboard import address_of, make_server
     from phaze_opt.report.guard import is_local
-    from phaze_opt.search.study import load_study
+    from phaze_opt.study.study import load_study
 
     opened = open_database(storage)
     if name is not None:

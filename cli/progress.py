@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from phaze_opt.units import format_number
 
 if TYPE_CHECKING:
-    from phaze_opt.search.exhaustive import EnumerationProgress
-    from phaze_opt.search.running import Progress
-    from phaze_opt.search.study import Study
+    from phaze_opt.study.running import Progress
+    from phaze_opt.study.study import Study
+    from phaze_opt.whole_space.exhaustive import EnumerationProgress
 
 _WATCH_S = 1.0
 
@@ -86,7 +86,7 @@ def steps_progress(steps: int) -> Iterator[Callable[[int, str], None]]:
 def run_progress() -> Iterator[Callable[[Progress], None]]:
     """Yield the function that shows a run's progress on stderr: best value, rate, time left."""
     if not sys.stderr.isatty():
-        from phaze_opt.search.running import ignore_progress
+        from phaze_opt.study.running import ignore_progress
 
         yield ignore_progress
         return

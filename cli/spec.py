@@ -24,8 +24,8 @@ def check(
     Example: phaze-opt spec check studies/quickstart.toml
     """
     from phaze_opt.codec import to_builtins
-    from phaze_opt.search.spec import read_spec
-    from phaze_opt.search.spec_check import check_spec
+    from phaze_opt.spec.study_spec import read_spec
+    from phaze_opt.study.spec_check import check_spec
 
     checked = check_spec(read_spec(file))
     if as_json:
@@ -75,7 +75,7 @@ def schema(
     """
     import json
 
-    from phaze_opt.search.spec_schema import spec_schema
+    from phaze_opt.spec.schema import spec_schema
     from phaze_opt.user_files import write_file
 
     from .output import say
@@ -108,8 +108,8 @@ def new(
 
     Example: phaze-opt spec new mine --base h100 --model llama3-8b --cluster dgx-h100
     """
-    from phaze_opt.search.spec import check_study_name
-    from phaze_opt.search.spec_text import spec_text
+    from phaze_opt.spec.study_spec import check_study_name
+    from phaze_opt.spec.template import spec_text
 
     check_study_name(name)
     text = spec_text(

@@ -28,8 +28,8 @@ from .study_front import pareto, robust
 from .study_storage import NameArgument, open_database, open_study, say_storage
 
 if TYPE_CHECKING:
-    from phaze_opt.search.best_design import BestDesign
-    from phaze_opt.search.study import Study
+    from phaze_opt.study.best_design import BestDesign
+    from phaze_opt.study.study import Study
 
 app = typer.Typer(
     no_args_is_help=True, help="Search for the best accelerator and placement, in a database."
@@ -50,9 +50,9 @@ def create(
     Example: phaze-opt study create studies/quickstart.toml --exist-ok
     """
     from phaze_opt.report.study_words import limit_words
-    from phaze_opt.search.baselines import outside_space
-    from phaze_opt.search.spec import read_spec
-    from phaze_opt.search.study import create_study
+    from phaze_opt.spec.study_spec import read_spec
+    from phaze_opt.study.baselines import outside_space
+    from phaze_opt.study.study import create_study
 
     checked, url = read_spec(spec), say_storage(storage)
     study = create_study(checked, url, name=name, exist_ok=exist_ok)
@@ -87,7 +87,7 @@ def run(
     """
     from phaze_opt.report.publishing import Publisher
     from phaze_opt.report.study_words import limit_words
-    from phaze_opt.search.summary import next_command
+    from phaze_opt.study.summary import next_command
 
     from .progress import run_progress
 
@@ -121,8 +121,8 @@ def show(
 
         phaze-opt study show quickstart --watch
     """
-    from phaze_opt.search.enumerating import certified_to_json_dict, stored_enumeration
-    from phaze_opt.search.summary import summary_to_json_dict
+    from phaze_opt.study.summary import summary_to_json_dict
+    from phaze_opt.whole_space.enumerating import certified_to_json_dict, stored_enumeration
 
     study = open_study(name, storage)
     if watch and not as_json:
@@ -168,7 +168,7 @@ def best(
 
     Example: phaze-opt study best quickstart --accelerator-toml winner.toml
     """
-    from phaze_opt.search.best_design import best_to_json_dict
+    from phaze_opt.study.best_design import best_to_json_dict
 
     study = open_study(name, storage)
     check_outputs(accelerator_toml, force=force)
@@ -194,7 +194,7 @@ def best(
 def _say_proof(study: Study, found: BestDesign) -> None:
     """Solve the open schedules of the best design further, and say what is proven then."""
     from phaze_opt.report.words import pass_proof_words
-    from phaze_opt.search.best_design import solve_best_further
+    from phaze_opt.study.best_design import solve_best_further
 
     for evaluation, proofs in solve_best_further(study, found):
         speed = f"{format_number(evaluation.throughput_samples_per_s)} samples/s"
@@ -218,9 +218,9 @@ def list_all(as_json: JsonOption = False, storage: StorageOption = None) -> None
 
     Example: phaze-opt study ls --json
     """
-    from phaze_opt.search.store.studies import find_orphans
-    from phaze_opt.search.study import list_summaries
-    from phaze_opt.search.summary import summary_to_json_dict
+    from phaze_opt.store.studies import find_orphans
+    from phaze_opt.study.study import list_summaries
+    from phaze_opt.study.summary import summary_to_json_dict
 
     opened = open_database(storage)
     summaries, unreadable = list_summaries(opened)
@@ -263,8 +263,8 @@ def trials(
 
         phaze-opt study trials quickstart --where state=feasible --where "num_tc>=8" --json
     """
-    from phaze_opt.search.trial_choice import choose_trials
-    from phaze_opt.search.trials import trial_to_json_dict
+    from phaze_opt.study.trial_choice import choose_trials
+    from phaze_opt.study.trials import trial_to_json_dict
 
     study = open_study(name, storage)
     records = choose_trials(study.trials(), where=where or (), sort=sort, limit=limit)
@@ -288,8 +288,8 @@ def diff(
     Example: phaze-opt study diff quickstart mine
     """
     from phaze_opt.codec import to_builtins
-    from phaze_opt.search.difference import compare_studies
-    from phaze_opt.search.study import load_study
+    from phaze_opt.study.difference import compare_studies
+    from phaze_opt.study.study import load_study
 
     opened = open_database(storage)
     found = compare_studies(load_study(first, opened), load_study(second, opened))
@@ -319,11 +319,11 @@ def delete(
     if orphans == (name is not None):
         raise InputError("Either the NAME of a study or --orphans must be given.")
     if name is None:
-        from phaze_opt.search.store.studies import delete_orphans
+        from phaze_opt.store.studies import delete_orphans
 
         print(f"deleted {delete_orphans(open_database(storage))} orphans")
         return
-    from phaze_opt.search.store.studies import delete_study, uid_of
+    from phaze_opt.store.studies import delete_study, uid_of
 
     opened = open_database(storage)
     uid_of(name, opened)

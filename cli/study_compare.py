@@ -37,9 +37,9 @@ def compare(
 
     Example: phaze-opt study compare by-climb by-bound --html compared.html
     """
-    from phaze_opt.search.comparing import compare as compare_studies
-    from phaze_opt.search.comparing import comparison_to_json_dict
-    from phaze_opt.search.study import load_study
+    from phaze_opt.study.study import load_study
+    from phaze_opt.whole_space.comparing import compare as compare_studies
+    from phaze_opt.whole_space.comparing import comparison_to_json_dict
 
     opened = open_database(storage)
     studies = [load_study(name, opened) for name in names]

@@ -22,10 +22,10 @@ from .study_storage import NameArgument, open_study
 from .whole_space import WorkersOption, goes_on
 
 if TYPE_CHECKING:
-    from phaze_opt.search.certificate import Certificate
-    from phaze_opt.search.exhaustive import Enumeration
-    from phaze_opt.search.study import Study
-    from phaze_opt.search.verifying import Check
+    from phaze_opt.study.study import Study
+    from phaze_opt.whole_space.certificate import Certificate
+    from phaze_opt.whole_space.exhaustive import Enumeration
+    from phaze_opt.whole_space.verifying import Check
 
 TimeLimitOption = Annotated[
     float | None,
@@ -78,9 +78,9 @@ def enumerate_all(
 
         phaze-opt study enumerate quickstart --certificate quickstart.json
     """
+    from phaze_opt.bounds.space_size import space_size
     from phaze_opt.report.study_words import enumeration_limit_words
-    from phaze_opt.search.enumerating import enumerate_study, enumeration_to_json_dict
-    from phaze_opt.search.space_size import space_size
+    from phaze_opt.whole_space.enumerating import enumerate_study, enumeration_to_json_dict
 
     from .progress import enumeration_progress
 
@@ -118,8 +118,8 @@ def enumerate_all(
 
 def _certify(study: Study, found: Enumeration, top: int, file: Path | None, check: bool) -> None:
     """Make the certificate of an enumeration; write it, check it, or both."""
-    from phaze_opt.search.certificate import write_certificate
-    from phaze_opt.search.enumerating import kept_certificate
+    from phaze_opt.whole_space.certificate import write_certificate
+    from phaze_opt.whole_space.enumerating import kept_certificate
 
     made = kept_certificate(study, found, top)
     if file is not None:
@@ -141,7 +141,7 @@ def verify(
 
     Example: phaze-opt study verify quickstart.json
     """
-    from phaze_opt.search.certificate import read_certificate
+    from phaze_opt.whole_space.certificate import read_certificate
 
     found = read_certificate(file)
     checks = _verify(found)
@@ -157,7 +157,7 @@ def verify(
 
 def _verify(made: Certificate) -> list[Check]:
     """Check a certificate, and say what is checked."""
-    from phaze_opt.search.enumerating import verify_certificate
+    from phaze_opt.whole_space.enumerating import verify_certificate
 
     def show(check: Check) -> None:
         say(f"checked {check.checked:,} of {check.of:,} {check.what}")

@@ -30,7 +30,7 @@ def pareto(
 
     Example: phaze-opt study pareto phaze-bert-large --json
     """
-    from phaze_opt.search.fronts import front_of_study, front_to_json_dict
+    from phaze_opt.whole_space.fronts import front_of_study, front_to_json_dict
 
     from .progress import enumeration_progress
 
@@ -61,8 +61,8 @@ def robust(
 
     Example: phaze-opt study robust phaze-bert-large --json
     """
-    from phaze_opt.search.robustness import robustness_of_study, robustness_to_json_dict
-    from phaze_opt.search.variations import variations_of
+    from phaze_opt.spec.variations import variations_of
+    from phaze_opt.whole_space.robustness import robustness_of_study, robustness_to_json_dict
 
     from .progress import steps_progress
 

@@ -48,7 +48,7 @@ def export(
     study = open_study(name, storage)
     check_outputs(output, force=force)
     if file_format == "bundle":
-        from phaze_opt.search.sharing import export_bundle
+        from phaze_opt.sharing.export_import import export_bundle
 
         written = export_bundle(study, output)
         results = counted(len(written.evaluations), "evaluation")
@@ -75,8 +75,8 @@ def import_bundle(
 
     Example: phaze-opt study import quickstart.zip --name theirs
     """
-    from phaze_opt.search.frozen import current_version
-    from phaze_opt.search.sharing import import_snapshot, read_bundle_file
+    from phaze_opt.sharing.export_import import import_snapshot, read_bundle_file
+    from phaze_opt.spec.frozen import current_version
 
     snapshot = read_bundle_file(file)
     study = import_snapshot(snapshot, open_database(storage, create=True), name)
@@ -115,8 +115,8 @@ def merge(
         phaze-opt study merge mine mine ours --second-storage sqlite:///laptop.db
     """
     from phaze_opt.report.publishing import publish
-    from phaze_opt.search.merging import merge_studies
-    from phaze_opt.search.study import load_study
+    from phaze_opt.sharing.merging import merge_studies
+    from phaze_opt.study.study import load_study
 
     opened = open_database(storage)
     other = opened if second_storage is None else open_database(second_storage)
@@ -154,7 +154,7 @@ def copy(
 
         phaze-opt study copy quickstart again --current-version
     """
-    from phaze_opt.search.copying import copy_study, restart_study
+    from phaze_opt.sharing.copying import copy_study, restart_study
 
     study = open_study(name, storage)
     target = study.storage if to is None else open_database(to, create=True)
@@ -178,9 +178,9 @@ def workers(
     Example: phaze-opt study workers quickstart --json
     """
     from phaze_opt.report.study_words import code_words
-    from phaze_opt.search.store.stored_study import find_study
-    from phaze_opt.search.store.studies import study_uids
-    from phaze_opt.search.store.workers import list_workers, worker_to_json_dict
+    from phaze_opt.store.stored_study import find_study
+    from phaze_opt.store.studies import study_uids
+    from phaze_opt.store.workers import list_workers, worker_to_json_dict
 
     opened = open_database(storage)
     made = [each for each, uid in study_uids(opened).items() if uid is not None]

@@ -9,22 +9,22 @@ import typer
 from .output import say
 
 if TYPE_CHECKING:
-    from phaze_opt.search.store.storage import Storage
-    from phaze_opt.search.study import Study
+    from phaze_opt.store.storage import Storage
+    from phaze_opt.study.study import Study
 
 NameArgument = Annotated[str, typer.Argument(help="Name of the study.", show_default=False)]
 
 
 def open_database(storage: str | None, *, create: bool = False) -> Storage:
     """Open the storage, and say which."""
-    from phaze_opt.search.store.storage import open_storage
+    from phaze_opt.store.opening import open_storage
 
     return open_storage(say_storage(storage), create=create)
 
 
 def say_storage(storage: str | None) -> str:
     """Say which storage is used, and return its URL."""
-    from phaze_opt.search.store.storage import resolve_url, shown_url
+    from phaze_opt.store.opening import resolve_url, shown_url
 
     url = resolve_url(storage)
     say(f"storage {shown_url(url)}")
@@ -33,6 +33,6 @@ def say_storage(storage: str | None) -> str:
 
 def open_study(name: str, storage: str | None) -> Study:
     """Open a study by name."""
-    from phaze_opt.search.study import load_study
+    from phaze_opt.study.study import load_study
 
     return load_study(name, open_database(storage))

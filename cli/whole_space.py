@@ -21,7 +21,7 @@ WorkersOption = Annotated[
 @contextmanager
 def goes_on(command: str) -> Iterator[None]:
     """Say how a search of the space goes on after a signal."""
-    from phaze_opt.search.enumerating import StoppedError
+    from phaze_opt.whole_space.enumerating import StoppedError
 
     try:
         yield

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from phaze_opt.network.cluster import Cluster
     from phaze_opt.network.presets import load_cluster
     from phaze_opt.placement.placement_problem import Placement
-    from phaze_opt.search.space import Space
-    from phaze_opt.search.spec import StudySpec
-    from phaze_opt.search.study import Study, create_study, load_study
+    from phaze_opt.spec.space import Space
+    from phaze_opt.spec.study_spec import StudySpec
+    from phaze_opt.study.study import Study, create_study, load_study
     from phaze_opt.training import Training
     from phaze_opt.workload.capture.user_module import capture
     from phaze_opt.workload.zoo import load_workload
@@ -46,9 +46,9 @@ _NAMES_BY_MODULE = {
     "network.cluster": ("Cluster",),
     "network.presets": ("load_cluster",),
     "placement.placement_problem": ("Placement",),
-    "search.space": ("Space",),
-    "search.spec": ("StudySpec",),
-    "search.study": ("Study", "create_study", "load_study"),
+    "spec.space": ("Space",),
+    "spec.study_spec": ("StudySpec",),
+    "study.study": ("Study", "create_study", "load_study"),
     "training": ("Training",),
     "workload.capture.user_module": ("capture",),
     "workload.zoo": ("load_workload",),

@@ -15,6 +15,9 @@ from phaze_opt.compiled import load_all
 from tests.captures import unpack_into
 from tests.migrations import migrations_read_once
 
+# Databases and driven processes, for every room that writes studies.
+pytest_plugins = ["tests.databases"]
+
 # How long an example takes says nothing of the code on a machine that is busy.
 settings.register_profile("suite", deadline=None)
 settings.load_profile("suite")

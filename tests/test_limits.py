@@ -12,7 +12,7 @@ from phaze_opt.codec import from_json, read_file, read_toml_file, to_json
 from phaze_opt.errors import InputError
 from phaze_opt.limits import MOST_DEVICES, MOST_FILE_BYTES, MOST_SAMPLES, check_size, is_finite
 from phaze_opt.network.presets import load_cluster
-from phaze_opt.search.store.storage import open_storage
+from phaze_opt.store.opening import open_storage
 from phaze_opt.training import Training
 from phaze_opt.workload.workload_file import parse_workload
 from phaze_opt.workload.zoo import load_workload

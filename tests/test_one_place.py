@@ -41,7 +41,7 @@ FORMULAS: dict[str, tuple[str, dict[str, int]]] = {
 }
 """By the function that has the formula: a pattern of its code, and where else that may stand."""
 
-REFERENCE = "search/scalar_"
+REFERENCE = "whole_space/scalar_"
 """Files of the plain reference, in which the formulas of the bounds stand a second time."""
 
 

@@ -10,7 +10,7 @@ import pytest
 from phaze_opt.codec import read_file, write_whole
 from phaze_opt.errors import InputError, NotFoundError, PhazeError
 from phaze_opt.paths import look, path_error
-from phaze_opt.search.store.storage import open_storage
+from phaze_opt.store.opening import open_storage
 from phaze_opt.user_files import check_writable, find_base, write_file
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import phaze_opt as po
 from phaze_opt.hardware.accelerator import Calibration
 from phaze_opt.network.cluster import NetworkLevel
-from tests.search.fakes import toy_study
+from tests.study.fakes import toy_study
 
 TINY = "gpt:layers=1,hidden=16,heads=2,sequence=8,vocab=16"
 ERRORS = {name for name in po.__all__ if name.endswith("Error")}

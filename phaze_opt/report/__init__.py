@@ -1,7 +1,7 @@
 """Results as people see them: tables, sentences, the dashboard, timelines and files.
 
 Takes results of the rooms to the left as objects (`phaze_opt.evaluation.Evaluation`,
-`phaze_opt.explanation.explain.Explanation`, `phaze_opt.search.study.Study`, …). Gives what rich can
+`phaze_opt.explanation.explain.Explanation`, `phaze_opt.study.study.Study`, …). Gives what rich can
 print, Markdown, events for Perfetto, and files. A function whose name ends in ``_words`` gives part
 of a sentence, one whose name ends in ``_tables`` or ``_table`` something to print.
 

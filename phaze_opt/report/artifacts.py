@@ -18,10 +18,10 @@ from phaze_opt.report.study_words import accelerator_words, ratio_words, trainin
 from phaze_opt.report.timeline import pass_events, timeline_events
 from phaze_opt.report.words import binding_words, placement_words, time_words
 from phaze_opt.scheduling.perfetto import Event, trace_document
-from phaze_opt.search.best_design import BestDesign
-from phaze_opt.search.proving import chosen_inputs, chosen_workload
-from phaze_opt.search.store.caches import ScheduleCache
-from phaze_opt.search.study import Study
+from phaze_opt.store.caches import ScheduleCache
+from phaze_opt.study.best_design import BestDesign
+from phaze_opt.study.proving import chosen_inputs, chosen_workload
+from phaze_opt.study.study import Study
 
 MOST_SLICES = 20_000
 """Forwards and backwards of a batch above which its timeline is not stored with a trial."""

@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 
 from phaze_opt.report.design_columns import SearchedColumns
 from phaze_opt.report.reproducing import verify_commands
-from phaze_opt.search.best_design import BestDesign
-from phaze_opt.search.enumerating import best_of_enumeration, stored_enumeration
-from phaze_opt.search.exhaustive import Enumeration
-from phaze_opt.search.space import DesignPoint
-from phaze_opt.search.study import Study
+from phaze_opt.spec.space import DesignPoint
+from phaze_opt.study.best_design import BestDesign
+from phaze_opt.study.study import Study
 from phaze_opt.units import format_seconds
+from phaze_opt.whole_space.enumerating import best_of_enumeration, stored_enumeration
+from phaze_opt.whole_space.exhaustive import Enumeration
 
 
 @dataclass(frozen=True)

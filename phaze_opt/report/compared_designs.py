@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from phaze_opt.evaluation import Evaluation
 from phaze_opt.report.certified import CertifiedAnswer
 from phaze_opt.report.study_words import accelerator_words, training_words, value_words
-from phaze_opt.search.axes import Scalar
-from phaze_opt.search.baselines import BaselineResult
-from phaze_opt.search.best_design import BestDesign
-from phaze_opt.search.summary import StudySummary
+from phaze_opt.spec.axes import Scalar
+from phaze_opt.study.baselines import BaselineResult
+from phaze_opt.study.best_design import BestDesign
+from phaze_opt.study.summary import StudySummary
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from rich.console import Group, RenderableType
 
 from phaze_opt.report.layout import add_row, grid, section, sentence, shortened
 from phaze_opt.report.study_words import value_words
-from phaze_opt.search.comparing import SHARES, Comparison, Reached, SearchScore
 from phaze_opt.units import format_seconds
 from phaze_opt.user_files import write_file
+from phaze_opt.whole_space.comparing import SHARES, Comparison, Reached, SearchScore
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

@@ -29,12 +29,12 @@ from phaze_opt.report.page import (
     study_state,
 )
 from phaze_opt.report.study_view import view_of
-from phaze_opt.search.store.artifacts import DatabaseArtifacts
-from phaze_opt.search.store.failures import database_errors
-from phaze_opt.search.store.publication import publication_mark
-from phaze_opt.search.store.storage import Storage
-from phaze_opt.search.store.studies import study_uids
-from phaze_opt.search.study import Study, list_summaries, load_study
+from phaze_opt.store.artifacts import DatabaseArtifacts
+from phaze_opt.store.failures import database_errors
+from phaze_opt.store.publication import publication_mark
+from phaze_opt.store.storage import Storage
+from phaze_opt.store.studies import study_uids
+from phaze_opt.study.study import Study, list_summaries, load_study
 
 _STUDY, _STATE, _ASSETS = "/study/", "/state/", "/phaze/"
 _ASSET_TYPES = {

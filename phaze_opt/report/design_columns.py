@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from phaze_opt.report.study_words import value_header
 from phaze_opt.report.words import axis_words
-from phaze_opt.search.objectives import ObjectiveKind
-from phaze_opt.search.space import DesignPoint
-from phaze_opt.search.spec import StudySpec
-from phaze_opt.search.trials import Metrics
+from phaze_opt.spec.objectives import ObjectiveKind
+from phaze_opt.spec.space import DesignPoint
+from phaze_opt.spec.study_spec import StudySpec
+from phaze_opt.study.trials import Metrics
 from phaze_opt.units import format_number
 
 _CHIP_ORDER = {

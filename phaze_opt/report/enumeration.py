@@ -13,11 +13,11 @@ from phaze_opt.report.study_words import (
     training_words,
     value_words,
 )
-from phaze_opt.search.enumerating import best_of_enumeration
-from phaze_opt.search.exhaustive import Enumeration
-from phaze_opt.search.space import DesignPoint
-from phaze_opt.search.study import Study
+from phaze_opt.spec.space import DesignPoint
+from phaze_opt.study.study import Study
 from phaze_opt.units import format_seconds
+from phaze_opt.whole_space.enumerating import best_of_enumeration
+from phaze_opt.whole_space.exhaustive import Enumeration
 
 _SHOWN = 5
 

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from phaze_opt.errors import InputError
 from phaze_opt.report.spreadsheet import harmless_cell
-from phaze_opt.search.study import Study
-from phaze_opt.search.trials import trial_to_json_dict
+from phaze_opt.study.study import Study
+from phaze_opt.study.trials import trial_to_json_dict
 from phaze_opt.user_files import write_file
 
 TableFormat = Literal["csv", "json", "parquet"]

@@ -6,12 +6,12 @@ from rich.console import Group, RenderableType
 
 from phaze_opt.report.design_columns import SearchedColumns
 from phaze_opt.report.layout import add_row, fitted, pairs, sentence
-from phaze_opt.search.answers import Front
-from phaze_opt.search.front_search import FrontDesign
-from phaze_opt.search.objectives import OBJECTIVES
-from phaze_opt.search.space import DesignPoint
-from phaze_opt.search.study import Study
+from phaze_opt.spec.objectives import OBJECTIVES
+from phaze_opt.spec.space import DesignPoint
+from phaze_opt.study.study import Study
 from phaze_opt.units import counted, format_seconds
+from phaze_opt.whole_space.answers import Front
+from phaze_opt.whole_space.front_search import FrontDesign
 
 _SHOWN = 20
 

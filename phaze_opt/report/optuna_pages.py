@@ -20,12 +20,12 @@ from optuna.trial import FrozenTrial
 from phaze_opt.errors import InputError, PhazeError
 from phaze_opt.report.guard import WsgiApplication
 from phaze_opt.report.spreadsheet import harmless_csv
-from phaze_opt.search.store.artifacts import DatabaseArtifacts
-from phaze_opt.search.store.failures import is_wrong_value
-from phaze_opt.search.store.storage import Storage
-from phaze_opt.search.store.trial_storage import RunningTrials
-from phaze_opt.search.study import load_study
-from phaze_opt.search.trials import best_trial
+from phaze_opt.store.artifacts import DatabaseArtifacts
+from phaze_opt.store.failures import is_wrong_value
+from phaze_opt.store.storage import Storage
+from phaze_opt.store.trial_storage import RunningTrials
+from phaze_opt.study.study import load_study
+from phaze_opt.study.trials import best_trial
 
 _View = Callable[..., Any]
 

@@ -20,7 +20,7 @@ from phaze_opt.report.layout import shortened
 from phaze_opt.report.plots.by_kind import NOTES, PLOT_KINDS, TITLES, PlotKind, all_plots, plot
 from phaze_opt.report.study_view import StudyView
 from phaze_opt.report.study_words import ORDER_WORDS, state_words, value_words
-from phaze_opt.search.summary import StudySummary
+from phaze_opt.study.summary import StudySummary
 
 _LONGEST_BEST = 60
 

@@ -22,21 +22,21 @@ from phaze_opt.report.notes import joined_note
 from phaze_opt.report.plots.by_kind import TITLES, all_plots
 from phaze_opt.report.study_view import view_of
 from phaze_opt.report.study_words import design_words
-from phaze_opt.search.attached_files import FileFacts, file_attributes
-from phaze_opt.search.best_design import design_of
-from phaze_opt.search.ordering import Rank
-from phaze_opt.search.space import point_of
-from phaze_opt.search.store.artifacts import DatabaseArtifacts
-from phaze_opt.search.store.leases import new_token
-from phaze_opt.search.store.publication import (
+from phaze_opt.sharing.attached_files import FileFacts, file_attributes
+from phaze_opt.spec.ordering import Rank
+from phaze_opt.spec.space import point_of
+from phaze_opt.store.artifacts import DatabaseArtifacts
+from phaze_opt.store.leases import new_token
+from phaze_opt.store.opening import reading_once
+from phaze_opt.store.publication import (
     claim_publication,
     end_publication,
     rewrite_attributes,
 )
-from phaze_opt.search.store.storage import reading_once
-from phaze_opt.search.store.stored_study import StoredStudy
-from phaze_opt.search.study import Study, study_of
-from phaze_opt.search.trials import Metrics, best_trial
+from phaze_opt.store.stored_study import StoredStudy
+from phaze_opt.study.best_design import design_of
+from phaze_opt.study.study import Study, study_of
+from phaze_opt.study.trials import Metrics, best_trial
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
@@ -62,7 +62,7 @@ _NOTE, _PLOTS = "dashboard:note", "dashboard:plot_data:"
 
 
 class Publisher:
-    """Shows what a worker does; see `phaze_opt.search.watching.Show`.
+    """Shows what a worker does; see `phaze_opt.study.watching.Show`.
 
     The command line gives it to every run; a program does so with ``study.run(show=Publisher)``.
 

@@ -10,10 +10,10 @@ from typing import Any
 from phaze_opt.codec import to_builtins, toml_value
 from phaze_opt.errors import PhazeError
 from phaze_opt.printing import printable
-from phaze_opt.search.best_design import BestDesign
-from phaze_opt.search.designs import training_of
-from phaze_opt.search.spec import StudySpec
-from phaze_opt.search.summary import StudySummary
+from phaze_opt.spec.designs import training_of
+from phaze_opt.spec.study_spec import StudySpec
+from phaze_opt.study.best_design import BestDesign
+from phaze_opt.study.summary import StudySummary
 from phaze_opt.training import Training
 
 _OPTIONS = (

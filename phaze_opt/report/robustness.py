@@ -8,10 +8,10 @@ from phaze_opt.report.design_columns import SearchedColumns
 from phaze_opt.report.layout import add_row, fitted, pairs, sentence
 from phaze_opt.report.study_words import value_words
 from phaze_opt.report.words import share_words
-from phaze_opt.search.robustness import Robustness, VariedAnswer
-from phaze_opt.search.space import DesignPoint
-from phaze_opt.search.study import Study
-from phaze_opt.search.variations import Factor
+from phaze_opt.spec.space import DesignPoint
+from phaze_opt.spec.variations import Factor
+from phaze_opt.study.study import Study
+from phaze_opt.whole_space.robustness import Robustness, VariedAnswer
 
 _WORDS: dict[Factor, str] = {
     "lane_cycles": "lane cycles",

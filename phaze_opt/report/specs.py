@@ -8,9 +8,9 @@ from phaze_opt.report.layout import add_row, grid, pairs, sentence, shortened
 from phaze_opt.report.study_words import limit_words, models_words, objective_words
 from phaze_opt.report.tables import value_words
 from phaze_opt.report.words import share_words
-from phaze_opt.search.axes import axis_words
-from phaze_opt.search.difference import StudyDifference
-from phaze_opt.search.spec_check import SpecCheck
+from phaze_opt.spec.axes import axis_words
+from phaze_opt.study.difference import StudyDifference
+from phaze_opt.study.spec_check import SpecCheck
 from phaze_opt.units import counted, format_seconds
 
 _LONGEST_CELL = 24

@@ -37,14 +37,14 @@ from phaze_opt.report.words import (
     placement_words,
     power_words,
 )
-from phaze_opt.search.best_design import BestDesign
-from phaze_opt.search.enumerating import stored_enumeration
-from phaze_opt.search.exhaustive import Enumeration
-from phaze_opt.search.spec import StudySpec
-from phaze_opt.search.study import Study
-from phaze_opt.search.summary import StudySummary
-from phaze_opt.search.trials import RunMetrics, TrialRecord
+from phaze_opt.spec.study_spec import StudySpec
+from phaze_opt.study.best_design import BestDesign
+from phaze_opt.study.study import Study
+from phaze_opt.study.summary import StudySummary
+from phaze_opt.study.trials import RunMetrics, TrialRecord
 from phaze_opt.units import counted, format_number
+from phaze_opt.whole_space.enumerating import stored_enumeration
+from phaze_opt.whole_space.exhaustive import Enumeration
 
 _LONGEST_NAME = 20
 

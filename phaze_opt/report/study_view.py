@@ -42,13 +42,13 @@ from phaze_opt.report.words import (
     rate_words,
     time_words,
 )
-from phaze_opt.search.best_design import BestDesign
-from phaze_opt.search.neighbourhood import Step, evaluated_steps, known_steps
-from phaze_opt.search.store.artifacts import ARTIFACT_KEY
-from phaze_opt.search.store.damage import damages
-from phaze_opt.search.store.failures import database_errors
-from phaze_opt.search.study import Study
-from phaze_opt.search.summary import StudySummary
+from phaze_opt.store.artifacts import ARTIFACT_KEY
+from phaze_opt.store.damage import damages
+from phaze_opt.store.failures import database_errors
+from phaze_opt.study.best_design import BestDesign
+from phaze_opt.study.neighbourhood import Step, evaluated_steps, known_steps
+from phaze_opt.study.study import Study
+from phaze_opt.study.summary import StudySummary
 from phaze_opt.units import counted, format_seconds
 
 MOST_TRIALS = 200

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 
 from phaze_opt.report.words import axis_words, share_words, value_of_axis
-from phaze_opt.search.axes import Scalar
-from phaze_opt.search.axis_names import AxisKind, kind_of
-from phaze_opt.search.best_design import BestDesign
-from phaze_opt.search.exhaustive import Enumeration
-from phaze_opt.search.neighbourhood import Step
-from phaze_opt.search.objectives import BOUNDED_OBJECTIVES, ObjectiveKind
-from phaze_opt.search.space import DesignPoint
-from phaze_opt.search.spec import StudySpec
-from phaze_opt.search.summary import StudySummary
-from phaze_opt.search.trials import Metrics, TrialRecord
+from phaze_opt.spec.axes import Scalar
+from phaze_opt.spec.axis_names import AxisKind, kind_of
+from phaze_opt.spec.objectives import BOUNDED_OBJECTIVES, ObjectiveKind
+from phaze_opt.spec.space import DesignPoint
+from phaze_opt.spec.study_spec import StudySpec
+from phaze_opt.study.best_design import BestDesign
+from phaze_opt.study.neighbourhood import Step
+from phaze_opt.study.summary import StudySummary
+from phaze_opt.study.trials import Metrics, TrialRecord
 from phaze_opt.units import counted, format_number, format_seconds
+from phaze_opt.whole_space.exhaustive import Enumeration
 
 ORDER_WORDS = (
     "Values within 0.1 % count as equal: the smaller HBM comes first then, the smaller area, and "
     "the lower energy."
 )
-"""Says why a value may stand above a slightly better one; see `phaze_opt.search.ordering`."""
+"""Says why a value may stand above a slightly better one; see `phaze_opt.spec.ordering`."""
 
 IMPORTANCE_WORDS = (
     "Optuna Dashboard's hyperparameter importance is something else, and may say the opposite: it "

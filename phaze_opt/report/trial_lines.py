@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from phaze_opt.report.design_columns import SearchedColumns
 from phaze_opt.report.study_words import trial_state_words
-from phaze_opt.search.space import DesignPoint
-from phaze_opt.search.trials import TrialRecord
+from phaze_opt.spec.space import DesignPoint
+from phaze_opt.study.trials import TrialRecord
 
 _LATEST = 20
 

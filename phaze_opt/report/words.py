@@ -15,7 +15,7 @@ from phaze_opt.placement.placement_problem import Placement
 from phaze_opt.units import counted, format_bytes, format_number, format_seconds
 
 if TYPE_CHECKING:
-    from phaze_opt.search.proving import PassProofs  # whose module opens databases
+    from phaze_opt.study.proving import PassProofs  # whose module opens databases
 
 RESOURCE_WORDS = {
     "compute": "tensor cores",

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 
 from phaze_opt.report.layout import add_row, grid, sentence, shortened
 from phaze_opt.report.words import value_of_axis
-from phaze_opt.search.store.workers import WorkerRecord
+from phaze_opt.store.workers import WorkerRecord
 
 _LONGEST_NAME = 16
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from phaze_opt.codec import write_whole
 from phaze_opt.evaluation import COST_MODEL_VERSION
-from phaze_opt.search.sharing import export_bundle
+from phaze_opt.sharing.export_import import export_bundle
 from studies.paper.checks import check
 from studies.paper.committed import redraw
 from studies.paper.experiments import Results, run_everything

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from phaze_opt.search.spec import StudySpec
+from phaze_opt.spec.study_spec import StudySpec
 from studies.paper.settings import changed
 
 FREE = 1000.0

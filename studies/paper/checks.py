@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from phaze_opt.search.ordering import VALUE_BIN
+from phaze_opt.spec.ordering import VALUE_BIN
 from studies.paper.comparison import Trained
 from studies.paper.experiments import ALONE, COMMON, OURS, Results
 

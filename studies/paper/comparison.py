@@ -6,19 +6,19 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from phaze_opt.bounds.study_bounds import ROUNDING, Bounds
 from phaze_opt.evaluation import Evaluation, evaluate
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.scheduling.schedule_problem import Schedule
-from phaze_opt.search.axes import Fixed, Scalar
-from phaze_opt.search.axis_names import kind_of
-from phaze_opt.search.bounds import ROUNDING, Bounds
-from phaze_opt.search.designs import Design, chip_of, cluster_of
-from phaze_opt.search.frozen import ResolvedStudy
-from phaze_opt.search.objective import run_inputs
-from phaze_opt.search.ordering import Rank, best_of
-from phaze_opt.search.scalar_bounds import ScalarBounds
-from phaze_opt.search.study import Study
+from phaze_opt.spec.axes import Fixed, Scalar
+from phaze_opt.spec.axis_names import kind_of
+from phaze_opt.spec.designs import Design, chip_of, cluster_of
+from phaze_opt.spec.frozen import ResolvedStudy
+from phaze_opt.spec.ordering import Rank, best_of
+from phaze_opt.spec.run_inputs import run_inputs
+from phaze_opt.study.study import Study
 from phaze_opt.units import GIB
+from phaze_opt.whole_space.scalar_bounds import ScalarBounds
 from phaze_opt.workload.graph import Workload
 from studies.paper.settings import Scope
 

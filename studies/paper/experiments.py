@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
-from phaze_opt.search.robustness import robustness_of_study
-from phaze_opt.search.spec import StudySpec
+from phaze_opt.spec.study_spec import StudySpec
+from phaze_opt.whole_space.robustness import robustness_of_study
 from studies.paper.ablations import ABLATIONS, AS_PUBLISHED, Ablation
 from studies.paper.comparison import PLACEMENTS, Comparison, PlacedBy, Trained, train
 from studies.paper.published import PlacedAsPublished, place_as_published

@@ -20,8 +20,8 @@ from phaze_opt.placement.layout import Layout
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.placement.timing import replayed
 from phaze_opt.point import Point, cost_point
-from phaze_opt.search.objective import run_inputs
-from phaze_opt.search.study import Study
+from phaze_opt.spec.run_inputs import run_inputs
+from phaze_opt.study.study import Study
 from phaze_opt.training import OPTIMIZERS
 from phaze_opt.workload.graph import Workload
 from studies.paper.comparison import designs_of

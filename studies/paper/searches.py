@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from phaze_opt.errors import ConflictError, InputError
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.search.axes import Scalar
-from phaze_opt.search.designs import chip_of
-from phaze_opt.search.enumerating import enumerate_study
-from phaze_opt.search.fronts import front_of_study
-from phaze_opt.search.spec import StudySpec
-from phaze_opt.search.store.studies import delete_study
-from phaze_opt.search.study import Study, create_study
+from phaze_opt.spec.axes import Scalar
+from phaze_opt.spec.designs import chip_of
+from phaze_opt.spec.study_spec import StudySpec
+from phaze_opt.store.studies import delete_study
+from phaze_opt.study.study import Study, create_study
+from phaze_opt.whole_space.enumerating import enumerate_study
+from phaze_opt.whole_space.fronts import front_of_study
 from studies.paper.work import Work
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from phaze_opt.search.space import Space
-from phaze_opt.search.spec import AreaSpec, StudySpec, WorkloadSpec, read_spec
+from phaze_opt.spec.space import Space
+from phaze_opt.spec.study_spec import AreaSpec, StudySpec, WorkloadSpec, read_spec
 
 SPECS = Path(__file__).parents[1] / "phaze"
 """The study files of the paper's setting; the results lie beside them."""

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 from phaze_opt.codec import from_builtins, from_json, to_builtins, to_json, write_whole
 from phaze_opt.errors import InputError
 from phaze_opt.evaluation import COST_MODEL_VERSION
-from phaze_opt.search.frozen import content_hash
-from phaze_opt.search.store.storage import Storage, open_storage
+from phaze_opt.spec.frozen import content_hash
+from phaze_opt.store.opening import open_storage
+from phaze_opt.store.storage import Storage
 
 Answer = TypeVar("Answer")
 

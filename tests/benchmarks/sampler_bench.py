@@ -23,21 +23,21 @@ import optuna
 
 from phaze_opt.codec import from_json, to_json
 from phaze_opt.evaluation import COST_MODEL_VERSION
-from phaze_opt.search.baselines import find_baselines
-from phaze_opt.search.enumerating import enumerate_study
-from phaze_opt.search.guided import best_bound_first
-from phaze_opt.search.objective import Objective
-from phaze_opt.search.running import baseline_params
-from phaze_opt.search.samplers.by_name import Samplers
-from phaze_opt.search.samplers.options import SamplerName
-from phaze_opt.search.space import DesignPoint, distributions, point_of
-from phaze_opt.search.spec import SearchSpec, read_spec
-from phaze_opt.search.store.caches import EvaluationCache, ScheduleCache
-from phaze_opt.search.store.leases import DEFAULT_LEASE_S
-from phaze_opt.search.store.storage import open_storage
-from phaze_opt.search.study import Study, create_study
-from phaze_opt.search.trials import METRICS_KEY, Metrics, metrics_to_plain, trial_cost
-from phaze_opt.search.worker import CONSTRAINT_KEY, suggest
+from phaze_opt.spec.sampler_options import SamplerName
+from phaze_opt.spec.space import DesignPoint, distributions, point_of
+from phaze_opt.spec.study_spec import SearchSpec, read_spec
+from phaze_opt.store.caches import EvaluationCache, ScheduleCache
+from phaze_opt.store.leases import DEFAULT_LEASE_S
+from phaze_opt.store.opening import open_storage
+from phaze_opt.study.baselines import find_baselines
+from phaze_opt.study.guided import best_bound_first
+from phaze_opt.study.objective import Objective
+from phaze_opt.study.running import baseline_params
+from phaze_opt.study.samplers.by_name import Samplers
+from phaze_opt.study.study import Study, create_study
+from phaze_opt.study.trials import METRICS_KEY, Metrics, metrics_to_plain, trial_cost
+from phaze_opt.study.worker import CONSTRAINT_KEY, suggest
+from phaze_opt.whole_space.enumerating import enumerate_study
 from tests.benchmarks.sampler_report import Search, write_report
 
 STUDIES = Path(__file__).parents[2] / "studies"

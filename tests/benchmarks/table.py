@@ -200,9 +200,9 @@ def command(*arguments: str) -> Figures:
 
 def cached_trials(trials: int = 100) -> Figures:
     """Run trials whose evaluations are all stored, and return how many come per second."""
-    from phaze_opt.search.spec import SearchSpec
-    from phaze_opt.search.study import create_study
-    from tests.search.fakes import TOY, toy_spec, toy_study
+    from phaze_opt.spec.study_spec import SearchSpec
+    from phaze_opt.study.study import create_study
+    from tests.study.fakes import TOY, toy_spec, toy_study
 
     search = SearchSpec("random", trials, 1)
     with tempfile.TemporaryDirectory() as folder:
@@ -225,8 +225,8 @@ def two_workers(trials: int = 1600) -> Figures:
     assert text.count('sampler = "bound"') == 1
 
     def trials_per_s(workers: int) -> float:
-        from phaze_opt.search.store.storage import open_storage
-        from phaze_opt.search.store.stored_study import find_study
+        from phaze_opt.store.opening import open_storage
+        from phaze_opt.store.stored_study import find_study
 
         with tempfile.TemporaryDirectory() as folder:
             spec = Path(folder) / "spec.toml"

@@ -10,15 +10,15 @@ import pytest
 from optuna.trial import TrialState
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from phaze_opt.search.samplers.by_name import Samplers
-from phaze_opt.search.samplers.grid import Grid
-from phaze_opt.search.samplers.options import SamplerName
-from phaze_opt.search.space import distributions
-from phaze_opt.search.spec import SearchSpec, read_spec
-from phaze_opt.search.store.storage import open_storage
-from phaze_opt.search.study import create_study
-from tests.search.fakes import TOY, toy_spec, toy_study
-from tests.search.spaces import hill, negative_value
+from phaze_opt.spec.sampler_options import SamplerName
+from phaze_opt.spec.space import distributions
+from phaze_opt.spec.study_spec import SearchSpec, read_spec
+from phaze_opt.store.opening import open_storage
+from phaze_opt.study.samplers.by_name import Samplers
+from phaze_opt.study.samplers.grid import Grid
+from phaze_opt.study.study import create_study
+from tests.study.fakes import TOY, toy_spec, toy_study
+from tests.study.spaces import hill, negative_value
 
 QUICKSTART = Path(__file__).parents[2] / "studies" / "quickstart.toml"
 TRIALS = 60

@@ -20,7 +20,7 @@ from selenium.webdriver.common.by import By
 
 from phaze_opt.report.plots.by_kind import PLOT_KINDS, TITLES
 from phaze_opt.report.study_view import view_of
-from phaze_opt.search.study import Study, load_study
+from phaze_opt.study.study import Study, load_study
 from phaze_opt.units import format_number
 from tests.cli.conftest import SMALL_STUDY
 

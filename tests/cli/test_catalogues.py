@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from phaze_opt.search.space import Space
-from phaze_opt.search.spec import SearchSpec, read_spec
-from phaze_opt.search.study import create_study
+from phaze_opt.spec.space import Space
+from phaze_opt.spec.study_spec import SearchSpec, read_spec
+from phaze_opt.study.study import create_study
 from tests.cli.conftest import Phaze
 
 TINY = "gpt:layers=2,hidden=64,heads=2,sequence=32,vocab=128"

@@ -10,7 +10,7 @@ import pytest
 from phaze_opt.report.images import BROWSER_VARIABLE
 from phaze_opt.report.reproducing import reproduce_commands
 from phaze_opt.report.study_view import view_of
-from phaze_opt.search.study import load_study
+from phaze_opt.study.study import load_study
 from phaze_opt.units import format_number
 from tests.cli.conftest import Phaze
 

@@ -78,7 +78,7 @@ def test_the_list_of_workers_says_that_code_differs(
     """As a note beside the result, also where nobody works any more."""
     phaze("study", "create", str(small_study))
     for total, code in (("2", "aaa"), ("3", "bbb")):
-        monkeypatch.setattr("phaze_opt.search.store.tickets.code_hash", lambda code=code: code)
+        monkeypatch.setattr("phaze_opt.store.tickets.code_hash", lambda code=code: code)
         phaze("study", "run", "small", "--trials", total)
     ran = phaze("study", "workers", "small", "--json")
     assert (ran.code, ran.json) == (0, [])

@@ -19,8 +19,8 @@ from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.precision import BF16, PRECISIONS, Precision
-from phaze_opt.search.scalar_products import product_work
-from phaze_opt.search.scalar_rates import Rates
+from phaze_opt.whole_space.scalar_products import product_work
+from phaze_opt.whole_space.scalar_rates import Rates
 from phaze_opt.workload.graph import Gemm, OperatorGraph, side_by_side
 from tests.strategies import accelerators
 

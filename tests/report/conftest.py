@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from phaze_opt.search.study import Study
+from phaze_opt.study.study import Study
 from tests.report.studies import run_study
 
 

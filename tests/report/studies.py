@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from phaze_opt.search.study import Study
-from tests.search.fakes import toy_study
+from phaze_opt.study.study import Study
+from tests.study.fakes import toy_study
 
 HOSTILE = "toy<script>alert(1)</script>[red]\x1b[31m|`*"
 """A name with HTML, markup of rich and of Markdown, and an escape sequence."""

@@ -8,10 +8,10 @@ from pathlib import Path
 from phaze_opt.report.markdown import note_of, report_markdown
 from phaze_opt.report.page import report_page
 from phaze_opt.report.study_view import view_of
-from phaze_opt.search.enumerating import enumerate_study
-from phaze_opt.search.space import Space
-from phaze_opt.search.spec import StudySpec
-from phaze_opt.search.study import create_study
+from phaze_opt.spec.space import Space
+from phaze_opt.spec.study_spec import StudySpec
+from phaze_opt.study.study import create_study
+from phaze_opt.whole_space.enumerating import enumerate_study
 
 
 def test_a_stored_enumeration_is_shown_as_the_certified_optimum(tmp_path: Path) -> None:

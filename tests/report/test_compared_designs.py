@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from phaze_opt.report.study_view import view_of
-from phaze_opt.search.study import Study
+from phaze_opt.study.study import Study
 
 
 def test_every_baseline_is_compared(study: Study) -> None:

@@ -25,13 +25,13 @@ from phaze_opt.report.notes import KEPT
 from phaze_opt.report.plots.by_kind import PLOT_KINDS
 from phaze_opt.report.publishing import Publisher, publish
 from phaze_opt.report.study_view import view_of
-from phaze_opt.search.space import Space
-from phaze_opt.search.spec import SearchSpec
-from phaze_opt.search.store.studies import delete_study
-from phaze_opt.search.store.tables import ArtifactRow
-from phaze_opt.search.study import Study
+from phaze_opt.spec.space import Space
+from phaze_opt.spec.study_spec import SearchSpec
+from phaze_opt.store.studies import delete_study
+from phaze_opt.store.tables import ArtifactRow
+from phaze_opt.study.study import Study
 from tests.report.studies import run_study
-from tests.search.fakes import toy_evaluator
+from tests.study.fakes import toy_evaluator
 
 Ask = Callable[..., tuple[int, Any]]
 

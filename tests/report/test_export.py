@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from phaze_opt.errors import InputError
 from phaze_opt.printing import printable
 from phaze_opt.report.export import _to_csv, _to_parquet, write_trials
-from phaze_opt.search.trials import trial_to_json_dict
-from tests.search.fakes import quick_study
+from phaze_opt.study.trials import trial_to_json_dict
+from tests.study.fakes import quick_study
 
 CELLS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 

@@ -16,7 +16,7 @@ from rich.console import Group
 
 import phaze_opt as po
 from phaze_opt.report.layout import add_row, grid, pairs, section, to_html, to_text
-from tests.search.fakes import toy_study
+from tests.study.fakes import toy_study
 
 TINY = "gpt:layers=2,hidden=64,heads=2,sequence=32,vocab=128"
 

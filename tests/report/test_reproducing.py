@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from phaze_opt.report.reproducing import reproduce_commands, study_file
-from phaze_opt.search.space import Space
-from phaze_opt.search.spec import SearchSpec, StudySpec, WorkloadSpec, read_spec
+from phaze_opt.spec.space import Space
+from phaze_opt.spec.study_spec import SearchSpec, StudySpec, WorkloadSpec, read_spec
 from tests.report.studies import run_study
 
 SHIPPED = sorted((Path(__file__).parents[2] / "studies").rglob("*.toml"))

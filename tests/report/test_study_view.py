@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from phaze_opt.report.study_view import view_of
-from phaze_opt.search.study import Study
+from phaze_opt.study.study import Study
 from phaze_opt.units import format_number
 from tests.report.studies import run_study
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from phaze_opt.report.study_words import accelerator_words, training_words, value_words
-from phaze_opt.search.axes import Scalar
-from phaze_opt.search.objectives import ObjectiveName
-from tests.search.fakes import toy_spec
+from phaze_opt.spec.axes import Scalar
+from phaze_opt.spec.objectives import ObjectiveName
+from tests.study.fakes import toy_spec
 
 PARAMS: dict[str, Scalar] = {
     "num_tc": 8,

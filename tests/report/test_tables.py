@@ -29,7 +29,7 @@ from phaze_opt.report.tables import (
 )
 from phaze_opt.training import Training
 from phaze_opt.workload.zoo import load_workload
-from tests.search.fakes import toy_study
+from tests.study.fakes import toy_study
 
 HOSTILE = "\x1b[2J[red]x[/red]<script>\r../\n$(rm)![a](b)"
 TINY = "gpt:layers=2,hidden=64,heads=2,sequence=32,vocab=128"

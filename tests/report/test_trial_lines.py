@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from phaze_opt.report.study_view import view_of
-from phaze_opt.search.study import Study
+from phaze_opt.study.study import Study
 
 
 def test_trials_are_in_the_order_of_designs_and_each_design_once(study: Study) -> None:

@@ -20,7 +20,7 @@ from phaze_opt.report.words import (
     time_words,
 )
 from phaze_opt.training import Training
-from tests.search.fakes import TOY, toy_evaluator
+from tests.study.fakes import TOY, toy_evaluator
 
 
 def toy_evaluation() -> Evaluation:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from phaze_opt.search.sharing import import_snapshot, read_bundle_file
-from phaze_opt.search.store.storage import open_storage
-from phaze_opt.search.study import load_study
+from phaze_opt.sharing.export_import import import_snapshot, read_bundle_file
+from phaze_opt.store.opening import open_storage
+from phaze_opt.study.study import load_study
 from studies.paper.__main__ import bundle, write
 from studies.paper.binding import shares
 from studies.paper.checks import WrongResultError, check

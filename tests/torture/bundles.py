@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from phaze_opt.search.bundle_file import unpack
-from phaze_opt.search.sharing import export_bundle
-from phaze_opt.search.store.storage import open_storage
-from phaze_opt.search.store.studies import study_uids
-from tests.search.fakes import quick_study
-from tests.search.test_sharing import with_member
+from phaze_opt.sharing.bundle_file import unpack
+from phaze_opt.sharing.export_import import export_bundle
+from phaze_opt.store.opening import open_storage
+from phaze_opt.store.studies import study_uids
+from tests.sharing.test_export_import import with_member
+from tests.study.fakes import quick_study
 from tests.torture.answering import ask, file_hashes, in_folder, why_wrong
 from tests.torture.case import Case, Outcome, Setting
 from tests.torture.mutation import mutated_bytes, mutated_plain

@@ -9,13 +9,13 @@ from functools import partial
 from io import StringIO
 from unittest.mock import patch
 
-import phaze_opt.search.frozen as frozen_module
-import phaze_opt.search.store.failures as failures_module
-import phaze_opt.search.study as study_module
-from phaze_opt.search.store.storage import open_storage
-from tests.search.conftest import postgresql_server
-from tests.search.fakes import quick_study
-from tests.search.saboteur import LAST, Saboteur
+import phaze_opt.spec.frozen as frozen_module
+import phaze_opt.store.failures as failures_module
+import phaze_opt.study.study as study_module
+from phaze_opt.store.opening import open_storage
+from tests.databases import postgresql_server
+from tests.store.saboteur import LAST, Saboteur
+from tests.study.fakes import quick_study
 from tests.torture.case import Case, Outcome, Setting
 from tests.torture.runs import (
     Urls,

@@ -12,8 +12,8 @@ from unittest.mock import patch
 from sqlalchemy import create_engine, inspect
 from sqlalchemy.exc import SQLAlchemyError
 
-import phaze_opt.search.study as study_module
-from tests.search.hostile import (
+import phaze_opt.study.study as study_module
+from tests.store.hostile import (
     ANYWHERE,
     COMMANDS,
     DEEP,

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from tests.search.fakes import toy_study
-from tests.search.hostile import make_study
-from tests.search.test_read_only import READING, answers, as_a_user, hashes
+from tests.store.hostile import make_study
+from tests.store.test_read_only import READING, answers, as_a_user, hashes
+from tests.study.fakes import toy_study
 from tests.torture.case import Case, Outcome, Setting
 from tests.torture.runs import (
     await_trials,

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 
-from tests.search.conftest import Drive, DrivenProcess
+from tests.databases import Drive, DrivenProcess
 from tests.torture.case import Case, Outcome, Setting, Several
 from tests.torture.runs import (
     PATIENCE_S,

@@ -15,12 +15,12 @@ from random import Random
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 
-import tests.search.drive as drive_module
-from phaze_opt.search.spec import SearchSpec
-from phaze_opt.search.store.storage import open_storage
-from phaze_opt.search.study import Study, load_study
-from tests.search.conftest import ROOT, Drive, DrivenProcess, postgresql_server
-from tests.search.fakes import toy_study
+import tests.study.drive as drive_module
+from phaze_opt.spec.study_spec import SearchSpec
+from phaze_opt.store.opening import open_storage
+from phaze_opt.study.study import Study, load_study
+from tests.databases import ROOT, Drive, DrivenProcess, postgresql_server
+from tests.study.fakes import toy_study
 from tests.torture.case import Outcome, Setting
 
 PATIENCE_S = 180.0
@@ -34,7 +34,7 @@ def random_search(trials: int, seed: int) -> SearchSpec:
 
 @contextmanager
 def driving(folder: Path) -> Iterator[Drive]:
-    """Give what starts `tests.search.drive` in a process; whatever still runs is killed."""
+    """Give what starts `tests.study.drive` in a process; whatever still runs is killed."""
     forks = multiprocessing.get_context("forkserver")
     forks.set_forkserver_preload([drive_module.__name__])
     started: list[DrivenProcess] = []

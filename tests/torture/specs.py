@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from random import Random
 from unittest.mock import patch
 
-import phaze_opt.search.spec_check as spec_check
+import phaze_opt.study.spec_check as spec_check
 from tests.cli.conftest import SMALL_STUDY
 from tests.torture.answering import Answer, ask, file_hashes, in_folder, why_wrong
 from tests.torture.case import Case, Outcome, Setting

@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 
-from tests.search.test_tickets import shift_clock
+from tests.store.test_tickets import shift_clock
 from tests.torture.case import Case, Outcome, Setting
 from tests.torture.runs import (
     await_trials,

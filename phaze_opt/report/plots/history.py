@@ -26,7 +26,7 @@ from phaze_opt.report.plots.marks import (
     value_axis,
 )
 from phaze_opt.report.study_view import StudyView
-from phaze_opt.search.trials import TrialRecord
+from phaze_opt.study.trials import TrialRecord
 
 _DASHES = ("dash", "dot", "dashdot", "longdash")
 

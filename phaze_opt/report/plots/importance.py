@@ -18,9 +18,9 @@ from phaze_opt.report.figure_style import (
 from phaze_opt.report.plots.marks import broken_lines
 from phaze_opt.report.study_view import StudyView
 from phaze_opt.report.study_words import step_label, step_words
-from phaze_opt.search.best_design import BestDesign
-from phaze_opt.search.neighbourhood import Step
-from phaze_opt.search.ordering import value_bin
+from phaze_opt.spec.ordering import value_bin
+from phaze_opt.study.best_design import BestDesign
+from phaze_opt.study.neighbourhood import Step
 from phaze_opt.units import format_number
 
 _NARROWEST_PERCENT = 10.0

@@ -10,7 +10,7 @@ from phaze_opt.report.figure_style import GREEN, ORANGE, PINK, SKY, YELLOW, axis
 from phaze_opt.report.study_view import StudyView
 from phaze_opt.report.study_words import value_header, value_words
 from phaze_opt.report.words import value_of_axis
-from phaze_opt.search.trials import TrialRecord
+from phaze_opt.study.trials import TrialRecord
 
 MOST_FEASIBLE, MOST_INFEASIBLE, MOST_ON_LINE = 600, 100, 100
 """Points of the largest traces, which together stay below `figure_style.MOST_POINTS`."""

@@ -12,9 +12,9 @@ from phaze_opt.report.study_view import StudyView
 from phaze_opt.report.study_words import value_header
 from phaze_opt.report.trial_lines import distinct_designs
 from phaze_opt.report.words import axis_words, value_of_axis
-from phaze_opt.search.ordering import value_bin
-from phaze_opt.search.space import DesignPoint
-from phaze_opt.search.trials import TrialRecord
+from phaze_opt.spec.ordering import value_bin
+from phaze_opt.spec.space import DesignPoint
+from phaze_opt.study.trials import TrialRecord
 from phaze_opt.units import format_number
 
 _SHOWN_DESIGNS = 20

@@ -12,7 +12,7 @@ import pytest
 from phaze_opt.report.figure_style import MOST_POINTS
 from phaze_opt.report.plots.by_kind import PLOT_KINDS, all_plots, plot
 from phaze_opt.report.study_view import StudyView, view_of
-from phaze_opt.search.space import Space
+from phaze_opt.spec.space import Space
 from tests.report.studies import HOSTILE, run_study
 
 

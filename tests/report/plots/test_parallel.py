@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from phaze_opt.report.plots.parallel import _value_column, parallel
 from phaze_opt.report.study_view import StudyView
 from phaze_opt.report.trial_lines import distinct_designs
-from phaze_opt.search.ordering import Rank, value_bin
-from phaze_opt.search.trials import Metrics, RunMetrics, TrialRecord
+from phaze_opt.spec.ordering import Rank, value_bin
+from phaze_opt.study.trials import Metrics, RunMetrics, TrialRecord
 from phaze_opt.units import format_number
 
 

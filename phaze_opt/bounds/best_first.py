@@ -1,0 +1,321 @@
+"""The points of a space, best bound first, with no more bounds than the order needs.
+
+A point's *head* is the best rank that it may have: the bin of its bound, the size of its HBM, its
+area, as the first three keys of `phaze_opt.spec.ordering.Rank`. Boxes of chips are bounded by
+rooflines, for every combination of the options. Such a *cell* is opened, and its architectures are
+bounded one by one, when no point that is known comes before its own head. Cells are opened in
+batches, which depend on nothing but the study: whoever asks, in whichever process, gets the same
+points in the same order.
+"""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.bounds.bounding import (
+    Bounder,
+    BoundHere,
+    Known,
+    Part,
+    Waited,
+    bounds_of_boxes,
+    parts_of,
+    stored_bounds,
+)
+from phaze_opt.bounds.point_grid import Grid
+from phaze_opt.bounds.study_bounds import Bounds, check_bounded
+from phaze_opt.on_demand import cached_property
+from phaze_opt.spec.ordering import Head, head_of
+from phaze_opt.spec.space import DesignPoint
+from phaze_opt.store.enumerations import BoundStore, rounded_up
+
+FIRST_ROWS, BATCH_ROWS = 256, 2048
+"""Architectures, each under one combination of options, that the first batch of cells and the
+others have at least."""
+
+_SMALLEST = 1.0 - 1e-12
+"""Areas of many chips at once may differ from that of one in the last bits."""
+
+
+@dataclass(frozen=True)
+class BoundedPoint:
+    """A point with the upper bound of its value, and the best rank that it may have.
+
+    Attributes
+    ----------
+    batches
+        Batches of cells that had to be opened until the point was known to be the next one.
+    """
+
+    point: DesignPoint
+    bound: float
+    head: Head
+    batches: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class _Cells:
+    """Boxes under every combination of options, sorted by their heads, without infeasible ones.
+
+    Attributes
+    ----------
+    option, box : (cells,)
+    head
+        The best rank of any of its points.
+    rows : (cells,)
+        Architectures.
+    """
+
+    option: IntArray
+    box: IntArray
+    head: list[Head]
+    rows: IntArray
+
+
+@dataclass(eq=False)
+class _Batch:
+    """Points of some opened cells, sorted by their heads.
+
+    Attributes
+    ----------
+    infeasible
+        Points that no placement fits, beside those of which the box says so.
+    next
+        The first that is left.
+    """
+
+    heads: list[Head]
+    bounds: FloatArray
+    places: IntArray
+    infeasible: int
+    next: int = 0
+
+
+class BestFirst:
+    """Points of a study in the order of their heads.
+
+    Parameters
+    ----------
+    grid
+        All points.
+    rule
+        Bounds them.
+    store
+        Keeps bounds; ``None`` for none.
+    bounder
+        Bounds architectures elsewhere; ``None`` for here, when they are asked for.
+    on_open
+        Called after every batch of cells.
+
+    Attributes
+    ----------
+    batches
+        Batches of cells that are open; the cells of the others come after them.
+
+    Raises
+    ------
+    InputError
+        If no bound is known for the study's objective.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        rule: Bounds,
+        store: BoundStore | None = None,
+        bounder: Bounder | None = None,
+        on_open: Callable[[BestFirst], None] = lambda best_first: None,
+    ) -> None:
+        check_bounded(grid.study.spec)
+        self.grid = grid
+        self._rule = rule
+        self._store = store
+        self._bounder: Bounder = bounder or BoundHere(grid, rule)
+        self._on_open = on_open
+        self._waiting: dict[int, tuple[str, Waited]] = {}
+        self.batches = 0
+        self._batches: list[_Batch] = []
+        self._heap: list[tuple[Head, int, int]] = []
+
+    def __iter__(self) -> Iterator[BoundedPoint]:
+        """Yield all points that may be feasible, from the first one that was not yielded before."""
+        while True:
+            self._open_due()
+            if not self._heap:
+                return
+            opened = self.batches
+            head, place, number = heapq.heappop(self._heap)
+            batch = self._batches[number]
+            at = batch.next
+            batch.next += 1
+            self._push(number)
+            option, size, row = (int(i) for i in np.unravel_index(place, self.grid.shape))
+            point = self.grid.point(option, size, row)
+            yield BoundedPoint(point, float(batch.bounds[at]), head, opened)
+
+    @property
+    def left(self) -> Head | None:
+        """The head of the next point, or of a cell that may have it; ``None`` after the last."""
+        heads = [self._heap[0][0]] if self._heap else []
+        if self.batches < len(self._cuts) - 1:
+            heads.append(self.cells.head[self._cuts[self.batches]])
+        return min(heads, default=None)
+
+    def cells_of(self, batches: int) -> int:
+        """Count the cells of the first batches."""
+        return self._cuts[batches]
+
+    def rows_of(self, batches: int) -> int:
+        """Count the architectures of the first batches, each under one combination of options."""
+        return int(self.cells.rows[: self.cells_of(batches)].sum())
+
+    def infeasible(self, batches: int) -> int:
+        """Count the points that no placement fits, of all boxes and of the first batches."""
+        counts = np.diff(self.grid.chips.first)
+        of_boxes = int(((self.box_bounds == 0.0) * counts).sum())
+        return of_boxes + sum(batch.infeasible for batch in self._batches[:batches])
+
+    def before(self, head: Head | None) -> int:
+        """Count the points of open cells that are left and come no later than a head, if any."""
+        return sum(
+            (len(batch.heads) if head is None else bisect.bisect_right(batch.heads, head))
+            - batch.next
+            for batch in self._batches
+        )
+
+    def rows_before(self, head: Head | None) -> int:
+        """Count the architectures of cells that are open, or come no later than a head."""
+        cells = 0 if head is None else bisect.bisect_right(self.cells.head, head)
+        return int(self.cells.rows[: max(cells, self.cells_of(self.batches))].sum())
+
+    def bound_boxes(self) -> None:
+        """Bound all boxes now, not when the first point is asked for."""
+        _ = self.cells
+
+    @cached_property
+    def box_bounds(self) -> FloatArray:
+        """Bounds of all boxes: (options, sizes, boxes)."""
+        return bounds_of_boxes(self.grid, self._rule, self._store)
+
+    @cached_property
+    def cells(self) -> _Cells:
+        """All cells that may hold a feasible point, in the order in which they are opened."""
+        chips, bounds = self.grid.chips, self.box_bounds
+        options, _, boxes = bounds.shape
+        counts = np.diff(chips.first)
+        least_mm2 = np.minimum.reduceat(chips.area_mm2, chips.first[:-1]) if boxes else np.zeros(0)
+        found = []
+        for option in range(options):
+            for box in np.flatnonzero(bounds[option].max(axis=0) > 0.0).tolist():
+                hbm_bytes = chips.hbm_bytes[:, chips.first[box]].tolist()
+                of_sizes = zip(bounds[option, :, box].tolist(), hbm_bytes, strict=True)
+                area_mm2 = float(least_mm2[box]) * _SMALLEST
+                head = min(
+                    head_of(bound, size, area_mm2) for bound, size in of_sizes if bound > 0.0
+                )
+                found.append((head, option, box))
+        found.sort()
+        sorted_boxes = np.array([box for _, _, box in found], dtype=np.int64)
+        return _Cells(
+            np.array([option for _, option, _ in found], dtype=np.int64),
+            sorted_boxes,
+            [head for head, _, _ in found],
+            counts[sorted_boxes],
+        )
+
+    @cached_property
+    def _cuts(self) -> list[int]:
+        """Where each batch of cells begins, and the number of cells."""
+        cuts, rows = [0], 0
+        for cell, own in enumerate(self.cells.rows.tolist()):
+            rows += own
+            if rows >= (FIRST_ROWS if len(cuts) == 1 else BATCH_ROWS):
+                cuts.append(cell + 1)
+                rows = 0
+        if cuts[-1] < len(self.cells.rows):
+            cuts.append(len(self.cells.rows))
+        return cuts
+
+    def _open_due(self) -> None:
+        """Open cells until none may hold a point before the next one that is known."""
+        while self.batches < len(self._cuts) - 1:
+            head = self.cells.head[self._cuts[self.batches]]
+            if self._heap and self._heap[0][0] < head:
+                return
+            self._open()
+
+    def _open(self) -> None:
+        """Open the next batch."""
+        last = min(self.batches + self._bounder.ahead, len(self._cuts) - 2)
+        for number in range(self.batches, last + 1):
+            if number not in self._waiting:
+                self._waiting[number] = self._ask(self._parts(number))
+        key, future = self._waiting.pop(self.batches)
+        parts = self._parts(self.batches)
+        found = [rounded_up(bounds) for bounds in future.result()]
+        if self._store is not None and not self._store.has(key):
+            self._store.keep(key, np.concatenate(found, axis=1))
+        self.batches += 1
+        self._add(parts, found)
+        self._on_open(self)
+
+    def _parts(self, number: int) -> list[Part]:
+        """Return what a batch bounds, by option."""
+        cells, first = self.cells, self.grid.chips.first
+        which = slice(self._cuts[number], self._cuts[number + 1])
+        boxes = cells.box[which]
+        runs = zip(first[boxes].tolist(), first[boxes + 1].tolist(), strict=True)
+        return parts_of(zip(cells.option[which].tolist(), runs, strict=True))
+
+    def _ask(self, parts: list[Part]) -> tuple[str, Waited]:
+        """Find the bounds of a batch in the store, or have them computed."""
+        key, found = stored_bounds(self.grid, self._store, parts)
+        return key, self._bounder.bound(parts) if found is None else Known(found)
+
+    def _add(self, parts: Sequence[Part], found: Sequence[FloatArray]) -> None:
+        """Sort the points of a batch in."""
+        chips, shape = self.grid.chips, self.grid.shape
+        heads: list[Head] = []
+        places: list[int] = []
+        bounds: list[float] = []
+        infeasible = 0
+        for part, own in zip(parts, found, strict=True):
+            rows = part.architectures
+            boxes = np.searchsorted(chips.first, rows, side="right") - 1
+            counted = self.box_bounds[part.option][:, boxes] == 0.0
+            infeasible += int(((own == 0.0) & ~counted).sum())
+            area_mm2 = (chips.area_mm2[rows] * _SMALLEST).tolist()
+            for size, (row_bounds, sizes) in enumerate(
+                zip(own.tolist(), chips.hbm_bytes[:, rows].tolist(), strict=True)
+            ):
+                at = np.ravel_multi_index((part.option, size, rows), shape).tolist()
+                for bound, hbm_bytes, area, place in zip(
+                    row_bounds, sizes, area_mm2, at, strict=True
+                ):
+                    if bound > 0.0:
+                        heads.append(head_of(bound, hbm_bytes, area))
+                        bounds.append(bound)
+                        places.append(place)
+        order = sorted(range(len(heads)), key=lambda i: (heads[i], places[i]))
+        self._batches.append(
+            _Batch(
+                [heads[i] for i in order],
+                np.array([bounds[i] for i in order]),
+                np.array([places[i] for i in order], dtype=np.int64),
+                infeasible,
+            )
+        )
+        self._push(len(self._batches) - 1)
+
+    def _push(self, number: int) -> None:
+        """Put the next point of a batch on the heap."""
+        batch = self._batches[number]
+        if batch.next < len(batch.heads):
+            entry = batch.heads[batch.next], int(batch.places[batch.next]), number
+            heapq.heappush(self._heap, entry)

@@ -1,0 +1,46 @@
+"""All points of a space whose chips are buildable: options, sizes of the HBM, architectures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from phaze_opt.bounds.space_chips import Chips, allowed_chips, option_indices
+from phaze_opt.spec.frozen import ResolvedStudy
+from phaze_opt.spec.space import DesignPoint, point_at
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """All points of a space: combinations of options, sizes of the HBM, architectures.
+
+    Attributes
+    ----------
+    options
+        Indices of the axes that are none of the chip.
+    """
+
+    study: ResolvedStudy
+    chips: Chips
+    options: Sequence[dict[str, int]]
+
+    @classmethod
+    def of(cls, study: ResolvedStudy) -> Grid:
+        """Return the points of a study whose chip is buildable and within the limits."""
+        return cls(study, allowed_chips(study), option_indices(study.spec.space))
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Number of options, sizes and architectures."""
+        return len(self.options), len(self.chips.hbm_bytes), len(self.chips)
+
+    @property
+    def points(self) -> int:
+        """Number of points."""
+        options, sizes, architectures = self.shape
+        return options * sizes * architectures
+
+    def point(self, option: int, size: int, architecture: int) -> DesignPoint:
+        """Return a point by its place."""
+        indices = {**self.options[option], **self.chips.point_indices(architecture, size)}
+        return point_at(self.study.spec.space, indices)

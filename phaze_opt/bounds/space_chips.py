@@ -1,0 +1,257 @@
+"""All chips of a space at once: those that a study allows, sorted into boxes of equal peak rates.
+
+Chips that differ in the size of the HBM only are one architecture: nothing but the placement sees
+that size. Architectures with as many processing elements, as many lanes and the same memories are
+one box: rooflines cannot tell them apart (`phaze_opt.estimator.rooflines`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from phaze_opt.arrays import BoolArray, FloatArray, IntArray
+from phaze_opt.bounds.chip_columns import Build, chip_builder, chip_columns
+from phaze_opt.errors import InputError
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.area import AREA_FIELDS, area_of_arrays_mm2, sram_table
+from phaze_opt.hardware.buildable import are_buildable
+from phaze_opt.spec.axes import Derived
+from phaze_opt.spec.axis_names import field_of, kind_of
+from phaze_opt.spec.constraints import chip_violation
+from phaze_opt.spec.frozen import ResolvedStudy
+from phaze_opt.spec.space import MOST_CHIPS, Space
+from phaze_opt.units import GIB
+
+_CANDIDATES = 2**17
+"""Chips that are looked at together, which bounds the memory."""
+
+_NEAR = 1e-6
+"""Relative distance from a limit within which chips are looked at one by one."""
+
+_SHAPES = ("num_tc", "pe_x", "pe_y", "num_vc", "pe_vc", "l2_tc_bytes", "l2_vc_bytes")
+"""Fields that rooflines do not see, but for the number of processing elements and of lanes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Chips:
+    """The chips of a space that are buildable and within the limits of a study.
+
+    Attributes
+    ----------
+    names
+        Of the searched chip axes, in the order of the space, the HBM's size last.
+    indices : (architectures, chip axes but the HBM's size)
+        Of the value on each axis; box by box.
+    area_mm2 : (architectures,)
+        Under the area model of the study.
+    hbm_bytes : (sizes, architectures)
+        All sizes of the HBM that are within the limits, the same for all architectures; one size,
+        each architecture's own, where it is not searched, or more follows from it.
+    hbm_indices : (sizes,)
+        Of these sizes on their axis; a single 0 where there is none.
+    first : (boxes + 1,)
+        The first architecture of every box, and the number of architectures.
+    """
+
+    names: tuple[str, ...]
+    indices: IntArray
+    area_mm2: FloatArray
+    hbm_bytes: IntArray
+    hbm_indices: IntArray
+    first: IntArray
+    build: Build
+
+    def __len__(self) -> int:
+        """Return the number of architectures."""
+        return len(self.indices)
+
+    def architecture(self, row: int) -> Accelerator:
+        """Return one architecture, with the smallest HBM."""
+        chip = self.build(self._row(row, 0))
+        assert chip is not None
+        return chip
+
+    def point_indices(self, architecture: int, size: int) -> dict[str, int]:
+        """Return the index on every searched chip axis of an architecture with one HBM size."""
+        return dict(zip(self.names, self._row(architecture, size), strict=True))
+
+    def _row(self, architecture: int, size: int) -> list[int]:
+        row: list[int] = self.indices[architecture].tolist()
+        searched_hbm = len(self.names) > len(row)
+        return [*row, int(self.hbm_indices[size])] if searched_hbm else row
+
+
+def allowed_chips(study: ResolvedStudy) -> Chips:
+    """Return the chips of a study's space that are buildable and within its limits.
+
+    Raises
+    ------
+    InputError
+        If the space has more than `MOST_CHIPS` of them.
+    """
+    space = study.spec.space
+    chip_axes = [name for name in space.searched if kind_of(name) == "chip"]
+    hbm_axes = [name for name in chip_axes if _is_hbm_alone(space, name)]
+    names = [name for name in chip_axes if name not in hbm_axes]
+    sizes = [len(space.searched[name].values) for name in names]
+    number = int(np.prod(sizes, dtype=np.float64)) if sizes else 1
+    if number > MOST_CHIPS:
+        raise InputError(
+            f"The space has {number:,} architectures, but at most {MOST_CHIPS:,} can be "
+            "enumerated; fix some of its axes."
+        )
+    build = chip_builder(study, [*names, *hbm_axes])
+    sizes_bytes, hbm_indices = _hbm_sizes(study, hbm_axes, build, len(names))
+    hbm_row = [int(hbm_indices[0])] * len(hbm_axes)
+    parts = []
+    for begin in range(0, number, _CANDIDATES):
+        rows = np.arange(begin, min(begin + _CANDIDATES, number))
+        grid = np.array(np.unravel_index(rows, sizes or [1])).T[:, : len(names)]
+        parts.append(_allowed_of(study, names, grid, build, hbm_row))
+    grid = np.concatenate([part[0] for part in parts])
+    columns = {name: np.concatenate([part[1][name] for part in parts]) for name in parts[0][1]}
+    area_mm2 = np.concatenate([part[2] for part in parts])
+    if "clock_hz" in space.varying_fields:
+        built = (build([*indices, *hbm_row]) for indices in grid.tolist())
+        columns["clock_hz"] = np.array([0.0 if one is None else one.clock_hz for one in built])
+    order, first = _boxes(study, columns)
+    own_bytes = sizes_bytes[:, np.newaxis]
+    if not hbm_axes and "hbm_bytes" in columns:
+        own_bytes = columns["hbm_bytes"][np.newaxis, order].astype(np.int64)
+    return Chips(
+        names=(*names, *hbm_axes),
+        indices=grid[order],
+        area_mm2=area_mm2[order],
+        hbm_bytes=np.broadcast_to(own_bytes, (len(own_bytes), len(grid))),
+        hbm_indices=hbm_indices,
+        first=first,
+        build=build,
+    )
+
+
+def _allowed_of(
+    study: ResolvedStudy, names: list[str], grid: IntArray, build: Build, hbm_row: list[int]
+) -> tuple[IntArray, dict[str, FloatArray], FloatArray]:
+    """Return the rows of a grid of chips that are allowed, with their columns and areas."""
+    columns = chip_columns(study, dict(zip(names, grid.T, strict=True)), len(grid))
+    area_mm2 = _areas_mm2(study, columns)
+    allowed, surely = _allowed(study, columns, area_mm2)
+    for row in np.flatnonzero(allowed & ~surely).tolist():
+        chip = build([*grid[row].tolist(), *hbm_row])
+        allowed[row] = chip is not None and chip_violation(study, chip) is None
+    columns = {name: column[allowed] for name, column in columns.items()}
+    return grid[allowed], columns, area_mm2[allowed]
+
+
+def option_indices(space: Space) -> list[dict[str, int]]:
+    """Return every combination of the searched axes that are none of the chip, by index."""
+    axes = {name: axis for name, axis in space.searched.items() if kind_of(name) != "chip"}
+    ranges = [range(len(axis.values)) for axis in axes.values()]
+    return [dict(zip(axes, indices, strict=True)) for indices in itertools.product(*ranges)]
+
+
+def _is_hbm_alone(space: Space, name: str) -> bool:
+    """Whether an axis is the size of the HBM, from which nothing else follows."""
+    follows = any(isinstance(a, Derived) and a.source == name for a in space.axes.values())
+    return field_of(name) == "hbm_bytes" and not follows
+
+
+def _hbm_sizes(
+    study: ResolvedStudy, hbm_axes: list[str], build: Build, others: int
+) -> tuple[IntArray, IntArray]:
+    """Return the sizes of the HBM within the limits, and their indices, the smallest first."""
+    values = len(study.spec.space.searched[hbm_axes[0]].values) if hbm_axes else 1
+    found = []
+    for index in range(values):
+        chip = build([0] * others + [index] * len(hbm_axes))
+        size = study.base.hbm_bytes if chip is None else chip.hbm_bytes
+        limit_gib = study.spec.constraints.max_hbm_gib
+        if limit_gib is None or size <= limit_gib * GIB:
+            found.append((size, index))
+    found = sorted(found) or [(study.base.hbm_bytes, 0)]
+    sizes, indices = zip(*found, strict=True)
+    return np.array(sizes, dtype=np.int64), np.array(indices, dtype=np.int64)
+
+
+def _areas_mm2(study: ResolvedStudy, columns: dict[str, FloatArray]) -> FloatArray:
+    """Return the area of every chip; infinite where a buffer lies outside the table of macros."""
+    l2, glb = sram_table("L2"), sram_table("GLB")
+    held = glb.holds(columns["glb_bytes"])
+    held &= l2.holds(columns["l2_tc_bytes"]) & l2.holds(columns["l2_vc_bytes"])
+    area_mm2 = np.full(len(held), np.inf)
+    inside = {name: column[held] for name, column in _area_fields(columns).items()}
+    area_mm2[held] = area_of_arrays_mm2(inside, study.spec.area.model, study.pe_scale)
+    return area_mm2
+
+
+def _allowed(
+    study: ResolvedStudy, columns: dict[str, FloatArray], area_mm2: FloatArray
+) -> tuple[BoolArray, BoolArray]:
+    """Tell which chips are perhaps within the limits, and which surely; see `chip_violation`."""
+    limit_mm2 = study.area_limit_mm2
+    several = (columns["num_tc"] > 1) & (columns["num_vc"] > 1)
+    least_mm2 = np.where(several, study.spec.area.min_share * limit_mm2, 0.0)
+    perhaps = (area_mm2 <= limit_mm2 * (1 + _NEAR)) & (area_mm2 >= least_mm2 * (1 - _NEAR))
+    surely = (area_mm2 < limit_mm2 * (1 - _NEAR)) & (area_mm2 >= least_mm2 * (1 + _NEAR))
+    surely &= are_buildable(columns)
+    limit_gib = study.spec.constraints.max_hbm_gib
+    if limit_gib is not None:
+        surely &= columns.get("hbm_bytes", study.base.hbm_bytes) <= limit_gib * GIB
+    if "clock_hz" in study.spec.space.varying_fields:
+        surely[:] = False
+    return perhaps, surely
+
+
+def _area_fields(columns: dict[str, FloatArray]) -> dict[str, FloatArray]:
+    """Return the columns that take area."""
+    return {name: columns[name] for name in AREA_FIELDS}
+
+
+def box_rates(study: ResolvedStudy, columns: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+    """Return what the chips of one box have in common.
+
+    Parameters
+    ----------
+    columns : mapping to (chips,)
+        The fields of `phaze_opt.hardware.area.AREA_FIELDS`, and those that vary.
+
+    Returns
+    -------
+    rates : mapping to (chips,)
+        Processing elements and lanes of all cores together, and the other fields that vary.
+    """
+    # Where nothing stays on the chip, no roofline sees the size of the global buffer.
+    options = (*study.spec.space.values_of("residency"), study.spec.residency)
+    unseen = _SHAPES if any(options) else (*_SHAPES, "glb_bytes")
+    varying = [name for name in columns if name in study.spec.space.varying_fields]
+    if any(_is_hbm_alone(study.spec.space, name) for name in study.spec.space.searched):
+        unseen = (*unseen, "hbm_bytes")
+    rates = {name: columns[name] for name in varying if name not in unseen}
+    rates["processing_elements"] = columns["num_tc"] * columns["pe_x"] * columns["pe_y"]
+    rates["lanes"] = columns["num_vc"] * columns["pe_vc"]
+    if study.base.exponentials_per_cycle is not None:
+        # A unit for exponentials belongs to a core, not to a lane.
+        rates["vector_cores"] = columns["num_vc"]
+    return rates
+
+
+def _boxes(study: ResolvedStudy, columns: dict[str, FloatArray]) -> tuple[IntArray, IntArray]:
+    """Sort chips into boxes.
+
+    Returns
+    -------
+    order : (chips,)
+        Box by box; in a box as they come.
+    first : (boxes + 1,)
+        Where each box begins.
+    """
+    rates = np.stack(list(box_rates(study, columns).values()))
+    _, which = np.unique(rates, axis=1, return_inverse=True)
+    which = which.reshape(-1)
+    order = np.argsort(which, kind="stable")
+    counts = np.bincount(which)
+    return order.astype(np.int64), np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

@@ -1,0 +1,398 @@
+"""Upper bounds of what points can reach, composed of the least times that the rooms export.
+
+`phaze_opt.passes.least_seconds` bounds the passes of the layers, `phaze_opt.placement.least` the
+time of a batch from them; here they become values of a study's objective, for all architectures at
+once. An option or objective that no bound knows is refused, never ignored.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+import numpy as np
+
+from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.bounds.space_chips import Chips
+from phaze_opt.choices import FusionMode
+from phaze_opt.degrees import Degrees
+from phaze_opt.errors import InputError
+from phaze_opt.estimator.chips import Chips as ChipColumns
+from phaze_opt.network.cluster import Cluster
+from phaze_opt.network.collective import tensor_terms
+from phaze_opt.passes.estimates import Chip
+from phaze_opt.passes.graphs import default_fusion
+from phaze_opt.passes.layer_cost import LeastLayers
+from phaze_opt.passes.least_energy import least_batch_energy_j
+from phaze_opt.passes.least_seconds import least_layers
+from phaze_opt.placement.least import LeastPlacement
+from phaze_opt.placement.most_held import most_held_bytes
+from phaze_opt.point import (
+    bare_problem,
+    chip_rates,
+    degrees_of,
+    smaller_slices,
+    training_as_fused,
+    variants_within,
+)
+from phaze_opt.spec.designs import Design
+from phaze_opt.spec.frozen import ResolvedStudy
+from phaze_opt.spec.objectives import (
+    BOUNDED_OBJECTIVES,
+    OBJECTIVES,
+    Measured,
+    ObjectiveKind,
+    joined,
+)
+from phaze_opt.spec.run_inputs import RunInputs, run_inputs
+from phaze_opt.spec.study_spec import StudySpec
+from phaze_opt.training import Training
+from phaze_opt.workload.graph import Workload, WorkloadVariant
+
+ROUNDING = 1e-9
+"""Relative excess of a bound, so that sums in another order never take it below the truth."""
+
+
+def bounded_rate(spec: StudySpec) -> ObjectiveKind:
+    """Return the objective that `Bounds` bounds: the first that it can, or the throughput."""
+    named = [name for name in spec.objectives if name in BOUNDED_OBJECTIVES]
+    return OBJECTIVES[named[0] if named else "throughput"]
+
+
+def check_bounded(spec: StudySpec) -> None:
+    """Refuse an objective for which no bound is known.
+
+    Raises
+    ------
+    InputError
+        Naming those that have one.
+    """
+    for name in spec.objectives:
+        if name not in BOUNDED_OBJECTIVES:
+            raise InputError(
+                f"No bound is known for the objective {name}; --no-bounds evaluates every point. "
+                f"Bounded: {', '.join(BOUNDED_OBJECTIVES)}."
+            )
+
+
+_KEPT = 64
+"""Bounds of layers that are kept, because options share them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Bounded:
+    """Some chips that are bounded together.
+
+    Attributes
+    ----------
+    architectures
+        One chip for each.
+    hbm_bytes : (sizes, architectures)
+        Sizes of their HBM.
+    area_mm2 : (architectures,)
+        Under the area model of the study.
+    rooflines
+        Whether each stands for all chips with its peak rates, of which it has the least area.
+    """
+
+    architectures: ChipColumns
+    hbm_bytes: IntArray
+    area_mm2: FloatArray
+    rooflines: bool = False
+
+    @classmethod
+    def of(cls, chips: Chips, rows: IntArray) -> Self:
+        """Return some architectures of a space."""
+        architectures = ChipColumns([chips.architecture(row) for row in rows.tolist()])
+        return cls(architectures, chips.hbm_bytes[:, rows], chips.area_mm2[rows])
+
+    @classmethod
+    def boxes(cls, chips: Chips) -> Self:
+        """Return the boxes of a space, each by its first architecture."""
+        first = chips.first[:-1]
+        least_mm2 = np.minimum.reduceat(chips.area_mm2, first) if len(first) else chips.area_mm2
+        return replace(cls.of(chips, first), area_mm2=least_mm2, rooflines=True)
+
+    def some(self, which: IntArray) -> Bounded:
+        """Return some of them."""
+        architectures = ChipColumns([self.architectures[at] for at in which.tolist()])
+        return Bounded(
+            architectures, self.hbm_bytes[:, which], self.area_mm2[which], self.rooflines
+        )
+
+
+@dataclass(eq=False)
+class Bounds:
+    """Bounds of the points of one study, for many architectures at once.
+
+    Parameters
+    ----------
+    study, workloads
+        The study with its captured workloads.
+    reference
+        Every workload on the reference, as in `phaze_opt.study.objective.objective_values`.
+    """
+
+    study: ResolvedStudy
+    workloads: Sequence[Workload]
+    reference: Sequence[Measured] = ()
+    _known: OrderedDict[Hashable, LeastLayers] = field(default_factory=OrderedDict)
+    _placements: dict[Hashable, LeastPlacement] = field(default_factory=dict)
+
+    def values(self, design: Design, some: Bounded) -> FloatArray:
+        """Bound the rate from above, for some architectures with every size of the HBM.
+
+        The rate is the objective that `bounded_rate` names.
+
+        Parameters
+        ----------
+        design
+            Network and options, with any chip.
+        some
+            The architectures, or boxes of them.
+
+        Returns
+        -------
+        bounds : (sizes, architectures)
+            0 where no placement fits for sure.
+        """
+        spec, fastest = self.study.spec, self.rates(design, some)
+        # What one sample per second is worth: the bounded objectives are proportional to the rate.
+        kind = bounded_rate(spec)
+        areas_mm2 = some.area_mm2.tolist()
+        worth = np.array(
+            [
+                [kind.of(one_sample_per_s(workload, area_mm2, design)) for area_mm2 in areas_mm2]
+                for workload in self._of_runs()
+            ]
+        )
+        values = fastest * worth[:, np.newaxis]
+        if len(fastest) == 1:
+            only: FloatArray = values[0]
+            return only
+        scale = np.array([kind.of(other) for other in self.reference]).reshape(-1, 1, 1)
+        weights = [run.weight for run in spec.runs]
+        return joined(kind, spec.aggregate, values / scale, weights) * (1.0 + ROUNDING)
+
+    def rates(self, design: Design, some: Bounded) -> FloatArray:
+        """Bound the samples per second of every workload from above, as `values` does.
+
+        Returns
+        -------
+        rates : (workloads, sizes, architectures)
+        """
+        runs = range(len(self.study.spec.runs))
+        first = replace(design, accelerator=some.architectures[0])
+        try:
+            inputs = [run_inputs(self.study, run, first) for run in runs]
+        except InputError:
+            # The options exclude each other: every evaluation is refused, too.
+            return np.zeros((len(runs), *some.hbm_bytes.shape))
+        return np.stack([self._throughput(of_run, some) for of_run in inputs])
+
+    def _of_runs(self) -> list[Workload]:
+        """Return one captured workload of every run; all of one run have the same tokens."""
+        per_run = len(self.workloads) // len(self.study.spec.runs)
+        return list(self.workloads[::per_run])
+
+    def least_energy_j_per_sample(self, design: Design, chips: ChipColumns) -> FloatArray:
+        """Bound the energy per sample from below, of several workloads as the study joins them.
+
+        Parameters
+        ----------
+        design
+            Network and options, with any chip.
+        chips
+            The architectures.
+
+        Returns
+        -------
+        energy_j : (architectures,)
+
+        Raises
+        ------
+        InputError
+            If the options exclude each other.
+        """
+        spec, kind = self.study.spec, OBJECTIVES["energy_per_sample"]
+        first = replace(design, accelerator=chips[0])
+        inputs = [run_inputs(self.study, run, first) for run in range(len(spec.runs))]
+        least_j = np.stack([self._least_energy_j(of_run, chips) for of_run in inputs])
+        if len(inputs) == 1:
+            only: FloatArray = least_j[0]
+            return only
+        scale = np.array([[kind.of(other)] for other in self.reference])
+        weights = [run.weight for run in spec.runs]
+        return joined(kind, spec.aggregate, least_j / scale, weights) * (1.0 - ROUNDING)
+
+    def _least_energy_j(self, inputs: Sequence[RunInputs], chips: ChipColumns) -> FloatArray:
+        """Bound the energy per sample of one workload: the least of the options and widths."""
+        fusion = default_fusion(chips[0])
+        best = np.full(len(chips), np.inf)
+        for one in (each for whole in inputs for each in self.on_slices(whole)):
+            training = training_as_fused(one.training, fusion)
+            for variant in variants_within(self.workloads[one.capture], one.cluster, training):
+                batch_j = least_batch_energy_j(variant, chips, one.cluster, training, fusion)
+                best = np.minimum(best, batch_j / training.global_batch)
+        return best * (1.0 - ROUNDING)
+
+    def _throughput(self, inputs: Sequence[RunInputs], some: Bounded) -> FloatArray:
+        """Bound the throughput of one workload: the best over the options that are solved."""
+        best = np.zeros(some.hbm_bytes.shape)
+        for one in inputs:
+            least_s = self.least_batch_s(one, some)
+            samples = one.training.global_batch
+            best = np.maximum(best, np.where(np.isfinite(least_s), samples / least_s, 0.0))
+        return best * (1.0 + ROUNDING)
+
+    def least_batch_s(self, inputs: RunInputs, some: Bounded) -> FloatArray:
+        """Bound the time of a batch from below over all placements.
+
+        Parameters
+        ----------
+        inputs
+            Workload, all of the network, and training run, with any chip.
+        some
+            The architectures, or boxes of them.
+
+        Returns
+        -------
+        least_s : (sizes, architectures)
+            Infinite where no placement fits for sure.
+        """
+        training, fusion = inputs.training, default_fusion(some.architectures[0])
+        as_fused = training_as_fused(training, fusion)
+        lane_rate = self.study.lane_rate
+        chips = [Chip(chip, inputs.cluster, fusion, lane_rate) for chip in some.architectures]
+        rates = chip_rates(chips, as_fused)
+        usable = some.architectures.column("calibration.usable_hbm_share")[:, 0]
+        usable = usable * (1.0 - self.study.spec.constraints.min_memory_margin)
+        best = np.full(some.hbm_bytes.shape, np.inf)
+        slices = self.on_slices(inputs)
+        for one, variant in ((each, width) for each in slices for width in self.variants(each)):
+            layers = self._layers(one.capture, variant, some, one.cluster, training)
+            placement = self.placement(one.capture, variant, one.cluster, as_fused, fusion)
+            for size, capacities in enumerate(some.hbm_bytes):
+                of_size = replace(rates, hbm_usable_bytes=capacities * usable)
+                best[size] = placement.least_s(
+                    layers, of_size, best[size], splits=not some.rooflines
+                )
+        return best
+
+    def most_held_bytes(self, design: Design) -> float:
+        """Bound what a device holds from above, over all workloads, solved options and placements.
+
+        Parameters
+        ----------
+        design
+            Network and options, with any chip.
+
+        Raises
+        ------
+        InputError
+            If the options exclude each other.
+        """
+        fusion = default_fusion(design.accelerator)
+        return max(
+            most_held_bytes(
+                bare_problem(variant, one.cluster, one.training, fusion), variant.tensor_parallel
+            )
+            for run in range(len(self.study.spec.runs))
+            for one in run_inputs(self.study, run, design)
+            for variant in self.variants(one)
+        )
+
+    def on_slices(self, inputs: RunInputs) -> list[RunInputs]:
+        """Return a run on every slice that it may take of its network, all of it first."""
+        degrees = self._degrees(inputs.capture, inputs.cluster)
+        smaller = smaller_slices(inputs.cluster, degrees)
+        return [inputs, *(replace(inputs, cluster=each) for _, each in smaller)]
+
+    def variants(self, inputs: RunInputs) -> list[WorkloadVariant]:
+        """Return the variants of a workload that the placement may use."""
+        degrees = self._degrees(inputs.capture, inputs.cluster)
+        captured = variants_within(self.workloads[inputs.capture], inputs.cluster, inputs.training)
+        return [one for one in captured if degrees is None or one.tensor_parallel == degrees.tensor]
+
+    def _degrees(self, capture: int, cluster: Cluster) -> Degrees | None:
+        """Return the degrees of every design; ``None`` where each finds its own."""
+        return degrees_of(self.study.spec.placement, self.workloads[capture], cluster)
+
+    def _layers(
+        self,
+        capture: int,
+        variant: WorkloadVariant,
+        some: Bounded,
+        cluster: Cluster,
+        training: Training,
+    ) -> LeastLayers:
+        """Bound the passes of the layers; runs with and without full recompute share them."""
+        if training.recompute == "none":
+            again = self._layers(
+                capture, variant, some, cluster, replace(training, recompute="full")
+            )
+            return replace(again, recompute_s=np.zeros_like(again.recompute_s))
+        width = variant.tensor_parallel
+        key = (capture, width, some, tensor_terms(width, cluster), training)
+
+        def bound() -> LeastLayers:
+            return least_layers(
+                variant,
+                some.architectures,
+                cluster,
+                training,
+                rooflines=some.rooflines,
+                lane_rate=self.study.lane_rate,
+            )
+
+        return self._keep(key, bound)
+
+    def placement(
+        self,
+        capture: int,
+        variant: WorkloadVariant,
+        cluster: Cluster,
+        training: Training,
+        fusion: FusionMode,
+    ) -> LeastPlacement:
+        """Prepare what the placement needs beside the chips.
+
+        Parameters
+        ----------
+        capture
+            Index into the workloads.
+        variant
+            Of it.
+        cluster, training, fusion
+            As for `phaze_opt.point.bare_problem`.
+        """
+        width = variant.tensor_parallel
+        degrees = self._degrees(capture, cluster)
+
+        def prepare() -> LeastPlacement:
+            problem = bare_problem(variant, cluster, training, fusion)
+            distinct = [index for _, index in variant.nodes]
+            return LeastPlacement(problem, width, distinct, degrees)
+
+        key = capture, width, cluster, training
+        if key not in self._placements:
+            self._placements[key] = prepare()
+        return self._placements[key]
+
+    def _keep(self, key: Hashable, make: Callable[[], LeastLayers]) -> LeastLayers:
+        """Return what was made before, or make it; what was not asked for longest is forgotten."""
+        if key in self._known:
+            self._known.move_to_end(key)
+        else:
+            self._known[key] = make()
+            if len(self._known) > _KEPT:
+                self._known.popitem(last=False)
+        return self._known[key]
+
+
+def one_sample_per_s(workload: Workload, area_mm2: float, design: Design) -> Measured:
+    """Return what the bounded objectives take; energy and power are none of theirs."""
+    devices = design.cluster.devices
+    return Measured(1.0, float(workload.sequence), np.nan, np.nan, area_mm2, devices)

@@ -1,0 +1,182 @@
+"""The names of axes: fields of the chip, of the network and of the training run.
+
+A number may be named in its SI unit or in a convenient one (``glb_bytes`` or ``glb_mib``), as in
+accelerator and cluster files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any, Literal, get_args
+
+from phaze_opt.choices import AttentionKind
+from phaze_opt.codec import from_builtins
+from phaze_opt.errors import InputError, unknown_name
+from phaze_opt.hardware.area import AreaModel
+from phaze_opt.hardware.fields import ALIASES, CALIBRATION, FIELD_TYPES, PEAK_TFLOPS
+from phaze_opt.limits import MOST_SAMPLES
+from phaze_opt.network.cluster_file import LEVEL_ALIASES
+from phaze_opt.network.level_values import NETWORK, level_field
+from phaze_opt.spec.axes import RULE, Scalar
+from phaze_opt.training import Training
+
+AxisKind = Literal["chip", "network", "training"]
+
+_NOT_SEARCHED = ("concurrent_operators", "tdp_w")
+CHIP_FIELDS = {
+    name: kind
+    for name, kind in FIELD_TYPES.items()
+    if not name.startswith(CALIBRATION) and name not in _NOT_SEARCHED
+}
+"""Type of every field of `Accelerator` that may be an axis."""
+
+CHIP_ALIASES = {name: alias for name, alias in ALIASES.items() if not name.startswith(CALIBRATION)}
+"""Convenient units of these fields."""
+
+PRIVATE_BUFFERS = ("l2_tc_bytes", "l2_vc_bytes")
+"""Fields whose value may be `phaze_opt.spec.axes.RULE`."""
+
+TRAINING_NAMES = (*(field.name for field in dataclasses.fields(Training)), "attention")
+"""Options of the training run, and the attention of the model."""
+
+WORDS = ("recompute", "optimizer", "pipeline_schedule", "overlap", "attention", "cluster")
+"""Axes whose values are words; text on any other one is derived from another axis."""
+
+# The first ones stand as Optuna has always seen them: a seed then gives the same trials.
+_FIRST = ("num_tc", "num_vc", "pe_x", "pe_y", "pe_vc", "glb_mib", "microbatch", "hbm_gib")
+_KNOWN = (*CHIP_ALIASES, *CHIP_FIELDS, PEAK_TFLOPS, "cluster", "devices", *TRAINING_NAMES)
+ORDER = {name: at for at, name in enumerate(dict.fromkeys((*_FIRST, "recompute", *_KNOWN)))}
+"""Place of every name in a space; those of network levels come after them."""
+
+SPACE = "space"
+"""What states the values of axes, for errors."""
+
+_FREE_BANDWIDTH = {
+    "hbm_bytes_per_s": "HBM bandwidth",
+    "glb_bytes_per_cycle": "bandwidth of the global buffer",
+    "l2_tc_bytes": "L2 size (its list has the size of the rule)",
+    "l2_vc_bytes": "L2 size (its list has the size of the rule)",
+}
+
+
+def kind_of(name: str) -> AxisKind:
+    """Say what an axis belongs to.
+
+    Raises
+    ------
+    InputError
+        If there is no such axis.
+    """
+    if name in CHIP_FIELDS or name in CHIP_ALIASES or name == PEAK_TFLOPS:
+        return "chip"
+    if name in ("cluster", "devices"):
+        return "network"
+    if name in TRAINING_NAMES:
+        return "training"
+    if name.startswith(CALIBRATION) or name in _NOT_SEARCHED:
+        raise InputError(
+            f"{name} cannot be an axis: it is a property of the chip that is measured, not chosen; "
+            "an accelerator file with a base can state it."
+        )
+    if not name.startswith(NETWORK):
+        raise unknown_name("key in the space:", name, (*ORDER, f"{NETWORK}LEVEL.FIELD"))
+    level_field(name, SPACE)
+    return "network"
+
+
+def place_of(name: str) -> tuple[int, str]:
+    """Return the place of an axis among the axes of a space."""
+    return ORDER.get(name, len(ORDER)), name
+
+
+def field_of(name: str) -> str:
+    """Return the number that a name of an axis states, in SI units."""
+    if name in CHIP_ALIASES:
+        return CHIP_ALIASES[name].field
+    if name == PEAK_TFLOPS:
+        return "clock_hz"
+    if name.startswith(NETWORK):
+        index, field = level_field(name, SPACE)
+        alias = LEVEL_ALIASES.get(field)
+        return f"network.{index}.{alias.field if alias else field}"
+    return name
+
+
+def check_value(name: str, value: Scalar) -> None:
+    """Refuse a value that the field of an axis cannot have.
+
+    Raises
+    ------
+    InputError
+        The sentence begins after the axis's name where it is about the value.
+    """
+    kind = kind_of(name)
+    if kind == "training":
+        _check_training(name, value)
+    elif kind == "chip":
+        _check_number(name, value, whole=CHIP_FIELDS.get(name) == "int")
+    elif name == "devices":
+        _check_number(name, value, whole=True)
+    elif name == "cluster" and not isinstance(value, str):
+        raise InputError(f"holds {value!r}, but it must name a cluster.")
+
+
+def refuse_free_axes(fields: Iterable[str], model: AreaModel, *, has_power_limit: bool) -> None:
+    """Refuse to search what the area model gives for nothing: the most would always win.
+
+    Parameters
+    ----------
+    fields
+        In SI units, of the axes with more than one value.
+    model
+        Area model of the study.
+    has_power_limit
+        Whether the power of a device is limited.
+
+    Raises
+    ------
+    InputError
+        Names the axis and the reason.
+    """
+    for field in fields:
+        if field in _FREE_BANDWIDTH and model == "phaze-22nm":
+            raise InputError(
+                f"{field} cannot be searched under the area model phaze-22nm, which does not "
+                f'charge for {_FREE_BANDWIDTH[field]}; write model = "chip" under [area], or fix '
+                "it."
+            )
+        if field == "l2_bytes_per_cycle":
+            raise InputError(
+                "l2_bytes_per_cycle cannot be searched, since no area model charges for the "
+                "bandwidth of private buffers; fix it."
+            )
+        if field == "clock_hz" and (model == "phaze-22nm" or not has_power_limit):
+            raise InputError(
+                "clock_hz cannot be searched without a limit of the power, since no area model "
+                'charges for the clock; write model = "chip" under [area] and max_power_w under '
+                "[constraints], or fix it."
+            )
+
+
+def _check_number(name: str, value: Scalar, *, whole: bool) -> None:
+    """Refuse what is no positive number, or no whole one where one is needed."""
+    if value == RULE and name in PRIVATE_BUFFERS:
+        return
+    if isinstance(value, bool | str) or (whole and not isinstance(value, int)) or value <= 0:
+        kind = "whole number" if whole else "number"
+        raise InputError(f"holds {value!r}, but it must be a positive {kind}.")
+
+
+def _check_training(name: str, value: Scalar) -> None:
+    """Refuse a value that `Training` refuses."""
+    if name == "attention":
+        if value not in get_args(AttentionKind):
+            raise unknown_name("attention in the space:", value, get_args(AttentionKind))
+        return
+    # Large and interleaved, so that only the option itself can be refused.
+    fields: dict[str, Any] = {"global_batch": MOST_SAMPLES, "pipeline_schedule": "interleaved"}
+    try:
+        from_builtins({**fields, name: value}, Training, "space")
+    except InputError as error:
+        raise InputError(str(error).removeprefix("The space is not valid: ")) from None

@@ -1,0 +1,123 @@
+"""What a design must keep to be feasible: buildable, within the area, and within the limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from phaze_opt.errors import InputError
+from phaze_opt.evaluation import Evaluation
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.hardware.buildable import check_chip
+from phaze_opt.spec.frozen import ResolvedStudy
+from phaze_opt.spec.study_spec import ConstraintSpec
+from phaze_opt.units import GIB
+
+Limit = Literal["area", "chip", "HBM", "options", "memory", "power", "devices", "time"]
+"""What rules a point out; ``chip`` cannot be built, ``options`` exclude each other."""
+
+SMALLEST_VIOLATION = 1e-9
+"""Least violation of an infeasible point, so that its value is worse than every feasible one."""
+
+NOT_BUILDABLE = 1.0
+"""Violation of a chip, or of options, that cannot be: there is no distance to one that can."""
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A limit that a point does not keep: which, the relative excess, and a sentence."""
+
+    limit: Limit
+    excess: float
+    reason: str
+
+
+def chip_violation(study: ResolvedStudy, chip: Accelerator) -> Violation | None:
+    """Say why a chip is none of the study: not buildable, too large or, if asked, too small."""
+    area_mm2 = study.area_if_known_mm2(chip)
+    if area_mm2 is None:
+        return Violation(
+            "chip",
+            NOT_BUILDABLE,
+            "A buffer lies outside the table of SRAM macros, so the area is unknown.",
+        )
+    limit_mm2 = study.area_limit_mm2
+    if area_mm2 > limit_mm2:
+        return Violation(
+            "area",
+            area_mm2 / limit_mm2 - 1.0,
+            f"The area of {area_mm2:.6g} mm² is above the limit of {limit_mm2:.6g} mm².",
+        )
+    least_mm2 = study.spec.area.min_share * limit_mm2
+    # The paper exempts chips with a single core of either kind from its lower bound.
+    if area_mm2 < least_mm2 and chip.num_tc > 1 and chip.num_vc > 1:
+        return Violation(
+            "area",
+            least_mm2 / area_mm2 - 1.0,
+            f"The area of {area_mm2:.6g} mm² is below the least of {least_mm2:.6g} mm².",
+        )
+    limit_gib = study.spec.constraints.max_hbm_gib
+    if limit_gib is not None and chip.hbm_bytes > limit_gib * GIB:
+        return _above("HBM", "The HBM", chip.hbm_bytes / GIB, limit_gib, "GiB")
+    try:
+        check_chip(chip)
+    except InputError as error:
+        return Violation("chip", NOT_BUILDABLE, str(error))
+    return None
+
+
+def with_memory_margin(chip: Accelerator, constraints: ConstraintSpec) -> Accelerator:
+    """Return a chip of whose usable HBM the placement leaves the margin free."""
+    margin = constraints.min_memory_margin
+    if margin == 0.0:
+        return chip
+    share = chip.calibration.usable_hbm_share * (1.0 - margin)
+    return replace(chip, calibration=replace(chip.calibration, usable_hbm_share=share))
+
+
+def run_violation(constraints: ConstraintSpec, evaluation: Evaluation) -> Violation | None:
+    """Say which limit an evaluated run does not keep; of several, the one that it exceeds most."""
+    if not evaluation.feasible:
+        reason = evaluation.reason or "No placement fits."
+        return Violation("memory", max(evaluation.violation, SMALLEST_VIOLATION), reason)
+    placement = evaluation.placement
+    measured: tuple[tuple[Limit, str, float, float | None, str], ...] = (
+        (
+            "power",
+            "The average power per device",
+            evaluation.power_w_per_device,
+            constraints.max_power_w,
+            "W",
+        ),
+        (
+            "devices",
+            "The number of devices in use",
+            0 if placement is None else placement.devices,
+            constraints.max_devices,
+            "devices",
+        ),
+        (
+            "time",
+            "The time per batch",
+            evaluation.time_per_batch_s or 0.0,
+            constraints.max_time_per_batch_s,
+            "s",
+        ),
+    )
+    return worst(
+        _above(which, what, value, limit, unit)
+        for which, what, value, limit, unit in measured
+        if limit is not None and value > limit
+    )
+
+
+def worst(violations: Iterable[Violation]) -> Violation | None:
+    """Return the largest of some violations, or ``None`` where there is none."""
+    return max(violations, key=lambda violation: violation.excess, default=None)
+
+
+def _above(which: Limit, what: str, value: float, limit: float, unit: str) -> Violation:
+    """Say that a value is above its limit."""
+    reason = f"{what} of {value:.6g} {unit} is above the limit of {limit:g} {unit}."
+    return Violation(which, max(value / limit - 1.0, SMALLEST_VIOLATION), reason)

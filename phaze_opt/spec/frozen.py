@@ -1,0 +1,186 @@
+"""A frozen spec: every name is resolved to numbers, so that any machine can run the study.
+
+A worker elsewhere needs only the storage and the study's name, because presets, clusters and the
+captured workloads are data in the database. Two studies are equal if their hashes are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from phaze_opt.choices import AttentionKind
+from phaze_opt.codec import to_builtins, to_json
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.network.cluster import Cluster
+from phaze_opt.on_demand import cached_property
+from phaze_opt.spec.axes import Scalar
+from phaze_opt.spec.axis_names import CHIP_ALIASES, kind_of
+from phaze_opt.spec.designs import Design, chip_of, cluster_of
+from phaze_opt.spec.space import DesignPoint
+from phaze_opt.spec.study_spec import SearchSpec, StudySpec
+from phaze_opt.workload.graph import Workload
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A named accelerator to compare with."""
+
+    name: str
+    accelerator: Accelerator
+
+
+@dataclass(frozen=True)
+class ClusterChoice:
+    """A network that the space names, with a number of devices.
+
+    Attributes
+    ----------
+    name
+        As the space names it: of a file, its path.
+    """
+
+    name: str
+    devices: int
+    cluster: Cluster
+
+
+@dataclass(frozen=True)
+class CaptureChoice:
+    """A model that is captured: a workload with one kind of attention (``None`` for its own)."""
+
+    run: int
+    attention: AttentionKind | None
+
+
+@dataclass(frozen=True)
+class ResolvedStudy:
+    """A study in which every name is looked up.
+
+    Attributes
+    ----------
+    base
+        Gives every number of an accelerator that is not searched.
+    cluster, clusters
+        The network of the spec, which the baselines have; and those that the space names.
+    area_limit_mm2
+        Under the area model of the spec.
+    workload_hashes
+        Of the JSON of the captured workloads, in the order of `freezing.captures`.
+    cost_model_version
+        Of the program that created the study; a program with another version may not continue it.
+    """
+
+    spec: StudySpec
+    base: Accelerator
+    baselines: tuple[Baseline, ...]
+    cluster: Cluster
+    area_limit_mm2: float
+    workload_hashes: tuple[str, ...]
+    cost_model_version: str
+    clusters: tuple[ClusterChoice, ...] = ()
+
+    @property
+    def nominal(self) -> ResolvedStudy:
+        """The study with the constants of the cost model; see `phaze_opt.spec.variations`."""
+        return self
+
+    @property
+    def lane_rate(self) -> float:
+        """Rate of the vector lanes relative to the cost model's."""
+        return 1.0
+
+    @property
+    def pe_scale(self) -> float:
+        """Area of processing elements and lanes relative to the area model's."""
+        return 1.0
+
+    def area_if_known_mm2(self, chip: Accelerator) -> float | None:
+        """Return the area of a chip, ``None`` outside the table of SRAM macros."""
+        return chip.area_if_known(self.spec.area.model, self.pe_scale)
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of all that decides the answer (the study's name does not)."""
+        return hash_as_written(to_builtins(self))
+
+    @property
+    def question_hash(self) -> str:
+        """SHA-256 of all that decides which design is the best, not of how it is searched for.
+
+        Baselines belong to it only where the values of several workloads are relative to one.
+        """
+        search = SearchSpec(sampler="random", trials=1)
+        spec = dataclasses.replace(self.spec, search=search)
+        if len(spec.runs) > 1:
+            return dataclasses.replace(self, spec=spec).hash
+        alone = dataclasses.replace(spec, baselines=(), relative_to=None)
+        return dataclasses.replace(self, spec=alone, baselines=()).hash
+
+    def design(self, point: DesignPoint) -> Design:
+        """Return what a point stands for.
+
+        Raises
+        ------
+        InputError
+            If there is no such chip or network.
+        """
+        values = point.by_name
+        network = str(values.get("cluster", self.spec.cluster))
+        devices = values.get("devices", self.spec.devices)
+        cluster = self._clusters.get((network, devices), self.cluster)
+        options = {name: value for name, value in values.items() if kind_of(name) == "training"}
+        return Design(
+            chip_of(self.base, values),
+            cluster_of(cluster, values),
+            network,
+            {**self.spec.training_values, **options},
+        )
+
+    def baseline_design(self, baseline: Baseline, options: Mapping[str, Scalar]) -> Design:
+        """Return a baseline under some options of the training run."""
+        everything = {**self.spec.training_values, **options}
+        return Design(baseline.accelerator, self.cluster, self.spec.cluster, everything)
+
+    def hbm_bytes(self, point: DesignPoint) -> int:
+        """Return the size of the HBM of a point's chip, without building the chip."""
+        values = point.by_name
+        if "hbm_gib" in values:
+            return int(CHIP_ALIASES["hbm_gib"].to_field(float(values["hbm_gib"])))
+        return int(values.get("hbm_bytes", self.base.hbm_bytes))
+
+    @cached_property
+    def _clusters(self) -> dict[tuple[Scalar, Scalar], Cluster]:
+        """The networks that the space names."""
+        return {(one.name, one.devices): one.cluster for one in self.clusters}
+
+
+def content_hash(value: object) -> str:
+    """SHA-256 of a value's canonical JSON."""
+    return hashlib.sha256(to_json(value)).hexdigest()
+
+
+def hash_as_written(plain: Mapping[str, Any]) -> str:
+    """Hash a study as a program wrote it, without its name, with the fields that it had then.
+
+    One that solves its placement is hashed as before there was a choice.
+    """
+    spec = {**plain["spec"], "name": "study"}
+    if spec.get("placement") == "solve":
+        del spec["placement"]
+    return content_hash({**plain, "spec": spec})
+
+
+def documents_of(resolved: ResolvedStudy, workloads: Sequence[Workload]) -> dict[str, bytes]:
+    """Return the JSON of captured workloads by the hashes under which a study names them."""
+    return dict(zip(resolved.workload_hashes, map(to_json, workloads), strict=True))
+
+
+def current_version() -> str:
+    """Return the version of this program's cost model."""
+    from phaze_opt.cost_model_version import COST_MODEL_VERSION
+
+    return COST_MODEL_VERSION

@@ -1,0 +1,72 @@
+"""What decides the evaluation of one workload of a study on a design."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from phaze_opt.errors import InputError
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.network.cluster import Cluster
+from phaze_opt.spec.axes import Scalar
+from phaze_opt.spec.constraints import with_memory_margin
+from phaze_opt.spec.designs import Design, training_of
+from phaze_opt.spec.freezing import captures
+from phaze_opt.spec.frozen import ResolvedStudy
+from phaze_opt.spec.study_spec import StudySpec
+from phaze_opt.training import Training
+
+
+@dataclass(frozen=True)
+class RunInputs:
+    """Everything that decides the evaluation of one workload on a design.
+
+    Attributes
+    ----------
+    capture
+        Index into the study's captured workloads.
+    chosen
+        Values of the options that are solved.
+    """
+
+    capture: int
+    accelerator: Accelerator
+    cluster: Cluster
+    training: Training
+    chosen: Mapping[str, Scalar]
+
+
+def run_inputs(study: ResolvedStudy, run: int, design: Design) -> list[RunInputs]:
+    """Return what decides the evaluations of a workload: one for all that is solved together.
+
+    Raises
+    ------
+    InputError
+        If every combination of the options excludes itself.
+    """
+    spec = study.spec
+    chip = with_memory_margin(design.accelerator, spec.constraints)
+    found: list[RunInputs] = []
+    refused: InputError | None = None
+    for chosen in spec.space.solved_options():
+        options = {**design.options, **chosen}
+        try:
+            training = training_of(options, spec.runs[run].global_batch)
+        except InputError as error:
+            refused = error
+            continue
+        capture = _capture_of(spec, run, options)
+        found.append(RunInputs(capture, chip, design.cluster, training, chosen))
+    if refused is not None and not found:
+        raise refused
+    return found
+
+
+def _capture_of(spec: StudySpec, run: int, options: Mapping[str, Scalar | None]) -> int:
+    """Return the index of the captured workload that has the attention of some options."""
+    choices = captures(spec)
+    attention = options["attention"] if spec.space.values_of("attention") else None
+    for index, choice in enumerate(choices):
+        if choice.run == run and attention in (None, choice.attention):
+            return index
+    raise InputError(f"attention is {attention!r}, which the study has not captured.")

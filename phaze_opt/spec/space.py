@@ -1,0 +1,399 @@
+"""The points of a study: which numbers and words are searched, and how a sampler sees them."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from phaze_opt.checked import Named, checked
+from phaze_opt.codec import from_builtins
+from phaze_opt.errors import InputError, unknown_name
+from phaze_opt.on_demand import cached_property
+from phaze_opt.spec.axes import (
+    RULE,
+    Axis,
+    Derived,
+    Fixed,
+    Scalar,
+    Searched,
+    Solved,
+    axis_words,
+    plain_axis,
+    read_axis,
+    read_derived,
+)
+from phaze_opt.spec.axis_names import (
+    PRIVATE_BUFFERS,
+    WORDS,
+    check_value,
+    field_of,
+    kind_of,
+    place_of,
+)
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
+DEFAULT_BASE = "tpuv4-phaze"
+
+MOST_CHIPS = 20_000_000
+"""Chips of a space, those above the area limit included, that fit the memory of a machine."""
+
+PHAZE = "phaze"
+"""Name of the space of the paper."""
+
+_PHAZE_AXES: dict[str, object] = {
+    "num_tc": (1, 4096),
+    "num_vc": (1, 4096),
+    "pe_x": (2, 256),
+    "pe_y": (2, 256),
+    "pe_vc": "pe_x",
+    "glb_mib": (2, 128),
+    "hbm_gib": [32, 64, 80],
+    "microbatch": (1, 8),
+    "recompute": ["none", "full"],
+}
+"""The architecture space of Phaze (ICML 2024) with its training options."""
+
+
+class Space:
+    """The values that are searched; what is not named has the value of the base, or of the spec.
+
+    ``Space(num_tc=(1, 64), hbm_gib=[32, 80], pe_vc="pe_x", zero={"solve": [0, 1]})``
+
+    Parameters
+    ----------
+    base
+        Preset, or TOML file, that gives every number of the chip that is not named.
+    preset
+        ``"phaze"`` for all axes of the paper's space, of which those that are named are replaced.
+    **axes
+        By the names of `phaze_opt.spec.axis_names`; see `phaze_opt.spec.axes.read_axis` for how
+        each is stated.
+
+    Raises
+    ------
+    InputError
+        If an axis is unknown or refused, or a value is not allowed.
+    """
+
+    @checked
+    def __init__(
+        self,
+        base: Annotated[Named, "the name or the path of an accelerator"] = DEFAULT_BASE,
+        *,
+        preset: str | None = None,
+        **axes: object,
+    ) -> None:
+        if preset not in (None, PHAZE):
+            raise unknown_name("preset of the space:", preset, (PHAZE,))
+        stated = _flattened(axes)
+        if preset == PHAZE:
+            stated = {**_PHAZE_AXES, **stated}
+        read = {name: _read(name, value) for name, value in stated.items()}
+        self.base = os.fspath(base)
+        self.axes: Mapping[str, Axis] = {name: read[name] for name in sorted(read, key=place_of)}
+        _refuse_doubles(self.axes)
+        _refuse_unresolved(self.axes)
+
+    @classmethod
+    def phaze(cls, **changes: object) -> Space:
+        """Return the paper's space, with some axes changed."""
+        named: dict[str, Any] = {**changes}
+        return cls(preset=PHAZE, **named)
+
+    @classmethod
+    def from_plain(cls, plain: object) -> Space:
+        """Read a space as a spec or a database states it; the inverse of `to_plain`."""
+        if isinstance(plain, str):
+            return cls(preset=plain)
+        return cls(**from_builtins(plain, dict[str, Any], "space"))
+
+    def to_plain(self) -> dict[str, Any]:
+        """Write every axis as a spec states it, in one order."""
+        return {"base": self.base} | {name: plain_axis(axis) for name, axis in self.axes.items()}
+
+    def __repr__(self) -> str:
+        base = {} if self.base == DEFAULT_BASE else {"base": self.base}
+        return f"Space({_arguments({**base, **self.axes})})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Space):
+            return NotImplemented
+        return (self.base, dict(self.axes)) == (other.base, dict(other.axes))
+
+    def __hash__(self) -> int:
+        return hash((self.base, tuple(self.axes.items())))
+
+    @cached_property
+    def searched(self) -> dict[str, Searched]:
+        """The axes that a sampler chooses from, by name."""
+        return {name: axis for name, axis in self.axes.items() if isinstance(axis, Searched)}
+
+    @cached_property
+    def parameters(self) -> dict[str, tuple[str, BaseDistribution]]:
+        """Name and distribution under which Optuna sees every searched axis, by its name."""
+        return {name: axis.parameter(name) for name, axis in self.searched.items()}
+
+    @cached_property
+    def solved(self) -> dict[str, Solved]:
+        """The axes whose best value every evaluation finds, by name."""
+        return {name: axis for name, axis in self.axes.items() if isinstance(axis, Solved)}
+
+    @cached_property
+    def derived(self) -> dict[str, Derived]:
+        """The axes that follow from others, by name."""
+        return {name: axis for name, axis in self.axes.items() if isinstance(axis, Derived)}
+
+    @property
+    def points(self) -> int:
+        """Number of points, those above the area limit included."""
+        return math.prod(len(axis.values) for axis in self.searched.values())
+
+    @cached_property
+    def varying_fields(self) -> tuple[str, ...]:
+        """The numbers and words, in SI units, that have more than one value among the points."""
+        several = {name for name, axis in self.searched.items() if len(axis.values) > 1}
+        several |= {name for name, axis in self.solved.items() if len(axis.values) > 1}
+        for _ in self.derived:
+            several |= {name for name, axis in self.derived.items() if axis.source in several}
+        return tuple(field_of(name) for name in self.axes if name in several)
+
+    def values_of(self, name: str) -> tuple[Scalar, ...]:
+        """Return all values that an axis may have; none where it is not named, or is derived."""
+        axis = self.axes.get(name)
+        if axis is None or isinstance(axis, Derived):
+            return ()
+        return (axis.value,) if isinstance(axis, Fixed) else axis.values
+
+    def solved_options(self) -> list[dict[str, Scalar]]:
+        """Return every combination of the options that each evaluation tries."""
+        combined: list[dict[str, Scalar]] = [{}]
+        for name, axis in self.solved.items():
+            combined = [{**one, name: value} for one in combined for value in axis.values]
+        return combined
+
+    def training_options(self) -> list[dict[str, Scalar]]:
+        """Return every combination of all values of the named training options."""
+        combined: list[dict[str, Scalar]] = [{}]
+        for name in self.axes:
+            if kind_of(name) == "training":
+                values = self.values_of(name)
+                combined = [{**one, name: value} for one in combined for value in values]
+        return combined
+
+
+@dataclass(frozen=True, repr=False)
+class DesignPoint:
+    """The value of every axis of a space, the solved ones aside, in the order of the space."""
+
+    values: tuple[tuple[str, Scalar], ...]
+
+    @classmethod
+    def of(cls, **values: Scalar) -> DesignPoint:
+        """Return the point with these values, in the order of a space."""
+        return cls(tuple(sorted(values.items(), key=lambda pair: place_of(pair[0]))))
+
+    def __repr__(self) -> str:
+        return f"DesignPoint.of({_arguments(self.by_name)})"
+
+    def __getitem__(self, name: str) -> Scalar:
+        return self.by_name[name]
+
+    @cached_property
+    def by_name(self) -> dict[str, Scalar]:
+        """Values by the names of the axes."""
+        return dict(self.values)
+
+    @property
+    def configuration(self) -> tuple[Scalar, ...]:
+        """All values in order, to decide between designs that are equal in everything else."""
+        return tuple(value for _, value in self.values)
+
+
+def point_at(space: Space, indices: Mapping[str, int]) -> DesignPoint:
+    """Return a point by the index of its value on every searched axis."""
+    found: dict[str, Scalar] = {
+        name: axis.values[indices[name]] for name, axis in space.searched.items()
+    }
+    found |= {name: axis.value for name, axis in space.axes.items() if isinstance(axis, Fixed)}
+    waiting = dict(space.derived)
+    while waiting:
+        for name, axis in list(waiting.items()):
+            if axis.source in found:
+                found[name] = waiting.pop(name).of(found[axis.source])
+    return DesignPoint(tuple((name, found[name]) for name in space.axes if name in found))
+
+
+def numbered_point(space: Space, number: int) -> DesignPoint:
+    """Return a point by its number, from 0 to ``space.points`` − 1; the last axis varies first."""
+    indices = {}
+    for name, axis in reversed(space.searched.items()):
+        number, indices[name] = divmod(number, len(axis.values))
+    return point_at(space, indices)
+
+
+def all_points(space: Space) -> Iterator[DesignPoint]:
+    """Yield every point of a space by its number."""
+    for number in range(space.points):
+        yield numbered_point(space, number)
+
+
+def distributions(space: Space) -> dict[str, BaseDistribution]:
+    """Return the space as Optuna takes it: a distribution per parameter of a trial."""
+    return dict(space.parameters.values())
+
+
+def point_of(space: Space, params: Mapping[str, Any]) -> DesignPoint:
+    """Turn a sampler's parameters into a point.
+
+    Raises
+    ------
+    InputError
+        If a parameter is missing or lies outside the space, as in a row that another program wrote.
+    """
+    indices = _indices(space, params)
+    for name, (parameter, distribution) in space.parameters.items():
+        if name not in indices:
+            raise InputError(
+                f"{parameter} is {params.get(parameter)!r}, but it must be in {distribution}."
+            )
+    return point_at(space, indices)
+
+
+def known_values(space: Space, params: Mapping[str, Any]) -> dict[str, Scalar]:
+    """Return the values of a point, by the names of the axes, that a sampler has chosen so far."""
+    indices = _indices(space, params)
+    if len(indices) == len(space.searched):
+        return point_at(space, indices).by_name
+    return {name: space.searched[name].values[index] for name, index in indices.items()}
+
+
+def _indices(space: Space, params: Mapping[str, Any]) -> dict[str, int]:
+    """Return the index on every searched axis of which a sampler's parameters have a value."""
+    found = {}
+    for name, axis in space.searched.items():
+        index = axis.to_index(params.get(space.parameters[name][0]))
+        if index is not None:
+            found[name] = index
+    return found
+
+
+def params_of(space: Space, point: DesignPoint) -> dict[str, Any]:
+    """Turn a point into the parameters of a sampler; the inverse of `point_of`."""
+    return {
+        space.parameters[name][0]: axis.to_parameter(axis.values.index(point[name]))
+        for name, axis in space.searched.items()
+    }
+
+
+def why_outside(space: Space, values: Mapping[str, Scalar]) -> str | None:
+    """Say which value of a design the space does not have; ``None`` where it has all.
+
+    Parameters
+    ----------
+    space
+        What is searched.
+    values
+        Of the design by the names of the axes; names of other axes are not looked at.
+    """
+    for name, axis in space.axes.items():
+        if isinstance(axis, Derived):
+            expected = axis.of(values[axis.source])
+            if values[name] != expected:
+                return f"{name} is {values[name]}, but in the space it is {axis.text}, {expected}"
+        elif values[name] not in space.values_of(name):
+            return f"{name} is {values[name]}, but the space has {axis_words(axis)}"
+    return None
+
+
+def _arguments(values: Mapping[str, object]) -> str:
+    """Write keyword arguments; names with dots stand in a dict."""
+    plain = [f"{name}={value!r}" for name, value in values.items() if "." not in name]
+    dotted = {name: value for name, value in values.items() if "." in name}
+    return ", ".join([*plain, *([f"**{dotted!r}"] if dotted else [])])
+
+
+def _flattened(axes: Mapping[str, object]) -> dict[str, object]:
+    """Join the names of the nested tables that TOML makes of ``network.0.latency_us``."""
+    flat: dict[str, object] = {}
+    for name, value in axes.items():
+        if name == "network" and isinstance(value, Mapping):
+            for level, fields in value.items():
+                if not isinstance(fields, Mapping):
+                    raise InputError(
+                        f"network.{level} of the space is {fields!r}, but it must be a table of "
+                        "the numbers of a level."
+                    )
+                flat |= {f"network.{level}.{field}": one for field, one in fields.items()}
+        else:
+            flat[name] = value
+    return flat
+
+
+def _read(name: str, stated: object) -> Axis:
+    """Read one axis, and check its values."""
+    kind = kind_of(name)
+    try:
+        axis = read_axis(stated)
+        if isinstance(axis, Fixed) and isinstance(axis.value, str) and name not in WORDS:
+            axis = _read_text(name, axis.value)
+        if isinstance(axis, Solved) and kind != "training":
+            raise InputError(
+                "cannot be solved in every evaluation; only options of the training run can."
+            )
+        if not isinstance(axis, Derived):
+            for value in (axis.value,) if isinstance(axis, Fixed) else axis.values:
+                check_value(name, value)
+    except InputError as error:
+        raise InputError(_named(name, str(error))) from None
+    return axis
+
+
+def _named(name: str, sentence: str) -> str:
+    """Put the name of an axis before what is wrong with it, unless the sentence names it."""
+    if sentence.startswith(("Unknown", name)):
+        return sentence
+    verb = sentence.startswith(("is ", "holds ", "must ", "cannot "))
+    return f"{name} of the space{' ' if verb else ': '}{sentence}"
+
+
+def _read_text(name: str, text: str) -> Axis:
+    """Read text on an axis of numbers."""
+    if text == RULE and name in PRIVATE_BUFFERS:
+        return Fixed(RULE)
+    derived = read_derived(text)
+    if derived is None:
+        raise InputError(
+            f'is {text!r}, but text must name another axis, as in "pe_x" or "37.5 * hbm_gib".'
+        )
+    return derived
+
+
+def _refuse_doubles(axes: Mapping[str, Axis]) -> None:
+    """Refuse two names of one number."""
+    stated: dict[str, str] = {}
+    for name in axes:
+        other = stated.setdefault(field_of(name), name)
+        if other != name:
+            raise InputError(f"{other} and {name} of the space state the same number; give one.")
+
+
+def _refuse_unresolved(axes: Mapping[str, Axis]) -> None:
+    """Refuse an axis that follows from one that is not named, from a solved one, or from itself."""
+    known = {name for name, axis in axes.items() if not isinstance(axis, Derived | Solved)}
+    waiting = {name: axis for name, axis in axes.items() if isinstance(axis, Derived)}
+    while waiting:
+        ready = [name for name, axis in waiting.items() if axis.source in known]
+        if not ready:
+            name, axis = next(iter(waiting.items()))
+            raise InputError(
+                f"{name} of the space follows {axis.source!r}, but it must follow one of its other "
+                f"axes: {', '.join(sorted(known, key=place_of)) or 'there is none'}."
+            )
+        known |= set(ready)
+        for name in ready:
+            del waiting[name]

@@ -1,0 +1,446 @@
+"""A study as a person writes it: in a TOML file, or in Python.
+
+Everything is checked here, at the edge: a mistyped key is answered with the nearest valid one, and
+a value of the wrong type or outside its range is refused before anything is stored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from phaze_opt.choices import AttentionKind, OptimizerName, Overlap, PipelineScheduleName, Recompute
+from phaze_opt.codec import convert_fields, from_builtins, read_toml_file
+from phaze_opt.errors import InputError
+from phaze_opt.hardware.area import AreaModel
+from phaze_opt.limits import MOST_DEVICES, MOST_SAMPLES, MOST_TRIALS, check_size
+from phaze_opt.printing import short_repr
+from phaze_opt.spec.axis_names import TRAINING_NAMES, kind_of
+from phaze_opt.spec.objectives import (
+    BOUNDED_OBJECTIVES,
+    OBJECTIVES,
+    Aggregate,
+    ObjectiveKind,
+    ObjectiveName,
+)
+from phaze_opt.spec.sampler_options import SamplerName, check_objectives, sampler_options
+from phaze_opt.spec.space import MOST_CHIPS, Space
+from phaze_opt.training import Training
+
+Widths = tuple[int, ...] | Literal["all"]
+"""Tensor-parallel widths; ``"all"`` for those among 1, 2, 4 and 8 that divide the model."""
+
+PlacementChoice = Literal["solve", "expert"]
+"""How every design is placed."""
+
+
+@dataclass(frozen=True, repr=False)
+class AreaSpec:
+    """How large the chip may be; by default as large as the base.
+
+    Attributes
+    ----------
+    max_of
+        Preset, or TOML file, whose area is the limit.
+    max_mm2
+        The limit itself.
+    min_share
+        Share of the limit below which a chip with more than one core of each kind is not
+        considered; the paper uses 0.3.
+    model
+        Area model.
+    """
+
+    max_of: str | None = None
+    max_mm2: float | None = None
+    min_share: float = 0.0
+    model: AreaModel = "phaze-22nm"
+
+    def __post_init__(self) -> None:
+        convert_fields(self, "area")
+        if self.max_mm2 is not None and not 0 < self.max_mm2 < math.inf:
+            raise InputError(f"max_mm2 is {self.max_mm2}, but it must be positive.")
+        if not 0 <= self.min_share < 1:
+            raise InputError(f"min_share is {self.min_share}, but it must be in [0, 1).")
+
+    def __repr__(self) -> str:
+        return short_repr(self)
+
+
+@dataclass(frozen=True, repr=False)
+class ConstraintSpec:
+    """What a feasible design must keep besides its area and its memory; ``None`` for no limit.
+
+    Attributes
+    ----------
+    max_power_w
+        Average dynamic power of a device in use.
+    max_hbm_gib
+        Size of the HBM of a chip.
+    max_devices
+        Devices in use.
+    max_time_per_batch_s
+        Of every workload.
+    min_memory_margin
+        Share of the usable HBM that every stage leaves free; the placement keeps it.
+    """
+
+    max_power_w: float | None = None
+    max_hbm_gib: float | None = None
+    max_devices: int | None = None
+    max_time_per_batch_s: float | None = None
+    min_memory_margin: float = 0.0
+
+    def __post_init__(self) -> None:
+        convert_fields(self, "constraints")
+        for name in ("max_power_w", "max_hbm_gib", "max_devices", "max_time_per_batch_s"):
+            limit = getattr(self, name)
+            if limit is not None and not 0 < limit < math.inf:
+                raise InputError(f"{name} is {limit}, but it must be positive.")
+        if not 0 <= self.min_memory_margin < 1:
+            raise InputError(
+                f"min_memory_margin is {self.min_memory_margin}, but it must be in [0, 1)."
+            )
+
+    def __repr__(self) -> str:
+        return short_repr(self)
+
+
+@dataclass(frozen=True, repr=False)
+class SearchSpec:
+    """How the space is searched.
+
+    Attributes
+    ----------
+    sampler
+        See `phaze_opt.study.samplers.by_name.Samplers`; ``None`` for the best one that can search
+        for the study's objectives, see `default_sampler`.
+    trials
+        Complete trials that the study shall have, unless a run asks for another number.
+    seed
+        Of the sampler.
+    options
+        Of the sampler, by the names of `phaze_opt.spec.sampler_options`.
+    """
+
+    sampler: SamplerName | None = None
+    trials: int = 60
+    seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        convert_fields(self, "search")
+        if self.sampler is not None:
+            sampler_options(self.sampler, self.options)
+        elif self.options:
+            raise InputError("options are given, but no sampler; name the one that they belong to.")
+        check_size("trials", self.trials, MOST_TRIALS)
+        if not 0 <= self.seed < 2**32:
+            raise InputError(f"seed is {self.seed}, but it must be between 0 and 2^32 - 1.")
+
+    def __repr__(self) -> str:
+        return short_repr(self)
+
+
+@dataclass(frozen=True, repr=False)
+class WorkloadSpec:
+    """One of several workloads of a study; what is not stated is the study's.
+
+    Attributes
+    ----------
+    model, sequence, attention, tensor_parallel, global_batch
+        See `StudySpec`.
+    name
+        In tables; by default the model.
+    weight
+        In the mean over the workloads.
+    """
+
+    model: str
+    name: str = ""
+    sequence: int | None = None
+    attention: AttentionKind | None = None
+    tensor_parallel: Widths | None = None
+    global_batch: int | None = None
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        convert_fields(self, "workload")
+        if not 0 < self.weight < math.inf:
+            raise InputError(f"weight is {self.weight}, but it must be positive.")
+        if self.global_batch is not None:
+            check_size("global_batch", self.global_batch, MOST_SAMPLES)
+        _check_widths(self.tensor_parallel)
+        if not self.name:
+            object.__setattr__(self, "name", self.model)
+
+    def __repr__(self) -> str:
+        return short_repr(self, {"name"} if self.name == self.model else ())
+
+
+@dataclass(frozen=True, repr=False)
+class StudySpec:
+    """One study; in Python ``StudySpec("mine", "bert-large", "tpuv4-ici-flat", 64, 256)``.
+
+    Attributes
+    ----------
+    model, sequence, attention, tensor_parallel
+        Workload, its tokens per sample and its attention (``None`` for the model's own), and the
+        tensor-parallel widths that placement may choose.
+    cluster, devices
+        Network preset, or file, and how many accelerators.
+    global_batch
+        Samples per optimizer step on all devices.
+    optimizer, sequence_parallel, residency, microbatch, recompute, zero, pipeline_schedule, \
+    interleave, overlap, fused_optimizer, gather_copies
+        Options of the training run, as in `phaze_opt.training.Training`, unless they are axes of
+        the space. An interleave above 1 implies the interleaved pipeline schedule.
+    workloads
+        Several, instead of ``model``.
+    aggregate, relative_to
+        How the values of several workloads are joined, each relative to that of the same workload
+        on a baseline, by default the first.
+    placement
+        ``"solve"`` for the fastest placement of every design, or ``"expert"`` for the degrees that
+        people use for the model, of every design and baseline.
+    baselines
+        Presets or TOML files to compare with, each at its best over the training options of the
+        space and over the placement, with its own HBM.
+    space
+        What is searched; ``"phaze"`` for the paper's.
+    area, constraints
+        How large the chip may be, and what else a feasible design must keep.
+    objectives
+        What is searched for; several make a Pareto study.
+    search
+        How the search goes.
+    """
+
+    name: str
+    model: str | None = None
+    cluster: str = ""
+    devices: int = 0
+    global_batch: int = 0
+    optimizer: OptimizerName = "sgd"
+    sequence: int | None = None
+    tensor_parallel: Widths = (1,)
+    sequence_parallel: bool = False
+    residency: bool = True
+    baselines: tuple[str, ...] = ("tpuv4-phaze", "tpuv4-lanes")
+    space: Space = field(default_factory=Space.phaze)
+    area: AreaSpec = field(default_factory=AreaSpec)
+    search: SearchSpec = field(default_factory=SearchSpec)
+    constraints: ConstraintSpec = field(default_factory=ConstraintSpec)
+    objectives: tuple[ObjectiveName, ...] = ("throughput",)
+    workloads: tuple[WorkloadSpec, ...] = ()
+    aggregate: Aggregate = "geometric-mean"
+    relative_to: str | None = None
+    attention: AttentionKind | None = None
+    microbatch: int = 1
+    recompute: Recompute = "none"
+    zero: int = 0
+    pipeline_schedule: PipelineScheduleName | None = None
+    interleave: int = 1
+    overlap: Overlap = "data"
+    fused_optimizer: bool = True
+    gather_copies: bool = False
+    placement: PlacementChoice = "solve"
+
+    def __post_init__(self) -> None:
+        convert_fields(self, "study")
+        check_study_name(self.name)
+        if (self.model is None) == (not self.workloads):
+            raise InputError(
+                "A study has either a model or [[workloads]]; exactly one of them must be given."
+            )
+        if not self.cluster:
+            raise InputError("cluster is missing: a study needs a network, a preset or a file.")
+        check_size("devices", self.devices, MOST_DEVICES)
+        check_size("global_batch", self.global_batch, MOST_SAMPLES)
+        _check_widths(self.tensor_parallel)
+        self._check_training()
+        self._check_workloads()
+        if not self.objectives or len(set(self.objectives)) != len(self.objectives):
+            raise InputError(
+                f"objectives is {list(self.objectives)}, but it must list different ones."
+            )
+        if self.search.sampler is None:
+            best = replace(self.search, sampler=default_sampler(self))
+            object.__setattr__(self, "search", best)
+        self._check_search()
+
+    def __repr__(self) -> str:
+        return short_repr(self)
+
+    @property
+    def runs(self) -> tuple[WorkloadSpec, ...]:
+        """The workloads, one or several."""
+        if self.workloads:
+            return self.workloads
+        assert self.model is not None
+        return (WorkloadSpec(self.model),)
+
+    @property
+    def sampler(self) -> SamplerName:
+        """The sampler, by default the best one for the study."""
+        assert self.search.sampler is not None
+        return self.search.sampler
+
+    @property
+    def objective_kinds(self) -> tuple[ObjectiveKind, ...]:
+        """The objectives."""
+        return tuple(OBJECTIVES[name] for name in self.objectives)
+
+    @property
+    def unbounded_limits(self) -> tuple[str, ...]:
+        """The limits that no bound knows, by their keys: the best bounds may be of designs above.
+
+        A limit that every design keeps is none of them, and neither is one of the time where the
+        best bounds are those of the shortest times.
+        """
+        limits, devices = self.constraints, self.space.values_of("devices") or (self.devices,)
+        fastest_first = (
+            len(self.runs) == 1
+            and self.objectives[0] in ("throughput", "tokens")
+            and not self.space.values_of("global_batch")
+        )
+        stated = {
+            "max_power_w": limits.max_power_w is not None,
+            "max_devices": limits.max_devices is not None
+            and limits.max_devices < max(map(int, devices)),
+            "max_time_per_batch_s": limits.max_time_per_batch_s is not None and not fastest_first,
+        }
+        return tuple(name for name, matters in stated.items() if matters)
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """Names of the values of a trial; of several workloads they are relative to a baseline."""
+        several = len(self.runs) > 1
+        return tuple(
+            f"relative_{kind.name}" if several and kind.name != "area" else kind.metric
+            for kind in self.objective_kinds
+        )
+
+    @property
+    def reference(self) -> str:
+        """Name of the baseline that the values of several workloads are relative to."""
+        return self.relative_to or (self.baselines[0] if self.baselines else "")
+
+    @property
+    def models(self) -> str:
+        """The workloads in words."""
+        return ", ".join(run.name for run in self.runs)
+
+    @property
+    def training_values(self) -> dict[str, Any]:
+        """The options of the training run that hold where the space has no axis for them."""
+        return {name: getattr(self, name) for name in TRAINING_NAMES}
+
+    def _check_training(self) -> None:
+        """Refuse options of the training run that are none."""
+        fixed: dict[str, Any] = self.training_values
+        attention = fixed.pop("attention")
+        schedule = fixed.pop("pipeline_schedule")
+        if schedule is not None and "pipeline_schedule" in self.space.axes:
+            raise InputError(_STATED_TWICE.format("pipeline_schedule"))
+        if attention is not None and "attention" in self.space.axes:
+            raise InputError(_STATED_TWICE.format("attention"))
+        largest = max(map(int, self.space.values_of("microbatch")), default=self.microbatch)
+        batches = [run.global_batch or self.global_batch for run in self.runs]
+        batch = max(map(int, self.space.values_of("global_batch")), default=min(batches))
+        if largest > batch:
+            searched = "microbatch" in self.space.axes
+            where = "space.microbatch goes up to" if searched else "microbatch is"
+            raise InputError(
+                f"{where} {largest}, but it must not be above the global batch of {batch}."
+            )
+        fixed["pipeline_schedule"] = schedule or ("interleaved" if self.interleave > 1 else "1f1b")
+        Training(**fixed)
+
+    def _check_search(self) -> None:
+        """Refuse a sampler that cannot search for the objectives."""
+        sampler = self.sampler
+        check_objectives(sampler, len(self.objectives))
+        (first, *_) = self.objectives
+        if sampler == "bound" and first not in BOUNDED_OBJECTIVES:
+            raise InputError(
+                f"No bound is known for the objective {first}, which the sampler bound needs. "
+                f"Bounded: {', '.join(BOUNDED_OBJECTIVES)}."
+            )
+
+    def _check_workloads(self) -> None:
+        """Refuse several workloads that cannot be told apart or compared."""
+        names = [run.name for run in self.runs]
+        if len(set(names)) != len(names):
+            raise InputError(
+                f"workloads are named {', '.join(names)}, but each needs its own name."
+            )
+        if len(names) > 1 and not self.baselines:
+            raise InputError(
+                "Several workloads are compared relative to a baseline, but baselines is empty."
+            )
+        if self.relative_to is not None and self.relative_to not in self.baselines:
+            raise InputError(
+                f"relative_to is {self.relative_to!r}, but it must be one of the baselines: "
+                f"{', '.join(self.baselines)}."
+            )
+        for axis in ("attention", "global_batch"):
+            if axis in self.space.axes and any(getattr(run, axis) for run in self.workloads):
+                raise InputError(_STATED_TWICE.format(axis))
+
+
+def default_sampler(spec: StudySpec) -> SamplerName:
+    """Return the sampler that is near the optimum soonest; ``studies/README.md`` has the figures.
+
+    ``bound`` where there is a bound, which knows all limits, and the chips of the space can be
+    listed; else ``climb``, the best of those that see no bounds; for several objectives ``tpe``.
+    """
+    if len(spec.objectives) > 1:
+        return "tpe"
+    searched = spec.space.searched.items()
+    sizes = [len(axis.values) for name, axis in searched if kind_of(name) == "chip"]
+    listed = math.prod(sizes) <= MOST_CHIPS and not spec.unbounded_limits
+    return "bound" if listed and spec.objectives[0] in BOUNDED_OBJECTIVES else "climb"
+
+
+_STATED_TWICE = "{0} is stated in the study and is an axis of its space; give one of them."
+
+
+def _check_widths(widths: Widths | None) -> None:
+    """Refuse widths of tensor parallelism that are none."""
+    if isinstance(widths, tuple) and (not widths or min(widths) < 1):
+        raise InputError(
+            f"tensor_parallel is {list(widths)}, but it must list widths of at least 1."
+        )
+
+
+def check_study_name(name: str) -> None:
+    """Refuse a study name that could do harm in a shell, a file name or a terminal.
+
+    Raises
+    ------
+    InputError
+        If the name is empty, too long or holds other characters.
+    """
+    allowed = all(letter.isalnum() or letter in "-_." for letter in name)
+    if not (0 < len(name) <= 100 and allowed and name.isascii() and name[0].isalnum()):
+        raise InputError(
+            f"The study name {name!r} is not allowed: up to 100 ASCII letters, digits, '-', '_' "
+            "and '.', the first a letter or a digit."
+        )
+
+
+def read_spec(path: Path) -> StudySpec:
+    """Read and check a study file.
+
+    Raises
+    ------
+    NotFoundError
+        If there is no such file.
+    InputError
+        If it is not TOML, or a key or value is not allowed.
+    """
+    return from_builtins(read_toml_file(path, "study file"), StudySpec, f"study file {path}")

@@ -1,0 +1,90 @@
+"""An open database, and what its transactions share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sqlalchemy import Engine
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from phaze_opt.store.failures import database_errors
+from phaze_opt.store.tables import Base
+
+if TYPE_CHECKING:
+    from optuna.storages import RDBStorage
+
+Row = TypeVar("Row")
+
+READ_ONLY: Mapping[str, Any] = {"phaze_read_only": True}
+"""Option of what only reads, and therefore takes no write lock on SQLite."""
+
+
+@dataclass(frozen=True)
+class Storage:
+    """An open database.
+
+    Attributes
+    ----------
+    shown
+        Its URL as it may be printed, without the password.
+    optuna
+        For studies and trials. Never call it inside an own open transaction: on SQLite it would
+        wait for the lock that the caller holds.
+    engine
+        For the own tables.
+    """
+
+    url: URL = field(repr=False)
+    shown: str
+    optuna: RDBStorage = field(repr=False)
+    engine: Engine = field(repr=False)
+
+    @contextmanager
+    def writing(self) -> Iterator[Session]:
+        """Open a transaction that may write; it commits at the end, or rolls back on an error."""
+        with database_errors(self.shown), Session(self.engine) as session, session.begin():
+            yield session
+
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        """Open a transaction that only reads, and therefore waits for no lock."""
+        engine = self.engine.execution_options(**READ_ONLY)
+        with database_errors(self.shown), Session(engine) as session:
+            yield session
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.optuna.remove_session()
+        self.optuna.engine.dispose()
+        self.engine.dispose()
+
+
+def write_shared(session: Session, row: Base) -> None:
+    """Write a row that another process may write too: equal keys have equal content."""
+    with suppress(IntegrityError), session.begin_nested():
+        session.merge(row)
+
+
+def inserting(session: Session, table: Any) -> Any:
+    """Return an INSERT that can say what becomes of rows that are there already."""
+    # Imported here: each brings all drivers of its database, and a process needs one of them.
+    if session.get_bind().dialect.name == "sqlite":
+        from sqlalchemy.dialects import sqlite
+
+        return sqlite.insert(table)
+    from sqlalchemy.dialects import postgresql
+
+    return postgresql.insert(table)
+
+
+def in_parts(rows: Iterable[Row], size: int) -> Iterator[list[Row]]:
+    """Divide rows, or keys of rows, into parts of one statement each."""
+    left = iter(rows)
+    while part := list(islice(left, size)):
+        yield part

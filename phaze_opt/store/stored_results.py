@@ -1,0 +1,104 @@
+"""Evaluations and schedules as they are stored, many at once: for copies, bundles and merges.
+
+What is stored already stays as it is. Nothing is read here but text; `caches` reads what it says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from phaze_opt.store.storage import Storage, in_parts, inserting
+from phaze_opt.store.tables import Base, EvaluationRow, ScheduleRow
+
+_AT_ONCE = 500
+"""Rows of a statement; SQLite allows some thousand parameters in one."""
+
+
+@dataclass(frozen=True)
+class StoredEvaluation:
+    """An evaluation as its row has it.
+
+    Attributes
+    ----------
+    body
+        JSON of the evaluation.
+    schedules
+        Keys of the schedules that it needed; empty where an older version stored it.
+    """
+
+    body: str
+    schedules: tuple[str, ...] = ()
+
+
+def read_evaluations(storage: Storage, keys: Iterable[str]) -> dict[str, StoredEvaluation]:
+    """Return the stored evaluations of these keys, in the order of their keys."""
+    columns = (EvaluationRow.body, EvaluationRow.schedules)
+    return {
+        key: StoredEvaluation(body, _read_keys(schedules))
+        for key, body, schedules in _read(storage, EvaluationRow, keys, columns)
+        if isinstance(body, str)
+    }
+
+
+def read_schedules(storage: Storage, keys: Iterable[str]) -> dict[str, str]:
+    """Return the stored schedules of these keys as JSON, in the order of their keys."""
+    found = _read(storage, ScheduleRow, keys, (ScheduleRow.body,))
+    return {key: body for key, body in found if isinstance(body, str)}
+
+
+def write_results(
+    storage: Storage, evaluations: Mapping[str, StoredEvaluation], schedules: Mapping[str, str]
+) -> None:
+    """Store what is not stored yet; a point that a worker computes just now is taken from it."""
+    evaluation_rows = [
+        {"key": key, "body": stored.body, "schedules": json.dumps(stored.schedules)}
+        for key, stored in sorted(evaluations.items())
+    ]
+    schedule_rows = [{"key": key, "body": body} for key, body in sorted(schedules.items())]
+    for kind, rows in ((EvaluationRow, evaluation_rows), (ScheduleRow, schedule_rows)):
+        for part in in_parts(rows, _AT_ONCE):
+            with storage.writing() as session:
+                _add(session, kind, part)
+
+
+def _add(session: Session, kind: type[Base], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert rows; of those that are there already only claims without a result are filled."""
+    statement = inserting(session, kind)
+    if kind is EvaluationRow:
+        filled = {name: statement.excluded[name] for name in ("body", "schedules")}
+        statement = statement.on_conflict_do_update(
+            index_elements=["key"],
+            set_={**filled, "token": None, "until_s": None},
+            where=EvaluationRow.body.is_(None),
+        )
+    else:
+        statement = statement.on_conflict_do_nothing(index_elements=["key"])
+    session.connection().execute(statement, list(rows))
+
+
+def _read(
+    storage: Storage, kind: Any, keys: Iterable[str], columns: Sequence[Any]
+) -> Iterator[tuple[Any, ...]]:
+    """Read columns of the rows of these keys, after their keys, in the order of the keys."""
+    for part in in_parts(sorted(set(keys)), _AT_ONCE):
+        query = select(kind.key, *columns).where(kind.key.in_(part))
+        with storage.reading() as session:
+            rows = session.execute(query).all()
+        yield from sorted((tuple(row) for row in rows), key=lambda row: str(row[0]))
+
+
+def _read_keys(text: object) -> tuple[str, ...]:
+    """Read a list of keys; anything else counts as none."""
+    try:
+        keys = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return ()
+    if not isinstance(keys, list):
+        return ()
+    return tuple(key for key in keys if isinstance(key, str))

@@ -1,0 +1,446 @@
+"""Exactly N trials among many workers: one ticket per trial, held under a lease.
+
+Optuna's own means make too many trials (a callback on finished trials, a queue of waiting ones) or
+lose those whose worker is killed at the wrong moment (its heartbeat). Here a worker claims a ticket
+in one transaction, renews its lease from a thread, writes the trial's number into the ticket in the
+transaction that makes the trial, and closes the ticket in the one in which the trial is told. A
+worker that takes over an expired ticket first settles the trial of the previous holder. All times
+are the database's.
+
+A worker that is lost (killed, preempted, out of memory) says nothing about its point: the ticket is
+tried again as often as needed. Only a point on which `MOST_DEATHS` workers die in turn, while
+others live on, is given up. A loss counts as such a death if the worker that takes the ticket over
+was alive when the lost one took it. The ticket rests for a while, twice as long after each loss;
+only a lone worker tries it at once, so that its trials come in the undisturbed order. The count of
+all other tickets begins anew whenever workers die for a general reason, which shows where a ticket
+is lost for the first time, or is completed after a loss. Each ticket does so once, so that several
+deadly points end, too.
+
+A sampler that must not propose a point twice offers points when a worker claims a ticket: in the
+same transaction the ticket takes one that no other ticket of the study has taken.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, func, or_, select, update
+from sqlalchemy.orm import Session
+
+from phaze_opt.code_hash import code_hash
+from phaze_opt.spec.frozen import content_hash
+from phaze_opt.store.damage import DamagedError
+from phaze_opt.store.leases import is_dead
+from phaze_opt.store.storage import Storage
+from phaze_opt.store.tables import (
+    ClaimRow,
+    StudyRow,
+    TicketRow,
+    database_now_s,
+    lease_is_over,
+)
+from phaze_opt.store.ticket import StoredTicket, Ticket, TicketCounts
+
+MOST_DEATHS = 3
+"""A ticket on which so many workers die in turn, while others live on, is given up."""
+
+FIRST_REST_S = 0.5
+LONGEST_REST_S = 60.0
+"""For how long a ticket rests after its first loss, and at most."""
+
+_STATES = ("open", "held", "done", "failed")
+_STATE = TicketRow.state
+_EXPIRED = lease_is_over(TicketRow.until_s)
+_LONGEST_REASON = 2000
+_LONGEST_HOST = 255
+_LONGEST_CODE = 64
+
+
+class TicketOffice:
+    """The tickets of one study.
+
+    Every method is one transaction of its own, which may not be called inside another one, but for
+    those that take a session.
+    """
+
+    def __init__(self, storage: Storage, study_uid: str, lease_s: float) -> None:
+        self._storage = storage
+        self._study_uid = study_uid
+        self.lease_s = lease_s
+        self._born_s: float | None = None
+
+    def issue(self, total: int, first: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Make tickets until ``total`` are open, held or done; failed ones are replaced.
+
+        Parameters
+        ----------
+        total
+            How many trials the study shall have.
+        first
+            Parameters of the very first tickets of a study.
+        """
+        with self._storage.writing() as session:
+            self._lock_study(session)
+            made = session.scalar(select(func.count()).where(self._mine)) or 0
+            failed = session.scalar(select(func.count()).where(self._mine, _STATE == "failed")) or 0
+            for k in range(made, total + failed):
+                params = json.dumps(first[k]) if k < len(first) else None
+                session.add(TicketRow(study_uid=self._study_uid, k=k, state="open", params=params))
+
+    def claim(
+        self, token: str, total: int, offers: Sequence[Mapping[str, Any]] | None = None
+    ) -> Ticket | None:
+        """Take the lowest ticket that is open and does not rest, or whose lease has run out.
+
+        Parameters
+        ----------
+        token
+            Of the worker.
+        total
+            No ticket is taken if so many are done or held already.
+        offers
+            Points of which a ticket without parameters takes the first that no other ticket has
+            taken; without such a point, only tickets with parameters can be taken. ``None`` where
+            tickets without parameters take none.
+
+        Returns
+        -------
+        ticket
+            ``None`` where there is none.
+        """
+        with self._storage.writing() as session:
+            self._lock_study(session)
+            born_s = self._birth_s(session)
+            row = self._free_row(session, total, has_points=offers is None or len(offers) > 0)
+            if row is None or (offers is not None and not self._take_point(session, row, offers)):
+                return None
+            is_lost = row.state == "held"
+            is_witnessed = is_lost and isinstance(row.since_s, float) and row.since_s > born_s
+            rest_s = self._count_loss(session, row, is_witnessed) if is_lost else 0.0
+            ticket = Ticket(
+                k=row.k,
+                token=token,
+                params=_read_params(row.params),
+                last_trial_number=row.trial_number if is_lost else None,
+                is_deadly=(row.deaths or 0) >= MOST_DEATHS,
+                rest_s=rest_s,
+                losses=row.attempts,
+                is_witnessed=is_witnessed,
+            )
+            self._hold(session, row, token)
+            return ticket
+
+    def claimed(self) -> set[str]:
+        """Return the keys of all points that tickets have taken; see `point_key`."""
+        query = select(ClaimRow.point).where(ClaimRow.study_uid == self._study_uid)
+        with self._storage.reading() as session:
+            return set(session.scalars(query))
+
+    def held_by(self, token: str) -> list[Ticket]:
+        """Return the tickets that a token holds."""
+        query = select(TicketRow).where(self._mine, _STATE == "held", TicketRow.token == token)
+        with self._storage.reading() as session:
+            return [
+                Ticket(
+                    row.k, token, _read_params(row.params), row.trial_number, losses=row.attempts
+                )
+                for row in session.scalars(query)
+            ]
+
+    def renew_lease(self, token: str) -> None:
+        """Extend the leases of the tickets that a token holds."""
+        with self._storage.writing() as session:
+            session.execute(
+                update(TicketRow)
+                .where(self._mine, _STATE == "held", TicketRow.token == token)
+                .values(until_s=database_now_s() + self.lease_s)
+            )
+
+    def assign(self, ticket: Ticket, trial_number: int) -> bool:
+        """Write down which trial runs; False if the ticket was lost meanwhile."""
+        with self._storage.writing() as session:
+            return self.assign_in(session, ticket, trial_number)
+
+    def assign_in(self, session: Session, ticket: Ticket, trial_number: int) -> bool:
+        """Do as `assign` within a transaction."""
+        return self._change_in(session, ticket, trial_number=trial_number, code=code_hash())
+
+    def remember(self, ticket: Ticket, params: Mapping[str, Any] | None) -> bool:
+        """Forget a trial that was cut short, but keep its parameters for the next one."""
+        text = None if params is None else json.dumps(dict(params))
+        return self._change(ticket, params=text, trial_number=None)
+
+    def finish(self, ticket: Ticket) -> bool:
+        """Close a ticket whose trial is complete; False if it was lost meanwhile."""
+        with self._storage.writing() as session:
+            finished = self.finish_in(session, ticket)
+        if finished:
+            self.acquit_others(ticket)
+        return finished
+
+    def finish_in(self, session: Session, ticket: Ticket) -> bool:
+        """Do as `finish` within a transaction, after which `acquit_others` is to be called."""
+        return self._change_in(session, ticket, state="done", token=None)
+
+    def acquit_others(self, ticket: Ticket) -> None:
+        """Begin the counts of all other tickets anew where a lost one is complete after all."""
+        if ticket.losses:
+            with self._storage.writing() as session:
+                self._lock_study(session)
+                self._begin_counts_anew(session, ticket.k)
+
+    def fail(self, ticket: Ticket, reason: str) -> bool:
+        """Close a ticket whose trial cannot be completed."""
+        return self._change(ticket, state="failed", token=None, reason=reason[:_LONGEST_REASON])
+
+    def give_back(self, ticket: Ticket, rest_s: float = 0.0) -> bool:
+        """Open a ticket again, to be claimed after a rest."""
+        until_s = database_now_s() + rest_s if rest_s else None
+        return self._change(ticket, state="open", token=None, trial_number=None, until_s=until_s)
+
+    def lose(self, ticket: Ticket) -> bool:
+        """Let a ticket go as if this worker had died on it."""
+        return self._change(ticket, token=None, until_s=0.0)
+
+    def stop_requested(self) -> bool:
+        """Whether the study was asked to stop."""
+        query = select(StudyRow.stop_requested).where(self._is_study)
+        with self._storage.reading() as session:
+            return bool(session.scalar(query))
+
+    def is_proven(self) -> bool:
+        """Whether no point that is left can be better than the best trial."""
+        query = select(StudyRow.proven).where(self._is_study)
+        with self._storage.reading() as session:
+            return bool(session.scalar(query))
+
+    def mark_proven(self) -> None:
+        """Write down that no point that is left can be better than the best trial."""
+        with self._storage.writing() as session:
+            session.execute(update(StudyRow).where(self._is_study).values(proven=True))
+
+    def request_stop(self, wanted: bool) -> None:
+        """Ask all workers of the study to begin no further trial, or take that back."""
+        with self._storage.writing() as session:
+            session.execute(update(StudyRow).where(self._is_study).values(stop_requested=wanted))
+
+    def counts(self) -> TicketCounts:
+        """Count the tickets by state."""
+        with self._storage.reading() as session:
+            rows = session.execute(
+                select(_STATE, func.count()).where(self._mine).group_by(_STATE)
+            ).all()
+            holders = session.execute(
+                select(TicketRow.token, _EXPIRED).where(self._mine, _STATE == "held")
+            ).all()
+        number = {str(state): int(count) for state, count in rows}
+        opened, held, done, failed = (number.get(name, 0) for name in _STATES)
+        expired = sum(bool(over) or is_dead(str(token)) for token, over in holders)
+        return TicketCounts(opened, held, done, failed, min(expired, held))
+
+    def codes(self) -> dict[str, int]:
+        """Count the trials by the hash of the code that ran them, or runs them; most first.
+
+        Those of an older program, and those that came with a bundle, name none.
+        """
+        query = (
+            select(TicketRow.code, func.count())
+            .where(self._mine, _STATE.in_(("held", "done")), TicketRow.code.is_not(None))
+            .group_by(TicketRow.code)
+        )
+        with self._storage.reading() as session:
+            rows = [
+                (str(code)[:_LONGEST_CODE], int(count)) for code, count in session.execute(query)
+            ]
+        return dict(sorted(rows, key=lambda row: (-row[1], row[0])))
+
+    def target(self) -> int | None:
+        """Return how many complete trials the last run asked for; ``None`` before the first run."""
+        query = select(StudyRow.target).where(self._is_study)
+        with self._storage.reading() as session:
+            target = session.scalar(query)
+        return target if isinstance(target, int) and target > 0 else None
+
+    def set_target(self, total: int) -> None:
+        """Ask for ``total`` complete trials, unless workers still run for a larger number."""
+        with self._storage.writing() as session:
+            self._lock_study(session)
+            before = session.scalar(select(StudyRow.target).where(self._is_study))
+            query = select(func.count()).where(self._mine, _STATE == "held", ~_EXPIRED)
+            if session.scalar(query) and isinstance(before, int):
+                total = max(total, before)
+            session.execute(update(StudyRow).where(self._is_study).values(target=total))
+
+    def read_all(self) -> tuple[StoredTicket, ...]:
+        """Return all tickets by number."""
+        query = select(TicketRow).where(self._mine).order_by(TicketRow.k)
+        with self._storage.reading() as session:
+            return tuple(
+                StoredTicket(
+                    k=row.k,
+                    state=row.state,
+                    attempts=row.attempts,
+                    trial_number=row.trial_number,
+                    params=_read_params(row.params),
+                    reason=row.reason,
+                )
+                for row in session.scalars(query)
+            )
+
+    def write_all(self, tickets: Sequence[StoredTicket], target: int | None) -> None:
+        """Write the tickets of a new study, and its target."""
+        with self._storage.writing() as session:
+            for ticket in tickets:
+                params = None if ticket.params is None else json.dumps(dict(ticket.params))
+                row = {**vars(ticket), "params": params}
+                session.add(TicketRow(study_uid=self._study_uid, **row))
+            session.execute(update(StudyRow).where(self._is_study).values(target=target))
+
+    def reasons(self) -> list[str]:
+        """Return the reasons of failed tickets, each once."""
+        query = select(TicketRow.reason).where(self._mine, _STATE == "failed").order_by(TicketRow.k)
+        with self._storage.reading() as session:
+            reasons = [str(reason or "unknown") for reason in session.scalars(query)]
+        return list(dict.fromkeys(reason[:_LONGEST_REASON] for reason in reasons))
+
+    def check(self, what: str) -> None:
+        """Refuse tickets that this program has not written.
+
+        Parameters
+        ----------
+        what
+            The study, for the sentence.
+
+        Raises
+        ------
+        DamagedError
+            If their numbers, states or attempts are not possible.
+        """
+        query = select(TicketRow).where(self._mine).order_by(TicketRow.k)
+        with self._storage.reading() as session:
+            for k, row in enumerate(session.scalars(query)):
+                numbers = (row.attempts, row.deaths or 0, row.trial_number or 0)
+                possible = all(isinstance(each, int) and each >= 0 for each in numbers)
+                if row.k != k or row.state not in _STATES or not possible:
+                    raise DamagedError(f"Ticket {k} of {what} is damaged.")
+
+    def running_trials(self) -> set[int] | None:
+        """Return the trial numbers that held tickets name.
+
+        ``None`` while a holder has not written its number yet: any running trial may be its own.
+        """
+        query = select(TicketRow.trial_number).where(self._mine, _STATE == "held")
+        with self._storage.reading() as session:
+            numbers = list(session.scalars(query))
+        return None if None in numbers else {number for number in numbers if number is not None}
+
+    @property
+    def _mine(self) -> ColumnElement[bool]:
+        """Whether a ticket belongs to this study, as a condition of SQL."""
+        return TicketRow.study_uid == self._study_uid
+
+    @property
+    def _is_study(self) -> ColumnElement[bool]:
+        """Whether a row is that of this study, as a condition of SQL."""
+        return StudyRow.uid == self._study_uid
+
+    def _lock_study(self, session: Session) -> None:
+        """Let one claim of a study at a time pass; SQLite has one writer in any case."""
+        if session.get_bind().dialect.name != "sqlite":
+            session.execute(select(StudyRow.uid).where(self._is_study).with_for_update())
+
+    def _free_row(self, session: Session, total: int, has_points: bool) -> TicketRow | None:
+        """Return the ticket that `claim` takes, if any; without points one with parameters."""
+        taken = or_(_STATE == "done", and_(_STATE == "held", ~_EXPIRED))
+        if (session.scalar(select(func.count()).where(self._mine, taken)) or 0) >= total:
+            return None
+        free = and_(_STATE.in_(("open", "held")), _EXPIRED)
+        if not has_points:
+            free = and_(free, TicketRow.params.is_not(None))
+        return session.scalar(
+            select(TicketRow).where(self._mine, free).order_by(TicketRow.k).limit(1)
+        )
+
+    def _hold(self, session: Session, row: TicketRow, token: str) -> None:
+        """Give a ticket to a worker, under a new lease."""
+        session.execute(
+            update(TicketRow)
+            .where(self._mine, TicketRow.k == row.k)
+            .values(
+                state="held",
+                token=token,
+                host=socket.gethostname()[:_LONGEST_HOST],
+                since_s=database_now_s(),
+                until_s=database_now_s() + self.lease_s,
+            )
+            .execution_options(synchronize_session=False)
+        )
+
+    def _take_point(
+        self, session: Session, row: TicketRow, offers: Sequence[Mapping[str, Any]]
+    ) -> bool:
+        """Take the point of a ticket that has one, else the first free one of those offered."""
+        own = _read_params(row.params)
+        for params in offers if own is None else (own,):
+            claim = ClaimRow(study_uid=self._study_uid, point=point_key(params), k=row.k)
+            if session.get(ClaimRow, (claim.study_uid, claim.point)) is None:
+                session.add(claim)
+            elif own is None:
+                continue
+            row.params = json.dumps(dict(params))
+            return True
+        return False
+
+    def _count_loss(self, session: Session, row: TicketRow, is_witnessed: bool) -> float:
+        """Count a lost worker; return for how long the ticket shall rest."""
+        row.attempts += 1
+        if row.attempts == 1:
+            self._begin_counts_anew(session, row.k)
+        row.deaths = (row.deaths or 0) + is_witnessed
+        return min(FIRST_REST_S * 2.0 ** min(row.attempts - 1, 30), LONGEST_REST_S)
+
+    def _birth_s(self, session: Session) -> float:
+        """Return when this worker first asked for a ticket, on the database's clock."""
+        if self._born_s is None:
+            self._born_s = float(session.scalar(select(database_now_s())) or 0.0)
+        return self._born_s
+
+    def _begin_counts_anew(self, session: Session, k: int) -> None:
+        """Workers die for a general reason: no death so far speaks against another ticket."""
+        others = (self._mine, TicketRow.k != k, TicketRow.deaths > 0)
+        session.execute(update(TicketRow).where(*others).values(deaths=0))
+
+    def _change(self, ticket: Ticket, **values: Any) -> bool:
+        """Update a ticket if its token still holds it."""
+        with self._storage.writing() as session:
+            return self._change_in(session, ticket, **values)
+
+    def _change_in(self, session: Session, ticket: Ticket, **values: Any) -> bool:
+        """Do the same within a transaction."""
+        held = (TicketRow.k == ticket.k, _STATE == "held", TicketRow.token == ticket.token)
+        changed: Any = session.execute(
+            update(TicketRow)
+            .where(self._mine, *held)
+            .values(**values)
+            .execution_options(synchronize_session=False)
+        )
+        return bool(changed.rowcount)
+
+
+def point_key(params: Mapping[str, Any]) -> str:
+    """Hash the parameters of a point, in whatever order."""
+    return content_hash(sorted(params.items()))
+
+
+def _read_params(text: str | None) -> Mapping[str, Any] | None:
+    """Read stored parameters; JSON of another form counts as none."""
+    if text is None:
+        return None
+    try:
+        params = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return params if isinstance(params, dict) else None

@@ -1,0 +1,257 @@
+"""Rows of Optuna's tables that hold trials, read and written many at once.
+
+Optuna reads a trial in seven statements, decodes every distribution twice, and on SQLite waits for
+the write lock; it adds a trial in about twenty statements. For a study of some thousand trials this
+takes a minute. The version of its tables is checked when a database is opened.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from optuna.distributions import BaseDistribution, distribution_to_json, json_to_distribution
+from optuna.storages._rdb import models
+from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy import Connection, func, insert, select
+from sqlalchemy.orm import Session
+
+from phaze_opt.store.storage import Storage, inserting
+
+_AT_ONCE = 500
+"""Trials of a statement; SQLite allows some thousand parameters in one."""
+
+_STUDY: Any = models.StudyModel.__table__
+TRIAL: Any = models.TrialModel.__table__
+_PARAM: Any = models.TrialParamModel.__table__
+_VALUE: Any = models.TrialValueModel.__table__
+_INTERMEDIATE: Any = models.TrialIntermediateValueModel.__table__
+_USER_ATTRIBUTE: Any = models.TrialUserAttributeModel.__table__
+_SYSTEM_ATTRIBUTE: Any = models.TrialSystemAttributeModel.__table__
+
+
+def trial_ids(storage: Storage, study_id: int) -> dict[int, int]:
+    """Return the row of every trial of a study by its number."""
+    query = select(TRIAL.c.number, TRIAL.c.trial_id).where(TRIAL.c.study_id == study_id)
+    with storage.reading() as session:
+        return {int(number): int(row) for number, row in session.execute(query)}
+
+
+def best_value(storage: Storage, study: str, maximise: bool) -> float | None:
+    """Return the best value of the first objective, ``None`` without a complete trial.
+
+    Raises
+    ------
+    KeyError
+        If there is no study of this name.
+    """
+    number = select(_STUDY.c.study_id).where(_STUDY.c.study_name == study)
+    best = (func.max if maximise else func.min)(_VALUE.c.value)
+    complete = (TRIAL.c.state == TrialState.COMPLETE, _VALUE.c.objective == 0)
+    with storage.reading() as session:
+        study_id = session.scalar(number)
+        if study_id is None:
+            raise KeyError(study)
+        values = select(best).join(TRIAL).where(TRIAL.c.study_id == study_id, *complete)
+        value: float | None = session.scalar(values)
+    return value
+
+
+def read_trials(connection: Connection, *conditions: Any) -> list[FrozenTrial]:
+    """Read trials in the order of their rows.
+
+    Parameters
+    ----------
+    conditions
+        On columns of Optuna's table of trials.
+    """
+    columns = ("trial_id", "number", "state", "datetime_start", "datetime_complete")
+    query = select(*(TRIAL.c[name] for name in columns)).where(*conditions)
+    rows = connection.execute(query.order_by(TRIAL.c.trial_id)).all()
+    found = {row[0]: _bare_trial(*row) for row in rows}
+    ids = list(found)
+    for start in range(0, len(ids), _AT_ONCE):
+        _read_content(connection, ids[start : start + _AT_ONCE], found)
+    return list(found.values())
+
+
+def make_trial(session: Session, study_id: int) -> FrozenTrial:
+    """Add a running trial to a study.
+
+    Raises
+    ------
+    KeyError
+        If there is no such study.
+    """
+    # One trial at a time is numbered; SQLite has one writer in any case.
+    lock = select(_STUDY.c.study_id).where(_STUDY.c.study_id == study_id).with_for_update()
+    if session.scalar(lock) is None:
+        raise KeyError(models.NOT_FOUND_MSG)
+    count = select(func.count()).select_from(TRIAL).where(TRIAL.c.study_id == study_id)
+    number, started = session.scalar(count) or 0, datetime.now(UTC).replace(tzinfo=None)
+    row = {"number": number, "state": TrialState.RUNNING, "datetime_start": started}
+    made: Any = session.execute(insert(TRIAL).values(study_id=study_id, **row))
+    (trial_id,) = made.inserted_primary_key
+    return _bare_trial(trial_id, number, TrialState.RUNNING, started, None)
+
+
+def _bare_trial(
+    trial_id: int,
+    number: int,
+    state: TrialState,
+    started: datetime | None,
+    ended: datetime | None,
+) -> FrozenTrial:
+    """Return a trial of which nothing is set; times are the database's."""
+    return FrozenTrial(
+        number=number,
+        state=state,
+        value=None,
+        datetime_start=local_time(started),
+        datetime_complete=local_time(ended),
+        params={},
+        distributions={},
+        user_attrs={},
+        system_attrs={},
+        intermediate_values={},
+        trial_id=trial_id,
+    )
+
+
+def _read_content(
+    connection: Connection, ids: Sequence[int], found: Mapping[int, FrozenTrial]
+) -> None:
+    """Read parameters, values and attributes into trials."""
+    params = _read(connection, _PARAM, ids, "param_name", "param_value", "distribution_json")
+    for trial_id, name, number, text in params:
+        axis = _distribution(text)
+        found[trial_id].distributions[name] = axis
+        found[trial_id].params[name] = axis.to_external_repr(number)
+    by_objective: dict[int, dict[int, float]] = {}
+    for trial_id, objective, number, kind in _read(
+        connection, _VALUE, ids, "objective", "value", "value_type"
+    ):
+        value = models.TrialValueModel.stored_repr_to_value(number, kind)
+        by_objective.setdefault(trial_id, {})[objective] = value
+    for trial_id, values in by_objective.items():
+        found[trial_id].values = [values[objective] for objective in range(len(values))]
+    for trial_id, step, number, kind in _read(
+        connection, _INTERMEDIATE, ids, "step", "intermediate_value", "intermediate_value_type"
+    ):
+        value = models.TrialIntermediateValueModel.stored_repr_to_intermediate_value(number, kind)
+        found[trial_id].intermediate_values[step] = value
+    for trial_id, key, text in _read(connection, _USER_ATTRIBUTE, ids, "key", "value_json"):
+        found[trial_id].user_attrs[key] = json.loads(text)
+    for trial_id, key, text in _read(connection, _SYSTEM_ATTRIBUTE, ids, "key", "value_json"):
+        found[trial_id].system_attrs[key] = json.loads(text)
+
+
+def _read(
+    connection: Connection, table: Any, trial_ids: Sequence[int], *columns: str
+) -> Iterator[tuple[Any, ...]]:
+    """Read columns of the rows of some trials, each after its trial, in the order written."""
+    query = select(table.c.trial_id, *(table.c[name] for name in columns))
+    query = query.where(table.c.trial_id.in_(trial_ids)).order_by(*table.primary_key)
+    for row in connection.execute(query):
+        yield tuple(row)
+
+
+@functools.lru_cache(maxsize=1024)
+def _distribution(text: str) -> BaseDistribution:
+    """Read a distribution; the trials of a study have few different ones."""
+    return json_to_distribution(text)
+
+
+def local_time(stored: datetime | None) -> datetime | None:
+    """Return a time of the table, which is UTC, as Optuna has it: local, without a zone."""
+    return None if stored is None else stored.replace(tzinfo=UTC).astimezone().replace(tzinfo=None)
+
+
+def insert_trials(storage: Storage, study_id: int, trials: Sequence[FrozenTrial]) -> None:
+    """Write finished trials into a study that has none, in one transaction."""
+    trial_model: Any = models.TrialModel
+    with storage.writing() as session:
+        for trial in trials:
+            # The model turns local time into that of the table.
+            row = trial_model(
+                number=trial.number,
+                study_id=study_id,
+                state=trial.state,
+                datetime_start=trial.datetime_start,
+                datetime_complete=trial.datetime_complete,
+            )
+            session.add(row)
+        session.flush()
+        query = select(TRIAL.c.number, TRIAL.c.trial_id).where(TRIAL.c.study_id == study_id)
+        row_of = dict(map(tuple, session.execute(query)))
+        for table, rows in _rows_of({row_of[trial.number]: trial for trial in trials}).items():
+            session.connection().execute(insert(table), rows)
+
+
+def write_content(session: Session, trial_id: int, trial: FrozenTrial) -> None:
+    """Write what a trial holds, beside what its row holds; attributes of the same key go."""
+    for table, rows in _rows_of({trial_id: trial}).items():
+        statement = inserting(session, table)
+        if table in (_USER_ATTRIBUTE, _SYSTEM_ATTRIBUTE):
+            statement = statement.on_conflict_do_update(
+                index_elements=["trial_id", "key"],
+                set_={"value_json": statement.excluded.value_json},
+            )
+        session.connection().execute(statement, rows)
+
+
+def _rows_of(trials: Mapping[int, FrozenTrial]) -> dict[Any, list[dict[str, Any]]]:
+    """Return what trials hold as rows of the other tables; tables without rows are left out.
+
+    Parameters
+    ----------
+    trials
+        By their rows in the table of trials.
+    """
+    rows: dict[Any, list[dict[str, Any]]] = {
+        _USER_ATTRIBUTE: _attributes({row: trial.user_attrs for row, trial in trials.items()}),
+        _SYSTEM_ATTRIBUTE: _attributes({row: trial.system_attrs for row, trial in trials.items()}),
+        _PARAM: [
+            {
+                "trial_id": row,
+                "param_name": name,
+                "param_value": axis.to_internal_repr(trial.params[name]),
+                "distribution_json": distribution_to_json(axis),
+            }
+            for row, trial in trials.items()
+            for name, axis in trial.distributions.items()
+        ],
+        _VALUE: [],
+        _INTERMEDIATE: [],
+    }
+    for row, trial in trials.items():
+        for objective, number in enumerate(trial.values or ()):
+            stored, kind = models.TrialValueModel.value_to_stored_repr(number)
+            rows[_VALUE].append(
+                {"trial_id": row, "objective": objective, "value": stored, "value_type": kind}
+            )
+        for step, number in trial.intermediate_values.items():
+            stored, sort = models.TrialIntermediateValueModel.intermediate_value_to_stored_repr(
+                number
+            )
+            rows[_INTERMEDIATE].append(
+                {
+                    "trial_id": row,
+                    "step": step,
+                    "intermediate_value": stored,
+                    "intermediate_value_type": sort,
+                }
+            )
+    return {table: found for table, found in rows.items() if found}
+
+
+def _attributes(trials: Mapping[int, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return attributes of trials as rows."""
+    return [
+        {"trial_id": row, "key": key, "value_json": json.dumps(value)}
+        for row, attributes in trials.items()
+        for key, value in attributes.items()
+    ]

@@ -1,0 +1,364 @@
+"""Optuna's storage with few statements per trial.
+
+Optuna makes a transaction of its own for each parameter and each attribute of a trial, and reads
+the trial again before most of them. Here a worker writes its running trial in three transactions:
+the trial itself, then its parameters, then all the rest as it is told. What belongs to the first
+or the last, as the state of a ticket does, can be written in the same one.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from optuna.distributions import BaseDistribution, check_distribution_compatibility
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.storages import RDBStorage
+from optuna.storages._cached_storage import _CachedStorage, _StudyInfo
+from optuna.storages._rdb.models import NOT_FOUND_MSG, StudyModel
+from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy import or_, select, update
+
+from phaze_opt.store.storage import READ_ONLY, Storage
+from phaze_opt.store.trial_rows import (
+    TRIAL,
+    local_time,
+    make_trial,
+    read_trials,
+    write_content,
+)
+
+if TYPE_CHECKING:
+    from optuna.trial import Trial
+    from sqlalchemy import Connection
+    from sqlalchemy.orm import Session
+
+_STUDY: Any = StudyModel.__table__
+
+
+class TrialStorage(RDBStorage):
+    """Optuna's storage, which reads trials many at once, and waits for no lock to do so."""
+
+    def get_trial(self, trial_id: int) -> FrozenTrial:
+        """Read a trial.
+
+        Raises
+        ------
+        KeyError
+            If there is none.
+        """
+        trials = self.read([trial_id])
+        if not trials:
+            raise KeyError(NOT_FOUND_MSG)
+        return trials[0]
+
+    def read(self, trial_ids: Sequence[int]) -> list[FrozenTrial]:
+        """Read some trials by their rows."""
+        if not trial_ids:
+            return []
+        with self._reading() as connection:
+            return read_trials(connection, TRIAL.c.trial_id.in_(trial_ids))
+
+    def states(
+        self, study_id: int, greater_than: int, included: Iterable[int]
+    ) -> dict[int, TrialState]:
+        """Return the states of all trials after a row, and of some before it, by their rows."""
+        wanted = TRIAL.c.trial_id > greater_than
+        if rows := sorted(included):
+            wanted = or_(wanted, TRIAL.c.trial_id.in_(rows))
+        query = select(TRIAL.c.trial_id, TRIAL.c.state).where(TRIAL.c.study_id == study_id, wanted)
+        with self._reading() as connection:
+            return dict(map(tuple, connection.execute(query)))
+
+    def _get_trials(
+        self,
+        study_id: int,
+        states: Container[TrialState] | None,
+        included_trial_ids: set[int],
+        trial_id_greater_than: int,
+    ) -> list[FrozenTrial]:
+        """Read trials of a study under Optuna's own name, for what reads through it."""
+        wanted = TRIAL.c.trial_id > trial_id_greater_than
+        if included_trial_ids:
+            wanted = or_(wanted, TRIAL.c.trial_id.in_(sorted(included_trial_ids)))
+        conditions = [TRIAL.c.study_id == study_id, wanted]
+        if states is not None:
+            conditions.append(TRIAL.c.state.in_([one for one in TrialState if one in states]))
+        with self._reading() as connection:
+            study = select(_STUDY.c.study_id).where(_STUDY.c.study_id == study_id)
+            if connection.scalar(study) is None:
+                raise KeyError(NOT_FOUND_MSG)
+            return read_trials(connection, *conditions)
+
+    def _reading(self) -> Connection:
+        """Open a connection that only reads."""
+        return self.engine.connect().execution_options(**READ_ONLY)
+
+
+class Joined:
+    """What is written in the transaction that makes a trial, or ends one.
+
+    Parameters
+    ----------
+    change
+        Writes it, for the trial of a number, and says whether it could.
+
+    Attributes
+    ----------
+    answer
+        What the change said; ``None`` while no transaction has done it.
+    """
+
+    def __init__(self, change: Callable[[Session, int], bool]) -> None:
+        self._change = change
+        self.answer: bool | None = None
+
+    def write(self, session: Session, number: int) -> None:
+        """Write it for a trial."""
+        self.answer = self._change(session, number)
+
+
+class RunningTrials(_CachedStorage):
+    """Optuna's storage for a program that runs trials, or reads the same ones again and again.
+
+    Finished trials are read from the database once, and kept. They never change; but a study that
+    is deleted may leave its number to another one, and the trials kept under it are then wrong.
+
+    What is set of a trial that was made here stays in memory until `write`, or until the trial is
+    finished, and is then written in one transaction.
+    """
+
+    _backend: TrialStorage
+
+    def __init__(self, storage: Storage) -> None:
+        super().__init__(storage.optuna)
+        self._storage = storage
+        self._unwritten: dict[int, FrozenTrial] = {}
+        self._joined: Joined | None = None
+        self._not_waiting: dict[int, int] = {}
+
+    @contextmanager
+    def join(self, joined: Joined) -> Iterator[None]:
+        """Do more in the transaction in which a trial is made, or a trial made here is ended."""
+        self._joined = joined
+        try:
+            yield
+        finally:
+            self._joined = None
+
+    def write(self, trial_id: int) -> None:
+        """Write what was set of a trial that was made here.
+
+        Raises
+        ------
+        UpdateFinishedTrialError
+            If someone else has finished the trial.
+        """
+        with self._lock:
+            if trial_id in self._unwritten:
+                self._write(trial_id, TrialState.RUNNING, None)
+
+    def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
+        """Make a trial; one that is not finished at once is from now on kept in memory."""
+        if template_trial is not None:
+            return super().create_new_trial(study_id, template_trial)
+        with self._storage.writing() as session:
+            trial = make_trial(session, study_id)
+            if self._joined is not None:
+                self._joined.write(session, trial.number)
+        with self._lock:
+            self._studies.setdefault(study_id, _StudyInfo())
+            self._add_trials_to_cache(study_id, [trial])
+            self._unwritten[trial._trial_id] = _without_content(trial)
+        return trial._trial_id
+
+    def get_all_trials(
+        self,
+        study_id: int,
+        deepcopy: bool = True,
+        states: Container[TrialState] | None = None,
+    ) -> list[FrozenTrial]:
+        """Return the trials of a study, or those in some states.
+
+        Whoever asks for a new trial asks for waiting ones first: the trials of others are not read
+        for that.
+        """
+        if states == (TrialState.WAITING,) and not self._may_wait(study_id):
+            return []
+        return super().get_all_trials(study_id, deepcopy, states)
+
+    def _may_wait(self, study_id: int) -> bool:
+        """Whether a trial waits, which it can do only from the moment when it is made."""
+        with self._lock:
+            states = self._backend.states(study_id, self._not_waiting.get(study_id, -1), ())
+            if TrialState.WAITING in states.values():
+                return True
+            if states:
+                self._not_waiting[study_id] = max(states)
+            return False
+
+    def get_trial(self, trial_id: int) -> FrozenTrial:
+        """Return a trial, with what is not written yet."""
+        with self._lock:
+            if trial_id in self._unwritten:
+                return _copied(self._kept(trial_id))
+        return super().get_trial(trial_id)
+
+    def set_trial_param(
+        self,
+        trial_id: int,
+        param_name: str,
+        param_value_internal: float,
+        distribution: BaseDistribution,
+    ) -> None:
+        """Set a parameter.
+
+        Raises
+        ------
+        ValueError
+            If trials before have another kind of distribution for it.
+        """
+        if trial_id not in self._unwritten:
+            super().set_trial_param(trial_id, param_name, param_value_internal, distribution)
+            return
+        self._check_distribution(trial_id, param_name, distribution)
+        value = distribution.to_external_repr(param_value_internal)
+        self._keep(trial_id, "params", param_name, value)
+        self._keep(trial_id, "distributions", param_name, distribution)
+
+    def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
+        """Set an attribute of the user."""
+        if not self._keep(trial_id, "user_attrs", key, _as_read(value)):
+            super().set_trial_user_attr(trial_id, key, value)
+
+    def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
+        """Set an attribute of the system."""
+        if not self._keep(trial_id, "system_attrs", key, _as_read(value)):
+            super().set_trial_system_attr(trial_id, key, value)
+
+    def set_trial_intermediate_value(
+        self, trial_id: int, step: int, intermediate_value: float
+    ) -> None:
+        """Set a value of a step."""
+        if not self._keep(trial_id, "intermediate_values", step, intermediate_value):
+            super().set_trial_intermediate_value(trial_id, step, intermediate_value)
+
+    def set_trial_state_values(
+        self, trial_id: int, state: TrialState, values: Sequence[float] | None = None
+    ) -> bool:
+        """Change the state of a trial, and write its values with all that was set before.
+
+        Raises
+        ------
+        UpdateFinishedTrialError
+            If someone else has finished the trial.
+        """
+        with self._lock:
+            if trial_id in self._unwritten:
+                self._write(trial_id, state, values)
+                return True
+        return super().set_trial_state_values(trial_id, state, values)
+
+    def _keep(self, trial_id: int, what: str, name: object, value: object) -> bool:
+        """Keep what is set of a trial in memory; False if the trial was not made here."""
+        with self._lock:
+            unwritten = self._unwritten.get(trial_id)
+            if unwritten is None:
+                return False
+            for trial in (self._kept(trial_id), unwritten):
+                getattr(trial, what)[name] = value
+            return True
+
+    def _kept(self, trial_id: int) -> FrozenTrial:
+        """Return the trial itself that is kept."""
+        study_id, number = self._trial_id_to_study_id_and_number[trial_id]
+        return self._studies[study_id].trials[number]
+
+    def _check_distribution(self, trial_id: int, name: str, axis: BaseDistribution) -> None:
+        """Compare a distribution with the first one that the study has for the parameter."""
+        study_id, _ = self._trial_id_to_study_id_and_number[trial_id]
+        study = self._studies[study_id]
+        if name not in study.param_distribution:
+            before = (each.distributions.get(name) for each in study.trials.values())
+            study.param_distribution[name] = next(filter(None, before), axis)
+        check_distribution_compatibility(study.param_distribution[name], axis)
+
+    def _write(self, trial_id: int, state: TrialState, values: Sequence[float] | None) -> None:
+        """Write what was set of a trial, and its state, if the trial still runs."""
+        unwritten, kept = self._unwritten[trial_id], _copied(self._kept(trial_id))
+        ended = datetime.now(UTC).replace(tzinfo=None) if state.is_finished() else None
+        unwritten.values = kept.values = values
+        kept.state, kept.datetime_complete = state, local_time(ended)
+        # Also where the state stays: nobody else can finish the trial until this is committed.
+        change = (
+            update(TRIAL)
+            .where(TRIAL.c.trial_id == trial_id, TRIAL.c.state == TrialState.RUNNING)
+            .values(state=state, datetime_complete=ended)
+        )
+        with self._storage.writing() as session:
+            changed: Any = session.execute(change)
+            runs = bool(changed.rowcount)
+            if runs:
+                write_content(session, trial_id, unwritten)
+                if self._joined is not None and state.is_finished():
+                    self._joined.write(session, kept.number)
+        del self._unwritten[trial_id]
+        if not runs:
+            raise UpdateFinishedTrialError(f"Trial {kept.number} is finished already.")
+        self._add_trials_to_cache(self._trial_id_to_study_id_and_number[trial_id][0], [kept])
+        if not state.is_finished():
+            self._unwritten[trial_id] = _without_content(kept)
+
+    def _read_trials_from_remote_storage(self, study_id: int) -> None:
+        """Read the trials that are new, or have ended; those that were made here are known."""
+        with self._lock:
+            study = self._studies.setdefault(study_id, _StudyInfo())
+            last, open_ids = study.last_finished_trial_id, study.unfinished_trial_ids
+            states = self._backend.states(study_id, last, open_ids)
+            unknown = [row for row, state in states.items() if not self._is_known(row, state)]
+            self._add_trials_to_cache(study_id, self._backend.read(unknown))
+            for row in unknown:
+                self._unwritten.pop(row, None)
+            finished = {row for row, state in states.items() if state.is_finished()}
+            study.unfinished_trial_ids = states.keys() - finished
+            study.last_finished_trial_id = max(finished, default=last)
+
+    def _is_known(self, trial_id: int, state: TrialState) -> bool:
+        """Whether a trial in memory has all that one of this state has in the database."""
+        if not state.is_finished():
+            return trial_id in self._unwritten
+        return trial_id in self._trial_id_to_study_id_and_number and (
+            self._kept(trial_id).state.is_finished()
+        )
+
+
+def write(trial: Trial) -> None:
+    """Write what was set of a running trial, so that others see it."""
+    if isinstance(trial.storage, RunningTrials):
+        trial.storage.write(trial._trial_id)
+
+
+def _without_content(trial: FrozenTrial) -> FrozenTrial:
+    """Return a trial of which nothing is set."""
+    empty = copy.copy(trial)
+    empty.params, empty.distributions, empty.user_attrs, empty.system_attrs = {}, {}, {}, {}
+    empty.intermediate_values = {}
+    return empty
+
+
+def _copied(trial: FrozenTrial) -> FrozenTrial:
+    """Return a trial of which more can be set without changing the given one."""
+    copied = copy.copy(trial)
+    copied.params, copied.distributions = dict(trial.params), dict(trial.distributions)
+    copied.user_attrs, copied.system_attrs = dict(trial.user_attrs), dict(trial.system_attrs)
+    copied.intermediate_values = dict(trial.intermediate_values)
+    return copied
+
+
+def _as_read(value: Any) -> Any:
+    """Return an attribute as it will be read: JSON has no tuples."""
+    return json.loads(json.dumps(value))

@@ -1,0 +1,226 @@
+"""Best bound first: the points of a space in the order of the least cost that each may have.
+
+A bound that no point can beat makes a search short: it begins with the points that may be the best,
+and ends as soon as no other one may be better than the best that is evaluated. Then the best is
+proven, by the rule of branch and bound (Land and Doig, Econometrica 1960).
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from optuna.distributions import BaseDistribution
+from optuna.samplers import RandomSampler
+from optuna.trial import FrozenTrial, TrialState
+
+from phaze_opt.study.samplers.grid import Coordinates, Grid
+from phaze_opt.study.samplers.replay import Cost, CostOf, Replay, Seen
+
+if TYPE_CHECKING:
+    from optuna.study import Study
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A point with what is known of it before it is evaluated.
+
+    Attributes
+    ----------
+    params
+        As a sampler proposes it.
+    least_cost
+        The first parts of its cost, or less: costs are compared part by part.
+    """
+
+    params: Mapping[str, Any]
+    least_cost: Cost
+
+
+class BestBoundFirst:
+    """The points of a study that no trial has tried, and what its trials prove.
+
+    Parameters
+    ----------
+    grid
+        All axes.
+    points
+        All points that may be feasible, in the order of their least costs; read as far as needed.
+        Iterating again must go on after the last point that was given.
+    cost
+        Order of finished trials. A trial whose cost has fewer parts than the least costs is
+        compared by these only.
+    """
+
+    def __init__(self, grid: Grid, points: Iterable[Candidate], cost: CostOf) -> None:
+        self.grid = grid
+        self._points = points
+        self._rest = iter(points)
+        self._opened: list[tuple[Coordinates, Candidate]] = []
+        self._closed = 0
+        self._replay = Replay(grid, cost, _Tried())
+        self._tried = _Tried()
+
+    def read(self, trials: Sequence[FrozenTrial]) -> None:
+        """Take in all trials of the study, given in the order of their numbers."""
+        self._tried = self._replay.state(trials)
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether no point that is not evaluated may be better than the best that is."""
+        complete = self._tried.complete
+        for place, point, bounded in self._from(self._closed):
+            if point not in complete:
+                return self._is_worse(bounded)
+            self._closed = place + 1
+        return True
+
+    def next_points(
+        self,
+        number: int,
+        is_taken: Callable[[Mapping[str, Any]], bool] = lambda params: False,
+        *,
+        beyond: bool = False,
+    ) -> list[Candidate]:
+        """Return the first points that nobody tries or has tried.
+
+        Parameters
+        ----------
+        number
+            How many at most.
+        is_taken
+            Tells by the parameters of a point whether it is taken, though no trial names it.
+        beyond
+            Whether to go on with points that cannot be better than the best so far.
+        """
+        found: list[Candidate] = []
+        for _, point, bounded in self._from(self._closed):
+            if len(found) == number or (not beyond and self._is_worse(bounded)):
+                break
+            if point not in self._tried and not is_taken(bounded.params):
+                found.append(bounded)
+        return found
+
+    def _is_worse(self, bounded: Candidate) -> bool:
+        """Whether a point comes after the best so far, whatever it costs."""
+        best, least = self._tried.lowest, bounded.least_cost
+        if best is None:
+            return False
+        parts = min(len(best), len(least))
+        return least[:parts] > best[:parts]
+
+    def _from(self, start: int) -> Iterator[tuple[int, Coordinates, Candidate]]:
+        """Yield the points from a place on, and open further ones."""
+        place = start
+        while place < len(self._opened) or self._open():
+            yield (place, *self._opened[place])
+            place += 1
+
+    def _open(self) -> bool:
+        """Read one more point; False where there is none."""
+        try:
+            bounded = next(self._rest, None)
+        except BaseException:
+            # An iterator that raised is at its end, which must not look like the end of the points.
+            self._rest = iter(self._points)
+            raise
+        if bounded is None:
+            return False
+        point = self.grid.coordinates(bounded.params)
+        assert point is not None, "a bounded point lies in the space"
+        self._opened.append((point, bounded))
+        return True
+
+
+class _Tried:
+    """What follows from the trials: which points they have, and the lowest cost."""
+
+    def __init__(self) -> None:
+        self.complete: set[Coordinates] = set()
+        self.lowest: Cost | None = None
+        self._running: set[Coordinates] = set()
+
+    def copy(self) -> _Tried:
+        """Return one that can go on by itself."""
+        made = _Tried()
+        made.complete, made.lowest = self.complete.copy(), self.lowest
+        return made
+
+    def record(self, trial: Seen) -> None:
+        """Take in a trial."""
+        if trial.cost is None:
+            self._running.add(trial.point)
+            return
+        self.complete.add(trial.point)
+        if self.lowest is None or trial.cost < self.lowest:
+            self.lowest = trial.cost
+
+    def __contains__(self, point: Coordinates) -> bool:
+        return point in self.complete or point in self._running
+
+
+class BoundSampler(RandomSampler):
+    """Optuna's sampler of the best bounds first; random after all points are tried.
+
+    Alone, in one process, it proposes no point twice; several processes can propose the same one at
+    the same time. Under ``study.optimize`` it stops the study as soon as the best is proven. A
+    point whose trial failed is not tried again, and nothing is proven then.
+
+    Parameters
+    ----------
+    search
+        The points of the study.
+    """
+
+    def __init__(self, search: BestBoundFirst, seed: int | None = None) -> None:
+        super().__init__(seed=seed)
+        self._search = search
+        self._proposed: list[Mapping[str, Any]] = []
+        self._lock = threading.Lock()
+
+    def infer_relative_search_space(
+        self, study: Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """Take all axes."""
+        return dict(self._search.grid.axes)
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Propose the point with the best bound."""
+        trials = study.get_trials(deepcopy=False)
+        with self._lock:
+            self._search.read(trials)
+            points = self._search.next_points(1, self._proposed.__contains__, beyond=True)
+            self._proposed += [one.params for one in points]
+        return dict(points[0].params) if points else {}
+
+    def after_trial(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        state: TrialState,
+        values: Sequence[float] | None,
+    ) -> None:
+        """Stop ``study.optimize`` if the trial, which has not ended yet, proves the best."""
+        super().after_trial(study, trial, state, values)
+        trials = list(study.get_trials(deepcopy=False))
+        trials[trial.number] = _ended(trial, state, values)
+        with self._lock:
+            self._search.read(trials)
+            if not self._search.is_proven:
+                return
+        with suppress(RuntimeError):  # under ask and tell there is nothing that could be stopped
+            study.stop()
+
+
+def _ended(trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> FrozenTrial:
+    """Return a trial as it is once it has ended."""
+    ended = copy.copy(trial)
+    ended.state = state
+    ended.values = None if values is None else list(values)
+    return ended

@@ -1,0 +1,220 @@
+"""The state of a study in numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from phaze_opt.printing import PrintsAsTables
+from phaze_opt.spec.frozen import ResolvedStudy, current_version
+from phaze_opt.store import presence
+from phaze_opt.store.stored_study import StoredStudy
+from phaze_opt.store.ticket import TicketCounts
+from phaze_opt.study.baselines import outside_space
+from phaze_opt.study.best_design import BestDesign, best_design, best_to_json_dict
+from phaze_opt.study.trials import TrialRecord, read_trials
+
+StudyState = Literal["new", "running", "stopping", "stopped", "done", "proven", "failed"]
+
+
+@dataclass(frozen=True, repr=False)
+class StudySummary(PrintsAsTables, tables="phaze_opt.report.studies:summary_table"):
+    """The state of a study in numbers; prints as the table of ``phaze-opt study show``.
+
+    Attributes
+    ----------
+    trials
+        Numbers of complete trials, of infeasible ones among these, and of failed and running ones.
+    target
+        Complete trials that the study shall have: the number that the last run asked for, and
+        before the first run that of the spec.
+    left
+        Trials that are missing from the target and neither complete nor failed; none where the best
+        is proven.
+    busy_s
+        Time during which at least one trial ran.
+    rate_per_s
+        Complete trials per busy second; ``None`` before the first.
+    cached_share
+        Share of the evaluations that were stored before they were asked for.
+    proven_schedule_share
+        Share of the layers' schedules of all evaluated points that are proven optimal.
+    quickly_proven_schedule_share
+        Share of the different schedules that each new evaluation needed that were proven optimal
+        without the exact search or in under 20 ms; ``None`` where no evaluation is new.
+    why_infeasible
+        Number of points that each limit ruled out.
+    failures
+        Why tickets failed for good, each reason once.
+    outside
+        By the name of a baseline that no trial can find: which of its values the space does not
+        have.
+    codes
+        Number of trials by the hash of the code that ran them, or runs them, most first.
+    records
+        The trials, by number.
+    """
+
+    name: str
+    resolved: ResolvedStudy
+    state: StudyState
+    trials: Mapping[str, int]
+    target: int
+    left: int
+    best: BestDesign | None
+    busy_s: float
+    rate_per_s: float | None
+    cached_share: float | None
+    proven_schedule_share: float | None
+    quickly_proven_schedule_share: float | None
+    why_infeasible: Mapping[str, int]
+    failures: tuple[str, ...]
+    outside: Mapping[str, str]
+    codes: Mapping[str, int]
+    records: tuple[TrialRecord, ...] = ()
+
+    def __repr__(self) -> str:
+        complete = self.trials["complete"]
+        return f"StudySummary({self.name!r}, {self.state}, {complete} of {self.target} trials)"
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the study was made with another version of the cost model."""
+        return self.resolved.cost_model_version != current_version()
+
+    @property
+    def next_command(self) -> str:
+        """The command with which the study goes on until it has its target."""
+        return next_command(self.name, self.target, self.resolved)
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until a running study is done, at the rate so far."""
+        if self.state != "running" or self.rate_per_s is None:
+            return None
+        return self.left / self.rate_per_s
+
+
+def next_command(name: str, total: int, resolved: ResolvedStudy) -> str:
+    """Return the command with which a study goes on until it has ``total`` complete trials."""
+    if resolved.cost_model_version != current_version():
+        return f"phaze-opt study copy {name} NEW --current-version"
+    option = "" if total == resolved.spec.search.trials else f" --trials {total}"
+    return f"phaze-opt study run {name}{option}"
+
+
+def summarise(study: StoredStudy) -> StudySummary:
+    """Read a study, count and average."""
+    office = study.office()
+    # Read before the trials, so that a study that is done has all its trials.
+    is_worked_on = presence.is_worked_on(study)
+    counts, stopping, proven = office.counts(), office.stop_requested(), office.is_proven()
+    # A study that an older program ran has tickets, but no target.
+    target = office.target() or counts.done + counts.left or study.resolved.spec.search.trials
+    trials = read_trials(study)
+    complete = [trial for trial in trials if trial.kind in ("feasible", "infeasible")]
+    metrics = [trial.metrics for trial in complete if trial.metrics is not None]
+    asked = [each for each in metrics if each.evaluation_key is not None]
+    busy_s = _busy_s(trials)
+    return StudySummary(
+        name=study.name,
+        resolved=study.resolved,
+        state=_state(counts, target, is_worked_on, stopping, proven),
+        trials={
+            "complete": len(complete),
+            "infeasible": sum(trial.kind == "infeasible" for trial in complete),
+            "failed": sum(trial.kind == "failed" for trial in trials),
+            # The trial of a worker that is gone is still marked as running until it is settled.
+            "running": min(counts.running, sum(trial.kind == "running" for trial in trials)),
+        },
+        target=target,
+        left=0 if proven else max(0, min(counts.left, target - len(complete))),
+        best=best_design(study, trials),
+        busy_s=busy_s,
+        rate_per_s=len(complete) / busy_s if busy_s > 0 else None,
+        cached_share=_share(sum(each.cached for each in asked), len(asked)),
+        proven_schedule_share=_share(
+            sum(each.proven_schedules for each in asked), sum(each.schedules for each in asked)
+        ),
+        quickly_proven_schedule_share=_share(
+            sum(each.quickly_proven_schedules for each in asked),
+            sum(each.needed_schedules for each in asked),
+        ),
+        why_infeasible=Counter(each.limit for each in metrics if each.limit is not None),
+        outside={
+            baseline.name: reason
+            for baseline in study.resolved.baselines
+            if (reason := outside_space(study.resolved, baseline)) is not None
+        },
+        failures=tuple(office.reasons()),
+        codes=office.codes(),
+        records=tuple(trials),
+    )
+
+
+def summary_to_json_dict(summary: StudySummary) -> dict[str, Any]:
+    """Return the state as ``study show --json`` prints it."""
+    best = summary.best
+    return {
+        "study": summary.name,
+        "state": summary.state,
+        "trials": dict(summary.trials),
+        "best": None if best is None else best_to_json_dict(summary.name, best),
+        "rate_per_s": summary.rate_per_s,
+        "cached_share": summary.cached_share,
+        "proven_schedule_share": summary.proven_schedule_share,
+        "quickly_proven_schedule_share": summary.quickly_proven_schedule_share,
+        "cost_model_version": summary.resolved.cost_model_version,
+        "spec_hash": summary.resolved.hash,
+        "target": summary.target,
+        "left": summary.left,
+        "left_s": summary.left_s,
+        "busy_s": summary.busy_s,
+        "area_limit_mm2": summary.resolved.area_limit_mm2,
+        "area_model": summary.resolved.spec.area.model,
+        "why_infeasible": dict(summary.why_infeasible),
+        "failures": list(summary.failures),
+        "outside": dict(summary.outside),
+        "code_hashes": dict(summary.codes),
+    }
+
+
+def _state(
+    counts: TicketCounts, target: int, is_worked_on: bool, stopping: bool, proven: bool
+) -> StudyState:
+    """Name the state of a study; single failed trials are counted, and are not a state.
+
+    A ticket, or a run, whose lease has run out, or whose process is known to be gone, keeps no
+    study running. Between two trials, and before the first one, a run holds no ticket; what it does
+    after its last trial counts no more.
+    """
+    if counts.running or (is_worked_on and not proven and counts.done < target):
+        return "stopping" if stopping else "running"
+    if proven:
+        return "proven"
+    if counts.left and counts.done < target:
+        return "stopped"
+    if counts.done:
+        return "done"
+    return "failed" if counts.failed else "new"
+
+
+def _share(part: int, whole: int) -> float | None:
+    """Divide, where there is something to divide."""
+    return part / whole if whole else None
+
+
+def _busy_s(trials: Sequence[TrialRecord]) -> float:
+    """Measure the union of the intervals in which trials ran."""
+    intervals = sorted(
+        (trial.started_s, trial.ended_s)
+        for trial in trials
+        if trial.started_s is not None and trial.ended_s is not None and trial.kind != "failed"
+    )
+    total, until = 0.0, float("-inf")
+    for start, end in intervals:
+        total += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return total

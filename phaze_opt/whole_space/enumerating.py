@@ -1,0 +1,310 @@
+"""The enumeration of a stored study: with its caches, its answer kept, and as JSON."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+from phaze_opt.bounds.best_first import BestFirst
+from phaze_opt.codec import to_builtins
+from phaze_opt.limits import MOST_WORKERS, check_size
+from phaze_opt.spec.frozen import ResolvedStudy, documents_of
+from phaze_opt.spec.space import DesignPoint
+from phaze_opt.spec.variations import variation_of
+from phaze_opt.store.enumerations import BoundStore
+from phaze_opt.store.failures import patiently
+from phaze_opt.store.leases import DEFAULT_LEASE_S, expire_dead_workers, new_token
+from phaze_opt.store.opening import open_storage
+from phaze_opt.store.stored_study import new_study
+from phaze_opt.study.best_design import BestDesign, best_to_json_dict, design_of, named_params
+from phaze_opt.study.objective import Evaluator, evaluator_of
+from phaze_opt.study.processes import StopNow, StopSignals
+from phaze_opt.study.running import StudyRun, evaluate_baselines
+from phaze_opt.study.study import Study
+from phaze_opt.whole_space.answers import (
+    Answer,
+    certifies,
+    find_answer,
+    find_certificate,
+    keep_answer,
+    keep_certificate,
+)
+from phaze_opt.whole_space.certificate import Certificate, certify
+from phaze_opt.whole_space.engine import Engine, EngineJob
+from phaze_opt.whole_space.exhaustive import (
+    TOP,
+    Enumeration,
+    EnumerationProgress,
+    RankedDesign,
+    enumerate_space,
+)
+from phaze_opt.whole_space.pools import Pool, dask_cluster, processes
+from phaze_opt.whole_space.verifying import Check, check_origin, verify
+from phaze_opt.workload.graph import Workload
+
+Found = TypeVar("Found")
+
+FEW_POINTS = 20_000
+"""Spaces with fewer points are enumerated before other processes would have started."""
+
+
+class StoppedError(Exception):
+    """A signal stopped an enumeration; what is bounded and evaluated is kept."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__(exit_code)
+        self.exit_code = exit_code
+
+
+def enumerate_study(
+    study: Study,
+    *,
+    top: int = TOP,
+    bounds: bool = True,
+    time_limit_s: float | None = None,
+    workers: int | None = None,
+    dask: str | None = None,
+    on_progress: Callable[[EnumerationProgress], None] = lambda progress: None,
+) -> Enumeration:
+    """Find the best designs of a study's whole space, or return the stored answer.
+
+    Parameters
+    ----------
+    study
+        Its trials play no part; cached evaluations are used.
+    top, bounds, time_limit_s, on_progress
+        See `phaze_opt.whole_space.exhaustive.enumerate_space`.
+    workers
+        Processes on this machine; ``None`` for one on every core, or one for `FEW_POINTS`.
+    dask
+        Address of a dask scheduler, whose workers take the place of processes on this machine.
+
+    Raises
+    ------
+    ConflictError
+        If the study was created with another version of the cost model.
+    InputError
+        If no bound is known for the objective, or the space is too large.
+    StoppedError
+        If a signal stopped it.
+    """
+    study.check_version()
+    stored = stored_enumeration(study, top, bounds)
+    if stored is not None:
+        return stored
+
+    def search(
+        engine: Engine, pool: Pool | None, stopped: Callable[[], bool]
+    ) -> Enumeration | None:
+        return enumerate_space(
+            engine,
+            BoundStore(study.storage),
+            top=top,
+            bounds=bounds,
+            time_limit_s=time_limit_s,
+            on_progress=on_progress,
+            stopped=stopped,
+            pool=pool,
+        )
+
+    found = search_space(study, search, workers, dask)
+    if found.status == "certified":
+        found = replace(found, finished_s=time.time())
+        keep_answer(study.storage, study.resolved, Answer(top, bounds, found))
+        if bounds and study.resolved.nominal is study.resolved:
+            kept_certificate(study, found, top)
+    return found
+
+
+def search_space(
+    study: Study,
+    search: Callable[[Engine, Pool | None, Callable[[], bool]], Found | None],
+    workers: int | None,
+    dask: str | None = None,
+) -> Found:
+    """Search the whole space of a study, after its baselines, until a signal stops it.
+
+    Parameters
+    ----------
+    study
+        The study.
+    search
+        Takes what bounds and evaluates here, the pool if it is elsewhere, and what says whether to
+        stop; returns ``None`` where it was stopped.
+    workers, dask
+        As for `enumerate_study`.
+
+    Raises
+    ------
+    StoppedError
+        If a signal stopped it.
+    """
+    if workers is not None:
+        check_size("workers", workers, MOST_WORKERS)
+    found: Found | None = None
+    with StopSignals() as stop, suppress(StopNow):
+        run = StudyRun(study, study.evaluator, 0, DEFAULT_LEASE_S, stop)
+        expire_dead_workers(study.storage)
+        if study.resolved.nominal is study.resolved:
+            patiently(partial(evaluate_baselines, run, new_token()))
+        if not stop.requested:
+            engine = Engine(study, study.evaluator)
+            if workers is None:
+                workers = 1 if engine.grid.points < FEW_POINTS else len(os.sched_getaffinity(0))
+            with _pool(study, workers, dask) as pool:
+                found = search(engine, pool, lambda: stop.requested)
+    if found is None:
+        raise StoppedError(stop.exit_code or 1)
+    return found
+
+
+def stored_enumeration(study: Study, top: int = TOP, bounds: bool = True) -> Enumeration | None:
+    """Return the stored answer of `enumerate_study`; ``None`` where there is none."""
+    what = f"stored enumeration of the study {study.name!r}"
+    stored = find_answer(study.storage, study.resolved, top, bounds, what)
+    return stored if isinstance(stored, Enumeration) else None
+
+
+def kept_certificate(study: Study, found: Enumeration, top: int) -> Certificate:
+    """Return the stored certificate of a study's enumeration, or make and store it.
+
+    Raises
+    ------
+    InputError
+        As `certificate_of`.
+    """
+    stored = find_certificate(study.storage, study.resolved, top)
+    if stored is not None and certifies(stored, Answer(top, bool(found.levels), found)):
+        return stored
+    made = certificate_of(study, found, top)
+    keep_certificate(study.storage, made)
+    return made
+
+
+def certificate_of(study: Study, found: Enumeration, top: int) -> Certificate:
+    """Return the certificate of a study's enumeration.
+
+    Raises
+    ------
+    InputError
+        If the enumeration was not finished, or used no bounds.
+    """
+    engine = Engine(study, study.evaluator)
+    return certify(BestFirst(engine.grid, engine.rule, BoundStore(study.storage)), found, top)
+
+
+def verify_certificate(
+    certificate: Certificate,
+    *,
+    evaluator: Evaluator | None = None,
+    workloads: Sequence[Workload] | None = None,
+    on_check: Callable[[Check], None] = lambda check: None,
+) -> list[Check]:
+    """Check a certificate, with nothing but what it holds and this program.
+
+    Parameters
+    ----------
+    certificate
+        As `phaze_opt.whole_space.certificate.read_certificate` gives it.
+    evaluator, workloads
+        Replaced in tests; ``None`` for those that the certificate names.
+    on_check
+        Called after every check.
+
+    Raises
+    ------
+    ConflictError
+        If it belongs to another version of the cost model.
+    RefusedError
+        Naming what is not as the certificate says.
+    """
+    captured = check_origin(certificate) if workloads is None else tuple(workloads)
+    evaluator = evaluator_of(certificate.study) if evaluator is None else evaluator
+    with tempfile.TemporaryDirectory() as folder:
+        storage = open_storage(f"sqlite:///{folder}/verify.db", create=True)
+        try:
+            documents = documents_of(certificate.study, captured)
+            with new_study(storage, "verify", certificate.study, documents) as study:
+                with StopSignals(raise_on_repeat=False) as stop:
+                    run = StudyRun(study, evaluator, 0, DEFAULT_LEASE_S, stop)
+                    evaluate_baselines(run, new_token())
+                engine = Engine(study, evaluator)
+                return verify(certificate, engine, BoundStore(storage), on_check)
+        finally:
+            storage.close()
+
+
+@contextmanager
+def _pool(study: Study, workers: int, dask: str | None) -> Iterator[Pool | None]:
+    """Provide the processes that bound and evaluate; ``None`` for this one."""
+    if dask is not None:
+        url = study.storage.url.render_as_string(hide_password=False)
+        job = EngineJob(url, study.name, study.evaluator, variation_of(study.resolved))
+        with dask_cluster(job, dask) as cluster:
+            yield cluster
+    elif workers > 1:
+        job = EngineJob(None, study.name, study.evaluator, variation_of(study.resolved))
+        with processes(job, study.storage, workers) as local:
+            yield local
+    else:
+        yield None
+
+
+def best_of_enumeration(study: Study, found: Enumeration) -> BestDesign | None:
+    """Return the best design with its evaluations; ``None`` where nothing is feasible."""
+    if not found.top:
+        return None
+    best = found.top[0]
+    return design_of(study, None, DesignPoint(best.point), best.metrics)
+
+
+def enumeration_to_json_dict(study: Study, found: Enumeration) -> dict[str, Any]:
+    """Return the answer as ``study enumerate --json`` prints it."""
+    best = best_of_enumeration(study, found)
+    return {
+        "study": study.name,
+        "points": found.points,
+        "bounded": found.bounded,
+        "evaluated": found.evaluated,
+        "feasible": found.feasible,
+        "infeasible_proven": found.infeasible_proven,
+        "status": found.status,
+        "gap": found.gap,
+        "best": None if best is None else best_to_json_dict(study.name, best),
+        "top": [ranked_to_json_dict(study.resolved, one) for one in found.top],
+        "levels": to_builtins(found.levels),
+        "wall_s": found.wall_s,
+        "finished_s": found.finished_s,
+        "cost_model_version": found.version,
+        # The same under its name in 0.1.
+        "version": found.version,
+    }
+
+
+def certified_to_json_dict(study: Study) -> dict[str, Any] | None:
+    """Return the certified optimum as ``study show --json`` has it; ``None`` where there is none.
+
+    ``ratio`` is the value of the best trial relative to it.
+    """
+    found = stored_enumeration(study)
+    if found is None or not found.top:
+        return None
+    optimum, best = found.top[0], study.best()
+    ratio = None if best is None else best.metrics.value / optimum.metrics.value
+    return {**ranked_to_json_dict(study.resolved, optimum), "points": found.points, "ratio": ratio}
+
+
+def ranked_to_json_dict(resolved: ResolvedStudy, one: RankedDesign) -> dict[str, Any]:
+    """Return one design of the whole space, named as `BestDesign.params` names the best one."""
+    return {
+        "values": list(one.metrics.values),
+        "params": named_params(resolved, DesignPoint(one.point), one.metrics),
+        "area_mm2": one.metrics.area_mm2,
+        "area_model": resolved.spec.area.model,
+    }

@@ -1,0 +1,388 @@
+"""Enumerates the whole space of a study: the best designs, proven for this cost model.
+
+Points come in the order of the best ranks that their bounds allow (`phaze_opt.bounds.best_first`)
+and are evaluated until none is left that could enter the top. Bounds are stored as they are
+computed and evaluations lie in the cache of the database, so that an enumeration that was stopped
+goes on, and a later study pays only for points that nobody evaluated.
+
+A point is left out if and only if (bin of its bound, size of its HBM, its area) comes after these
+three of the last of the top, in the order of designs (`phaze_opt.spec.ordering`).
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from phaze_opt.bounds.best_first import BestFirst, BoundedPoint
+from phaze_opt.bounds.point_grid import Grid
+from phaze_opt.bounds.study_bounds import check_bounded
+from phaze_opt.errors import InputError
+from phaze_opt.spec.axes import Scalar
+from phaze_opt.spec.ordering import VALUE_BIN, Head, Rank
+from phaze_opt.store.enumerations import BoundStore
+from phaze_opt.study.trials import Metrics
+from phaze_opt.whole_space.engine import Engine
+from phaze_opt.whole_space.pools import Answer, Here, Pool
+
+TOP = 20
+"""Designs that an enumeration proves to be the best, in order."""
+
+Level = Literal["boxes", "chips", "evaluations"]
+
+
+@dataclass(frozen=True)
+class EnumerationProgress:
+    """The state of an enumeration.
+
+    Attributes
+    ----------
+    level
+        What is being done: boxes are bounded, or chips, or points are evaluated.
+    done
+        Of the level: chips that were bounded, each under one combination of options, or points that
+        were evaluated.
+    total
+        As far as it is known: what is left may still turn out to be needed, or not.
+    """
+
+    level: Level
+    done: int
+    total: int
+    best_value: float | None
+
+
+@dataclass(frozen=True)
+class RankedDesign:
+    """A design of the top: the values of its point, and its metrics."""
+
+    point: tuple[tuple[str, Scalar], ...]
+    metrics: Metrics
+
+
+@dataclass(frozen=True)
+class LevelCounts:
+    """What one level of bounds left out.
+
+    Attributes
+    ----------
+    level
+        ``boxes`` (rooflines of many chips), ``chips`` (bounds of single ones), ``evaluations``.
+    points
+        That came to the level.
+    closed
+        Of these, the points that it left out; those that were evaluated, at the last level.
+    wall_s
+        Seconds that it took.
+    """
+
+    level: Level
+    points: int
+    closed: int
+    wall_s: float
+
+
+@dataclass(frozen=True)
+class Enumeration:
+    """The answer of an enumeration.
+
+    Attributes
+    ----------
+    points
+        Designs whose chip is buildable and within the limits: ``bounded + evaluated``.
+    evaluated, feasible
+        Points that were evaluated, and feasible ones among them.
+    infeasible_proven
+        Points whose bound says that nothing fits.
+    status
+        ``certified``: no other design is better; ``time_limit``: the time was over before.
+    gap
+        By how much a point that is left could be better than the best, relative; 0 if certified,
+        ``None`` where nothing is feasible so far.
+    top
+        The best designs by the order of designs.
+    levels
+        What each level left out; empty where nothing was bounded.
+    finished_s
+        When it was stored, in seconds since 1970; ``None`` where an older program stored it.
+    """
+
+    points: int
+    bounded: int
+    evaluated: int
+    feasible: int
+    infeasible_proven: int
+    status: Literal["certified", "time_limit"]
+    gap: float | None
+    top: tuple[RankedDesign, ...]
+    wall_s: float
+    version: str
+    levels: tuple[LevelCounts, ...] = ()
+    finished_s: float | None = None
+
+
+@dataclass(eq=False)
+class _Watch:
+    """When to stop, what to tell, and the seconds of every level."""
+
+    time_limit_s: float | None
+    on_progress: Callable[[EnumerationProgress], None]
+    stopped: Callable[[], bool]
+    started_s: float = field(default_factory=time.monotonic)
+    spent_s: dict[Level, float] = field(default_factory=dict)
+
+    @property
+    def late(self) -> bool:
+        """Whether the time is over."""
+        return self.time_limit_s is not None and self.wall_s > self.time_limit_s
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds since the beginning."""
+        return time.monotonic() - self.started_s
+
+    def spend(self, level: Level, since_s: float) -> float:
+        """Count the seconds since a time for a level; return the time."""
+        now_s = time.monotonic()
+        self.spent_s[level] = self.spent_s.get(level, 0.0) + now_s - since_s
+        return now_s
+
+
+def enumerate_space(
+    engine: Engine,
+    store: BoundStore | None,
+    *,
+    top: int = TOP,
+    bounds: bool = True,
+    time_limit_s: float | None = None,
+    on_progress: Callable[[EnumerationProgress], None] = lambda progress: None,
+    stopped: Callable[[], bool] = lambda: False,
+    pool: Pool | None = None,
+) -> Enumeration | None:
+    """Find the best designs of a study's whole space.
+
+    Parameters
+    ----------
+    engine
+        Of the study.
+    store
+        Keeps bounds; ``None`` for none.
+    top
+        How many designs are proven to be the best.
+    bounds
+        Whether points are bounded; otherwise each is evaluated.
+    time_limit_s
+        Seconds after which the best so far is returned, with what is proven.
+    on_progress
+        Called after every part.
+    stopped
+        Whether to stop; the answer is then ``None``.
+    pool
+        Bounds and evaluates points; ``None`` for here.
+
+    Raises
+    ------
+    InputError
+        If no bound is known for the objective, or the space is too large.
+    """
+    watch = _Watch(time_limit_s, on_progress, stopped)
+    spec = engine.objective.study.spec
+    if len(spec.objectives) > 1:
+        raise InputError(
+            "An enumeration finds the best designs of one objective, but the study has "
+            f"{len(spec.objectives)}."
+        )
+    if top < 1:
+        raise InputError(f"top is {top}, but it must be at least 1.")
+    pool = pool or Here(engine)
+    if not bounds:
+        points = every_point(engine.grid)
+        return _Search(engine, _Top(top), watch, points, None, pool).answer()
+    check_bounded(spec)
+    watch.on_progress(EnumerationProgress("boxes", 0, len(engine.grid.chips.first) - 1, None))
+    best = _Top(top)
+
+    def on_open(best_first: BestFirst) -> None:
+        due = best_first.rows_before(best.last)
+        watch.on_progress(
+            EnumerationProgress(
+                "chips", best_first.rows_of(best_first.batches), due, best.best_value
+            )
+        )
+
+    best_first = BestFirst(engine.grid, engine.rule, store, pool, on_open)
+    best_first.bound_boxes()
+    watch.spend("boxes", watch.started_s)
+    return _Search(engine, best, watch, iter(best_first), best_first, pool).answer()
+
+
+def every_point(grid: Grid) -> Iterator[BoundedPoint]:
+    """Yield all points of a space, of which nothing is known."""
+    options, sizes, architectures = grid.shape
+    for option in range(options):
+        for size in range(sizes):
+            for row in range(architectures):
+                point = grid.point(option, size, row)
+                yield BoundedPoint(point, float("inf"), (float("-inf"), 0, 0.0))
+
+
+@dataclass(eq=False)
+class _Top:
+    """The best designs so far."""
+
+    size: int
+    ranked: list[tuple[Rank, RankedDesign]] = field(default_factory=list)
+    evaluated: int = 0
+    feasible: int = 0
+
+    @property
+    def last(self) -> Head | None:
+        """What a point must not come after; ``None`` while every point enters."""
+        return self.ranked[-1][0].key[:3] if len(self.ranked) == self.size else None
+
+    @property
+    def best_value(self) -> float | None:
+        """Value of the best design."""
+        return self.ranked[0][1].metrics.value if self.ranked else None
+
+    def excludes(self, head: Head) -> bool:
+        """Whether a point with this head cannot enter."""
+        return self.last is not None and head > self.last
+
+    def add(self, rank: Rank, design: RankedDesign) -> None:
+        """Enter a feasible design."""
+        self.feasible += 1
+        self.ranked.append((rank, design))
+        self.ranked = heapq.nsmallest(self.size, self.ranked, key=lambda pair: pair[0].key)
+
+
+_Given = tuple[BoundedPoint, Answer[list[Metrics]] | None]
+"""A point and its evaluation under way; ``None`` where it is excluded."""
+
+
+@dataclass(eq=False)
+class _Search:
+    """Evaluates points until none is left that could enter the top.
+
+    Attributes
+    ----------
+    points
+        In the order in which they are evaluated.
+    best_first
+        Where they come from; ``None`` where nothing is bounded.
+    """
+
+    engine: Engine
+    best: _Top
+    watch: _Watch
+    points: Iterator[BoundedPoint]
+    best_first: BestFirst | None
+    pool: Pool
+
+    def answer(self) -> Enumeration | None:
+        """Search, and return what is proven; ``None`` where it was stopped."""
+        left, batches = self._evaluate()
+        if self.watch.stopped():
+            return None
+        best, best_first, total = self.best, self.best_first, self.engine.grid.points
+        return Enumeration(
+            points=total,
+            bounded=total - best.evaluated,
+            evaluated=best.evaluated,
+            feasible=best.feasible,
+            infeasible_proven=0 if best_first is None else best_first.infeasible(batches),
+            status="certified" if left is None else "time_limit",
+            gap=_gap(best.best_value, left),
+            top=tuple(design for _, design in best.ranked),
+            wall_s=self.watch.wall_s,
+            version=self.engine.objective.study.cost_model_version,
+            levels=() if best_first is None else _levels(best_first, batches, best, self.watch),
+        )
+
+    def _evaluate(self) -> tuple[Head | None, int]:
+        """Evaluate points in their order.
+
+        Points are given to the pool ahead of time, but their answers count in the order of the
+        points: those that were evaluated for nothing are as if they had not been.
+
+        Returns
+        -------
+        left
+            The head of the first point that was not evaluated for lack of time; ``None`` if none is
+            left that could enter the top.
+        batches
+            Batches of cells that had to be opened for this, however many were opened ahead.
+        """
+        given: deque[_Given] = deque()
+        since_s = time.monotonic()
+        while True:
+            self._give(given)
+            since_s = self.watch.spend("chips", since_s)
+            if not given:
+                return None, 0 if self.best_first is None else self.best_first.batches
+            first = given[0][0]
+            if self.best.excludes(first.head):
+                return None, first.batches
+            if self.watch.stopped() or self.watch.late:
+                return first.head, first.batches
+            one, answer = given.popleft()
+            assert answer is not None  # what is excluded once stays so
+            (metrics,) = answer.result()
+            since_s = self.watch.spend("evaluations", since_s)
+            self._enter(one, metrics, len(given))
+
+    def _give(self, given: deque[_Given]) -> None:
+        """Give the pool as many points as it takes, up to the first that is excluded."""
+        while len(given) <= self.pool.ahead and (not given or given[-1][1] is not None):
+            one = next(self.points, None)
+            if one is None:
+                return
+            # All points after one that is excluded are excluded, too.
+            excluded = self.best.excludes(one.head)
+            given.append((one, None if excluded else self.pool.evaluate([one.point])))
+
+    def _enter(self, one: BoundedPoint, metrics: Metrics, given: int) -> None:
+        """Count an evaluation, and say so; ``given`` others are under way."""
+        best = self.best
+        best.evaluated += 1
+        if metrics.feasible:
+            design = RankedDesign(one.point.values, metrics)
+            best.add(metrics.rank(self.engine.objective.study, one.point), design)
+        total = self.engine.grid.points
+        if self.best_first is not None:
+            total = best.evaluated + given + self.best_first.before(best.last)
+        self.watch.on_progress(
+            EnumerationProgress("evaluations", best.evaluated, total, best.best_value)
+        )
+
+
+def _gap(best_value: float | None, left: Head | None) -> float | None:
+    """Return by how much a point with some head could be better than the best, relative."""
+    if left is None:
+        return 0.0
+    if best_value is None or left[0] == float("-inf"):
+        return None
+    # A value of a bin is below the end of the bin.
+    largest: float = (1.0 + VALUE_BIN) ** (1.0 - left[0])
+    return max(0.0, largest / best_value - 1.0)
+
+
+def _levels(
+    best_first: BestFirst, batches: int, best: _Top, watch: _Watch
+) -> tuple[LevelCounts, ...]:
+    """Count what each level left out."""
+    _, sizes, _ = best_first.grid.shape
+    total, opened = best_first.grid.points, best_first.rows_of(batches) * sizes
+    counts: tuple[tuple[Level, int, int], ...] = (
+        ("boxes", total, total - opened),
+        ("chips", opened, opened - best.evaluated),
+        ("evaluations", best.evaluated, best.evaluated),
+    )
+    return tuple(
+        LevelCounts(level, points, closed, watch.spent_s.get(level, 0.0))
+        for level, points, closed in counts
+    )

@@ -1,0 +1,241 @@
+"""Bounds of all objectives of a front at once, of boxes of chips and of single chips.
+
+A rate is bounded from above by the least time (`phaze_opt.bounds.study_bounds`), the energy from
+below by the least energy, and the area is known. All become costs, of which the smaller is the
+better one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.bounds.point_grid import Grid
+from phaze_opt.bounds.study_bounds import ROUNDING, Bounds, bounded_rate, one_sample_per_s
+from phaze_opt.errors import InputError
+from phaze_opt.estimator.chips import Chips as ChipColumns
+from phaze_opt.on_demand import cached_property
+from phaze_opt.spec.objectives import (
+    BOUNDED_OBJECTIVES,
+    OBJECTIVES,
+    Measured,
+    ObjectiveKind,
+    ObjectiveName,
+)
+from phaze_opt.spec.space import DesignPoint
+from phaze_opt.spec.study_spec import StudySpec
+from phaze_opt.study.objective import Objective, objective_values
+from phaze_opt.study.proving import chosen_inputs
+from phaze_opt.study.trials import Metrics
+
+Costs = tuple[float, ...]
+"""Values of the objectives of a front, those that are maximised with the opposite sign."""
+
+FRONT_OBJECTIVES: tuple[ObjectiveName, ...] = (*BOUNDED_OBJECTIVES, "energy_per_sample", "area")
+"""Objectives of which a bound is known."""
+
+AREA_ROUNDING = 1e-12
+"""Areas of many chips at once may differ from that of one in the last bits."""
+
+
+def front_objectives(spec: StudySpec, *, energy: bool = False) -> tuple[ObjectiveName, ...]:
+    """Return what a front is drawn over.
+
+    Parameters
+    ----------
+    spec
+        A study of several objectives has its own; one of a single objective gets throughput and
+        area.
+    energy
+        Whether the energy per sample is added.
+    """
+    names = spec.objectives if len(spec.objectives) > 1 else ("throughput", "area")
+    added: tuple[ObjectiveName, ...] = ("energy_per_sample",) if energy else ()
+    return tuple(dict.fromkeys((*names, *added)))
+
+
+def check_front_objectives(names: Sequence[ObjectiveName]) -> None:
+    """Refuse an objective of which no bound is known.
+
+    Raises
+    ------
+    InputError
+        Naming those that have one.
+    """
+    for name in names:
+        if name not in FRONT_OBJECTIVES:
+            raise InputError(
+                f"No bound is known for the objective {name}; --no-bounds evaluates every point. "
+                f"Bounded: {', '.join(FRONT_OBJECTIVES)}."
+            )
+
+
+class FrontBounds:
+    """Costs of points, from their evaluations, and bounds of them from the rate alone.
+
+    Parameters
+    ----------
+    grid
+        All points.
+    objective
+        Of the study.
+    rule
+        Bounds the rate, and the energy.
+    names
+        Objectives of the front.
+    """
+
+    def __init__(
+        self, grid: Grid, objective: Objective, rule: Bounds, names: Sequence[ObjectiveName]
+    ) -> None:
+        self._grid = grid
+        self._objective = objective
+        self._rule = rule
+        self.kinds = [OBJECTIVES[name] for name in names]
+        self._energies: dict[int, FloatArray] = {}
+        self._areas_mm2: dict[int, float] = {}
+
+    def values(self, point: DesignPoint, metrics: Metrics) -> tuple[float, ...]:
+        """Return the values of a feasible point."""
+        study, reference = self._objective.study, self._objective.reference
+        # What is an objective of the study is taken as it stands there.
+        own = dict(zip(study.spec.objectives, metrics.values, strict=True))
+        missing = [kind for kind in self.kinds if kind.name not in own]
+        if missing:
+            found = objective_values(study.spec, self._measured(point, metrics), reference, missing)
+            own |= dict(zip((kind.name for kind in missing), found, strict=True))
+        return tuple(own[kind.name] for kind in self.kinds)
+
+    def costs(self, values: Sequence[float]) -> Costs:
+        """Return values as costs."""
+        signs = (-1.0 if kind.maximise else 1.0 for kind in self.kinds)
+        return tuple(sign * value for sign, value in zip(signs, values, strict=True))
+
+    def of_boxes(self, option: int, rates: FloatArray) -> FloatArray:
+        """Bound the costs of all points of every box.
+
+        Parameters
+        ----------
+        option
+            Combination of options.
+        rates : (sizes, boxes)
+            Bounds of the rate.
+
+        Returns
+        -------
+        costs : (boxes, objectives)
+        """
+        chips = self._grid.chips
+        first = chips.first[:-1]
+        areas_mm2 = np.minimum.reduceat(chips.area_mm2, first) * (1.0 - AREA_ROUNDING)
+        energies_j = None
+        if self._has_energy:
+            energies_j = np.minimum.reduceat(self._least_energies_j(option), first)
+        return self._bounded(option, rates.max(axis=0), areas_mm2, energies_j)
+
+    def of_chips(self, option: int, rows: IntArray, rates: FloatArray) -> FloatArray:
+        """Bound the costs of some architectures with every size of the HBM.
+
+        Parameters
+        ----------
+        option
+            Combination of options.
+        rows : (architectures,)
+            Which ones.
+        rates : (sizes, architectures)
+            Bounds of the rate.
+
+        Returns
+        -------
+        costs : (sizes, architectures, objectives)
+        """
+        areas_mm2 = self._grid.chips.area_mm2[rows] * (1.0 - AREA_ROUNDING)
+        energies_j = self._least_energies_j(option)[rows] if self._has_energy else None
+        return self._bounded(option, rates, areas_mm2, energies_j)
+
+    def with_exact_area(self, costs: FloatArray, architecture: int) -> Costs:
+        """Return a point's bounds with the area that its evaluation will have."""
+        if architecture not in self._areas_mm2:
+            chip = self._grid.chips.architecture(architecture)
+            area_mm2 = self._grid.study.area_if_known_mm2(chip)
+            assert area_mm2 is not None  # it is within the limits
+            self._areas_mm2[architecture] = area_mm2
+        area_mm2 = self._areas_mm2[architecture]
+        return tuple(
+            area_mm2 if kind.name == "area" else cost
+            for kind, cost in zip(self.kinds, costs.tolist(), strict=True)
+        )
+
+    def _bounded(
+        self, option: int, rates: FloatArray, areas_mm2: FloatArray, energies_j: FloatArray | None
+    ) -> FloatArray:
+        """Join the bounds of all objectives, with a last axis over them."""
+        columns: list[FloatArray] = []
+        for kind in self.kinds:
+            if kind.name == "area":
+                columns.append(areas_mm2)
+            elif kind.name == "energy_per_sample":
+                assert energies_j is not None
+                columns.append(energies_j)
+            else:
+                columns.append(-rates * self._worth(option, kind, areas_mm2))
+        return np.stack(np.broadcast_arrays(*columns), axis=-1)
+
+    def _worth(self, option: int, kind: ObjectiveKind, areas_mm2: FloatArray) -> FloatArray | float:
+        """Return what an objective is, at most, for every unit of the rate that is bounded."""
+        study, reference = self._grid.study, self._objective.reference
+        bounded = bounded_rate(study.spec)
+        if kind.name == bounded.name:
+            return 1.0
+        workload = self._objective.workloads[0]
+        design = study.design(self._grid.point(option, 0, 0))
+
+        def ratio(area_mm2: float) -> float:
+            one = one_sample_per_s(workload, area_mm2, design)
+            return kind.of(one) / bounded.of(one)
+
+        # Every workload is relative to the same chip and network.
+        scale = kind.of(reference[0]) / bounded.of(reference[0]) if reference else 1.0
+        ratios = np.array([ratio(area_mm2) for area_mm2 in areas_mm2.tolist()])
+        return ratios / scale * (1.0 + ROUNDING)
+
+    def _measured(self, point: DesignPoint, metrics: Metrics) -> list[Measured]:
+        """Return what the bounded objectives take of an evaluated point, by workload."""
+        study = self._objective.study
+        design = study.design(point)
+        found = []
+        for index, run in enumerate(metrics.runs):
+            inputs = chosen_inputs(study, index, design, run)
+            throughput = run.throughput_samples_per_s
+            sequence = self._objective.workloads[inputs.capture].sequence
+            found.append(
+                Measured(
+                    throughput,
+                    throughput * sequence,
+                    (run.energy_j_per_batch or 0.0) / inputs.training.global_batch,
+                    np.nan,
+                    metrics.area_mm2 or 0.0,
+                    design.cluster.devices,
+                )
+            )
+        return found
+
+    @cached_property
+    def _architectures(self) -> ChipColumns:
+        chips = self._grid.chips
+        return ChipColumns([chips.architecture(row) for row in range(len(chips))])
+
+    @property
+    def _has_energy(self) -> bool:
+        return any(kind.name == "energy_per_sample" for kind in self.kinds)
+
+    def _least_energies_j(self, option: int) -> FloatArray:
+        """Return the least energies of all architectures under one combination of options."""
+        if option not in self._energies:
+            design = self._grid.study.design(self._grid.point(option, 0, 0))
+            self._energies[option] = self._rule.least_energy_j_per_sample(
+                design, self._architectures
+            )
+        return self._energies[option]

@@ -1,0 +1,92 @@
+"""The front of a stored study: with its caches, its answer kept, and as JSON."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from phaze_opt.spec.objectives import OBJECTIVES
+from phaze_opt.store.enumerations import BoundStore
+from phaze_opt.study.study import Study
+from phaze_opt.whole_space.answers import Answer, Front, find_answer, keep_answer
+from phaze_opt.whole_space.engine import Engine
+from phaze_opt.whole_space.enumerating import ranked_to_json_dict, search_space
+from phaze_opt.whole_space.exhaustive import EnumerationProgress
+from phaze_opt.whole_space.front_bounds import front_objectives
+from phaze_opt.whole_space.front_search import FoundFront, find_front
+from phaze_opt.whole_space.pools import Pool
+
+
+def front_of_study(
+    study: Study,
+    *,
+    energy: bool = False,
+    bounds: bool = True,
+    workers: int | None = None,
+    on_progress: Callable[[EnumerationProgress], None] = lambda progress: None,
+) -> Front:
+    """Find the designs of a study's whole space that no other one dominates.
+
+    Parameters
+    ----------
+    study
+        Its trials play no part; cached evaluations are used, and the stored answer.
+    energy
+        Whether the energy per sample is an objective, too.
+    bounds, on_progress
+        See `phaze_opt.whole_space.front_search.find_front`.
+    workers
+        See `phaze_opt.whole_space.enumerating.enumerate_study`.
+
+    Raises
+    ------
+    ConflictError
+        If the study was created with another version of the cost model.
+    InputError
+        If no bound is known for an objective, or the space is too large.
+    StoppedError
+        If a signal stopped it.
+    """
+    study.check_version()
+    names = front_objectives(study.resolved.spec, energy=energy)
+    what = f"stored front of the study {study.name!r}"
+    stored = find_answer(study.storage, study.resolved, names, bounds, what)
+    if isinstance(stored, Front):
+        return stored
+    started_s = time.monotonic()
+
+    def search(engine: Engine, pool: Pool | None, stopped: Callable[[], bool]) -> FoundFront | None:
+        return find_front(
+            engine,
+            BoundStore(study.storage),
+            names,
+            bounds=bounds,
+            on_progress=on_progress,
+            stopped=stopped,
+            pool=pool,
+        )
+
+    found = search_space(study, search, workers)
+    front = Front(names, found, time.monotonic() - started_s, study.resolved.cost_model_version)
+    keep_answer(study.storage, study.resolved, Answer(names, bounds, front))
+    return front
+
+
+def front_to_json_dict(study: Study, front: Front) -> dict[str, Any]:
+    """Return the answer as ``study pareto --json`` prints it."""
+    return {
+        "study": study.name,
+        "objectives": [OBJECTIVES[name].metric for name in front.objectives],
+        "points": front.found.points,
+        "evaluated": front.found.evaluated,
+        "feasible": front.found.feasible,
+        "front": [
+            ranked_to_json_dict(study.resolved, one.design) | {"values": list(one.values)}
+            for one in front.found.designs
+        ],
+        "wall_s": front.wall_s,
+        "cost_model_version": front.version,
+        # The same under its name in 0.1.
+        "version": front.version,
+    }

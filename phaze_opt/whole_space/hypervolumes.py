@@ -1,0 +1,46 @@
+"""What the fronts of several searches dominate, measured alike."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+from optuna._hypervolume import compute_hypervolume  # Optuna plots it, but exports it nowhere
+
+from phaze_opt.arrays import FloatArray
+from phaze_opt.spec.study_spec import StudySpec
+from phaze_opt.study.pareto import front
+from phaze_opt.study.trials import TrialRecord
+
+_BEYOND = 1.1
+"""Reference point of hypervolumes, in ranges of the joined front from its best corner."""
+
+
+def hypervolumes(spec: StudySpec, trials: Sequence[Sequence[TrialRecord]]) -> list[float | None]:
+    """Return the hypervolume of every study's front as a share of that of their joined front.
+
+    Each objective is measured from the best to the worst value on the joined front; the reference
+    point lies a tenth beyond the worst ones, so that the ends of a front count too.
+    """
+    signs = [-1.0 if kind.maximise else 1.0 for kind in spec.objective_kinds]
+    joined = _costs(front(spec, list(itertools.chain(*trials))), signs)
+    if not len(joined):
+        return [None] * len(trials)
+    best, worst = joined.min(axis=0), joined.max(axis=0)
+    extent = np.where(worst > best, worst - best, 1.0)
+    reference = np.full(len(signs), _BEYOND)
+
+    def volume(costs: FloatArray) -> float:
+        scaled = (costs - best) / extent
+        inside = scaled[(scaled < reference).all(axis=1)]
+        return float(compute_hypervolume(inside, reference)) if len(inside) else 0.0
+
+    whole = volume(joined)
+    return [volume(_costs(front(spec, of_study), signs)) / whole for of_study in trials]
+
+
+def _costs(trials: Sequence[TrialRecord], signs: Sequence[float]) -> FloatArray:
+    """Return the values of feasible trials, smaller the better, of shape (trials, objectives)."""
+    values = [trial.metrics.values for trial in trials if trial.metrics is not None]
+    return np.array(values).reshape(-1, len(signs)) * signs

@@ -1,0 +1,243 @@
+"""The bounds of boxes and of chips once more, one operator, one candidate at a time: plain Python.
+
+A certificate is checked against these, so that an error of an array or of a compiled loop shows.
+They share with `phaze_opt.passes.least_seconds` and `phaze_opt.placement.least` what is no bound:
+captured graphs, the cost of a collective, and the table of degrees of parallelism with the memory
+that each needs. Bounds of boxes are those of `phaze_opt.bounds.study_bounds`. Those of chips are
+near them, and mostly a little further from the truth: they see no rounded share of a bandwidth, and
+no schedule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from phaze_opt.bounds.study_bounds import ROUNDING, Bounds, bounded_rate, one_sample_per_s
+from phaze_opt.errors import InputError
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.passes.estimates import Chip
+from phaze_opt.passes.graphs import default_fusion
+from phaze_opt.placement.least import LeastPlacement
+from phaze_opt.placement.placement_problem import s_per_parameter
+from phaze_opt.point import (
+    chip_rates,
+    training_as_fused,
+)
+from phaze_opt.spec.constraints import with_memory_margin
+from phaze_opt.spec.designs import Design
+from phaze_opt.spec.frozen import ResolvedStudy
+from phaze_opt.spec.objectives import joined
+from phaze_opt.spec.run_inputs import RunInputs, run_inputs
+from phaze_opt.training import OPTIMIZERS, Training
+from phaze_opt.whole_space.scalar_batches import batch_s
+from phaze_opt.whole_space.scalar_candidates import Candidates, ChipSeconds
+from phaze_opt.whole_space.scalar_passes import Passes, Sort
+from phaze_opt.workload.graph import WorkloadVariant
+
+
+@dataclass(eq=False)
+class _Run:
+    """One workload under some options, on whatever chip of a kind.
+
+    Attributes
+    ----------
+    variants
+        That the placement may use, with what it needs beside the chip, and their passes.
+    fused
+        The training run as its optimizer is fused.
+    """
+
+    inputs: RunInputs
+    fused: Training
+    variants: list[tuple[WorkloadVariant, LeastPlacement, Passes]]
+    _candidates: dict[tuple[int, float], Candidates] = field(default_factory=dict)
+    _of_boxes: dict[Hashable, float] = field(default_factory=dict)
+
+    def candidates(
+        self, variant: WorkloadVariant, placement: LeastPlacement, usable_bytes: float
+    ) -> Candidates:
+        """Return the degrees of parallelism that fit a memory, at one width."""
+        key = variant.tensor_parallel, usable_bytes
+        if key not in self._candidates:
+            distinct = [index for _, index in variant.nodes]
+            arrays = placement.candidates_within(usable_bytes)
+            self._candidates[key] = Candidates(arrays, distinct)
+        return self._candidates[key]
+
+    def of_box(self, key: Hashable, bound: Callable[[], float]) -> float:
+        """Return the bound of a box, found once."""
+        if key not in self._of_boxes:
+            self._of_boxes[key] = bound()
+        return self._of_boxes[key]
+
+
+@dataclass(eq=False)
+class ScalarBounds:
+    """Bounds of the points of one study, chip by chip; see `phaze_opt.bounds.study_bounds.Bounds`.
+
+    Parameters
+    ----------
+    arrays
+        Bounds of the same study: of them are taken its workloads, and what is no bound.
+    """
+
+    arrays: Bounds
+    _runs: dict[Hashable, list[list[_Run]]] = field(default_factory=dict)
+
+    @property
+    def study(self) -> ResolvedStudy:
+        """The study."""
+        return self.arrays.study
+
+    def of_box(self, design: Design, known: Sequence[float]) -> list[float]:
+        """Bound the samples per second of every workload, on every chip with the rates of one.
+
+        Parameters
+        ----------
+        design
+            The one chip, with network and options.
+        known
+            Of every workload, samples per second from which down the bound need not be known.
+
+        Returns
+        -------
+        rates
+            Not below ``known``; where that is 0, 0 if no placement fits for sure.
+        """
+        return self._rates(design, known, ["box"], None)
+
+    def of_chip(
+        self, design: Design, known: Sequence[float], box: Accelerator | None = None
+    ) -> list[float]:
+        """Bound the samples per second of every workload on one chip; see `of_box`.
+
+        Parameters
+        ----------
+        box
+            A chip with the same rates, whose bounds as a box are kept for the others.
+        """
+        # What costs less comes first, and is enough for most chips that are far from the top.
+        sorts: list[Sort] = ["chip"] if box is None else ["fitting", "quick", "chip"]
+        return self._rates(design, known, sorts, box)
+
+    def value(self, design: Design, area_mm2: float, rates: Sequence[float]) -> float:
+        """Return the value of a design that trains so many samples per second."""
+        kind = bounded_rate(self.study.spec)
+        # One captured workload of every run: all of one run have the same tokens.
+        of_runs = self.arrays.workloads[:: len(self.arrays.workloads) // len(rates)]
+        values = [
+            rate * kind.of(one_sample_per_s(workload, area_mm2, design))
+            for rate, workload in zip(rates, of_runs, strict=True)
+        ]
+        if len(values) == 1:
+            return values[0]
+        pairs = zip(values, self.arrays.reference, strict=True)
+        ratios = np.array([value / kind.of(other) for value, other in pairs])
+        weights = [run.weight for run in self.study.spec.runs]
+        return float(joined(kind, self.study.spec.aggregate, ratios, weights)) * (1.0 + ROUNDING)
+
+    def _rates(
+        self,
+        design: Design,
+        known: Sequence[float],
+        sorts: Sequence[Sort],
+        box: Accelerator | None,
+    ) -> list[float]:
+        """Bound the samples per second of every workload at the best of the solved options."""
+        chip = with_memory_margin(design.accelerator, self.study.spec.constraints)
+        runs = self._runs_of(design)
+        if not runs:
+            return [0.0 for _ in known]
+        found = []
+        for of_run, best in zip(runs, known, strict=True):
+            for one in of_run:
+                samples = one.fused.global_batch
+                enough_s = samples / best if best > 0.0 else math.inf
+                best = max(best, samples / self._batch_s(one, chip, enough_s, sorts, box))
+            found.append(best * (1.0 + ROUNDING))
+        return found
+
+    def _batch_s(
+        self,
+        run: _Run,
+        chip: Accelerator,
+        enough_s: float,
+        sorts: Sequence[Sort],
+        box: Accelerator | None,
+    ) -> float:
+        """Bound the time of a batch from below over all placements; ``enough_s`` at most."""
+        own, best_s, usable_bytes = _chip_seconds(run, chip), enough_s, chip.usable_hbm_bytes
+        for variant, placement, passes in run.variants:
+            candidates = run.candidates(variant, placement, usable_bytes)
+
+            def bound(chip: Accelerator, sort: Sort, known_s: float) -> float:
+                seconds = passes.seconds(chip, sort)  # noqa: B023
+                splits = sort != "box"
+                return batch_s(seconds, candidates, own, known_s, splits=splits)  # noqa: B023
+
+            if box is not None and enough_s < math.inf:
+                key = variant.tensor_parallel, box, usable_bytes, enough_s
+                if run.of_box(key, partial(bound, box, "box", enough_s)) >= enough_s:
+                    continue
+            found_s = 0.0
+            for sort in sorts:
+                found_s = max(found_s, bound(chip, sort, best_s))
+                if found_s >= best_s:
+                    break
+            best_s = min(best_s, found_s)
+        return best_s
+
+    def _runs_of(self, design: Design) -> list[list[_Run]]:
+        """Return every workload under each of its solved options, on each slice of its network.
+
+        None where the options exclude all.
+        """
+        concurrent = design.accelerator.concurrent_operators
+        key = design.cluster, tuple(sorted(design.options.items())), concurrent
+        if key not in self._runs:
+            try:
+                inputs = [
+                    run_inputs(self.study, run, design) for run in range(len(self.study.spec.runs))
+                ]
+            except InputError:
+                # The options exclude each other: every evaluation is refused, too.
+                inputs = []
+            self._runs[key] = [
+                [self._run(one) for whole in of_run for one in self.arrays.on_slices(whole)]
+                for of_run in inputs
+            ]
+        return self._runs[key]
+
+    def _run(self, inputs: RunInputs) -> _Run:
+        """Prepare a workload under some options."""
+        arrays, fusion = self.arrays, default_fusion(inputs.accelerator)
+        fused = training_as_fused(inputs.training, fusion)
+        variants = [
+            (
+                one,
+                arrays.placement(inputs.capture, one, inputs.cluster, fused, fusion),
+                Passes(one, inputs.cluster, inputs.training, fusion),
+            )
+            for one in arrays.variants(inputs)
+        ]
+        return _Run(inputs, fused, variants)
+
+
+def _chip_seconds(run: _Run, chip: Accelerator) -> ChipSeconds:
+    """Return what a chip takes beside the passes of its layers."""
+    fusion, training = default_fusion(chip), run.fused
+    rates = chip_rates([Chip(chip, run.inputs.cluster, fusion)], training)
+    accumulated = OPTIMIZERS[training.optimizer].accumulation_bytes
+    step_s, accumulation_s = (
+        float(s_per_parameter(moved_bytes, float(rates.hbm_bytes_per_s[0]), float(lanes[0])))
+        for moved_bytes, lanes in (
+            (training.step_bytes, rates.step_parameters_per_s),
+            (accumulated, rates.accumulation_parameters_per_s),
+        )
+    )
+    return ChipSeconds(step_s, accumulation_s, chip.calibration.collective_core_share)

@@ -1,0 +1,213 @@
+"""The bounds of the passes of one layer, one operator at a time; see `scalar_bounds`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import combinations
+from typing import Literal
+
+from phaze_opt.choices import FusionMode
+from phaze_opt.estimator.cache_reuse import reads_again
+from phaze_opt.estimator.working_sets import kept_tensors
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.network.cluster import Cluster
+from phaze_opt.passes.bare_layers import copies_s
+from phaze_opt.passes.graphs import fuse_once, graphs_of
+from phaze_opt.training import Training
+from phaze_opt.whole_space.scalar_makespans import makespan_s
+from phaze_opt.whole_space.scalar_operators import (
+    ExtraBytes,
+    OperatorTimes,
+    chip_times,
+    extra_bytes,
+    no_extra_bytes,
+    roofline_times,
+)
+from phaze_opt.whole_space.scalar_rates import Group, Rates
+from phaze_opt.workload.graph import OperatorGraph, WorkloadVariant
+
+Sort = Literal["box", "fitting", "quick", "chip"]
+"""What a bound is of: every chip with the rates of one; one chip, as if all blocks of products fit
+its global buffer, as they do, or with a look at schedules. Each takes longer than the one before.
+"""
+
+
+class Passes:
+    """The passes of a model at one width, on whatever chip that fuses its operators alike."""
+
+    def __init__(
+        self, variant: WorkloadVariant, cluster: Cluster, training: Training, fusion: FusionMode
+    ) -> None:
+        # As `phaze_opt.passes.estimates` has it.
+        chunked = variant.tensor_parallel if training.overlap == "all" else 1
+        self._group = Group(cluster, variant.tensor_parallel, chunked)
+        self._training = training
+        self._order = [index for _, index in variant.nodes]
+        self._layers = [
+            (
+                layer.parameters,
+                {
+                    name: fuse_once(graph, fusion)
+                    for name, graph in graphs_of(layer, training).items()
+                },
+            )
+            for layer in variant.layers
+        ]
+        self._found: dict[tuple[Rates, int, Sort], tuple[tuple[float, float], ...]] = {}
+
+    def seconds(self, chip: Accelerator, sort: Sort) -> tuple[tuple[float, float], ...]:
+        """Bound forward, and backward with recompute, of every layer in order."""
+        sees_glb = self._training.residency or sort in ("quick", "chip")
+        rates, glb_bytes = Rates.of(chip), chip.glb_bytes if sees_glb else 0
+        key = rates, glb_bytes, sort
+        if key not in self._found:
+            layers = [self._layer_s(*layer, rates, glb_bytes, sort) for layer in self._layers]
+            self._found[key] = tuple([layers[index] for index in self._order])
+        return self._found[key]
+
+    def _layer_s(
+        self,
+        parameters: int,
+        graphs: Mapping[str, OperatorGraph],
+        rates: Rates,
+        glb_bytes: int,
+        sort: Sort,
+    ) -> tuple[float, float]:
+        """Bound forward, and backward with recompute, of one distinct layer."""
+        training = self._training
+        passes = {
+            name: _pass_s(graph, rates, glb_bytes, self._group, training.residency, sort)
+            for name, graph in graphs.items()
+        }
+        again_s = {
+            "none": 0.0,
+            "selective": passes.get("recompute", 0.0),
+            "full": passes["forward"],
+        }[training.recompute]
+        copies = copies_s(parameters, training, rates.hbm_bytes_per_s)
+        return passes["forward"] + copies[0], passes["backward"] + copies[1] + again_s
+
+
+def _pass_s(
+    graph: OperatorGraph,
+    rates: Rates,
+    glb_bytes: int,
+    group: Group,
+    residency: bool,
+    sort: Sort,
+) -> float:
+    """Bound one pass."""
+    kept = None
+    if residency:
+        bytes_of = _kept_bytes if rates.concurrent else _served_bytes
+        kept = bytes_of(graph, glb_bytes)
+    if sort == "box":
+        extra = None
+    elif sort == "fitting":
+        extra = no_extra_bytes(graph)
+    else:
+        extra = extra_bytes(graph, rates, glb_bytes)
+    return _least_s(graph, rates, extra, group, kept, sort == "chip")
+
+
+@lru_cache(maxsize=2**15)
+def _least_s(
+    graph: OperatorGraph,
+    rates: Rates,
+    extra: ExtraBytes | None,
+    group: Group,
+    kept: tuple[float, ...] | None,
+    schedules: bool,
+) -> float:
+    """Bound one pass, found once for all chips of which it sees the same.
+
+    Parameters
+    ----------
+    extra
+        Of one chip; ``None`` for all chips with the peak rates of one.
+    kept
+        Bytes of every operator that need not flow; ``None`` where nothing stays on the chip.
+    schedules
+        Whether to look at schedules that are shorter than some limits.
+    """
+    if extra is None:
+        times = roofline_times(graph, rates, group)
+    else:
+        times = chip_times(graph, rates, extra, group)
+    if not rates.concurrent:
+        return _in_turn_s(times, times.hbm_s, kept or [0.0] * len(graph.operators), rates)
+    least_s = _at_once_s(graph, times)
+    if schedules:
+        least_s = max(least_s, makespan_s(graph, times))
+    if kept is not None:
+        # With tensors that stay, collectives are whole, which takes no less.
+        least_s = min(least_s, _in_turn_s(times, times.once_s, kept, rates))
+    return least_s
+
+
+def _at_once_s(graph: OperatorGraph, times: OperatorTimes) -> float:
+    """Bound a pass by its longest chain, and by what it takes of every resource."""
+    own_s = times.fastest_s
+    end_s = list(own_s)
+    for before, after in _edges(graph):
+        through_s = end_s[before] + own_s[after]
+        if through_s > end_s[after]:
+            end_s[after] = through_s
+    return max([*end_s, *times.taken_s], default=0.0)
+
+
+@lru_cache(maxsize=1024)
+def _edges(graph: OperatorGraph) -> list[tuple[int, int]]:
+    """Return the edges by where they end."""
+    return sorted(((before, after) for before, after, _ in graph.edges), key=lambda edge: edge[1])
+
+
+def _in_turn_s(
+    times: OperatorTimes, hbm_s: Sequence[float], kept_bytes: Sequence[float], rates: Rates
+) -> float:
+    """Bound operators that run one after another, while some bytes need not flow."""
+    rate = rates.hbm_bytes_per_s
+    rows = zip(times.on_chip_s, hbm_s, kept_bytes, times.overhead_s, strict=True)
+    return math.fsum(
+        max(chip_s, memory_s - kept / rate) + constant_s
+        for chip_s, memory_s, kept, constant_s in rows
+    )
+
+
+@lru_cache(maxsize=4096)
+def _served_bytes(graph: OperatorGraph, glb_bytes: int) -> tuple[float, ...]:
+    """Return what every operator reads again from a buffer that is a cache."""
+    served = [0.0] * len(graph.operators)
+    reuse = reads_again(graph).served_by(float(glb_bytes))
+    for reader, size in zip(reuse.reader.tolist(), reuse.bytes.tolist(), strict=True):
+        served[reader] += size
+    return tuple(served)
+
+
+_MOST_SUBSET = 10
+"""As `phaze_opt.estimator.least_traffic` has it."""
+
+
+@lru_cache(maxsize=4096)
+def _kept_bytes(graph: OperatorGraph, glb_bytes: int) -> tuple[float, ...]:
+    """Return the most that every operator saves while tensors stay, whatever the others need."""
+    accesses: list[list[tuple[float, float]]] = [[] for _ in graph.operators]
+    for tensor in kept_tensors(graph):
+        writers = () if tensor.writer is None or tensor.outlives else (tensor.writer,)
+        for access in (*writers, *tensor.readers):
+            accesses[access.operator].append((float(tensor.size_bytes), access.bytes))
+    return tuple(_most_saved(own, glb_bytes) for own in accesses)
+
+
+def _most_saved(own: Sequence[tuple[float, float]], room_bytes: int) -> float:
+    """Return the most bytes that a set of tensors saves which fits together."""
+    if len(own) > _MOST_SUBSET:
+        return math.fsum(saved for size, saved in own if size <= room_bytes)
+    sets = (chosen for count in range(len(own) + 1) for chosen in combinations(own, count))
+    return max(
+        math.fsum(saved for _, saved in chosen)
+        for chosen in sets
+        if math.fsum(size for size, _ in chosen) <= room_bytes
+    )

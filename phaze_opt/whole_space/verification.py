@@ -1,0 +1,183 @@
+"""What all checks of a certificate share: the certificate, what computes it again, refusals."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+from phaze_opt.bounds.best_first import BestFirst
+from phaze_opt.bounds.point_grid import Grid
+from phaze_opt.errors import PhazeError
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.on_demand import cached_property
+from phaze_opt.spec.axes import Scalar
+from phaze_opt.spec.ordering import Rank
+from phaze_opt.spec.space import DesignPoint
+from phaze_opt.store.enumerations import BoundStore
+from phaze_opt.study.trials import Metrics
+from phaze_opt.whole_space.certificate import Certificate, certify, rates_of
+from phaze_opt.whole_space.engine import Engine
+from phaze_opt.whole_space.exhaustive import enumerate_space
+from phaze_opt.whole_space.pools import Here
+from phaze_opt.whole_space.scalar_bounds import ScalarBounds
+
+BoxKey = tuple[tuple[str, float], ...]
+"""Rates of a box, sorted by name."""
+
+_NEAR = 1e-6
+"""Relative difference of two sums, of which one is stored in single precision."""
+
+
+class RefusedError(PhazeError):
+    """A certificate that does not prove what it says; exit code 1."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was checked: what, and how much of it."""
+
+    what: str
+    checked: int
+    of: int
+
+
+def require(true: bool, what: str) -> None:
+    """Refuse the certificate unless something is true."""
+    if not true:
+        raise RefusedError(f"The certificate is refused: {what} is not what it says.")
+
+
+def is_near(one: float, other: float) -> bool:
+    """Whether two numbers are equal but for rounding."""
+    return abs(one - other) <= _NEAR * abs(one)
+
+
+class _Recorder(Here):
+    """Evaluates here, and keeps what was found, by point."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.found: dict[tuple[tuple[str, Scalar], ...], Metrics] = {}
+
+    def evaluate(self, points: Sequence[DesignPoint]) -> _Evaluated:
+        """Evaluate points."""
+        metrics = super().evaluate(points).result()
+        self.found |= {point.values: one for point, one in zip(points, metrics, strict=True)}
+        return _Evaluated(metrics)
+
+
+@dataclass(frozen=True)
+class _Evaluated:
+    """Points that are evaluated."""
+
+    metrics: list[Metrics]
+
+    def result(self) -> list[Metrics]:
+        """Return what was found."""
+        return self.metrics
+
+
+@dataclass
+class Verification:
+    """A certificate, and what computes its numbers again.
+
+    Attributes
+    ----------
+    certificate
+        As read.
+    engine
+        Of its study, with an empty database, so that no stored number is used.
+    store
+        Keeps the bounds of arrays in between; ``None`` for none.
+    """
+
+    certificate: Certificate
+    engine: Engine
+    store: BoundStore | None
+    generator: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.generator = random.Random(self.certificate.checksum)
+
+    @property
+    def grid(self) -> Grid:
+        """All points."""
+        return self.engine.grid
+
+    @cached_property
+    def scalar(self) -> ScalarBounds:
+        """Bounds in plain Python."""
+        return ScalarBounds(self.engine.rule)
+
+    def metrics(self, point: DesignPoint) -> Metrics:
+        """Evaluate a point."""
+        (metrics,) = self.engine.evaluate([point])
+        return metrics
+
+    @cached_property
+    def _again(self) -> tuple[Certificate, dict[tuple[tuple[str, Scalar], ...], Metrics]]:
+        """The enumeration done again: its certificate, and what it evaluated."""
+        recorder, asked = _Recorder(self.engine), self.certificate.asked
+        found = enumerate_space(self.engine, self.store, top=asked, pool=recorder)
+        assert found is not None
+        order = BestFirst(self.grid, self.engine.rule, self.store)
+        return certify(order, found, asked), recorder.found
+
+    @property
+    def again(self) -> Certificate:
+        """The certificate of the enumeration done again, with the arrays that made this one."""
+        return self._again[0]
+
+    @property
+    def evaluated(self) -> dict[tuple[tuple[str, Scalar], ...], Metrics]:
+        """What the enumeration evaluates, by point."""
+        return self._again[1]
+
+    @cached_property
+    def worst(self) -> Rank | None:
+        """Rank of the last design of the top; ``None`` if every feasible one is of the top."""
+        certificate = self.certificate
+        if certificate.last is None or not certificate.top:
+            return None
+        point = DesignPoint(certificate.top[-1].point)
+        return self.metrics(point).rank(certificate.study, point)
+
+    @cached_property
+    def in_top(self) -> set[tuple[tuple[str, Scalar], ...]]:
+        """Points of the top."""
+        return {one.point for one in self.certificate.top}
+
+    @cached_property
+    def chip(self) -> Callable[[int, int], Accelerator]:
+        """Make an architecture with some size of the HBM, once for all options."""
+        chips = self.grid.chips
+
+        def make(row: int, hbm_bytes: int) -> Accelerator:
+            return replace(chips.architecture(row), hbm_bytes=hbm_bytes)
+
+        return lru_cache(maxsize=2**14)(make)
+
+    def key_of(self, row: int) -> BoxKey:
+        """Return the key of the box of an architecture."""
+        return box_key(rates_of(self.certificate.study, self.grid.chips.architecture(row)))
+
+    def below(self, point: DesignPoint, bound: float) -> None:
+        """Check that a point is no better than its bound, and of the top or after it."""
+        metrics = self.metrics(point)
+        if not metrics.feasible:
+            return
+        require(metrics.value <= bound, "a bound, which a design exceeds,")
+        if point.values in self.in_top:
+            return
+        after = self.worst is not None
+        if self.worst is not None:
+            after = metrics.rank(self.certificate.study, point).key > self.worst.key
+        require(after, "that a design is not of the top")
+
+
+def box_key(rates: object) -> BoxKey:
+    """Return the rates of a box as a key."""
+    assert isinstance(rates, dict)
+    return tuple(sorted(rates.items()))

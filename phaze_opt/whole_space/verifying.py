@@ -1,0 +1,154 @@
+"""Checks a certificate without believing a number of it.
+
+Everything is computed again from the frozen study alone: that the boxes partition the chips of the
+space, by looking at one chip after another; their bounds, in plain Python (`scalar_bounds`); that
+closed cells come after the top; the whole enumeration, with every number that it counts; the bounds
+of the chips that it closed, in plain Python again; and a sample of all points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from phaze_opt.bounds.bounding import Part, bound_parts
+from phaze_opt.bounds.study_bounds import check_bounded
+from phaze_opt.errors import ConflictError
+from phaze_opt.spec.freezing import capture_models
+from phaze_opt.spec.frozen import content_hash, current_version
+from phaze_opt.spec.space import DesignPoint
+from phaze_opt.store.enumerations import BoundStore
+from phaze_opt.whole_space.certificate import Certificate
+from phaze_opt.whole_space.engine import Engine
+from phaze_opt.whole_space.verification import (
+    Check,
+    RefusedError,
+    Verification,
+    box_key,
+    is_near,
+    require,
+)
+from phaze_opt.whole_space.verifying_boxes import check_bounds, check_closed, check_partition
+from phaze_opt.whole_space.verifying_chips import check_chips
+from phaze_opt.workload.graph import Workload
+
+__all__ = ["Check", "RefusedError", "check_origin", "verify"]
+
+SAMPLE = 50
+"""Points of the whole space that are evaluated."""
+
+
+def check_origin(certificate: Certificate) -> tuple[Workload, ...]:
+    """Return the workloads of a certificate, captured again.
+
+    Raises
+    ------
+    ConflictError
+        If it belongs to another version of the cost model.
+    RefusedError
+        If the frozen study, or a workload, is not what the certificate says.
+    """
+    study = certificate.study
+    if study.cost_model_version != current_version():
+        raise ConflictError(
+            f"The certificate is of cost-model version {study.cost_model_version}, but this "
+            f"program has {current_version()}."
+        )
+    require(study.hash == certificate.study_hash, "the hash of the study")
+    workloads = capture_models(study.spec)
+    hashes = tuple(map(content_hash, workloads))
+    require(hashes == study.workload_hashes, "the hash of a captured workload")
+    return workloads
+
+
+def verify(
+    certificate: Certificate,
+    engine: Engine,
+    store: BoundStore | None,
+    on_check: Callable[[Check], None] = lambda check: None,
+) -> list[Check]:
+    """Check a certificate.
+
+    Parameters
+    ----------
+    certificate
+        As read.
+    engine
+        Of its study, with an empty database, so that no stored number is used.
+    store
+        Of the same database, where the bounds of arrays are kept in between; ``None`` for none.
+    on_check
+        Called after every check.
+
+    Raises
+    ------
+    InputError
+        If no bound is known for the study's objective.
+    RefusedError
+        Naming what is not as the certificate says.
+    """
+    check_bounded(certificate.study.spec)
+    verification = Verification(certificate, engine, store)
+    done: list[Check] = []
+
+    def tell(check: Check) -> None:
+        done.append(check)
+        on_check(check)
+
+    for check in (check_partition, check_bounds, check_closed, _check_top, _check_counts):
+        tell(check(verification))
+    for one in check_chips(verification):
+        tell(one)
+    tell(_check_sample(verification))
+    return done
+
+
+def _check_top(verification: Verification) -> Check:
+    """Evaluate the designs of the top again."""
+    certificate, ranks = verification.certificate, []
+    for one in certificate.top:
+        point = DesignPoint(one.point)
+        metrics = verification.metrics(point)
+        same = metrics.feasible and metrics.values == one.values
+        require(same and metrics.area_mm2 == one.area_mm2, "the value of a design of the top")
+        ranks.append(metrics.rank(certificate.study, point))
+    keys = [rank.key for rank in ranks]
+    require(keys == sorted(keys), "the order of the top")
+    require(len({one.point for one in certificate.top}) == len(keys), "a design that is there once")
+    full = len(keys) == certificate.asked
+    require(len(keys) <= certificate.asked, "the size of the top")
+    last = tuple(keys[-1][:3]) if full and keys else None
+    stated = None if certificate.last is None else tuple(certificate.last)
+    require(last == stated, "the last key of the top")
+    return Check("designs of the top", len(keys), len(keys))
+
+
+def _check_counts(verification: Verification) -> Check:
+    """Enumerate again, and compare every number and every cell that was opened."""
+    certificate, again = verification.certificate, verification.again
+    made = {box_key(box.rates): box for box in again.boxes}
+    for box in certificate.boxes:
+        other = made[box_key(box.rates)]
+        require(box.opened == other.opened, "the list of opened boxes")
+        pairs = zip(sum(box.bounds, ()), sum(other.bounds, ()), strict=True)
+        require(all(is_near(one, two) for one, two in pairs), "a bound of a box")
+    require(again.infeasible_proven == certificate.infeasible_proven, "what fits no memory")
+    require(again.evaluated == certificate.evaluated, "the number of points that were evaluated")
+    require(again.bounded == certificate.bounded, "the number of points that were not evaluated")
+    require(again.feasible == certificate.feasible, "the number of feasible points")
+    require(again.top == certificate.top, "that no other design is of the top")
+    count = len(verification.evaluated)
+    return Check("evaluated points", count, count)
+
+
+def _check_sample(verification: Verification) -> Check:
+    """Evaluate points of the whole space: none is better than its bound, or of the top."""
+    grid = verification.grid
+    count = min(SAMPLE, grid.points)
+    for place in verification.generator.sample(range(grid.points), count):
+        option, size, row = (int(at) for at in np.unravel_index(place, grid.shape))
+        part = Part(option, ((row, row + 1),))
+        (bounds,) = bound_parts(grid, verification.engine.rule, [part])
+        verification.below(grid.point(option, size, row), float(bounds[size, 0]))
+    return Check("points of the whole space", count, grid.points)

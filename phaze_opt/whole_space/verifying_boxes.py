@@ -1,0 +1,207 @@
+"""Checks the boxes of a certificate: that they partition the chips, and their bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+
+from phaze_opt.bounds.study_bounds import Bounded
+from phaze_opt.errors import InputError
+from phaze_opt.garbage import collected_later
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.spec.constraints import chip_violation
+from phaze_opt.spec.designs import chip_of
+from phaze_opt.spec.frozen import ResolvedStudy
+from phaze_opt.spec.ordering import head_of
+from phaze_opt.spec.space import point_at
+from phaze_opt.whole_space.certificate import CertifiedBox, rates_of
+from phaze_opt.whole_space.verification import (
+    BoxKey,
+    Check,
+    Verification,
+    box_key,
+    is_near,
+    require,
+)
+
+MOST_SCALAR_CELLS = 2_500
+"""Boxes, each under one combination of options, that plain Python bounds; of more, a sample."""
+
+MOST_SINGLE_CHIPS = 100_000
+"""Chips that are looked at one by one; of more, a sample."""
+
+_EVERY = 10
+"""Of so many chips that are looked at, one is also made as that of a point is."""
+
+_LITTLE = 1e-9
+"""Relative distance from the known time of a batch within which its bound is looked for."""
+
+
+def check_partition(verification: Verification) -> Check:
+    """Put one chip after another into its box, and count."""
+    certificate, grid = verification.certificate, verification.grid
+    boxes = {box_key(box.rates): box for box in certificate.boxes}
+    require(len(boxes) == len(certificate.boxes), "a box that is there once")
+    require(list(certificate.options) == list(grid.options), "the list of options")
+    sizes = len(grid.chips.hbm_bytes)
+    shapes = {tuple(map(len, box.bounds)) for box in certificate.boxes}
+    require(shapes <= {(sizes,) * len(grid.options)}, "the number of bounds of a box")
+    counts = dict.fromkeys(boxes, 0)
+    least_mm2 = dict.fromkeys(boxes, float("inf"))
+    number = _candidates(verification)
+    single = number <= MOST_SINGLE_CHIPS
+    looked = 0
+    for chip in _chips(verification, None if single else MOST_SINGLE_CHIPS // 10):
+        looked += 1
+        key = box_key(rates_of(certificate.study, chip))
+        require(key in boxes, "the list of boxes, in which one is missing,")
+        counts[key] += 1
+        area_mm2 = chip.area_under(certificate.study.spec.area.model)
+        least_mm2[key] = min(least_mm2[key], area_mm2)
+    if not single:
+        # All of them by arrays, of which the chips above are a sample.
+        counts, least_mm2 = _by_arrays(verification)
+    for key, box in boxes.items():
+        require(counts[key] == box.chips, "the number of chips of a box")
+        require(is_near(least_mm2[key], box.least_mm2), "the smallest area of a box")
+    require(set(counts) == set(boxes), "the list of boxes")
+    points = sum(counts.values()) * sizes * len(grid.options)
+    require(points == certificate.points, "the number of points")
+    return Check("chips in boxes", looked, points // (sizes * len(grid.options)))
+
+
+def _by_arrays(verification: Verification) -> tuple[dict[BoxKey, int], dict[BoxKey, float]]:
+    """Count the chips of all boxes, and their smallest areas, with the arrays of the search."""
+    chips = verification.grid.chips
+    counts: dict[BoxKey, int] = {}
+    least_mm2: dict[BoxKey, float] = {}
+    for begin, end in zip(chips.first[:-1].tolist(), chips.first[1:].tolist(), strict=True):
+        key = verification.key_of(begin)
+        counts[key] = end - begin
+        least_mm2[key] = float(chips.area_mm2[begin:end].min())
+    return counts, least_mm2
+
+
+def _candidates(verification: Verification) -> int:
+    """Return the number of architectures, those above the limits included."""
+    number = 1
+    for name in _chip_axes(verification):
+        number *= len(verification.certificate.study.spec.space.searched[name].values)
+    return number
+
+
+def _chip_axes(verification: Verification) -> list[str]:
+    """Return the searched axes of architectures."""
+    chips = verification.grid.chips
+    return list(chips.names[: chips.indices.shape[1]])
+
+
+def _chips(verification: Verification, sample: int | None) -> Iterator[Accelerator]:
+    """Yield the allowed chips of a space, or of a sample of its candidates, one by one.
+
+    Some are also made as those of points are.
+    """
+    study, chips = verification.certificate.study, verification.grid.chips
+    space, axes = study.spec.space, _chip_axes(verification)
+    smallest = [int(chips.hbm_indices[0])] * (len(chips.names) - len(axes))
+    ranges = [range(len(space.searched[name].values)) for name in axes]
+    rows: Iterator[tuple[int, ...]] = product(*ranges)
+    if sample is not None:
+        draw = verification.generator
+        rows = (tuple(draw.choice(values) for values in ranges) for _ in range(sample))
+    for number, row in enumerate(rows):
+        chip = chips.build([*row, *smallest])
+        if number % _EVERY == 0:
+            indices = dict(zip(chips.names, [*row, *smallest], strict=True))
+            require(chip == _chip_at(study, indices), "a chip of the space")
+        if chip is not None and chip_violation(study, chip) is None:
+            yield chip
+
+
+def _chip_at(study: ResolvedStudy, indices: dict[str, int]) -> Accelerator | None:
+    """Return the chip of a point; ``None`` where there is none."""
+    point = point_at(study.spec.space, {**dict.fromkeys(study.spec.space.searched, 0), **indices})
+    try:
+        return chip_of(study.base, point.by_name)
+    except InputError:
+        return None
+
+
+@collected_later()
+def check_bounds(verification: Verification) -> Check:
+    """Bound boxes again in plain Python."""
+    certificate, grid = verification.certificate, verification.grid
+    of_keys = {box_key(box.rates): box for box in certificate.boxes}
+    listed = [of_keys[verification.key_of(row)] for row in grid.chips.first[:-1].tolist()]
+    options = range(len(grid.options))
+    cells = [(option, at) for option in options for at in range(len(listed))]
+    chosen = cells
+    if len(cells) > MOST_SCALAR_CELLS:
+        chosen = sorted(verification.generator.sample(cells, MOST_SCALAR_CELLS))
+    for option in options:
+        which = [at for of, at in chosen if of == option]
+        for at, bounds in zip(which, _scalar_bounds(verification, option, which), strict=True):
+            _require_near(bounds, listed[at].bounds[option])
+    # Those of arrays are compared in `verifying`: all of them.
+    return Check("bounds of boxes", len(chosen), len(cells))
+
+
+def _scalar_bounds(
+    verification: Verification, option: int, which: Sequence[int]
+) -> Iterator[list[float]]:
+    """Bound some boxes under one combination of options, with every size of the HBM.
+
+    The bounds of arrays say from where down a bound need not be known: it is found if it is larger,
+    and if it is smaller theirs holds, too.
+    """
+    grid, scalar = verification.grid, verification.scalar
+    sizes = len(grid.chips.hbm_bytes)
+    try:
+        design = grid.study.design(grid.point(option, 0, 0))
+    except InputError:
+        # No such network: every evaluation is refused, too.
+        yield from ([0.0] * sizes for _ in which)
+        return
+    boxes = Bounded.boxes(grid.chips).some(np.array(which, dtype=np.int64))
+    if not which:
+        return
+    known = verification.engine.rule.rates(design, boxes) * (1.0 - _LITTLE)
+    for at, chip in enumerate(boxes.architectures):
+        bounds = []
+        for size, hbm_bytes in enumerate(boxes.hbm_bytes[:, at].tolist()):
+            one = replace(design, accelerator=replace(chip, hbm_bytes=hbm_bytes))
+            rates = scalar.of_box(one, known[:, size, at].tolist())
+            bounds.append(scalar.value(one, float(boxes.area_mm2[at]), rates))
+        yield bounds
+
+
+def _require_near(found: Sequence[float], stated: Sequence[float]) -> None:
+    near = all(is_near(one, other) for one, other in zip(found, stated, strict=True))
+    require(near, "a bound of a box")
+
+
+def check_closed(verification: Verification) -> Check:
+    """Check that all points of cells that stayed closed come after the top."""
+    certificate, sizes = verification.certificate, verification.grid.chips.hbm_bytes
+    closed = 0
+    hbm_bytes = [int(size) for size in sizes[:, 0]] if sizes.size else []
+    for box in certificate.boxes:
+        for option, bounds in enumerate(box.bounds):
+            if option in box.opened:
+                continue
+            closed += 1
+            for bound, size in zip(bounds, _hbm_of(box, hbm_bytes), strict=True):
+                if bound > 0.0:
+                    head = head_of(bound, size, box.least_mm2 * (1.0 - 1e-9))
+                    excluded = certificate.last is not None and head > certificate.last
+                    require(excluded, "that a closed box comes after the top")
+    return Check("closed boxes after the top", closed, closed)
+
+
+def _hbm_of(box: CertifiedBox, hbm_bytes: Sequence[int]) -> Sequence[int]:
+    """Return the sizes of the HBM of a box: its own, where more follows from the size."""
+    own = box.rates.get("hbm_bytes")
+    return hbm_bytes if own is None else [int(own)]

@@ -1,0 +1,194 @@
+"""Checks the chips that an enumeration closed one by one, by bounds in plain Python.
+
+The arrays that closed them may be wrong. So the chips of every opened cell are bounded again, and
+the designs that these bounds do not exclude are evaluated. Of very many chips those are bounded
+that the arrays say come nearest to the top, and every few of the others, which have all shapes:
+chips of a box stand in the order of their axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from phaze_opt.arrays import FloatArray
+from phaze_opt.bounds.bounding import Part, bound_parts
+from phaze_opt.bounds.study_bounds import Bounded
+from phaze_opt.estimator.tensor_core import NoTileFitsError
+from phaze_opt.hardware.accelerator import Accelerator
+from phaze_opt.spec.designs import Design
+from phaze_opt.spec.ordering import VALUE_BIN, Head, head_of
+from phaze_opt.spec.space import DesignPoint
+from phaze_opt.whole_space.verification import Check, Verification, box_key, require
+
+MOST_BOUNDS = 50_000
+"""Bounds in plain Python: of chips, each with every workload under one combination of all options,
+those that are solved included. Where there are more, chips are a sample."""
+
+MOST_EVALUATED = 400
+"""Designs that these bounds do not exclude and that are evaluated, those of the best bounds."""
+
+_SMALLEST = 1.0 - 1e-12
+"""Areas of many chips at once may differ from that of one in the last bits."""
+
+_LITTLE = 1e-9
+"""Relative distance of a bound that is of no interest from the first that is."""
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """A box under one combination of options: its chips, and those that are bounded."""
+
+    option: int
+    rows: range
+    chosen: Sequence[int]
+
+
+def check_chips(verification: Verification) -> list[Check]:
+    """Bound closed chips again, and evaluate the designs that may be of the top."""
+    cells = list(_cells(verification))
+    looked = sum(len(cell.chosen) for cell in cells)
+    total = sum(len(cell.rows) for cell in cells)
+    left: list[tuple[Head, DesignPoint, float]] = []
+    for cell in cells:
+        left += _left_of(verification, cell)
+    left.sort(key=lambda one: one[0])
+    if looked == total:
+        kept = {point.values for _, point, _ in left}
+        require(verification.in_top <= kept, "a plain bound, which a design of the top exceeds,")
+    closed = [one for one in left if one[1].values not in verification.evaluated]
+    for _, point, bound in closed[:MOST_EVALUATED]:
+        verification.below(point, bound)
+    for _, point, bound in left:
+        metrics = verification.evaluated.get(point.values)
+        if metrics is not None and metrics.feasible:
+            require(metrics.value <= bound, "a plain bound, which a design exceeds,")
+    return [
+        Check("chips of opened boxes, in plain Python", looked, total),
+        Check("closed designs nearest to the top", min(len(closed), MOST_EVALUATED), len(closed)),
+    ]
+
+
+def _cells(verification: Verification) -> Iterator[_Cell]:
+    """Yield the opened cells, box by box, with the chips of each that are bounded."""
+    chips = verification.grid.chips
+    opened = {box_key(box.rates): box.opened for box in verification.certificate.boxes}
+    runs = zip(chips.first[:-1].tolist(), chips.first[1:].tolist(), strict=True)
+    boxes = [(range(*run), opened[verification.key_of(run[0])]) for run in runs]
+    total = sum(len(rows) * len(options) for rows, options in boxes)
+    spec = verification.certificate.study.spec
+    each = len(spec.runs) * len(spec.space.solved_options())
+    share = min(1.0, MOST_BOUNDS / max(total * each, 1))
+    for rows, options in boxes:
+        for option in options:
+            count = min(len(rows), max(2, int(share * len(rows))))
+            chosen = rows if share == 1.0 else _some(verification, option, rows, count)
+            yield _Cell(option, rows, chosen)
+
+
+def _some(verification: Verification, option: int, rows: range, count: int) -> list[int]:
+    """Return the chips of a cell of which arrays say that they are best, and every few others."""
+    engine = verification.engine
+    part = Part(option, ((rows.start, rows.stop),))
+    (bounds,) = bound_parts(engine.grid, engine.rule, [part])
+    nearest = np.argsort(-bounds.max(axis=0), kind="stable")[: count // 2]
+    others = np.delete(np.arange(len(rows)), nearest)
+    step = max(1, len(others) // (count - len(nearest)))
+    spread = others[verification.generator.randrange(step) :: step]
+    return [rows[at] for at in sorted({*nearest.tolist(), *spread.tolist()})]
+
+
+def _left_of(verification: Verification, cell: _Cell) -> Iterator[tuple[Head, DesignPoint, float]]:
+    """Yield the designs of a cell that plain bounds do not exclude, with heads and bounds."""
+    grid, last = verification.grid, verification.certificate.last
+    chips = grid.chips
+    box = chips.architecture(cell.rows.start)
+    design = grid.study.design(grid.point(cell.option, 0, cell.rows.start))
+    rates = _rates_of_arrays(verification, design, cell)
+    for at, row in enumerate(cell.chosen):
+        area_mm2, hbm_bytes = float(chips.area_mm2[row]), chips.hbm_bytes[:, row].tolist()
+        chip = _Chip(
+            row,
+            design,
+            box,
+            area_mm2,
+            min(_least_value(last, (size, area_mm2)) for size in hbm_bytes),
+            None if rates is None else rates[:, :, at],
+        )
+        # With the largest HBM everything fits that fits with another.
+        largest = int(np.argmax(hbm_bytes))
+        most = _bound(verification, chip, largest, hbm_bytes[largest])
+        for place, size in enumerate(hbm_bytes):
+            if _excludes(last, most, (size, area_mm2)):
+                continue
+            value = most if place == largest else _bound(verification, chip, place, size)
+            if not _excludes(last, value, (size, area_mm2)):
+                head = head_of(value, size, area_mm2 * _SMALLEST)
+                yield head, grid.point(cell.option, place, row), value
+
+
+@dataclass(frozen=True)
+class _Chip:
+    """One chip that is bounded.
+
+    Attributes
+    ----------
+    row
+        Of its architecture.
+    design
+        Of the cell, on any chip.
+    box
+        A chip with the same rates.
+    least
+        The least value with which it may be of the top.
+    rates : (workloads, sizes)
+        Samples per second as arrays bound them; ``None`` for one workload.
+    """
+
+    row: int
+    design: Design
+    box: Accelerator
+    area_mm2: float
+    least: float
+    rates: FloatArray | None
+
+
+def _bound(verification: Verification, chip: _Chip, place: int, hbm_bytes: int) -> float:
+    """Bound the value of a chip with one size of the HBM, from the least value on."""
+    scalar = verification.scalar
+    design = replace(chip.design, accelerator=verification.chip(chip.row, hbm_bytes))
+    # Of several workloads, each as if all were bounded too high by as much.
+    rates = [1.0] if chip.rates is None else chip.rates[:, place].tolist()
+    value = scalar.value(design, chip.area_mm2, rates)
+    scale = chip.least / value * (1.0 - _LITTLE) if value > 0.0 else 0.0
+    known = [rate * scale for rate in rates]
+    return scalar.value(design, chip.area_mm2, scalar.of_chip(design, known, chip.box))
+
+
+def _rates_of_arrays(verification: Verification, design: Design, cell: _Cell) -> FloatArray | None:
+    """Return what arrays say of several workloads: where plain bounds begin to look."""
+    grid, runs = verification.grid, len(verification.certificate.study.spec.runs)
+    if runs == 1:
+        return None
+    some = Bounded.of(grid.chips, np.array(cell.chosen, dtype=np.int64))
+    try:
+        return verification.engine.rule.rates(design, some)
+    except NoTileFitsError:
+        return np.zeros((runs, *some.hbm_bytes.shape))
+
+
+def _least_value(last: Head | None, chip: tuple[int, float]) -> float:
+    """Return the least value with which a chip, by its HBM and area, may be of the top."""
+    if last is None:
+        return 0.0
+    same_bin = (chip[0], chip[1] * _SMALLEST) <= last[1:]
+    return float((1.0 + VALUE_BIN) ** (-last[0] + (0.0 if same_bin else 1.0)))
+
+
+def _excludes(last: Head | None, value: float, chip: tuple[int, float]) -> bool:
+    """Whether a chip, by its HBM and area, is not of the top with some value."""
+    if value <= 0.0:
+        return True
+    return last is not None and head_of(value, chip[0], chip[1] * _SMALLEST) > last

@@ -1,0 +1,210 @@
+"""Every key of a spec changes what is asked, and every axis changes the design of its points."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phaze_opt.spec.axis_names import ORDER, TRAINING_NAMES, kind_of
+from phaze_opt.spec.designs import training_of
+from phaze_opt.spec.freezing import check_names
+from phaze_opt.spec.space import Space, all_points
+from phaze_opt.spec.study_spec import (
+    AreaSpec,
+    ConstraintSpec,
+    SearchSpec,
+    StudySpec,
+    WorkloadSpec,
+    read_spec,
+)
+
+HEAD = {
+    "name": '"every"',
+    "model": '"bert-large"',
+    "cluster": '"tpuv4-ici-flat"',
+    "devices": "8",
+    "global_batch": "64",
+}
+OTHER: dict[str, str] = {
+    "model": '"gpt2-xl"',
+    "cluster": '"flat-4GiB"',
+    "devices": "16",
+    "global_batch": "32",
+    "optimizer": '"adam"',
+    "sequence": "128",
+    "tensor_parallel": "[1, 2]",
+    "sequence_parallel": "true",
+    "residency": "false",
+    "placement": '"expert"',
+    "baselines": '["tpuv4-lanes"]',
+    "space": "{ num_tc = [1, 2] }",
+    "area": '{ model = "chip" }',
+    "search": "{ trials = 7 }",
+    "constraints": "{ max_power_w = 300.0 }",
+    "objectives": '["tokens"]',
+    "aggregate": '"minimum"',
+    "relative_to": '"tpuv4-lanes"',
+    "attention": '"flash"',
+    "microbatch": "2",
+    "recompute": '"full"',
+    "zero": "1",
+    "pipeline_schedule": '"gpipe"',
+    "interleave": "2",
+    "overlap": '"none"',
+    "fused_optimizer": "false",
+    "gather_copies": "true",
+}
+INNER: dict[type, tuple[str, dict[str, str]]] = {
+    AreaSpec: (
+        "[area]",
+        {"max_of": '"tpuv4-lanes"', "max_mm2": "99.5", "min_share": "0.3", "model": '"chip"'},
+    ),
+    ConstraintSpec: (
+        "[constraints]",
+        {
+            "max_power_w": "300.0",
+            "max_hbm_gib": "64",
+            "max_devices": "4",
+            "max_time_per_batch_s": "2.5",
+            "min_memory_margin": "0.1",
+        },
+    ),
+    SearchSpec: (
+        "[search]",
+        {
+            "sampler": '"random"',
+            "trials": "7",
+            "seed": "3",
+            "options": '{ n_ei_candidates = 9 }\nsampler = "tpe"',
+        },
+    ),
+}
+WORKLOAD: dict[str, str] = {
+    "model": '"opt-350m"',
+    "name": '"other"',
+    "sequence": "256",
+    "attention": '"flash"',
+    "tensor_parallel": '"all"',
+    "global_batch": "32",
+    "weight": "2.0",
+}
+AXES: dict[str, list[Any]] = {
+    "cluster": ["tpuv4-ici-flat", "flat-4GiB"],
+    "devices": [8, 16],
+    "clock_ghz": [0.9, 1.0],
+    "clock_hz": [0.9e9, 1e9],
+    "peak_tflops": [200, 250],
+    "pe_x": [64, 128],
+    "pe_y": [64, 128],
+    "l2_tc_kib": [256, 512],
+    "l2_vc_kib": [16, 64],
+    "l2_tc_bytes": [2**18, 2**19],
+    "l2_vc_bytes": [2**14, 2**16],
+    "glb_bytes": [2**24, 2**25],
+    "glb_bytes_per_cycle": [4096.0, 8192.0],
+    "hbm_bytes": [2**34, 2**35],
+    "hbm_bytes_per_s": [1e12, 2e12],
+    "hbm_gb_per_s": [1000, 2000],
+    "global_batch": [32, 64],
+    "microbatch": [1, 2],
+    "recompute": ["none", "full"],
+    "optimizer": ["sgd", "adam"],
+    "sequence_parallel": [False, True],
+    "zero": [0, 1],
+    "pipeline_schedule": ["1f1b", "gpipe"],
+    "interleave": [1, 2],
+    "overlap": ["none", "all"],
+    "fused_optimizer": [True, False],
+    "gather_copies": [False, True],
+    "residency": [True, False],
+    "attention": ["eager", "flash"],
+}
+
+
+def written(folder: Path, keys: dict[str, str], tail: str = "") -> StudySpec:
+    """Write and read a study file."""
+    path = folder / "study.toml"
+    lines = [f"{key} = {value}" for key, value in keys.items()]
+    path.write_text("\n".join([*lines, tail]) + "\n")
+    return read_spec(path)
+
+
+def test_every_key_is_in_these_tables() -> None:
+    """A new key of a spec is not forgotten here."""
+    keys = {field.name for field in dataclasses.fields(StudySpec)}
+    assert keys == OTHER.keys() | {"name", "workloads"}
+    for kind, (_, table) in INNER.items():
+        assert {field.name for field in dataclasses.fields(kind)} == table.keys()
+    assert {field.name for field in dataclasses.fields(WorkloadSpec)} == WORKLOAD.keys()
+
+
+@pytest.mark.parametrize("key", OTHER)
+def test_every_key_changes_the_question(key: str, tmp_path: Path) -> None:
+    """Two studies that differ in one key are different studies."""
+    plain = written(tmp_path, HEAD)
+    changed = written(tmp_path, {**HEAD, key: OTHER[key]})
+    assert getattr(plain, key) != getattr(changed, key)
+    assert check_names(plain).hash != check_names(changed).hash
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "value"),
+    [(table, key, value) for table, keys in INNER.values() for key, value in keys.items()],
+)
+def test_every_key_of_a_table_changes_the_question(
+    table: str, key: str, value: str, tmp_path: Path
+) -> None:
+    """So do the keys of its tables."""
+    plain = written(tmp_path, HEAD)
+    changed = written(tmp_path, HEAD, f"{table}\n{key} = {value}")
+    assert check_names(plain).hash != check_names(changed).hash
+
+
+@pytest.mark.parametrize("key", WORKLOAD)
+def test_every_key_of_a_workload_changes_the_question(key: str, tmp_path: Path) -> None:
+    """And those of a workload among several."""
+    keys = {name: value for name, value in HEAD.items() if name != "model"}
+    first = '[[workloads]]\nmodel = "bert-large"\n'
+    table = {"model": '"gpt2-xl"'}
+    plain = written(tmp_path, keys, first + "[[workloads]]\nmodel = 'gpt2-xl'")
+    changed_table = {**table, key: WORKLOAD[key]}
+    lines = "\n".join(f"{name} = {value}" for name, value in changed_table.items())
+    changed = written(tmp_path, keys, f"{first}[[workloads]]\n{lines}")
+    assert check_names(plain).hash != check_names(changed).hash
+
+
+LEVELS = ("network.0.bandwidth_gb_per_s", "network.0.launch_us")
+SEARCHABLE = [name for name in (*ORDER, *LEVELS) if name != "l2_bytes_per_cycle"]
+"""No area model charges for the bandwidth of private buffers, which is refused as an axis."""
+
+
+@pytest.mark.parametrize("name", SEARCHABLE)
+def test_every_axis_changes_the_design(name: str) -> None:
+    """The points of an axis differ in chip, network or options of the run, and in nothing else."""
+    values = AXES.get(name, [2, 4])
+    axes: dict[str, Any] = {name: values}
+    space = Space("tpuv4-lanes", **axes)
+    constraints = ConstraintSpec(max_power_w=1000.0)
+    spec = StudySpec(
+        "axes",
+        "bert-large",
+        "tpuv4-ici-flat",
+        8,
+        64,
+        space=space,
+        area=AreaSpec(model="chip"),
+        constraints=constraints,
+    )
+    study = check_names(spec)
+    first, second = (study.design(point) for point in all_points(space))
+    differs = {
+        "chip": first.accelerator != second.accelerator,
+        "network": first.cluster != second.cluster,
+        "training": first.options != second.options,
+    }
+    assert differs == {kind: kind == kind_of(name) for kind in differs}
+    if name in TRAINING_NAMES and name != "attention":
+        assert training_of(first.options, None) != training_of(second.options, None)

@@ -1,0 +1,104 @@
+"""Small spaces of every kind, to be enumerated with and without bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phaze_opt.spec.space import Space
+from phaze_opt.spec.study_spec import AreaSpec, WorkloadSpec
+from phaze_opt.study.objective import Objective
+from phaze_opt.study.study import Study
+from phaze_opt.whole_space.engine import Engine
+
+RUN: dict[str, Any] = {"cluster": "tpuv4-ici-flat", "devices": 16, "global_batch": 64}
+CASES: dict[str, dict[str, Any]] = {
+    "paper": {
+        "model": "bert-large",
+        "attention": "eager",
+        "residency": False,
+        "overlap": "none",
+        "tensor_parallel": (1, 2),
+        "space": Space.phaze(
+            num_tc=[4, 16],
+            num_vc=4,
+            pe_x=(64, 128),
+            pe_y=128,
+            glb_mib=[16, 64],
+            hbm_gib=[2, 8],
+            microbatch=[1, 4],
+        ),
+    },
+    "experts": {
+        "model": "bert-large",
+        "attention": "eager",
+        "placement": "expert",
+        "overlap": "none",
+        "tensor_parallel": (1, 2),
+        "space": Space.phaze(
+            num_tc=[4, 16],
+            num_vc=4,
+            pe_x=128,
+            pe_y=[64, 128],
+            glb_mib=[16, 64],
+            hbm_gib=[2, 8],
+            microbatch=[1, 4],
+        ),
+    },
+    "today": {
+        "model": "gpt2-xl",
+        "attention": "flash",
+        "optimizer": "adam",
+        "space": Space(
+            "tpuv4-lanes",
+            num_tc=[4, 6],
+            glb_mib=[16, 64],
+            hbm_gb_per_s=[800, 1200],
+            hbm_gib=[16, 32],
+            recompute=["none", "selective"],
+            zero={"solve": [0, 3]},
+        ),
+        "area": AreaSpec(model="chip"),
+    },
+    "gpus": {
+        "model": "bert-large",
+        "attention": "flash",
+        "optimizer": "adam",
+        "cluster": "dgx-h100",
+        "tensor_parallel": (1, 2),
+        "overlap": "all",
+        "space": Space("h100", num_tc=[66, 132], glb_mib=[25, 50], microbatch=(1, 4)),
+        "baselines": ("h100",),
+    },
+    # The fastest take a small slice: on all of it they are below their bounds by more than bounds
+    # are above the truth.
+    "torus": {
+        "model": "bert-large",
+        "attention": "eager",
+        "optimizer": "adam",
+        "cluster": "tpuv4-torus",
+        "devices": 128,
+        "global_batch": 8,
+        "tensor_parallel": (1,),
+        "space": Space(
+            "tpuv4-lanes", num_tc=[2, 4], glb_mib=[16, 64], hbm_gib=[16, 32], microbatch=[2, 4]
+        ),
+    },
+    "several": {
+        "model": None,
+        "workloads": (WorkloadSpec("bert-large"), WorkloadSpec("opt-350m", weight=2.0)),
+        "space": Space(
+            "tpuv4-lanes", num_tc=[2, 4, 8], glb_mib=[32, 64], microbatch={"solve": [1, 2]}
+        ),
+        "objectives": ("throughput_per_area",),
+    },
+}
+
+
+def engine_of(study: Study) -> Engine:
+    """Return what bounds and evaluates the points of a study."""
+    return Engine(study, study.evaluator)
+
+
+def objective_of(study: Study) -> Objective:
+    """Return the objective of a study, with the caches of its database."""
+    return engine_of(study).objective

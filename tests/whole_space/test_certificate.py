@@ -1,0 +1,181 @@
+"""Certificates: what is written verifies, and what is altered is refused."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phaze_opt.errors import ConflictError, InputError
+from phaze_opt.spec.space import Space
+from phaze_opt.spec.study_spec import StudySpec
+from phaze_opt.study.study import Study, create_study
+from phaze_opt.whole_space import verifying, verifying_boxes, verifying_chips
+from phaze_opt.whole_space.certificate import Certificate, read_certificate, write_certificate
+from phaze_opt.whole_space.enumerating import certificate_of, enumerate_study, verify_certificate
+from phaze_opt.whole_space.exhaustive import Enumeration
+from phaze_opt.whole_space.verifying import RefusedError, verify
+from tests.study.fakes import TOY, toy_spec
+from tests.whole_space.enumerations import CASES, RUN, engine_of
+from tests.whole_space.sabotage import SMALL, attempt, drawn_class
+
+TOP = 3
+
+
+@pytest.fixture(scope="module")
+def studies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Study]:
+    """Return a study of every case."""
+    folder = tmp_path_factory.mktemp("certificates")
+    return {
+        name: create_study(
+            StudySpec(**({"name": name} | RUN | case)), f"sqlite:///{folder / name}.db"
+        )
+        for name, case in CASES.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """Return a study of a model that is evaluated in milliseconds."""
+    space = Space("tpuv4-lanes", num_tc=[2, 4], pe_x=[64, 128], hbm_gib=[16, 32], microbatch=(1, 2))
+    url = f"sqlite:///{tmp_path_factory.mktemp('tiny') / 'a.db'}"
+    return create_study(toy_spec(space=space, baselines=()), url, workload=TOY)
+
+
+@pytest.fixture(scope="module")
+def made(tiny: Study) -> Certificate:
+    """Return the certificate of one study."""
+    return certificate_of(tiny, enumerate_study(tiny, top=TOP), TOP)
+
+
+@pytest.mark.parametrize("name", ["today", "several"])
+def test_what_is_written_verifies(
+    name: str, studies: dict[str, Study], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the file alone."""
+    monkeypatch.setattr(verifying, "SAMPLE", 5)
+    study = studies[name]
+    found = enumerate_study(study, top=TOP)
+    certificate = certificate_of(study, found, TOP)
+    write_certificate(tmp_path / "a.json", certificate)
+    read = read_certificate(tmp_path / "a.json")
+    assert read == certificate
+    checks = verify_certificate(read)
+    assert all(0 <= check.checked <= check.of for check in checks)
+    assert sum(box.chips for box in read.boxes) * len(read.options) <= read.points
+
+
+CHANGES: dict[str, Callable[[Certificate], Certificate]] = {
+    "a box is missing": lambda one: replace(one, boxes=one.boxes[1:]),
+    "a box is there twice": lambda one: replace(one, boxes=(*one.boxes, one.boxes[0])),
+    "chips of a box": lambda one: _box(one, chips=one.boxes[0].chips + 1),
+    "area of a box": lambda one: _box(one, least_mm2=one.boxes[0].least_mm2 * 1.001),
+    "rates of a box": lambda one: _box(one, rates={**one.boxes[0].rates, "lanes": 1.0}),
+    "a bound": lambda one: _box(one, bounds=((1.0,) * 2, *one.boxes[0].bounds[1:])),
+    "bounds of a box": lambda one: _box(one, bounds=one.boxes[0].bounds[1:]),
+    "an opened box": lambda one: replace(
+        one, boxes=tuple(replace(box, opened=()) for box in one.boxes)
+    ),
+    "points": lambda one: replace(one, points=one.points + 1),
+    "bounded": lambda one: replace(one, bounded=one.bounded - 1),
+    "feasible": lambda one: replace(one, feasible=one.feasible - 1),
+    "evaluated": lambda one: replace(one, evaluated=one.evaluated + 5, bounded=one.bounded - 5),
+    "infeasible": lambda one: replace(one, infeasible_proven=one.infeasible_proven + 1),
+    "asked": lambda one: replace(one, asked=one.asked + 1),
+    "last": lambda one: replace(one, last=None),
+    "options": lambda one: replace(one, options=one.options[1:]),
+    "order of the top": lambda one: replace(one, top=one.top[::-1]),
+    "value": lambda one: replace(
+        one, top=(replace(one.top[0], values=(one.top[0].values[0] * 1.01,)), *one.top[1:])
+    ),
+    "a better design": lambda one: replace(one, top=one.top[1:], asked=2),
+    "another study": lambda one: replace(one, study=replace(one.study, area_limit_mm2=100.0)),
+}
+
+
+def _box(certificate: Certificate, **changes: Any) -> Certificate:
+    first, *others = certificate.boxes
+    return replace(certificate, boxes=(replace(first, **changes), *others))
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_an_altered_certificate_is_refused(
+    what: str, made: Certificate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its checksum, and with a right checksum by what is computed again."""
+    monkeypatch.setattr(verifying, "SAMPLE", 5)
+    altered = CHANGES[what](made)
+    write_certificate(tmp_path / "a.json", altered)
+    with pytest.raises(InputError, match="altered"):
+        read_certificate(tmp_path / "a.json")
+    altered = replace(altered, checksum=altered.content)
+    with pytest.raises(RefusedError, match="refused"):
+        verify_certificate(altered, workloads=(TOY,))
+
+
+def test_other_versions_and_unfinished_answers(
+    made: Certificate, tiny: Study, tmp_path: Path
+) -> None:
+    """Another cost model is no fraud; without bounds or the end there is nothing to certify."""
+    other = replace(made, study=replace(made.study, cost_model_version="0"))
+    with pytest.raises(ConflictError, match="version 0"):
+        verify_certificate(other)
+    newer = replace(made, format=99)
+    write_certificate(tmp_path / "a.json", replace(newer, checksum=newer.content))
+    with pytest.raises(InputError, match="format 99"):
+        read_certificate(tmp_path / "a.json")
+    unfinished = enumerate_study(tiny, top=4, time_limit_s=0.0)
+    unbounded = enumerate_study(tiny, top=1, bounds=False)
+    for found in (unfinished, unbounded):
+        with pytest.raises(InputError, match="finished enumeration"):
+            certificate_of(tiny, found, 1)
+
+
+def test_samples_of_large_spaces(made: Certificate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where not every chip is looked at alone, the numbers are the same."""
+    monkeypatch.setattr(verifying_boxes, "MOST_SINGLE_CHIPS", 3)
+    monkeypatch.setattr(verifying_boxes, "MOST_SCALAR_CELLS", 2)
+    whole = {one.what: one for one in verify_certificate(made, workloads=(TOY,))}
+    assert whole["bounds of boxes"].checked == 2
+    chips = "chips of opened boxes, in plain Python"
+    assert whole[chips].checked == whole[chips].of > 2
+    monkeypatch.setattr(verifying_chips, "MOST_BOUNDS", 2)
+    some = {one.what: one for one in verify_certificate(made, workloads=(TOY,))}
+    assert 0 < some[chips].checked <= some[chips].of == whole[chips].of
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Enumeration]:
+    """Return a study of a part of the paper's space, and its true top."""
+    study = create_study(SMALL, f"sqlite:///{tmp_path_factory.mktemp('small') / 'a.db'}")
+    return study, enumerate_study(study, top=TOP)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_wrong_bounds_of_a_class_of_chips_are_found(
+    seed: int, small: tuple[Study, Enumeration], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The arrays of the check are as wrong as those that made the certificate."""
+    monkeypatch.setattr(verifying, "SAMPLE", 0)
+    study, true_top = small
+    of = drawn_class(study, true_top, random.Random(seed))
+    outcome = attempt(engine_of(study), true_top, TOP, of)
+    assert outcome.cut and outcome.chips > 0
+    assert outcome.refusal is not None and "not of the top" in outcome.refusal
+
+
+def test_right_bounds_are_not_refused(
+    small: tuple[Study, Enumeration], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few chips that are closed come near the top, and each is evaluated."""
+    monkeypatch.setattr(verifying, "SAMPLE", 5)
+    study, true_top = small
+    certificate = certificate_of(study, true_top, TOP)
+    checks = {one.what: one for one in verify(certificate, engine_of(study), None)}
+    plain = checks["chips of opened boxes, in plain Python"]
+    near = checks["closed designs nearest to the top"]
+    assert plain.checked == plain.of and near.checked == near.of < plain.of // 4

@@ -1,0 +1,258 @@
+"""Enumeration: the top with bounds is the top without them, whatever was stopped on the way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phaze_opt.bounds import best_first
+from phaze_opt.bounds.best_first import BestFirst
+from phaze_opt.bounds.bounding import bounds_of
+from phaze_opt.bounds.space_chips import allowed_chips, option_indices
+from phaze_opt.bounds.study_bounds import Bounded, Bounds
+from phaze_opt.errors import ConflictError, InputError
+from phaze_opt.report.enumeration import enumeration_tables
+from phaze_opt.spec.constraints import chip_violation
+from phaze_opt.spec.designs import chip_of
+from phaze_opt.spec.freezing import check_names
+from phaze_opt.spec.run_inputs import run_inputs
+from phaze_opt.spec.space import Space, all_points, numbered_point, point_at
+from phaze_opt.spec.study_spec import AreaSpec, ConstraintSpec, StudySpec, read_spec
+from phaze_opt.store.enumerations import BoundStore, rounded_up
+from phaze_opt.study.study import Study, create_study
+from phaze_opt.whole_space.enumerating import enumerate_study, enumeration_to_json_dict
+from phaze_opt.whole_space.exhaustive import Enumeration, enumerate_space
+from tests.study.fakes import TOY, toy_evaluator, toy_spec
+from tests.whole_space.enumerations import CASES, RUN, engine_of, objective_of
+
+STUDIES = Path(__file__).parents[2] / "studies"
+
+
+def answer(found: Enumeration | None) -> list[tuple[Any, ...]]:
+    """Return what does not depend on the way to it."""
+    assert found is not None and found.status == "certified" and found.gap == 0.0
+    assert found.points == found.bounded + found.evaluated
+    return [(one.point, one.metrics.values, one.metrics.area_mm2) for one in found.top]
+
+
+SPACES = [
+    Space.phaze(),
+    Space("tpuv4-lanes", num_tc=[3, 8], pe_x={"min": 96, "max": 160, "step": 32}, pe_y="pe_x"),
+    Space("h100", num_tc=[66, 132], l2_tc_kib=[128, 256], hbm_gib=[40, 80], hbm_gb_per_s=2000),
+    Space("tpuv4-lanes", glb_mib=(16, 64), hbm_gib=[16, 32], hbm_gb_per_s="37.5 * hbm_gib"),
+    Space("tpuv4-lanes", clock_ghz=[0.9, 1.0], num_vc=(1, 4), pe_vc=[128, 1024], zero=[0, 1]),
+    Space("tpuv4-phaze", l2_vc_bytes="rule", pe_vc=(64, 512), glb_mib=128, num_tc=(4, 32)),
+]
+
+
+@pytest.mark.parametrize("space", SPACES, ids=range(len(SPACES)))
+def test_chips_are_those_of_the_points(space: Space) -> None:
+    """All chips at once are the same chips, within the same limits, as one by one."""
+    area = AreaSpec(model="chip", max_of="h100", min_share=0.1)
+    spec = toy_spec(space=space, area=area, constraints=ConstraintSpec(max_power_w=1e6))
+    study = check_names(replace(spec, model="bert-large"))
+    chips, options = allowed_chips(study), option_indices(space)
+    number = chips.hbm_bytes.size
+    if space.points < 1000:
+        allowed = {
+            chip
+            for point in all_points(space)
+            if chip_violation(study, chip := chip_of(study.base, point.by_name)) is None
+        }
+        assert number == len(allowed)
+    generator = np.random.default_rng(0)
+    for row in generator.integers(len(chips), size=20).tolist():
+        for size, hbm_bytes in enumerate(chips.hbm_bytes[:, row].tolist()):
+            point = point_at(space, {**options[0], **chips.point_indices(row, size)})
+            chip = chip_of(study.base, point.by_name)
+            assert replace(chips.architecture(row), hbm_bytes=hbm_bytes) == chip
+            assert chip_violation(study, chip) is None
+            assert chips.area_mm2[row] == pytest.approx(chip.area_under("chip"), rel=1e-13)
+
+
+def test_the_paper_has_its_points() -> None:
+    """The paper's setting has 29,360 architectures and 704,640 points."""
+    study = check_names(read_spec(STUDIES / "phaze" / "bert-large.toml"))
+    chips = allowed_chips(study)
+    assert len(chips) == 29_360
+    options = option_indices(study.spec.space)
+    assert chips.hbm_bytes.size * len(options) == 704_640
+
+
+@given(st.lists(st.floats(0, 1e30), min_size=1))
+def test_single_precision_stays_a_bound(values: list[float]) -> None:
+    """Stored bounds are not smaller, and larger by rounding only."""
+    bounds = np.array(values)
+    stored = rounded_up(bounds)
+    assert (stored >= bounds).all()
+    assert (stored <= bounds * (1 + 1e-6) + 1e-37).all()
+
+
+def toy(tmp_path: Any, **changes: Any) -> Study:
+    """Create a study of the toy workload on a small space."""
+    space = Space(num_tc=(1, 16), pe_x=(32, 128), hbm_gib=[32, 80], microbatch=(1, 8))
+    spec = toy_spec(**({"space": space, "baselines": ()} | changes))
+    study = create_study(spec, f"sqlite:///{tmp_path / 'a.db'}", workload=TOY)
+    study.evaluator = toy_evaluator
+    return study
+
+
+def test_without_bounds_all_points_are_ranked(tmp_path: Path) -> None:
+    """The top is that of all points by the order of designs; a stored answer is the same."""
+    study = toy(tmp_path)
+    objective = objective_of(study)
+    ranked = []
+    for point in all_points(study.resolved.spec.space):
+        metrics = objective(point)
+        if metrics.feasible:
+            ranked.append((metrics.rank(study.resolved, point).key, point))
+    ranked.sort(key=lambda pair: pair[0])
+    found = enumerate_study(study, top=7, bounds=False)
+    assert [one.point for one in found.top] == [point.values for _, point in ranked[:7]]
+    assert found.feasible == len(ranked) <= found.evaluated == found.points
+    assert enumerate_study(study, top=7, bounds=False) == found
+    plain = enumeration_to_json_dict(study, found)
+    assert {"points", "feasible", "bounded", "evaluated", "infeasible_proven", "status"} <= set(
+        plain
+    )
+    assert plain["best"]["values"] == plain["top"][0]["values"]
+    assert enumeration_tables(study, found)
+
+
+def test_a_stopped_enumeration_goes_on(tmp_path: Path) -> None:
+    """Stopped at any point, the next one gives the same answer, with nothing evaluated twice."""
+    study = toy(tmp_path)
+    calls: list[int] = []
+
+    def counted(*args: Any) -> Any:
+        calls.append(1)
+        return toy_evaluator(*args)
+
+    study.evaluator = counted
+    engine = engine_of(study)
+    for after in (0, 3, 10):
+        begun = len(calls)
+        stopped = enumerate_space(
+            engine,
+            None,
+            bounds=False,
+            stopped=lambda: len(calls) - begun >= after,  # noqa: B023
+        )
+        assert stopped is None
+    whole = enumerate_space(engine, None, bounds=False)
+    assert whole is not None and len(calls) == whole.evaluated
+    late = enumerate_space(engine, None, bounds=False, time_limit_s=0.0)
+    assert late is not None and (late.status, late.top, late.gap) == ("time_limit", (), None)
+    assert len(answer(whole)) == 20
+
+
+def test_refusals(tmp_path: Path) -> None:
+    """What has no bound, too many objectives and other versions are refused in a sentence."""
+    energy = toy(tmp_path, objectives=("energy_per_sample",))
+    with pytest.raises(InputError, match="No bound is known for the objective energy"):
+        enumerate_study(energy)
+    (tmp_path / "b").mkdir()
+    front = toy(tmp_path / "b", objectives=("throughput", "area"))
+    with pytest.raises(InputError, match="one objective"):
+        enumerate_study(front)
+    with pytest.raises(InputError, match="top is 0"):
+        enumerate_study(energy, top=0, bounds=False)
+    energy.resolved = replace(energy.resolved, cost_model_version="old")
+    with pytest.raises(ConflictError, match="--current-version"):
+        enumerate_study(energy)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bounds_change_nothing_but_the_work(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With bounds the top is that of all points, to the bit, and fewer are evaluated."""
+    monkeypatch.setattr(best_first, "FIRST_ROWS", 1)
+    monkeypatch.setattr(best_first, "BATCH_ROWS", 5)
+    spec = StudySpec(**({"name": name} | RUN | CASES[name]))
+    study = create_study(spec, f"sqlite:///{tmp_path / 'a.db'}")
+    every = enumerate_study(study, bounds=False, top=3)
+    found = enumerate_study(study, top=3)
+    assert answer(found) == answer(every)
+    assert found.points == every.points == every.evaluated > found.evaluated
+    # What is bounded is stored; from there the answer is the same again.
+    engine = engine_of(study)
+    again = enumerate_space(engine, BoundStore(study.storage), top=3)
+    assert answer(again) == answer(found)
+    assert [level.closed for level in found.levels[:2]] == [
+        found.points - found.levels[1].points,
+        found.levels[1].points - found.evaluated,
+    ]
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Study]:
+    """Return a study of every case with one workload."""
+    folder = tmp_path_factory.mktemp("bounds")
+    return {
+        name: create_study(
+            StudySpec(**({"name": name} | RUN | case)), f"sqlite:///{folder / name}.db"
+        )
+        for name, case in CASES.items()
+        if "workloads" not in case
+    }
+
+
+@settings(max_examples=12, deadline=None)
+@given(data=st.data())
+def test_bounds_are_above_the_truth(prepared: dict[str, Study], data: st.DataObject) -> None:
+    """No point of any of the spaces is better than its bound, nor the bound than its box's."""
+    study = prepared[data.draw(st.sampled_from(sorted(prepared)))]
+    engine = engine_of(study)
+    grid, chips = engine.grid, engine.grid.chips
+    option = data.draw(st.integers(0, len(grid.options) - 1))
+    row = data.draw(st.integers(0, len(chips) - 1))
+    size = data.draw(st.integers(0, len(chips.hbm_bytes) - 1))
+    point = grid.point(option, size, row)
+    bounds = bounds_of(grid, engine.rule, option, Bounded.of(chips, np.array([row])))
+    box = int(np.searchsorted(chips.first, row, side="right")) - 1
+    rooflines = BestFirst(grid, engine.rule).box_bounds[option, :, box]
+    assert (bounds[:, 0] <= rooflines * (1 + 1e-12)).all()
+    metrics = engine.objective(point)
+    if metrics.feasible:
+        assert metrics.value <= bounds[size, 0]
+
+
+@pytest.mark.parametrize("name", sorted(set(CASES) - {"several"}))
+def test_the_order_does_not_depend_on_the_batches(name: str, prepared: dict[str, Study]) -> None:
+    """Points come by their heads, each once, however many cells are opened at a time."""
+    engine = engine_of(prepared[name])
+    orders = []
+    for rows in (1, 10_000):
+        before = best_first.FIRST_ROWS, best_first.BATCH_ROWS
+        best_first.FIRST_ROWS = best_first.BATCH_ROWS = rows
+        try:
+            ordered = BestFirst(engine.grid, engine.rule)
+            found = list(ordered)
+        finally:
+            best_first.FIRST_ROWS, best_first.BATCH_ROWS = before
+        assert ordered.left is None
+        assert len(found) + ordered.infeasible(ordered.batches) == engine.grid.points
+        heads = [one.head for one in found]
+        assert heads == sorted(heads)
+        orders.append([one.point for one in found])
+    assert orders[0] == orders[1]
+    assert len(set(orders[0])) == len(orders[0])
+
+
+def test_the_batch_bound_knows_memory(prepared: dict[str, Study]) -> None:
+    """Where the smallest state does not fit, the bound says that nothing does."""
+    study = prepared["paper"]
+    chips = allowed_chips(study.resolved)
+    design = study.resolved.design(numbered_point(study.resolved.spec.space, 0))
+    inputs = run_inputs(study.resolved, 0, design)[0]
+    sizes = np.array([[2**20] * 3, [2**40] * 3])
+    some = replace(Bounded.of(chips, np.arange(3)), hbm_bytes=sizes)
+    least_s = Bounds(study.resolved, study.workloads()).least_batch_s(inputs, some)
+    assert np.isinf(least_s[0]).all() and np.isfinite(least_s[1]).all()
