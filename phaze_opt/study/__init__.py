@@ -15,7 +15,7 @@ The way of a study through the room:
 - `objective`: from a point to its metrics; `trials`: the metrics of a trial, written and read.
 - `baselines`: known accelerators, each at its best.
 - `best_design`: the best design with all that is known of it; `proving`: at the end of a run, the
-  passes of it that the search left open; `neighbourhood`: what one step from it on each axis brings.
+  passes of it that the search left open; `neighbourhood`: what one step on each axis brings.
 - `summary`: the state of a study; `pareto`, `trial_choice`, `difference`: fronts, lists of trials,
   two studies side by side.
 
