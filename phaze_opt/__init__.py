@@ -10,7 +10,9 @@ heavy.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+from phaze_opt.printing import PrintsAsTables
 
 if TYPE_CHECKING:
     from phaze_opt.errors import (
@@ -92,3 +94,13 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     """List the public names."""
     return __all__
+
+
+def _write_as(result: object, form: Literal["text", "html"]) -> str:
+    """Write a result as the command line shows it; what draws tables is imported only now."""
+    from phaze_opt.report.results import written
+
+    return written(result, form)
+
+
+PrintsAsTables.write_as = _write_as

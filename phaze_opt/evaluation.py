@@ -43,7 +43,7 @@ AT_ONCE = 64
 
 @deferrable("layers", "time_per_batch_range_s")
 @dataclass(frozen=True, repr=False)
-class Evaluation(PrintsAsTables, tables="phaze_opt.report.tables:evaluation_tables"):
+class Evaluation(PrintsAsTables):
     """The answer for one point, with its breakdown.
 
     Attributes

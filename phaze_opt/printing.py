@@ -1,20 +1,18 @@
 """Printing: text without control characters, and results that print as tables.
 
 ``print(result)`` shows the tables that the command line shows, and so does a notebook. The room
-`phaze_opt.report` makes them; it stands to the right of the results and imports them. A result
-therefore imports nothing from there: its class names the function that makes its tables
-(`PrintsAsTables`), and that function is imported by its name when something is printed.
+that draws them stands to the right of the results and imports them, so a result imports nothing
+from there: `PrintsAsTables` is handed the function that draws when the package is imported.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
 import re
 import sys
-from collections.abc import Container
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Container
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -58,34 +56,17 @@ def print_error(sentence: str) -> None:
 
 
 class PrintsAsTables:
-    """A result whose ``str`` is its tables, in a notebook too; its ``repr`` stays one line.
+    """A result whose ``str`` is its tables, in a notebook too; its ``repr`` stays one line."""
 
-    Parameters
-    ----------
-    tables
-        The function that makes the tables, as ``"module:function"``. It takes the result and
-        returns what rich can print.
-    """
-
-    _tables: ClassVar[str]
-
-    def __init_subclass__(cls, *, tables: str) -> None:
-        super().__init_subclass__()
-        cls._tables = tables
+    write_as: ClassVar[Callable[[object, Literal["text", "html"]], str]]
+    """Writes a result as its tables; the package sets it, which knows the room that draws them."""
 
     def __str__(self) -> str:
-        return self._shown_by("to_text")
+        return PrintsAsTables.write_as(self, "text")
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows."""
-        return self._shown_by("to_html")
-
-    def _shown_by(self, layout: str) -> str:
-        """Return the tables as a function of `phaze_opt.report.layout` lays them out."""
-        module, _, function = self._tables.partition(":")
-        tables = getattr(importlib.import_module(module), function)(self)
-        text: str = getattr(importlib.import_module("phaze_opt.report.layout"), layout)(tables)
-        return text
+        return PrintsAsTables.write_as(self, "html")
 
 
 def short_repr(value: DataclassInstance, left_out: Container[str] = ()) -> str:

@@ -43,7 +43,7 @@ from phaze_opt.workload.zoo import LoadWorkload, model_loader, names_a_shape
 
 
 @dataclass(frozen=True, repr=False)
-class Explanation(PrintsAsTables, tables="phaze_opt.report.explanation:explanation_tables"):
+class Explanation(PrintsAsTables):
     """An evaluation with its reasons.
 
     Attributes

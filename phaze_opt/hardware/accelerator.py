@@ -185,7 +185,7 @@ class AttentionKernel(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class Accelerator(PrintsAsTables, tables="phaze_opt.report.tables:accelerator_tables"):
+class Accelerator(PrintsAsTables):
     """A chip of identical tensor cores and vector cores around a global buffer and an HBM.
 
     Attributes

@@ -124,7 +124,7 @@ class NetworkLevel:
 
 @hashed_once
 @dataclass(frozen=True, repr=False)
-class Cluster(PrintsAsTables, tables="phaze_opt.report.tables:cluster_tables"):
+class Cluster(PrintsAsTables):
     """Identical devices joined by levels of network.
 
     Attributes

@@ -281,7 +281,7 @@ PlacementStatus = Literal["optimal", "feasible"]
 
 
 @dataclass(frozen=True, repr=False)
-class Placement(PrintsAsTables, tables="phaze_opt.report.tables:placement_tables"):
+class Placement(PrintsAsTables):
     """Stages and degrees, with the time of one batch.
 
     Attributes

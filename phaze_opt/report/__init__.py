@@ -9,6 +9,7 @@ Modules
 -------
 ``layout``             tables without frames, broken lines, plain text; the only user of a console
 ``words``              sentences about an evaluation: placement, devices, padding, power, time
+``results``            the tables of any result, for ``print(result)`` and notebooks
 ``tables``             tables of an evaluation, a workload, an accelerator, a cluster, plain rows
 ``explanation_words``  sentences of an explanation
 ``explanation``        tables of an explanation, under its sentences
@@ -22,7 +23,7 @@ Modules
                        its parts: ``compared_designs``, ``trial_lines``, ``certified``
 ``reproducing``        commands and study file that give an answer again
 ``plots``              the plots of a study; ``figure_style`` how they look; ``images`` PNG and SVG
-``page``               pages and the report as HTML, from the templates in ``data``
+``page``               pages and the report as HTML; ``templates`` fills what is in ``data``
 ``markdown``           the note of a study, and the report as Markdown
 ``dashboard``          the server: our pages beside Optuna Dashboard; ``guard`` what it refuses
 ``optuna_pages``       Optuna Dashboard, which names the best design of the answer
@@ -37,13 +38,13 @@ Question -> function
 width of the output                       -> `layout.to_text` and `layout.print_tables`
 text made harmless for a terminal         -> `phaze_opt.printing.printable`, in `layout.add_row`
 numbers as text                           -> `phaze_opt.units.format_number`
-tables of ``print(result)``               -> `phaze_opt.printing.PrintsAsTables`
+tables of ``print(result)``               -> `results.result_tables`
 layers that count in a model              -> `explanation_words.heavy_layers`
 changes that are shown of those tried     -> `explanation._telling`
 note of a study in the dashboard          -> `markdown.note_of`
 requests that the dashboard refuses       -> `guard.guarded`
 requests that Optuna's pages stumble over -> `optuna_pages._answering`
-text made harmless in HTML and in plots   -> `page._harmless` and `figure_style.figure_text`
+text made harmless in HTML and in plots   -> `templates._harmless` and `figure_style.figure_text`
 what one step from the best design brings -> `study_words.step_words`
 how often, and by whom, a study is shown anew -> `publishing.Publisher.told`
 text that a spreadsheet would obey        -> `spreadsheet.harmless_cell`

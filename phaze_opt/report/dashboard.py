@@ -20,15 +20,9 @@ from phaze_opt.codec import to_json
 from phaze_opt.errors import InputError, NotFoundError, PhazeError
 from phaze_opt.report.guard import guarded, html_response
 from phaze_opt.report.optuna_pages import RankedTrials, optuna_pages
-from phaze_opt.report.page import (
-    asset,
-    plotly_script,
-    problem_page,
-    studies_page,
-    study_page,
-    study_state,
-)
+from phaze_opt.report.page import plotly_script, problem_page, studies_page, study_page, study_state
 from phaze_opt.report.study_view import view_of
+from phaze_opt.report.templates import asset
 from phaze_opt.store.artifacts import DatabaseArtifacts
 from phaze_opt.store.failures import database_errors
 from phaze_opt.store.publication import publication_mark

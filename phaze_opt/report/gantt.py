@@ -1,16 +1,15 @@
 """Timelines as a Gantt chart: a page of HTML with drawings and no script.
 
-Takes the events that `phaze_opt.scheduling.perfetto` writes for Perfetto.
+Takes the events that `phaze_opt.scheduling.perfetto` writes for Perfetto; the page itself is the
+template ``data/gantt.html``.
 """
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from phaze_opt.printing import printable
 from phaze_opt.report.figure_style import (
     BLUE,
     GREEN,
@@ -23,6 +22,7 @@ from phaze_opt.report.figure_style import (
     YELLOW,
     thinned,
 )
+from phaze_opt.report.templates import templates
 from phaze_opt.scheduling.perfetto import Event
 from phaze_opt.units import format_bytes, format_seconds
 
@@ -81,8 +81,8 @@ class _Process:
     @property
     def end_s(self) -> float:
         """End of the last slice."""
-        slices = [one for lane in self.lanes.values() for one in lane.slices]
-        return max((sum(_span_s(one)) for one in slices), default=0.0)
+        events = (event for lane in self.lanes.values() for event in lane.slices)
+        return max((sum(_span_s(event)) for event in events), default=0.0)
 
 
 def gantt_page(events: Iterable[Event], title: str) -> str:
@@ -95,26 +95,12 @@ def gantt_page(events: Iterable[Event], title: str) -> str:
     title
         Of the page.
     """
-    processes = [one for one in _processes(events) if one.end_s > 0.0]
-    body = "".join(_drawing(one) for one in processes) or "<p>Nothing takes any time.</p>"
+    drawings = [_drawing(process) for process in _processes(events) if process.end_s > 0.0]
     return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta http-equiv="Content-Security-Policy" '
-        "content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        f"<title>{_escaped(title)}</title><style>{_STYLE}</style></head><body>"
-        f"<h1>{_escaped(title)}</h1>{body}</body></html>\n"
+        templates()
+        .get_template("gantt.html")
+        .render(title=title, drawings=drawings, labels=_LABELS, lane=_LANE, axis=_AXIS)
     )
-
-
-_STYLE = (
-    "body{font:14px/1.4 system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;"
-    "margin:1em 1.5em;color:#222}h1{font-size:1.4em}h2{font-size:1.05em;margin:1.2em 0 .3em}"
-    "svg{display:block;font-size:11px;max-width:100%;height:auto}"
-    ".legend{margin:.1em 0 .4em;font-size:.92em}"
-    ".legend span{display:inline-block;margin-right:1.2em}"
-    ".legend i{display:inline-block;width:.9em;height:.9em;margin-right:.35em;"
-    "vertical-align:-.1em;border-radius:2px}.note{color:#5c5c5c}"
-)
 
 
 def _processes(events: Iterable[Event]) -> list[_Process]:
@@ -134,44 +120,40 @@ def _processes(events: Iterable[Event]) -> list[_Process]:
     return list(processes.values())
 
 
-def _drawing(process: _Process) -> str:
-    """Draw one process."""
+def _drawing(process: _Process) -> dict[str, Any]:
+    """Return a process as the template draws it; positions are in pixels."""
     end_s = process.end_s
     lanes = [lane for lane in process.lanes.values() if lane.slices]
     shown = thinned(lanes, _MOST_LANES)
     least = max(0.6, _WIDTH * len(shown) / _MOST_SLICES)
-    rows = []
-    for place, lane in enumerate(shown):
-        top = _AXIS + place * (_LANE + _GAP)
-        rows.append(
-            f'<text x="{_LABELS - 8}" y="{top + 14}" text-anchor="end">'
-            f"{_escaped(_shortened(lane.name, _LABELS - 12))}"
-            f"<title>{_escaped(lane.name)}</title></text>"
-        )
-        rows += [_slice(one, end_s, top) for one in _merged(lane.slices, end_s, least)]
-    width, height = _LABELS + _WIDTH + 60, _AXIS + len(shown) * (_LANE + _GAP) + 4
-    hidden = len(lanes) - len(shown)
-    note = f'<p class="note">{hidden} more lanes are not drawn.</p>' if hidden else ""
-    used = {_kind(one) for lane in shown for one in lane.slices}
-    return (
-        f"<h2>{_escaped(process.name)}: {format_seconds(end_s)}</h2>{_legend(used)}"
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" viewBox="0 0 {width} {height}" '
-        f'role="img">{_axis(end_s, height - 4)}{"".join(rows)}</svg>{note}'
-    )
+    used = {_kind(event) for lane in shown for event in lane.slices}
+    kinds = [kind for kind in _COLOURS if kind in used] + sorted(used - set(_COLOURS))
+    return {
+        "title": f"{process.name}: {format_seconds(end_s)}",
+        "legend": [(_colour(kind), _WORDS.get(kind, kind)) for kind in kinds],
+        "width": _LABELS + _WIDTH + 60,
+        "height": _AXIS + len(shown) * (_LANE + _GAP) + 4,
+        "ticks": _ticks(end_s),
+        "lanes": [
+            {
+                "top": _AXIS + place * (_LANE + _GAP),
+                "name": lane.name,
+                "label": _shortened(lane.name, _LABELS - 12),
+                "slices": [_slice(entry, end_s) for entry in _merged(lane.slices, end_s, least)],
+            }
+            for place, lane in enumerate(shown)
+        ],
+        "hidden": len(lanes) - len(shown),
+    }
 
 
-def _axis(end_s: float, height: int) -> str:
-    """Draw the axis of time with lines through all lanes."""
+def _ticks(end_s: float) -> list[tuple[str, str]]:
+    """Return position and time of every line of the axis."""
     step_s = _step(end_s / _TICKS)
-    parts = []
-    for tick in range(int(end_s / step_s * (1.0 + 1e-9)) + 1):
-        x = _LABELS + _WIDTH * tick * step_s / end_s
-        parts.append(
-            f'<line x1="{x:.1f}" y1="{_AXIS - 4}" x2="{x:.1f}" y2="{height}" stroke="#E0E0E0"/>'
-            f'<text x="{x:.1f}" y="{_AXIS - 9}" text-anchor="middle">'
-            f"{format_seconds(tick * step_s)}</text>"
-        )
-    return "".join(parts)
+    times_s = [tick * step_s for tick in range(int(end_s / step_s * (1.0 + 1e-9)) + 1)]
+    return [
+        (f"{_LABELS + _WIDTH * time_s / end_s:.1f}", format_seconds(time_s)) for time_s in times_s
+    ]
 
 
 def _step(least_s: float) -> float:
@@ -195,8 +177,8 @@ def _merged(slices: Sequence[Event], end_s: float, least: float) -> list[dict[st
         Pixels of the shortest slice that is drawn by itself.
     """
     merged: list[dict[str, Any]] = []
-    for one in sorted(slices, key=lambda event: _span_s(event)[0]):
-        start_s, length_s = _span_s(one)
+    for event in sorted(slices, key=lambda event: _span_s(event)[0]):
+        start_s, length_s = _span_s(event)
         pixels = _WIDTH / end_s
         last = merged[-1] if merged else None
         is_short = last is not None and min(length_s, last["length_s"]) * pixels < least
@@ -206,27 +188,26 @@ def _merged(slices: Sequence[Event], end_s: float, least: float) -> list[dict[st
             last["count"] += 1
         else:
             end = start_s + length_s
-            entry = {"event": one, "start_s": start_s, "end_s": end, "length_s": length_s}
+            entry = {"event": event, "start_s": start_s, "end_s": end, "length_s": length_s}
             merged.append({**entry, "count": 1})
     return merged
 
 
-def _slice(entry: Mapping[str, Any], end_s: float, top: int) -> str:
-    """Draw one slice, with what it is where the pointer is, and inside it if there is room."""
+def _slice(entry: Mapping[str, Any], end_s: float) -> dict[str, Any]:
+    """Return a slice as the template draws it, with its name where there is room for it."""
     event, colour = entry["event"], _colour(_kind(entry["event"]))
     x = _LABELS + _WIDTH * entry["start_s"] / end_s
     width = max(0.5, _WIDTH * entry["length_s"] / end_s)
-    name = str(event["name"])
-    label = ""
-    if width > 8 * _LETTER:
-        fill = "#FFFFFF" if colour in _WHITE_TEXT else "#222222"
-        shown = _escaped(_shortened(name, width - 8))
-        label = f'<text x="{x + 4:.1f}" y="{top + 14}" fill="{fill}">{shown}</text>'
-    return (
-        f'<g><title>{_escaped(_tooltip(entry))}</title><rect x="{x:.2f}" y="{top}" '
-        f'width="{width:.2f}" height="{_LANE}" fill="{colour}" stroke="#FFFFFF" '
-        f'stroke-width="{0.5 if width > 3 else 0}"/>{label}</g>'
-    )
+    return {
+        "x": f"{x:.2f}",
+        "label_x": f"{x + 4:.1f}",
+        "width": f"{width:.2f}",
+        "border": 0.5 if width > 3 else 0,
+        "colour": colour,
+        "ink": "#FFFFFF" if colour in _WHITE_TEXT else "#222222",
+        "label": _shortened(str(event["name"]), width - 8) if width > 8 * _LETTER else "",
+        "tooltip": _tooltip(entry),
+    }
 
 
 def _tooltip(entry: Mapping[str, Any]) -> str:
@@ -238,17 +219,6 @@ def _tooltip(entry: Mapping[str, Any]) -> str:
     more = f" and {count - 1} more" if count > 1 else ""
     span = f"{format_seconds(entry['start_s'])} to {format_seconds(entry['end_s'])}"
     return f"{event['name']}{more}{batch}{size}: {format_seconds(entry['length_s'])}, {span}"
-
-
-def _legend(used: Iterable[str]) -> str:
-    """Name the colours."""
-    known = [kind for kind in _COLOURS if kind in used]
-    known += sorted(set(used) - set(known))
-    parts = [
-        f'<span><i style="background:{_colour(kind)}"></i>{_escaped(_WORDS.get(kind, kind))}</span>'
-        for kind in known
-    ]
-    return f'<p class="legend">{"".join(parts)}</p>'
 
 
 def _kind(event: Event) -> str:
@@ -273,8 +243,3 @@ def _shortened(text: str, pixels: float) -> str:
     """Cut text that does not fit."""
     longest = max(1, int(pixels / _LETTER))
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
-
-
-def _escaped(text: str) -> str:
-    """Make text harmless in HTML."""
-    return html.escape(printable(text))

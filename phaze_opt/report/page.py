@@ -1,6 +1,7 @@
 """The page of a study as HTML: served by the dashboard, or one file that loads nothing.
 
-Jinja escapes every text; numbers and figures go to the page as JSON.
+The texts go through the templates of `phaze_opt.report.templates`; numbers and figures go to the
+page as JSON.
 """
 
 from __future__ import annotations
@@ -10,16 +11,15 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from phaze_opt.codec import to_json
-from phaze_opt.printing import printable
 from phaze_opt.report.figure_style import Figure
 from phaze_opt.report.layout import shortened
 from phaze_opt.report.plots.by_kind import NOTES, PLOT_KINDS, TITLES, PlotKind, all_plots, plot
 from phaze_opt.report.study_view import StudyView
-from phaze_opt.report.study_words import ORDER_WORDS, state_words, value_words
+from phaze_opt.report.study_words import state_words, value_words
+from phaze_opt.report.templates import asset, templates
 from phaze_opt.study.summary import StudySummary
 
 _LONGEST_BEST = 60
@@ -43,7 +43,7 @@ def study_page(view: StudyView, key: str, address: str) -> str:
 
 def study_state(view: StudyView, key: str) -> bytes:
     """Return what changes on the page of a study, as the JSON that its script takes."""
-    parts: Any = _environment().get_template("sections.html").module
+    parts: Any = templates().get_template("sections.html").module
     sections = {
         "head": parts.head(view),
         "answer": parts.answer(view, True),
@@ -68,7 +68,7 @@ def report_page(view: StudyView) -> str:
 def plot_page(view: StudyView, kind: PlotKind) -> str:
     """Return a page with one plot, which holds all that it shows."""
     return (
-        _environment()
+        templates()
         .get_template("plot.html")
         .render(
             name=view.name,
@@ -100,7 +100,7 @@ def image_page(figure: Figure, file_format: str, width: int) -> str:
         "scale": 2 if file_format == "png" else 1,
     }
     state = _json({"figure": figure, "picture": picture})
-    template = _environment().get_template("image.html")
+    template = templates().get_template("image.html")
     return template.render(state=state, plotly=_inside()["plotly"])
 
 
@@ -133,18 +133,13 @@ def studies_page(
         }
         for summary in summaries
     ]
-    template = _environment().get_template("studies.html")
+    template = templates().get_template("studies.html")
     return template.render(storage=storage, studies=studies, unreadable=unreadable)
 
 
 def problem_page(sentence: str) -> str:
     """Return a page that says what went wrong."""
-    return _environment().get_template("problem.html").render(sentence=sentence)
-
-
-def asset(name: str) -> bytes:
-    """Return a style sheet or script of the page."""
-    return resources.files("phaze_opt.report").joinpath("data", name).read_bytes()
+    return templates().get_template("problem.html").render(sentence=sentence)
 
 
 @functools.cache
@@ -162,29 +157,7 @@ def _best_words(summary: StudySummary) -> str:
 
 def _study_template(view: StudyView, state: Mapping[str, Any], **more: Any) -> str:
     """Fill the template that the page and the report share."""
-    template = _environment().get_template("study.html")
+    template = templates().get_template("study.html")
     return template.render(
         view=view, state=_json(state), kinds=PLOT_KINDS, titles=TITLES, notes=NOTES, **more
     )
-
-
-def _harmless(value: object) -> object:
-    """Replace control characters in text, line ends aside; Jinja escapes the rest."""
-    if not isinstance(value, str) or isinstance(value, Markup):
-        return value
-    return "\n".join(map(printable, value.split("\n")))
-
-
-@functools.cache
-def _environment() -> Environment:
-    """Return Jinja with the templates of this room."""
-    environment = Environment(
-        loader=FunctionLoader(lambda name: asset(name).decode()),
-        autoescape=True,
-        finalize=_harmless,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals["order"] = ORDER_WORDS
-    return environment

@@ -32,7 +32,7 @@ from phaze_opt.study.trials import Metrics, TrialRecord, best_trial
 
 
 @dataclass(frozen=True, repr=False)
-class BestDesign(PrintsAsTables, tables="phaze_opt.report.studies:best_tables"):
+class BestDesign(PrintsAsTables):
     """The best design of a study; prints as the tables of ``phaze-opt study best``.
 
     Among several objectives it is the best one by the first of them.

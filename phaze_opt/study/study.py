@@ -38,7 +38,7 @@ _CREATION_S = 5.0
 
 
 @dataclass(repr=False)
-class Study(StoredStudy, PrintsAsTables, tables="phaze_opt.report.studies:study_tables"):
+class Study(StoredStudy, PrintsAsTables):
     """A study in a database, from `create_study` or `load_study`; prints as its state so far.
 
     Attributes

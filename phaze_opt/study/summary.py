@@ -20,7 +20,7 @@ StudyState = Literal["new", "running", "stopping", "stopped", "done", "proven", 
 
 
 @dataclass(frozen=True, repr=False)
-class StudySummary(PrintsAsTables, tables="phaze_opt.report.studies:summary_table"):
+class StudySummary(PrintsAsTables):
     """The state of a study in numbers; prints as the table of ``phaze-opt study show``.
 
     Attributes

@@ -460,7 +460,7 @@ class WorkloadVariant:
 
 
 @dataclass(frozen=True, repr=False)
-class Workload(PrintsAsTables, tables="phaze_opt.report.tables:workload_tables"):
+class Workload(PrintsAsTables):
     """A captured model at several tensor-parallel widths and microbatches.
 
     Attributes

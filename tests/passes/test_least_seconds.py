@@ -192,7 +192,7 @@ class WiderTraining(Training):
 
 
 @dataclass(frozen=True)
-class WiderAccelerator(Accelerator, tables="phaze_opt.report.tables:accelerator_tables"):
+class WiderAccelerator(Accelerator):
     """A chip with a property that nobody told the bounds of."""
 
     sparsity: float = 1.0

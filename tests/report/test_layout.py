@@ -71,7 +71,17 @@ def test_a_notebook_shows_what_is_printed(tmp_path: Path, monkeypatch: pytest.Mo
     study = toy_study(f"sqlite:///{tmp_path / 'a.db'}")
     study.run(trials=2)
     hostile = replace(workload, model="<img src=x onerror=alert(1)>")
-    nouns = (*point[:3], result, result.placement, po.explain(*point), study, study.best(), hostile)
+    best, summary = study.best(), study.summary()
+    nouns = (
+        *point[:3],
+        result,
+        result.placement,
+        po.explain(*point),
+        study,
+        best,
+        summary,
+        hostile,
+    )
     for noun in nouns:
         shown = noun._repr_html_()  # type: ignore[union-attr]
         assert Page(shown).text == str(noun)
