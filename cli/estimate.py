@@ -6,10 +6,11 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
 
+from phaze_opt.choices import CollectiveName, KernelName, Layout
 from phaze_opt.errors import InputError
 from phaze_opt.user_files import CsvRow, read_rows
 
@@ -18,7 +19,6 @@ from .output import ChangesOption, read_assignments, takes
 if TYPE_CHECKING:
     from phaze_opt.estimator.single import SingleEstimate
     from phaze_opt.hardware.accelerator import Accelerator
-    from phaze_opt.network.collective import CollectiveName
     from phaze_opt.network.estimate import CollectiveEstimate
 
 T = TypeVar("T")
@@ -35,13 +35,10 @@ CsvOption = Annotated[
 JsonLinesOption = Annotated[
     bool, typer.Option("--json", help="JSON is what this command prints anyway.")
 ]
-LayoutChoice = Literal["tn", "nn", "nt"]
-KernelChoice = Literal["fa2", "fa3", "cudnn", "cudnn-deterministic", "te", "serving"]
 SustainedOption = Annotated[
     bool,
     typer.Option("--sustained", help="One of many in a long run, at the power limit; not alone."),
 ]
-CollectiveChoice = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all"]
 
 
 @dataclass(frozen=True)
@@ -80,7 +77,7 @@ def gemm(
     k: Annotated[int | None, typer.Option("--k", help="Reduction.")] = None,
     batch: Annotated[int, typer.Option(help="Independent products.")] = 1,
     layout: Annotated[
-        LayoutChoice,
+        Layout,
         typer.Option(
             help="Forward, data gradient, or weight gradient that adds to an accumulator in fp32."
         ),
@@ -97,7 +94,7 @@ def gemm(
 
     chip = options.load_accelerator()
 
-    def one(shape: Gemm, own: LayoutChoice) -> SingleEstimate:
+    def one(shape: Gemm, own: Layout) -> SingleEstimate:
         return estimate_gemm(
             shape, chip, options.cores, options.call_overhead_s, layout=own, sustained=sustained
         )
@@ -168,7 +165,7 @@ def attention(
         bool, typer.Option("--backward", help="The gradients instead of the forward.")
     ] = False,
     kernel: Annotated[
-        KernelChoice | None,
+        KernelName | None,
         typer.Option(help="Whose constants hold; those of the chip's default kernel if left out."),
     ] = None,
     sustained: SustainedOption = False,
@@ -218,7 +215,7 @@ def attention(
 class CollectiveOptions:
     """The options of a collective, but for its network."""
 
-    kind: Annotated[CollectiveChoice | None, typer.Option(help="What the devices do.")] = None
+    kind: Annotated[CollectiveName | None, typer.Option(help="What the devices do.")] = None
     devices: Annotated[
         int | None, typer.Option("--devices", "--group", help="Devices that take part.")
     ] = None

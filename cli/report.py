@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from phaze_opt.choices import PlotKind
 from phaze_opt.errors import InputError
 
 from .output import ForceOption, StorageOption, check_outputs, say
@@ -56,7 +57,7 @@ def report(
 def plot(
     name: Annotated[str, typer.Argument(help="Name of the study.", show_default=False)],
     kind: Annotated[
-        Literal["history", "area", "parallel", "breakdown", "importance"],
+        PlotKind,
         typer.Argument(help="What to draw.", show_default=False),
     ],
     output: Annotated[

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
+
+from phaze_opt.choices import AreaModel
 
 from .output import ForceOption, JsonOption, check_outputs, print_json, print_table, write_new_file
 
@@ -96,9 +98,7 @@ def new(
     cluster: Annotated[str, typer.Option(help="Network preset or file.")] = "tpuv4-ici-flat",
     devices: Annotated[int, typer.Option(help="How many accelerators.")] = 64,
     global_batch: Annotated[int, typer.Option(help="Samples per optimizer step.")] = 256,
-    area: Annotated[
-        Literal["chip", "phaze-22nm"], typer.Option(help="Area model of the limit.")
-    ] = "chip",
+    area: Annotated[AreaModel, typer.Option(help="Area model of the limit.")] = "chip",
     output: Annotated[
         Path | None, typer.Option(help="The file; NAME.toml by default.", show_default=False)
     ] = None,

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from phaze_opt.choices import ValidationGroup
 
 from .output import ForceOption, JsonOption, check_outputs, print_json, print_table, say
 
 if TYPE_CHECKING:
     from phaze_opt.validation.registry import Validation
 
-GroupChoice = Literal["operators", "attention", "collectives", "training", "memory"]
-
 
 def validate(
-    group: Annotated[GroupChoice | None, typer.Argument(help="All where left out.")] = None,
+    group: Annotated[ValidationGroup | None, typer.Argument(help="All where left out.")] = None,
     rows: Annotated[
         bool,
         typer.Option(

@@ -5,9 +5,21 @@ The command line offers them before it imports what they mean, so this file impo
 
 from typing import Literal
 
+AreaModel = Literal["phaze-22nm", "chip"]
 AttentionKind = Literal["eager", "flash"]
+CollectiveName = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all"]
 FusionMode = Literal["none", "elementwise", "epilogue"]
+IntraOperatorRule = Literal["exclusive", "per-type"]
+KernelName = Literal["fa2", "fa3", "cudnn", "cudnn-deterministic", "te", "serving"]
+"""FlashAttention-2 and -3, cuDNN (and with gradients that repeat bit by bit), what Transformer
+Engine calls, and forwards of inference engines."""
+Layout = Literal["tn", "nn", "nt"]
+"""Forward, data gradient, and weight gradient that adds to an accumulator in fp32."""
 OptimizerName = Literal["sgd", "adam", "adam-foreach"]
 Overlap = Literal["none", "data", "all"]
 PipelineScheduleName = Literal["1f1b", "gpipe", "interleaved"]
+PlotKind = Literal["history", "area", "parallel", "breakdown", "importance"]
 Recompute = Literal["none", "selective", "full"]
+SolveMethod = Literal["auto", "branch-and-bound", "cp-sat"]
+TableFormat = Literal["csv", "json", "parquet"]
+ValidationGroup = Literal["operators", "attention", "collectives", "training", "memory"]

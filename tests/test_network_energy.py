@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from phaze_opt.choices import CollectiveName
 from phaze_opt.evaluation import evaluate
 from phaze_opt.hardware.energy import energy_constants
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.network.cluster import Cluster
-from phaze_opt.network.collective import CollectiveName, collective_cost
+from phaze_opt.network.collective import collective_cost
 from phaze_opt.network.message import send_receive_s
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.passes.layer_cost import LayerCost, local_parameters

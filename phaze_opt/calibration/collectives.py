@@ -12,9 +12,10 @@ import numpy as np
 from phaze_opt.arrays import FloatArray
 from phaze_opt.calibration.constants import Constant, Fit, Scale
 from phaze_opt.calibration.least_squares import fit
+from phaze_opt.choices import CollectiveName
 from phaze_opt.errors import InputError, unknown_name
 from phaze_opt.network.cluster import Cluster, NetworkLevel
-from phaze_opt.network.collective import COLLECTIVES, CollectiveName, collective_terms
+from phaze_opt.network.collective import COLLECTIVES, collective_terms
 from phaze_opt.network.estimate import bus_bandwidth_bytes_per_s
 
 

@@ -10,10 +10,9 @@ from phaze_opt.calibration.attention import MeasuredAttention
 from phaze_opt.calibration.collectives import CollectiveRow
 from phaze_opt.calibration.products import MeasuredProduct
 from phaze_opt.calibration.vector import MeasuredVector
+from phaze_opt.choices import CollectiveName, Layout
 from phaze_opt.errors import InputError
-from phaze_opt.estimator.power_limit import Layout
 from phaze_opt.estimator.single import attention_graph, gemm_graph
-from phaze_opt.network.collective import CollectiveName
 from phaze_opt.user_files import CsvRow, read_rows
 from phaze_opt.workload.attention import AttentionShape
 from phaze_opt.workload.graph import Gemm

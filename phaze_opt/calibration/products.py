@@ -31,9 +31,10 @@ import numpy as np
 from phaze_opt.arrays import FloatArray
 from phaze_opt.calibration.constants import Constant, Fit
 from phaze_opt.calibration.least_squares import ROBUST_SCALE, fit
+from phaze_opt.choices import Layout
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.isolated import estimate_isolated
-from phaze_opt.estimator.power_limit import Layout, accumulator_s
+from phaze_opt.estimator.power_limit import accumulator_s
 from phaze_opt.estimator.single import gemm_graph
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.precision import BF16, SUM_BYTES

@@ -23,17 +23,16 @@ the same. A training run counts its accumulators by itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.choices import Layout
 from phaze_opt.estimator.chips import chip_column
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.workload.graph import Gemm
 
-Layout = Literal["tn", "nn", "nt"]
-"""Forward, data gradient, and weight gradient that adds to an accumulator in fp32."""
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
 ACCUMULATOR_BYTES = 4

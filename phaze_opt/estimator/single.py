@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral
 
+from phaze_opt.choices import Layout
 from phaze_opt.errors import InputError, unknown_name
 from phaze_opt.estimator.isolated import estimate_isolated
 from phaze_opt.estimator.operator_table import operator_table
-from phaze_opt.estimator.power_limit import LAYOUTS, Layout, accumulator_s
+from phaze_opt.estimator.power_limit import LAYOUTS, accumulator_s
 from phaze_opt.estimator.tensor_core import Tiling, gemm_plan
 from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.estimator.vector_core import vector_operator

@@ -7,13 +7,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple
 
 from phaze_opt.checked import check_fields, shown
+from phaze_opt.choices import AreaModel
 from phaze_opt.errors import InputError
-from phaze_opt.hardware.area import (
-    AREA_FIELDS,
-    AreaModel,
-    area_of_arrays_mm2,
-    has_macro,
-)
+from phaze_opt.hardware.area import AREA_FIELDS, area_of_arrays_mm2, has_macro
 from phaze_opt.limits import is_finite
 from phaze_opt.on_demand import cached_property
 from phaze_opt.printing import PrintsAsTables, short_repr

@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from phaze_opt.arrays import FloatArray
+from phaze_opt.choices import AreaModel
 from phaze_opt.codec import data_rows, data_table
 from phaze_opt.errors import InputError, look_up
 from phaze_opt.units import KIB, MM2_PER_UM2
 
-AreaModel = Literal["phaze-22nm", "chip"]
 SramLevel = Literal["L2", "GLB"]
 
 AREA_FIELDS = (

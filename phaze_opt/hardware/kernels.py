@@ -9,16 +9,14 @@ default kernel are those of its calibration; `with_kernel` puts those of another
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
+from phaze_opt.choices import KernelName
 from phaze_opt.errors import InputError, unknown_name
 from phaze_opt.hardware.accelerator import Calibration
 from phaze_opt.hardware.chip_file import AcceleratorPreset
 from phaze_opt.hardware.fields import KERNEL_FIELDS
 
-KernelName = Literal["fa2", "fa3", "cudnn", "cudnn-deterministic", "te", "serving"]
-"""FlashAttention-2 and -3, cuDNN (and with gradients that repeat bit by bit), what Transformer
-Engine calls, and forwards of inference engines."""
 KERNELS: tuple[KernelName, ...] = get_args(KernelName)
 
 _DEFAULTS: dict[str, Any] = {

@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
 
+from phaze_opt.choices import CollectiveName
 from phaze_opt.network.cluster import Cluster, NetworkLevel, units_and_extents
 from phaze_opt.network.groups import Axes, crossed_levels, members_joined
 from phaze_opt.network.term import Term
 from phaze_opt.network.torus import ring_load
-
-CollectiveName = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all"]
 
 Links = Sequence[tuple[NetworkLevel, float]]
 """Levels that a group crosses, with the seconds per byte of a ring there."""

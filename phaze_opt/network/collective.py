@@ -21,13 +21,9 @@ from functools import lru_cache
 import numpy as np
 
 from phaze_opt.arrays import IntArray
+from phaze_opt.choices import CollectiveName
 from phaze_opt.errors import InputError
-from phaze_opt.network.algorithms import (
-    CollectiveName,
-    flat_terms,
-    hierarchical_term,
-    reduces_in_switch,
-)
+from phaze_opt.network.algorithms import flat_terms, hierarchical_term, reduces_in_switch
 from phaze_opt.network.cluster import Cluster, launch_s, outermost_level
 from phaze_opt.network.groups import members_per_level
 from phaze_opt.network.term import Term, cheapest, nothing_sent

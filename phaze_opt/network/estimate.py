@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from phaze_opt.choices import CollectiveName
 from phaze_opt.errors import InputError
 from phaze_opt.limits import MOST_TENSOR_BYTES
 from phaze_opt.network.cluster import Cluster
-from phaze_opt.network.collective import CollectiveName, collective_cost
+from phaze_opt.network.collective import collective_cost
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from phaze_opt.arrays import BoolArray, FloatArray, IntArray
+from phaze_opt.choices import SolveMethod
 from phaze_opt.estimator.estimate import RESOURCES, GraphEstimate, ModeEstimate
 from phaze_opt.estimator.traffic import ENERGY_LEVELS
 from phaze_opt.hardware.accelerator import Accelerator
@@ -22,7 +23,6 @@ from phaze_opt.scheduling.schedule_problem import (
     Schedule,
     ScheduleProblem,
     ScheduleStatus,
-    SolveMethod,
     check_problem,
     with_bound,
 )

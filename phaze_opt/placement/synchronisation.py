@@ -25,8 +25,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.choices import CollectiveName
 from phaze_opt.network.cluster import Cluster
-from phaze_opt.network.collective import CollectiveName, collective_terms
+from phaze_opt.network.collective import collective_terms
 from phaze_opt.network.term import Term, cheapest
 from phaze_opt.on_demand import cached_property
 from phaze_opt.passes.layer_cost import PASS_COLUMNS

@@ -8,15 +8,14 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from phaze_opt.choices import TableFormat
 from phaze_opt.errors import InputError
 from phaze_opt.report.spreadsheet import harmless_cell
 from phaze_opt.study.study import Study
 from phaze_opt.study.trials import trial_to_json_dict
 from phaze_opt.user_files import write_file
-
-TableFormat = Literal["csv", "json", "parquet"]
 
 _LARGEST_INTEGER = 2**63 - 1
 

@@ -13,10 +13,11 @@ from typing import Any
 
 from markupsafe import Markup
 
+from phaze_opt.choices import PlotKind
 from phaze_opt.codec import to_json
 from phaze_opt.report.figure_style import Figure
 from phaze_opt.report.layout import shortened
-from phaze_opt.report.plots.by_kind import NOTES, PLOT_KINDS, TITLES, PlotKind, all_plots, plot
+from phaze_opt.report.plots.by_kind import NOTES, PLOT_KINDS, TITLES, all_plots, plot
 from phaze_opt.report.study_view import StudyView
 from phaze_opt.report.study_words import state_words, value_words
 from phaze_opt.report.templates import asset, templates

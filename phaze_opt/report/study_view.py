@@ -9,8 +9,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from phaze_opt.choices import AreaModel
 from phaze_opt.evaluation import Evaluation
-from phaze_opt.hardware.area import AreaModel
 from phaze_opt.report.certified import CertifiedAnswer, certified_answer
 from phaze_opt.report.compared_designs import ComparedDesign, compared_designs
 from phaze_opt.report.design_columns import SearchedColumns

@@ -9,10 +9,10 @@ from functools import lru_cache
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
+from phaze_opt.choices import IntraOperatorRule
 from phaze_opt.scheduling.schedule_problem import (
     CORE_TYPES,
     VALUES,
-    IntraOperatorRule,
     ScheduleProblem,
     sorted_topologically,
 )

@@ -35,12 +35,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
+from phaze_opt.choices import IntraOperatorRule
 from phaze_opt.codec import from_builtins, read_file, to_builtins
 from phaze_opt.errors import InputError
 from phaze_opt.scheduling.problem_rows import OperatorRow, ProblemRow
 from phaze_opt.scheduling.schedule_problem import (
     CoreType,
-    IntraOperatorRule,
     Schedule,
     ScheduledOperator,
     ScheduleOperator,

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from phaze_opt.choices import IntraOperatorRule, SolveMethod
 from phaze_opt.errors import InputError, unknown_name
 from phaze_opt.limits import MOST_SIZE, check_size
 from phaze_opt.on_demand import deferrable
@@ -27,10 +28,8 @@ if TYPE_CHECKING:
     from phaze_opt.scheduling.residency import Residency, Tensor
 
 CoreType = Literal["TC", "VC", "TC+VC", "none"]
-IntraOperatorRule = Literal["exclusive", "per-type"]
 ScheduleStatus = Literal["optimal", "feasible"]
 ScheduleMethod = Literal["bound", "list", "branch-and-bound", "dynamic-program", "cp-sat"]
-SolveMethod = Literal["auto", "branch-and-bound", "cp-sat"]
 
 CORE_TYPES: tuple[CoreType, ...] = typing.get_args(CoreType)
 INTRA_OPERATOR_RULES: tuple[IntraOperatorRule, ...] = typing.get_args(IntraOperatorRule)

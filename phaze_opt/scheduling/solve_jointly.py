@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from phaze_opt.choices import SolveMethod
 from phaze_opt.scheduling.residency import EvaluatedPlan, Residency, spans_s
 from phaze_opt.scheduling.residency_search import search_frames
 from phaze_opt.scheduling.schedule_problem import (
@@ -20,7 +21,6 @@ from phaze_opt.scheduling.schedule_problem import (
     ScheduledOperator,
     ScheduleMethod,
     ScheduleProblem,
-    SolveMethod,
 )
 
 JOINT_VERSION = 2

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phaze_opt.arrays import BoolArray, FloatArray, IntArray
+from phaze_opt.choices import SolveMethod
 from phaze_opt.compiled import load
 from phaze_opt.errors import unknown_name
 from phaze_opt.on_demand import deferred
@@ -34,7 +35,6 @@ from phaze_opt.scheduling.schedule_problem import (
     ScheduledOperator,
     ScheduleMethod,
     ScheduleProblem,
-    SolveMethod,
     check_problem,
 )
 

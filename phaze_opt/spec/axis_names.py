@@ -10,10 +10,9 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
-from phaze_opt.choices import AttentionKind
+from phaze_opt.choices import AreaModel, AttentionKind
 from phaze_opt.codec import from_builtins
 from phaze_opt.errors import InputError, unknown_name
-from phaze_opt.hardware.area import AreaModel
 from phaze_opt.hardware.fields import ALIASES, CALIBRATION, FIELD_TYPES, PEAK_TFLOPS
 from phaze_opt.limits import MOST_SAMPLES
 from phaze_opt.network.cluster_file import LEVEL_ALIASES

@@ -12,10 +12,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from phaze_opt.choices import AttentionKind, OptimizerName, Overlap, PipelineScheduleName, Recompute
+from phaze_opt.choices import (
+    AreaModel,
+    AttentionKind,
+    OptimizerName,
+    Overlap,
+    PipelineScheduleName,
+    Recompute,
+)
 from phaze_opt.codec import convert_fields, from_builtins, read_toml_file
 from phaze_opt.errors import InputError
-from phaze_opt.hardware.area import AreaModel
 from phaze_opt.limits import MOST_DEVICES, MOST_SAMPLES, MOST_TRIALS, check_size
 from phaze_opt.printing import short_repr
 from phaze_opt.spec.axis_names import TRAINING_NAMES, kind_of

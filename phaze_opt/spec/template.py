@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from phaze_opt.choices import AreaModel
 from phaze_opt.codec import toml_value
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
-from phaze_opt.hardware.area import AreaModel
 from phaze_opt.hardware.fields import in_units
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.workload.zoo import widths

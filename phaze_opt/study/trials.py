@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 from optuna.trial import FrozenTrial, TrialState
 
+from phaze_opt.choices import AreaModel
 from phaze_opt.codec import from_builtins, to_builtins
 from phaze_opt.errors import InputError
-from phaze_opt.hardware.area import AreaModel
 from phaze_opt.spec.axes import Scalar
 from phaze_opt.spec.constraints import SMALLEST_VIOLATION, Limit
 from phaze_opt.spec.frozen import ResolvedStudy

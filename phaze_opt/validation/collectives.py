@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import cast
 
+from phaze_opt.choices import CollectiveName
 from phaze_opt.codec import data_rows, data_table
-from phaze_opt.network.collective import CollectiveName
 from phaze_opt.network.estimate import estimate_collective
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.validation.measured import ValidationRow, ValidationTable

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import get_args
 
+from phaze_opt.choices import ValidationGroup
 from phaze_opt.validation.attention import validate_attention
 from phaze_opt.validation.attention_training import validate_training_attention
 from phaze_opt.validation.collectives import validate_collectives
@@ -20,10 +21,9 @@ from phaze_opt.validation.products import validate_best_products, validate_produ
 from phaze_opt.validation.runs import validate_run_memory, validate_run_times
 from phaze_opt.validation.sustained_products import validate_sustained_products
 
-Group = Literal["operators", "attention", "collectives", "training", "memory"]
-GROUPS: tuple[Group, ...] = get_args(Group)
+GROUPS: tuple[ValidationGroup, ...] = get_args(ValidationGroup)
 
-PREDICTORS: Mapping[Group, tuple[Callable[[], list[ValidationTable]], ...]] = {
+PREDICTORS: Mapping[ValidationGroup, tuple[Callable[[], list[ValidationTable]], ...]] = {
     "operators": (
         validate_products,
         validate_sustained_products,
@@ -38,7 +38,7 @@ PREDICTORS: Mapping[Group, tuple[Callable[[], list[ValidationTable]], ...]] = {
 }
 """What predicts the tables of each group, in the order in which they are shown."""
 
-_OF_OPERATORS: tuple[Group, ...] = ("operators", "attention", "collectives")
+_OF_OPERATORS: tuple[ValidationGroup, ...] = ("operators", "attention", "collectives")
 _LEAST_ROWS = 3
 
 
@@ -46,12 +46,12 @@ _LEAST_ROWS = 3
 class Validation:
     """One group: what could be predicted, and which rows could not."""
 
-    group: Group
+    group: ValidationGroup
     tables: tuple[ValidationTable, ...]
     unexpressed: tuple[UnexpressedRow, ...]
 
 
-def validate(group: Group) -> Validation:
+def validate(group: ValidationGroup) -> Validation:
     """Predict every measured row of a group."""
     found = [table for predict in PREDICTORS[group] for table in predict()]
     if group in _OF_OPERATORS:

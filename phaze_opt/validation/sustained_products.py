@@ -10,8 +10,9 @@ import numpy as np
 
 from phaze_opt.calibration.measured_files import read_layout
 from phaze_opt.calibration.products import products_graph, products_s
+from phaze_opt.choices import Layout
 from phaze_opt.codec import data_rows, data_table
-from phaze_opt.estimator.power_limit import Layout, accumulator_s
+from phaze_opt.estimator.power_limit import accumulator_s
 from phaze_opt.hardware.presets import load_accelerator
 from phaze_opt.validation.measured import ValidationRow, ValidationTable
 from phaze_opt.workload.graph import Gemm

@@ -12,10 +12,11 @@ from phaze_opt.calibration.collectives import (
     predicted_s,
     with_level_constants,
 )
+from phaze_opt.choices import CollectiveName
 from phaze_opt.codec import data_rows
 from phaze_opt.errors import InputError
 from phaze_opt.network.cluster import Cluster, NetworkLevel
-from phaze_opt.network.collective import COLLECTIVES, CollectiveName, collective_s
+from phaze_opt.network.collective import COLLECTIVES, collective_s
 from phaze_opt.network.presets import load_cluster
 
 NVLINK = NetworkLevel(

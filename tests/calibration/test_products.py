@@ -13,9 +13,9 @@ from phaze_opt.calibration.products import (
     products_s,
     with_product_constants,
 )
+from phaze_opt.choices import Layout
 from phaze_opt.codec import data_rows, data_table
 from phaze_opt.errors import InputError
-from phaze_opt.estimator.power_limit import Layout
 from phaze_opt.estimator.single import estimate_gemm
 from phaze_opt.hardware.accelerator import Accelerator, Calibration
 from phaze_opt.hardware.presets import load_accelerator

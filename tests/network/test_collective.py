@@ -5,15 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phaze_opt.choices import CollectiveName
 from phaze_opt.errors import InputError
 from phaze_opt.network.cluster import Cluster, NetworkLevel, outermost_level
-from phaze_opt.network.collective import (
-    COLLECTIVES,
-    CollectiveName,
-    collective_s,
-    collective_terms,
-    rising_starts,
-)
+from phaze_opt.network.collective import COLLECTIVES, collective_s, collective_terms, rising_starts
 from phaze_opt.network.groups import members_per_level
 from phaze_opt.network.message import send_receive_s
 from phaze_opt.network.presets import load_cluster

@@ -2,9 +2,10 @@ import math
 
 import pytest
 
+from phaze_opt.choices import CollectiveName
 from phaze_opt.errors import InputError
 from phaze_opt.network.cluster import Cluster, NetworkLevel
-from phaze_opt.network.collective import CollectiveName, collective_cost
+from phaze_opt.network.collective import collective_cost
 from phaze_opt.network.estimate import estimate_collective
 from phaze_opt.network.presets import load_cluster
 

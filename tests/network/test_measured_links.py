@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phaze_opt.choices import CollectiveName
 from phaze_opt.network.cluster import Cluster, NetworkLevel
 from phaze_opt.network.collective import (
     COLLECTIVES,
-    CollectiveName,
     collective_cost,
     collective_s,
     collective_terms,

@@ -9,8 +9,9 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from phaze_opt.choices import CollectiveName
 from phaze_opt.degrees import Degrees
-from phaze_opt.network.collective import CollectiveName, collective_s
+from phaze_opt.network.collective import collective_s
 from phaze_opt.network.message import send_receive_s
 from phaze_opt.passes.layer_cost import LayerCost, local_parameters
 from phaze_opt.placement.memory import Shards, stage_memory

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from phaze_opt.choices import IntraOperatorRule
 from phaze_opt.scheduling.instance import (
     BANDWIDTH_CAPACITY,
     INTRA,
@@ -14,12 +15,7 @@ from phaze_opt.scheduling.instance import (
     Plan,
     proving_bound,
 )
-from phaze_opt.scheduling.schedule_problem import (
-    CORE_TYPES,
-    IntraOperatorRule,
-    ScheduleOperator,
-    ScheduleProblem,
-)
+from phaze_opt.scheduling.schedule_problem import CORE_TYPES, ScheduleOperator, ScheduleProblem
 
 Attributes = tuple[int, float, float, float, float, float, float, float]
 _Demand = tuple[tuple[int, ...], tuple[int, ...]]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from phaze_opt.choices import IntraOperatorRule
 from phaze_opt.scheduling.bounds import Bounds, least_durations, root_bound, tails
 from phaze_opt.scheduling.branch_and_bound import improve_wide, narrow_passes
 from phaze_opt.scheduling.canonical import canonical_form
@@ -17,7 +18,6 @@ from phaze_opt.scheduling.problem_columns import PrecedenceGraph, ProblemColumns
 from phaze_opt.scheduling.reduction import build_instance, contracted_ancestors
 from phaze_opt.scheduling.schedule_problem import (
     CoreType,
-    IntraOperatorRule,
     Schedule,
     ScheduleOperator,
     ScheduleProblem,

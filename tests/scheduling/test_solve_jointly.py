@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phaze_opt.choices import SolveMethod
 from phaze_opt.codec import from_json, to_json
 from phaze_opt.errors import InputError
 from phaze_opt.scheduling.residency import Residency, Tensor
-from phaze_opt.scheduling.schedule_problem import Schedule, ScheduleProblem, SolveMethod
+from phaze_opt.scheduling.schedule_problem import Schedule, ScheduleProblem
 from phaze_opt.scheduling.solve_schedule import solve_schedule
 from tests.scheduling.exhaustive_residency import shortest_joint_s
 from tests.scheduling.processes import printed_by_processes

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal, get_args
+from typing import get_args
 
+from phaze_opt.choices import PlotKind
 from phaze_opt.report.figure_style import Figure
 from phaze_opt.report.plots.area import area
 from phaze_opt.report.plots.breakdown import breakdown
@@ -14,7 +15,6 @@ from phaze_opt.report.plots.parallel import parallel
 from phaze_opt.report.study_view import StudyView
 from phaze_opt.report.study_words import IMPORTANCE_WORDS
 
-PlotKind = Literal["history", "area", "parallel", "breakdown", "importance"]
 PLOT_KINDS: tuple[PlotKind, ...] = get_args(PlotKind)
 
 TITLES: Mapping[PlotKind, str] = {
