@@ -9,7 +9,9 @@ first folder that may be used, so that processes which compile the same do not d
 Numba stores two forms of a function: machine code, and bitcode for functions that are compiled
 later and call it. By itself it first declares everything that it can compile, which takes 0.15 s
 and imports half of its modules, and then reads both forms and asks for every name in the second,
-which takes as long as all else. Here both are left until something is compiled.
+which takes as long as all else. Here both are left until something is compiled. That takes private
+classes of numba, so it is done with the versions that they were read in (`_NUMBA`) only: with any
+other one every process compiles anew, and says so.
 """
 
 from __future__ import annotations
@@ -28,6 +30,9 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
+
+_NUMBA = "0.68"
+"""The versions of numba whose private classes are known here; pyproject.toml asks for them."""
 
 _BEGIN = b"phaze-opt code 1\n"
 _HASH_BYTES = 32
@@ -59,6 +64,8 @@ class StoredCode:
 
     def load_overload(self, signature: Any, context: Any) -> Any:
         """Return what is stored for a signature; ``None`` where nothing is that may be used."""
+        if not self._knows_numba():
+            return None
         runtime: Any = importlib.import_module("numba.core.runtime")
         compiler: Any = importlib.import_module("numba.core.compiler")
         runtime.rtsys.initialize(context)
@@ -72,14 +79,12 @@ class StoredCode:
                     return compiler.CompileResult._rebuild(context, *pickle.loads(content))
             except Exception:
                 self._doubt = f"in {folder} cannot be used"
-        if self._doubt is not None and not _said:
-            _said.append(self._doubt)
-            _log.warning("Compiling anew: the compiled code %s.", self._doubt)
+        self._say_doubt()
         return None
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
         """Store a function; where that is not possible, each process compiles anew."""
-        if compiled.lifted or compiled.library.has_dynamic_globals:
+        if compiled.lifted or compiled.library.has_dynamic_globals or not self._knows_numba():
             return
         serialize: Any = importlib.import_module("numba.core.serialize")
         content = serialize.dumps(compiled._reduce())
@@ -93,6 +98,21 @@ class StoredCode:
 
     def enable(self) -> None:
         """Do nothing: it is enabled."""
+
+    def _knows_numba(self) -> bool:
+        """Whether this version of numba is one whose private classes are known."""
+        numba: Any = importlib.import_module("numba")
+        if numba.__version__.startswith(f"{_NUMBA}."):
+            return True
+        self._doubt = f"is kept with numba {_NUMBA} only, and this is {numba.__version__}"
+        self._say_doubt()
+        return False
+
+    def _say_doubt(self) -> None:
+        """Say once why what is stored is not used."""
+        if self._doubt is not None and not _said:
+            _said.append(self._doubt)
+            _log.warning("Compiling anew: the compiled code %s.", self._doubt)
 
     def _name(self, signature: Any, codegen: Any) -> str:
         """Return the name of the file of a signature on this machine."""

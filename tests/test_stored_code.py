@@ -8,10 +8,12 @@ import multiprocessing
 import os
 import shutil
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numba
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -215,3 +217,21 @@ def test_no_changed_byte_goes_unseen(room: Path, data: st.DataObject) -> None:
     path.write_bytes(content[:place] + bytes([changed]) + content[place + 1 :])
     assert code._read(path) is None
     path.write_bytes(content)
+
+
+def test_another_numba_compiles_anew(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its private classes are not known: nothing is read or written, which is said once."""
+    files = stored(room / "__pycache__")
+    monkeypatch.setattr(numba, "__version__", "0.99.0")
+    assert answers() == (2, 1)
+    assert stored_code._said == ["is kept with numba 0.68 only, and this is 0.99.0"]
+    assert len(files) == 2 and stored(room / "__pycache__") == files
+
+
+def test_the_numba_that_is_known_is_the_one_that_is_installed() -> None:
+    """The sentence, the dependency and the lock file name one version."""
+    root = Path(__file__).parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
+    (asked,) = (line for line in project["dependencies"] if line.startswith("numba"))
+    assert asked.startswith(f"numba>={stored_code._NUMBA},<")
+    assert f"numba=={stored_code._NUMBA}." in (root / "requirements.lock").read_text("utf-8")
