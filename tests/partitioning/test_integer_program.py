@@ -1,14 +1,16 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 
 from phaze_opt.errors import InfeasibleError, InputError
-from phaze_opt.partitioning.dag import split_contiguous
+from phaze_opt.partitioning.dag import share_bound, split_contiguous
 from phaze_opt.partitioning.dnn_format import DnnProblem, read_dnn_partitioning
-from phaze_opt.partitioning.integer_program import least_latency, split_any
+from phaze_opt.partitioning.integer_program import _Model, least_latency, split_any
 from phaze_opt.partitioning.latency import CPU, greedy, latency_of, longest_path
 from phaze_opt.partitioning.unit_graph import build_unit_graph
 from tests.partitioning.test_dag import brute_force, graphs
@@ -37,6 +39,24 @@ def test_any_split_is_never_worse_than_contiguous() -> None:
     contiguous = split_contiguous(build_unit_graph(problem)).value
     split = split_any(problem, deterministic_s=0.2)
     assert split.bound <= split.value <= contiguous
+
+
+def test_a_bound_alone_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the solver calls an assignment optimal that is not, the second search says so."""
+    name = "throughput-layers-gnmt_training.json"
+    problem = read_dnn_partitioning((DATA / name).read_bytes(), name)
+    run = _Model._run
+
+    def lying(model: Any, deterministic_s: float, **parameters: Any) -> tuple[Any, Any]:
+        status, solver = run(model, deterministic_s, **parameters)
+        value = solver.objective_value
+        lie = SimpleNamespace(value=solver.value, objective_value=value, best_objective_bound=value)
+        return status, lie
+
+    monkeypatch.setattr(_Model, "_run", lying)
+    split = split_any(problem, deterministic_s=0.5)
+    assert split.status == "feasible"
+    assert split.bound == pytest.approx(share_bound(build_unit_graph(problem, contiguous=False)))
 
 
 def test_same_answer_twice() -> None:
