@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 
-from phaze_opt.bounds.space_chips import Chips
-from phaze_opt.bounds.study_bounds import Bounds
+from phaze_opt.bounds.space_chips import SpaceChips
+from phaze_opt.bounds.study_bounds import StudyBounds
 from phaze_opt.spec.axis_names import kind_of
 from phaze_opt.spec.constraints import with_memory_margin
 from phaze_opt.spec.frozen import ResolvedStudy
@@ -24,8 +24,8 @@ class NeedlessMemory:
     """
 
     study: ResolvedStudy
-    rule: Bounds
-    chips: Chips
+    rule: StudyBounds
+    chips: SpaceChips
     _most_bytes: dict[Hashable, float] = field(default_factory=dict)
 
     def has(self, point: DesignPoint) -> bool:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from phaze_opt.bounds.space_chips import Chips, allowed_chips, option_indices
+from phaze_opt.bounds.space_chips import SpaceChips, allowed_chips, option_indices
 from phaze_opt.spec.frozen import ResolvedStudy
 from phaze_opt.spec.space import DesignPoint, point_at
 
 
 @dataclass(frozen=True, eq=False)
-class Grid:
+class PointGrid:
     """All points of a space: combinations of options, sizes of the HBM, architectures.
 
     Attributes
@@ -21,11 +21,11 @@ class Grid:
     """
 
     study: ResolvedStudy
-    chips: Chips
+    chips: SpaceChips
     options: Sequence[dict[str, int]]
 
     @classmethod
-    def of(cls, study: ResolvedStudy) -> Grid:
+    def of(cls, study: ResolvedStudy) -> PointGrid:
         """Return the points of a study whose chip is buildable and within the limits."""
         return cls(study, allowed_chips(study), option_indices(study.spec.space))
 

@@ -37,7 +37,7 @@ _SHAPES = ("num_tc", "pe_x", "pe_y", "num_vc", "pe_vc", "l2_tc_bytes", "l2_vc_by
 
 
 @dataclass(frozen=True, eq=False)
-class Chips:
+class SpaceChips:
     """The chips of a space that are buildable and within the limits of a study.
 
     Attributes
@@ -85,7 +85,7 @@ class Chips:
         return [*row, int(self.hbm_indices[size])] if searched_hbm else row
 
 
-def allowed_chips(study: ResolvedStudy) -> Chips:
+def allowed_chips(study: ResolvedStudy) -> SpaceChips:
     """Return the chips of a study's space that are buildable and within its limits.
 
     Raises
@@ -122,7 +122,7 @@ def allowed_chips(study: ResolvedStudy) -> Chips:
     own_bytes = sizes_bytes[:, np.newaxis]
     if not hbm_axes and "hbm_bytes" in columns:
         own_bytes = columns["hbm_bytes"][np.newaxis, order].astype(np.int64)
-    return Chips(
+    return SpaceChips(
         names=(*names, *hbm_axes),
         indices=grid[order],
         area_mm2=area_mm2[order],

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
-from phaze_opt.bounds.point_grid import Grid
-from phaze_opt.bounds.study_bounds import Bounds
+from phaze_opt.bounds.point_grid import PointGrid
+from phaze_opt.bounds.study_bounds import StudyBounds
 from phaze_opt.errors import InputError
 from phaze_opt.passes.graphs import default_fusion
 from phaze_opt.placement.candidates import candidate_grids
@@ -88,7 +88,7 @@ def space_size(study: ResolvedStudy, workloads: Sequence[Workload]) -> SpaceSize
     InputError
         If the space is too large to be listed.
     """
-    grid = Grid.of(study)
+    grid = PointGrid.of(study)
     options, sizes, chips = grid.shape
     boxes = len(grid.chips.first) - 1
     layers = max(len(one.nodes) for each in workloads for one in each.variants)
@@ -130,9 +130,9 @@ class _Work:
     memory_tables: int = 0
 
 
-def _work(study: ResolvedStudy, workloads: Sequence[Workload], grid: Grid) -> _Work:
+def _work(study: ResolvedStudy, workloads: Sequence[Workload], grid: PointGrid) -> _Work:
     """Count what is tabulated for all options."""
-    rule, work = Bounds(study, workloads), _Work()
+    rule, work = StudyBounds(study, workloads), _Work()
     for option in range(len(grid.options) if len(grid.chips) > 0 else 0):
         try:
             design = study.design(grid.point(option, 0, 0))

@@ -15,11 +15,11 @@ from typing import Self
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.bounds.space_chips import Chips
+from phaze_opt.bounds.space_chips import SpaceChips
 from phaze_opt.choices import FusionMode
 from phaze_opt.degrees import Degrees
 from phaze_opt.errors import InputError
-from phaze_opt.estimator.chips import Chips as ChipColumns
+from phaze_opt.estimator.chips import Chips
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.collective import tensor_terms
 from phaze_opt.passes.estimates import Chip
@@ -56,7 +56,7 @@ ROUNDING = 1e-9
 
 
 def bounded_rate(spec: StudySpec) -> ObjectiveKind:
-    """Return the objective that `Bounds` bounds: the first that it can, or the throughput."""
+    """Return the objective that `StudyBounds` bounds: the first that it can, or the throughput."""
     named = [name for name in spec.objectives if name in BOUNDED_OBJECTIVES]
     return OBJECTIVES[named[0] if named else "throughput"]
 
@@ -82,7 +82,7 @@ _KEPT = 64
 
 
 @dataclass(frozen=True, eq=False)
-class Bounded:
+class BoundedChips:
     """Some chips that are bounded together.
 
     Attributes
@@ -97,34 +97,34 @@ class Bounded:
         Whether each stands for all chips with its peak rates, of which it has the least area.
     """
 
-    architectures: ChipColumns
+    architectures: Chips
     hbm_bytes: IntArray
     area_mm2: FloatArray
     rooflines: bool = False
 
     @classmethod
-    def of(cls, chips: Chips, rows: IntArray) -> Self:
+    def of(cls, chips: SpaceChips, rows: IntArray) -> Self:
         """Return some architectures of a space."""
-        architectures = ChipColumns([chips.architecture(row) for row in rows.tolist()])
+        architectures = Chips([chips.architecture(row) for row in rows.tolist()])
         return cls(architectures, chips.hbm_bytes[:, rows], chips.area_mm2[rows])
 
     @classmethod
-    def boxes(cls, chips: Chips) -> Self:
+    def boxes(cls, chips: SpaceChips) -> Self:
         """Return the boxes of a space, each by its first architecture."""
         first = chips.first[:-1]
         least_mm2 = np.minimum.reduceat(chips.area_mm2, first) if len(first) else chips.area_mm2
         return replace(cls.of(chips, first), area_mm2=least_mm2, rooflines=True)
 
-    def some(self, which: IntArray) -> Bounded:
+    def some(self, which: IntArray) -> BoundedChips:
         """Return some of them."""
-        architectures = ChipColumns([self.architectures[at] for at in which.tolist()])
-        return Bounded(
+        architectures = Chips([self.architectures[at] for at in which.tolist()])
+        return BoundedChips(
             architectures, self.hbm_bytes[:, which], self.area_mm2[which], self.rooflines
         )
 
 
 @dataclass(eq=False)
-class Bounds:
+class StudyBounds:
     """Bounds of the points of one study, for many architectures at once.
 
     Parameters
@@ -141,7 +141,7 @@ class Bounds:
     _known: OrderedDict[Hashable, LeastLayers] = field(default_factory=OrderedDict)
     _placements: dict[Hashable, LeastPlacement] = field(default_factory=dict)
 
-    def values(self, design: Design, some: Bounded) -> FloatArray:
+    def values(self, design: Design, some: BoundedChips) -> FloatArray:
         """Bound the rate from above, for some architectures with every size of the HBM.
 
         The rate is the objective that `bounded_rate` names.
@@ -176,7 +176,7 @@ class Bounds:
         weights = [run.weight for run in spec.runs]
         return joined(kind, spec.aggregate, values / scale, weights) * (1.0 + ROUNDING)
 
-    def rates(self, design: Design, some: Bounded) -> FloatArray:
+    def rates(self, design: Design, some: BoundedChips) -> FloatArray:
         """Bound the samples per second of every workload from above, as `values` does.
 
         Returns
@@ -197,7 +197,7 @@ class Bounds:
         per_run = len(self.workloads) // len(self.study.spec.runs)
         return list(self.workloads[::per_run])
 
-    def least_energy_j_per_sample(self, design: Design, chips: ChipColumns) -> FloatArray:
+    def least_energy_j_per_sample(self, design: Design, chips: Chips) -> FloatArray:
         """Bound the energy per sample from below, of several workloads as the study joins them.
 
         Parameters
@@ -227,7 +227,7 @@ class Bounds:
         weights = [run.weight for run in spec.runs]
         return joined(kind, spec.aggregate, least_j / scale, weights) * (1.0 - ROUNDING)
 
-    def _least_energy_j(self, inputs: Sequence[RunInputs], chips: ChipColumns) -> FloatArray:
+    def _least_energy_j(self, inputs: Sequence[RunInputs], chips: Chips) -> FloatArray:
         """Bound the energy per sample of one workload: the least of the options and widths."""
         fusion = default_fusion(chips[0])
         best = np.full(len(chips), np.inf)
@@ -238,7 +238,7 @@ class Bounds:
                 best = np.minimum(best, batch_j / training.global_batch)
         return best * (1.0 - ROUNDING)
 
-    def _throughput(self, inputs: Sequence[RunInputs], some: Bounded) -> FloatArray:
+    def _throughput(self, inputs: Sequence[RunInputs], some: BoundedChips) -> FloatArray:
         """Bound the throughput of one workload: the best over the options that are solved."""
         best = np.zeros(some.hbm_bytes.shape)
         for one in inputs:
@@ -247,7 +247,7 @@ class Bounds:
             best = np.maximum(best, np.where(np.isfinite(least_s), samples / least_s, 0.0))
         return best * (1.0 + ROUNDING)
 
-    def least_batch_s(self, inputs: RunInputs, some: Bounded) -> FloatArray:
+    def least_batch_s(self, inputs: RunInputs, some: BoundedChips) -> FloatArray:
         """Bound the time of a batch from below over all placements.
 
         Parameters
@@ -324,7 +324,7 @@ class Bounds:
         self,
         capture: int,
         variant: WorkloadVariant,
-        some: Bounded,
+        some: BoundedChips,
         cluster: Cluster,
         training: Training,
     ) -> LeastLayers:

@@ -230,7 +230,7 @@ class Derived:
 
 
 @dataclass(frozen=True)
-class Solved:
+class SolvedChoices:
     """Values that every evaluation tries, keeping the best, as the placement does with degrees."""
 
     values: tuple[Scalar, ...]
@@ -245,7 +245,7 @@ class Solved:
 Searched = PowerRange | StepRange | Choices
 """Axes that a sampler chooses from."""
 
-Axis = Searched | Fixed | Derived | Solved
+Axis = Searched | Fixed | Derived | SolvedChoices
 """Every way to state an axis."""
 
 
@@ -302,7 +302,7 @@ def plain_axis(axis: Axis) -> Any:
         return {"min": axis.min, "max": axis.max, "step": axis.step}
     if isinstance(axis, Choices):
         return list(axis.values)
-    if isinstance(axis, Solved):
+    if isinstance(axis, SolvedChoices):
         return {"solve": list(axis.values)}
     return axis.text if isinstance(axis, Derived) else axis.value
 
@@ -315,7 +315,7 @@ def axis_words(axis: Axis) -> str:
         return f"from {axis.min:,} to {axis.max:,} by {axis.step:,}"
     if isinstance(axis, Choices):
         return ", ".join(map(str, axis.values))
-    if isinstance(axis, Solved):
+    if isinstance(axis, SolvedChoices):
         return f"the best of {', '.join(map(str, axis.values))}"
     return axis.text if isinstance(axis, Derived) else str(axis.value)
 
@@ -329,7 +329,7 @@ def _read_table(stated: Mapping[Any, Any]) -> Axis:
     if "solve" in stated:
         if len(stated) > 1 or not isinstance(stated["solve"], list | tuple):
             raise InputError("must have a list under solve, and nothing beside it.")
-        return Solved(tuple(stated["solve"]))
+        return SolvedChoices(tuple(stated["solve"]))
     if not {"min", "max"} <= stated.keys():
         raise InputError(f"is {shown(dict(stated))}, but a range must have min and max.")
     return StepRange(**stated) if "step" in stated else PowerRange(**stated)

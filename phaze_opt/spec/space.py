@@ -19,7 +19,7 @@ from phaze_opt.spec.axes import (
     Fixed,
     Scalar,
     Searched,
-    Solved,
+    SolvedChoices,
     axis_words,
     plain_axis,
     read_axis,
@@ -139,9 +139,9 @@ class Space:
         return {name: axis.parameter(name) for name, axis in self.searched.items()}
 
     @cached_property
-    def solved(self) -> dict[str, Solved]:
+    def solved(self) -> dict[str, SolvedChoices]:
         """The axes whose best value every evaluation finds, by name."""
-        return {name: axis for name, axis in self.axes.items() if isinstance(axis, Solved)}
+        return {name: axis for name, axis in self.axes.items() if isinstance(axis, SolvedChoices)}
 
     @cached_property
     def derived(self) -> dict[str, Derived]:
@@ -341,7 +341,7 @@ def _read(name: str, stated: object) -> Axis:
         axis = read_axis(stated)
         if isinstance(axis, Fixed) and isinstance(axis.value, str) and name not in WORDS:
             axis = _read_text(name, axis.value)
-        if isinstance(axis, Solved) and kind != "training":
+        if isinstance(axis, SolvedChoices) and kind != "training":
             raise InputError(
                 "cannot be solved in every evaluation; only options of the training run can."
             )
@@ -384,7 +384,7 @@ def _refuse_doubles(axes: Mapping[str, Axis]) -> None:
 
 def _refuse_unresolved(axes: Mapping[str, Axis]) -> None:
     """Refuse an axis that follows from one that is not named, from a solved one, or from itself."""
-    known = {name for name, axis in axes.items() if not isinstance(axis, Derived | Solved)}
+    known = {name for name, axis in axes.items() if not isinstance(axis, Derived | SolvedChoices)}
     waiting = {name: axis for name, axis in axes.items() if isinstance(axis, Derived)}
     while waiting:
         ready = [name for name, axis in waiting.items() if axis.source in known]

@@ -28,6 +28,6 @@ Where a rule stands:
 - seed of a trial's sampler -> `samplers.by_name.Samplers.for_ticket`
 - best bound first, and when the best is proven -> `samplers.bound.BestBoundFirst`
 - hill climbing -> `samplers.climb`; CMA-ES -> `samplers.evolution`; every point once ->
-  `samplers.enumeration`
+  `samplers.brute_force`
 - state of a study (running, stopping, stopped, done, proven) -> `summary._state`
 """

@@ -12,15 +12,15 @@ from optuna.trial import FrozenTrial
 
 from phaze_opt.bounds.best_first import BestFirst
 from phaze_opt.bounds.needless_memory import NeedlessMemory
-from phaze_opt.bounds.point_grid import Grid as Points
-from phaze_opt.bounds.study_bounds import Bounds, check_bounded
+from phaze_opt.bounds.point_grid import PointGrid
+from phaze_opt.bounds.study_bounds import StudyBounds, check_bounded
 from phaze_opt.on_demand import cached_property
 from phaze_opt.spec.frozen import ResolvedStudy
 from phaze_opt.spec.objectives import Measured
 from phaze_opt.spec.ordering import value_bin
 from phaze_opt.spec.space import distributions, params_of
 from phaze_opt.store.enumerations import BoundStore
-from phaze_opt.study.samplers.bound import BestBoundFirst, BoundSampler, Candidate
+from phaze_opt.study.samplers.bound import BestBoundFirst, BoundedParams, BoundSampler
 from phaze_opt.study.samplers.grid import Grid
 from phaze_opt.study.samplers.replay import Cost, CostOf
 from phaze_opt.workload.graph import Workload
@@ -50,7 +50,7 @@ def best_bound_first(
         If no bound is known for the objective, or the space is too large.
     """
     check_bounded(study.spec)
-    points = _Candidates(study, workloads, reference, store)
+    points = _PointsByBound(study, workloads, reference, store)
     return BestBoundFirst(Grid.of(distributions(study.spec.space)), points, cost)
 
 
@@ -83,7 +83,7 @@ def _cost_of_value(trial: FrozenTrial) -> Cost:
     return (0, -value_bin(value)) if value > 0 else (1, -value)
 
 
-class _Candidates:
+class _PointsByBound:
     """All points that may be feasible, in the order of their best possible ranks.
 
     Of sizes of the HBM that all hold whatever a placement may need, only the smallest is given: on
@@ -100,23 +100,21 @@ class _Candidates:
         store: BoundStore | None,
     ) -> None:
         self._study = study
-        self._rule = Bounds(study, workloads, reference)
+        self._rule = StudyBounds(study, workloads, reference)
         self._store = store
 
     @cached_property
     def _points(self) -> BestFirst:
         """The points, of which all chips are listed when the first one is asked for."""
-        return BestFirst(Points.of(self._study), self._rule, self._store)
+        return BestFirst(PointGrid.of(self._study), self._rule, self._store)
 
     @cached_property
     def _needless(self) -> NeedlessMemory:
         """What tells the sizes of the HBM that change nothing."""
         return NeedlessMemory(self._study, self._rule, self._points.grid.chips)
 
-    def __iter__(self) -> Iterator[Candidate]:
-        for one in self._points:
-            if self._needless.has(one.point):
-                continue
-            params = params_of(self._study.spec.space, one.point)
-            # Costs of feasible trials begin with 0, and go on with the key of their rank.
-            yield Candidate(params, (0, *one.head))
+    def __iter__(self) -> Iterator[BoundedParams]:
+        for bounded in self._points:
+            if not self._needless.has(bounded.point):
+                # Costs of feasible trials begin with 0, and go on with the key of their rank.
+                yield params_of(self._study.spec.space, bounded.point), (0, *bounded.head)

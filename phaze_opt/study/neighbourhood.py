@@ -30,7 +30,7 @@ from phaze_opt.study.trials import Metrics
 
 
 @dataclass(frozen=True)
-class Step:
+class DesignStep:
     """One step from a design along one axis.
 
     Attributes
@@ -79,7 +79,7 @@ def keys_around(study: ResolvedStudy, point: DesignPoint) -> set[str]:
     return keys
 
 
-def known_steps(study: StoredStudy, best: BestDesign) -> tuple[Step, ...]:
+def known_steps(study: StoredStudy, best: BestDesign) -> tuple[DesignStep, ...]:
     """Return the steps from the best design as far as they are evaluated; nothing is computed."""
     objective = Objective(
         study.resolved, (), StoredEvaluations(study.storage), ScheduleCache(study.storage)
@@ -87,7 +87,9 @@ def known_steps(study: StoredStudy, best: BestDesign) -> tuple[Step, ...]:
     return _steps(objective, best)
 
 
-def evaluated_steps(study: StoredStudy, evaluator: Evaluator, best: BestDesign) -> tuple[Step, ...]:
+def evaluated_steps(
+    study: StoredStudy, evaluator: Evaluator, best: BestDesign
+) -> tuple[DesignStep, ...]:
     """Return the steps from the best design; what nobody has evaluated yet is evaluated and stored.
 
     In a database that cannot be written it is evaluated only, and in a study of another version of
@@ -107,7 +109,7 @@ def evaluated_steps(study: StoredStudy, evaluator: Evaluator, best: BestDesign) 
         return _steps(replace(objective, evaluations=reading), best)
 
 
-def _steps(objective: Objective, best: BestDesign) -> tuple[Step, ...]:
+def _steps(objective: Objective, best: BestDesign) -> tuple[DesignStep, ...]:
     """Return the steps from a design with the metrics that an objective finds, or has.
 
     Nothing where what the values of several workloads are relative to is damaged.
@@ -122,11 +124,11 @@ def _steps(objective: Objective, best: BestDesign) -> tuple[Step, ...]:
     found = []
     for name, up, there in points_around(space, best.point):
         if there is None:
-            found.append(Step(name, up))
+            found.append(DesignStep(name, up))
             continue
         metrics = None
         with suppress(NotStoredError):
             metrics = objective(there)
         followers = tuple(one for one in space.derived if there[one] != best.point[one])
-        found.append(Step(name, up, there[name], followers, metrics))
+        found.append(DesignStep(name, up, there[name], followers, metrics))
     return tuple(found)

@@ -89,8 +89,10 @@ class Worker:
         self.samplers = Samplers(spec.sampler, search.seed, space, cost, options)
         self.guide = None
         if spec.sampler == "bound":
-            one, store = self.objective, BoundStore(self.storage)
-            self.guide = best_bound_first(self.resolved, one.workloads, one.reference, store, cost)
+            objective, store = self.objective, BoundStore(self.storage)
+            self.guide = best_bound_first(
+                self.resolved, objective.workloads, objective.reference, store, cost
+            )
 
     def work(self, total: int, stop: StopSignals, on_trial: TrialCallback) -> None:
         """Run trials until ``total`` are complete, no ticket is left, or a stop is requested.
@@ -147,13 +149,13 @@ class Worker:
         def is_claimed(params: Mapping[str, Any]) -> bool:
             return point_key(params) in claimed
 
-        found = self.guide.next_points(_OFFERED, is_claimed)
-        if not found and self.office.counts().held == 0:
-            # What could be better is tried, but a trial failed: nothing will be proven.
-            found = self.guide.next_points(_OFFERED, is_claimed, beyond=True)
-            if not found:
+        points = self.guide.next_points(_OFFERED, is_claimed)
+        if not points and self.office.counts().held == 0:
+            # All points that may be better are tried, but a trial failed: nothing will be proven.
+            points = self.guide.next_points(_OFFERED, is_claimed, beyond=True)
+            if not points:
                 return None
-        return [one.params for one in found]
+        return points
 
     def _serve(self, ticket: Ticket, on_trial: TrialCallback) -> None:
         """Run the trial of one ticket, after settling that of its previous holder."""

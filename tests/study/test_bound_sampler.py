@@ -36,7 +36,7 @@ from phaze_opt.store.opening import open_storage
 from phaze_opt.study import worker as worker_module
 from phaze_opt.study.guided import bound_sampler
 from phaze_opt.study.objective import Objective
-from phaze_opt.study.samplers.bound import BestBoundFirst, BoundSampler, Candidate
+from phaze_opt.study.samplers.bound import BestBoundFirst, BoundedParams, BoundSampler
 from phaze_opt.study.samplers.grid import Grid
 from phaze_opt.study.study import Study, create_study
 from phaze_opt.study.summary import summary_to_json_dict
@@ -58,9 +58,7 @@ def cost_of(trial: FrozenTrial) -> tuple[float]:
 def search_of(least: Sequence[float]) -> BestBoundFirst:
     """Return the points of a line, in the order of the least costs."""
     order = sorted(range(len(least)), key=lambda x: least[x])
-    return BestBoundFirst(
-        Grid.of(LINE), iter([Candidate({"x": x}, (least[x],)) for x in order]), cost_of
-    )
+    return BestBoundFirst(Grid.of(LINE), iter([({"x": x}, (least[x],)) for x in order]), cost_of)
 
 
 costs = st.lists(st.integers(0, 9), min_size=SIZE, max_size=SIZE)
@@ -102,7 +100,7 @@ def test_with_ask_and_tell_in_any_order(
         else:
             study.tell(trial, costs[trial.params["x"]])
         search.read(study.get_trials())
-        done = [one.params["x"] for one in study.get_trials(states=(TrialState.COMPLETE,))]
+        done = [trial.params["x"] for trial in study.get_trials(states=(TrialState.COMPLETE,))]
         best = min((costs[x] for x in done), default=99)
         assert search.is_proven == all(least[x] > best for x in range(SIZE) if x not in done)
     assert len(asked[:SIZE]) == len(set(asked[:SIZE]))
@@ -115,18 +113,18 @@ def test_an_error_is_not_the_end_of_the_points() -> None:
         def __init__(self) -> None:
             self.left, self.fails = [0, 1, 2], True
 
-        def __iter__(self) -> Iterator[Candidate]:
+        def __iter__(self) -> Iterator[BoundedParams]:
             while self.left:
                 if len(self.left) == 2 and self.fails:
                     self.fails = False
                     raise ConnectionError
                 x = self.left.pop(0)
-                yield Candidate({"x": x}, (float(x),))
+                yield {"x": x}, (float(x),)
 
     search = BestBoundFirst(Grid.of(LINE), Failing(), cost_of)
     with pytest.raises(ConnectionError):
         search.next_points(3)
-    assert [one.params["x"] for one in search.next_points(3)] == [0, 1, 2]
+    assert [params["x"] for params in search.next_points(3)] == [0, 1, 2]
     assert not search.is_proven
 
 
@@ -196,16 +194,16 @@ def toy_guide(study: Study) -> Callable[..., BestBoundFirst]:
         toy_evaluator,
     )
     space = study.resolved.spec.space
-    candidates = []
+    points: list[BoundedParams] = []
     for point in all_points(space):
         metrics = objective(point)
         if metrics.feasible:
             value, hbm_bytes, area_mm2 = metrics.rank(study.resolved, point).key[:3]
             least = (0, value - 3, hbm_bytes, area_mm2)
-            candidates.append(Candidate(params_of(space, point), least))
-    candidates.sort(key=lambda one: one.least_cost)
+            points.append((params_of(space, point), least))
+    points.sort(key=lambda bounded: bounded[1])
     grid = Grid.of(distributions(space))
-    return lambda *arguments: BestBoundFirst(grid, iter(candidates), arguments[-1])
+    return lambda *arguments: BestBoundFirst(grid, iter(points), arguments[-1])
 
 
 def guided_toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str = "toy") -> Study:

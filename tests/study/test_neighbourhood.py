@@ -19,7 +19,7 @@ from phaze_opt.spec.study_spec import SearchSpec, WorkloadSpec
 from phaze_opt.store.caches import EvaluationCache, ScheduleCache
 from phaze_opt.store.opening import open_storage
 from phaze_opt.study.best_design import BestDesign
-from phaze_opt.study.neighbourhood import Step, evaluated_steps, known_steps, points_around
+from phaze_opt.study.neighbourhood import DesignStep, evaluated_steps, known_steps, points_around
 from phaze_opt.study.objective import Objective
 from phaze_opt.study.study import Study, create_study
 from phaze_opt.study.trials import Metrics
@@ -135,7 +135,7 @@ def timeless(metrics: Metrics | None) -> Metrics | None:
     )
 
 
-def plain(steps: tuple[Step, ...]) -> list[Step]:
+def plain(steps: tuple[DesignStep, ...]) -> list[DesignStep]:
     """Return steps without what depends on who evaluated first."""
     return [replace(step, metrics=timeless(step.metrics)) for step in steps]
 

@@ -24,9 +24,8 @@ from phaze_opt.spec.sampler_options import (
 )
 from phaze_opt.spec.space import Space, distributions
 from phaze_opt.study.samplers.by_name import Samplers
-from phaze_opt.study.samplers.evolution import _Generations
+from phaze_opt.study.samplers.evolution import Evolution
 from phaze_opt.study.samplers.grid import Grid
-from phaze_opt.study.samplers.replay import Seen
 from phaze_opt.study.worker import suggest
 from tests.study.spaces import Played, negative_value, spaces
 
@@ -238,18 +237,18 @@ def test_climb_goes_as_it_always_went(seed: int, digest: str) -> None:
 def test_a_copied_optimizer_goes_on_to_the_last_bit() -> None:
     """What the tail of a replay is told to a copy gives what the original would give."""
     grid = Grid.of({name: IntDistribution(0, 9 + k) for k, name in enumerate("abcdef")})
-    state = _Generations(grid, 1, EvolutionOptions(startup_trials=1))
+    state = Evolution(grid, 1, EvolutionOptions(startup_trials=1))
     draws = np.random.default_rng(1)
     for number in range(200):
-        seen = Seen(tuple(draws.integers(grid.sizes).tolist()), (float(number % 7),))
+        point, cost = tuple(draws.integers(grid.sizes).tolist()), (float(number % 7),)
         other = state.copy()
-        other.record(seen)
-        state.record(seen)
+        other.record(point, cost)
+        state.record(point, cost)
         one, two = state._optimizer, other._optimizer
         assert one is not None and two is not None
         assert np.array_equal(one._cma._C, two._cma._C) and np.array_equal(one._A, two._A)
         assert np.array_equal(one.mean, two.mean) and one._cma._sigma == two._cma._sigma
-        state.draw(number)
+        state.propose(number)
 
 
 def test_climb_tries_no_point_twice_on_its_way() -> None:

@@ -8,7 +8,7 @@ only saves it from reading the same trials again.
 - `options`: names, options of each sampler, and which of them take several objectives
 - `by_name`: the sampler of a ticket
 - `grid`: points as one index per axis; `replay`: what follows from the trials so far
-- `climb`, `evolution`: replay trials; `enumeration`, `quasi_random`: follow from the ticket alone
+- `climb`, `evolution`: replay trials; `brute_force`, `quasi_random`: follow from the ticket alone
 - `bound`: best bound first, and what is proven; also alone, for any Optuna study
 - `gaussian_process`: Optuna's, on one thread; `given`: parameters from outside
 """

@@ -11,7 +11,6 @@ import copy
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from optuna.distributions import BaseDistribution
@@ -19,26 +18,17 @@ from optuna.samplers import RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from phaze_opt.study.samplers.grid import Coordinates, Grid
-from phaze_opt.study.samplers.replay import Cost, CostOf, Replay, Seen
+from phaze_opt.study.samplers.replay import Cost, CostOf, TrialReplay
 
 if TYPE_CHECKING:
     from optuna.study import Study
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A point with what is known of it before it is evaluated.
+BoundedParams = tuple[Mapping[str, Any], Cost]
+"""The parameters of a point, and the first parts of its cost, or less.
 
-    Attributes
-    ----------
-    params
-        As a sampler proposes it.
-    least_cost
-        The first parts of its cost, or less: costs are compared part by part.
-    """
-
-    params: Mapping[str, Any]
-    least_cost: Cost
+Costs are compared part by part.
+"""
 
 
 class BestBoundFirst:
@@ -56,13 +46,13 @@ class BestBoundFirst:
         compared by these only.
     """
 
-    def __init__(self, grid: Grid, points: Iterable[Candidate], cost: CostOf) -> None:
+    def __init__(self, grid: Grid, points: Iterable[BoundedParams], cost: CostOf) -> None:
         self.grid = grid
         self._points = points
         self._rest = iter(points)
-        self._opened: list[tuple[Coordinates, Candidate]] = []
+        self._opened: list[tuple[Coordinates, Mapping[str, Any], Cost]] = []
         self._closed = 0
-        self._replay = Replay(grid, cost, _Tried())
+        self._replay = TrialReplay(grid, cost, _Tried())
         self._tried = _Tried()
 
     def read(self, trials: Sequence[FrozenTrial]) -> None:
@@ -73,9 +63,9 @@ class BestBoundFirst:
     def is_proven(self) -> bool:
         """Whether no point that is not evaluated may be better than the best that is."""
         complete = self._tried.complete
-        for place, point, bounded in self._from(self._closed):
+        for place, point, _, least in self._from(self._closed):
             if point not in complete:
-                return self._is_worse(bounded)
+                return self._is_worse(least)
             self._closed = place + 1
         return True
 
@@ -85,8 +75,8 @@ class BestBoundFirst:
         is_taken: Callable[[Mapping[str, Any]], bool] = lambda params: False,
         *,
         beyond: bool = False,
-    ) -> list[Candidate]:
-        """Return the first points that nobody tries or has tried.
+    ) -> list[Mapping[str, Any]]:
+        """Return the parameters of the first points that nobody tries or has tried.
 
         Parameters
         ----------
@@ -97,31 +87,31 @@ class BestBoundFirst:
         beyond
             Whether to go on with points that cannot be better than the best so far.
         """
-        found: list[Candidate] = []
-        for _, point, bounded in self._from(self._closed):
-            if len(found) == number or (not beyond and self._is_worse(bounded)):
+        points: list[Mapping[str, Any]] = []
+        for _, point, params, least in self._from(self._closed):
+            if len(points) == number or (not beyond and self._is_worse(least)):
                 break
-            if point not in self._tried and not is_taken(bounded.params):
-                found.append(bounded)
-        return found
+            if point not in self._tried and not is_taken(params):
+                points.append(params)
+        return points
 
-    def _is_worse(self, bounded: Candidate) -> bool:
-        """Whether a point comes after the best so far, whatever it costs."""
-        best, least = self._tried.lowest, bounded.least_cost
+    def _is_worse(self, least: Cost) -> bool:
+        """Whether a point with this least cost comes after the best so far for sure."""
+        best = self._tried.lowest
         if best is None:
             return False
         parts = min(len(best), len(least))
         return least[:parts] > best[:parts]
 
-    def _from(self, start: int) -> Iterator[tuple[int, Coordinates, Candidate]]:
-        """Yield the points from a place on, and open further ones."""
+    def _from(self, start: int) -> Iterator[tuple[int, Coordinates, Mapping[str, Any], Cost]]:
+        """Yield the points from a place on, with their places, and open further points."""
         place = start
         while place < len(self._opened) or self._open():
             yield (place, *self._opened[place])
             place += 1
 
     def _open(self) -> bool:
-        """Read one more point; False where there is none."""
+        """Read one more point; False after the last one."""
         try:
             bounded = next(self._rest, None)
         except BaseException:
@@ -130,14 +120,14 @@ class BestBoundFirst:
             raise
         if bounded is None:
             return False
-        point = self.grid.coordinates(bounded.params)
+        point = self.grid.coordinates(bounded[0])
         assert point is not None, "a bounded point lies in the space"
-        self._opened.append((point, bounded))
+        self._opened.append((point, *bounded))
         return True
 
 
 class _Tried:
-    """What follows from the trials: which points they have, and the lowest cost."""
+    """The points that trials have, and the lowest cost of a finished one."""
 
     def __init__(self) -> None:
         self.complete: set[Coordinates] = set()
@@ -145,19 +135,19 @@ class _Tried:
         self._running: set[Coordinates] = set()
 
     def copy(self) -> _Tried:
-        """Return one that can go on by itself."""
+        """Return a state that changes independently of this one."""
         made = _Tried()
         made.complete, made.lowest = self.complete.copy(), self.lowest
         return made
 
-    def record(self, trial: Seen) -> None:
+    def record(self, point: Coordinates, cost: Cost | None) -> None:
         """Take in a trial."""
-        if trial.cost is None:
-            self._running.add(trial.point)
+        if cost is None:
+            self._running.add(point)
             return
-        self.complete.add(trial.point)
-        if self.lowest is None or trial.cost < self.lowest:
-            self.lowest = trial.cost
+        self.complete.add(point)
+        if self.lowest is None or cost < self.lowest:
+            self.lowest = cost
 
     def __contains__(self, point: Coordinates) -> bool:
         return point in self.complete or point in self._running
@@ -196,8 +186,8 @@ class BoundSampler(RandomSampler):
         with self._lock:
             self._search.read(trials)
             points = self._search.next_points(1, self._proposed.__contains__, beyond=True)
-            self._proposed += [one.params for one in points]
-        return dict(points[0].params) if points else {}
+            self._proposed += points
+        return dict(points[0]) if points else {}
 
     def after_trial(
         self,

@@ -26,11 +26,11 @@ from phaze_opt.spec.sampler_options import (
     TpeOptions,
     sampler_options,
 )
+from phaze_opt.study.samplers.brute_force import BruteForce
 from phaze_opt.study.samplers.climb import Climb
-from phaze_opt.study.samplers.enumeration import Enumeration
 from phaze_opt.study.samplers.given import GivenSampler
 from phaze_opt.study.samplers.grid import Grid
-from phaze_opt.study.samplers.replay import CostOf, ReplaySampler
+from phaze_opt.study.samplers.replay import CostOf, ProposingState, ReplaySampler, TrialReplay
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -103,18 +103,23 @@ def _maker(
             return lambda own_seed, ticket: _genetic(name, own_seed, axes, options)
         case GaussianProcessOptions():
             return lambda own_seed, ticket: _gaussian_process(own_seed, axes, options)
+    if name in ("random", "bound"):
+        return lambda own_seed, ticket: RandomSampler(seed=own_seed)
+    grid = Grid.of(space)
+    match options:
         case ClimbOptions():
-            climb = Climb(Grid.of(space), cost, options)
-            return lambda own_seed, ticket: ReplaySampler(own_seed, climb)
+            return _replaying(TrialReplay(grid, cost, Climb(grid, options)))
         case EvolutionOptions():
             from phaze_opt.study.samplers.evolution import Evolution
 
-            evolution = Evolution(Grid.of(space), seed, cost, options)
-            return lambda own_seed, ticket: ReplaySampler(own_seed, evolution)
-    if name in ("random", "bound"):
-        return lambda own_seed, ticket: RandomSampler(seed=own_seed)
-    points = _points_by_ticket(name, seed, Grid.of(space))
+            return _replaying(TrialReplay(grid, cost, Evolution(grid, seed, options)))
+    points = _points_by_ticket(name, seed, grid)
     return lambda own_seed, ticket: GivenSampler(points(ticket))
+
+
+def _replaying(replay: TrialReplay[ProposingState]) -> Callable[[int, int], BaseSampler]:
+    """Return what makes a sampler of a search that follows from the trials."""
+    return lambda own_seed, ticket: ReplaySampler(own_seed, replay)
 
 
 def _points_by_ticket(
@@ -122,7 +127,7 @@ def _points_by_ticket(
 ) -> Callable[[int], Mapping[str, Any]]:
     """Return what proposes by the number of the ticket alone."""
     if name == "brute-force":
-        return Enumeration(grid, seed).propose
+        return BruteForce(grid, seed).propose
     from phaze_opt.study.samplers.quasi_random import QuasiRandom
 
     return QuasiRandom(grid, seed).propose

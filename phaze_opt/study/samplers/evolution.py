@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from cmaes import CMA, CMAwM
-from optuna.trial import FrozenTrial
 
 from phaze_opt.arrays import FloatArray
 from phaze_opt.spec.sampler_options import EvolutionOptions
 from phaze_opt.study.samplers.grid import Coordinates, Grid
-from phaze_opt.study.samplers.replay import Cost, CostOf, Replay, Seen
+from phaze_opt.study.samplers.replay import Cost
 
 
 class Evolution:
@@ -34,19 +31,6 @@ class Evolution:
     drawn anew.
     """
 
-    def __init__(self, grid: Grid, seed: int, cost: CostOf, options: EvolutionOptions) -> None:
-        self.grid = grid
-        self._replay = Replay(grid, cost, _Generations(grid, seed, options))
-
-    def propose(self, trials: Sequence[FrozenTrial], seed: int) -> dict[str, Any]:
-        """Propose a point; see `phaze_opt.study.samplers.replay.Proposer`."""
-        point = self._replay.state(trials).draw(seed)
-        return {} if point is None else self.grid.params(point)
-
-
-class _Generations:
-    """What follows from the finished trials: generation by generation, in order of number."""
-
     def __init__(self, grid: Grid, seed: int, options: EvolutionOptions) -> None:
         self._grid = grid
         self._last = np.array(grid.sizes) - 1
@@ -55,31 +39,31 @@ class _Generations:
         self._options = options
         self._starts = 0
         self._optimizer: CMAwM | None = None
-        self._best: Seen | None = None
-        self._told: list[Seen] = []
+        self._best: tuple[Cost, Coordinates] | None = None
+        self._told: list[tuple[Cost, Coordinates]] = []
 
-    def copy(self) -> _Generations:
-        """Return one that can go on by itself."""
+    def copy(self) -> Evolution:
+        """Return a search that changes independently of this one."""
         made = copy.copy(self)
         made._told = self._told.copy()
         if self._optimizer is not None:
             made._optimizer = _copied(self._optimizer)
         return made
 
-    def record(self, trial: Seen) -> None:
-        """Take in a trial; one that runs says nothing yet."""
-        if trial.cost is None or not self._searched.size:
+    def record(self, point: Coordinates, cost: Cost | None) -> None:
+        """Take in a trial; a running one says nothing yet."""
+        if cost is None or not self._searched.size:
             return
-        self._told.append(trial)
-        if self._best is None or _cost_of(trial) < _cost_of(self._best):
-            self._best = trial
+        self._told.append((cost, point))
+        if self._best is None or cost < self._best[0]:
+            self._best = cost, point
         if self._optimizer is None:
             if len(self._told) == self._options.startup_trials:
-                self._start_at(self._best.point)
+                self._start_at(self._best[1])
         elif len(self._told) == self._optimizer.population_size:
-            self._end_generation(self._optimizer, self._best)
+            self._end_generation(self._optimizer, self._best[1])
 
-    def draw(self, seed: int) -> Coordinates | None:
+    def propose(self, seed: int) -> Coordinates | None:
         """Draw a point; ``None`` during the start."""
         if self._optimizer is None:
             return None
@@ -89,14 +73,14 @@ class _Generations:
         point[self._searched] = np.rint(shares * self._last[self._searched])
         return tuple(point.tolist())
 
-    def _end_generation(self, optimizer: CMAwM, best: Seen) -> None:
+    def _end_generation(self, optimizer: CMAwM, best: Coordinates) -> None:
         """Tell the optimizer a whole generation, or replace it where too many points repeat."""
-        if 2 * len({each.point for each in self._told}) <= len(self._told):
+        if 2 * len({point for _, point in self._told}) <= len(self._told):
             draws = np.random.default_rng([self._seed, self._starts])
-            self._start_at(self._grid.jumped(best.point, draws))
+            self._start_at(self._grid.jumped(best, draws))
             return
-        order = sorted(self._told, key=_cost_of)
-        optimizer.tell([(self._shares(each.point), place) for place, each in enumerate(order)])
+        order = sorted(self._told, key=lambda told: told[0])
+        optimizer.tell([(self._shares(point), place) for place, (_, point) in enumerate(order)])
         self._told = []
 
     def _start_at(self, point: Coordinates) -> None:
@@ -116,12 +100,6 @@ class _Generations:
         """Return the place of a point along every axis that has more than one value, 0 to 1."""
         shares: FloatArray = np.array(point)[self._searched] / self._last[self._searched]
         return shares
-
-
-def _cost_of(trial: Seen) -> Cost:
-    """Return what a finished trial is ordered by."""
-    assert trial.cost is not None
-    return trial.cost
 
 
 def _copied(optimizer: CMAwM) -> CMAwM:

@@ -14,7 +14,7 @@ _ROUNDS = 4
 _logger = logging.getLogger(__name__)
 
 
-class Enumeration:
+class BruteForce:
     """The points of a grid, each once, by the number of the ticket.
 
     Ticket ``k`` takes the point of place ``k`` modulo the number of points in a shuffled order, so
