@@ -1,4 +1,4 @@
-"""All points of a space whose chips are buildable: options, sizes of the HBM, architectures."""
+"""All points of a space with allowed chips: options, sizes of the HBM, architectures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PointGrid:
     Attributes
     ----------
     options
-        Indices of the axes that are none of the chip.
+        Combinations of the axes that do not belong to the chip: the index of the value by axis.
     """
 
     study: ResolvedStudy
@@ -41,6 +41,6 @@ class PointGrid:
         return options * sizes * architectures
 
     def point(self, option: int, size: int, architecture: int) -> DesignPoint:
-        """Return a point by its place."""
+        """Return the point of an option, a size of the HBM and an architecture."""
         indices = {**self.options[option], **self.chips.point_indices(architecture, size)}
         return point_at(self.study.spec.space, indices)

@@ -100,18 +100,18 @@ class _PointsByBound:
         store: BoundStore | None,
     ) -> None:
         self._study = study
-        self._rule = StudyBounds(study, workloads, reference)
+        self._study_bounds = StudyBounds(study, workloads, reference)
         self._store = store
 
     @cached_property
     def _points(self) -> BestFirst:
         """The points, of which all chips are listed when the first one is asked for."""
-        return BestFirst(PointGrid.of(self._study), self._rule, self._store)
+        return BestFirst(PointGrid.of(self._study), self._study_bounds, self._store)
 
     @cached_property
     def _needless(self) -> NeedlessMemory:
         """What tells the sizes of the HBM that change nothing."""
-        return NeedlessMemory(self._study, self._rule, self._points.grid.chips)
+        return NeedlessMemory(self._study, self._study_bounds, self._points.grid.chips)
 
     def __iter__(self) -> Iterator[BoundedParams]:
         for bounded in self._points:

@@ -38,8 +38,8 @@ def test_what_is_left_out_is_as_fast_as_with_less(tmp_path: Path) -> None:
     study = create_study(SMALL, f"sqlite:///{tmp_path / 'a.db'}")
     study.run(1)
     objective = objective_of(study)
-    rule = StudyBounds(study.resolved, study.workloads())
-    needless = NeedlessMemory(study.resolved, rule, allowed_chips(study.resolved))
+    bounds = StudyBounds(study.resolved, study.workloads())
+    needless = NeedlessMemory(study.resolved, bounds, allowed_chips(study.resolved))
     sizes, left_out, binding = study.resolved.spec.space.values_of("hbm_gib"), 0, 0
     for point in all_points(study.resolved.spec.space):
         at = sizes.index(point["hbm_gib"])
