@@ -97,7 +97,7 @@ def test_quickstart_is_valid() -> None:
         ("overlap = 'some'", "Unknown overlap"),
         ("attention = 'fast'", "Unknown attention"),
         ("attention = 'flash'\n[space]\nattention = ['eager', 'flash']", "give one of them"),
-        ("tensor_parallel = [0]", "widths of at least 1"),
+        ("tensor_parallel = [0]", "degrees of at least 1"),
         ("[constraints]\nmax_power_w = 0", "max_power_w is 0"),
         ("[constraints]\nmin_memory_margin = 1.0", "must be in"),
         # Ranges that make no sense.
