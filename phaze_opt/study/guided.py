@@ -1,7 +1,7 @@
-"""The sampler ``bound`` of a study: its points with the best bounds first.
+"""The sampler ``bound`` of a study: its points, best bound first.
 
-In a run of workers, a point goes to a trial with the ticket (`worker`); alone, `bound_sampler`
-gives a sampler for any Optuna study over the space.
+In a run, a ticket gives a point to its trial (`worker`); `bound_sampler` returns a sampler for any
+Optuna study over the space.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ def best_bound_first(
     store: BoundStore | None,
     cost: CostOf,
 ) -> BestBoundFirst:
-    """Return the points of a study, the best bounds first, and what its trials prove.
+    """Return the points of a study, best bound first, and the proof by its trials.
 
     Parameters
     ----------
     study, workloads, reference
         See `phaze_opt.study.objective.Objective`.
     store
-        Keeps bounds, which are computed once for all processes; ``None`` for none.
+        Keeps bounds, so that only one process computes each; ``None`` to keep none.
     cost
-        Of finished trials; see `phaze_opt.study.trials.trial_cost`.
+        Order of finished trials; see `phaze_opt.study.trials.trial_cost`.
 
     Raises
     ------
     InputError
-        If no bound is known for the objective, or the space is too large.
+        If no bound of the objective is known, or the space is too large.
     """
     check_bounded(study.spec)
     points = _PointsByBound(study, workloads, reference, store)
@@ -63,7 +63,7 @@ def bound_sampler(
     """Return a sampler for any Optuna study over a space that maximises the study's objective.
 
     Its trials suggest the parameters of `phaze_opt.spec.space.distributions`; their values are
-    those of the objective, and 0 or less where a point is infeasible.
+    those of the objective, and 0 or less for an infeasible point.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def bound_sampler(
 
 
 def _cost_of_value(trial: FrozenTrial) -> Cost:
-    """Order finished trials by the bins of their values: nothing else is known of them."""
+    """Order finished trials by the bins of their values: they have no other data."""
     assert trial.values is not None
     value = trial.values[0]
     return (0, -value_bin(value)) if value > 0 else (1, -value)
@@ -86,10 +86,8 @@ def _cost_of_value(trial: FrozenTrial) -> Cost:
 class _PointsByBound:
     """All points that may be feasible, in the order of their best possible ranks.
 
-    Of sizes of the HBM that all hold whatever a placement may need, only the smallest is given: on
-    the others the same design is as fast, so that it comes before them.
-
-    Iterating again goes on after the last point that was given.
+    Points with `NeedlessMemory` are left out: an equally fast point with a smaller HBM comes first.
+    A further iteration continues after the last point.
     """
 
     def __init__(
@@ -105,12 +103,12 @@ class _PointsByBound:
 
     @cached_property
     def _points(self) -> BestFirst:
-        """The points, of which all chips are listed when the first one is asked for."""
+        """The points; their chips are listed when the first point is needed."""
         return BestFirst(PointGrid.of(self._study), self._study_bounds, self._store)
 
     @cached_property
     def _needless(self) -> NeedlessMemory:
-        """What tells the sizes of the HBM that change nothing."""
+        """Finds the sizes of the HBM that change nothing."""
         return NeedlessMemory(self._study, self._study_bounds, self._points.grid.chips)
 
     def __iter__(self) -> Iterator[BoundedParams]:

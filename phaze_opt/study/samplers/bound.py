@@ -1,8 +1,8 @@
 """Best bound first: the points of a space in the order of the least cost that each may have.
 
-A bound that no point can beat makes a search short: it begins with the points that may be the best,
-and ends as soon as no other one may be better than the best that is evaluated. Then the best is
-proven, by the rule of branch and bound (Land and Doig, Econometrica 1960).
+Bounds make a search short: it begins with the points that may be the best, and ends as soon as no
+other point can be better than the best evaluated point. That point is then proven, by the rule of
+branch and bound (Land and Doig, Econometrica 1960).
 """
 
 from __future__ import annotations
@@ -25,14 +25,11 @@ if TYPE_CHECKING:
 
 
 BoundedParams = tuple[Mapping[str, Any], Cost]
-"""The parameters of a point, and the first parts of its cost, or less.
-
-Costs are compared part by part.
-"""
+"""The parameters of a point, and a lower bound of the first parts of its cost."""
 
 
 class BestBoundFirst:
-    """The points of a study that no trial has tried, and what its trials prove.
+    """The points of a study that no trial has tried, and the proof by its trials.
 
     Parameters
     ----------
@@ -40,10 +37,9 @@ class BestBoundFirst:
         All axes.
     points
         All points that may be feasible, in the order of their least costs; read as far as needed.
-        Iterating again must go on after the last point that was given.
+        A further iteration must continue after the last point.
     cost
-        Order of finished trials. A trial whose cost has fewer parts than the least costs is
-        compared by these only.
+        Order of finished trials. Costs are compared part by part, up to the shorter cost.
     """
 
     def __init__(self, grid: Grid, points: Iterable[BoundedParams], cost: CostOf) -> None:
@@ -56,12 +52,12 @@ class BestBoundFirst:
         self._tried = _Tried()
 
     def read(self, trials: Sequence[FrozenTrial]) -> None:
-        """Take in all trials of the study, given in the order of their numbers."""
+        """Read all trials of the study, given in the order of their numbers."""
         self._tried = self._replay.state(trials)
 
     @property
     def is_proven(self) -> bool:
-        """Whether no point that is not evaluated may be better than the best that is."""
+        """Whether no other point can be better than the best evaluated point."""
         complete = self._tried.complete
         for place, point, _, least in self._from(self._closed):
             if point not in complete:
@@ -76,16 +72,16 @@ class BestBoundFirst:
         *,
         beyond: bool = False,
     ) -> list[Mapping[str, Any]]:
-        """Return the parameters of the first points that nobody tries or has tried.
+        """Return the parameters of the first points without a trial.
 
         Parameters
         ----------
         number
-            How many at most.
+            Largest number of points.
         is_taken
-            Tells by the parameters of a point whether it is taken, though no trial names it.
+            Whether a point is taken, by its parameters, although no trial has it yet.
         beyond
-            Whether to go on with points that cannot be better than the best so far.
+            Whether to continue with points that cannot be better than the best so far.
         """
         points: list[Mapping[str, Any]] = []
         for _, point, params, least in self._from(self._closed):
@@ -96,7 +92,7 @@ class BestBoundFirst:
         return points
 
     def _is_worse(self, least: Cost) -> bool:
-        """Whether a point with this least cost comes after the best so far for sure."""
+        """Whether a point with this least cost surely comes after the best so far."""
         best = self._tried.lowest
         if best is None:
             return False
@@ -104,7 +100,7 @@ class BestBoundFirst:
         return least[:parts] > best[:parts]
 
     def _from(self, start: int) -> Iterator[tuple[int, Coordinates, Mapping[str, Any], Cost]]:
-        """Yield the points from a place on, with their places, and open further points."""
+        """Yield the points from a place on, each with its place; open points as needed."""
         place = start
         while place < len(self._opened) or self._open():
             yield (place, *self._opened[place])
@@ -115,7 +111,7 @@ class BestBoundFirst:
         try:
             bounded = next(self._rest, None)
         except BaseException:
-            # An iterator that raised is at its end, which must not look like the end of the points.
+            # A generator that raised is at its end: a new one continues, if somebody asks again.
             self._rest = iter(self._points)
             raise
         if bounded is None:
@@ -156,9 +152,9 @@ class _Tried:
 class BoundSampler(RandomSampler):
     """Optuna's sampler of the best bounds first; random after all points are tried.
 
-    Alone, in one process, it proposes no point twice; several processes can propose the same one at
-    the same time. Under ``study.optimize`` it stops the study as soon as the best is proven. A
-    point whose trial failed is not tried again, and nothing is proven then.
+    In a single process it proposes no point twice; several processes can propose a point at the
+    same time. Under ``study.optimize`` it stops the study as soon as the best is proven. A point
+    whose trial failed is not tried again; then there is no proof.
 
     Parameters
     ----------
@@ -175,7 +171,7 @@ class BoundSampler(RandomSampler):
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Take all axes."""
+        """Return all axes."""
         return dict(self._search.grid.axes)
 
     def sample_relative(
@@ -196,7 +192,7 @@ class BoundSampler(RandomSampler):
         state: TrialState,
         values: Sequence[float] | None,
     ) -> None:
-        """Stop ``study.optimize`` if the trial, which has not ended yet, proves the best."""
+        """Stop ``study.optimize`` if the trial, which is about to end, proves the best."""
         super().after_trial(study, trial, state, values)
         trials = list(study.get_trials(deepcopy=False))
         trials[trial.number] = _ended(trial, state, values)
@@ -204,12 +200,12 @@ class BoundSampler(RandomSampler):
             self._search.read(trials)
             if not self._search.is_proven:
                 return
-        with suppress(RuntimeError):  # under ask and tell there is nothing that could be stopped
+        with suppress(RuntimeError):  # raised under ask and tell, where nothing can be stopped
             study.stop()
 
 
 def _ended(trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> FrozenTrial:
-    """Return a trial as it is once it has ended."""
+    """Return a copy of a trial with its final state and values."""
     ended = copy.copy(trial)
     ended.state = state
     ended.values = None if values is None else list(values)

@@ -17,7 +17,7 @@ Item = TypeVar("Item")
 
 
 class Climb:
-    """A climb, as far as the trials have brought it.
+    """The state of a climb after the trials so far.
 
     A neighbour differs by one step on one axis, or by one step up on one axis and one step down on
     another, so that the climb can walk along the edge of the area limit. The choices of a category

@@ -1,4 +1,4 @@
-"""CMA-ES: a normal distribution that moves towards better points and takes on their shape."""
+"""CMA-ES: a normal distribution that moves towards better points and adapts to their shape."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ from phaze_opt.study.samplers.replay import Cost
 class Evolution:
     """The normal distribution of a study, as the finished trials have shaped it.
 
-    CMA-ES with margin (Hamano et al., GECCO 2022), which keeps some probability for the neighbours
-    on every axis: plain CMA-ES on the same grid reached as much in 200 trials, but up to a quarter
-    of its points were repeated.
+    CMA-ES with margin (Hamano et al., GECCO 2022) keeps a probability for the neighbours on every
+    axis: plain CMA-ES was as good after 200 trials on the same grid, but repeated up to a quarter
+    of its points.
 
-    Every axis has the length 1, and the trials are told at the places of their points on the grid,
-    so that all follows from their parameters. A category is an axis too: its choices have the order
-    in which the spec lists them. Only the order of costs counts, in which an infeasible point comes
-    after every feasible one.
+    Every axis has the length 1, and the optimizer is told the places of the points on the grid, so
+    that its state follows from the parameters of the trials. A category is an axis with its choices
+    in the order of the spec. Only the order of costs counts; an infeasible point comes after every
+    feasible point.
 
     The first points are random; the distribution starts at the best of them. (From the middle of
-    the space it found designs a quarter slower in 60 trials.) Where it has become so narrow that
-    half of a generation repeats, it starts anew at the best point of all, with half of the axes
-    drawn anew.
+    the space it found designs a quarter slower in 60 trials.) If it is so narrow that half of a
+    generation repeats, it starts anew at the best point of all, with half of the axes drawn anew.
     """
 
     def __init__(self, grid: Grid, seed: int, options: EvolutionOptions) -> None:
@@ -51,7 +50,7 @@ class Evolution:
         return made
 
     def record(self, point: Coordinates, cost: Cost | None) -> None:
-        """Take in a trial; a running one says nothing yet."""
+        """Take in a trial; a running trial changes nothing."""
         if cost is None or not self._searched.size:
             return
         self._told.append((cost, point))
@@ -74,7 +73,7 @@ class Evolution:
         return tuple(point.tolist())
 
     def _end_generation(self, optimizer: CMAwM, best: Coordinates) -> None:
-        """Tell the optimizer a whole generation, or replace it where too many points repeat."""
+        """Tell the optimizer a whole generation, or replace it if too many points repeat."""
         if 2 * len({point for _, point in self._told}) <= len(self._told):
             draws = np.random.default_rng([self._seed, self._starts])
             self._start_at(self._grid.jumped(best, draws))
@@ -84,7 +83,7 @@ class Evolution:
         self._told = []
 
     def _start_at(self, point: Coordinates) -> None:
-        """Put a distribution around a point."""
+        """Start a new distribution around a point."""
         axes = len(self._searched)
         self._optimizer = CMAwM(
             mean=self._shares(point),
@@ -97,13 +96,13 @@ class Evolution:
         self._told = []
 
     def _shares(self, point: Coordinates) -> FloatArray:
-        """Return the place of a point along every axis that has more than one value, 0 to 1."""
+        """Return the place of a point, 0 to 1, on every axis with several values."""
         shares: FloatArray = np.array(point)[self._searched] / self._last[self._searched]
         return shares
 
 
 def _copied(optimizer: CMAwM) -> CMAwM:
-    """Copy an optimizer to the last bit; its own way keeps one half of the covariance matrix."""
+    """Copy an optimizer exactly; its pickled state keeps only half of the covariance matrix."""
     made: CMAwM = copy.copy(optimizer)
     made._A = optimizer._A.copy()
     made._cma = object.__new__(CMA)
