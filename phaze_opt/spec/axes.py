@@ -76,7 +76,7 @@ class PowerRange:
         return self.exponents[0] + index
 
     def to_index(self, parameter: object) -> int | None:
-        """Reverse `to_parameter`; ``None`` where the axis has no such value."""
+        """Reverse `to_parameter`; ``None`` if the axis has no such value."""
         low, high = self.exponents
         if type(parameter) is not int or not low <= parameter <= high:
             return None
@@ -141,9 +141,9 @@ class StepRange:
         return self.values[index]
 
     def to_index(self, parameter: object) -> int | None:
-        """Reverse `to_parameter`; ``None`` where the axis has no such value.
+        """Reverse `to_parameter`; ``None`` if the axis has no such value.
 
-        Optuna's sums of steps differ from the exact ones in the last bits.
+        Optuna's sums of steps differ from exact sums in the last bits.
         """
         if not _is_number(parameter) or (self.is_whole and type(parameter) is not int):
             return None
@@ -180,7 +180,7 @@ class Choices:
         return self.values[index]
 
     def to_index(self, parameter: object) -> int | None:
-        """Reverse `to_parameter`; ``None`` where the axis has no such value."""
+        """Reverse `to_parameter`; ``None`` if the axis has no such value."""
         for index, value in enumerate(self.values):
             if value == parameter and type(value) is type(parameter):
                 return index

@@ -1,6 +1,6 @@
 """The names of axes: fields of the chip, of the network and of the training run.
 
-A number may be named in its SI unit or in a convenient one (``glb_bytes`` or ``glb_mib``), as in
+A field may be named in its SI unit or in a convenient unit (``glb_bytes`` or ``glb_mib``), as in
 accelerator and cluster files.
 """
 
@@ -160,7 +160,7 @@ def refuse_free_axes(fields: Iterable[str], model: AreaModel, *, has_power_limit
 
 
 def _check_number(name: str, value: Scalar, *, whole: bool) -> None:
-    """Refuse a value that is not a positive number, or not an integer where the axis needs it."""
+    """Refuse a value that is not a positive number, or not an integer if the axis needs it."""
     if value == RULE and name in PRIVATE_BUFFERS:
         return
     if isinstance(value, bool | str) or (whole and not isinstance(value, int)) or value <= 0:

@@ -30,7 +30,7 @@ _SOLVED = {
 
 
 def spec_schema() -> dict[str, Any]:
-    """Return the JSON schema of a study file (TOML files are checked by the same schema)."""
+    """Return the JSON schema of a study file (also of TOML files)."""
     (schema,), definitions = msgspec.json.schema_components(
         [StudySpec], schema_hook=_own_schema, ref_template="#/$defs/{name}"
     )

@@ -67,7 +67,7 @@ class Space:
     Parameters
     ----------
     base
-        Preset, or TOML file, of the base chip: its values hold where no axis is named.
+        Preset, or TOML file, of the base chip: its values hold for fields without an axis.
     preset
         ``"phaze"`` for all axes of the paper's space; named axes replace them.
     **axes

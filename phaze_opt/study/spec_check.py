@@ -74,16 +74,16 @@ class SpecCheck:
 
     @property
     def boxes_s(self) -> float | None:
-        """About how long the sampler bounds boxes of chips first, on one core, if it does."""
+        """Estimated seconds to bound boxes of chips on one core; ``None`` for other samplers."""
         if self.size is None or self.resolved.spec.sampler != "bound":
             return None
         return self.size.boxes_s
 
     @property
     def trials_s(self) -> float | None:
-        """About what the trials of the study take together, on one core; with ``bound`` at most.
+        """Estimated seconds of all trials of the study on one core; with ``bound`` at most.
 
-        A point above the area takes no time. The sampler ``bound`` asks for none.
+        A point above the area takes no time. The sampler ``bound`` proposes none.
         """
         if self.seconds_per_point is None:
             return None
@@ -93,7 +93,7 @@ class SpecCheck:
 
     @property
     def feasible_share(self) -> float | None:
-        """Share of the points that are feasible, as far as the samples tell."""
+        """Estimated share of feasible points, from the samples."""
         if self.within_area == 0:
             return 0.0
         if self.evaluated == 0:
@@ -102,12 +102,12 @@ class SpecCheck:
 
 
 def check_spec(spec: StudySpec) -> SpecCheck:
-    """Freeze a spec as `phaze_opt.study.study.create_study` does, and try some of its points.
+    """Freeze a spec as `phaze_opt.study.study.create_study` does, and evaluate some of its points.
 
     Raises
     ------
     InputError
-        What the creation of the study would refuse.
+        If the creation of the study would refuse the spec.
     """
     resolved, workloads = freeze(spec)
     within = [design for point in _sample(spec) if (design := _within(resolved, point)) is not None]

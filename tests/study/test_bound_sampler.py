@@ -148,8 +148,8 @@ def test_a_study_is_proven_before_it_has_its_trials(tmp_path: Path) -> None:
     outcome = study.run()
     assert outcome.is_proven and not outcome.is_stopped and outcome.exit_code is None
     assert outcome.counts.done < 24 and "proven" in str(outcome)
-    best, found = study.best(), enumerate_study(study)
-    assert best is not None and best.point.values == found.top[0].point
+    best, enumeration = study.best(), enumerate_study(study)
+    assert best is not None and best.point.values == enumeration.top[0].point
     summary = study.summary()
     assert (summary.state, summary.left, summary.next_command) == (
         "proven",
@@ -170,8 +170,8 @@ def test_alone_in_optuna_it_agrees() -> None:
 
     def throughput(point: DesignPoint) -> float:
         (inputs,) = run_inputs(resolved, 0, resolved.design(point))
-        found = evaluate(workloads[0], inputs.accelerator, inputs.cluster, inputs.training)
-        return found.throughput_samples_per_s
+        evaluation = evaluate(workloads[0], inputs.accelerator, inputs.cluster, inputs.training)
+        return evaluation.throughput_samples_per_s
 
     def value(trial: optuna.Trial) -> float:
         return throughput(point_of(space, suggest(trial, space)))
@@ -225,8 +225,8 @@ def test_a_stopped_study_goes_on_to_the_same_proof(
     assert whole.run().is_proven and parts.summary().state == "proven"
     points = [[trial.point for trial in study.trials()] for study in (whole, parts)]
     assert points[0] == points[1] and len(set(points[0])) == len(points[0]) < 48
-    best, found = whole.best(), enumerate_study(whole, bounds=False)
-    assert best is not None and best.point.values == found.top[0].point
+    best, enumeration = whole.best(), enumerate_study(whole, bounds=False)
+    assert best is not None and best.point.values == enumeration.top[0].point
     copied = copy_study(parts, "copied", parts.storage)
     copied.evaluator = toy_evaluator
     assert copied.run().is_proven and len(copied.trials()) == len(points[0])

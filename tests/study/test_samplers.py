@@ -86,10 +86,10 @@ def test_the_gaussian_process_repeats_itself() -> None:
 @pytest.mark.parametrize("name", QUICK)
 def test_another_seed_other_points(name: SamplerName) -> None:
     """The seed decides."""
-    one, other = Played(HILL, name, seed=1), Played(HILL, name, seed=2)
-    one.play(10)
-    other.play(10)
-    assert one.points != other.points
+    first, second = Played(HILL, name, seed=1), Played(HILL, name, seed=2)
+    first.play(10)
+    second.play(10)
+    assert first.points != second.points
 
 
 @pytest.mark.parametrize(
@@ -222,10 +222,10 @@ def test_climb_goes_as_it_always_went(seed: int, digest: str) -> None:
     }
 
     def slope(params: Mapping[str, Any]) -> float:
-        cores, width, glb = (params[name] for name in list(space)[:3])
-        if cores + width >= 11:
-            return -float(cores + width - 10)
-        away = abs(cores - 3) + abs(width - cores) + abs(glb - 6)
+        cores, rows, glb = (params[name] for name in list(space)[:3])
+        if cores + rows >= 11:
+            return -float(cores + rows - 10)
+        away = abs(cores - 3) + abs(rows - cores) + abs(glb - 6)
         return float(20 - away - params["hbm_gib"] / 100 + (params["recompute"] == "none"))
 
     played = Played(space, "climb", seed=seed, value=slope)
@@ -244,10 +244,10 @@ def test_a_copied_optimizer_goes_on_to_the_last_bit() -> None:
         other = state.copy()
         other.record(point, cost)
         state.record(point, cost)
-        one, two = state._optimizer, other._optimizer
-        assert one is not None and two is not None
-        assert np.array_equal(one._cma._C, two._cma._C) and np.array_equal(one._A, two._A)
-        assert np.array_equal(one.mean, two.mean) and one._cma._sigma == two._cma._sigma
+        ours, copied = state._optimizer, other._optimizer
+        assert ours is not None and copied is not None
+        assert np.array_equal(ours._cma._C, copied._cma._C) and np.array_equal(ours._A, copied._A)
+        assert np.array_equal(ours.mean, copied.mean) and ours._cma._sigma == copied._cma._sigma
         state.propose(number)
 
 

@@ -51,7 +51,7 @@ class Samplers:
     seed
         Seed of the study.
     space
-        The axes of the study; all its workers have the same.
+        The axes of the study, equal in all its workers.
     cost
         Order of finished trials, for samplers that can use more than the value.
     options

@@ -1,4 +1,4 @@
-"""A low-discrepancy sequence: points that fill the space more evenly than random ones."""
+"""A low-discrepancy sequence: points that fill the space more evenly than random points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of a search that follows from the trials so far, without reading them all each time."""
+"""States of a search that follow from the trials so far; no complete trial is read twice."""
 
 from __future__ import annotations
 
