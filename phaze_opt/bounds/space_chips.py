@@ -7,7 +7,6 @@ are one box: their rooflines are equal (`phaze_opt.estimator.rooflines`).
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -23,7 +22,7 @@ from phaze_opt.spec.axes import Derived
 from phaze_opt.spec.axis_names import field_of, kind_of
 from phaze_opt.spec.constraints import chip_violation
 from phaze_opt.spec.frozen import ResolvedStudy
-from phaze_opt.spec.space import MOST_CHIPS, Space
+from phaze_opt.spec.space import MOST_CHIPS, Space, combinations
 from phaze_opt.units import GIB
 
 _CANDIDATES = 2**17
@@ -152,8 +151,7 @@ def _allowed_of(
 def option_indices(space: Space) -> list[dict[str, int]]:
     """Return every combination of the searched axes that do not belong to the chip, by index."""
     axes = {name: axis for name, axis in space.searched.items() if kind_of(name) != "chip"}
-    ranges = [range(len(axis.values)) for axis in axes.values()]
-    return [dict(zip(axes, indices, strict=True)) for indices in itertools.product(*ranges)]
+    return combinations({name: range(len(axis.values)) for name, axis in axes.items()})
 
 
 def _is_hbm_alone(space: Space, name: str) -> bool:

@@ -8,7 +8,7 @@ An option or objective that no bound knows is refused, never ignored.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -342,9 +342,8 @@ class StudyBounds:
             return replace(again, recompute_s=np.zeros_like(again.recompute_s))
         tensor = variant.tensor_parallel
         key = (capture, tensor, chips, tensor_terms(tensor, cluster), training)
-
-        def bound() -> LeastLayers:
-            return least_layers(
+        if key not in self._known:
+            self._known[key] = least_layers(
                 variant,
                 chips.architectures,
                 cluster,
@@ -352,8 +351,10 @@ class StudyBounds:
                 rooflines=chips.rooflines,
                 lane_rate=self.study.lane_rate,
             )
-
-        return self._keep(key, bound)
+            if len(self._known) > _KEPT:
+                self._known.popitem(last=False)
+        self._known.move_to_end(key)  # the least recently used bounds are dropped first
+        return self._known[key]
 
     def placement(
         self,
@@ -382,16 +383,6 @@ class StudyBounds:
             degrees = self._degrees(capture, cluster)
             self._placements[key] = LeastPlacement(problem, tensor, distinct, degrees)
         return self._placements[key]
-
-    def _keep(self, key: Hashable, make: Callable[[], LeastLayers]) -> LeastLayers:
-        """Return kept bounds, or make and keep them; the least recently used ones are dropped."""
-        if key in self._known:
-            self._known.move_to_end(key)
-        else:
-            self._known[key] = make()
-            if len(self._known) > _KEPT:
-                self._known.popitem(last=False)
-        return self._known[key]
 
 
 def one_sample_per_s(workload: Workload, area_mm2: float, design: Design) -> Measured:

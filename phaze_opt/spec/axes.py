@@ -356,5 +356,5 @@ def _require_scalar(value: object) -> None:
     """Refuse a value that is not a finite number, a boolean or text."""
     if not isinstance(value, bool | str) and not _is_number(value):
         raise InputError(
-            f"holds {shown(value)}, but a value must be a finite number, a switch or text."
+            f"holds {shown(value)}, but a value must be a finite number, a boolean or text."
         )

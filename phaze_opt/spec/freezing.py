@@ -170,7 +170,9 @@ def area_limit_mm2(spec: StudySpec, base: Accelerator, pe_scale: float = 1.0) ->
 def _resolve(spec: StudySpec) -> ResolvedStudy:
     """Look up all presets and clusters that a spec names."""
     if len(set(spec.baselines)) != len(spec.baselines):
-        raise InputError(f"baselines is {list(spec.baselines)}, but it must list different ones.")
+        raise InputError(
+            f"baselines is {list(spec.baselines)}, but it must list different baselines."
+        )
     has_power_limit = spec.constraints.max_power_w is not None
     refuse_free_axes(spec.space.varying_fields, spec.area.model, has_power_limit=has_power_limit)
     base = load_accelerator(spec.space.base)

@@ -28,8 +28,7 @@ class _Options:
             if value is not None and value < least:
                 raise InputError(f"{name} is {value}, but it must be at least {least}.")
 
-    def __repr__(self) -> str:
-        return short_repr(self)
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, repr=False)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from phaze_opt.checked import Named, checked
 from phaze_opt.codec import from_builtins
@@ -36,6 +37,8 @@ from phaze_opt.spec.axis_names import (
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
+
+Value = TypeVar("Value")
 
 DEFAULT_BASE = "tpuv4-phaze"
 
@@ -171,19 +174,12 @@ class Space:
 
     def solved_options(self) -> list[dict[str, Scalar]]:
         """Return every combination of the options that each evaluation tries."""
-        combined: list[dict[str, Scalar]] = [{}]
-        for name, axis in self.solved.items():
-            combined = [{**chosen, name: value} for chosen in combined for value in axis.values]
-        return combined
+        return combinations({name: axis.values for name, axis in self.solved.items()})
 
     def training_options(self) -> list[dict[str, Scalar]]:
         """Return every combination of all values of the named training options."""
-        combined: list[dict[str, Scalar]] = [{}]
-        for name in self.axes:
-            if kind_of(name) == "training":
-                values = self.values_of(name)
-                combined = [{**chosen, name: value} for chosen in combined for value in values]
-        return combined
+        named = [name for name in self.axes if kind_of(name) == "training"]
+        return combinations({name: self.values_of(name) for name in named})
 
 
 @dataclass(frozen=True, repr=False)
@@ -212,6 +208,12 @@ class DesignPoint:
     def configuration(self) -> tuple[Scalar, ...]:
         """All values in order, to order designs that are equal in everything else."""
         return tuple(value for _, value in self.values)
+
+
+def combinations(values: Mapping[str, Sequence[Value]]) -> list[dict[str, Value]]:
+    """Return every combination of values by name; the last name varies first."""
+    chosen = itertools.product(*values.values())
+    return [dict(zip(values, combination, strict=True)) for combination in chosen]
 
 
 def point_at(space: Space, indices: Mapping[str, int]) -> DesignPoint:

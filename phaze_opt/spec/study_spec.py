@@ -66,8 +66,7 @@ class AreaSpec:
         if not 0 <= self.min_share < 1:
             raise InputError(f"min_share is {self.min_share}, but it must be in [0, 1).")
 
-    def __repr__(self) -> str:
-        return short_repr(self)
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,8 +104,7 @@ class ConstraintSpec:
                 f"min_memory_margin is {self.min_memory_margin}, but it must be in [0, 1)."
             )
 
-    def __repr__(self) -> str:
-        return short_repr(self)
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, repr=False)
@@ -140,8 +138,7 @@ class SearchSpec:
         if not 0 <= self.seed < 2**32:
             raise InputError(f"seed is {self.seed}, but it must be between 0 and 2^32 - 1.")
 
-    def __repr__(self) -> str:
-        return short_repr(self)
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, repr=False)
@@ -264,15 +261,14 @@ class StudySpec:
         self._check_workloads()
         if not self.objectives or len(set(self.objectives)) != len(self.objectives):
             raise InputError(
-                f"objectives is {list(self.objectives)}, but it must list different ones."
+                f"objectives is {list(self.objectives)}, but it must list different objectives."
             )
         if self.search.sampler is None:
             best = replace(self.search, sampler=default_sampler(self))
             object.__setattr__(self, "search", best)
         self._check_search()
 
-    def __repr__(self) -> str:
-        return short_repr(self)
+    __repr__ = short_repr
 
     @property
     def runs(self) -> tuple[WorkloadSpec, ...]:

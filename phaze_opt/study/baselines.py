@@ -154,7 +154,7 @@ def find_reference(study: ResolvedStudy, storage: Storage) -> tuple[Measured, ..
     if reference is None:
         raise InputError(
             f"The baseline {study.spec.reference!r}, to which the values of the workloads are "
-            "relative, does not train all of them; name another one with relative_to."
+            "relative, does not train all of them; name another baseline with relative_to."
         )
     return reference
 
