@@ -1,21 +1,21 @@
-"""What no point of a study can exceed, and its points in the order of these bounds.
+"""Upper bounds of a study's objective, and the points of its space in the order of these bounds.
 
 Takes a frozen study with its captured workloads. Gives upper bounds of its objective
-(`study_bounds.Bounds`), and the points of its space with the best bound first
-(`best_first.BestFirst`). The sampler ``bound`` and the enumeration both live on it. It knows no
+(`study_bounds.StudyBounds`), and the points of its space, best bound first
+(`best_first.BestFirst`). The sampler ``bound`` and the enumeration both use them. This room has no
 formula: it composes the ``least_*`` of the rooms to its left.
 
-- `chip_columns`: the numbers of all chips of a space as arrays; `space_chips`: those that the study
-  allows, in boxes of equal peak rates; `point_grid`: options, HBM sizes and chips as one grid.
-- `study_bounds`: bounds of many chips at once, and of boxes of them; `bounding`: of parts of a
-  space, with those that a database keeps.
-- `best_first`: the points, with no more bounds than their order needs.
+- `chip_columns`: the fields of all chips of a space as arrays; `space_chips`: the chips that the
+  study allows, in boxes of equal peak rates; `point_grid`: options, HBM sizes and chips as a grid.
+- `study_bounds`: bounds of many chips, or of boxes, at once; `bounding`: bounds of parts of a
+  space, computed or from the database.
+- `best_first`: the points in order, with no more bounds than the order needs.
 - `needless_memory`: points with more HBM than any placement can fill.
-- `space_size`: how large a space is, and what bounding it takes.
+- `space_size`: the size of a space, and the time and memory to bound it.
 
 Where a rule stands:
 
-- what no point can exceed -> `study_bounds.Bounds.values`
-- which objective has a bound -> `study_bounds.check_bounded`
-- that an option is known to the bounds -> `phaze_opt.passes.handled`
+- upper bound of the objective -> `study_bounds.StudyBounds.values`
+- objectives that have a bound -> `study_bounds.check_bounded`
+- options that the bounds know -> `phaze_opt.passes.handled`
 """

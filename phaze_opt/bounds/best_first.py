@@ -1,11 +1,10 @@
 """The points of a space, best bound first, with no more bounds than the order needs.
 
 A point's *head* is the best rank that it may have: the bin of its bound, the size of its HBM, its
-area, as the first three keys of `phaze_opt.spec.ordering.Rank`. Boxes of chips are bounded by
-rooflines, for every combination of the options. Such a *cell* is opened, and its architectures are
-bounded one by one, when no point that is known comes before its own head. Cells are opened in
-batches, which depend on nothing but the study: whoever asks, in whichever process, gets the same
-points in the same order.
+area, as the first three keys of `phaze_opt.spec.ordering.Rank`. A *cell* is a box of chips under
+one combination of options; rooflines bound it. The search opens a cell, and bounds each of its
+architectures, when no known point comes before the head of the cell. Cells are opened in batches,
+which depend on the study only: every process gets the same points in the same order.
 """
 
 from __future__ import annotations
@@ -20,27 +19,26 @@ import numpy as np
 from phaze_opt.arrays import FloatArray, IntArray
 from phaze_opt.bounds.bounding import (
     Bounder,
-    BoundHere,
-    Known,
-    Part,
-    Waited,
+    PendingBounds,
+    SpacePart,
+    bound_parts,
     bounds_of_boxes,
     parts_of,
     stored_bounds,
 )
-from phaze_opt.bounds.point_grid import Grid
-from phaze_opt.bounds.study_bounds import Bounds, check_bounded
+from phaze_opt.bounds.point_grid import PointGrid
+from phaze_opt.bounds.study_bounds import StudyBounds, check_bounded
 from phaze_opt.on_demand import cached_property
 from phaze_opt.spec.ordering import Head, head_of
 from phaze_opt.spec.space import DesignPoint
 from phaze_opt.store.enumerations import BoundStore, rounded_up
 
 FIRST_ROWS, BATCH_ROWS = 256, 2048
-"""Architectures, each under one combination of options, that the first batch of cells and the
-others have at least."""
+"""Least number of pairs (architecture, combination of options) in the first batch of cells, and in
+each later batch."""
 
 _SMALLEST = 1.0 - 1e-12
-"""Areas of many chips at once may differ from that of one in the last bits."""
+"""The areas of many chips at once may differ from the area of a single chip in the last bits."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class BoundedPoint:
     Attributes
     ----------
     batches
-        Batches of cells that had to be opened until the point was known to be the next one.
+        Number of batches of cells that had to be opened to know that this point is the next.
     """
 
     point: DesignPoint
@@ -61,15 +59,15 @@ class BoundedPoint:
 
 @dataclass(frozen=True, eq=False)
 class _Cells:
-    """Boxes under every combination of options, sorted by their heads, without infeasible ones.
+    """The feasible cells of a space, sorted by their heads.
 
     Attributes
     ----------
     option, box : (cells,)
     head
-        The best rank of any of its points.
+        By cell: the least head of its points.
     rows : (cells,)
-        Architectures.
+        Number of architectures.
     """
 
     option: IntArray
@@ -80,14 +78,16 @@ class _Cells:
 
 @dataclass(eq=False)
 class _Batch:
-    """Points of some opened cells, sorted by their heads.
+    """Points of the cells of one opened batch, sorted by their heads.
 
     Attributes
     ----------
+    places
+        Flat index of each point in the grid.
     infeasible
-        Points that no placement fits, beside those of which the box says so.
+        Number of points that no placement fits, without the points of infeasible boxes.
     next
-        The first that is left.
+        Index of the first point that is left.
     """
 
     heads: list[Head]
@@ -104,19 +104,19 @@ class BestFirst:
     ----------
     grid
         All points.
-    rule
-        Bounds them.
+    study_bounds
+        Upper bounds of the points.
     store
-        Keeps bounds; ``None`` for none.
+        Keeps bounds in the database; ``None`` to keep none.
     bounder
-        Bounds architectures elsewhere; ``None`` for here, when they are asked for.
+        Computes bounds of architectures in other processes; ``None`` for this process.
     on_open
-        Called after every batch of cells.
+        Called after every batch of cells is opened.
 
     Attributes
     ----------
     batches
-        Batches of cells that are open; the cells of the others come after them.
+        Number of opened batches of cells; all cells of further batches come later.
 
     Raises
     ------
@@ -126,25 +126,25 @@ class BestFirst:
 
     def __init__(
         self,
-        grid: Grid,
-        rule: Bounds,
+        grid: PointGrid,
+        study_bounds: StudyBounds,
         store: BoundStore | None = None,
         bounder: Bounder | None = None,
         on_open: Callable[[BestFirst], None] = lambda best_first: None,
     ) -> None:
         check_bounded(grid.study.spec)
         self.grid = grid
-        self._rule = rule
+        self._study_bounds = study_bounds
         self._store = store
-        self._bounder: Bounder = bounder or BoundHere(grid, rule)
+        self._bounder = bounder
         self._on_open = on_open
-        self._waiting: dict[int, tuple[str, Waited]] = {}
+        self._waiting: dict[int, tuple[str, list[FloatArray] | PendingBounds]] = {}
         self.batches = 0
         self._batches: list[_Batch] = []
         self._heap: list[tuple[Head, int, int]] = []
 
     def __iter__(self) -> Iterator[BoundedPoint]:
-        """Yield all points that may be feasible, from the first one that was not yielded before."""
+        """Yield all points that may be feasible; a further iteration continues after the last."""
         while True:
             self._open_due()
             if not self._heap:
@@ -161,7 +161,7 @@ class BestFirst:
 
     @property
     def left(self) -> Head | None:
-        """The head of the next point, or of a cell that may have it; ``None`` after the last."""
+        """The head of the next point, or of a cell that may hold it; ``None`` after the last."""
         heads = [self._heap[0][0]] if self._heap else []
         if self.batches < len(self._cuts) - 1:
             heads.append(self.cells.head[self._cuts[self.batches]])
@@ -172,17 +172,17 @@ class BestFirst:
         return self._cuts[batches]
 
     def rows_of(self, batches: int) -> int:
-        """Count the architectures of the first batches, each under one combination of options."""
+        """Count the pairs (architecture, combination of options) of the first batches."""
         return int(self.cells.rows[: self.cells_of(batches)].sum())
 
     def infeasible(self, batches: int) -> int:
-        """Count the points that no placement fits, of all boxes and of the first batches."""
+        """Count the points that no placement fits, in all boxes and in the first batches."""
         counts = np.diff(self.grid.chips.first)
         of_boxes = int(((self.box_bounds == 0.0) * counts).sum())
         return of_boxes + sum(batch.infeasible for batch in self._batches[:batches])
 
     def before(self, head: Head | None) -> int:
-        """Count the points of open cells that are left and come no later than a head, if any."""
+        """Count the remaining points of open cells, up to and including a head if one is given."""
         return sum(
             (len(batch.heads) if head is None else bisect.bisect_right(batch.heads, head))
             - batch.next
@@ -190,18 +190,18 @@ class BestFirst:
         )
 
     def rows_before(self, head: Head | None) -> int:
-        """Count the architectures of cells that are open, or come no later than a head."""
+        """Count the architectures of the cells that are open, or come no later than a head."""
         cells = 0 if head is None else bisect.bisect_right(self.cells.head, head)
         return int(self.cells.rows[: max(cells, self.cells_of(self.batches))].sum())
 
     def bound_boxes(self) -> None:
-        """Bound all boxes now, not when the first point is asked for."""
+        """Bound all boxes now, not when the first point is needed."""
         _ = self.cells
 
     @cached_property
     def box_bounds(self) -> FloatArray:
         """Bounds of all boxes: (options, sizes, boxes)."""
-        return bounds_of_boxes(self.grid, self._rule, self._store)
+        return bounds_of_boxes(self.grid, self._study_bounds, self._store)
 
     @cached_property
     def cells(self) -> _Cells:
@@ -210,7 +210,7 @@ class BestFirst:
         options, _, boxes = bounds.shape
         counts = np.diff(chips.first)
         least_mm2 = np.minimum.reduceat(chips.area_mm2, chips.first[:-1]) if boxes else np.zeros(0)
-        found = []
+        cells = []
         for option in range(options):
             for box in np.flatnonzero(bounds[option].max(axis=0) > 0.0).tolist():
                 hbm_bytes = chips.hbm_bytes[:, chips.first[box]].tolist()
@@ -219,19 +219,19 @@ class BestFirst:
                 head = min(
                     head_of(bound, size, area_mm2) for bound, size in of_sizes if bound > 0.0
                 )
-                found.append((head, option, box))
-        found.sort()
-        sorted_boxes = np.array([box for _, _, box in found], dtype=np.int64)
+                cells.append((head, option, box))
+        cells.sort()
+        sorted_boxes = np.array([box for _, _, box in cells], dtype=np.int64)
         return _Cells(
-            np.array([option for _, option, _ in found], dtype=np.int64),
+            np.array([option for _, option, _ in cells], dtype=np.int64),
             sorted_boxes,
-            [head for head, _, _ in found],
+            [head for head, _, _ in cells],
             counts[sorted_boxes],
         )
 
     @cached_property
     def _cuts(self) -> list[int]:
-        """Where each batch of cells begins, and the number of cells."""
+        """The first cell of each batch, and the number of cells."""
         cuts, rows = [0], 0
         for cell, own in enumerate(self.cells.rows.tolist()):
             rows += own
@@ -243,7 +243,7 @@ class BestFirst:
         return cuts
 
     def _open_due(self) -> None:
-        """Open cells until none may hold a point before the next one that is known."""
+        """Open cells until no closed cell may hold a point before the next known point."""
         while self.batches < len(self._cuts) - 1:
             head = self.cells.head[self._cuts[self.batches]]
             if self._heap and self._heap[0][0] < head:
@@ -252,40 +252,46 @@ class BestFirst:
 
     def _open(self) -> None:
         """Open the next batch."""
-        last = min(self.batches + self._bounder.ahead, len(self._cuts) - 2)
+        ahead = 0 if self._bounder is None else self._bounder.ahead
+        last = min(self.batches + ahead, len(self._cuts) - 2)
         for number in range(self.batches, last + 1):
             if number not in self._waiting:
                 self._waiting[number] = self._ask(self._parts(number))
-        key, future = self._waiting.pop(self.batches)
-        parts = self._parts(self.batches)
-        found = [rounded_up(bounds) for bounds in future.result()]
+        key, pending = self._waiting.pop(self.batches)
+        computed = pending if isinstance(pending, list) else pending.result()
+        bounds = [rounded_up(part_bounds) for part_bounds in computed]
         if self._store is not None and not self._store.has(key):
-            self._store.keep(key, np.concatenate(found, axis=1))
+            self._store.keep(key, np.concatenate(bounds, axis=1))
+        parts = self._parts(self.batches)
         self.batches += 1
-        self._add(parts, found)
+        self._add(parts, bounds)
         self._on_open(self)
 
-    def _parts(self, number: int) -> list[Part]:
-        """Return what a batch bounds, by option."""
+    def _parts(self, number: int) -> list[SpacePart]:
+        """Return the parts that a batch bounds, one per option."""
         cells, first = self.cells, self.grid.chips.first
         which = slice(self._cuts[number], self._cuts[number + 1])
         boxes = cells.box[which]
         runs = zip(first[boxes].tolist(), first[boxes + 1].tolist(), strict=True)
         return parts_of(zip(cells.option[which].tolist(), runs, strict=True))
 
-    def _ask(self, parts: list[Part]) -> tuple[str, Waited]:
-        """Find the bounds of a batch in the store, or have them computed."""
-        key, found = stored_bounds(self.grid, self._store, parts)
-        return key, self._bounder.bound(parts) if found is None else Known(found)
+    def _ask(self, parts: list[SpacePart]) -> tuple[str, list[FloatArray] | PendingBounds]:
+        """Return the key of the bounds of a batch, and the bounds: stored, computed or pending."""
+        key, bounds = stored_bounds(self.grid, self._store, parts)
+        if bounds is not None:
+            return key, bounds
+        if self._bounder is None:
+            return key, bound_parts(self.grid, self._study_bounds, parts)
+        return key, self._bounder.bound(parts)
 
-    def _add(self, parts: Sequence[Part], found: Sequence[FloatArray]) -> None:
-        """Sort the points of a batch in."""
+    def _add(self, parts: Sequence[SpacePart], part_bounds: Sequence[FloatArray]) -> None:
+        """Add the points of a batch."""
         chips, shape = self.grid.chips, self.grid.shape
         heads: list[Head] = []
         places: list[int] = []
         bounds: list[float] = []
         infeasible = 0
-        for part, own in zip(parts, found, strict=True):
+        for part, own in zip(parts, part_bounds, strict=True):
             rows = part.architectures
             boxes = np.searchsorted(chips.first, rows, side="right") - 1
             counted = self.box_bounds[part.option][:, boxes] == 0.0

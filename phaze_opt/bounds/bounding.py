@@ -1,7 +1,7 @@
 """Bounds of parts of a space: boxes of chips by rooflines, single chips by their layers.
 
-A part is some architectures under one combination of options. Bounds are stored as they are
-computed; whatever has the same parts bounded, in whichever process, gets the same numbers.
+A part is some architectures under one combination of options. Bounds are stored when they are
+computed: every process that bounds an equal part gets equal numbers.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Protocol
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.bounds.point_grid import Grid
-from phaze_opt.bounds.study_bounds import Bounded, Bounds
+from phaze_opt.bounds.point_grid import PointGrid
+from phaze_opt.bounds.study_bounds import BoundedChips, StudyBounds
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.tensor_core import NoTileFitsError
 from phaze_opt.on_demand import cached_property
@@ -23,85 +23,62 @@ from phaze_opt.store.enumerations import BoundStore, rounded_up
 
 
 @dataclass(frozen=True)
-class Part:
-    """Some architectures that are bounded under one combination of options."""
+class SpacePart:
+    """Architectures that are bounded under one combination of options."""
 
     option: int
     rows: tuple[tuple[int, int], ...]
-    """First architecture of each run of them, and the one after its last."""
+    """Runs of architectures: the first of each run, and the end (exclusive)."""
 
     @cached_property
     def architectures(self) -> IntArray:
-        """Return the architectures."""
+        """The rows of the architectures."""
         return np.concatenate([np.arange(*run) for run in self.rows])
 
 
-class Waited(Protocol):
-    """Bounds that are computed somewhere: an array of shape (sizes, architectures) per part."""
+class PendingBounds(Protocol):
+    """Bounds that another process computes: an array of shape (sizes, architectures) per part."""
 
     def result(self) -> list[FloatArray]:
-        """Wait for them."""
+        """Wait for the bounds and return them."""
         ...
 
 
 class Bounder(Protocol):
-    """Bounds parts of a space, here or elsewhere; see `phaze_opt.whole_space.pools`."""
+    """Computes bounds of parts of a space; see `phaze_opt.whole_space.pools`."""
 
     ahead: int
-    """Batches that are bounded before they are asked for."""
+    """Number of batches to bound before they are needed."""
 
-    def bound(self, parts: Sequence[Part]) -> Waited:
+    def bound(self, parts: Sequence[SpacePart]) -> PendingBounds:
         """Bound the architectures of each part."""
         ...
 
 
-@dataclass(frozen=True, eq=False)
-class Known:
-    """Bounds that are computed."""
-
-    bounds: list[FloatArray]
-
-    def result(self) -> list[FloatArray]:
-        """Return them."""
-        return self.bounds
-
-
-class BoundHere:
-    """Bounds parts in this process, when they are asked for."""
-
-    ahead = 0
-
-    def __init__(self, grid: Grid, rule: Bounds) -> None:
-        self._grid = grid
-        self._rule = rule
-
-    def bound(self, parts: Sequence[Part]) -> Waited:
-        """Bound them at once."""
-        return Known(bound_parts(self._grid, self._rule, parts))
-
-
-def parts_of(runs: Iterable[tuple[int, tuple[int, int]]]) -> list[Part]:
-    """Return what is bounded of some runs of architectures, each with its option: a part each."""
+def parts_of(runs: Iterable[tuple[int, tuple[int, int]]]) -> list[SpacePart]:
+    """Join runs of architectures, each with its option, to one part per option."""
     of_option: dict[int, list[tuple[int, int]]] = {}
     for option, run in runs:
         of_option.setdefault(option, []).append(run)
-    return [Part(option, tuple(sorted(own))) for option, own in sorted(of_option.items())]
+    return [SpacePart(option, tuple(sorted(own))) for option, own in sorted(of_option.items())]
 
 
 def stored_bounds(
-    grid: Grid, store: BoundStore | None, parts: Sequence[Part]
+    grid: PointGrid, store: BoundStore | None, parts: Sequence[SpacePart]
 ) -> tuple[str, list[FloatArray] | None]:
-    """Return the key of the bounds of some parts, and the bounds where they are stored."""
+    """Return the key of the bounds of some parts, and the bounds, ``None`` if none are stored."""
     plain = [[part.option, *part.rows] for part in parts]
     key = content_hash([grid.study.question_hash, "chips", plain])
-    found = None if store is None else store.find(key)
+    stored = None if store is None else store.find(key)
     ends = np.cumsum([len(part.architectures) for part in parts])
-    if found is None or found.shape != (grid.shape[1], ends[-1]):
+    if stored is None or stored.shape != (grid.shape[1], ends[-1]):
         return key, None
-    return key, np.split(found, ends[:-1], axis=1)
+    return key, np.split(stored, ends[:-1], axis=1)
 
 
-def bounds_of_boxes(grid: Grid, rule: Bounds, store: BoundStore | None) -> FloatArray:
+def bounds_of_boxes(
+    grid: PointGrid, study_bounds: StudyBounds, store: BoundStore | None
+) -> FloatArray:
     """Bound the boxes of a space by rooflines, or take the stored bounds.
 
     Returns
@@ -111,58 +88,64 @@ def bounds_of_boxes(grid: Grid, rule: Bounds, store: BoundStore | None) -> Float
     options, sizes, _ = grid.shape
     boxes = len(grid.chips.first) - 1
     key = content_hash([grid.study.question_hash, "boxes"])
-    found = None if store is None else store.find(key)
-    if found is None or found.shape != (options * sizes, boxes):
-        some = Bounded.boxes(grid.chips) if boxes else None
-        bounds = np.zeros((options, sizes, boxes))
-        for option in range(options if some else 0):
-            assert some is not None
-            bounds[option] = bounds_of(grid, rule, option, some)
-        found = rounded_up(bounds.reshape(options * sizes, boxes))
+    bounds = None if store is None else store.find(key)
+    if bounds is None or bounds.shape != (options * sizes, boxes):
+        per_option = np.zeros((options, sizes, boxes))
+        if boxes:
+            chips = BoundedChips.boxes(grid.chips)
+            for option in range(options):
+                per_option[option] = bounds_of(grid, study_bounds, option, chips)
+        bounds = rounded_up(per_option.reshape(options * sizes, boxes))
         if store is not None:
-            store.keep(key, found)
-    return found.reshape(options, sizes, boxes)
+            store.keep(key, bounds)
+    return bounds.reshape(options, sizes, boxes)
 
 
-def bound_parts(grid: Grid, rule: Bounds, parts: Sequence[Part]) -> list[FloatArray]:
+def bound_parts(
+    grid: PointGrid, study_bounds: StudyBounds, parts: Sequence[SpacePart]
+) -> list[FloatArray]:
     """Bound the architectures of each part; see `Bounder.bound`."""
     rows = np.unique(np.concatenate([part.architectures for part in parts]))
-    every = Bounded.of(grid.chips, rows)
+    all_chips = BoundedChips.of(grid.chips, rows)
     # Options that bound the same architectures share the bounds of their layers.
-    shared: dict[tuple[tuple[int, int], ...], Bounded] = {}
-    found = []
+    shared: dict[tuple[tuple[int, int], ...], BoundedChips] = {}
+    bounds = []
     for part in parts:
         if part.rows not in shared:
-            shared[part.rows] = every.some(np.searchsorted(rows, part.architectures))
-        found.append(_bound_rows(grid, rule, part.option, shared[part.rows]))
-    return found
+            shared[part.rows] = all_chips.some(np.searchsorted(rows, part.architectures))
+        bounds.append(_bound_rows(grid, study_bounds, part.option, shared[part.rows]))
+    return bounds
 
 
-def bounds_of(grid: Grid, rule: Bounds, option: int, some: Bounded) -> FloatArray:
-    """Bound some architectures, or boxes, under one combination of options.
+def bounds_of(
+    grid: PointGrid, study_bounds: StudyBounds, option: int, chips: BoundedChips
+) -> FloatArray:
+    """Bound architectures, or boxes, under one combination of options.
 
     Raises
     ------
     NoTileFitsError
-        If a product fits one of them in no way.
+        If no tile of a product fits one of the architectures.
     """
     try:
         design = grid.study.design(grid.point(option, 0, 0))
     except InputError:
-        # No such network: every evaluation is refused, too.
-        return np.zeros(some.hbm_bytes.shape)
-    return rule.values(design, some)
+        # The network does not exist: every evaluation is refused, too.
+        return np.zeros(chips.hbm_bytes.shape)
+    return study_bounds.values(design, chips)
 
 
-def _bound_rows(grid: Grid, rule: Bounds, option: int, some: Bounded) -> FloatArray:
-    """Bound some architectures of which each may be one on which no product fits."""
+def _bound_rows(
+    grid: PointGrid, study_bounds: StudyBounds, option: int, chips: BoundedChips
+) -> FloatArray:
+    """Bound architectures; 0 for an architecture that no tile of a product fits."""
     try:
-        return bounds_of(grid, rule, option, some)
+        return bounds_of(grid, study_bounds, option, chips)
     except NoTileFitsError:
-        # Such a chip is refused, and all that are bounded with it.
-        count = len(some.architectures)
+        # The error refuses all chips that are bounded together: halves find the ones to blame.
+        count = len(chips.architectures)
         if count == 1:
-            return np.zeros((len(some.hbm_bytes), 1))
+            return np.zeros((len(chips.hbm_bytes), 1))
         halves = np.array_split(np.arange(count), 2)
-        found = [_bound_rows(grid, rule, option, some.some(half)) for half in halves]
-        return np.concatenate(found, axis=1)
+        bounds = [_bound_rows(grid, study_bounds, option, chips.some(half)) for half in halves]
+        return np.concatenate(bounds, axis=1)

@@ -1,4 +1,4 @@
-"""The numbers of all chips of a space as arrays, and single chips from their indices."""
+"""The fields of all chips of a space as arrays, and single chips from their indices."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from phaze_opt.spec.frozen import ResolvedStudy
 from phaze_opt.spec.space import Space, point_at
 
 Build = Callable[[list[int]], Accelerator | None]
-"""Makes a chip from the indices on its axes; ``None`` where there is none."""
+"""Makes a chip from the indices on its axes; ``None`` if there is no such chip."""
 
 
 def chip_builder(study: ResolvedStudy, names: list[str]) -> Build:
-    """Return what makes a chip from the indices of its values on some axes.
+    """Return a function that makes a chip from the indices of its values on the named axes.
 
-    A chip differs from the first one in the fields of its axes, and in the private buffers that
-    follow the cores; only a clock changes more.
+    A chip differs from the first chip in the fields of its axes, and in the private buffers whose
+    size follows from the cores. A searched clock changes further fields.
     """
     space = study.spec.space
     others = dict.fromkeys(space.searched, 0)
@@ -72,14 +72,14 @@ def chip_builder(study: ResolvedStudy, names: list[str]) -> Build:
 def chip_columns(
     study: ResolvedStudy, indices: Mapping[str, IntArray], number: int
 ) -> dict[str, FloatArray]:
-    """Return the fields that take area, and those that vary but the clock, each of shape (chips,).
+    """Return the fields that take area or vary, except the clock, each of shape (chips,).
 
     Parameters
     ----------
     indices : mapping to (chips,)
-        Of the values on the chip axes, by name.
+        Index of the value on each chip axis, by name.
     number
-        Of the chips.
+        Number of chips.
     """
     base, space = study.base, study.spec.space
     varying = [name for name in space.varying_fields if name in CHIP_FIELDS]
@@ -90,8 +90,8 @@ def chip_columns(
         if kind_of(name) == "chip" and field in columns:
             root, values = _values_of(space, name)
             numbers = np.array([float(_in_si(name, value)) for value in values])
-            at = indices.get(root)
-            columns[field] = np.full(number, numbers[0]) if at is None else numbers[at]
+            chosen = indices.get(root)
+            columns[field] = np.full(number, numbers[0]) if chosen is None else numbers[chosen]
     elements = {"l2_tc_bytes": columns["pe_x"] * columns["pe_y"], "l2_vc_bytes": columns["pe_vc"]}
     for field, count in elements.items():
         if _has_rule(study, field):
@@ -103,13 +103,13 @@ def chip_columns(
 
 
 def _follows_cores(study: ResolvedStudy, field: str) -> bool:
-    """Whether a private buffer has the size of the rule on every chip."""
+    """Whether the size of a private buffer follows the rule on every chip."""
     stated = [axis for name, axis in study.spec.space.axes.items() if field_of(name) == field]
     return _has_rule(study, field) or stated == [Fixed(RULE)]
 
 
 def _has_rule(study: ResolvedStudy, field: str) -> bool:
-    """Whether a private buffer follows the cores on every chip: no axis says otherwise."""
+    """Whether no axis states the size of a private buffer, and the base has that of the rule."""
     if any(field_of(name) == field for name in study.spec.space.axes):
         return False
     base = study.base
@@ -118,7 +118,7 @@ def _has_rule(study: ResolvedStudy, field: str) -> bool:
 
 
 def _in_si(name: str, value: Scalar) -> Any:
-    """Return the value of a field, 0 for the rule."""
+    """Return the value of a field in SI units; 0 for the rule."""
     if value == RULE:
         return 0
     alias = CHIP_ALIASES.get(name)
@@ -128,9 +128,10 @@ def _in_si(name: str, value: Scalar) -> Any:
 
 
 def _values_of(space: Space, name: str) -> tuple[str, list[Scalar]]:
-    """Return the axis that an axis follows, itself if none, and its value for each of that one's.
+    """Return the root axis of an axis, and the value of the axis for each value of the root.
 
-    A single value where the axis that it follows is not searched.
+    The root is the axis from which a derived axis follows, else the axis itself. A root that is not
+    searched gives a single value.
     """
     root = name
     while root in space.derived:

@@ -1,31 +1,31 @@
-"""All points of a space whose chips are buildable: options, sizes of the HBM, architectures."""
+"""All points of a space with allowed chips: options, sizes of the HBM, architectures."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from phaze_opt.bounds.space_chips import Chips, allowed_chips, option_indices
+from phaze_opt.bounds.space_chips import SpaceChips, allowed_chips, option_indices
 from phaze_opt.spec.frozen import ResolvedStudy
 from phaze_opt.spec.space import DesignPoint, point_at
 
 
 @dataclass(frozen=True, eq=False)
-class Grid:
+class PointGrid:
     """All points of a space: combinations of options, sizes of the HBM, architectures.
 
     Attributes
     ----------
     options
-        Indices of the axes that are none of the chip.
+        Combinations of the axes that do not belong to the chip: the index of the value by axis.
     """
 
     study: ResolvedStudy
-    chips: Chips
+    chips: SpaceChips
     options: Sequence[dict[str, int]]
 
     @classmethod
-    def of(cls, study: ResolvedStudy) -> Grid:
+    def of(cls, study: ResolvedStudy) -> PointGrid:
         """Return the points of a study whose chip is buildable and within the limits."""
         return cls(study, allowed_chips(study), option_indices(study.spec.space))
 
@@ -41,6 +41,6 @@ class Grid:
         return options * sizes * architectures
 
     def point(self, option: int, size: int, architecture: int) -> DesignPoint:
-        """Return a point by its place."""
+        """Return the point of an option, a size of the HBM and an architecture."""
         indices = {**self.options[option], **self.chips.point_indices(architecture, size)}
         return point_at(self.study.spec.space, indices)

@@ -1,13 +1,12 @@
-"""All chips of a space at once: those that a study allows, sorted into boxes of equal peak rates.
+"""The chips of a space that a study allows, sorted into boxes of equal peak rates.
 
-Chips that differ in the size of the HBM only are one architecture: nothing but the placement sees
-that size. Architectures with as many processing elements, as many lanes and the same memories are
-one box: rooflines cannot tell them apart (`phaze_opt.estimator.rooflines`).
+Chips that differ only in the size of the HBM are one architecture: only the placement depends on
+that size. Architectures with equal numbers of processing elements and lanes, and equal memories,
+are one box: their rooflines are equal (`phaze_opt.estimator.rooflines`).
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -23,38 +22,40 @@ from phaze_opt.spec.axes import Derived
 from phaze_opt.spec.axis_names import field_of, kind_of
 from phaze_opt.spec.constraints import chip_violation
 from phaze_opt.spec.frozen import ResolvedStudy
-from phaze_opt.spec.space import MOST_CHIPS, Space
+from phaze_opt.spec.space import MOST_CHIPS, Space, combinations
 from phaze_opt.units import GIB
 
 _CANDIDATES = 2**17
-"""Chips that are looked at together, which bounds the memory."""
+"""Number of chips that are checked together, which limits the memory."""
 
 _NEAR = 1e-6
-"""Relative distance from a limit within which chips are looked at one by one."""
+"""Relative distance from a limit within which each chip is checked alone."""
 
 _SHAPES = ("num_tc", "pe_x", "pe_y", "num_vc", "pe_vc", "l2_tc_bytes", "l2_vc_bytes")
-"""Fields that rooflines do not see, but for the number of processing elements and of lanes."""
+"""Fields on which rooflines depend only by the numbers of processing elements and lanes."""
 
 
 @dataclass(frozen=True, eq=False)
-class Chips:
+class SpaceChips:
     """The chips of a space that are buildable and within the limits of a study.
 
     Attributes
     ----------
     names
-        Of the searched chip axes, in the order of the space, the HBM's size last.
-    indices : (architectures, chip axes but the HBM's size)
-        Of the value on each axis; box by box.
+        The searched chip axes, in the order of the space, the size of the HBM last.
+    indices : (architectures, chip axes except the size of the HBM)
+        Index of the value on each axis; box by box.
     area_mm2 : (architectures,)
         Under the area model of the study.
     hbm_bytes : (sizes, architectures)
-        All sizes of the HBM that are within the limits, the same for all architectures; one size,
-        each architecture's own, where it is not searched, or more follows from it.
+        All sizes of the HBM within the limits, equal for all architectures; a single size, each
+        architecture's own, if it is not searched or another axis follows from it.
     hbm_indices : (sizes,)
-        Of these sizes on their axis; a single 0 where there is none.
+        Index of each size on its axis; a single 0 if there is no such axis.
     first : (boxes + 1,)
         The first architecture of every box, and the number of architectures.
+    build
+        Makes a chip from the indices on the axes of ``names``.
     """
 
     names: tuple[str, ...]
@@ -70,7 +71,7 @@ class Chips:
         return len(self.indices)
 
     def architecture(self, row: int) -> Accelerator:
-        """Return one architecture, with the smallest HBM."""
+        """Return the chip of an architecture with the smallest HBM."""
         chip = self.build(self._row(row, 0))
         assert chip is not None
         return chip
@@ -85,13 +86,13 @@ class Chips:
         return [*row, int(self.hbm_indices[size])] if searched_hbm else row
 
 
-def allowed_chips(study: ResolvedStudy) -> Chips:
+def allowed_chips(study: ResolvedStudy) -> SpaceChips:
     """Return the chips of a study's space that are buildable and within its limits.
 
     Raises
     ------
     InputError
-        If the space has more than `MOST_CHIPS` of them.
+        If the space has more than `MOST_CHIPS` architectures.
     """
     space = study.spec.space
     chip_axes = [name for name in space.searched if kind_of(name) == "chip"]
@@ -117,12 +118,12 @@ def allowed_chips(study: ResolvedStudy) -> Chips:
     area_mm2 = np.concatenate([part[2] for part in parts])
     if "clock_hz" in space.varying_fields:
         built = (build([*indices, *hbm_row]) for indices in grid.tolist())
-        columns["clock_hz"] = np.array([0.0 if one is None else one.clock_hz for one in built])
+        columns["clock_hz"] = np.array([0.0 if chip is None else chip.clock_hz for chip in built])
     order, first = _boxes(study, columns)
     own_bytes = sizes_bytes[:, np.newaxis]
     if not hbm_axes and "hbm_bytes" in columns:
         own_bytes = columns["hbm_bytes"][np.newaxis, order].astype(np.int64)
-    return Chips(
+    return SpaceChips(
         names=(*names, *hbm_axes),
         indices=grid[order],
         area_mm2=area_mm2[order],
@@ -136,7 +137,7 @@ def allowed_chips(study: ResolvedStudy) -> Chips:
 def _allowed_of(
     study: ResolvedStudy, names: list[str], grid: IntArray, build: Build, hbm_row: list[int]
 ) -> tuple[IntArray, dict[str, FloatArray], FloatArray]:
-    """Return the rows of a grid of chips that are allowed, with their columns and areas."""
+    """Return the rows of a grid whose chips are allowed, with their columns and areas."""
     columns = chip_columns(study, dict(zip(names, grid.T, strict=True)), len(grid))
     area_mm2 = _areas_mm2(study, columns)
     allowed, surely = _allowed(study, columns, area_mm2)
@@ -148,10 +149,9 @@ def _allowed_of(
 
 
 def option_indices(space: Space) -> list[dict[str, int]]:
-    """Return every combination of the searched axes that are none of the chip, by index."""
+    """Return every combination of the searched axes that do not belong to the chip, by index."""
     axes = {name: axis for name, axis in space.searched.items() if kind_of(name) != "chip"}
-    ranges = [range(len(axis.values)) for axis in axes.values()]
-    return [dict(zip(axes, indices, strict=True)) for indices in itertools.product(*ranges)]
+    return combinations({name: range(len(axis.values)) for name, axis in axes.items()})
 
 
 def _is_hbm_alone(space: Space, name: str) -> bool:
@@ -165,25 +165,24 @@ def _hbm_sizes(
 ) -> tuple[IntArray, IntArray]:
     """Return the sizes of the HBM within the limits, and their indices, the smallest first."""
     values = len(study.spec.space.searched[hbm_axes[0]].values) if hbm_axes else 1
-    found = []
+    allowed = []
     for index in range(values):
         chip = build([0] * others + [index] * len(hbm_axes))
         size = study.base.hbm_bytes if chip is None else chip.hbm_bytes
         limit_gib = study.spec.constraints.max_hbm_gib
         if limit_gib is None or size <= limit_gib * GIB:
-            found.append((size, index))
-    found = sorted(found) or [(study.base.hbm_bytes, 0)]
-    sizes, indices = zip(*found, strict=True)
+            allowed.append((size, index))
+    sizes, indices = zip(*(sorted(allowed) or [(study.base.hbm_bytes, 0)]), strict=True)
     return np.array(sizes, dtype=np.int64), np.array(indices, dtype=np.int64)
 
 
 def _areas_mm2(study: ResolvedStudy, columns: dict[str, FloatArray]) -> FloatArray:
-    """Return the area of every chip; infinite where a buffer lies outside the table of macros."""
+    """Return the area of every chip; infinite if a buffer lies outside the table of macros."""
     l2, glb = sram_table("L2"), sram_table("GLB")
     held = glb.holds(columns["glb_bytes"])
     held &= l2.holds(columns["l2_tc_bytes"]) & l2.holds(columns["l2_vc_bytes"])
     area_mm2 = np.full(len(held), np.inf)
-    inside = {name: column[held] for name, column in _area_fields(columns).items()}
+    inside = {name: columns[name][held] for name in AREA_FIELDS}
     area_mm2[held] = area_of_arrays_mm2(inside, study.spec.area.model, study.pe_scale)
     return area_mm2
 
@@ -191,7 +190,7 @@ def _areas_mm2(study: ResolvedStudy, columns: dict[str, FloatArray]) -> FloatArr
 def _allowed(
     study: ResolvedStudy, columns: dict[str, FloatArray], area_mm2: FloatArray
 ) -> tuple[BoolArray, BoolArray]:
-    """Tell which chips are perhaps within the limits, and which surely; see `chip_violation`."""
+    """Return which chips may be within the limits, and which surely are; see `chip_violation`."""
     limit_mm2 = study.area_limit_mm2
     several = (columns["num_tc"] > 1) & (columns["num_vc"] > 1)
     least_mm2 = np.where(several, study.spec.area.min_share * limit_mm2, 0.0)
@@ -206,13 +205,8 @@ def _allowed(
     return perhaps, surely
 
 
-def _area_fields(columns: dict[str, FloatArray]) -> dict[str, FloatArray]:
-    """Return the columns that take area."""
-    return {name: columns[name] for name in AREA_FIELDS}
-
-
 def box_rates(study: ResolvedStudy, columns: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-    """Return what the chips of one box have in common.
+    """Return the fields in which the chips of one box are equal.
 
     Parameters
     ----------
@@ -224,7 +218,7 @@ def box_rates(study: ResolvedStudy, columns: Mapping[str, FloatArray]) -> dict[s
     rates : mapping to (chips,)
         Processing elements and lanes of all cores together, and the other fields that vary.
     """
-    # Where nothing stays on the chip, no roofline sees the size of the global buffer.
+    # Without residency, no roofline depends on the size of the global buffer.
     options = (*study.spec.space.values_of("residency"), study.spec.residency)
     unseen = _SHAPES if any(options) else (*_SHAPES, "glb_bytes")
     varying = [name for name in columns if name in study.spec.space.varying_fields]
@@ -234,7 +228,7 @@ def box_rates(study: ResolvedStudy, columns: Mapping[str, FloatArray]) -> dict[s
     rates["processing_elements"] = columns["num_tc"] * columns["pe_x"] * columns["pe_y"]
     rates["lanes"] = columns["num_vc"] * columns["pe_vc"]
     if study.base.exponentials_per_cycle is not None:
-        # A unit for exponentials belongs to a core, not to a lane.
+        # Each core has its own unit for exponentials, however many lanes it has.
         rates["vector_cores"] = columns["num_vc"]
     return rates
 
@@ -245,9 +239,9 @@ def _boxes(study: ResolvedStudy, columns: dict[str, FloatArray]) -> tuple[IntArr
     Returns
     -------
     order : (chips,)
-        Box by box; in a box as they come.
+        Box by box; chips of a box keep their order.
     first : (boxes + 1,)
-        Where each box begins.
+        The first chip of each box, and the number of chips.
     """
     rates = np.stack(list(box_rates(study, columns).values()))
     _, which = np.unique(rates, axis=1, return_inverse=True)

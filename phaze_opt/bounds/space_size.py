@@ -1,12 +1,12 @@
-"""How large a space is, and what bounding it takes: said before a search begins."""
+"""The size of a space, and the time and memory to bound it: shown before a search begins."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
-from phaze_opt.bounds.point_grid import Grid
-from phaze_opt.bounds.study_bounds import Bounds
+from phaze_opt.bounds.point_grid import PointGrid
+from phaze_opt.bounds.study_bounds import StudyBounds
 from phaze_opt.errors import InputError
 from phaze_opt.passes.graphs import default_fusion
 from phaze_opt.placement.candidates import candidate_grids
@@ -16,8 +16,8 @@ from phaze_opt.spec.run_inputs import run_inputs
 from phaze_opt.units import GIB, MIB, counted
 from phaze_opt.workload.graph import Workload
 
-# Measured on the paper's spaces and on the quickstart's: 1.4 to 12 s, and 270 to 890 MB. The first
-# is taken once by candidates that differ in nothing but what layers keep.
+# Measured on the spaces of the paper and of the quickstart: 1.4 to 12 s, and 270 to 890 MB.
+# Candidates that differ only in the recompute of layers share the first of these times.
 _CANDIDATE_S, _FITTING_S, _CELL_S = 8e-5, 2.5e-5, 2e-5
 _BASE_BYTES, _CHIP_BYTES = 250 * MIB, 500
 
@@ -29,17 +29,17 @@ class SpaceSize:
     Attributes
     ----------
     points
-        Designs whose chip is buildable and within the limits.
+        Number of designs whose chip is buildable and within the limits.
     options
-        Combinations of what is searched beside the chip.
+        Number of combinations of the searched axes that do not belong to the chip.
     chips, boxes
-        Architectures, and sets of them with equal peak rates.
+        Number of architectures, and of sets of them with equal peak rates.
     candidates
-        Degrees of parallelism that are tabulated to bound the boxes, of all options together.
+        Number of degrees of parallelism that the bounds of boxes tabulate, over all options.
     boxes_s
-        About how long it takes to bound all boxes under all options, on one core.
+        Estimated seconds to bound all boxes under all options, on one core.
     memory_bytes
-        About what a process takes that bounds them.
+        Estimated memory of a process that bounds the space.
     """
 
     points: int
@@ -58,12 +58,12 @@ class SpaceSize:
         )
 
     def check_memory(self, most_gib: float) -> None:
-        """Refuse a space that takes more memory than there may be.
+        """Refuse a space that needs more memory than allowed.
 
         Raises
         ------
         InputError
-            Naming what it takes.
+            If the space needs more; the sentence names both numbers.
         """
         if not most_gib > 0.0:
             raise InputError(f"memory-gib is {most_gib}, but it must be positive.")
@@ -88,12 +88,12 @@ def space_size(study: ResolvedStudy, workloads: Sequence[Workload]) -> SpaceSize
     InputError
         If the space is too large to be listed.
     """
-    grid = Grid.of(study)
+    grid = PointGrid.of(study)
     options, sizes, chips = grid.shape
     boxes = len(grid.chips.first) - 1
-    layers = max(len(one.nodes) for each in workloads for one in each.variants)
-    work = _work(study, workloads, grid)
-    # Per stage and memory size: its limit; beside it the bytes of its state and of its stash.
+    layers = max(len(variant.nodes) for workload in workloads for variant in workload.variants)
+    work = _bounding_work(study, workloads, grid)
+    # Per stage: a limit for each memory size, the bytes of its state and of its stash.
     tables = work.memory_tables * layers * (layers + 1) * 8 * (sizes + 2)
     return SpaceSize(
         points=grid.points,
@@ -109,19 +109,19 @@ def space_size(study: ResolvedStudy, workloads: Sequence[Workload]) -> SpaceSize
 
 
 @dataclass
-class _Work:
-    """What the bounds of boxes tabulate.
+class _BoundingWork:
+    """The number of tables that the bounds of boxes need.
 
     Attributes
     ----------
     variants
-        Models at a width, each under a combination of searched and solved options.
+        Models at a tensor degree, each under a combination of searched and solved options.
     candidates
-        Of their placements.
+        Placement candidates of all variants.
     shared
-        The same by all that they depend on but for the memory.
+        Placement candidates by all inputs except the recompute, which only the memory depends on.
     memory_tables
-        Of what stages hold: one for every number of replicas that share state.
+        Tables of the bytes of stages: one per number of replicas that share state.
     """
 
     variants: int = 0
@@ -130,28 +130,30 @@ class _Work:
     memory_tables: int = 0
 
 
-def _work(study: ResolvedStudy, workloads: Sequence[Workload], grid: Grid) -> _Work:
-    """Count what is tabulated for all options."""
-    rule, work = Bounds(study, workloads), _Work()
+def _bounding_work(
+    study: ResolvedStudy, workloads: Sequence[Workload], grid: PointGrid
+) -> _BoundingWork:
+    """Count the tables of all options."""
+    bounds, work = StudyBounds(study, workloads), _BoundingWork()
     for option in range(len(grid.options) if len(grid.chips) > 0 else 0):
         try:
             design = study.design(grid.point(option, 0, 0))
             runs = [run_inputs(study, run, design) for run in range(len(study.spec.runs))]
         except InputError:
-            continue  # such options exclude each other, and are not bounded
+            continue  # the options exclude each other, and are not bounded
         fusion = default_fusion(design.accelerator)
-        wholes = [(run, one) for run, of_run in enumerate(runs) for one in of_run]
-        for run, one in ((run, one) for run, whole in wholes for one in rule.on_slices(whole)):
-            for variant in rule.variants(one):
+        wholes = [(run, whole) for run, of_run in enumerate(runs) for whole in of_run]
+        slices = [(run, inputs) for run, whole in wholes for inputs in bounds.on_slices(whole)]
+        for run, inputs in slices:
+            cluster, training = inputs.cluster, inputs.training
+            for variant in bounds.variants(inputs):
                 work.variants += 1
-                problem = bare_problem(variant, one.cluster, one.training, fusion)
+                tensor = variant.tensor_parallel
+                problem = bare_problem(variant, cluster, training, fusion)
                 if study.spec.placement == "solve":
                     count = sum(len(grid.data) for grid in candidate_grids(problem))
-                    training = replace(one.training, recompute="none")
                     work.candidates += count
-                    work.shared[run, variant.tensor_parallel, one.cluster, training] = count
-                shared = one.training.zero > 0
-                work.memory_tables += (
-                    one.cluster.devices // variant.tensor_parallel if shared else 1
-                )
+                    shared = run, tensor, cluster, replace(training, recompute="none")
+                    work.shared[shared] = count
+                work.memory_tables += cluster.devices // tensor if training.zero > 0 else 1
     return work

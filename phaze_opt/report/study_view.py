@@ -46,7 +46,7 @@ from phaze_opt.store.artifacts import ARTIFACT_KEY
 from phaze_opt.store.damage import damages
 from phaze_opt.store.failures import database_errors
 from phaze_opt.study.best_design import BestDesign
-from phaze_opt.study.neighbourhood import Step, evaluated_steps, known_steps
+from phaze_opt.study.neighbourhood import DesignStep, evaluated_steps, known_steps
 from phaze_opt.study.study import Study
 from phaze_opt.study.summary import StudySummary
 from phaze_opt.units import counted, format_seconds
@@ -115,7 +115,7 @@ class StudyView:
     headers: tuple[str, ...]
     trials: tuple[TrialLine, ...]
     certificate: CertifiedAnswer | None
-    steps: tuple[Step, ...]
+    steps: tuple[DesignStep, ...]
 
     @property
     def best(self) -> BestDesign | None:
@@ -179,7 +179,7 @@ def _files(study: Study, number: int | None) -> list[tuple[str, str]]:
         )
 
 
-def _steps(study: Study, best: BestDesign, *, evaluate: bool) -> tuple[Step, ...]:
+def _steps(study: Study, best: BestDesign, *, evaluate: bool) -> tuple[DesignStep, ...]:
     """Return the steps from the best design, as they are known or evaluated."""
     if evaluate:
         return evaluated_steps(study, study.evaluator, best)

@@ -11,7 +11,7 @@ from phaze_opt.spec.objectives import BOUNDED_OBJECTIVES, ObjectiveKind
 from phaze_opt.spec.space import DesignPoint
 from phaze_opt.spec.study_spec import StudySpec
 from phaze_opt.study.best_design import BestDesign
-from phaze_opt.study.neighbourhood import Step
+from phaze_opt.study.neighbourhood import DesignStep
 from phaze_opt.study.summary import StudySummary
 from phaze_opt.study.trials import Metrics, TrialRecord
 from phaze_opt.units import counted, format_number, format_seconds
@@ -109,7 +109,7 @@ def trial_state_words(trial: TrialRecord) -> str:
     return words.get(limit, f"no: {limit}")
 
 
-def step_label(best: BestDesign, step: Step) -> str:
+def step_label(best: BestDesign, step: DesignStep) -> str:
     """Name a step from the best design: "TC 4 → 8"."""
     stands = value_of_axis(step.axis, best.point[step.axis])
     if step.value is None:
@@ -119,7 +119,7 @@ def step_label(best: BestDesign, step: Step) -> str:
     return f"{label} (with {followers})" if followers else label
 
 
-def step_words(best: BestDesign, step: Step) -> str:
+def step_words(best: BestDesign, step: DesignStep) -> str:
     """Say what a step from the best design brings, or why it brings nothing."""
     metrics = step.metrics
     if step.value is None:

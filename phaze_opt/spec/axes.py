@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 Scalar = bool | int | float | str
-"""One value of an axis."""
+"""A value of an axis."""
 
 MOST_VALUES = 100_000
-"""Of one axis."""
+"""Largest number of values of an axis."""
 
 RULE = "rule"
-"""Stands for the size of a private buffer that follows from the cores; see `Accelerator`."""
+"""The size of a private buffer follows from the cores; see `Accelerator`."""
 
 _LOG2 = "log2_"
 _PRODUCT = re.compile(r"(?:\s*([0-9.eE+-]+)\s*\*)?\s*([a-z][a-z0-9_.]*)\s*")
@@ -76,7 +76,7 @@ class PowerRange:
         return self.exponents[0] + index
 
     def to_index(self, parameter: object) -> int | None:
-        """Reverse `to_parameter`; ``None`` where the axis has no such value."""
+        """Reverse `to_parameter`; ``None`` if the axis has no such value."""
         low, high = self.exponents
         if type(parameter) is not int or not low <= parameter <= high:
             return None
@@ -85,10 +85,10 @@ class PowerRange:
 
 @dataclass(frozen=True)
 class StepRange:
-    """The numbers ``min``, ``min + step``, … up to ``max``; whole ones if all three are.
+    """The numbers ``min``, ``min + step``, … up to ``max``; integers if all three are integers.
 
-    The decimal numbers that are written are added exactly, and rounded once: the third value from
-    0.1 by 0.1 is 0.3.
+    The decimal numbers as written are added exactly, and rounded once: the third value from 0.1 by
+    0.1 is 0.3.
     """
 
     min: float
@@ -117,7 +117,7 @@ class StepRange:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all values are whole numbers, and written as such."""
+        """Whether all values are written as integers."""
         return all(type(value) is int for value in (self.min, self.max, self.step))
 
     @cached_property
@@ -141,9 +141,9 @@ class StepRange:
         return self.values[index]
 
     def to_index(self, parameter: object) -> int | None:
-        """Reverse `to_parameter`; ``None`` where the axis has no such value.
+        """Reverse `to_parameter`; ``None`` if the axis has no such value.
 
-        Optuna's sums of steps differ from the exact ones in the last bits.
+        Optuna's sums of steps differ from exact sums in the last bits.
         """
         if not _is_number(parameter) or (self.is_whole and type(parameter) is not int):
             return None
@@ -155,7 +155,7 @@ class StepRange:
 
 @dataclass(frozen=True)
 class Choices:
-    """Some values in the order in which they are listed."""
+    """Values in the order in which they are listed."""
 
     values: tuple[Scalar, ...]
 
@@ -180,7 +180,7 @@ class Choices:
         return self.values[index]
 
     def to_index(self, parameter: object) -> int | None:
-        """Reverse `to_parameter`; ``None`` where the axis has no such value."""
+        """Reverse `to_parameter`; ``None`` if the axis has no such value."""
         for index, value in enumerate(self.values):
             if value == parameter and type(value) is type(parameter):
                 return index
@@ -189,7 +189,7 @@ class Choices:
 
 @dataclass(frozen=True)
 class Fixed:
-    """One value, which is not searched."""
+    """A single value, which is not searched."""
 
     value: Scalar
 
@@ -204,8 +204,8 @@ class Fixed:
 class Derived:
     """A value that follows from another axis: ``factor`` times its value.
 
-    Lanes tied to the array are ``"pe_x"``; 37.5 GB/s for every GiB, which are 600 GB/s for a stack
-    of 16 GiB, are ``"37.5 * hbm_gib"``.
+    ``"pe_x"`` makes the lanes as many as the columns of the array; ``"37.5 * hbm_gib"`` gives
+    37.5 GB/s for every GiB, as a stack of 16 GiB with 600 GB/s has.
     """
 
     source: str
@@ -216,11 +216,11 @@ class Derived:
 
     @property
     def text(self) -> str:
-        """The product as a spec has it."""
+        """The product as a spec states it."""
         return self.source if self.factor == 1 else f"{self.factor:g} * {self.source}"
 
     def of(self, value: Scalar) -> Scalar:
-        """Return the value that belongs to a value of the source."""
+        """Return the value of this axis for a value of the source."""
         if self.factor == 1:
             return value
         if not _is_number(value):
@@ -230,8 +230,8 @@ class Derived:
 
 
 @dataclass(frozen=True)
-class Solved:
-    """Values that every evaluation tries, keeping the best, as the placement does with degrees."""
+class SolvedChoices:
+    """Values that every evaluation tries, keeping the best."""
 
     values: tuple[Scalar, ...]
 
@@ -245,7 +245,7 @@ class Solved:
 Searched = PowerRange | StepRange | Choices
 """Axes that a sampler chooses from."""
 
-Axis = Searched | Fixed | Derived | Solved
+Axis = Searched | Fixed | Derived | SolvedChoices
 """Every way to state an axis."""
 
 
@@ -256,13 +256,14 @@ def read_axis(stated: object) -> Axis:
     ----------
     stated
         A table with ``min`` and ``max`` (powers of two), and ``step`` (numbers); a table with
-        ``solve``; a list of choices; a product of a number and another axis as text, or the name of
-        the axis alone; any other single value. In Python also a pair (min, max) and an axis.
+        ``solve``; a list of choices; text with a product of a number and another axis, or with the
+        name of that axis alone; any other single value. In Python also a pair (min, max) or an
+        axis.
 
     Raises
     ------
     InputError
-        If it is none of these; the sentence begins after the axis's name.
+        If the axis is stated in another way; the sentence begins after the name of the axis.
     """
     if isinstance(stated, Axis):
         return stated
@@ -282,7 +283,7 @@ def read_axis(stated: object) -> Axis:
 
 
 def read_derived(text: str) -> Derived | None:
-    """Read ``"pe_x"`` or ``"37.5 * hbm_gib"``; ``None`` where the text is neither."""
+    """Read text such as ``"pe_x"`` or ``"37.5 * hbm_gib"``; ``None`` for any other text."""
     match = _PRODUCT.fullmatch(text)
     if match is None:
         return None
@@ -302,7 +303,7 @@ def plain_axis(axis: Axis) -> Any:
         return {"min": axis.min, "max": axis.max, "step": axis.step}
     if isinstance(axis, Choices):
         return list(axis.values)
-    if isinstance(axis, Solved):
+    if isinstance(axis, SolvedChoices):
         return {"solve": list(axis.values)}
     return axis.text if isinstance(axis, Derived) else axis.value
 
@@ -315,7 +316,7 @@ def axis_words(axis: Axis) -> str:
         return f"from {axis.min:,} to {axis.max:,} by {axis.step:,}"
     if isinstance(axis, Choices):
         return ", ".join(map(str, axis.values))
-    if isinstance(axis, Solved):
+    if isinstance(axis, SolvedChoices):
         return f"the best of {', '.join(map(str, axis.values))}"
     return axis.text if isinstance(axis, Derived) else str(axis.value)
 
@@ -329,7 +330,7 @@ def _read_table(stated: Mapping[Any, Any]) -> Axis:
     if "solve" in stated:
         if len(stated) > 1 or not isinstance(stated["solve"], list | tuple):
             raise InputError("must have a list under solve, and nothing beside it.")
-        return Solved(tuple(stated["solve"]))
+        return SolvedChoices(tuple(stated["solve"]))
     if not {"min", "max"} <= stated.keys():
         raise InputError(f"is {shown(dict(stated))}, but a range must have min and max.")
     return StepRange(**stated) if "step" in stated else PowerRange(**stated)
@@ -341,7 +342,7 @@ def _is_number(value: object) -> bool:
 
 
 def _exact(value: Any) -> Fraction:
-    """Return the decimal number that is written."""
+    """Return the decimal number as written, without rounding."""
     return Fraction(repr(value))
 
 
@@ -352,8 +353,8 @@ def _require_order(low: float, high: float) -> None:
 
 
 def _require_scalar(value: object) -> None:
-    """Refuse what is no number, switch or word."""
+    """Refuse a value that is not a finite number, a boolean or text."""
     if not isinstance(value, bool | str) and not _is_number(value):
         raise InputError(
-            f"holds {shown(value)}, but a value must be a finite number, a switch or text."
+            f"holds {shown(value)}, but a value must be a finite number, a boolean or text."
         )

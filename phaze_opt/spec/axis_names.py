@@ -1,6 +1,6 @@
 """The names of axes: fields of the chip, of the network and of the training run.
 
-A number may be named in its SI unit or in a convenient one (``glb_bytes`` or ``glb_mib``), as in
+A field may be named in its SI unit or in a convenient unit (``glb_bytes`` or ``glb_mib``), as in
 accelerator and cluster files.
 """
 
@@ -31,7 +31,7 @@ CHIP_FIELDS = {
 """Type of every field of `Accelerator` that may be an axis."""
 
 CHIP_ALIASES = {name: alias for name, alias in ALIASES.items() if not name.startswith(CALIBRATION)}
-"""Convenient units of these fields."""
+"""Names of these fields in convenient units."""
 
 PRIVATE_BUFFERS = ("l2_tc_bytes", "l2_vc_bytes")
 """Fields whose value may be `phaze_opt.spec.axes.RULE`."""
@@ -40,16 +40,16 @@ TRAINING_NAMES = (*(field.name for field in dataclasses.fields(Training)), "atte
 """Options of the training run, and the attention of the model."""
 
 WORDS = ("recompute", "optimizer", "pipeline_schedule", "overlap", "attention", "cluster")
-"""Axes whose values are words; text on any other one is derived from another axis."""
+"""Axes whose values are words; text on any other axis names the axis that it follows."""
 
-# The first ones stand as Optuna has always seen them: a seed then gives the same trials.
+# The order of the first names is that of older versions: a seed then gives the same trials.
 _FIRST = ("num_tc", "num_vc", "pe_x", "pe_y", "pe_vc", "glb_mib", "microbatch", "hbm_gib")
 _KNOWN = (*CHIP_ALIASES, *CHIP_FIELDS, PEAK_TFLOPS, "cluster", "devices", *TRAINING_NAMES)
-ORDER = {name: at for at, name in enumerate(dict.fromkeys((*_FIRST, "recompute", *_KNOWN)))}
-"""Place of every name in a space; those of network levels come after them."""
+ORDER = {name: place for place, name in enumerate(dict.fromkeys((*_FIRST, "recompute", *_KNOWN)))}
+"""Place of every name in a space; names of network levels come after them."""
 
 SPACE = "space"
-"""What states the values of axes, for errors."""
+"""Name of the part of a spec with the axes, for error sentences."""
 
 _FREE_BANDWIDTH = {
     "hbm_bytes_per_s": "HBM bandwidth",
@@ -60,7 +60,7 @@ _FREE_BANDWIDTH = {
 
 
 def kind_of(name: str) -> AxisKind:
-    """Say what an axis belongs to.
+    """Return whether an axis belongs to the chip, the network or the training run.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def place_of(name: str) -> tuple[int, str]:
 
 
 def field_of(name: str) -> str:
-    """Return the number that a name of an axis states, in SI units."""
+    """Return the field in SI units that an axis states, by the name of the axis."""
     if name in CHIP_ALIASES:
         return CHIP_ALIASES[name].field
     if name == PEAK_TFLOPS:
@@ -108,7 +108,7 @@ def check_value(name: str, value: Scalar) -> None:
     Raises
     ------
     InputError
-        The sentence begins after the axis's name where it is about the value.
+        If the value is refused; a sentence about the value begins after the name of the axis.
     """
     kind = kind_of(name)
     if kind == "training":
@@ -122,12 +122,12 @@ def check_value(name: str, value: Scalar) -> None:
 
 
 def refuse_free_axes(fields: Iterable[str], model: AreaModel, *, has_power_limit: bool) -> None:
-    """Refuse to search what the area model gives for nothing: the most would always win.
+    """Refuse searched fields that the area model does not charge for: the largest always wins.
 
     Parameters
     ----------
     fields
-        In SI units, of the axes with more than one value.
+        The fields in SI units of the axes with several values.
     model
         Area model of the study.
     has_power_limit
@@ -136,7 +136,7 @@ def refuse_free_axes(fields: Iterable[str], model: AreaModel, *, has_power_limit
     Raises
     ------
     InputError
-        Names the axis and the reason.
+        If there is such an axis; the sentence names it and the reason.
     """
     for field in fields:
         if field in _FREE_BANDWIDTH and model == "phaze-22nm":
@@ -159,7 +159,7 @@ def refuse_free_axes(fields: Iterable[str], model: AreaModel, *, has_power_limit
 
 
 def _check_number(name: str, value: Scalar, *, whole: bool) -> None:
-    """Refuse what is no positive number, or no whole one where one is needed."""
+    """Refuse a value that is not a positive number, or not an integer if the axis needs it."""
     if value == RULE and name in PRIVATE_BUFFERS:
         return
     if isinstance(value, bool | str) or (whole and not isinstance(value, int)) or value <= 0:
@@ -173,7 +173,7 @@ def _check_training(name: str, value: Scalar) -> None:
         if value not in get_args(AttentionKind):
             raise unknown_name("attention in the space:", value, get_args(AttentionKind))
         return
-    # Large and interleaved, so that only the option itself can be refused.
+    # A large batch and an interleaved schedule, so that only the option itself can be refused.
     fields: dict[str, Any] = {"global_batch": MOST_SAMPLES, "pipeline_schedule": "interleaved"}
     try:
         from_builtins({**fields, name: value}, Training, "space")

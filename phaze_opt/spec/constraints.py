@@ -1,4 +1,4 @@
-"""What a design must keep to be feasible: buildable, within the area, and within the limits."""
+"""The constraints of a feasible design: it is buildable, and within the area and other limits."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from phaze_opt.spec.study_spec import ConstraintSpec
 from phaze_opt.units import GIB
 
 Limit = Literal["area", "chip", "HBM", "options", "memory", "power", "devices", "time"]
-"""What rules a point out; ``chip`` cannot be built, ``options`` exclude each other."""
+"""The limit that a point violates; ``chip``: not buildable, ``options`` exclude each other."""
 
 SMALLEST_VIOLATION = 1e-9
-"""Least violation of an infeasible point, so that its value is worse than every feasible one."""
+"""Least violation of an infeasible point: its value is then worse than every feasible value."""
 
 NOT_BUILDABLE = 1.0
-"""Violation of a chip, or of options, that cannot be: there is no distance to one that can."""
+"""Violation of an impossible chip or impossible options: they have no distance to a limit."""
 
 
 @dataclass(frozen=True)
 class Violation:
-    """A limit that a point does not keep: which, the relative excess, and a sentence."""
+    """A limit that a point violates, the relative excess, and the reason as a sentence."""
 
     limit: Limit
     excess: float
@@ -34,7 +34,7 @@ class Violation:
 
 
 def chip_violation(study: ResolvedStudy, chip: Accelerator) -> Violation | None:
-    """Say why a chip is none of the study: not buildable, too large or, if asked, too small."""
+    """Return the limit that a chip violates, such as its area; ``None`` if it keeps all limits."""
     area_mm2 = study.area_if_known_mm2(chip)
     if area_mm2 is None:
         return Violation(
@@ -68,7 +68,7 @@ def chip_violation(study: ResolvedStudy, chip: Accelerator) -> Violation | None:
 
 
 def with_memory_margin(chip: Accelerator, constraints: ConstraintSpec) -> Accelerator:
-    """Return a chip of whose usable HBM the placement leaves the margin free."""
+    """Return a chip whose usable HBM is smaller by the memory margin of the study."""
     margin = constraints.min_memory_margin
     if margin == 0.0:
         return chip
@@ -77,7 +77,7 @@ def with_memory_margin(chip: Accelerator, constraints: ConstraintSpec) -> Accele
 
 
 def run_violation(constraints: ConstraintSpec, evaluation: Evaluation) -> Violation | None:
-    """Say which limit an evaluated run does not keep; of several, the one that it exceeds most."""
+    """Return the limit that an evaluated run violates most; ``None`` if it keeps all limits."""
     if not evaluation.feasible:
         reason = evaluation.reason or "No placement fits."
         return Violation("memory", max(evaluation.violation, SMALLEST_VIOLATION), reason)
@@ -106,18 +106,18 @@ def run_violation(constraints: ConstraintSpec, evaluation: Evaluation) -> Violat
         ),
     )
     return worst(
-        _above(which, what, value, limit, unit)
-        for which, what, value, limit, unit in measured
+        _above(name, quantity, value, limit, unit)
+        for name, quantity, value, limit, unit in measured
         if limit is not None and value > limit
     )
 
 
 def worst(violations: Iterable[Violation]) -> Violation | None:
-    """Return the largest of some violations, or ``None`` where there is none."""
+    """Return the largest violation; ``None`` if there is none."""
     return max(violations, key=lambda violation: violation.excess, default=None)
 
 
-def _above(which: Limit, what: str, value: float, limit: float, unit: str) -> Violation:
-    """Say that a value is above its limit."""
-    reason = f"{what} of {value:.6g} {unit} is above the limit of {limit:g} {unit}."
-    return Violation(which, max(value / limit - 1.0, SMALLEST_VIOLATION), reason)
+def _above(name: Limit, quantity: str, value: float, limit: float, unit: str) -> Violation:
+    """Return the violation of a limit by a value above it."""
+    reason = f"{quantity} of {value:.6g} {unit} is above the limit of {limit:g} {unit}."
+    return Violation(name, max(value / limit - 1.0, SMALLEST_VIOLATION), reason)

@@ -1,4 +1,4 @@
-"""From the values of a point to what is evaluated: a chip, a network and training runs."""
+"""From the values of a point to a design: a chip, a network and training options."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Design:
     Attributes
     ----------
     cluster_name
-        As the spec names it: of a file, its path.
+        The name in the spec; for a file, its path.
     options
-        By the names of `phaze_opt.spec.axis_names.TRAINING_NAMES`; what every evaluation solves
-        is not among them.
+        By the names of `phaze_opt.spec.axis_names.TRAINING_NAMES`, without the options that every
+        evaluation solves.
     """
 
     accelerator: Accelerator
@@ -43,7 +43,7 @@ class Design:
 
 
 def chip_of(base: Accelerator, values: Mapping[str, Scalar]) -> Accelerator:
-    """Return the chip of a point: the values of its axes over the numbers of the base.
+    """Return the chip of a point: the base chip with the values of the axes.
 
     Raises
     ------
@@ -59,26 +59,26 @@ def chip_of(base: Accelerator, values: Mapping[str, Scalar]) -> Accelerator:
 
 
 def cluster_of(cluster: Cluster, values: Mapping[str, Scalar]) -> Cluster:
-    """Return a network with the numbers of its levels that a point states.
+    """Return a network with the values that a point states for its levels.
 
     Raises
     ------
     InputError
-        If there is no such level, or a number is not allowed.
+        If there is no such level, or its value is not allowed.
     """
     stated = {name: value for name, value in values.items() if name.startswith(NETWORK)}
     return with_level_values(cluster, stated, SPACE)
 
 
 def training_of(options: Mapping[str, Scalar | None], global_batch: int | None) -> Training:
-    """Return the training run of some options.
+    """Return the training run with given options.
 
     Parameters
     ----------
     options
-        As in `Design`, those that are solved included.
+        As in `Design`, and the solved options.
     global_batch
-        Of the workload; ``None`` for that of the options.
+        Global batch of the workload in samples; ``None`` for that of the options.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def training_of(options: Mapping[str, Scalar | None], global_batch: int | None) 
 
 
 def values_of_design(space: Space, design: Design) -> dict[str, Scalar]:
-    """Return the values that a design has on the axes of a space, inside it or not."""
+    """Return the values of a design on the axes of a space, which need not hold them."""
     plain = dataclasses.asdict(design.accelerator)
     values: dict[str, Any] = {}
     for name, axis in space.axes.items():
@@ -115,14 +115,14 @@ def values_of_design(space: Space, design: Design) -> dict[str, Scalar]:
 
 
 def params_of_design(design: Design, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return what names a design: its cores, its memories, the main options, and other values.
+    """Return the values that name a design: cores, memories, main options and searched values.
 
     Parameters
     ----------
     design
         The design.
     values
-        Of the axes of its point.
+        The values of its point by axis.
     """
     chip, options = design.accelerator, design.options
     named: dict[str, Any] = {
@@ -139,13 +139,13 @@ def params_of_design(design: Design, values: Mapping[str, Scalar]) -> dict[str, 
 
 
 def _in_unit(name: str, value: float) -> float:
-    """Convert a number of a chip to the unit of an alias, a whole one where it is whole."""
+    """Convert a field of a chip to the unit of an alias; whole values of integer axes to int."""
     converted = value / float(CHIP_ALIASES[name].factor)
     return int(converted) if converted.is_integer() and CHIP_ALIASES[name].whole else converted
 
 
 def _follows_rule(chip: Accelerator) -> bool:
-    """Whether both private buffers have the sizes of the rule."""
+    """Whether the sizes of both private buffers follow the rule."""
     rule = default_l2_bytes(chip.pe_x * chip.pe_y), default_l2_bytes(chip.pe_vc)
     return (chip.l2_tc_bytes, chip.l2_vc_bytes) == rule
 

@@ -1,7 +1,6 @@
 """Freezes a spec: looks up every name, and captures the models.
 
-What names stand for is checked here, at the edge; from then on a study is data
-(`phaze_opt.spec.frozen.ResolvedStudy`).
+Names are checked here, at the edge; the frozen study is data (`phaze_opt.spec.frozen`).
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from phaze_opt.checked import Named
+from phaze_opt.choices import AttentionKind
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.hardware.presets import load_accelerator
@@ -23,7 +23,6 @@ from phaze_opt.spec.axis_names import refuse_free_axes
 from phaze_opt.spec.designs import cluster_of
 from phaze_opt.spec.frozen import (
     Baseline,
-    CaptureChoice,
     ClusterChoice,
     ResolvedStudy,
     content_hash,
@@ -32,7 +31,7 @@ from phaze_opt.spec.study_spec import StudySpec, WorkloadSpec
 from phaze_opt.workload.graph import Workload
 
 MOST_CLUSTERS = 1_000
-"""Combinations of network and number of devices that a space may have."""
+"""Largest number of combinations of network and number of devices in a space."""
 
 
 def freeze(
@@ -45,7 +44,8 @@ def freeze(
     spec
         The study.
     workloads
-        Instead of capturing, in the order of `captures`; or names or paths of other models.
+        Workloads, or names or paths of models, in the order of `captures`; ``None`` to capture
+        the models of the spec.
 
     Returns
     -------
@@ -54,11 +54,11 @@ def freeze(
     Raises
     ------
     InputError
-        If a name is unknown, a model cannot be captured so, two baselines are the same, one has no
-        area, or an axis costs nothing under the area model.
+        If a name is unknown, a model cannot be captured, a baseline is listed twice or has no area,
+        or the area model does not charge for an axis.
     """
     if workloads is None:
-        # What is quick to find wrong comes before the captures.
+        # Quick checks come before the captures.
         resolved = check_names(spec)
         workloads = capture_models(spec)
     else:
@@ -69,23 +69,23 @@ def freeze(
 
 
 def _given(spec: StudySpec, workloads: Sequence[Workload | Named]) -> tuple[Workload, ...]:
-    """Return workloads that are given, those that are named captured as the study needs them."""
+    """Return the given workloads; capture those that are given by name."""
     choices = captures(spec)
     if len(workloads) != len(choices):
         raise InputError(f"{len(workloads)} workloads are given, but the study has {len(choices)}.")
     return tuple(
-        one if isinstance(one, Workload) else _capture(spec, choice, os.fspath(one))
-        for choice, one in zip(choices, workloads, strict=True)
+        given if isinstance(given, Workload) else _capture(spec, *choice, os.fspath(given))
+        for choice, given in zip(choices, workloads, strict=True)
     )
 
 
 def check_names(spec: StudySpec) -> ResolvedStudy:
-    """Look up every name of a spec, models and their widths too, without capturing anything.
+    """Look up every name of a spec, and check the tensor degrees, without capturing a model.
 
     Raises
     ------
     InputError
-        If one is unknown, or tokens per sample must be stated.
+        If a name is unknown, or the spec must state the tokens per sample.
     """
     from phaze_opt.workload.zoo import check_sequence, widths
 
@@ -94,39 +94,39 @@ def check_names(spec: StudySpec) -> ResolvedStudy:
         check_sequence(run.model, run.sequence or spec.sequence)
         allowed = widths(run.model)
         _check_expert(spec, run)
-        for width in tensor_parallel(spec, run):
-            if width not in allowed:
+        for degree in tensor_parallel(spec, run):
+            if degree not in allowed:
                 raise InputError(
-                    f"tensor_parallel holds {width}, but {run.model} can be split over "
+                    f"tensor_parallel holds {degree}, but {run.model} can be split over "
                     f"{', '.join(map(str, allowed))} devices."
                 )
     return resolved
 
 
 def capture_models(spec: StudySpec) -> tuple[Workload, ...]:
-    """Capture the models at every microbatch and width that the study may use.
+    """Capture the models at every microbatch and tensor degree that the study may use.
 
     Raises
     ------
     InputError
-        If a model is unknown or cannot be captured so.
+        If a model is unknown or cannot be captured.
     """
-    return tuple(_capture(spec, choice) for choice in captures(spec))
+    return tuple(_capture(spec, *choice) for choice in captures(spec))
 
 
-def captures(spec: StudySpec) -> tuple[CaptureChoice, ...]:
-    """Return what a study captures: every workload with every attention that it may have."""
-    # The space holds nothing but words of `AttentionKind` there.
+def captures(spec: StudySpec) -> list[tuple[int, AttentionKind | None]]:
+    """Return every run with every attention that it may have; ``None`` for the model's own."""
+    # The space allows only the words of `AttentionKind` on this axis.
     named: tuple[Any, ...] = spec.space.values_of("attention")
-    return tuple(
-        CaptureChoice(index, attention)
+    return [
+        (index, attention)
         for index, run in enumerate(spec.runs)
         for attention in named or (run.attention or spec.attention,)
-    )
+    ]
 
 
 def tensor_parallel(spec: StudySpec, run: WorkloadSpec) -> tuple[int, ...]:
-    """Return the tensor-parallel widths that the placement of a workload may choose."""
+    """Return the tensor degrees that the placement of a workload may choose."""
     from phaze_opt.workload.zoo import widths
 
     stated = run.tensor_parallel or spec.tensor_parallel
@@ -141,9 +141,18 @@ def area_limit_mm2(spec: StudySpec, base: Accelerator, pe_scale: float = 1.0) ->
     spec
         The study.
     base
-        Of its chips.
+        The base chip of its space.
     pe_scale
         Area of processing elements and lanes relative to the area model's.
+
+    Returns
+    -------
+    limit_mm2
+
+    Raises
+    ------
+    InputError
+        If the limit is the area of a chip that has none.
     """
     if spec.area.max_mm2 is not None:
         return spec.area.max_mm2
@@ -161,7 +170,9 @@ def area_limit_mm2(spec: StudySpec, base: Accelerator, pe_scale: float = 1.0) ->
 def _resolve(spec: StudySpec) -> ResolvedStudy:
     """Look up all presets and clusters that a spec names."""
     if len(set(spec.baselines)) != len(spec.baselines):
-        raise InputError(f"baselines is {list(spec.baselines)}, but it must list different ones.")
+        raise InputError(
+            f"baselines is {list(spec.baselines)}, but it must list different baselines."
+        )
     has_power_limit = spec.constraints.max_power_w is not None
     refuse_free_axes(spec.space.varying_fields, spec.area.model, has_power_limit=has_power_limit)
     base = load_accelerator(spec.space.base)
@@ -172,8 +183,8 @@ def _resolve(spec: StudySpec) -> ResolvedStudy:
         for name in spec.space.axes
         if name.startswith("network.")
     }
-    for one in (cluster, *(choice.cluster for choice in clusters)):
-        cluster_of(one, network)
+    for network_choice in (cluster, *(choice.cluster for choice in clusters)):
+        cluster_of(network_choice, network)
     return ResolvedStudy(
         spec=spec,
         base=base,
@@ -181,26 +192,26 @@ def _resolve(spec: StudySpec) -> ResolvedStudy:
         cluster=cluster,
         area_limit_mm2=area_limit_mm2(spec, base),
         workload_hashes=(),
-        # By its module, so that whoever replaces it there replaces it here, too.
+        # Called through its module: tests replace it there.
         cost_model_version=frozen.current_version(),
         clusters=clusters,
     )
 
 
 def _check_expert(spec: StudySpec, run: WorkloadSpec) -> None:
-    """Refuse an expert placement that is not known, or of a width that is not captured."""
+    """Refuse an expert placement that is unknown, or whose tensor degree is not captured."""
     if spec.placement == "solve":
         return
-    width = expert_degrees(run.model, spec.devices).tensor
-    if width not in tensor_parallel(spec, run):
+    degree = expert_degrees(run.model, spec.devices).tensor
+    if degree not in tensor_parallel(spec, run):
         raise InputError(
-            f"placement is expert, but the expert splits {run.model} over {width} devices, which "
+            f"placement is expert, but the expert splits {run.model} over {degree} devices, which "
             "tensor_parallel does not hold."
         )
 
 
 def _clusters(spec: StudySpec) -> tuple[ClusterChoice, ...]:
-    """Load every network of the space with every number of devices."""
+    """Load every network of the space at every number of devices."""
     if not {"cluster", "devices"} & spec.space.axes.keys():
         return ()
     names = spec.space.values_of("cluster") or (spec.cluster,)
@@ -217,12 +228,12 @@ def _clusters(spec: StudySpec) -> tuple[ClusterChoice, ...]:
 
 
 def _baseline(name: str, spec: StudySpec) -> Baseline:
-    """Return what a study is compared with, which must have an area, as every design has.
+    """Load a baseline, which must have an area, as every design has.
 
     Raises
     ------
     InputError
-        If a buffer of it lies outside the table of SRAM macros.
+        If one of its buffers lies outside the table of SRAM macros.
     """
     chip = load_accelerator(name)
     if chip.area_if_known(spec.area.model) is None:
@@ -233,19 +244,23 @@ def _baseline(name: str, spec: StudySpec) -> Baseline:
     return Baseline(name, chip)
 
 
-def _capture(spec: StudySpec, choice: CaptureChoice, model: str | None = None) -> Workload:
-    """Capture one workload, with and without sequence parallelism where that is an axis.
+def _capture(
+    spec: StudySpec, run_index: int, attention: AttentionKind | None, model: str | None = None
+) -> Workload:
+    """Capture one workload, with and without sequence parallelism if that is an axis.
 
     Parameters
     ----------
-    spec, choice
-        The study, and which of its workloads.
+    spec
+        The study.
+    run_index, attention
+        As in `captures`.
     model
-        Instead of the workload's own.
+        Name or path of a model that replaces the workload's own; ``None`` for the own model.
     """
     from phaze_opt.workload.zoo import load_workload
 
-    run, space = spec.runs[choice.run], spec.space
+    run, space = spec.runs[run_index], spec.space
     run = dataclasses.replace(run, model=model or run.model)
     microbatches = space.values_of("microbatch") or (spec.microbatch,)
     split = space.values_of("sequence_parallel") or (spec.sequence_parallel,)
@@ -253,14 +268,14 @@ def _capture(spec: StudySpec, choice: CaptureChoice, model: str | None = None) -
         "tensor_parallel": tensor_parallel(spec, run),
         "microbatch": tuple(map(int, microbatches)),
         "sequence": run.sequence or spec.sequence,
-        "attention": choice.attention,
+        "attention": attention,
     }
-    parts = [load_workload(run.model, sequence_parallel=bool(one), **options) for one in split]
+    captured = [load_workload(run.model, sequence_parallel=bool(sp), **options) for sp in split]
+    if len(captured) == 1:
+        return captured[0]
     different = {
-        (one.tensor_parallel, one.microbatch, one.sequence_parallel): one
-        for part in parts
-        for one in part.variants
+        (variant.tensor_parallel, variant.microbatch, variant.sequence_parallel): variant
+        for workload in captured
+        for variant in workload.variants
     }
-    if len(parts) == 1:
-        return parts[0]
-    return dataclasses.replace(parts[0], variants=tuple(different.values()))
+    return dataclasses.replace(captured[0], variants=tuple(different.values()))

@@ -1,7 +1,7 @@
 """A frozen spec: every name is resolved to numbers, so that any machine can run the study.
 
-A worker elsewhere needs only the storage and the study's name, because presets, clusters and the
-captured workloads are data in the database. Two studies are equal if their hashes are.
+A worker on another machine needs only the storage and the name of the study, because presets,
+clusters and captured workloads are data in the database. Equal hashes mean equal studies.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from phaze_opt.choices import AttentionKind
 from phaze_opt.codec import to_builtins, to_json
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.network.cluster import Cluster
@@ -27,7 +26,7 @@ from phaze_opt.workload.graph import Workload
 
 @dataclass(frozen=True)
 class Baseline:
-    """A named accelerator to compare with."""
+    """A named accelerator with which designs are compared."""
 
     name: str
     accelerator: Accelerator
@@ -40,7 +39,7 @@ class ClusterChoice:
     Attributes
     ----------
     name
-        As the space names it: of a file, its path.
+        The name in the space; for a file, its path.
     """
 
     name: str
@@ -49,29 +48,21 @@ class ClusterChoice:
 
 
 @dataclass(frozen=True)
-class CaptureChoice:
-    """A model that is captured: a workload with one kind of attention (``None`` for its own)."""
-
-    run: int
-    attention: AttentionKind | None
-
-
-@dataclass(frozen=True)
 class ResolvedStudy:
-    """A study in which every name is looked up.
+    """A study in which every name is resolved.
 
     Attributes
     ----------
     base
-        Gives every number of an accelerator that is not searched.
+        The base chip: the value of every field that is not searched.
     cluster, clusters
-        The network of the spec, which the baselines have; and those that the space names.
+        The network of the spec, which the baselines use; and the networks that the space names.
     area_limit_mm2
         Under the area model of the spec.
     workload_hashes
-        Of the JSON of the captured workloads, in the order of `freezing.captures`.
+        Hashes of the JSON of the captured workloads, in the order of `freezing.captures`.
     cost_model_version
-        Of the program that created the study; a program with another version may not continue it.
+        Version of the program that created the study; other versions must not continue it.
     """
 
     spec: StudySpec
@@ -99,19 +90,19 @@ class ResolvedStudy:
         return 1.0
 
     def area_if_known_mm2(self, chip: Accelerator) -> float | None:
-        """Return the area of a chip, ``None`` outside the table of SRAM macros."""
+        """Return the area of a chip; ``None`` outside the table of SRAM macros."""
         return chip.area_if_known(self.spec.area.model, self.pe_scale)
 
     @property
     def hash(self) -> str:
-        """SHA-256 of all that decides the answer (the study's name does not)."""
+        """SHA-256 of everything that decides the answer, hence without the name."""
         return hash_as_written(to_builtins(self))
 
     @property
     def question_hash(self) -> str:
-        """SHA-256 of all that decides which design is the best, not of how it is searched for.
+        """SHA-256 of everything that decides which design is best, hence without the search.
 
-        Baselines belong to it only where the values of several workloads are relative to one.
+        Baselines count only if the values of several workloads are relative to a baseline.
         """
         search = SearchSpec(sampler="random", trials=1)
         spec = dataclasses.replace(self.spec, search=search)
@@ -121,7 +112,7 @@ class ResolvedStudy:
         return dataclasses.replace(self, spec=alone, baselines=()).hash
 
     def design(self, point: DesignPoint) -> Design:
-        """Return what a point stands for.
+        """Return the design of a point.
 
         Raises
         ------
@@ -146,7 +137,7 @@ class ResolvedStudy:
         return Design(baseline.accelerator, self.cluster, self.spec.cluster, everything)
 
     def hbm_bytes(self, point: DesignPoint) -> int:
-        """Return the size of the HBM of a point's chip, without building the chip."""
+        """Return the size of the HBM of a point, without building the chip."""
         values = point.by_name
         if "hbm_gib" in values:
             return int(CHIP_ALIASES["hbm_gib"].to_field(float(values["hbm_gib"])))
@@ -154,8 +145,8 @@ class ResolvedStudy:
 
     @cached_property
     def _clusters(self) -> dict[tuple[Scalar, Scalar], Cluster]:
-        """The networks that the space names."""
-        return {(one.name, one.devices): one.cluster for one in self.clusters}
+        """The networks that the space names, by name and number of devices."""
+        return {(choice.name, choice.devices): choice.cluster for choice in self.clusters}
 
 
 def content_hash(value: object) -> str:
@@ -164,9 +155,9 @@ def content_hash(value: object) -> str:
 
 
 def hash_as_written(plain: Mapping[str, Any]) -> str:
-    """Hash a study as a program wrote it, without its name, with the fields that it had then.
+    """Hash a stored study without its name, with the fields that the program wrote then.
 
-    One that solves its placement is hashed as before there was a choice.
+    A solved placement is left out: older studies have no such field, and keep their hashes.
     """
     spec = {**plain["spec"], "name": "study"}
     if spec.get("placement") == "solve":
@@ -175,12 +166,12 @@ def hash_as_written(plain: Mapping[str, Any]) -> str:
 
 
 def documents_of(resolved: ResolvedStudy, workloads: Sequence[Workload]) -> dict[str, bytes]:
-    """Return the JSON of captured workloads by the hashes under which a study names them."""
+    """Return the JSON of captured workloads by their hashes in the study."""
     return dict(zip(resolved.workload_hashes, map(to_json, workloads), strict=True))
 
 
 def current_version() -> str:
-    """Return the version of this program's cost model."""
+    """Return the version of the cost model of this program."""
     from phaze_opt.cost_model_version import COST_MODEL_VERSION
 
     return COST_MODEL_VERSION

@@ -1,8 +1,8 @@
-"""What a study searches for: each objective by name, with its unit and direction.
+"""The objectives of a study by name, with unit and direction.
 
-An infeasible point gets a value worse than every feasible one in every direction, and finite:
-samplers then know where the feasible points lie, and a viewer that looks at values alone never
-takes an infeasible point for the best one.
+An infeasible point gets a finite value that is worse than every feasible value: samplers then know
+where the feasible points lie, and a viewer that reads only values never shows an infeasible point
+as the best.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ ObjectiveName = Literal[
 Aggregate = Literal["geometric-mean", "weighted-mean", "minimum"]
 
 BOUNDED_OBJECTIVES: tuple[ObjectiveName, ...] = ("throughput", "tokens", "throughput_per_area")
-"""Objectives that grow with the throughput, and with nothing else that is not known exactly."""
+"""Objectives proportional to the throughput: before an evaluation, all else is known exactly."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What objectives need to know of one workload on one design.
+    """The measures of one workload on one design from which objectives are computed.
 
     Attributes
     ----------
     energy_j_per_sample, power_w_per_device
         Dynamic energy, and its average power on a device in use.
     area_mm2, devices
-        Of one chip under the area model of the study, and how many there are.
+        Area of one chip under the area model of the study, and the number of chips.
     """
 
     throughput_samples_per_s: float
@@ -55,14 +55,13 @@ class ObjectiveKind:
     metric
         Name with unit, as trials and the dashboard show it.
     unit
-        For tables.
+        Unit in tables.
     maximise
-        Its direction.
+        Whether larger values are better.
     ceiling
-        Of a minimised objective: no feasible value reaches it, and infeasible points lie above. It
-        is no limit of the search but of what is physical.
+        Physical limit of a minimised objective: feasible values lie below, infeasible ones above.
     of
-        The value of one workload.
+        Computes the value of one workload.
     """
 
     name: ObjectiveName
@@ -73,12 +72,12 @@ class ObjectiveKind:
     of: Callable[[Measured], float]
 
     def told(self, value: float, violation: float) -> float:
-        """Return what Optuna is told: the value, or if there is a violation one below them all.
+        """Return the value that Optuna gets; with a violation, one worse than every feasible value.
 
         Raises
         ------
         InputError
-            If a feasible value is not within what is physical.
+            If a feasible value is physically impossible.
         """
         if violation > 0:
             return -violation if self.maximise else self.ceiling * (1.0 + min(violation, 1e9))
@@ -96,7 +95,7 @@ OBJECTIVES: dict[ObjectiveName, ObjectiveKind] = {
             "samples/s",
             True,
             math.inf,
-            lambda one: one.throughput_samples_per_s,
+            lambda measured: measured.throughput_samples_per_s,
         ),
         ObjectiveKind(
             "tokens",
@@ -104,7 +103,7 @@ OBJECTIVES: dict[ObjectiveName, ObjectiveKind] = {
             "tokens/s",
             True,
             math.inf,
-            lambda one: one.tokens_per_s,
+            lambda measured: measured.tokens_per_s,
         ),
         ObjectiveKind(
             "throughput_per_area",
@@ -112,7 +111,9 @@ OBJECTIVES: dict[ObjectiveName, ObjectiveKind] = {
             "samples/s/mm²",
             True,
             math.inf,
-            lambda one: one.throughput_samples_per_s / (one.devices * one.area_mm2),
+            lambda measured: (
+                measured.throughput_samples_per_s / (measured.devices * measured.area_mm2)
+            ),
         ),
         ObjectiveKind(
             "energy_per_sample",
@@ -120,7 +121,7 @@ OBJECTIVES: dict[ObjectiveName, ObjectiveKind] = {
             "J/sample",
             False,
             1e12,
-            lambda one: one.energy_j_per_sample,
+            lambda measured: measured.energy_j_per_sample,
         ),
         ObjectiveKind(
             "power",
@@ -128,9 +129,9 @@ OBJECTIVES: dict[ObjectiveName, ObjectiveKind] = {
             "W",
             False,
             1e9,
-            lambda one: one.power_w_per_device,
+            lambda measured: measured.power_w_per_device,
         ),
-        ObjectiveKind("area", "area_mm2", "mm²", False, 1e9, lambda one: one.area_mm2),
+        ObjectiveKind("area", "area_mm2", "mm²", False, 1e9, lambda measured: measured.area_mm2),
     )
 }
 
@@ -142,10 +143,10 @@ def aggregated(
     reference: Sequence[Measured],
     weights: Sequence[float],
 ) -> float:
-    """Join the values of several workloads, each relative to a reference design's.
+    """Join the values of several workloads, each relative to the value on a reference design.
 
-    Small models train many times as many samples per second as large ones; relative to the
-    reference none dominates. The area is the same for all, and stays what it is.
+    Small models train many more samples per second than large ones; relative to the reference, no
+    workload dominates. The area is equal for all workloads, and is not divided.
 
     Parameters
     ----------
@@ -154,13 +155,14 @@ def aggregated(
     how
         ``geometric-mean``; ``weighted-mean``, arithmetic; ``minimum``, the worst workload.
     measured, reference
-        Of every workload, on the design and on the reference.
+        Measures of every workload on the design and on the reference.
     weights
-        Of every workload, for the means.
+        Weight of every workload in the means.
     """
     if kind.name == "area":
         return measured[0].area_mm2
-    ratios = [kind.of(one) / kind.of(other) for one, other in zip(measured, reference, strict=True)]
+    pairs = zip(measured, reference, strict=True)
+    ratios = [kind.of(here) / kind.of(there) for here, there in pairs]
     return float(joined(kind, how, np.array(ratios), weights))
 
 

@@ -1,9 +1,9 @@
-"""The order of designs, which decides in every table, plot and answer.
+"""The order of designs in every table, plot and answer.
 
 Designs are ordered by their value (throughput, or the first objective of the study) in logarithmic
 bins of 0.1 %, then by the smaller HBM, the smaller area, the lower energy, the exact value, and the
-configuration itself. Without the bins the largest HBM would always win by a tiny margin, because
-HBM costs no area in the area model.
+configuration itself. Without bins the largest HBM would always win by a tiny margin, because the
+area model does not charge for HBM.
 """
 
 from __future__ import annotations
@@ -21,19 +21,18 @@ VALUE_BIN = 1e-3
 
 @dataclass(frozen=True)
 class Rank:
-    """The properties that decide between two feasible designs.
+    """The properties that order two feasible designs.
 
     Attributes
     ----------
     value
-        Positive; of the first objective.
+        Value of the first objective; positive.
     maximise
-        Whether the larger value is the better one.
+        Whether the larger value is better.
     energy_j
-        Per batch, of all workloads together; ``None`` where it was not computed, which counts as
-        zero.
+        Energy per batch of all workloads together; ``None``, if it was not computed, counts as 0.
     configuration
-        The design itself, so that no two different designs are equal.
+        The values of the design, so that no two different designs are equal.
     """
 
     value: float
@@ -72,15 +71,15 @@ def value_bin(value: float) -> int:
 
 
 Head = tuple[float, int, float]
-"""The first parts of a design's place in the order, see `Rank.key`: what is known from a bound."""
+"""The first three parts of `Rank.key`, which follow from a bound; the value is maximised."""
 
 
 def head_of(value: float, hbm_bytes: int, area_mm2: float) -> Head:
-    """Return the head of a design whose larger value is the better one."""
+    """Return the head of a design, of an objective that is maximised."""
     return -float(value_bin(value)), hbm_bytes, area_mm2
 
 
 def best_of(ranked: Iterable[tuple[Rank, Ranked]]) -> Ranked | None:
-    """Return the item with the best rank, or ``None`` where there are no items."""
+    """Return the item with the best rank; ``None`` if there are no items."""
     first = min(ranked, key=lambda pair: pair[0].key, default=None)
     return None if first is None else first[1]

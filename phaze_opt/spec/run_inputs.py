@@ -1,4 +1,4 @@
-"""What decides the evaluation of one workload of a study on a design."""
+"""The inputs of the evaluation of one workload of a study on a design."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from phaze_opt.training import Training
 
 @dataclass(frozen=True)
 class RunInputs:
-    """Everything that decides the evaluation of one workload on a design.
+    """The inputs of the evaluation of one workload on a design.
 
     Attributes
     ----------
     capture
-        Index into the study's captured workloads.
+        Index into the captured workloads of the study.
     chosen
-        Values of the options that are solved.
+        Values of the solved options.
     """
 
     capture: int
@@ -37,16 +37,16 @@ class RunInputs:
 
 
 def run_inputs(study: ResolvedStudy, run: int, design: Design) -> list[RunInputs]:
-    """Return what decides the evaluations of a workload: one for all that is solved together.
+    """Return the inputs of a workload for every combination of the solved options.
 
     Raises
     ------
     InputError
-        If every combination of the options excludes itself.
+        If the options exclude each other in every combination.
     """
     spec = study.spec
     chip = with_memory_margin(design.accelerator, spec.constraints)
-    found: list[RunInputs] = []
+    inputs: list[RunInputs] = []
     refused: InputError | None = None
     for chosen in spec.space.solved_options():
         options = {**design.options, **chosen}
@@ -56,17 +56,16 @@ def run_inputs(study: ResolvedStudy, run: int, design: Design) -> list[RunInputs
             refused = error
             continue
         capture = _capture_of(spec, run, options)
-        found.append(RunInputs(capture, chip, design.cluster, training, chosen))
-    if refused is not None and not found:
+        inputs.append(RunInputs(capture, chip, design.cluster, training, chosen))
+    if refused is not None and not inputs:
         raise refused
-    return found
+    return inputs
 
 
 def _capture_of(spec: StudySpec, run: int, options: Mapping[str, Scalar | None]) -> int:
-    """Return the index of the captured workload that has the attention of some options."""
-    choices = captures(spec)
+    """Return the index of the captured workload with the attention of the options."""
     attention = options["attention"] if spec.space.values_of("attention") else None
-    for index, choice in enumerate(choices):
-        if choice.run == run and attention in (None, choice.attention):
+    for index, (captured_run, captured_attention) in enumerate(captures(spec)):
+        if captured_run == run and attention in (None, captured_attention):
             return index
     raise InputError(f"attention is {attention!r}, which the study has not captured.")

@@ -1,4 +1,4 @@
-"""The names of the samplers, the options of each, and how many objectives it can search for."""
+"""The names of the samplers, their options, and which samplers take several objectives."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SamplerName = Literal[
 
 @dataclass(frozen=True, repr=False)
 class _Options:
-    """Options of a sampler; fields are checked as a document's are, and against least values."""
+    """Options of a sampler; fields are checked as in a document, and against least values."""
 
     _least: ClassVar[Mapping[str, int]] = {}
 
@@ -28,8 +28,7 @@ class _Options:
             if value is not None and value < least:
                 raise InputError(f"{name} is {value}, but it must be at least {least}.")
 
-    def __repr__(self) -> str:
-        return short_repr(self)
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,7 +45,7 @@ class TpeOptions(_Options):
     startup_trials
         Complete trials before the estimator replaces random points.
     n_ei_candidates
-        Candidates from which the one with the highest expected improvement is taken.
+        Candidates, of which the sampler takes that with the highest expected improvement.
     """
 
     _least: ClassVar = {"startup_trials": 0, "n_ei_candidates": 1}
@@ -92,11 +91,11 @@ class EvolutionOptions(_Options):
     Attributes
     ----------
     startup_trials
-        Complete trials, baselines included, the best of which is the first mean.
+        Complete trials, baselines included; the best of them is the initial mean.
     population_size
         Complete trials of a generation; ``None`` for 4 + ⌊3 ln(axes)⌋.
     sigma
-        First standard deviation, as a share of the length of each axis.
+        Initial standard deviation, as a share of the length of each axis.
     """
 
     _least: ClassVar = {"startup_trials": 1, "population_size": 4}
@@ -149,31 +148,31 @@ _OPTIONS: Mapping[str, type[SamplerOptions]] = {
 }
 
 _ONE_OBJECTIVE: tuple[SamplerName, ...] = ("bound", "climb", "cmaes")
-"""Those that need a total order of finished trials."""
+"""Samplers that need a total order of finished trials."""
 
 PARENTS_KEY = ":parent:"
-"""Marks the study attributes in which genetic samplers keep a generation's parents, by row."""
+"""Part of the keys of study attributes in which genetic samplers keep parents of a generation."""
 
 
 def sampler_options(name: SamplerName, table: Mapping[str, Any]) -> SamplerOptions:
-    """Read the options of a sampler, as the table ``[search.options]`` of a spec gives them.
+    """Read the options of a sampler from the table ``[search.options]`` of a spec.
 
     Raises
     ------
     InputError
-        If the sampler has no such option (the nearest is named), or a value is not allowed.
+        If the sampler has no such option (the sentence names the nearest), or a value is refused.
     """
     kind = look_up(_OPTIONS, name, "sampler")
     return from_builtins(dict(table), kind, f"table search.options of the sampler {name}")
 
 
 def check_objectives(name: SamplerName, number: int) -> None:
-    """Refuse a sampler that cannot search for that many objectives.
+    """Refuse a sampler that cannot take this number of objectives.
 
     Raises
     ------
     InputError
-        Naming the samplers that can.
+        If it cannot; the sentence names the samplers that can.
     """
     if number > 1 and name in _ONE_OBJECTIVE:
         able = sorted(set(get_args(SamplerName)) - set(_ONE_OBJECTIVE))

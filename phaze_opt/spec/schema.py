@@ -1,4 +1,4 @@
-"""JSON schema of a study file, with which editors complete and check it while it is written."""
+"""JSON schema of a study file, with which editors complete and check the file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SOLVED = {
 
 
 def spec_schema() -> dict[str, Any]:
-    """Return the JSON schema of a study file (TOML files are checked by the same schema)."""
+    """Return the JSON schema of a study file (also of TOML files)."""
     (schema,), definitions = msgspec.json.schema_components(
         [StudySpec], schema_hook=_own_schema, ref_template="#/$defs/{name}"
     )
@@ -53,7 +53,7 @@ def spec_schema() -> dict[str, Any]:
 
 
 def _own_schema(kind: type) -> dict[str, Any]:
-    """Return the schema of what msgspec does not know: the space."""
+    """Return the schema of the space, which msgspec does not know."""
     if kind is not Space:
         raise NotImplementedError(kind)
     axes = {name: _axis_schema(name) for name in ORDER}

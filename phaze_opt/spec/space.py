@@ -1,12 +1,13 @@
-"""The points of a study: which numbers and words are searched, and how a sampler sees them."""
+"""The space of a study: its axes, its points, and the parameters that a sampler sees."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from phaze_opt.checked import Named, checked
 from phaze_opt.codec import from_builtins
@@ -19,7 +20,7 @@ from phaze_opt.spec.axes import (
     Fixed,
     Scalar,
     Searched,
-    Solved,
+    SolvedChoices,
     axis_words,
     plain_axis,
     read_axis,
@@ -37,10 +38,12 @@ from phaze_opt.spec.axis_names import (
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
+Value = TypeVar("Value")
+
 DEFAULT_BASE = "tpuv4-phaze"
 
 MOST_CHIPS = 20_000_000
-"""Chips of a space, those above the area limit included, that fit the memory of a machine."""
+"""Largest number of chips of a space to list, also above the area limit: memory limits it."""
 
 PHAZE = "phaze"
 """Name of the space of the paper."""
@@ -60,19 +63,19 @@ _PHAZE_AXES: dict[str, object] = {
 
 
 class Space:
-    """The values that are searched; what is not named has the value of the base, or of the spec.
+    """The searched axes; an axis that is not named has the value of the base, or of the spec.
 
     ``Space(num_tc=(1, 64), hbm_gib=[32, 80], pe_vc="pe_x", zero={"solve": [0, 1]})``
 
     Parameters
     ----------
     base
-        Preset, or TOML file, that gives every number of the chip that is not named.
+        Preset, or TOML file, of the base chip: its values hold for fields without an axis.
     preset
-        ``"phaze"`` for all axes of the paper's space, of which those that are named are replaced.
+        ``"phaze"`` for all axes of the paper's space; named axes replace them.
     **axes
-        By the names of `phaze_opt.spec.axis_names`; see `phaze_opt.spec.axes.read_axis` for how
-        each is stated.
+        By the names of `phaze_opt.spec.axis_names`, each as `phaze_opt.spec.axes.read_axis` reads
+        it.
 
     Raises
     ------
@@ -139,9 +142,9 @@ class Space:
         return {name: axis.parameter(name) for name, axis in self.searched.items()}
 
     @cached_property
-    def solved(self) -> dict[str, Solved]:
-        """The axes whose best value every evaluation finds, by name."""
-        return {name: axis for name, axis in self.axes.items() if isinstance(axis, Solved)}
+    def solved(self) -> dict[str, SolvedChoices]:
+        """The axes whose best value every evaluation solves, by name."""
+        return {name: axis for name, axis in self.axes.items() if isinstance(axis, SolvedChoices)}
 
     @cached_property
     def derived(self) -> dict[str, Derived]:
@@ -150,12 +153,12 @@ class Space:
 
     @property
     def points(self) -> int:
-        """Number of points, those above the area limit included."""
+        """Number of points, including points above the area limit."""
         return math.prod(len(axis.values) for axis in self.searched.values())
 
     @cached_property
     def varying_fields(self) -> tuple[str, ...]:
-        """The numbers and words, in SI units, that have more than one value among the points."""
+        """The fields, in SI units, that have several values among the points."""
         several = {name for name, axis in self.searched.items() if len(axis.values) > 1}
         several |= {name for name, axis in self.solved.items() if len(axis.values) > 1}
         for _ in self.derived:
@@ -163,7 +166,7 @@ class Space:
         return tuple(field_of(name) for name in self.axes if name in several)
 
     def values_of(self, name: str) -> tuple[Scalar, ...]:
-        """Return all values that an axis may have; none where it is not named, or is derived."""
+        """Return all values of an axis; none if it is not named or is derived."""
         axis = self.axes.get(name)
         if axis is None or isinstance(axis, Derived):
             return ()
@@ -171,24 +174,17 @@ class Space:
 
     def solved_options(self) -> list[dict[str, Scalar]]:
         """Return every combination of the options that each evaluation tries."""
-        combined: list[dict[str, Scalar]] = [{}]
-        for name, axis in self.solved.items():
-            combined = [{**one, name: value} for one in combined for value in axis.values]
-        return combined
+        return combinations({name: axis.values for name, axis in self.solved.items()})
 
     def training_options(self) -> list[dict[str, Scalar]]:
         """Return every combination of all values of the named training options."""
-        combined: list[dict[str, Scalar]] = [{}]
-        for name in self.axes:
-            if kind_of(name) == "training":
-                values = self.values_of(name)
-                combined = [{**one, name: value} for one in combined for value in values]
-        return combined
+        named = [name for name in self.axes if kind_of(name) == "training"]
+        return combinations({name: self.values_of(name) for name in named})
 
 
 @dataclass(frozen=True, repr=False)
 class DesignPoint:
-    """The value of every axis of a space, the solved ones aside, in the order of the space."""
+    """The value of every axis of a space except the solved axes, in the order of the space."""
 
     values: tuple[tuple[str, Scalar], ...]
 
@@ -210,22 +206,28 @@ class DesignPoint:
 
     @property
     def configuration(self) -> tuple[Scalar, ...]:
-        """All values in order, to decide between designs that are equal in everything else."""
+        """All values in order, to order designs that are equal in everything else."""
         return tuple(value for _, value in self.values)
+
+
+def combinations(values: Mapping[str, Sequence[Value]]) -> list[dict[str, Value]]:
+    """Return every combination of values by name; the last name varies first."""
+    chosen = itertools.product(*values.values())
+    return [dict(zip(values, combination, strict=True)) for combination in chosen]
 
 
 def point_at(space: Space, indices: Mapping[str, int]) -> DesignPoint:
     """Return a point by the index of its value on every searched axis."""
-    found: dict[str, Scalar] = {
+    values: dict[str, Scalar] = {
         name: axis.values[indices[name]] for name, axis in space.searched.items()
     }
-    found |= {name: axis.value for name, axis in space.axes.items() if isinstance(axis, Fixed)}
+    values |= {name: axis.value for name, axis in space.axes.items() if isinstance(axis, Fixed)}
     waiting = dict(space.derived)
     while waiting:
         for name, axis in list(waiting.items()):
-            if axis.source in found:
-                found[name] = waiting.pop(name).of(found[axis.source])
-    return DesignPoint(tuple((name, found[name]) for name in space.axes if name in found))
+            if axis.source in values:
+                values[name] = waiting.pop(name).of(values[axis.source])
+    return DesignPoint(tuple((name, values[name]) for name in space.axes if name in values))
 
 
 def numbered_point(space: Space, number: int) -> DesignPoint:
@@ -237,13 +239,13 @@ def numbered_point(space: Space, number: int) -> DesignPoint:
 
 
 def all_points(space: Space) -> Iterator[DesignPoint]:
-    """Yield every point of a space by its number."""
+    """Yield every point of a space in the order of the numbers."""
     for number in range(space.points):
         yield numbered_point(space, number)
 
 
 def distributions(space: Space) -> dict[str, BaseDistribution]:
-    """Return the space as Optuna takes it: a distribution per parameter of a trial."""
+    """Return the space in the form of Optuna: a distribution per parameter of a trial."""
     return dict(space.parameters.values())
 
 
@@ -265,7 +267,7 @@ def point_of(space: Space, params: Mapping[str, Any]) -> DesignPoint:
 
 
 def known_values(space: Space, params: Mapping[str, Any]) -> dict[str, Scalar]:
-    """Return the values of a point, by the names of the axes, that a sampler has chosen so far."""
+    """Return the values that a sampler has chosen so far, by the names of the axes."""
     indices = _indices(space, params)
     if len(indices) == len(space.searched):
         return point_at(space, indices).by_name
@@ -273,13 +275,13 @@ def known_values(space: Space, params: Mapping[str, Any]) -> dict[str, Scalar]:
 
 
 def _indices(space: Space, params: Mapping[str, Any]) -> dict[str, int]:
-    """Return the index on every searched axis of which a sampler's parameters have a value."""
-    found = {}
+    """Return the index on every searched axis that has a valid value among the parameters."""
+    indices = {}
     for name, axis in space.searched.items():
         index = axis.to_index(params.get(space.parameters[name][0]))
         if index is not None:
-            found[name] = index
-    return found
+            indices[name] = index
+    return indices
 
 
 def params_of(space: Space, point: DesignPoint) -> dict[str, Any]:
@@ -291,14 +293,14 @@ def params_of(space: Space, point: DesignPoint) -> dict[str, Any]:
 
 
 def why_outside(space: Space, values: Mapping[str, Scalar]) -> str | None:
-    """Say which value of a design the space does not have; ``None`` where it has all.
+    """Return a sentence about a value of a design outside the space; ``None`` if all are inside.
 
     Parameters
     ----------
     space
-        What is searched.
+        The space.
     values
-        Of the design by the names of the axes; names of other axes are not looked at.
+        Values of the design by the names of the axes; other names are ignored.
     """
     for name, axis in space.axes.items():
         if isinstance(axis, Derived):
@@ -311,7 +313,7 @@ def why_outside(space: Space, values: Mapping[str, Scalar]) -> str | None:
 
 
 def _arguments(values: Mapping[str, object]) -> str:
-    """Write keyword arguments; names with dots stand in a dict."""
+    """Write keyword arguments; names with dots go into a dict."""
     plain = [f"{name}={value!r}" for name, value in values.items() if "." not in name]
     dotted = {name: value for name, value in values.items() if "." in name}
     return ", ".join([*plain, *([f"**{dotted!r}"] if dotted else [])])
@@ -328,7 +330,7 @@ def _flattened(axes: Mapping[str, object]) -> dict[str, object]:
                         f"network.{level} of the space is {fields!r}, but it must be a table of "
                         "the numbers of a level."
                     )
-                flat |= {f"network.{level}.{field}": one for field, one in fields.items()}
+                flat |= {f"network.{level}.{field}": stated for field, stated in fields.items()}
         else:
             flat[name] = value
     return flat
@@ -341,7 +343,7 @@ def _read(name: str, stated: object) -> Axis:
         axis = read_axis(stated)
         if isinstance(axis, Fixed) and isinstance(axis.value, str) and name not in WORDS:
             axis = _read_text(name, axis.value)
-        if isinstance(axis, Solved) and kind != "training":
+        if isinstance(axis, SolvedChoices) and kind != "training":
             raise InputError(
                 "cannot be solved in every evaluation; only options of the training run can."
             )
@@ -354,7 +356,7 @@ def _read(name: str, stated: object) -> Axis:
 
 
 def _named(name: str, sentence: str) -> str:
-    """Put the name of an axis before what is wrong with it, unless the sentence names it."""
+    """Put the name of an axis before a sentence, unless the sentence begins with it."""
     if sentence.startswith(("Unknown", name)):
         return sentence
     verb = sentence.startswith(("is ", "holds ", "must ", "cannot "))
@@ -383,8 +385,8 @@ def _refuse_doubles(axes: Mapping[str, Axis]) -> None:
 
 
 def _refuse_unresolved(axes: Mapping[str, Axis]) -> None:
-    """Refuse an axis that follows from one that is not named, from a solved one, or from itself."""
-    known = {name for name, axis in axes.items() if not isinstance(axis, Derived | Solved)}
+    """Refuse an axis that follows from an unnamed axis, from a solved axis, or from itself."""
+    known = {name for name, axis in axes.items() if not isinstance(axis, Derived | SolvedChoices)}
     waiting = {name: axis for name, axis in axes.items() if isinstance(axis, Derived)}
     while waiting:
         ready = [name for name, axis in waiting.items() if axis.source in known]

@@ -1,7 +1,7 @@
 """A study as a person writes it: in a TOML file, or in Python.
 
-Everything is checked here, at the edge: a mistyped key is answered with the nearest valid one, and
-a value of the wrong type or outside its range is refused before anything is stored.
+Everything is checked here, at the edge: for a mistyped key the error names the nearest valid key,
+and a value of a wrong type or outside its range is refused before anything is stored.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from phaze_opt.spec.sampler_options import SamplerName, check_objectives, sample
 from phaze_opt.spec.space import MOST_CHIPS, Space
 from phaze_opt.training import Training
 
-Widths = tuple[int, ...] | Literal["all"]
-"""Tensor-parallel widths; ``"all"`` for those among 1, 2, 4 and 8 that divide the model."""
+TensorDegrees = tuple[int, ...] | Literal["all"]
+"""Tensor-parallel degrees; ``"all"`` for those among 1, 2, 4 and 8 that divide the model."""
 
 PlacementChoice = Literal["solve", "expert"]
-"""How every design is placed."""
+"""The placement of every design."""
 
 
 @dataclass(frozen=True, repr=False)
 class AreaSpec:
-    """How large the chip may be; by default as large as the base.
+    """The limits of the chip area; by default the largest is the area of the base.
 
     Attributes
     ----------
@@ -54,8 +54,8 @@ class AreaSpec:
     max_mm2
         The limit itself.
     min_share
-        Share of the limit below which a chip with more than one core of each kind is not
-        considered; the paper uses 0.3.
+        Least share of the limit that a chip with several cores of each kind must have; the paper
+        uses 0.3.
     model
         Area model.
     """
@@ -72,26 +72,25 @@ class AreaSpec:
         if not 0 <= self.min_share < 1:
             raise InputError(f"min_share is {self.min_share}, but it must be in [0, 1).")
 
-    def __repr__(self) -> str:
-        return short_repr(self)
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, repr=False)
 class ConstraintSpec:
-    """What a feasible design must keep besides its area and its memory; ``None`` for no limit.
+    """The limits of a feasible design besides area and memory; ``None`` for no limit.
 
     Attributes
     ----------
     max_power_w
-        Average dynamic power of a device in use.
+        Limit of the average dynamic power of a device in use, in watts.
     max_hbm_gib
-        Size of the HBM of a chip.
+        Limit of the HBM of a chip, in GiB.
     max_devices
-        Devices in use.
+        Limit of the number of devices in use.
     max_time_per_batch_s
-        Of every workload.
+        Limit of the time per batch of every workload, in seconds.
     min_memory_margin
-        Share of the usable HBM that every stage leaves free; the placement keeps it.
+        Share of the usable HBM that the placement leaves free on every stage.
     """
 
     max_power_w: float | None = None
@@ -111,25 +110,23 @@ class ConstraintSpec:
                 f"min_memory_margin is {self.min_memory_margin}, but it must be in [0, 1)."
             )
 
-    def __repr__(self) -> str:
-        return short_repr(self)
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, repr=False)
 class SearchSpec:
-    """How the space is searched.
+    """The search of the space.
 
     Attributes
     ----------
     sampler
-        See `phaze_opt.study.samplers.by_name.Samplers`; ``None`` for the best one that can search
-        for the study's objectives, see `default_sampler`.
+        See `phaze_opt.study.samplers.by_name.Samplers`; ``None`` for `default_sampler`.
     trials
-        Complete trials that the study shall have, unless a run asks for another number.
+        Number of complete trials of the study, unless a run asks for another number.
     seed
-        Of the sampler.
+        Seed of the sampler.
     options
-        Of the sampler, by the names of `phaze_opt.spec.sampler_options`.
+        Options of the sampler, by the names of `phaze_opt.spec.sampler_options`.
     """
 
     sampler: SamplerName | None = None
@@ -147,29 +144,28 @@ class SearchSpec:
         if not 0 <= self.seed < 2**32:
             raise InputError(f"seed is {self.seed}, but it must be between 0 and 2^32 - 1.")
 
-    def __repr__(self) -> str:
-        return short_repr(self)
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, repr=False)
 class WorkloadSpec:
-    """One of several workloads of a study; what is not stated is the study's.
+    """One of several workloads of a study; keys that it does not state come from the study.
 
     Attributes
     ----------
     model, sequence, attention, tensor_parallel, global_batch
         See `StudySpec`.
     name
-        In tables; by default the model.
+        Name in tables; by default the model.
     weight
-        In the mean over the workloads.
+        Weight in the mean over the workloads.
     """
 
     model: str
     name: str = ""
     sequence: int | None = None
     attention: AttentionKind | None = None
-    tensor_parallel: Widths | None = None
+    tensor_parallel: TensorDegrees | None = None
     global_batch: int | None = None
     weight: float = 1.0
 
@@ -179,7 +175,7 @@ class WorkloadSpec:
             raise InputError(f"weight is {self.weight}, but it must be positive.")
         if self.global_batch is not None:
             check_size("global_batch", self.global_batch, MOST_SAMPLES)
-        _check_widths(self.tensor_parallel)
+        _check_degrees(self.tensor_parallel)
         if not self.name:
             object.__setattr__(self, "name", self.model)
 
@@ -195,9 +191,9 @@ class StudySpec:
     ----------
     model, sequence, attention, tensor_parallel
         Workload, its tokens per sample and its attention (``None`` for the model's own), and the
-        tensor-parallel widths that placement may choose.
+        tensor-parallel degrees that the placement may choose.
     cluster, devices
-        Network preset, or file, and how many accelerators.
+        Network preset, or file, and the number of accelerators.
     global_batch
         Samples per optimizer step on all devices.
     optimizer, sequence_parallel, residency, microbatch, recompute, zero, pipeline_schedule, \
@@ -205,24 +201,24 @@ class StudySpec:
         Options of the training run, as in `phaze_opt.training.Training`, unless they are axes of
         the space. An interleave above 1 implies the interleaved pipeline schedule.
     workloads
-        Several, instead of ``model``.
+        Several workloads, instead of ``model``.
     aggregate, relative_to
-        How the values of several workloads are joined, each relative to that of the same workload
-        on a baseline, by default the first.
+        The mean that joins the values of several workloads, each relative to its value on a
+        baseline, by default the first.
     placement
-        ``"solve"`` for the fastest placement of every design, or ``"expert"`` for the degrees that
-        people use for the model, of every design and baseline.
+        ``"solve"`` for the fastest placement, or ``"expert"`` for the degrees that people use for
+        the model; for every design and baseline.
     baselines
         Presets or TOML files to compare with, each at its best over the training options of the
         space and over the placement, with its own HBM.
     space
-        What is searched; ``"phaze"`` for the paper's.
+        The searched axes; ``"phaze"`` for the space of the paper.
     area, constraints
-        How large the chip may be, and what else a feasible design must keep.
+        Limits of the chip area, and other limits of a feasible design.
     objectives
-        What is searched for; several make a Pareto study.
+        The objectives; several make a Pareto study.
     search
-        How the search goes.
+        Sampler, number of trials and seed.
     """
 
     name: str
@@ -232,7 +228,7 @@ class StudySpec:
     global_batch: int = 0
     optimizer: OptimizerName = "sgd"
     sequence: int | None = None
-    tensor_parallel: Widths = (1,)
+    tensor_parallel: TensorDegrees = (1,)
     sequence_parallel: bool = False
     residency: bool = True
     baselines: tuple[str, ...] = ("tpuv4-phaze", "tpuv4-lanes")
@@ -266,24 +262,23 @@ class StudySpec:
             raise InputError("cluster is missing: a study needs a network, a preset or a file.")
         check_size("devices", self.devices, MOST_DEVICES)
         check_size("global_batch", self.global_batch, MOST_SAMPLES)
-        _check_widths(self.tensor_parallel)
+        _check_degrees(self.tensor_parallel)
         self._check_training()
         self._check_workloads()
         if not self.objectives or len(set(self.objectives)) != len(self.objectives):
             raise InputError(
-                f"objectives is {list(self.objectives)}, but it must list different ones."
+                f"objectives is {list(self.objectives)}, but it must list different objectives."
             )
         if self.search.sampler is None:
             best = replace(self.search, sampler=default_sampler(self))
             object.__setattr__(self, "search", best)
         self._check_search()
 
-    def __repr__(self) -> str:
-        return short_repr(self)
+    __repr__ = short_repr
 
     @property
     def runs(self) -> tuple[WorkloadSpec, ...]:
-        """The workloads, one or several."""
+        """The workloads of the study."""
         if self.workloads:
             return self.workloads
         assert self.model is not None
@@ -291,7 +286,7 @@ class StudySpec:
 
     @property
     def sampler(self) -> SamplerName:
-        """The sampler, by default the best one for the study."""
+        """The sampler, by default `default_sampler`."""
         assert self.search.sampler is not None
         return self.search.sampler
 
@@ -302,10 +297,10 @@ class StudySpec:
 
     @property
     def unbounded_limits(self) -> tuple[str, ...]:
-        """The limits that no bound knows, by their keys: the best bounds may be of designs above.
+        """The keys of the limits that no bound knows: the best bounds may be of violating designs.
 
-        A limit that every design keeps is none of them, and neither is one of the time where the
-        best bounds are those of the shortest times.
+        A limit that every design keeps is left out, and so is a limit of the time if the best
+        bounds belong to the shortest times.
         """
         limits, devices = self.constraints, self.space.values_of("devices") or (self.devices,)
         fastest_first = (
@@ -323,7 +318,7 @@ class StudySpec:
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """Names of the values of a trial; of several workloads they are relative to a baseline."""
+        """Names of the values of a trial; several workloads have values relative to a baseline."""
         several = len(self.runs) > 1
         return tuple(
             f"relative_{kind.name}" if several and kind.name != "area" else kind.metric
@@ -332,21 +327,21 @@ class StudySpec:
 
     @property
     def reference(self) -> str:
-        """Name of the baseline that the values of several workloads are relative to."""
+        """Name of the baseline to which the values of several workloads are relative."""
         return self.relative_to or (self.baselines[0] if self.baselines else "")
 
     @property
     def models(self) -> str:
-        """The workloads in words."""
+        """The names of the workloads as text."""
         return ", ".join(run.name for run in self.runs)
 
     @property
     def training_values(self) -> dict[str, Any]:
-        """The options of the training run that hold where the space has no axis for them."""
+        """The options of the training run, which hold for options without an axis."""
         return {name: getattr(self, name) for name in TRAINING_NAMES}
 
     def _check_training(self) -> None:
-        """Refuse options of the training run that are none."""
+        """Refuse options of the training run that are not allowed."""
         fixed: dict[str, Any] = self.training_values
         attention = fixed.pop("attention")
         schedule = fixed.pop("pipeline_schedule")
@@ -367,7 +362,7 @@ class StudySpec:
         Training(**fixed)
 
     def _check_search(self) -> None:
-        """Refuse a sampler that cannot search for the objectives."""
+        """Refuse a sampler that cannot take the objectives."""
         sampler = self.sampler
         check_objectives(sampler, len(self.objectives))
         (first, *_) = self.objectives
@@ -378,7 +373,7 @@ class StudySpec:
             )
 
     def _check_workloads(self) -> None:
-        """Refuse several workloads that cannot be told apart or compared."""
+        """Refuse workloads with equal names, or without a common baseline."""
         names = [run.name for run in self.runs]
         if len(set(names)) != len(names):
             raise InputError(
@@ -401,8 +396,8 @@ class StudySpec:
 def default_sampler(spec: StudySpec) -> SamplerName:
     """Return the sampler that is near the optimum soonest; ``studies/README.md`` has the figures.
 
-    ``bound`` where there is a bound, which knows all limits, and the chips of the space can be
-    listed; else ``climb``, the best of those that see no bounds; for several objectives ``tpe``.
+    ``tpe`` for several objectives; ``bound`` if the objective has a bound that knows all limits,
+    and the chips of the space can be listed; else ``climb``, the best sampler without bounds.
     """
     if len(spec.objectives) > 1:
         return "tpe"
@@ -415,16 +410,16 @@ def default_sampler(spec: StudySpec) -> SamplerName:
 _STATED_TWICE = "{0} is stated in the study and is an axis of its space; give one of them."
 
 
-def _check_widths(widths: Widths | None) -> None:
-    """Refuse widths of tensor parallelism that are none."""
-    if isinstance(widths, tuple) and (not widths or min(widths) < 1):
+def _check_degrees(degrees: TensorDegrees | None) -> None:
+    """Refuse tensor degrees below 1, and an empty list."""
+    if isinstance(degrees, tuple) and (not degrees or min(degrees) < 1):
         raise InputError(
-            f"tensor_parallel is {list(widths)}, but it must list widths of at least 1."
+            f"tensor_parallel is {list(degrees)}, but it must list degrees of at least 1."
         )
 
 
 def check_study_name(name: str) -> None:
-    """Refuse a study name that could do harm in a shell, a file name or a terminal.
+    """Refuse a study name that could be harmful in a shell, a file name or a terminal.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A study file to begin with: a base chip, half and twice of each of its sizes, one model."""
+"""A study file to start from: a base chip, half and twice each of its sizes, and a model."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def spec_text(
         "",
         f"name = {toml_value(name)}",
         f"model = {toml_value(model)}",
-        _line(f"tensor_parallel = {list(widths(model))}", "widths that the placement may choose"),
+        _line(f"tensor_parallel = {list(widths(model))}", "degrees that the placement may choose"),
         f"cluster = {toml_value(cluster)}",
         f"devices = {devices}",
         f"global_batch = {global_batch}",
@@ -102,5 +102,5 @@ def _sizes(chip: Accelerator, area_model: AreaModel) -> Iterator[str]:
 
 
 def _line(statement: str, meaning: str) -> str:
-    """Put what a statement means behind it."""
+    """Write a statement with its meaning as a comment."""
     return f"{statement:<{_COMMENT_COLUMN}}# {meaning}"

@@ -1,7 +1,7 @@
 """Studies under other constants of the cost model, one constant at a time.
 
-A varied study has a hash of its own, and what the constant changes is part of the key of every
-evaluation, so that nothing is ever mixed up with the study itself.
+A varied study has its own hash, and the key of every evaluation contains the change, so that
+results are never mixed with those of the original study.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from phaze_opt.spec.space import DesignPoint
 
 Factor = Literal["lane_cycles", "pe_area", "hbm_efficiency", "network_bandwidth", "array_rate"]
 FACTORS: tuple[Factor, ...] = ("lane_cycles", "pe_area", "hbm_efficiency", "network_bandwidth")
-"""What is varied of every chip; the rate of the arrays too where the chip states its range."""
+"""The varied constants of every chip; a chip that states its range also has ``array_rate``."""
 
 SHARE = 0.2
-"""Relative change of a constant, in both directions, where the chip states no range of it."""
+"""Relative change of a constant, in both directions, unless the chip states its range."""
 
 _RANGED: dict[RangedRate, Factor] = {"hbm": "hbm_efficiency", "arrays": "array_rate"}
 
 
 @dataclass(frozen=True)
 class Variation:
-    """One constant of the cost model that is another one.
+    """A change of one constant of the cost model.
 
     Attributes
     ----------
     factor
-        ``lane_cycles`` of every vector operator; ``pe_area``, of processing elements and lanes;
-        ``hbm_efficiency``, at most 1; ``network_bandwidth`` of every level; ``array_rate``, that of
-        the tensor cores in long runs.
+        ``lane_cycles``: cycles of every vector operator; ``pe_area``: area of processing elements
+        and lanes; ``hbm_efficiency``, at most 1; ``network_bandwidth`` of every level;
+        ``array_rate``: rate of the tensor cores in long runs.
     scale
-        What it is multiplied by.
+        Factor of the constant.
     """
 
     factor: Factor
@@ -46,13 +46,13 @@ class Variation:
 
 @dataclass(frozen=True)
 class VariedStudy(ResolvedStudy):
-    """A study under a variation; baselines, to which values are relative, stay as they are.
+    """A study under a variation; baselines, to which values are relative, are not varied.
 
     Attributes
     ----------
     variation, original
-        What differs, and from which study. Both are always stated; they have defaults because the
-        last field of `ResolvedStudy` has one.
+        The variation, and the study that it varies. Both are always stated; they have defaults
+        because the last field of `ResolvedStudy` has one.
     """
 
     variation: Variation = Variation("lane_cycles", 1.0)
@@ -74,7 +74,7 @@ class VariedStudy(ResolvedStudy):
         return self._scale_of("pe_area")
 
     def design(self, point: DesignPoint) -> Design:
-        """Return what a point stands for, its network varied too."""
+        """Return the design of a point, with a varied network."""
         design = super().design(point)
         scale = self._scale_of("network_bandwidth")
         if scale == 1.0:
@@ -90,9 +90,9 @@ class VariedStudy(ResolvedStudy):
 
 
 def variations_of(chip: Accelerator) -> tuple[Variation, ...]:
-    """Return every constant smaller and larger, one at a time.
+    """Return two variations per constant: a smaller and a larger value.
 
-    By a fifth, or as far as the chip says that others of its name differ.
+    They differ by a fifth, or by the range that the chip states for chips of its name.
     """
     ends = dict.fromkeys(FACTORS, (1.0 - SHARE, 1.0 + SHARE))
     for rate, own in rate_ranges(chip).items():
@@ -103,16 +103,17 @@ def variations_of(chip: Accelerator) -> tuple[Variation, ...]:
 def varied(study: ResolvedStudy, variation: Variation) -> VariedStudy:
     """Return a study under a variation.
 
-    An area limit that is that of a chip varies with it; one in mm² does not.
+    An area limit that is the area of a chip varies with the chip; a limit in mm² does not.
     """
     own = {field.name: getattr(study, field.name) for field in fields(ResolvedStudy)}
-    found = VariedStudy(**own, variation=variation, original=study)
+    copy = VariedStudy(**own, variation=variation, original=study)
+    base = study.base
     if variation.factor == "hbm_efficiency":
-        found = replace(found, base=at_rates(study.base, hbm=variation.scale))
+        base = at_rates(base, hbm=variation.scale)
     if variation.factor == "array_rate":
-        found = replace(found, base=at_rates(study.base, arrays=variation.scale))
-    limit_mm2 = area_limit_mm2(study.spec, study.base, found.pe_scale)
-    return replace(found, area_limit_mm2=limit_mm2)
+        base = at_rates(base, arrays=variation.scale)
+    limit_mm2 = area_limit_mm2(study.spec, study.base, copy.pe_scale)
+    return replace(copy, base=base, area_limit_mm2=limit_mm2)
 
 
 def variation_of(study: ResolvedStudy) -> Variation | None:

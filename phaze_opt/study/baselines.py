@@ -1,4 +1,4 @@
-"""Known accelerators to compare with, each at its best over all training options."""
+"""Known accelerators for comparison, each at its best over all training options."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class BaselineRun:
     Attributes
     ----------
     params
-        What names the design with its options.
+        Values that name the design with its options.
     values
-        On the axes of the study's space, inside it or not.
+        Values on the axes of the space, which need not hold them.
     """
 
     design: Design
@@ -59,11 +59,11 @@ class BaselineResult:
     within_area
         Whether its area is within the limit of the study.
     outside
-        Which of its values the space does not have; ``None`` where a trial may find it.
+        Sentence about a value outside the space; ``None`` if a trial may find the baseline.
     runs
-        By workload; ``None`` where the baseline fits under no option.
+        By workload; ``None`` if the baseline is infeasible under every option.
     values
-        By the objectives of the study; ``None`` where it does not train every workload.
+        By the objectives of the study; ``None`` if the baseline does not train every workload.
     """
 
     name: str
@@ -75,28 +75,28 @@ class BaselineResult:
 
     @property
     def measured(self) -> tuple[Measured, ...] | None:
-        """What the objectives take, by workload; ``None`` where one does not fit."""
-        found = [run.measured for run in self.runs if run is not None]
-        return tuple(found) if len(found) == len(self.runs) else None
+        """The measures by workload; ``None`` if a workload is infeasible."""
+        measured = [run.measured for run in self.runs if run is not None]
+        return tuple(measured) if len(measured) == len(self.runs) else None
 
 
 def train_at_best(spec: StudySpec, chips: Sequence[Accelerator]) -> list[BaselineRun | None]:
-    """Train the model of a spec on some chips, each at its best as baselines of a study are.
+    """Train the model of a spec on chips, each at its best, as baselines of a study are.
 
     Nothing is stored, and a chip needs no area.
 
     Parameters
     ----------
     spec
-        The run of one workload, with the options among which each chip has its best in the space;
-        its other axes, and its baselines, are not looked at.
+        The run of one workload; its space has the training options to choose from. Other axes and
+        the baselines are ignored.
     chips
         With their own HBM.
 
     Returns
     -------
     runs
-        By chip; ``None`` where it fits under no option.
+        By chip; ``None`` if it is infeasible under every option.
 
     Raises
     ------
@@ -105,17 +105,17 @@ def train_at_best(spec: StudySpec, chips: Sequence[Accelerator]) -> list[Baselin
     """
     study, workloads = freeze(spec)
     evaluate, schedules = evaluator_of(study), dict[str, Schedule]()
-    found = []
+    best_runs = []
     for chip in chips:
         baseline = Baseline("chip", chip)
         evaluations = {
             key: evaluate(
-                workloads[one.capture], one.accelerator, one.cluster, one.training, schedules
+                workloads[run.capture], run.accelerator, run.cluster, run.training, schedules
             )
-            for key, one in baseline_inputs(study, baseline).items()
+            for key, run in baseline_inputs(study, baseline).items()
         }
-        found.append(_best_run(study, baseline, 0, evaluations))
-    return found
+        best_runs.append(_best_run(study, baseline, 0, evaluations))
+    return best_runs
 
 
 def baseline_inputs(study: ResolvedStudy, baseline: Baseline) -> dict[str, RunInputs]:
@@ -128,25 +128,25 @@ def baseline_inputs(study: ResolvedStudy, baseline: Baseline) -> dict[str, RunIn
 
 
 def find_baselines(study: ResolvedStudy, storage: Storage) -> list[BaselineResult]:
-    """Return the baselines that are evaluated already, in the order of the spec."""
-    keys = {baseline.name: baseline_inputs(study, baseline) for baseline in study.baselines}
-    evaluations = find_evaluations(storage, [key for each in keys.values() for key in each])
-    found = [
+    """Return the evaluated baselines, in the order of the spec."""
+    inputs = {baseline.name: baseline_inputs(study, baseline) for baseline in study.baselines}
+    evaluations = find_evaluations(storage, [key for keys in inputs.values() for key in keys])
+    results = [
         _at_its_best(study, baseline, evaluations)
         for baseline in study.baselines
-        if keys[baseline.name].keys() <= evaluations.keys()
+        if inputs[baseline.name].keys() <= evaluations.keys()
     ]
-    reference = _reference(study, found)
-    return [replace(one, values=_values(study, one, reference)) for one in found]
+    reference = _reference(study, results)
+    return [replace(result, values=_values(study, result, reference)) for result in results]
 
 
 def find_reference(study: ResolvedStudy, storage: Storage) -> tuple[Measured, ...]:
-    """Return what the values of several workloads are relative to; nothing where there is one.
+    """Return the measures of the reference baseline; nothing if there is one workload.
 
     Raises
     ------
     InputError
-        If the baseline trains one of the workloads under no option.
+        If a workload is infeasible on it under every option.
     """
     if len(study.spec.runs) == 1:
         return ()
@@ -154,7 +154,7 @@ def find_reference(study: ResolvedStudy, storage: Storage) -> tuple[Measured, ..
     if reference is None:
         raise InputError(
             f"The baseline {study.spec.reference!r}, to which the values of the workloads are "
-            "relative, does not train all of them; name another one with relative_to."
+            "relative, does not train all of them; name another baseline with relative_to."
         )
     return reference
 
@@ -162,9 +162,9 @@ def find_reference(study: ResolvedStudy, storage: Storage) -> tuple[Measured, ..
 def _reference(
     study: ResolvedStudy, baselines: Sequence[BaselineResult]
 ) -> tuple[Measured, ...] | None:
-    """Return what the values of several workloads are relative to, if it is known."""
+    """Return the measures of the reference baseline; ``None`` if they are not known."""
     name = study.spec.reference
-    return next((one.measured for one in baselines if one.name == name), None)
+    return next((baseline.measured for baseline in baselines if baseline.name == name), None)
 
 
 def _values(
@@ -178,7 +178,7 @@ def _values(
 
 
 def outside_space(study: ResolvedStudy, baseline: Baseline) -> str | None:
-    """Say why no trial can find a baseline, under whatever training option; ``None`` if one can."""
+    """Return why no trial can find a baseline under any option; ``None`` if a trial can."""
     reasons = []
     for design, _ in _options(study, baseline, 0):
         values = values_of_design(study.spec.space, design)
@@ -192,41 +192,41 @@ def outside_space(study: ResolvedStudy, baseline: Baseline) -> str | None:
 def why_not_found(
     study: ResolvedStudy, chip: Accelerator, values: Mapping[str, Scalar]
 ) -> str | None:
-    """Say in what a chip differs from every point of a study; ``None`` where it is one.
+    """Return the difference of a chip from every point of a study; ``None`` if it is a point.
 
     Parameters
     ----------
     study
         The study.
     chip
-        Of a baseline.
+        The chip of a baseline.
     values
-        Of the baseline's design on the axes of the space.
+        Values of the design of the baseline on the axes of the space.
     """
     reason = why_outside(study.spec.space, values)
     if reason is not None:
         return reason
-    own, found = chip_values(chip), chip_values(chip_of(study.base, values))
+    own, there = chip_values(chip), chip_values(chip_of(study.base, values))
     for name, value in own.items():
-        if found[name] != value:
-            return f"{name} is {value}, but is not searched, and the base has {found[name]}"
+        if there[name] != value:
+            return f"{name} is {value}, but is not searched, and the base has {there[name]}"
     return None
 
 
 def _options(study: ResolvedStudy, baseline: Baseline, run: int) -> list[tuple[Design, RunInputs]]:
-    """Return a workload on a baseline under every option of the space that is possible."""
-    found = []
+    """Return a workload on a baseline under all options that do not exclude each other."""
+    designs: list[tuple[Design, RunInputs]] = []
     solved = study.spec.space.solved
     for options in study.spec.space.training_options():
         if any(options[name] != axis.values[0] for name, axis in solved.items()):
-            # Every evaluation tries these by itself.
+            # Every evaluation tries the solved options by itself.
             continue
         design = study.baseline_design(baseline, options)
         try:
-            found += [(design, inputs) for inputs in run_inputs(study, run, design)]
+            designs += [(design, inputs) for inputs in run_inputs(study, run, design)]
         except InputError:
             continue
-    return found
+    return designs
 
 
 def _at_its_best(
@@ -249,20 +249,19 @@ def _best_run(
 ) -> BaselineRun | None:
     """Choose the best training option of one workload."""
     area_mm2 = study.area_if_known_mm2(baseline.accelerator) or 0.0
-    designs: dict[int, Design] = {}
-    evaluated = []
+    designs: dict[str, Design] = {}
+    runs = []
     for design, inputs in _options(study, baseline, run):
         key = evaluation_key(study, inputs)
         violation = run_violation(study.spec.constraints, evaluations[key])
-        one = EvaluatedRun(inputs, key, evaluations[key], True, violation)
-        designs[id(one)] = design
-        evaluated.append(one)
-    if not evaluated:
+        runs.append(EvaluatedRun(inputs, key, evaluations[key], True, violation))
+        designs.setdefault(key, design)
+    if not runs:
         return None
-    best = best_of_runs(study, evaluated, area_mm2)
+    best = best_of_runs(study, runs, area_mm2)
     if best.violation is not None:
         return None
-    design = designs[id(best)]
+    design = designs[best.key]
     values = values_of_design(study.spec.space, design) | dict(best.inputs.chosen)
     return BaselineRun(
         design,

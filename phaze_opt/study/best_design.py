@@ -1,4 +1,4 @@
-"""The best design of a study with its evaluations, the baselines, and what is proven of it."""
+"""The best design of a study with its evaluations, its proofs and the baselines."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ from phaze_opt.study.trials import Metrics, TrialRecord, best_trial
 class BestDesign(PrintsAsTables):
     """The best design of a study; prints as the tables of ``phaze-opt study best``.
 
-    Among several objectives it is the best one by the first of them.
+    With several objectives it is the best by the first objective.
 
     Attributes
     ----------
     number
-        Of the trial; ``None`` where an enumeration found it.
+        Number of the trial; ``None`` if an enumeration found the design.
     resolved
         The study.
     design
         Chip, network and options of the training runs.
     evaluations
-        By workload; ``None`` where the stored one is damaged or lost.
+        By workload; ``None`` if the stored evaluation is damaged or lost.
     further
-        The same with their open passes solved further, as the end of a run stores them; ``None``
-        where nothing was open, or no run has ended.
+        Evaluations with their open passes solved further, as the end of a run stores them; ``None``
+        if no pass was open, or no run has ended.
     front
-        The trials that no other one dominates, where there are several objectives.
+        The trials of the Pareto front, if there are several objectives.
     """
 
     number: int | None
@@ -66,12 +66,12 @@ class BestDesign(PrintsAsTables):
 
     @property
     def spec(self) -> StudySpec:
-        """Of the study."""
+        """The spec of the study."""
         return self.resolved.spec
 
     @property
     def pass_proofs(self) -> tuple[PassProofs | None, ...]:
-        """What is proven of its passes, by workload; ``None`` where its evaluation is damaged."""
+        """The proofs of its passes by workload; ``None`` if the evaluation is damaged."""
         further = self.further or (None,) * len(self.evaluations)
         return tuple(
             None if evaluation is None else pass_proofs(evaluation, solved)
@@ -88,25 +88,25 @@ class BestDesign(PrintsAsTables):
 
     @property
     def evaluation(self) -> Evaluation | None:
-        """Of the first workload."""
+        """The evaluation of the first workload."""
         return self.evaluations[0]
 
     @property
     def params(self) -> dict[str, Scalar]:
-        """What names the design; see `named_params`."""
+        """The values that name the design; see `named_params`."""
         return named_params(self.resolved, self.point, self.metrics)
 
     def ratio(self, baseline: BaselineResult) -> float | None:
-        """Value of the first objective over a baseline's; ``None`` where the baseline has none."""
+        """Return the first objective over a baseline's; ``None`` if the baseline has no value."""
         return None if baseline.values is None else self.metrics.value / baseline.values[0]
 
 
 def named_params(
     resolved: ResolvedStudy, point: DesignPoint, metrics: Metrics
 ) -> dict[str, Scalar]:
-    """Return what names a design: cores, memories, main options and the values of its point.
+    """Return the values that name a design: cores, memories, main options, and its point.
 
-    What every evaluation solved is among them where there is one workload.
+    The solved options are among them if there is one workload.
     """
     chosen = metrics.runs[0].chosen if len(metrics.runs) == 1 else {}
     params = params_of_design(resolved.design(point), {**point.by_name, **chosen})
@@ -115,13 +115,13 @@ def named_params(
 
 
 def best_design(study: StoredStudy, trials: Sequence[TrialRecord]) -> BestDesign | None:
-    """Return the design of the best trial with its evaluation; see `trials.best_trial`."""
+    """Return the design of the best trial with its evaluations; see `trials.best_trial`."""
     best = best_trial(trials)
     if best is None or best.point is None or best.metrics is None:
         return None
     spec = study.resolved.spec
-    found = design_of(study, best.number, best.point, best.metrics)
-    return replace(found, front=tuple(front(spec, trials)) if len(spec.objectives) > 1 else ())
+    design = design_of(study, best.number, best.point, best.metrics)
+    return replace(design, front=tuple(front(spec, trials)) if len(spec.objectives) > 1 else ())
 
 
 def design_of(
@@ -134,7 +134,7 @@ def design_of(
     study
         The study.
     number
-        Of the trial; ``None`` where an enumeration found it.
+        Number of the trial; ``None`` if an enumeration found the design.
     point, metrics
         The design.
     """
@@ -154,27 +154,30 @@ def design_of(
 
 
 def solve_best_further(study: StoredStudy, best: BestDesign) -> list[tuple[Evaluation, PassProofs]]:
-    """Return the best design with its open passes solved further, by workload, and the proofs.
+    """Return the evaluations of the best design, solved further, and their proofs by workload.
 
-    What the end of a run has stored is taken from there; nothing is stored here.
+    Evaluations that the end of a run has stored are read; nothing is stored here.
     """
-    found = []
+    solved = []
     for run, evaluation in enumerate(best.evaluations):
         if evaluation is not None:
             further = best.further[run] if best.further else None
             if further is None:
                 inputs = chosen_inputs(study.resolved, run, best.design, best.metrics.runs[run])
                 further = solve_further(study, inputs, evaluation, {})
-            found.append((further, pass_proofs(evaluation, further)))
-    return found
+            solved.append((further, pass_proofs(evaluation, further)))
+    return solved
 
 
 def best_to_json_dict(name: str, best: BestDesign) -> dict[str, Any]:
     """Return the answer as ``study best --json`` prints it."""
     evaluations = [
-        None if one is None else evaluation_to_json_dict(one) for one in best.evaluations
+        None if evaluation is None else evaluation_to_json_dict(evaluation)
+        for evaluation in best.evaluations
     ]
-    proofs = [None if one is None else pass_proofs_to_json_dict(one) for one in best.pass_proofs]
+    proofs = [
+        None if proven is None else pass_proofs_to_json_dict(proven) for proven in best.pass_proofs
+    ]
     plain: dict[str, Any] = {
         "study": name,
         "number": best.number,
@@ -210,14 +213,14 @@ def best_to_json_dict(name: str, best: BestDesign) -> dict[str, Any]:
 
 
 def _baseline_to_json_dict(best: BestDesign, baseline: BaselineResult) -> dict[str, Any]:
-    """Return a baseline beside the best design."""
+    """Return a baseline as JSON, compared with the best design."""
     kinds = best.spec.objective_kinds
-    # A throughput that a chip does not reach under any option is zero; an energy has no such word.
-    nothing = [0.0 if kind.maximise else None for kind in kinds]
+    # A chip that trains the model under no option has throughput 0, but no energy.
+    infeasible = [0.0 if kind.maximise else None for kind in kinds]
     params = [None if run is None else dict(run.params) for run in baseline.runs]
     plain: dict[str, Any] = {
         "name": baseline.name,
-        "values": nothing if baseline.values is None else list(baseline.values),
+        "values": infeasible if baseline.values is None else list(baseline.values),
         "ratio": best.ratio(baseline),
         "area_mm2": baseline.area_mm2,
         "area_model": best.spec.area.model,

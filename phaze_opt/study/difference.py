@@ -1,4 +1,4 @@
-"""What differs between two studies: in their specs, and in what they found."""
+"""The differences between two studies: in their specs, and in their best designs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phaze_opt.study.study import Study
 
 @dataclass(frozen=True)
 class Difference:
-    """One key that two studies do not have alike; ``None`` where one has not got it."""
+    """A key with different values in two studies; ``None`` if a study does not have the key."""
 
     key: str
     first: Any
@@ -22,12 +22,12 @@ class Difference:
 
 @dataclass(frozen=True)
 class StudyDifference:
-    """What differs between two studies.
+    """The differences between two studies.
 
     Attributes
     ----------
     spec
-        Keys of the frozen specs, dotted, with the numbers that the names stand for.
+        Dotted keys of the frozen specs, in which names are resolved to numbers.
     best
         Values, parameters, area and placement of the best designs.
     """
@@ -38,7 +38,7 @@ class StudyDifference:
 
 
 def compare_studies(first: Study, second: Study) -> StudyDifference:
-    """Return what differs between two studies, key by key."""
+    """Return the differences between two studies, key by key."""
     specs = [_flat(to_builtins(study.resolved)) for study in (first, second)]
     for spec in specs:
         spec.pop("spec.name")

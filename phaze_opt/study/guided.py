@@ -1,7 +1,7 @@
-"""The sampler ``bound`` of a study: its points with the best bounds first.
+"""The sampler ``bound`` of a study: its points, best bound first.
 
-In a run of workers, a point goes to a trial with the ticket (`worker`); alone, `bound_sampler`
-gives a sampler for any Optuna study over the space.
+In a run, a ticket gives a point to its trial (`worker`); `bound_sampler` returns a sampler for any
+Optuna study over the space.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from optuna.trial import FrozenTrial
 
 from phaze_opt.bounds.best_first import BestFirst
 from phaze_opt.bounds.needless_memory import NeedlessMemory
-from phaze_opt.bounds.point_grid import Grid as Points
-from phaze_opt.bounds.study_bounds import Bounds, check_bounded
+from phaze_opt.bounds.point_grid import PointGrid
+from phaze_opt.bounds.study_bounds import StudyBounds, check_bounded
 from phaze_opt.on_demand import cached_property
 from phaze_opt.spec.frozen import ResolvedStudy
 from phaze_opt.spec.objectives import Measured
 from phaze_opt.spec.ordering import value_bin
 from phaze_opt.spec.space import distributions, params_of
 from phaze_opt.store.enumerations import BoundStore
-from phaze_opt.study.samplers.bound import BestBoundFirst, BoundSampler, Candidate
+from phaze_opt.study.samplers.bound import BestBoundFirst, BoundedParams, BoundSampler
 from phaze_opt.study.samplers.grid import Grid
 from phaze_opt.study.samplers.replay import Cost, CostOf
 from phaze_opt.workload.graph import Workload
@@ -33,24 +33,24 @@ def best_bound_first(
     store: BoundStore | None,
     cost: CostOf,
 ) -> BestBoundFirst:
-    """Return the points of a study, the best bounds first, and what its trials prove.
+    """Return the points of a study, best bound first, and the proof by its trials.
 
     Parameters
     ----------
     study, workloads, reference
         See `phaze_opt.study.objective.Objective`.
     store
-        Keeps bounds, which are computed once for all processes; ``None`` for none.
+        Keeps bounds, so that only one process computes each; ``None`` to keep none.
     cost
-        Of finished trials; see `phaze_opt.study.trials.trial_cost`.
+        Order of finished trials; see `phaze_opt.study.trials.trial_cost`.
 
     Raises
     ------
     InputError
-        If no bound is known for the objective, or the space is too large.
+        If no bound of the objective is known, or the space is too large.
     """
     check_bounded(study.spec)
-    points = _Candidates(study, workloads, reference, store)
+    points = _PointsByBound(study, workloads, reference, store)
     return BestBoundFirst(Grid.of(distributions(study.spec.space)), points, cost)
 
 
@@ -63,7 +63,7 @@ def bound_sampler(
     """Return a sampler for any Optuna study over a space that maximises the study's objective.
 
     Its trials suggest the parameters of `phaze_opt.spec.space.distributions`; their values are
-    those of the objective, and 0 or less where a point is infeasible.
+    those of the objective, and 0 or less for an infeasible point.
 
     Parameters
     ----------
@@ -77,19 +77,17 @@ def bound_sampler(
 
 
 def _cost_of_value(trial: FrozenTrial) -> Cost:
-    """Order finished trials by the bins of their values: nothing else is known of them."""
+    """Order finished trials by the bins of their values: they have no other data."""
     assert trial.values is not None
     value = trial.values[0]
     return (0, -value_bin(value)) if value > 0 else (1, -value)
 
 
-class _Candidates:
+class _PointsByBound:
     """All points that may be feasible, in the order of their best possible ranks.
 
-    Of sizes of the HBM that all hold whatever a placement may need, only the smallest is given: on
-    the others the same design is as fast, so that it comes before them.
-
-    Iterating again goes on after the last point that was given.
+    Points with `NeedlessMemory` are left out: an equally fast point with a smaller HBM comes first.
+    A further iteration continues after the last point.
     """
 
     def __init__(
@@ -100,23 +98,21 @@ class _Candidates:
         store: BoundStore | None,
     ) -> None:
         self._study = study
-        self._rule = Bounds(study, workloads, reference)
+        self._study_bounds = StudyBounds(study, workloads, reference)
         self._store = store
 
     @cached_property
     def _points(self) -> BestFirst:
-        """The points, of which all chips are listed when the first one is asked for."""
-        return BestFirst(Points.of(self._study), self._rule, self._store)
+        """The points; their chips are listed when the first point is needed."""
+        return BestFirst(PointGrid.of(self._study), self._study_bounds, self._store)
 
     @cached_property
     def _needless(self) -> NeedlessMemory:
-        """What tells the sizes of the HBM that change nothing."""
-        return NeedlessMemory(self._study, self._rule, self._points.grid.chips)
+        """Finds the sizes of the HBM that change nothing."""
+        return NeedlessMemory(self._study, self._study_bounds, self._points.grid.chips)
 
-    def __iter__(self) -> Iterator[Candidate]:
-        for one in self._points:
-            if self._needless.has(one.point):
-                continue
-            params = params_of(self._study.spec.space, one.point)
-            # Costs of feasible trials begin with 0, and go on with the key of their rank.
-            yield Candidate(params, (0, *one.head))
+    def __iter__(self) -> Iterator[BoundedParams]:
+        for bounded in self._points:
+            if not self._needless.has(bounded.point):
+                # Costs of feasible trials begin with 0, and go on with the key of their rank.
+                yield params_of(self._study.spec.space, bounded.point), (0, *bounded.head)

@@ -1,7 +1,7 @@
-"""What one step from the best design brings on each axis, the others kept: what the design needs.
+"""Steps from the best design: one step on one axis, with all other axes kept.
 
-The order of the values of an axis is that of the space; what an evaluation solves, the placement
-among it, is solved for every step anew.
+The values of an axis have the order of the space. Every step solves its placement and the solved
+options anew.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from phaze_opt.study.trials import Metrics
 
 
 @dataclass(frozen=True)
-class Step:
+class DesignStep:
     """One step from a design along one axis.
 
     Attributes
     ----------
     axis, up
-        Which axis, and whether to the next value or to the one before.
+        The axis, and whether the step leads to the next or to the previous value.
     value
-        Where it leads; ``None`` where the axis ends.
+        Value after the step; ``None`` if the axis ends.
     followers
-        Axes that follow from this one, and have another value too.
+        Derived axes whose values also change.
     metrics
-        Of the design there; ``None`` where there is none, or nobody has evaluated it.
+        Metrics after the step; ``None`` if the axis ends, or the design is not evaluated.
     """
 
     axis: str
@@ -55,43 +55,46 @@ class Step:
 def points_around(
     space: Space, point: DesignPoint
 ) -> Iterator[tuple[str, bool, DesignPoint | None]]:
-    """Yield the axis, whether it goes up, and the point of every step; ``None`` beyond an end."""
-    at = {name: axis.values.index(point[name]) for name, axis in space.searched.items()}
+    """Yield axis, direction (up) and point of every step; the point is ``None`` beyond an end."""
+    indices = {name: axis.values.index(point[name]) for name, axis in space.searched.items()}
     for name, axis in space.searched.items():
         if len(axis.values) == 1:
             continue
         for up in (False, True):
-            index = at[name] + (1 if up else -1)
+            index = indices[name] + (1 if up else -1)
             inside = 0 <= index < len(axis.values)
-            yield name, up, point_at(space, {**at, name: index}) if inside else None
+            yield name, up, point_at(space, {**indices, name: index}) if inside else None
 
 
 def keys_around(study: ResolvedStudy, point: DesignPoint) -> set[str]:
-    """Return the keys of all evaluations that the steps from a point may need."""
+    """Return the keys of all evaluations of the steps from a point."""
     keys = set()
     for _, _, there in points_around(study.spec.space, point):
-        # A step may lead to no chip, or to options that exclude each other: nothing is evaluated.
+        # No evaluation for an impossible chip, or for options that exclude each other.
         with suppress(InputError):
             if there is not None:
                 design = study.design(there)
                 for run in range(len(study.spec.runs)):
-                    keys |= {evaluation_key(study, one) for one in run_inputs(study, run, design)}
+                    inputs = run_inputs(study, run, design)
+                    keys |= {evaluation_key(study, of_options) for of_options in inputs}
     return keys
 
 
-def known_steps(study: StoredStudy, best: BestDesign) -> tuple[Step, ...]:
-    """Return the steps from the best design as far as they are evaluated; nothing is computed."""
+def known_steps(study: StoredStudy, best: BestDesign) -> tuple[DesignStep, ...]:
+    """Return the steps from the best design with their stored metrics; nothing is computed."""
     objective = Objective(
         study.resolved, (), StoredEvaluations(study.storage), ScheduleCache(study.storage)
     )
     return _steps(objective, best)
 
 
-def evaluated_steps(study: StoredStudy, evaluator: Evaluator, best: BestDesign) -> tuple[Step, ...]:
-    """Return the steps from the best design; what nobody has evaluated yet is evaluated and stored.
+def evaluated_steps(
+    study: StoredStudy, evaluator: Evaluator, best: BestDesign
+) -> tuple[DesignStep, ...]:
+    """Return the steps from the best design, each evaluated and stored if it was not before.
 
-    In a database that cannot be written it is evaluated only, and in a study of another version of
-    the cost model not even that.
+    If the database cannot be written, nothing is stored; in a study of another version of the cost
+    model, nothing is evaluated.
     """
     if study.resolved.cost_model_version != current_version():
         return known_steps(study, best)
@@ -107,26 +110,27 @@ def evaluated_steps(study: StoredStudy, evaluator: Evaluator, best: BestDesign) 
         return _steps(replace(objective, evaluations=reading), best)
 
 
-def _steps(objective: Objective, best: BestDesign) -> tuple[Step, ...]:
-    """Return the steps from a design with the metrics that an objective finds, or has.
+def _steps(objective: Objective, best: BestDesign) -> tuple[DesignStep, ...]:
+    """Return the steps from a design with the metrics of an objective.
 
-    Nothing where what the values of several workloads are relative to is damaged.
+    No steps if the reference of several workloads is damaged.
     """
     space, runs = objective.study.spec.space, objective.study.spec.runs
     if len(runs) > 1:
         name = objective.study.spec.reference
-        reference = next((one.measured for one in best.baselines if one.name == name), None)
+        measured = {baseline.name: baseline.measured for baseline in best.baselines}
+        reference = measured.get(name)
         if reference is None:
             return ()
         objective = replace(objective, reference=reference)
-    found = []
+    steps = []
     for name, up, there in points_around(space, best.point):
         if there is None:
-            found.append(Step(name, up))
+            steps.append(DesignStep(name, up))
             continue
         metrics = None
         with suppress(NotStoredError):
             metrics = objective(there)
-        followers = tuple(one for one in space.derived if there[one] != best.point[one])
-        found.append(Step(name, up, there[name], followers, metrics))
-    return tuple(found)
+        followers = tuple(axis for axis in space.derived if there[axis] != best.point[axis])
+        steps.append(DesignStep(name, up, there[name], followers, metrics))
+    return tuple(steps)

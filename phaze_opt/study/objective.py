@@ -1,4 +1,4 @@
-"""The objective: from a point to its metrics, by the area first and then by the cost model."""
+"""The objective: from a point to its metrics; the area comes first, then the cost model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from phaze_opt.workload.graph import Workload
 Evaluator = Callable[
     [Workload, Accelerator, Cluster, Training, MutableMapping[str, Schedule]], Evaluation
 ]
-"""Evaluates one point with a cache of schedules; tests put a faster one in its place."""
+"""Evaluates a point with a cache of schedules; tests replace it by a faster function."""
 
 
 def evaluate_point(
@@ -56,7 +56,7 @@ def evaluate_point(
 
 
 def evaluator_of(study: ResolvedStudy) -> Evaluator:
-    """Return what evaluates the points of a study: as it places them, with its vector lanes."""
+    """Return the evaluator with the placement and the lane rate of a study."""
     placement, lane_rate = study.spec.placement, study.lane_rate
     if placement == "solve" and lane_rate == 1.0:
         return evaluate_point
@@ -65,14 +65,14 @@ def evaluator_of(study: ResolvedStudy) -> Evaluator:
 
 @dataclass(frozen=True)
 class EvaluatedRun:
-    """One workload on a design, evaluated.
+    """A workload evaluated on a design.
 
     Attributes
     ----------
     cached
         Whether the evaluation was stored before.
     violation
-        The limit that it does not keep; ``None`` where it is feasible.
+        The limit that it violates; ``None`` if feasible.
     """
 
     inputs: RunInputs
@@ -84,17 +84,16 @@ class EvaluatedRun:
 
 @dataclass
 class Objective:
-    """Evaluates points of one study.
+    """Evaluates points of a study.
 
     Attributes
     ----------
     workloads
         Captured, in the order of `phaze_opt.spec.freezing.captures`.
     evaluations, schedules
-        Where results are looked up and kept.
+        Caches of results.
     reference
-        Every workload on the baseline that the values of several are relative to; empty where there
-        is one workload.
+        Measures of every workload on the reference baseline; empty if there is one workload.
     """
 
     study: ResolvedStudy
@@ -118,7 +117,7 @@ class Objective:
                 runs = [self.best_run(index, design) for index in range(len(self.study.spec.runs))]
                 violation = worst(run.violation for run in runs if run.violation is not None)
         except InputError as error:
-            # No such chip, network or combination of options: a point of the space, but no design.
+            # A point of the space, but its chip, network or options cannot exist.
             violation = Violation("options", NOT_BUILDABLE, str(error))
         effort = self.schedules.take_effort()
         metrics = self._metrics(runs, violation, area_mm2)
@@ -130,15 +129,14 @@ class Objective:
         )
 
     def best_run(self, run: int, design: Design) -> EvaluatedRun:
-        """Evaluate one workload on a design, at the best of the options that are solved.
+        """Evaluate one workload on a design, at the best of the solved options.
 
         Raises
         ------
         InputError
-            If every combination of the options excludes itself.
+            If the options exclude each other in every combination.
         """
-        inputs = run_inputs(self.study, run, design)
-        runs = [self.evaluate(one) for one in inputs]
+        runs = [self.evaluate(inputs) for inputs in run_inputs(self.study, run, design)]
         area_mm2 = self.study.area_if_known_mm2(design.accelerator) or 0.0
         return best_of_runs(self.study, runs, area_mm2)
 
@@ -162,7 +160,7 @@ class Objective:
     def _metrics(
         self, runs: Sequence[EvaluatedRun], violation: Violation | None, area_mm2: float | None
     ) -> Metrics:
-        """Take from the evaluations the numbers that the search and its reports need."""
+        """Return the metrics of a point from its evaluations."""
         kinds = self.study.spec.objective_kinds
         if violation is None:
             measured = [measured_run(run, area_mm2 or 0.0) for run in runs]
@@ -178,7 +176,7 @@ class Objective:
             for layer in run.evaluation.layers
             for proof in (layer.forward_schedule, layer.backward_schedule)
         ]
-        names = [one.name for one in self.study.spec.runs]
+        names = [run.name for run in self.study.spec.runs]
         return Metrics(
             feasible=violation is None,
             reason=None if violation is None else violation.reason,
@@ -197,9 +195,9 @@ class Objective:
 def best_of_runs(
     study: ResolvedStudy, runs: Sequence[EvaluatedRun], area_mm2: float
 ) -> EvaluatedRun:
-    """Return the best of a workload's runs by the first objective and the order of designs.
+    """Return the best run of a workload by the first objective and the order of designs.
 
-    Of infeasible ones that with the smallest violation.
+    If all are infeasible, the run with the smallest violation.
     """
     kind = study.spec.objective_kinds[0]
     feasible = []
@@ -222,7 +220,7 @@ def best_of_runs(
 
 
 def measured_run(run: EvaluatedRun, area_mm2: float) -> Measured:
-    """Return what the objectives need to know of a feasible run."""
+    """Return the measures of a feasible run for the objectives."""
     evaluation, inputs = run.evaluation, run.inputs
     throughput, tokens = evaluation.throughput_samples_per_s, evaluation.tokens_per_s_per_device
     return Measured(
@@ -241,16 +239,16 @@ def objective_values(
     reference: Sequence[Measured],
     kinds: Sequence[ObjectiveKind] | None = None,
 ) -> tuple[float, ...]:
-    """Return the value of every objective: of one workload its own, of several the aggregate.
+    """Return the value of every objective; several workloads are joined by the aggregate.
 
     Parameters
     ----------
     spec
         The study.
     measured, reference
-        Every workload on a design, and on the reference.
+        Measures of every workload on a design, and on the reference.
     kinds
-        The objectives; those of the study where ``None``.
+        The objectives; ``None`` for those of the study.
     """
     kinds = spec.objective_kinds if kinds is None else kinds
     if len(spec.runs) == 1:
@@ -260,7 +258,7 @@ def objective_values(
 
 
 def run_metrics(name: str, run: EvaluatedRun) -> RunMetrics:
-    """Return the numbers of a run that its trial keeps."""
+    """Return the metrics of a run that its trial stores."""
     feasible = run.evaluation.feasible
     return RunMetrics(
         workload=name,
@@ -272,8 +270,8 @@ def run_metrics(name: str, run: EvaluatedRun) -> RunMetrics:
 
 
 def evaluation_key(study: ResolvedStudy, inputs: RunInputs) -> str:
-    """Hash all inputs of an evaluation, the version of the cost model included."""
-    decides = {
+    """Hash all inputs of an evaluation and the version of the cost model."""
+    hashed = {
         "workload": study.workload_hashes[inputs.capture],
         "accelerator": to_builtins(inputs.accelerator),
         "cluster": to_builtins(inputs.cluster),
@@ -281,7 +279,7 @@ def evaluation_key(study: ResolvedStudy, inputs: RunInputs) -> str:
         "cost_model_version": study.cost_model_version,
     }
     if study.spec.placement != "solve":
-        decides["placement"] = study.spec.placement
+        hashed["placement"] = study.spec.placement
     if study.lane_rate != 1.0:
-        decides["lane_rate"] = study.lane_rate
-    return content_hash(decides)
+        hashed["lane_rate"] = study.lane_rate
+    return content_hash(hashed)

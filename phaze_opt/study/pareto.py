@@ -1,4 +1,4 @@
-"""Fronts: the designs that no other design is as good as in every objective and better in one."""
+"""Pareto front: designs to which no other is equal or better in all objectives, better in one."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from phaze_opt.study.trials import TrialRecord
 
 
 def front(spec: StudySpec, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Return the feasible trials that no other one dominates, in the order of designs.
+    """Return the feasible trials that no other trial dominates, in the order of designs.
 
-    Values are compared exactly. Of trials with equal values the first in the order of designs
-    stands for all.
+    Values are compared exactly. Of trials with equal values only the first in the order of designs
+    is returned.
     """
     ranked: list[tuple[Rank, TrialRecord]] = [
         (trial.rank, trial) for trial in trials if trial.rank is not None

@@ -1,7 +1,7 @@
 """Worker processes on one machine, and the signals that end them.
 
-Workers are spawned and open the database themselves. The first Ctrl-C or SIGTERM lets the running
-trial finish; the second one gives its ticket back at once.
+Workers are spawned and open the database themselves. After the first Ctrl-C or SIGTERM the running
+trial finishes; after the second, its ticket is given back at once.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from phaze_opt.study.watching import ShowStudy
 
 _POLL_S = 0.2
 _MOST_IN_VAIN = 60
-"""Workers killed one after the other, without a closed ticket, before a run ends."""
+"""Largest number of killed workers in turn without a closed ticket; one more ends the run."""
 
 _LONGEST_PAUSE_S = 5.0
-"""At most so long a killed worker is not replaced."""
+"""Longest time in seconds until a killed worker is replaced."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopNow(BaseException):
-    """Raised in the main thread by the second signal, at whatever statement it runs."""
+    """Raised in the main thread by the second signal, at any statement."""
 
 
 class StopSignals:
-    """While the context is entered, turns signals into a request that loops check.
+    """A context in which signals become a request that loops check.
 
     Parameters
     ----------
     ignore_interrupt
-        For worker processes: a terminal sends Ctrl-C to all processes, but only the first one
-        acts on it, and sends SIGTERM to the workers.
+        For worker processes: a terminal sends Ctrl-C to all processes, but only the parent acts on
+        it, and sends SIGTERM to the workers.
     raise_on_repeat
         Whether the second signal raises `StopNow`.
 
@@ -61,7 +61,7 @@ class StopSignals:
     received
         Number of the first signal, or ``None``.
     repeated
-        Whether there was a second one.
+        Whether there was a second signal.
     """
 
     def __init__(self, *, ignore_interrupt: bool = False, raise_on_repeat: bool = True) -> None:
@@ -78,11 +78,11 @@ class StopSignals:
 
     @property
     def exit_code(self) -> int | None:
-        """Exit code of a program ended by the signal: 130 for Ctrl-C, 143 for SIGTERM."""
+        """Exit code: 130 after Ctrl-C, 143 after SIGTERM; ``None`` without a signal."""
         return None if self.received is None else 128 + self.received
 
     def __enter__(self) -> Self:
-        # Python delivers signals to the main thread only; elsewhere there is nothing to handle.
+        # Python delivers signals to the main thread only.
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
                 ignored = self._ignore_interrupt and number == signal.SIGINT
@@ -125,9 +125,9 @@ class WorkerJob:
 
 
 class WorkerProcesses:
-    """Worker processes that import what they need at once, and work when they are told.
+    """Worker processes that import their modules at once, and wait for the start of the work.
 
-    A context: workers that were not told when it ends are ended.
+    A context: at its end, workers that still wait are ended.
     """
 
     def __init__(self, job: WorkerJob, storage: Storage, workers: int, stop: StopSignals) -> None:
@@ -145,14 +145,14 @@ class WorkerProcesses:
 
     def __exit__(self, *error: object) -> None:
         if self._waiting:
-            # They have begun nothing.
+            # The processes still wait, and hold no ticket.
             for process in self._running:
                 process.kill()
                 process.join()
             self._let_go()
 
     def _start(self) -> BaseProcess:
-        """Start a process, which waits until it is let go."""
+        """Start a process, which waits until `_let_go`."""
         begin, let_go = self._context.Pipe(duplex=False)
         process = self._context.Process(target=worker_process, args=(self._job, begin), daemon=True)
         process.start()
@@ -161,25 +161,25 @@ class WorkerProcesses:
         return process
 
     def _let_go(self) -> None:
-        """Let the processes that wait begin."""
+        """Let the waiting processes begin."""
         for let_go in self._waiting:
             let_go.close()
         self._waiting = []
 
     def run(self, on_poll: Callable[[], int]) -> None:
-        """Let workers work until all have ended, and replace those that are killed.
+        """Let workers work until all have ended, and replace killed workers.
 
-        As often as needed, and later each time unless trials are finished between the kills.
+        The pause before a replacement grows, unless trials are finished between the kills.
 
         Parameters
         ----------
         on_poll
-            Called a few times per second; returns how many tickets are closed.
+            Called a few times per second; returns the number of closed tickets.
 
         Raises
         ------
         PhazeError
-            If workers fail, or are killed again and again and finish nothing.
+            If all workers fail, or workers are killed repeatedly and finish no trial.
         """
         job, stop, running = self._job, self._stop, self._running
         with storage_in_environment(self._storage):
@@ -189,7 +189,7 @@ class WorkerProcesses:
                 self._let_go()
                 time.sleep(_POLL_S)
                 with suppress(LostConnectionError):
-                    # The workers themselves wait for a lost database, and fail if it stays away.
+                    # The workers wait for a lost database themselves, and fail if it stays away.
                     finished, before = on_poll(), finished
                     in_vain = 0 if finished > before else in_vain
                 passed_on = _pass_on(stop, running, passed_on)
@@ -197,7 +197,7 @@ class WorkerProcesses:
                 if not stop.requested:
                     running += [self._start() for due in due_s if due <= now_s]
                 due_s = [due for due in due_s if due > now_s]
-                for process in [each for each in running if not each.is_alive()]:
+                for process in [worker for worker in running if not worker.is_alive()]:
                     running.remove(process)
                     code = process.exitcode or 0
                     failures += code == 1
@@ -224,9 +224,9 @@ def worker_process(job: WorkerJob, begin: Connection) -> None:
     Parameters
     ----------
     job
-        What it works on.
+        The arguments of the work.
     begin
-        Closed at the other end when it shall begin.
+        Closed at the other end when the work shall begin.
     """
     end_with_parent()
     with StopSignals(ignore_interrupt=True) as stop:
@@ -246,7 +246,7 @@ def worker_process(job: WorkerJob, begin: Connection) -> None:
 
 
 def end_with_parent() -> None:
-    """End this process at once when the one that started it is gone, however that ended."""
+    """End this process at once when its parent has ended, for any reason."""
     parent: Any = multiprocessing.parent_process()
 
     def watch() -> None:
@@ -257,7 +257,7 @@ def end_with_parent() -> None:
 
 
 def _pass_on(stop: StopSignals, running: list[BaseProcess], passed_on: int) -> int:
-    """Send the workers one SIGTERM for the first signal and one for the second one."""
+    """Send the workers a SIGTERM for each of the first two signals; return the number sent."""
     wanted = int(stop.requested) + int(stop.repeated)
     for _ in range(passed_on, wanted):
         for process in running:
@@ -268,9 +268,9 @@ def _pass_on(stop: StopSignals, running: list[BaseProcess], passed_on: int) -> i
 
 @contextmanager
 def storage_in_environment(storage: Storage) -> Iterator[None]:
-    """Give the URL of a database to the processes that start in this context.
+    """Put the URL of a database into the environment of processes that start in this context.
 
-    It may hold a password: other users can read a command line, but not the environment.
+    The URL may hold a password: other users can read a command line, but not the environment.
     """
     name, value = URL_VARIABLE, storage.url.render_as_string(hide_password=False)
     before = os.environ.get(name)

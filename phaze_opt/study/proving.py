@@ -1,4 +1,4 @@
-"""Proves the passes of a study's best design: what the search left open is solved further."""
+"""Proves the best design of a study: passes that the search left open are solved further."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from phaze_opt.workload.graph import Workload
 
 @dataclass(frozen=True)
 class PassProofs:
-    """What is proven of the passes of the distinct layers of a design.
+    """The proofs of the passes of the distinct layers of a design.
 
     Attributes
     ----------
     passes, proven
-        Number of the passes, and of those whose schedule is proven optimal.
+        Number of passes, and of passes whose schedule is proven optimal.
     methods
-        Number of the proven ones by `phaze_opt.scheduling.schedule_problem.ScheduleMethod`.
+        Number of proven passes by `phaze_opt.scheduling.schedule_problem.ScheduleMethod`.
     gap
         Largest relative gap between a makespan and its bound.
     effort
-        What was spent on each part of an open pass; see
-        `phaze_opt.scheduling.solve_schedule.solve_schedule`. ``None`` where only the search, with
-        its fast methods, has looked at them.
+        Effort for each part of an open pass; see
+        `phaze_opt.scheduling.solve_schedule.solve_schedule`. ``None`` if only the search, with its
+        fast methods, has solved the passes.
     throughput_samples_per_s
-        With these schedules.
+        Throughput with these schedules.
     """
 
     passes: int
@@ -51,7 +51,7 @@ class PassProofs:
 
 
 def proofs_of(evaluation: Evaluation) -> list[ScheduleProof]:
-    """List the proofs of all passes of the distinct layers."""
+    """Return the proofs of all passes of the distinct layers."""
     return [
         proof
         for layer in evaluation.layers
@@ -61,14 +61,14 @@ def proofs_of(evaluation: Evaluation) -> list[ScheduleProof]:
 
 
 def pass_proofs(evaluation: Evaluation, further: Evaluation | None) -> PassProofs:
-    """Say what is proven of a design.
+    """Summarise the proofs of the passes of a design.
 
     Parameters
     ----------
     evaluation
-        As the search evaluated it.
+        The evaluation of the search.
     further
-        With its open passes solved further; ``None`` where nobody has done that.
+        The evaluation with open passes solved further; ``None`` if there is none.
     """
     known = evaluation if further is None else further
     proofs = proofs_of(known)
@@ -85,7 +85,7 @@ def pass_proofs(evaluation: Evaluation, further: Evaluation | None) -> PassProof
 
 
 def pass_proofs_to_json_dict(proofs: PassProofs) -> dict[str, Any]:
-    """Return what is proven as plain data."""
+    """Return the proofs as plain data."""
     plain: dict[str, Any] = to_builtins(proofs)
     return plain
 
@@ -96,16 +96,16 @@ def further_key(key: str) -> str:
 
 
 def with_further_keys(keys: Iterable[str]) -> set[str]:
-    """Add to the keys of evaluations those under which they are stored solved further."""
-    return {each for key in keys for each in (key, further_key(key))}
+    """Return the keys of evaluations, and their keys solved further."""
+    return {stored for key in keys for stored in (key, further_key(key))}
 
 
 def chosen_inputs(
     resolved: ResolvedStudy, run: int, design: Design, metrics: RunMetrics
 ) -> RunInputs:
-    """Return what decides the evaluation of a workload, with the options that it found best."""
+    """Return the inputs of the evaluation of a workload with the best solved options."""
     options = run_inputs(resolved, run, design)
-    return next(one for one in options if one.chosen == metrics.chosen)
+    return next(inputs for inputs in options if inputs.chosen == metrics.chosen)
 
 
 def solve_further(
@@ -114,16 +114,16 @@ def solve_further(
     evaluation: Evaluation,
     cache: MutableMapping[str, Schedule],
 ) -> Evaluation:
-    """Evaluate a feasible design with its open passes solved further, at its own tensor width.
+    """Evaluate a feasible design at its tensor degree, with open passes solved further.
 
     Parameters
     ----------
     study, inputs
-        What decides the evaluation.
+        The study, and the inputs of the evaluation.
     evaluation
-        As the search evaluated it.
+        The evaluation of the search.
     cache
-        Schedules by content; solved ones are added.
+        Schedules by content; new schedules are added.
     """
     return evaluate(
         chosen_workload(study, inputs, evaluation),
@@ -137,18 +137,18 @@ def solve_further(
 
 
 def chosen_workload(study: StoredStudy, inputs: RunInputs, evaluation: Evaluation) -> Workload:
-    """Return the captured workload of a feasible design, at its tensor width only."""
+    """Return the captured workload of a feasible design, at its tensor degree only."""
     assert evaluation.placement is not None
-    workload, width = study.workloads()[inputs.capture], evaluation.placement.tensor
-    of_width = tuple(one for one in workload.variants if one.tensor_parallel == width)
-    return replace(workload, variants=of_width)
+    workload, degree = study.workloads()[inputs.capture], evaluation.placement.tensor
+    variants = tuple(variant for variant in workload.variants if variant.tensor_parallel == degree)
+    return replace(workload, variants=variants)
 
 
 def prove_best(study: StoredStudy, evaluations: EvaluationCache) -> None:
-    """Solve the open passes of the best design further, and store what comes of it, once.
+    """Solve the open passes of the best design further, and store the evaluations, once.
 
-    The trial keeps its values, and its evaluations the schedules of the search. Where several
-    programs end the run of a study, one of them solves, and the others wait for it.
+    The trial keeps its values, and its evaluations keep the schedules of the search. If several
+    programs end a run of the study, one of them solves, and the others wait for it.
     """
     best = best_trial(read_trials(study))
     if best is None or best.point is None or best.metrics is None:
@@ -170,5 +170,5 @@ def prove_best(study: StoredStudy, evaluations: EvaluationCache) -> None:
 
 
 def _is_proven(proof: ScheduleProof) -> bool:
-    """Whether no schedule of the pass is shorter."""
+    """Whether the schedule of a pass is proven optimal."""
     return proof.status == "optimal"

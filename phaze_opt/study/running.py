@@ -46,11 +46,11 @@ class Progress:
     Attributes
     ----------
     total
-        Complete trials that the study shall have.
+        Target number of complete trials.
     best_value
-        Best value so far; ``None`` before the first feasible trial, and among several objectives.
+        Best value so far; ``None`` before the first feasible trial, and with several objectives.
     unit
-        Of this value.
+        Unit of this value.
     """
 
     total: int
@@ -66,13 +66,13 @@ class RunOutcome:
     Attributes
     ----------
     total
-        Complete trials that the study shall have.
+        Target number of complete trials.
     exit_code
-        130 or 143 where a signal ended it, else ``None``.
+        130 or 143 if a signal ended the run, else ``None``.
     failures
-        Why trials failed, each reason once.
+        Reasons of failed trials, each once.
     is_proven
-        Whether it ended because no point that is left can be better than the best.
+        Whether the run ended because no remaining point can be better than the best.
     """
 
     total: int
@@ -83,7 +83,7 @@ class RunOutcome:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a signal or ``study stop`` ended it before it had its trials."""
+        """Whether a signal or ``study stop`` ended the run before its target."""
         missing = self.counts.done < self.total and not self.failures and not self.is_proven
         return self.exit_code is not None or missing
 
@@ -99,7 +99,7 @@ class RunOutcome:
 
 @dataclass(frozen=True)
 class StudyRun:
-    """What all parts of a run need; see `run_study` for the attributes."""
+    """The common arguments of all parts of a run; see `run_study`."""
 
     study: StoredStudy
     evaluator: Evaluator
@@ -121,7 +121,7 @@ class StudyRun:
 
 
 def ignore_progress(progress: Progress) -> None:
-    """Show nothing."""
+    """Ignore the progress of a run."""
 
 
 def run_study(
@@ -138,14 +138,14 @@ def run_study(
     Parameters
     ----------
     evaluator
-        Evaluates one point.
+        Evaluates a point.
     trials, workers, on_progress, lease_s, show
         See `phaze_opt.study.study.Study.run`.
 
     Raises
     ------
     NotFoundError
-        If the study was deleted meanwhile.
+        If the study was deleted during the run.
     """
     total = study.resolved.spec.search.trials if trials is None else trials
     check_size("trials", total, MOST_TRIALS)
@@ -180,7 +180,7 @@ def run_study(
 
 
 def worker_main(job: WorkerJob, stop: StopSignals) -> None:
-    """Open the storage that the environment names, and work on a study as one worker."""
+    """Open the storage of the environment, and work on a study as a worker."""
     study = patiently(lambda: find_study(job.name, open_storage()))
     run = StudyRun(study, job.evaluator, job.total, job.lease_s, stop, job.show)
     _work_on(run, lambda number, metrics: None, is_alone=False)
@@ -189,7 +189,7 @@ def worker_main(job: WorkerJob, stop: StopSignals) -> None:
 def _run_trials(
     run: StudyRun, workers: int, report: Callable[[], int], *, is_watched: bool
 ) -> None:
-    """Prepare the tickets, and work here, or in processes that start meanwhile."""
+    """Prepare the tickets, then work in this process, or in processes that start meanwhile."""
     prepare = partial(_prepare, run, new_token())
     if workers == 1:
 
@@ -209,13 +209,13 @@ def _run_trials(
 
 
 def _work_on(run: StudyRun, on_trial: TrialCallback, *, is_alone: bool) -> None:
-    """Work on a study as one worker until it is done."""
+    """Work on a study as a worker until it is done."""
     worker = patiently(partial(_new_worker, run, is_alone))
     keeper = LeaseKeeper([worker.office, worker.objective.evaluations], worker.token, run.lease_s)
     with keeper, KeptSoFar() as kept:
 
         def count(number: int, metrics: Metrics) -> None:
-            # By now all that trials need is imported.
+            # After a trial, all modules that trials need are imported.
             kept.begin()
             on_trial(number, metrics)
 
@@ -241,13 +241,13 @@ def _new_worker(run: StudyRun, is_alone: bool) -> Worker:
 
 
 def _is_done(run: StudyRun) -> bool:
-    """Whether there is nothing to run."""
+    """Whether the study has its target, or its best is proven."""
     office = run.study.office(run.lease_s)
     return office.counts().done >= run.total or office.is_proven()
 
 
 def _prepare(run: StudyRun, token: str) -> bool:
-    """Evaluate the baselines and issue the tickets; False where a signal came meanwhile."""
+    """Evaluate the baselines and issue the tickets; False if a signal came before the end."""
     study, office = run.study, run.study.office(run.lease_s)
     check_study(study)
     office.request_stop(False)
@@ -261,7 +261,7 @@ def _prepare(run: StudyRun, token: str) -> bool:
 
 
 def evaluate_baselines(run: StudyRun, token: str) -> None:
-    """Evaluate the baselines, each under every training option, unless that was done."""
+    """Evaluate all baselines under every training option, unless they are evaluated."""
     resolved = run.study.resolved
     if len(find_baselines(resolved, run.study.storage)) == len(resolved.baselines):
         return
@@ -274,14 +274,14 @@ def evaluate_baselines(run: StudyRun, token: str) -> None:
 
 
 def _prove_best(run: StudyRun, token: str) -> None:
-    """Solve the open passes of the best design further, unless that was done."""
+    """Solve the open passes of the best design further, unless they are solved."""
     evaluations = EvaluationCache(run.study.storage, token, run.lease_s)
     with LeaseKeeper([evaluations], token, run.lease_s):
         prove_best(run.study, evaluations)
 
 
 def _evaluate_steps(run: StudyRun) -> None:
-    """Evaluate the designs one step from the best one, where people will see them."""
+    """Evaluate the designs one step from the best design, if a dashboard shows them."""
 
     def evaluate() -> None:
         best = best_design(run.study, read_trials(run.study))
@@ -292,9 +292,9 @@ def _evaluate_steps(run: StudyRun) -> None:
 
 
 def baseline_params(study: StoredStudy) -> list[dict[str, Any]]:
-    """Return the baselines that lie in the space as parameters: they are the first trials."""
+    """Return the parameters of the baselines in the space, which are the first trials."""
     space = study.resolved.spec.space
-    found: list[dict[str, Any]] = []
+    first_trials: list[dict[str, Any]] = []
     for baseline in find_baselines(study.resolved, study.storage):
         for run in baseline.runs:
             # Several workloads may be at their best under different options.
@@ -303,6 +303,6 @@ def baseline_params(study: StoredStudy) -> list[dict[str, Any]]:
             chip = run.design.accelerator
             if why_not_found(study.resolved, chip, run.values) is None:
                 params = params_of(space, DesignPoint(tuple(run.values.items())))
-                if params not in found:
-                    found.append(params)
-    return found
+                if params not in first_trials:
+                    first_trials.append(params)
+    return first_trials

@@ -1,4 +1,4 @@
-"""What a spec means before it is run: the size of its space, its feasible share, its cost."""
+"""Size of the space, feasible share and cost of a spec, before a study is created."""
 
 from __future__ import annotations
 
@@ -25,37 +25,36 @@ from phaze_opt.study.baselines import outside_space
 from phaze_opt.workload.graph import Workload
 
 SAMPLED_CHIPS = 1_000
-"""Points of which chip and area are looked at."""
+"""Number of sampled points whose chip and area are checked."""
 
 LISTED_CHIPS = 5_000_000
-"""Chips of which all are looked at, to say how many points are within the limits."""
+"""Largest number of chips of a space in which all points within the limits are counted."""
 
 EVALUATED_POINTS = 16
 EVALUATION_S = 10.0
-"""Points within the area that are evaluated, and seconds after which no further one is."""
+"""Number of points within the area to evaluate, and seconds after which no further one begins."""
 
 
 @dataclass(frozen=True)
 class SpecCheck:
-    """A valid spec, and what a run of it will meet.
+    """A valid spec with the size of its space, and its feasible share.
 
     Attributes
     ----------
     points
-        Of the space, those above the area limit included.
+        Number of points of the space, including points above the area limit.
     sampled, within_area
-        Points drawn at random, and how many of them are chips within the area.
+        Number of points drawn at random, and of those whose chip is within the area.
     evaluated, feasible
-        Of those within the area, how many were evaluated, and how many of these keep every limit.
+        Number of points within the area that were evaluated, and of those that keep every limit.
     seconds_per_point
-        Of an evaluation with an empty cache, all workloads and solved options together; ``None``
-        where no point within the area was drawn.
+        Time of an evaluation with an empty cache, of all workloads and solved options together;
+        ``None`` if no drawn point is within the area.
     outside
-        By the name of a baseline that no trial can find: which of its values the space does not
-        have.
+        For each baseline that no trial can find: a sentence about a value outside the space.
     size
-        Of the part of the space that is within the limits of the chip; ``None`` where the space is
-        too large to list it.
+        Size of the part of the space within the limits of the chip; ``None`` if the space is too
+        large to list.
     """
 
     resolved: ResolvedStudy
@@ -70,21 +69,21 @@ class SpecCheck:
 
     @property
     def within_limits(self) -> int | None:
-        """Points whose chip is buildable and within the limits, where all are listed."""
+        """Number of points whose chip is within the limits; ``None`` if they are not listed."""
         return None if self.size is None else self.size.points
 
     @property
     def boxes_s(self) -> float | None:
-        """About how long the sampler bounds boxes of chips first, on one core, if it does."""
+        """Estimated seconds to bound boxes of chips on one core; ``None`` for other samplers."""
         if self.size is None or self.resolved.spec.sampler != "bound":
             return None
         return self.size.boxes_s
 
     @property
     def trials_s(self) -> float | None:
-        """About what the trials of the study take together, on one core; with ``bound`` at most.
+        """Estimated seconds of all trials of the study on one core; with ``bound`` at most.
 
-        A point above the area takes no time. The sampler ``bound`` asks for none.
+        A point above the area takes no time. The sampler ``bound`` proposes none.
         """
         if self.seconds_per_point is None:
             return None
@@ -94,7 +93,7 @@ class SpecCheck:
 
     @property
     def feasible_share(self) -> float | None:
-        """Share of the points that are feasible, as far as the samples tell."""
+        """Estimated share of feasible points, from the samples."""
         if self.within_area == 0:
             return 0.0
         if self.evaluated == 0:
@@ -103,12 +102,12 @@ class SpecCheck:
 
 
 def check_spec(spec: StudySpec) -> SpecCheck:
-    """Freeze a spec as `phaze_opt.study.study.create_study` does, and try some of its points.
+    """Freeze a spec as `phaze_opt.study.study.create_study` does, and evaluate some of its points.
 
     Raises
     ------
     InputError
-        What the creation of the study would refuse.
+        If the creation of the study would refuse the spec.
     """
     resolved, workloads = freeze(spec)
     within = [design for point in _sample(spec) if (design := _within(resolved, point)) is not None]
@@ -119,7 +118,7 @@ def check_spec(spec: StudySpec) -> SpecCheck:
         if time.monotonic() - started_s > EVALUATION_S:
             break
     took_s = time.monotonic() - started_s
-    reasons = {one.name: outside_space(resolved, one) for one in resolved.baselines}
+    reasons = {baseline.name: outside_space(resolved, baseline) for baseline in resolved.baselines}
     return SpecCheck(
         resolved=resolved,
         points=spec.space.points,
@@ -134,14 +133,14 @@ def check_spec(spec: StudySpec) -> SpecCheck:
 
 
 def _size(resolved: ResolvedStudy, workloads: Sequence[Workload]) -> SpaceSize | None:
-    """Return the size of a space that is small enough to be listed."""
+    """Return the size of a space; ``None`` if it is too large to list."""
     searched = resolved.spec.space.searched.items()
     chips = math.prod(len(axis.values) for name, axis in searched if kind_of(name) == "chip")
     return space_size(resolved, workloads) if chips <= LISTED_CHIPS else None
 
 
 def _sample(spec: StudySpec) -> list[DesignPoint]:
-    """Draw different points; all of them from a small space."""
+    """Draw different points; a small space gives all its points."""
     size = spec.space.points
     if size <= SAMPLED_CHIPS:
         numbers = range(size)
@@ -149,14 +148,14 @@ def _sample(spec: StudySpec) -> list[DesignPoint]:
     generator = np.random.default_rng(spec.search.seed)
     drawn: dict[int, None] = {}
     while len(drawn) < SAMPLED_CHIPS:
-        # In parts, since a space may have more points than a 64-bit integer counts.
+        # Two halves of a number, since a space may have more than 2^64 points.
         high, low = generator.integers(2**62, size=2).tolist()
         drawn[(high * 2**62 + low) % size] = None
     return [numbered_point(spec.space, number) for number in drawn]
 
 
 def _within(resolved: ResolvedStudy, point: DesignPoint) -> Design | None:
-    """Return the design of a point, if it is one and its chip is within the limits."""
+    """Return the design of a point; ``None`` if it cannot exist or violates a limit of the chip."""
     try:
         design = resolved.design(point)
     except InputError:
@@ -168,7 +167,7 @@ def _is_feasible(resolved: ResolvedStudy, workloads: tuple[Workload, ...], desig
     """Whether every workload keeps every limit under one of the solved options."""
     cache: ScheduleCache = {}
     try:
-        # All of them, as in a trial, since their time is measured.
+        # All options are evaluated, as in a trial, since their time is measured.
         kept = [
             [
                 _keeps_limits(resolved, workloads, inputs, cache)
@@ -178,7 +177,7 @@ def _is_feasible(resolved: ResolvedStudy, workloads: tuple[Workload, ...], desig
         ]
         return all(map(any, kept))
     except InputError:
-        # As in the objective: options that exclude each other, or a chip that holds no tile.
+        # As in the objective: options that exclude each other, or a chip that no tile fits.
         return False
 
 
@@ -188,7 +187,7 @@ def _keeps_limits(
     inputs: RunInputs,
     cache: ScheduleCache,
 ) -> bool:
-    """Whether a workload keeps every limit under some options."""
+    """Whether a workload keeps every limit under the options of the inputs."""
     evaluation = evaluate(
         workloads[inputs.capture],
         inputs.accelerator,

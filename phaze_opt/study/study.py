@@ -1,4 +1,4 @@
-"""The study, as programs and the command line use it: create, load, run, ask for the best."""
+"""The study of programs and the command line: create, load, run, return the best design."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from phaze_opt.study.watching import ShowStudy
 from phaze_opt.workload.graph import Workload
 
 _CREATION_S = 5.0
-"""Longest time that another process may take to finish the creation of a study."""
+"""Longest time to wait until another process has finished the creation of a study."""
 
 
 @dataclass(repr=False)
 class Study(StoredStudy, PrintsAsTables):
-    """A study in a database, from `create_study` or `load_study`; prints as its state so far.
+    """A study in a database, from `create_study` or `load_study`; prints as its state.
 
     Attributes
     ----------
     evaluator
-        Evaluates one point; replaced in tests.
+        Evaluates a point; replaced in tests.
     """
 
     evaluator: Evaluator = field(default=evaluate_point)
@@ -70,24 +70,23 @@ class Study(StoredStudy, PrintsAsTables):
         Parameters
         ----------
         trials
-            By default the number in the spec.
+            Number of complete trials; by default the number in the spec.
         workers
             Number of processes; a single worker runs in this process.
         on_progress
             Called after trials.
         lease_s
-            Seconds without a sign of life after which a worker loses its trial to others; at most
-            300.
+            Seconds without a heartbeat after which a worker loses its trial to others; at most 300.
         show
-            Keeps what people see of the study up to date, in every worker:
-            `phaze_opt.report.publishing.Publisher`, as on the command line.
+            Updates the dashboard of the study in every worker, as the command line does with
+            `phaze_opt.report.publishing.Publisher`.
 
         Raises
         ------
         ConflictError
             If the study was created with another version of the cost model.
         DamagedError
-            If rows of the study cannot be read; nothing is changed then.
+            If rows of the study cannot be read; then nothing is changed.
         InputError
             If a number is not positive, or the lease too long.
         """
@@ -110,7 +109,7 @@ class Study(StoredStudy, PrintsAsTables):
             )
 
     def best(self) -> BestDesign | None:
-        """Return the best feasible design by the order of designs; ``None`` where there is none."""
+        """Return the best feasible design by the order of designs; ``None`` if there is none."""
         return best_design(self, self.trials())
 
     def trials(self) -> list[TrialRecord]:
@@ -119,17 +118,17 @@ class Study(StoredStudy, PrintsAsTables):
         Raises
         ------
         DamagedError
-            Naming the first trial that cannot be read.
+            If a trial cannot be read; the sentence names the first.
         """
         return read_trials(self)
 
     def to_pandas(self) -> Any:
-        """Return all trials as a ``pandas.DataFrame``, a row each, with the keys of ``--json``.
+        """Return all trials as the rows of a ``pandas.DataFrame``, with the keys of ``--json``.
 
         Raises
         ------
         InputError
-            If pandas, which only this needs, is not installed.
+            If pandas, which only this method needs, is not installed.
         """
         try:
             pandas = importlib.import_module("pandas")
@@ -138,10 +137,10 @@ class Study(StoredStudy, PrintsAsTables):
                 "A data frame needs pandas; 'pip install pandas' adds it, and trials() gives the "
                 "trials without it."
             ) from None
-        return pandas.DataFrame.from_records([trial_to_json_dict(one) for one in self.trials()])
+        return pandas.DataFrame.from_records([trial_to_json_dict(trial) for trial in self.trials()])
 
     def baselines(self) -> list[BaselineResult]:
-        """Return the baselines that are evaluated, each at its best."""
+        """Return the evaluated baselines, each at its best."""
         return find_baselines(self.resolved, self.storage)
 
     def summary(self) -> StudySummary:
@@ -153,7 +152,7 @@ class Study(StoredStudy, PrintsAsTables):
         self.office().request_stop(True)
 
     def delete(self) -> None:
-        """Delete the study with its trials and tickets; evaluations are shared, and stay."""
+        """Delete the study with its trials and tickets; shared evaluations stay."""
         delete_study(self.name, self.storage)
 
 
@@ -166,22 +165,22 @@ def create_study(
     exist_ok: bool = False,
     workload: Workload | Named | Sequence[Workload | Named] | None = None,
 ) -> Study:
-    """Freeze a spec, with its captured workload, into a database.
+    """Freeze a spec with its captured workloads, and store it in a database.
 
     Parameters
     ----------
     spec
-        Or the path of a study file.
+        A spec, or the path of a study file.
     storage
-        Open database, or its URL; by default that of the environment variable ``PHAZE_STORAGE``,
-        else ``sqlite:///phaze.db``. A SQLite file is made where there is none.
+        Open database, or its URL; by default the environment variable ``PHAZE_STORAGE``, else
+        ``sqlite:///phaze.db``. A missing SQLite file is made.
     name
-        Instead of the spec's.
+        Name of the study; by default the name in the spec.
     exist_ok
-        Return a study of this name that has the same hash.
+        Whether to return an existing study with this name and an equal hash.
     workload
-        Instead of capturing the model, or the name or path of another model; several in the order
-        of `phaze_opt.spec.freezing.captures`.
+        A workload, or the name or path of a model, that replaces the model of the spec; several in
+        the order of `phaze_opt.spec.freezing.captures`.
 
     Raises
     ------
@@ -199,7 +198,7 @@ def create_study(
     resolved, workloads = freeze(spec, given)
     documents = documents_of(resolved, workloads)
     if not isinstance(storage, Storage):
-        # Only now: a refused spec makes no file.
+        # Opened last: a refused spec makes no file.
         storage = open_storage(storage, create=True)
     try:
         with new_study(storage, spec.name, resolved, documents) as stored:
@@ -216,14 +215,14 @@ def create_study(
 
 @checked
 def load_study(name: str, storage: Storage | str | None = None) -> Study:
-    """Load a study by name from an open database, or from that of a URL (see `create_study`).
+    """Load a study by name from an open database or a URL (see `create_study`).
 
     Raises
     ------
     NotFoundError
-        If there is none.
+        If there is no such study.
     InputError
-        If another program made it, or its row cannot be read.
+        If another program made the study, or its row cannot be read.
     """
     if not isinstance(storage, Storage):
         storage = open_storage(storage)
@@ -231,13 +230,13 @@ def load_study(name: str, storage: Storage | str | None = None) -> Study:
 
 
 def study_of(stored: StoredStudy) -> Study:
-    """Return a stored study as one that can run."""
+    """Return a stored study as a study that can run."""
     evaluator = evaluator_of(stored.resolved)
     return Study(stored.storage, stored.name, stored.uid, stored.resolved, evaluator=evaluator)
 
 
 def list_summaries(storage: Storage) -> tuple[list[StudySummary], dict[str, str]]:
-    """Return the state of all studies, and why each unreadable one cannot be read, by name."""
+    """Return the state of all studies, and by name the errors of those that cannot be read."""
     summaries: list[StudySummary] = []
     unreadable: dict[str, str] = {}
     for name, uid in study_uids(storage).items():
@@ -251,7 +250,7 @@ def list_summaries(storage: Storage) -> tuple[list[StudySummary], dict[str, str]
 
 
 def _existing(name: str, storage: Storage, resolved: ResolvedStudy) -> Study:
-    """Return the study that has the name already, if its hash is that of the new one."""
+    """Return the existing study with a name, if its hash equals that of the new study."""
     end_s = time.monotonic() + _CREATION_S
     while study_uids(storage).get(name) is None and time.monotonic() < end_s:
         time.sleep(0.05)
@@ -265,8 +264,8 @@ def _existing(name: str, storage: Storage, resolved: ResolvedStudy) -> Study:
 
 
 def _name_the_metrics(study: optuna.Study, spec: StudySpec) -> None:
-    """Name the values of the trials in the dashboard."""
+    """Give the values of the trials their names in the dashboard."""
     with warnings.catch_warnings():
-        # Optuna calls it experimental; the versions that we pin have it.
+        # Optuna marks the method as experimental; the pinned versions have it.
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         study.set_metric_names(list(spec.metric_names))

@@ -1,4 +1,4 @@
-"""The state of a study in numbers."""
+"""The state of a study in numbers: its trials, its target, its rate and its best design."""
 
 from __future__ import annotations
 
@@ -26,33 +26,32 @@ class StudySummary(PrintsAsTables):
     Attributes
     ----------
     trials
-        Numbers of complete trials, of infeasible ones among these, and of failed and running ones.
+        Numbers of complete trials, of infeasible trials among them, of failed and running trials.
     target
-        Complete trials that the study shall have: the number that the last run asked for, and
-        before the first run that of the spec.
+        Target number of complete trials: that of the last run, before the first run that of the
+        spec.
     left
-        Trials that are missing from the target and neither complete nor failed; none where the best
-        is proven.
+        Number of trials that the target still needs, without failed trials; 0 if the best is
+        proven.
     busy_s
         Time during which at least one trial ran.
     rate_per_s
-        Complete trials per busy second; ``None`` before the first.
+        Complete trials per busy second; ``None`` before the first trial.
     cached_share
-        Share of the evaluations that were stored before they were asked for.
+        Share of the evaluated trials whose evaluations were stored before.
     proven_schedule_share
-        Share of the layers' schedules of all evaluated points that are proven optimal.
+        Share of the schedules of layers of all evaluated points that are proven optimal.
     quickly_proven_schedule_share
-        Share of the different schedules that each new evaluation needed that were proven optimal
-        without the exact search or in under 20 ms; ``None`` where no evaluation is new.
+        Share of the different schedules of new evaluations that were proven optimal without the
+        exact search or in under 20 ms; ``None`` if no evaluation is new.
     why_infeasible
-        Number of points that each limit ruled out.
+        Number of infeasible points by the limit that they violate.
     failures
-        Why tickets failed for good, each reason once.
+        Reasons of tickets that failed for good, each once.
     outside
-        By the name of a baseline that no trial can find: which of its values the space does not
-        have.
+        For each baseline that no trial can find: a sentence about a value outside the space.
     codes
-        Number of trials by the hash of the code that ran them, or runs them, most first.
+        Number of trials by the hash of the code that runs them, the most frequent first.
     records
         The trials, by number.
     """
@@ -81,12 +80,12 @@ class StudySummary(PrintsAsTables):
 
     @property
     def is_outdated(self) -> bool:
-        """Whether the study was made with another version of the cost model."""
+        """Whether another version of the cost model created the study."""
         return self.resolved.cost_model_version != current_version()
 
     @property
     def next_command(self) -> str:
-        """The command with which the study goes on until it has its target."""
+        """The command that continues the study until its target."""
         return next_command(self.name, self.target, self.resolved)
 
     @property
@@ -98,7 +97,7 @@ class StudySummary(PrintsAsTables):
 
 
 def next_command(name: str, total: int, resolved: ResolvedStudy) -> str:
-    """Return the command with which a study goes on until it has ``total`` complete trials."""
+    """Return the command that continues a study until it has ``total`` complete trials."""
     if resolved.cost_model_version != current_version():
         return f"phaze-opt study copy {name} NEW --current-version"
     option = "" if total == resolved.spec.search.trials else f" --trials {total}"
@@ -106,7 +105,7 @@ def next_command(name: str, total: int, resolved: ResolvedStudy) -> str:
 
 
 def summarise(study: StoredStudy) -> StudySummary:
-    """Read a study, count and average."""
+    """Return the state of a study."""
     office = study.office()
     # Read before the trials, so that a study that is done has all its trials.
     is_worked_on = presence.is_worked_on(study)
@@ -116,7 +115,7 @@ def summarise(study: StoredStudy) -> StudySummary:
     trials = read_trials(study)
     complete = [trial for trial in trials if trial.kind in ("feasible", "infeasible")]
     metrics = [trial.metrics for trial in complete if trial.metrics is not None]
-    asked = [each for each in metrics if each.evaluation_key is not None]
+    evaluated = [trial for trial in metrics if trial.evaluation_key is not None]
     busy_s = _busy_s(trials)
     return StudySummary(
         name=study.name,
@@ -134,15 +133,16 @@ def summarise(study: StoredStudy) -> StudySummary:
         best=best_design(study, trials),
         busy_s=busy_s,
         rate_per_s=len(complete) / busy_s if busy_s > 0 else None,
-        cached_share=_share(sum(each.cached for each in asked), len(asked)),
+        cached_share=_share(sum(trial.cached for trial in evaluated), len(evaluated)),
         proven_schedule_share=_share(
-            sum(each.proven_schedules for each in asked), sum(each.schedules for each in asked)
+            sum(trial.proven_schedules for trial in evaluated),
+            sum(trial.schedules for trial in evaluated),
         ),
         quickly_proven_schedule_share=_share(
-            sum(each.quickly_proven_schedules for each in asked),
-            sum(each.needed_schedules for each in asked),
+            sum(trial.quickly_proven_schedules for trial in evaluated),
+            sum(trial.needed_schedules for trial in evaluated),
         ),
-        why_infeasible=Counter(each.limit for each in metrics if each.limit is not None),
+        why_infeasible=Counter(trial.limit for trial in metrics if trial.limit is not None),
         outside={
             baseline.name: reason
             for baseline in study.resolved.baselines
@@ -184,11 +184,11 @@ def summary_to_json_dict(summary: StudySummary) -> dict[str, Any]:
 def _state(
     counts: TicketCounts, target: int, is_worked_on: bool, stopping: bool, proven: bool
 ) -> StudyState:
-    """Name the state of a study; single failed trials are counted, and are not a state.
+    """Return the state of a study; a single failed trial does not make it failed.
 
-    A ticket, or a run, whose lease has run out, or whose process is known to be gone, keeps no
-    study running. Between two trials, and before the first one, a run holds no ticket; what it does
-    after its last trial counts no more.
+    A ticket or run whose lease has expired, or whose process has ended, does not keep a study
+    running. Between two trials, and before the first, a run holds no ticket; after its last trial a
+    study is no longer running.
     """
     if counts.running or (is_worked_on and not proven and counts.done < target):
         return "stopping" if stopping else "running"
@@ -202,12 +202,12 @@ def _state(
 
 
 def _share(part: int, whole: int) -> float | None:
-    """Divide, where there is something to divide."""
+    """Return a share; ``None`` if the whole is 0."""
     return part / whole if whole else None
 
 
 def _busy_s(trials: Sequence[TrialRecord]) -> float:
-    """Measure the union of the intervals in which trials ran."""
+    """Return the seconds in which at least one trial ran."""
     intervals = sorted(
         (trial.started_s, trial.ended_s)
         for trial in trials

@@ -1,4 +1,4 @@
-"""Which trials a list shows, and in what order: conditions and keys over their cells."""
+"""The choice and order of trials in a list: conditions and a sort key over their cells."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ def choose_trials(
     sort: str | None = None,
     limit: int | None = None,
 ) -> list[TrialRecord]:
-    """Return the trials that fulfil all conditions, sorted, and not more than a limit.
+    """Return the trials that fulfil all conditions, sorted, up to a limit.
 
     Parameters
     ----------
     trials
         By number.
     where
-        Conditions as ``"num_tc>=8"`` or ``"state=feasible"`` over the keys of a trial's row. A
-        trial without the value fulfils none.
+        Conditions such as ``"num_tc>=8"`` or ``"state=feasible"`` over the keys of a row. A trial
+        without the value fulfils no condition on it.
     sort
-        Key to sort by, the smallest first; with a leading ``-`` the largest. Trials without the
-        value come last.
+        Sort key, smallest first; with a leading ``-`` largest first. Trials without the value come
+        last.
     limit
-        How many at most.
+        Largest number of trials.
 
     Raises
     ------
@@ -85,7 +85,7 @@ def _read_condition(condition: str) -> tuple[str, Callable[[Any, Any], bool], st
 
 
 def _fulfils(cell: Any, compare: Callable[[Any, Any], bool], value: str) -> bool:
-    """Compare a cell with the text of a value, as numbers where both are."""
+    """Whether a cell fulfils a comparison with a value; numbers are compared as numbers."""
     if cell is None:
         return False
     try:

@@ -1,7 +1,7 @@
-"""Trials: the numbers that a trial keeps about its point, and trials read back from the database.
+"""Trials: the metrics of a point that a trial stores, and trials read from the database.
 
-An infeasible point is told a value worse than every feasible one, which grows with its relative
-excess of area or memory, beside its constraint; see `phaze_opt.spec.objectives`.
+The value of an infeasible point is worse than every feasible value, and gets worse with its excess
+over a limit; see `phaze_opt.spec.objectives`.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from phaze_opt.units import format_number
 
 TrialKind = Literal["feasible", "infeasible", "failed", "running", "waiting"]
 METRICS_KEY = "phaze"
-"""Attribute of a trial that holds its `Metrics`: a single one, as each costs a row."""
+"""Attribute of a trial that holds its `Metrics`: a single attribute, as each costs a row."""
 
 ORIGIN_KEY = "phaze:origin"
-"""Attribute of a trial that was merged: the studies and numbers that it had, the oldest first."""
+"""Attribute of a merged trial: its former studies and numbers, the oldest first."""
 
 
 @dataclass(frozen=True)
 class RunMetrics:
-    """The numbers of one workload on a design.
+    """The metrics of one workload on a design.
 
     Attributes
     ----------
     workload
         Its name in the spec; empty in a trial of an older program, which had one workload.
-    throughput_samples_per_s
-        0 if infeasible, and energy then ``None``.
+    throughput_samples_per_s, energy_j_per_batch
+        0 and ``None`` if infeasible.
     evaluation_key
-        Of the full evaluation in the database.
+        Key of the full evaluation in the database.
     chosen
-        The values that the evaluation found best for what the space lets it solve.
+        The best values of the solved axes.
     """
 
     workload: str
@@ -58,28 +58,28 @@ class RunMetrics:
 
 @dataclass(frozen=True)
 class Metrics:
-    """The numbers of a point that its trial keeps, in its one user attribute.
+    """The metrics of a point that its trial stores in its user attribute.
 
     Attributes
     ----------
     feasible, reason, violation
-        Whether area, memory and constraints are kept; if not, a sentence and the relative excess.
+        Whether the point keeps all limits; if not, a sentence and the relative excess.
     values
-        What Optuna is told, by the objectives of the study; see `phaze_opt.spec.objectives`.
+        The values that Optuna gets, by objective; see `phaze_opt.spec.objectives`.
     area_mm2
-        Under the area model of the study; ``None`` where no such chip can be built.
+        Under the area model of the study; ``None`` if the chip cannot be built.
     runs
-        By workload; empty where chip or area ruled the point out first.
+        By workload; empty if the chip or its area violates a limit.
     cached
         Whether all evaluations were stored before.
     proven_schedules, schedules
-        Number of the layers' schedules that are proven optimal, and of all.
+        Number of schedules of layers that are proven optimal, and of all.
     evaluate_s
-        Seconds on the worker's clock.
+        Seconds on the clock of the worker.
     needed_schedules, quickly_proven_schedules
-        See `phaze_opt.store.caches.ProofEffort`; 0 where the evaluation was stored before.
+        See `phaze_opt.store.caches.ProofEffort`; 0 if the evaluation was stored before.
     limit
-        What rules the point out; ``None`` if feasible.
+        The limit that the point violates; ``None`` if feasible.
     """
 
     feasible: bool
@@ -114,18 +114,18 @@ class Metrics:
 
     @property
     def evaluation_key(self) -> str | None:
-        """Key of the first workload's evaluation; ``None`` where there is none."""
+        """Key of the evaluation of the first workload; ``None`` if there is none."""
         return self.runs[0].evaluation_key if self.runs else None
 
     @property
     def energy_j_per_batch(self) -> float | None:
-        """Of all workloads together; ``None`` if infeasible."""
+        """Energy of all workloads together; ``None`` if infeasible."""
         energies = [run.energy_j_per_batch for run in self.runs]
         known = [energy_j for energy_j in energies if energy_j is not None]
         return sum(known) if known and self.feasible else None
 
     def rank(self, resolved: ResolvedStudy, point: DesignPoint) -> Rank:
-        """Return the place of a feasible design in the order of designs."""
+        """Return the rank of a feasible design in the order of designs."""
         return Rank(
             value=self.value,
             hbm_bytes=resolved.hbm_bytes(point),
@@ -150,14 +150,14 @@ class TrialRecord:
     Attributes
     ----------
     point, metrics, rank
-        ``None`` where they are not known yet, or were written by another program; ``rank``, the
-        place in the order of designs, also where the trial is not feasible.
+        ``None`` if they are not known yet, or another program wrote them; ``rank``, in the order of
+        designs, is also ``None`` if the trial is not feasible.
     started_s, ended_s
-        Seconds since 1970 on its worker's clock.
+        Seconds since 1970 on the clock of its worker.
     origin
-        ``"STUDY:NUMBER"`` of the trial that it was first, where studies were merged.
+        ``"STUDY:NUMBER"`` of the original trial, if studies were merged.
     area_model
-        Of the study, by which the areas of the metrics are.
+        Area model of the study, which the areas of the metrics follow.
     """
 
     number: int
@@ -176,7 +176,7 @@ class TrialRecord:
 
 
 def metrics_from_plain(plain: object) -> Metrics | None:
-    """Read the user attribute of a trial; ``None`` where it is not one of ours."""
+    """Read the metrics of a trial from its attribute; ``None`` if another program wrote it."""
     if not isinstance(plain, Mapping):
         return None
     try:
@@ -186,9 +186,9 @@ def metrics_from_plain(plain: object) -> Metrics | None:
 
 
 def _of_today(plain: dict[str, Any]) -> dict[str, Any]:
-    """Return metrics that an older program wrote, of one workload and throughput, in today's form.
+    """Convert metrics of an older program, of one workload and throughput, to today's form.
 
-    A study that it made can be read, and started anew from its best points.
+    A study of that program can then be read, and copied with its best points.
     """
     if "throughput_samples_per_s" not in plain:
         return plain
@@ -216,13 +216,13 @@ def read_trials(study: StoredStudy) -> list[TrialRecord]:
     Raises
     ------
     DamagedError
-        Naming the first trial that cannot be read.
+        If a trial cannot be read; the sentence names the first.
     """
-    return _read_each(study, study.optuna_trials())
+    return _read(study, study.optuna_trials())
 
 
-def _read_each(study: StoredStudy, trials: Iterable[FrozenTrial]) -> list[TrialRecord]:
-    """Read trials, and name the first that cannot be read."""
+def _read(study: StoredStudy, trials: Iterable[FrozenTrial]) -> list[TrialRecord]:
+    """Read trials; see `read_trials`."""
     records = []
     for trial in trials:
         with damages(f"Trial {trial.number} of the study {study.name!r}"):
@@ -231,30 +231,30 @@ def _read_each(study: StoredStudy, trials: Iterable[FrozenTrial]) -> list[TrialR
 
 
 def best_trial(trials: Sequence[TrialRecord]) -> TrialRecord | None:
-    """Choose the best feasible trial by the order of designs; of equal ones the first."""
+    """Return the best feasible trial by the order of designs; of equal trials the first."""
     return best_of((rank, trial) for trial in trials if (rank := trial.rank) is not None)
 
 
 def check_study(study: StoredStudy) -> list[FrozenTrial]:
-    """Read all rows that a run or a copy reads, before it changes anything.
+    """Check all rows that a run or a copy reads, before it changes anything.
 
     Returns
     -------
     trials
-        By number, as Optuna has them.
+        Optuna's trials by number.
 
     Raises
     ------
     DamagedError
-        If rows of the study are not of the form that this program writes.
+        If a row of the study does not have the form that this program writes.
     """
     trials = study.check()
-    _read_each(study, trials)
+    _read(study, trials)
     return trials
 
 
 def read_trial(resolved: ResolvedStudy, trial: FrozenTrial) -> TrialRecord:
-    """Read one trial; attributes and parameters of another program are left out."""
+    """Read a trial; attributes and parameters of another program are left out."""
     metrics = metrics_from_plain(trial.user_attrs.get(METRICS_KEY))
     if metrics is not None and len(metrics.values) != len(resolved.spec.objectives):
         metrics = None
@@ -281,7 +281,7 @@ def read_trial(resolved: ResolvedStudy, trial: FrozenTrial) -> TrialRecord:
 
 
 def trial_cost(resolved: ResolvedStudy, trial: FrozenTrial) -> tuple[Any, ...]:
-    """Order finished trials: feasible ones as designs, then infeasible ones by violation."""
+    """Order finished trials: feasible trials as designs, then infeasible trials by violation."""
     rank = read_trial(resolved, trial).rank
     if rank is not None:
         return (0, *rank.key)
@@ -290,7 +290,7 @@ def trial_cost(resolved: ResolvedStudy, trial: FrozenTrial) -> tuple[Any, ...]:
 
 
 def trial_to_json_dict(trial: TrialRecord) -> dict[str, Any]:
-    """Return one trial as a flat row."""
+    """Return a trial as a flat row."""
     duration_s = None
     if trial.started_s is not None and trial.ended_s is not None:
         duration_s = trial.ended_s - trial.started_s
@@ -307,18 +307,18 @@ def trial_to_json_dict(trial: TrialRecord) -> dict[str, Any]:
 
 
 def _flat(metrics: Metrics, area_model: AreaModel | None) -> dict[str, Any]:
-    """Return metrics as cells of a row; the numbers of one workload without its name."""
+    """Return metrics as cells of a row; the keys of a single workload have no prefix."""
     plain: dict[str, Any] = {**to_builtins(metrics), "area_model": area_model}
     runs = plain.pop("runs")
     values = plain.pop("values")
     plain["value"] = values[0]
-    plain |= {f"value_{at}": value for at, value in enumerate(values) if at > 0}
+    plain |= {f"value_{place}": value for place, value in enumerate(values) if place > 0}
     if len(runs) <= 1:
-        one = runs[0] if runs else {}
-        plain["throughput_samples_per_s"] = one.get("throughput_samples_per_s", 0.0)
-        plain["energy_j_per_batch"] = one.get("energy_j_per_batch")
-        plain["evaluation_key"] = one.get("evaluation_key")
-        chosen: dict[str, Any] = one.get("chosen", {})
+        run = runs[0] if runs else {}
+        plain["throughput_samples_per_s"] = run.get("throughput_samples_per_s", 0.0)
+        plain["energy_j_per_batch"] = run.get("energy_j_per_batch")
+        plain["evaluation_key"] = run.get("evaluation_key")
+        chosen: dict[str, Any] = run.get("chosen", {})
         return plain | chosen
     for run in runs:
         prefix, chosen = f"{run.pop('workload')}.", run.pop("chosen")
@@ -327,7 +327,7 @@ def _flat(metrics: Metrics, area_model: AreaModel | None) -> dict[str, Any]:
 
 
 def _origin(stored: object) -> str | None:
-    """Name the trial that a merged one was first; ``None`` where that is not known."""
+    """Return ``"STUDY:NUMBER"`` of the original of a merged trial; ``None`` if unknown."""
     first = stored[0] if isinstance(stored, list) and stored else None
     if not isinstance(first, Mapping) or not {"study", "number"} <= first.keys():
         return None
@@ -335,7 +335,7 @@ def _origin(stored: object) -> str | None:
 
 
 def _kind(trial: FrozenTrial, metrics: Metrics | None) -> TrialKind:
-    """Name the state of a trial, with complete ones divided by feasibility."""
+    """Return the kind of a trial; complete trials are feasible or infeasible."""
     if trial.state == TrialState.COMPLETE:
         return "feasible" if metrics is not None and metrics.feasible else "infeasible"
     if trial.state == TrialState.RUNNING:

@@ -1,7 +1,7 @@
-"""How a run shows its trials to people.
+"""Passes the trials of a run to the dashboard.
 
-`phaze_opt.report.publishing` shows them, and stands to the right: a run is given what it calls.
-What goes wrong while something is shown must not harm a trial.
+`phaze_opt.report.publishing` shows them; it stands in a room to the right, so that a run gets it as
+an argument. An error of the dashboard must not harm a trial.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ if TYPE_CHECKING:
 
 
 class Show(Protocol):
-    """Shows the trials of one worker."""
+    """Shows the trials of a worker."""
 
     def telling(self, trial: Trial, metrics: Metrics) -> None:
-        """Take a trial that is evaluated, but still runs."""
+        """Show a trial that is evaluated, but still runs."""
 
     def told(self) -> None:
-        """Take note that the study has one more trial."""
+        """Show that the study has a further trial."""
 
     def finish(self) -> None:
-        """Take note that the run has ended."""
+        """Show that the run has ended."""
 
 
 ShowStudy = Callable[[StoredStudy], Show]
-"""Makes what shows the trials of a worker; a function of a module, so that processes get it."""
+"""Makes the `Show` of a worker; a function of a module, so that it can be sent to processes."""
 
 
 class Watcher:
-    """Passes trials on, until showing them fails: then says so once, and goes on without.
+    """Passes trials on; the first error is printed, and nothing is passed on after it.
 
     Parameters
     ----------
     study
-        The study that is run.
+        The study of the run.
     show
-        ``None`` where nobody watches.
+        Makes the receiver; ``None`` for no dashboard.
     """
 
     def __init__(self, study: StoredStudy, show: ShowStudy | None) -> None:
@@ -54,15 +54,15 @@ class Watcher:
         self._show: Show | None = None
 
     def telling(self, trial: Trial, metrics: Metrics) -> None:
-        """Pass on a trial before it is told."""
+        """Pass on an evaluated trial before Optuna gets its values."""
         self._safely(lambda show: show.telling(trial, metrics))
 
     def told(self) -> None:
-        """Pass on that a trial was told."""
+        """Pass on that a trial has ended."""
         self._safely(lambda show: show.told())
 
     def prepare(self, action: Callable[[], None]) -> None:
-        """Do what only those need who look at the study."""
+        """Do an action that only the dashboard needs."""
         self._safely(lambda show: action())
 
     def finish(self) -> None:
@@ -70,9 +70,9 @@ class Watcher:
         self._safely(lambda show: show.finish(), then="")
 
     def _safely(self, action: Callable[[Show], None], then: str = " The search goes on.") -> None:
-        """Show something; a lost database, or a trial that another worker closed, is not new.
+        """Show something; print other errors than those that the caller handles.
 
-        Nor is a study that was deleted: with it the search ends.
+        The caller handles a lost database, a deleted study, and a trial that another worker closed.
         """
         if self._make is None:
             return

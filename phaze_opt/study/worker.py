@@ -1,4 +1,4 @@
-"""One worker: claims tickets, asks for points, evaluates and tells, until no ticket is left."""
+"""A worker: claims tickets, asks for points, evaluates and tells, until no ticket is left."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ DASHBOARD_CONSTRAINTS_KEY = "constraints"
 
 _WAIT_S = 0.2
 _OFFERED = 8
-"""Points that are offered at once: other workers may take the first ones meanwhile."""
+"""Number of points to offer at once: other workers may take the first points meanwhile."""
 
 TrialCallback = Callable[[int, Metrics], None]
 
 
 @dataclass
 class Worker:
-    """A worker on one study.
+    """A worker on a study.
 
     Attributes
     ----------
@@ -59,13 +59,13 @@ class Worker:
     token
         Name under which the worker holds tickets and evaluations.
     watcher
-        Shows its trials to people.
+        Passes its trials to the dashboard.
     is_alone
         Whether no other worker was started with it.
     samplers
-        Propose the points.
+        Samplers by ticket.
     guide
-        Gives points to the tickets where the sampler is ``bound``; else ``None``.
+        Points by bound, if the sampler is ``bound``; else ``None``.
     """
 
     storage: Storage
@@ -89,8 +89,10 @@ class Worker:
         self.samplers = Samplers(spec.sampler, search.seed, space, cost, options)
         self.guide = None
         if spec.sampler == "bound":
-            one, store = self.objective, BoundStore(self.storage)
-            self.guide = best_bound_first(self.resolved, one.workloads, one.reference, store, cost)
+            objective, store = self.objective, BoundStore(self.storage)
+            self.guide = best_bound_first(
+                self.resolved, objective.workloads, objective.reference, store, cost
+            )
 
     def work(self, total: int, stop: StopSignals, on_trial: TrialCallback) -> None:
         """Run trials until ``total`` are complete, no ticket is left, or a stop is requested.
@@ -98,7 +100,7 @@ class Worker:
         Raises
         ------
         LostConnectionError
-            If the database stays away for about a minute.
+            If the database is lost for about a minute.
         """
         left = True
         try:
@@ -110,7 +112,7 @@ class Worker:
             raise
 
     def _step(self, total: int, stop: StopSignals, on_trial: TrialCallback) -> bool:
-        """Serve one ticket, or wait for those that others hold; False when none is left."""
+        """Serve a ticket, or wait for tickets of other workers; False when none is left."""
         if stop.requested:
             return False
         with database_errors(self.storage.shown):
@@ -127,7 +129,7 @@ class Worker:
             return False
 
     def _is_proven(self) -> bool:
-        """Whether no point that is left can be better than the best trial."""
+        """Whether no remaining point can be better than the best trial."""
         if self.guide is None:
             return False
         if self.office.is_proven():
@@ -139,7 +141,7 @@ class Worker:
         return True
 
     def _offers(self) -> list[Mapping[str, Any]] | None:
-        """Return the points that a ticket may take; ``None`` where it takes none."""
+        """Return the points that a ticket may take; ``None`` if its sampler proposes the point."""
         if self.guide is None:
             return None
         claimed = self.office.claimed()
@@ -147,16 +149,16 @@ class Worker:
         def is_claimed(params: Mapping[str, Any]) -> bool:
             return point_key(params) in claimed
 
-        found = self.guide.next_points(_OFFERED, is_claimed)
-        if not found and self.office.counts().held == 0:
-            # What could be better is tried, but a trial failed: nothing will be proven.
-            found = self.guide.next_points(_OFFERED, is_claimed, beyond=True)
-            if not found:
+        points = self.guide.next_points(_OFFERED, is_claimed)
+        if not points and self.office.counts().held == 0:
+            # All points that may be better are tried, but a trial failed: nothing will be proven.
+            points = self.guide.next_points(_OFFERED, is_claimed, beyond=True)
+            if not points:
                 return None
-        return [one.params for one in found]
+        return points
 
     def _serve(self, ticket: Ticket, on_trial: TrialCallback) -> None:
-        """Run the trial of one ticket, after settling that of its previous holder."""
+        """Run the trial of a ticket, after settling the trial of its previous holder."""
         params = ticket.params
         if ticket.last_trial_number is not None:
             last = self._settle(ticket.last_trial_number)
@@ -197,7 +199,7 @@ class Worker:
         except DatabaseError:
             raise
         except MemoryError:
-            # As if the kernel had killed the worker: others may have taken the memory.
+            # As if the kernel had killed the worker: other processes may have taken the memory.
             self.office.lose(ticket)
         except Exception as error:
             self._check_study()
@@ -211,12 +213,12 @@ class Worker:
                 self.watcher.told()
 
     def _ask(self, ticket: Ticket) -> Trial | None:
-        """Make the trial of a ticket; ``None`` where another worker has taken the ticket since."""
+        """Make the trial of a ticket; ``None`` if another worker has taken the ticket since."""
         assigned = Joined(lambda session, number: self.office.assign_in(session, ticket, number))
         with self.trials.join(assigned):
             trial = self.optuna_study.ask()
         if assigned.answer is None:
-            # The trial was made before: somebody has put it in Optuna's queue.
+            # The trial existed before: somebody has put it in Optuna's queue.
             assigned.answer = self.office.assign(ticket, trial.number)
         if not assigned.answer:
             self._close(trial.number)
@@ -224,7 +226,7 @@ class Worker:
         return trial
 
     def _tell(self, ticket: Ticket, trial: Trial, metrics: Metrics) -> bool:
-        """Finish a trial and its ticket; False where another worker has either of them since."""
+        """Finish a trial and its ticket; False if another worker has taken either since."""
         finished = Joined(lambda session, _: self.office.finish_in(session, ticket))
         try:
             trial.set_user_attr(METRICS_KEY, metrics_to_plain(metrics))
@@ -238,7 +240,7 @@ class Worker:
         except UpdateFinishedTrialError:
             return False
         except ValueError:
-            # Optuna raises this where the trial was closed between its own check and its write.
+            # Optuna raises this if the trial was closed between its check and its write.
             if self._find(trial.number).state.is_finished():
                 return False
             raise
@@ -249,15 +251,15 @@ class Worker:
         return finished.answer
 
     def _recover(self) -> None:
-        """After a lost connection, settle and give back all that this worker still holds."""
+        """After a lost connection, settle and give back all tickets of this worker."""
         with database_errors(self.storage.shown):
-            # Their leases are renewed while this worker lives: the next holder would wait for them.
+            # Claims are renewed while this worker lives: the next holder would wait for them.
             self.objective.evaluations.release_claims()
             for ticket in self.office.held_by(self.token):
                 self._give_back(ticket, ticket.last_trial_number)
 
     def _give_back(self, ticket: Ticket, number: int | None) -> None:
-        """Open a ticket again, and keep the parameters that its trial has already."""
+        """Open a ticket again, and keep the parameters of its trial."""
         trial = None if number is None else self._settle(number)
         if trial is not None and trial.state == TrialState.COMPLETE:
             self.office.finish(ticket)
@@ -267,12 +269,12 @@ class Worker:
         self.office.give_back(ticket)
 
     def _check_study(self) -> None:
-        """Make sure that the study is still there.
+        """Check that the study still exists.
 
         Raises
         ------
         NotFoundError
-            If it was deleted, or renamed in the dashboard, which makes a new one.
+            If it was deleted, or renamed in the dashboard, which makes a new study.
         """
         try:
             self.storage.optuna.get_study_name_from_id(self.study_id)
@@ -282,7 +284,7 @@ class Worker:
             ) from None
 
     def _settle(self, number: int) -> FrozenTrial | None:
-        """Close the trial of a previous holder unless it is finished; return it, if it exists."""
+        """Close the trial of a previous holder unless it is finished; return it if it exists."""
         try:
             self._close(number)
             return self._find(number)
@@ -299,11 +301,11 @@ class Worker:
             return
 
     def _close_orphans(self) -> None:
-        """Close running trials that no ticket names, because their worker died too early."""
+        """Close running trials without a ticket: their worker died before it wrote the number."""
         running = self.optuna_study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         if not running:
             return
-        # Read after the trials: the holder of each has written its number, or the answer is `None`.
+        # Read after the trials, so that the holder of each trial has written its number.
         named = self.office.running_trials()
         if named is None:
             return
@@ -319,7 +321,7 @@ class Worker:
         )
 
     def _is_point(self, params: Mapping[str, Any]) -> bool:
-        """Whether parameters from the database are a point of the space."""
+        """Whether parameters of the database are a point of the space."""
         space = self.resolved.spec.space
         try:
             point_of(space, params)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from phaze_opt.arrays import FloatArray
-from phaze_opt.bounds.bounding import Part, bound_parts
-from phaze_opt.bounds.point_grid import Grid
-from phaze_opt.bounds.study_bounds import Bounds
+from phaze_opt.bounds.bounding import SpacePart, bound_parts
+from phaze_opt.bounds.point_grid import PointGrid
+from phaze_opt.bounds.study_bounds import StudyBounds
 from phaze_opt.spec.space import DesignPoint
 from phaze_opt.spec.variations import Variation, varied
 from phaze_opt.store.caches import EvaluationCache, ScheduleCache
@@ -47,10 +47,10 @@ class Engine:
             evaluator,
             reference,
         )
-        self.grid = Grid.of(resolved)
-        self.rule = Bounds(resolved, workloads, reference)
+        self.grid = PointGrid.of(resolved)
+        self.rule = StudyBounds(resolved, workloads, reference)
 
-    def bound(self, parts: Sequence[Part]) -> list[FloatArray]:
+    def bound(self, parts: Sequence[SpacePart]) -> list[FloatArray]:
         """Bound the architectures of each part; see `phaze_opt.bounds.bounding.Bounder`."""
         return bound_parts(self.grid, self.rule, parts)
 
@@ -88,7 +88,7 @@ def engine_of(job: EngineJob) -> Engine:
     return Engine(study, job.evaluator)
 
 
-def bound_there(job: EngineJob, parts: Sequence[Part]) -> list[FloatArray]:
+def bound_there(job: EngineJob, parts: Sequence[SpacePart]) -> list[FloatArray]:
     """Bound parts of a space; runs in any process."""
     return engine_of(job).bound(parts)
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from phaze_opt.bounds.best_first import BestFirst, BoundedPoint
-from phaze_opt.bounds.point_grid import Grid
+from phaze_opt.bounds.point_grid import PointGrid
 from phaze_opt.bounds.study_bounds import check_bounded
 from phaze_opt.errors import InputError
 from phaze_opt.spec.axes import Scalar
@@ -220,7 +220,7 @@ def enumerate_space(
     return _Search(engine, best, watch, iter(best_first), best_first, pool).answer()
 
 
-def every_point(grid: Grid) -> Iterator[BoundedPoint]:
+def every_point(grid: PointGrid) -> Iterator[BoundedPoint]:
     """Yield all points of a space, of which nothing is known."""
     options, sizes, architectures = grid.shape
     for option in range(options):

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from phaze_opt.arrays import FloatArray, IntArray
-from phaze_opt.bounds.point_grid import Grid
-from phaze_opt.bounds.study_bounds import ROUNDING, Bounds, bounded_rate, one_sample_per_s
+from phaze_opt.bounds.point_grid import PointGrid
+from phaze_opt.bounds.study_bounds import ROUNDING, StudyBounds, bounded_rate, one_sample_per_s
 from phaze_opt.errors import InputError
 from phaze_opt.estimator.chips import Chips as ChipColumns
 from phaze_opt.on_demand import cached_property
@@ -88,7 +88,11 @@ class FrontBounds:
     """
 
     def __init__(
-        self, grid: Grid, objective: Objective, rule: Bounds, names: Sequence[ObjectiveName]
+        self,
+        grid: PointGrid,
+        objective: Objective,
+        rule: StudyBounds,
+        names: Sequence[ObjectiveName],
     ) -> None:
         self._grid = grid
         self._objective = objective

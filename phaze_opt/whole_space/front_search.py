@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from phaze_opt.arrays import BoolArray, FloatArray
-from phaze_opt.bounds.bounding import Part, bounds_of_boxes, parts_of, stored_bounds
+from phaze_opt.bounds.bounding import SpacePart, bounds_of_boxes, parts_of, stored_bounds
 from phaze_opt.spec.objectives import ObjectiveName
 from phaze_opt.spec.ordering import Rank
 from phaze_opt.store.enumerations import BoundStore, rounded_up
@@ -271,7 +271,7 @@ class _FrontSearch:
         self._opened_rows += rows
         self._on_progress(EnumerationProgress("chips", self._opened_rows, self._left_rows, None))
 
-    def _bounded(self, parts: list[Part]) -> list[FloatArray]:
+    def _bounded(self, parts: list[SpacePart]) -> list[FloatArray]:
         """Return the bounds of the rate of some parts, stored or new."""
         key, found = stored_bounds(self._grid, self._store, parts)
         if found is None:
@@ -281,7 +281,7 @@ class _FrontSearch:
                 self._store.keep(key, np.concatenate(found, axis=1))
         return found
 
-    def _add(self, part: Part, rates: FloatArray) -> None:
+    def _add(self, part: SpacePart, rates: FloatArray) -> None:
         """Sort in the points of a part that nothing dominates."""
         architectures = part.architectures
         costs = self._costs.of_chips(part.option, architectures, rates)

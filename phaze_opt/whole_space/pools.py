@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from phaze_opt.arrays import FloatArray
-from phaze_opt.bounds.bounding import Part
+from phaze_opt.bounds.bounding import SpacePart
 from phaze_opt.errors import InputError, PhazeError
 from phaze_opt.spec.space import DesignPoint
 from phaze_opt.store.leases import expire_dead_workers
@@ -54,7 +54,7 @@ class Pool(Protocol):
 
     ahead: int
 
-    def bound(self, parts: Sequence[Part]) -> Answer[list[FloatArray]]:
+    def bound(self, parts: Sequence[SpacePart]) -> Answer[list[FloatArray]]:
         """Bound the architectures of each part, with arrays of shape (sizes, architectures)."""
         ...
 
@@ -71,7 +71,7 @@ class Here:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def bound(self, parts: Sequence[Part]) -> Answer[list[FloatArray]]:
+    def bound(self, parts: Sequence[SpacePart]) -> Answer[list[FloatArray]]:
         """Bound parts."""
         return _Asked(partial(self._engine.bound, parts))
 
@@ -110,7 +110,7 @@ class Elsewhere:
         self._restarts = 0
         self._given: set[Future[Any]] = set()
 
-    def bound(self, parts: Sequence[Part]) -> Answer[list[FloatArray]]:
+    def bound(self, parts: Sequence[SpacePart]) -> Answer[list[FloatArray]]:
         """Bound parts."""
         return _Given(self, partial(bound_there, self._job, parts))
 

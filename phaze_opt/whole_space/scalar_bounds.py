@@ -17,7 +17,7 @@ from functools import partial
 
 import numpy as np
 
-from phaze_opt.bounds.study_bounds import ROUNDING, Bounds, bounded_rate, one_sample_per_s
+from phaze_opt.bounds.study_bounds import ROUNDING, StudyBounds, bounded_rate, one_sample_per_s
 from phaze_opt.errors import InputError
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.passes.estimates import Chip
@@ -78,7 +78,7 @@ class _Run:
 
 @dataclass(eq=False)
 class ScalarBounds:
-    """Bounds of the points of one study, chip by chip; see `phaze_opt.bounds.study_bounds.Bounds`.
+    """Bounds of the points of one study, chip by chip; see `StudyBounds`.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class ScalarBounds:
         Bounds of the same study: of them are taken its workloads, and what is no bound.
     """
 
-    arrays: Bounds
+    arrays: StudyBounds
     _runs: dict[Hashable, list[list[_Run]]] = field(default_factory=dict)
 
     @property

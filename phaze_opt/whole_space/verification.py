@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from phaze_opt.bounds.best_first import BestFirst
-from phaze_opt.bounds.point_grid import Grid
+from phaze_opt.bounds.point_grid import PointGrid
 from phaze_opt.errors import PhazeError
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.on_demand import cached_property
@@ -102,7 +102,7 @@ class Verification:
         self.generator = random.Random(self.certificate.checksum)
 
     @property
-    def grid(self) -> Grid:
+    def grid(self) -> PointGrid:
         """All points."""
         return self.engine.grid
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from phaze_opt.bounds.bounding import Part, bound_parts
+from phaze_opt.bounds.bounding import SpacePart, bound_parts
 from phaze_opt.bounds.study_bounds import check_bounded
 from phaze_opt.errors import ConflictError
 from phaze_opt.spec.freezing import capture_models
@@ -148,7 +148,7 @@ def _check_sample(verification: Verification) -> Check:
     count = min(SAMPLE, grid.points)
     for place in verification.generator.sample(range(grid.points), count):
         option, size, row = (int(at) for at in np.unravel_index(place, grid.shape))
-        part = Part(option, ((row, row + 1),))
+        part = SpacePart(option, ((row, row + 1),))
         (bounds,) = bound_parts(grid, verification.engine.rule, [part])
         verification.below(grid.point(option, size, row), float(bounds[size, 0]))
     return Check("points of the whole space", count, grid.points)

@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 
-from phaze_opt.bounds.study_bounds import Bounded
+from phaze_opt.bounds.study_bounds import BoundedChips
 from phaze_opt.errors import InputError
 from phaze_opt.garbage import collected_later
 from phaze_opt.hardware.accelerator import Accelerator
@@ -165,7 +165,7 @@ def _scalar_bounds(
         # No such network: every evaluation is refused, too.
         yield from ([0.0] * sizes for _ in which)
         return
-    boxes = Bounded.boxes(grid.chips).some(np.array(which, dtype=np.int64))
+    boxes = BoundedChips.boxes(grid.chips).some(np.array(which, dtype=np.int64))
     if not which:
         return
     known = verification.engine.rule.rates(design, boxes) * (1.0 - _LITTLE)

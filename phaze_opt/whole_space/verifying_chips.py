@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from phaze_opt.arrays import FloatArray
-from phaze_opt.bounds.bounding import Part, bound_parts
-from phaze_opt.bounds.study_bounds import Bounded
+from phaze_opt.bounds.bounding import SpacePart, bound_parts
+from phaze_opt.bounds.study_bounds import BoundedChips
 from phaze_opt.estimator.tensor_core import NoTileFitsError
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.spec.designs import Design
@@ -91,7 +91,7 @@ def _cells(verification: Verification) -> Iterator[_Cell]:
 def _some(verification: Verification, option: int, rows: range, count: int) -> list[int]:
     """Return the chips of a cell of which arrays say that they are best, and every few others."""
     engine = verification.engine
-    part = Part(option, ((rows.start, rows.stop),))
+    part = SpacePart(option, ((rows.start, rows.stop),))
     (bounds,) = bound_parts(engine.grid, engine.rule, [part])
     nearest = np.argsort(-bounds.max(axis=0), kind="stable")[: count // 2]
     others = np.delete(np.arange(len(rows)), nearest)
@@ -172,7 +172,7 @@ def _rates_of_arrays(verification: Verification, design: Design, cell: _Cell) ->
     grid, runs = verification.grid, len(verification.certificate.study.spec.runs)
     if runs == 1:
         return None
-    some = Bounded.of(grid.chips, np.array(cell.chosen, dtype=np.int64))
+    some = BoundedChips.of(grid.chips, np.array(cell.chosen, dtype=np.int64))
     try:
         return verification.engine.rule.rates(design, some)
     except NoTileFitsError:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from phaze_opt.bounds.study_bounds import ROUNDING, Bounds
+from phaze_opt.bounds.study_bounds import ROUNDING, StudyBounds
 from phaze_opt.evaluation import Evaluation, evaluate
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.scheduling.schedule_problem import Schedule
@@ -177,7 +177,7 @@ def roofline_s(resolved: ResolvedStudy, workload: Workload, design: Design) -> f
     evaluates or bounds single chips.
     """
     solving = replace(resolved, spec=replace(resolved.spec, placement="solve"))
-    (samples_per_s,) = ScalarBounds(Bounds(solving, [workload])).of_box(design, [0.0])
+    (samples_per_s,) = ScalarBounds(StudyBounds(solving, [workload])).of_box(design, [0.0])
     (inputs,) = run_inputs(solving, 0, design)
     return inputs.training.global_batch / samples_per_s * (1.0 + ROUNDING)
 

@@ -96,7 +96,7 @@ class Bench:
                 proven = guide.is_proven
                 if proven:
                     break
-                given = given or dict(guide.next_points(1)[0].params)
+                given = given or dict(guide.next_points(1)[0])
             study.sampler = samplers.for_ticket(ticket, given)
             trial = study.ask()
             point = point_of(space, suggest(trial, space))

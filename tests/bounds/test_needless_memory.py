@@ -7,7 +7,7 @@ from pathlib import Path
 
 from phaze_opt.bounds.needless_memory import NeedlessMemory
 from phaze_opt.bounds.space_chips import allowed_chips
-from phaze_opt.bounds.study_bounds import Bounds
+from phaze_opt.bounds.study_bounds import StudyBounds
 from phaze_opt.spec.space import Space, all_points
 from phaze_opt.spec.study_spec import SearchSpec, StudySpec
 from phaze_opt.study.study import create_study
@@ -38,8 +38,8 @@ def test_what_is_left_out_is_as_fast_as_with_less(tmp_path: Path) -> None:
     study = create_study(SMALL, f"sqlite:///{tmp_path / 'a.db'}")
     study.run(1)
     objective = objective_of(study)
-    rule = Bounds(study.resolved, study.workloads())
-    needless = NeedlessMemory(study.resolved, rule, allowed_chips(study.resolved))
+    bounds = StudyBounds(study.resolved, study.workloads())
+    needless = NeedlessMemory(study.resolved, bounds, allowed_chips(study.resolved))
     sizes, left_out, binding = study.resolved.spec.space.values_of("hbm_gib"), 0, 0
     for point in all_points(study.resolved.spec.space):
         at = sizes.index(point["hbm_gib"])

@@ -17,7 +17,7 @@ from phaze_opt.spec.axes import (
     Fixed,
     PowerRange,
     Searched,
-    Solved,
+    SolvedChoices,
     StepRange,
     axis_words,
     plain_axis,
@@ -62,7 +62,7 @@ def test_every_sample_is_a_value(axis: Searched, seed: int) -> None:
     assert axis.to_index(study.ask({name: distribution}).params[name]) is not None
 
 
-@given(searched | st.builds(Solved, st.just((0, 1))) | st.builds(Fixed, st.integers(1, 9)))
+@given(searched | st.builds(SolvedChoices, st.just((0, 1))) | st.builds(Fixed, st.integers(1, 9)))
 def test_what_is_written_reads_back(axis: Axis) -> None:
     """An axis as a spec states it is the same axis."""
     assert read_axis(plain_axis(axis)) == axis

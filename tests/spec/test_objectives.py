@@ -51,26 +51,31 @@ def test_a_design_relative_to_itself_is_one(
     kind: ObjectiveKind, some: list[tuple[Measured, Measured, float]]
 ) -> None:
     """However workloads are joined, the reference has the value 1; the area stays what it is."""
-    ones, weights = [one for one, _, _ in some], [weight for _, _, weight in some]
+    measured, weights = [here for here, _, _ in some], [weight for _, _, weight in some]
     for how in ("geometric-mean", "weighted-mean", "minimum"):
-        value = aggregated(kind, how, ones, ones, weights)
-        assert value == pytest.approx(ones[0].area_mm2 if kind.name == "area" else 1.0)
+        value = aggregated(kind, how, measured, measured, weights)
+        assert value == pytest.approx(measured[0].area_mm2 if kind.name == "area" else 1.0)
 
 
 @given(pairs)
 def test_small_models_do_not_dominate(some: list[tuple[Measured, Measured, float]]) -> None:
     """A workload whose samples are a thousand times smaller has no more weight."""
     kind = OBJECTIVES["throughput"]
-    ones, others = [one for one, _, _ in some], [other for _, other, _ in some]
+    measured, reference = [here for here, _, _ in some], [there for _, there, _ in some]
     weights = [weight for _, _, weight in some]
 
     def scaled(first: Measured) -> Measured:
         return replace(first, throughput_samples_per_s=1000 * first.throughput_samples_per_s)
 
-    small_ones, small_others = [scaled(ones[0]), *ones[1:]], [scaled(others[0]), *others[1:]]
+    small_measured, small_reference = (
+        [scaled(measured[0]), *measured[1:]],
+        [scaled(reference[0]), *reference[1:]],
+    )
     for how in ("geometric-mean", "weighted-mean", "minimum"):
-        value = aggregated(kind, how, ones, others, weights)
-        assert aggregated(kind, how, small_ones, small_others, weights) == pytest.approx(value)
+        value = aggregated(kind, how, measured, reference, weights)
+        assert aggregated(kind, how, small_measured, small_reference, weights) == pytest.approx(
+            value
+        )
 
 
 @given(kinds, pairs)
@@ -80,20 +85,22 @@ def test_means_lie_between_the_worst_and_the_best(
     """The minimum is the worst workload in the direction of the objective, means lie above it."""
     if kind.name == "area":
         return
-    ones, others = [one for one, _, _ in some], [other for _, other, _ in some]
+    measured, reference = [here for here, _, _ in some], [there for _, there, _ in some]
     weights = [weight for _, _, weight in some]
-    ratios = [kind.of(one) / kind.of(other) for one, other in zip(ones, others, strict=True)]
+    ratios = [
+        kind.of(here) / kind.of(there) for here, there in zip(measured, reference, strict=True)
+    ]
     worst = min(ratios) if kind.maximise else max(ratios)
-    assert aggregated(kind, "minimum", ones, others, weights) == worst
+    assert aggregated(kind, "minimum", measured, reference, weights) == worst
     for how in ("geometric-mean", "weighted-mean"):
-        mean = aggregated(kind, how, ones, others, weights)
+        mean = aggregated(kind, how, measured, reference, weights)
         assert min(ratios) * (1 - 1e-9) <= mean <= max(ratios) * (1 + 1e-9)
 
 
 def test_values_follow_from_their_definitions() -> None:
     """Each objective of one design by hand."""
-    one = Measured(100.0, 51_200.0, 3.0, 250.0, 400.0, 8)
-    values = {name: kind.of(one) for name, kind in OBJECTIVES.items()}
+    measured = Measured(100.0, 51_200.0, 3.0, 250.0, 400.0, 8)
+    values = {name: kind.of(measured) for name, kind in OBJECTIVES.items()}
     assert values == {
         "throughput": 100.0,
         "tokens": 51_200.0,

@@ -35,10 +35,10 @@ def test_best_does_not_depend_on_the_sequence(some: list[Rank], random: Random) 
 
 
 @given(ranks, ranks)
-def test_clearly_faster_wins(one: Rank, other: Rank) -> None:
+def test_clearly_faster_wins(first: Rank, second: Rank) -> None:
     """More than a bin of throughput outweighs memory, area and energy."""
-    if one.value > 1.0021 * other.value:
-        assert one.key < other.key
+    if first.value > 1.0021 * second.value:
+        assert first.key < second.key
 
 
 @given(st.floats(1e-3, 1e9))

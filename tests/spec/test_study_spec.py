@@ -81,7 +81,7 @@ def test_quickstart_is_valid() -> None:
         ("[search]\nsampler_ = 3", "Did you mean 'sampler'"),
         ("[[workloads]]\nmodel = 'gpt2-xl'", "either a model or"),
         ("objectives = ['speed']", "Unknown objectives.*throughput"),
-        ("objectives = []", "must list different ones"),
+        ("objectives = []", "must list different objectives"),
         ("objectives = ['area', 'power']\n[search]\nsampler = 'climb'", "climb"),
         ("[search]\noptions = { sigma = 0.1 }", "no sampler; name the one"),
         (
@@ -89,7 +89,7 @@ def test_quickstart_is_valid() -> None:
             "Did you mean 'n_ei_candidates'",
         ),
         ("[search]\nsampler = 'cmaes'\noptions = { sigma = 2.0 }", "sigma is 2.0"),
-        ("objectives = ['area', 'area']", "must list different ones"),
+        ("objectives = ['area', 'area']", "must list different objectives"),
         ("aggregate = 'mean'", "Unknown aggregate"),
         ("relative_to = 'h100'", "one of the baselines: tpuv4-phaze, tpuv4-lanes"),
         ("zero = 4", "zero is 4"),
@@ -97,7 +97,7 @@ def test_quickstart_is_valid() -> None:
         ("overlap = 'some'", "Unknown overlap"),
         ("attention = 'fast'", "Unknown attention"),
         ("attention = 'flash'\n[space]\nattention = ['eager', 'flash']", "give one of them"),
-        ("tensor_parallel = [0]", "widths of at least 1"),
+        ("tensor_parallel = [0]", "degrees of at least 1"),
         ("[constraints]\nmax_power_w = 0", "max_power_w is 0"),
         ("[constraints]\nmin_memory_margin = 1.0", "must be in"),
         # Ranges that make no sense.

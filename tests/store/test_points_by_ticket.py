@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.distributions import CategoricalDistribution, IntDistribution
 
-from phaze_opt.study.samplers.enumeration import Enumeration, permuted
+from phaze_opt.study.samplers.brute_force import BruteForce, permuted
 from phaze_opt.study.samplers.grid import Grid
 from phaze_opt.study.samplers.quasi_random import QuasiRandom
 from tests.study.spaces import spaces
@@ -79,7 +79,7 @@ def test_brute_force_takes_each_point_once(
 ) -> None:
     """One worker or several, in any order; the tickets of baselines are made up for at the end."""
     grid = Grid.of(space)
-    processes = [Enumeration(grid, seed) for _ in range(3)]
+    processes = [BruteForce(grid, seed) for _ in range(3)]
     tickets = range(baselines, grid.points + baselines)
     taken = [processes[workers[k % len(workers)]].propose(k) for k in tickets]
     assert len({frozen(params) for params in taken}) == grid.points
@@ -87,11 +87,11 @@ def test_brute_force_takes_each_point_once(
 
 def test_brute_force_says_when_it_is_through(caplog: pytest.LogCaptureFixture) -> None:
     """One warning, when the order begins again."""
-    enumeration = Enumeration(Grid.of({"x": IntDistribution(1, 5)}), 1)
+    brute_force = BruteForce(Grid.of({"x": IntDistribution(1, 5)}), 1)
     with caplog.at_level(logging.WARNING):
-        first = [enumeration.propose(ticket) for ticket in range(5)]
+        first = [brute_force.propose(ticket) for ticket in range(5)]
         assert not caplog.records
-        again = [enumeration.propose(ticket) for ticket in range(5, 10)]
+        again = [brute_force.propose(ticket) for ticket in range(5, 10)]
     assert again == first
     (record,) = caplog.records
     assert "brute-force has passed all 5 points" in record.getMessage()

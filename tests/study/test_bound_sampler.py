@@ -36,7 +36,7 @@ from phaze_opt.store.opening import open_storage
 from phaze_opt.study import worker as worker_module
 from phaze_opt.study.guided import bound_sampler
 from phaze_opt.study.objective import Objective
-from phaze_opt.study.samplers.bound import BestBoundFirst, BoundSampler, Candidate
+from phaze_opt.study.samplers.bound import BestBoundFirst, BoundedParams, BoundSampler
 from phaze_opt.study.samplers.grid import Grid
 from phaze_opt.study.study import Study, create_study
 from phaze_opt.study.summary import summary_to_json_dict
@@ -58,9 +58,7 @@ def cost_of(trial: FrozenTrial) -> tuple[float]:
 def search_of(least: Sequence[float]) -> BestBoundFirst:
     """Return the points of a line, in the order of the least costs."""
     order = sorted(range(len(least)), key=lambda x: least[x])
-    return BestBoundFirst(
-        Grid.of(LINE), iter([Candidate({"x": x}, (least[x],)) for x in order]), cost_of
-    )
+    return BestBoundFirst(Grid.of(LINE), iter([({"x": x}, (least[x],)) for x in order]), cost_of)
 
 
 costs = st.lists(st.integers(0, 9), min_size=SIZE, max_size=SIZE)
@@ -102,7 +100,7 @@ def test_with_ask_and_tell_in_any_order(
         else:
             study.tell(trial, costs[trial.params["x"]])
         search.read(study.get_trials())
-        done = [one.params["x"] for one in study.get_trials(states=(TrialState.COMPLETE,))]
+        done = [trial.params["x"] for trial in study.get_trials(states=(TrialState.COMPLETE,))]
         best = min((costs[x] for x in done), default=99)
         assert search.is_proven == all(least[x] > best for x in range(SIZE) if x not in done)
     assert len(asked[:SIZE]) == len(set(asked[:SIZE]))
@@ -115,18 +113,18 @@ def test_an_error_is_not_the_end_of_the_points() -> None:
         def __init__(self) -> None:
             self.left, self.fails = [0, 1, 2], True
 
-        def __iter__(self) -> Iterator[Candidate]:
+        def __iter__(self) -> Iterator[BoundedParams]:
             while self.left:
                 if len(self.left) == 2 and self.fails:
                     self.fails = False
                     raise ConnectionError
                 x = self.left.pop(0)
-                yield Candidate({"x": x}, (float(x),))
+                yield {"x": x}, (float(x),)
 
     search = BestBoundFirst(Grid.of(LINE), Failing(), cost_of)
     with pytest.raises(ConnectionError):
         search.next_points(3)
-    assert [one.params["x"] for one in search.next_points(3)] == [0, 1, 2]
+    assert [params["x"] for params in search.next_points(3)] == [0, 1, 2]
     assert not search.is_proven
 
 
@@ -150,8 +148,8 @@ def test_a_study_is_proven_before_it_has_its_trials(tmp_path: Path) -> None:
     outcome = study.run()
     assert outcome.is_proven and not outcome.is_stopped and outcome.exit_code is None
     assert outcome.counts.done < 24 and "proven" in str(outcome)
-    best, found = study.best(), enumerate_study(study)
-    assert best is not None and best.point.values == found.top[0].point
+    best, enumeration = study.best(), enumerate_study(study)
+    assert best is not None and best.point.values == enumeration.top[0].point
     summary = study.summary()
     assert (summary.state, summary.left, summary.next_command) == (
         "proven",
@@ -172,8 +170,8 @@ def test_alone_in_optuna_it_agrees() -> None:
 
     def throughput(point: DesignPoint) -> float:
         (inputs,) = run_inputs(resolved, 0, resolved.design(point))
-        found = evaluate(workloads[0], inputs.accelerator, inputs.cluster, inputs.training)
-        return found.throughput_samples_per_s
+        evaluation = evaluate(workloads[0], inputs.accelerator, inputs.cluster, inputs.training)
+        return evaluation.throughput_samples_per_s
 
     def value(trial: optuna.Trial) -> float:
         return throughput(point_of(space, suggest(trial, space)))
@@ -196,16 +194,16 @@ def toy_guide(study: Study) -> Callable[..., BestBoundFirst]:
         toy_evaluator,
     )
     space = study.resolved.spec.space
-    candidates = []
+    points: list[BoundedParams] = []
     for point in all_points(space):
         metrics = objective(point)
         if metrics.feasible:
             value, hbm_bytes, area_mm2 = metrics.rank(study.resolved, point).key[:3]
             least = (0, value - 3, hbm_bytes, area_mm2)
-            candidates.append(Candidate(params_of(space, point), least))
-    candidates.sort(key=lambda one: one.least_cost)
+            points.append((params_of(space, point), least))
+    points.sort(key=lambda bounded: bounded[1])
     grid = Grid.of(distributions(space))
-    return lambda *arguments: BestBoundFirst(grid, iter(candidates), arguments[-1])
+    return lambda *arguments: BestBoundFirst(grid, iter(points), arguments[-1])
 
 
 def guided_toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str = "toy") -> Study:
@@ -227,8 +225,8 @@ def test_a_stopped_study_goes_on_to_the_same_proof(
     assert whole.run().is_proven and parts.summary().state == "proven"
     points = [[trial.point for trial in study.trials()] for study in (whole, parts)]
     assert points[0] == points[1] and len(set(points[0])) == len(points[0]) < 48
-    best, found = whole.best(), enumerate_study(whole, bounds=False)
-    assert best is not None and best.point.values == found.top[0].point
+    best, enumeration = whole.best(), enumerate_study(whole, bounds=False)
+    assert best is not None and best.point.values == enumeration.top[0].point
     copied = copy_study(parts, "copied", parts.storage)
     copied.evaluator = toy_evaluator
     assert copied.run().is_proven and len(copied.trials()) == len(points[0])

@@ -105,7 +105,7 @@ def test_a_front_is_exact_where_all_points_are_evaluated(url: str) -> None:
     plain = best_to_json_dict("toy", best)
     assert plain["objectives"] == ["throughput_samples_per_s", "area_mm2"]
     assert len(plain["front"]) == len(expected)
-    assert all(one["params"].keys() == plain["params"].keys() for one in plain["front"])
+    assert all(design["params"].keys() == plain["params"].keys() for design in plain["front"])
     for table in (best_tables(best), study_tables(study), trials_table(best.spec, trials)):
         assert table
 
@@ -117,7 +117,11 @@ def test_infeasible_points_lose_in_every_objective(url: str) -> None:
     trials = run_everywhere(study)
     for at, kind in enumerate(study.resolved.spec.objective_kinds):
         feasible, infeasible = (
-            [one.metrics.values[at] for one in trials if one.metrics and one.kind == kind_name]
+            [
+                trial.metrics.values[at]
+                for trial in trials
+                if trial.metrics and trial.kind == kind_name
+            ]
             for kind_name in ("feasible", "infeasible")
         )
         if kind.maximise:
@@ -272,12 +276,12 @@ def test_differences_are_named(url: str) -> None:
     first = study_of(url)
     second = study_of(url, name="other", global_batch=32, space=Space(num_tc=[1, 2]))
     first.run(4)
-    found = compare_studies(first, second)
-    keys = {one.key: (one.first, one.second) for one in found.spec}
+    difference = compare_studies(first, second)
+    keys = {changed.key: (changed.first, changed.second) for changed in difference.spec}
     assert keys["spec.global_batch"] == (64, 32)
     assert "spec.space.pe_vc" in keys and "spec.name" not in keys
-    assert {one.key for one in found.best} >= {"throughput_samples_per_s", "num_tc"}
-    assert difference_tables(found)
+    assert {changed.key for changed in difference.best} >= {"throughput_samples_per_s", "num_tc"}
+    assert difference_tables(difference)
     same = compare_studies(first, first)
     assert (same.spec, same.best) == ((), ())
 
@@ -288,10 +292,10 @@ def test_trials_are_chosen_and_sorted(url: str) -> None:
     study.run()
     trials = study.trials()
     chosen = choose_trials(trials, where=["state=feasible", "num_tc>=4"], sort="-value", limit=3)
-    points = [one.point for one in trials if one.kind == "feasible"]
+    points = [trial.point for trial in trials if trial.kind == "feasible"]
     expected = sum(1 for point in points if point is not None and int(point["num_tc"]) >= 4)
     assert len(chosen) == min(3, expected) > 0
-    values = [one.metrics.value for one in chosen if one.metrics is not None]
+    values = [trial.metrics.value for trial in chosen if trial.metrics is not None]
     assert values == sorted(values, reverse=True)
     assert choose_trials(trials) == trials
     frame = study.to_pandas()

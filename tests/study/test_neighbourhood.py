@@ -19,7 +19,7 @@ from phaze_opt.spec.study_spec import SearchSpec, WorkloadSpec
 from phaze_opt.store.caches import EvaluationCache, ScheduleCache
 from phaze_opt.store.opening import open_storage
 from phaze_opt.study.best_design import BestDesign
-from phaze_opt.study.neighbourhood import Step, evaluated_steps, known_steps, points_around
+from phaze_opt.study.neighbourhood import DesignStep, evaluated_steps, known_steps, points_around
 from phaze_opt.study.objective import Objective
 from phaze_opt.study.study import Study, create_study
 from phaze_opt.study.trials import Metrics
@@ -82,10 +82,10 @@ def searched(tmp_path: Path) -> Iterator[tuple[Study, BestDesign, Counting]]:
 def test_a_step_changes_one_axis_by_one(number: int) -> None:
     """Every axis goes both ways, to the next value or beyond its end; what follows it follows."""
     point = numbered_point(SPACE, number)
-    found = list(points_around(SPACE, point))
+    steps = list(points_around(SPACE, point))
     names = ["num_tc", "pe_x", "microbatch", "hbm_gib"]
-    assert sorted(found_name for found_name, _, _ in found) == sorted(names * 2)
-    for name, up, there in found:
+    assert sorted(name for name, _, _ in steps) == sorted(names * 2)
+    for name, up, there in steps:
         values = SPACE.values_of(name)
         at = values.index(point[name]) + (1 if up else -1)
         if there is None:
@@ -93,7 +93,7 @@ def test_a_step_changes_one_axis_by_one(number: int) -> None:
             continue
         assert there[name] == values[at]
         assert there["pe_vc"] == there["pe_x"]
-        changed = {one for one, value in there.values if value != point[one]}
+        changed = {axis for axis, value in there.values if value != point[axis]}
         assert changed - {"pe_vc"} == {name}
 
 
@@ -103,9 +103,9 @@ def test_what_is_missing_is_evaluated_once(searched: tuple[Study, BestDesign, Co
     before = known_steps(study, best)
     missing = [step for step in before if step.value is not None and step.metrics is None]
     assert missing and counting.calls == 0
-    found = evaluated_steps(study, study.evaluator, best)
+    steps = evaluated_steps(study, study.evaluator, best)
     assert counting.calls == len(missing)
-    ends = [step for step in found if step.metrics is None]
+    ends = [step for step in steps if step.metrics is None]
     assert all(step.value is None for step in ends)
     objective = Objective(
         study.resolved,
@@ -115,14 +115,14 @@ def test_what_is_missing_is_evaluated_once(searched: tuple[Study, BestDesign, Co
         toy_evaluator,
     )
     points = [there for _, _, there in points_around(SPACE, best.point)]
-    for step, point in zip(found, points, strict=True):
+    for step, point in zip(steps, points, strict=True):
         if point is not None:
             assert timeless(step.metrics) == timeless(objective(point))
-    limits = {step.metrics.limit for step in found if step.metrics is not None}
+    limits = {step.metrics.limit for step in steps if step.metrics is not None}
     assert limits & {"area", "chip"}
     calls = counting.calls
-    assert plain(known_steps(study, best)) == plain(found)
-    assert plain(evaluated_steps(study, study.evaluator, best)) == plain(found)
+    assert plain(known_steps(study, best)) == plain(steps)
+    assert plain(evaluated_steps(study, study.evaluator, best)) == plain(steps)
     assert counting.calls == calls
 
 
@@ -135,7 +135,7 @@ def timeless(metrics: Metrics | None) -> Metrics | None:
     )
 
 
-def plain(steps: tuple[Step, ...]) -> list[Step]:
+def plain(steps: tuple[DesignStep, ...]) -> list[DesignStep]:
     """Return steps without what depends on who evaluated first."""
     return [replace(step, metrics=timeless(step.metrics)) for step in steps]
 
@@ -161,13 +161,13 @@ def test_a_file_that_cannot_be_written_has_them_too(folder: Path) -> None:
     folder.chmod(0o555)
     before = hashes(folder)
 
-    def found() -> str:
+    def evaluated() -> str:
         read = reopened(url)
         steps = evaluated_steps(read, toy_evaluator, best)
         return json.dumps([step.metrics is not None for step in steps if step.value is not None])
 
     inside = [there for _, _, there in points_around(SPACE, best.point) if there is not None]
-    assert json.loads(as_a_user(found)) == [True] * len(inside)
+    assert json.loads(as_a_user(evaluated)) == [True] * len(inside)
     assert hashes(folder) == before
 
 

@@ -144,8 +144,8 @@ def test_every_workload_is_proven(sqlite_url: str, prover: Prover) -> None:
     study.run()
     assert len(prover.calls) == 2
     shown = summary_to_json_dict(study.summary())["best"]
-    proofs = [each["pass_proofs"] for each in shown["workloads"]]
-    assert [each["proven"] for each in proofs] == [2, 2]
+    proofs = [workload["pass_proofs"] for workload in shown["workloads"]]
+    assert [proof["proven"] for proof in proofs] == [2, 2]
     assert shown["pass_proofs"] == proofs[0]
 
 

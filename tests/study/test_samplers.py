@@ -24,9 +24,8 @@ from phaze_opt.spec.sampler_options import (
 )
 from phaze_opt.spec.space import Space, distributions
 from phaze_opt.study.samplers.by_name import Samplers
-from phaze_opt.study.samplers.evolution import _Generations
+from phaze_opt.study.samplers.evolution import Evolution
 from phaze_opt.study.samplers.grid import Grid
-from phaze_opt.study.samplers.replay import Seen
 from phaze_opt.study.worker import suggest
 from tests.study.spaces import Played, negative_value, spaces
 
@@ -87,10 +86,10 @@ def test_the_gaussian_process_repeats_itself() -> None:
 @pytest.mark.parametrize("name", QUICK)
 def test_another_seed_other_points(name: SamplerName) -> None:
     """The seed decides."""
-    one, other = Played(HILL, name, seed=1), Played(HILL, name, seed=2)
-    one.play(10)
-    other.play(10)
-    assert one.points != other.points
+    first, second = Played(HILL, name, seed=1), Played(HILL, name, seed=2)
+    first.play(10)
+    second.play(10)
+    assert first.points != second.points
 
 
 @pytest.mark.parametrize(
@@ -223,10 +222,10 @@ def test_climb_goes_as_it_always_went(seed: int, digest: str) -> None:
     }
 
     def slope(params: Mapping[str, Any]) -> float:
-        cores, width, glb = (params[name] for name in list(space)[:3])
-        if cores + width >= 11:
-            return -float(cores + width - 10)
-        away = abs(cores - 3) + abs(width - cores) + abs(glb - 6)
+        cores, rows, glb = (params[name] for name in list(space)[:3])
+        if cores + rows >= 11:
+            return -float(cores + rows - 10)
+        away = abs(cores - 3) + abs(rows - cores) + abs(glb - 6)
         return float(20 - away - params["hbm_gib"] / 100 + (params["recompute"] == "none"))
 
     played = Played(space, "climb", seed=seed, value=slope)
@@ -238,18 +237,18 @@ def test_climb_goes_as_it_always_went(seed: int, digest: str) -> None:
 def test_a_copied_optimizer_goes_on_to_the_last_bit() -> None:
     """What the tail of a replay is told to a copy gives what the original would give."""
     grid = Grid.of({name: IntDistribution(0, 9 + k) for k, name in enumerate("abcdef")})
-    state = _Generations(grid, 1, EvolutionOptions(startup_trials=1))
+    state = Evolution(grid, 1, EvolutionOptions(startup_trials=1))
     draws = np.random.default_rng(1)
     for number in range(200):
-        seen = Seen(tuple(draws.integers(grid.sizes).tolist()), (float(number % 7),))
+        point, cost = tuple(draws.integers(grid.sizes).tolist()), (float(number % 7),)
         other = state.copy()
-        other.record(seen)
-        state.record(seen)
-        one, two = state._optimizer, other._optimizer
-        assert one is not None and two is not None
-        assert np.array_equal(one._cma._C, two._cma._C) and np.array_equal(one._A, two._A)
-        assert np.array_equal(one.mean, two.mean) and one._cma._sigma == two._cma._sigma
-        state.draw(number)
+        other.record(point, cost)
+        state.record(point, cost)
+        ours, copied = state._optimizer, other._optimizer
+        assert ours is not None and copied is not None
+        assert np.array_equal(ours._cma._C, copied._cma._C) and np.array_equal(ours._A, copied._A)
+        assert np.array_equal(ours.mean, copied.mean) and ours._cma._sigma == copied._cma._sigma
+        state.propose(number)
 
 
 def test_climb_tries_no_point_twice_on_its_way() -> None:

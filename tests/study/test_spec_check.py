@@ -113,7 +113,7 @@ def test_a_long_sequence_must_be_asked_for(tmp_path: Path, stated: str) -> None:
             with pytest.raises(InputError, match=r"131072 tokens .* sequence = 4096 in a study"):
                 refuse(spec)
         return
-    assert [one.sequence for one in freeze(spec)[1]] == [64]
+    assert [workload.sequence for workload in freeze(spec)[1]] == [64]
     assert models_words(spec) == "long (64 tokens per sample)"
 
 
@@ -144,7 +144,7 @@ def test_what_is_announced_is_done(tmp_path: Path) -> None:
     assert checked.seconds_per_point is not None
     study = create_study(spec, f"sqlite:///{tmp_path / 'a.db'}")
     study.run()
-    evaluated = sum(bool(each.metrics and each.metrics.runs) for each in study.trials())
+    evaluated = sum(bool(trial.metrics and trial.metrics.runs) for trial in study.trials())
     assert 0.5 < evaluated * checked.seconds_per_point / checked.trials_s < 2.0
     assert enumerate_study(study).points == checked.within_limits
 
@@ -157,9 +157,9 @@ def test_the_schema_has_every_key_of_every_spec(path: Path) -> None:
     plain = to_builtins(read_spec(path))
     assert plain.keys() <= definitions["StudySpec"]["properties"].keys()
     space = next(
-        one
-        for one in definitions["StudySpec"]["properties"]["space"]["anyOf"]
-        if one.get("type") == "object"
+        schema_of_space
+        for schema_of_space in definitions["StudySpec"]["properties"]["space"]["anyOf"]
+        if schema_of_space.get("type") == "object"
     )
     assert plain["space"].keys() <= space["properties"].keys()
     json.dumps(schema, allow_nan=False)

@@ -137,7 +137,10 @@ def test_json_forms_hold_what_scripts_rely_on(sqlite_url: str) -> None:
     assert {"proven_schedule_share", "cost_model_version", "spec_hash"} <= shown.keys()
     assert shown["trials"].keys() == {"complete", "infeasible", "failed", "running"}
     assert shown["best"].keys() >= {"study", "number", "params", "values", "evaluation"}
-    assert [each["name"] for each in shown["best"]["baselines"]] == ["tpuv4-phaze", "tpuv4-lanes"]
+    assert [baseline["name"] for baseline in shown["best"]["baselines"]] == [
+        "tpuv4-phaze",
+        "tpuv4-lanes",
+    ]
     rows = [trial_to_json_dict(trial) for trial in study.trials()]
     assert [row["number"] for row in rows] == list(range(12))
 
@@ -321,7 +324,7 @@ def test_a_stopping_study_is_not_running(sqlite_url: str) -> None:
     study.evaluator = stopped_evaluator
     outcome = study.run()
     assert outcome.is_stopped and outcome.counts.done < 20
-    assert [(each.state, each.left_s) for each in during] == [("stopping", None)]
+    assert [(summary.state, summary.left_s) for summary in during] == [("stopping", None)]
     after = study.summary()
     assert (after.state, after.left_s) == ("stopped", None)
     assert after.next_command == "phaze-opt study run toy"
@@ -442,8 +445,8 @@ def test_a_study_from_python_prints_as_on_the_command_line(tmp_path: Path) -> No
     value = f"{format_number(best.evaluation.throughput_samples_per_s)} samples/s"
     assert repr(best).startswith(f"BestDesign(trial {best.number}, {value}, DesignPoint.of(num_tc=")
     assert repr(trial).startswith(f"TrialRecord({best.number}, feasible, {value}, DesignPoint.of(")
-    for each in (study, best, trial, study.summary()):
-        assert "\n" not in repr(each)
+    for printed in (study, best, trial, study.summary()):
+        assert "\n" not in repr(printed)
     for table, words in ((best, "throughput"), (study, "6 of 6 complete")):
         assert words in str(table) and "\n" in str(table)
 
@@ -481,9 +484,9 @@ def test_a_worker_names_its_code(any_url: str, monkeypatch: pytest.MonkeyPatch) 
     office.issue(1)
     ticket = office.claim("worker", 1)
     assert ticket is not None
-    assert [one.code for one in list_workers(study)] == [None]
+    assert [worker.code for worker in list_workers(study)] == [None]
     assert office.assign(ticket, 0)
-    assert [one.code for one in list_workers(study)] == ["aaa"]
+    assert [worker.code for worker in list_workers(study)] == ["aaa"]
     assert office.codes() == {"aaa": 1}
     assert office.finish(ticket)
     assert office.codes() == {"aaa": 1}

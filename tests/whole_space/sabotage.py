@@ -23,7 +23,7 @@ import numpy as np
 
 from phaze_opt.arrays import FloatArray
 from phaze_opt.bounds.best_first import BestFirst
-from phaze_opt.bounds.study_bounds import Bounded, Bounds
+from phaze_opt.bounds.study_bounds import BoundedChips, StudyBounds
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.spec.designs import Design, chip_of
 from phaze_opt.spec.space import Space
@@ -108,20 +108,20 @@ def _is_of(chip: Accelerator, of: Class) -> bool:
 @contextmanager
 def lowered(of: Class) -> Iterator[None]:
     """Lower the bounds of the chips of a class; those of boxes stay right."""
-    right = Bounds.values
+    right = StudyBounds.values
 
-    def wrong(self: Bounds, design: Design, some: Bounded) -> FloatArray:
+    def wrong(self: StudyBounds, design: Design, some: BoundedChips) -> FloatArray:
         values = right(self, design, some)
         if some.rooflines:
             return values
         left = np.array([LOWERED if _is_of(chip, of) else 1.0 for chip in some.architectures])
         return np.asarray(values * left)
 
-    setattr(Bounds, "values", wrong)  # noqa: B010
+    setattr(StudyBounds, "values", wrong)  # noqa: B010
     try:
         yield
     finally:
-        setattr(Bounds, "values", right)  # noqa: B010
+        setattr(StudyBounds, "values", right)  # noqa: B010
 
 
 def attempt(engine: Engine, true_top: Enumeration, top: int, of: Class) -> Outcome:

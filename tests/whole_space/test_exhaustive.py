@@ -15,7 +15,7 @@ from phaze_opt.bounds import best_first
 from phaze_opt.bounds.best_first import BestFirst
 from phaze_opt.bounds.bounding import bounds_of
 from phaze_opt.bounds.space_chips import allowed_chips, option_indices
-from phaze_opt.bounds.study_bounds import Bounded, Bounds
+from phaze_opt.bounds.study_bounds import BoundedChips, StudyBounds
 from phaze_opt.errors import ConflictError, InputError
 from phaze_opt.report.enumeration import enumeration_tables
 from phaze_opt.spec.constraints import chip_violation
@@ -215,7 +215,7 @@ def test_bounds_are_above_the_truth(prepared: dict[str, Study], data: st.DataObj
     row = data.draw(st.integers(0, len(chips) - 1))
     size = data.draw(st.integers(0, len(chips.hbm_bytes) - 1))
     point = grid.point(option, size, row)
-    bounds = bounds_of(grid, engine.rule, option, Bounded.of(chips, np.array([row])))
+    bounds = bounds_of(grid, engine.rule, option, BoundedChips.of(chips, np.array([row])))
     box = int(np.searchsorted(chips.first, row, side="right")) - 1
     rooflines = BestFirst(grid, engine.rule).box_bounds[option, :, box]
     assert (bounds[:, 0] <= rooflines * (1 + 1e-12)).all()
@@ -253,6 +253,6 @@ def test_the_batch_bound_knows_memory(prepared: dict[str, Study]) -> None:
     design = study.resolved.design(numbered_point(study.resolved.spec.space, 0))
     inputs = run_inputs(study.resolved, 0, design)[0]
     sizes = np.array([[2**20] * 3, [2**40] * 3])
-    some = replace(Bounded.of(chips, np.arange(3)), hbm_bytes=sizes)
-    least_s = Bounds(study.resolved, study.workloads()).least_batch_s(inputs, some)
+    some = replace(BoundedChips.of(chips, np.arange(3)), hbm_bytes=sizes)
+    least_s = StudyBounds(study.resolved, study.workloads()).least_batch_s(inputs, some)
     assert np.isinf(least_s[0]).all() and np.isfinite(least_s[1]).all()

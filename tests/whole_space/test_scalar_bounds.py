@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze_opt.bounds.bounding import bounds_of
-from phaze_opt.bounds.study_bounds import Bounded, Bounds
+from phaze_opt.bounds.study_bounds import BoundedChips, StudyBounds
 from phaze_opt.estimator.tensor_core import Column, gemm_table
 from phaze_opt.hardware.accelerator import Accelerator
 from phaze_opt.network.presets import load_cluster
@@ -52,7 +52,7 @@ def designs(engine: Engine, option: int, row: int) -> Iterator[Design]:
 def test_boxes_have_the_same_bounds(engine: Engine) -> None:
     """Box by box, under every combination of options; also where all but the last bit is known."""
     grid, plain = engine.grid, ScalarBounds(engine.rule)
-    boxes = Bounded.boxes(grid.chips)
+    boxes = BoundedChips.boxes(grid.chips)
     for option in range(len(grid.options)):
         design = grid.study.design(grid.point(option, 0, 0))
         arrays, rates = (
@@ -72,7 +72,7 @@ def test_chips_have_nearly_the_same_bounds(engine: Engine) -> None:
     grid, plain, ratios = engine.grid, ScalarBounds(engine.rule), []
     chips = grid.chips
     for option in range(len(grid.options)):
-        arrays = bounds_of(grid, engine.rule, option, Bounded.of(chips, np.arange(len(chips))))
+        arrays = bounds_of(grid, engine.rule, option, BoundedChips.of(chips, np.arange(len(chips))))
         for row in range(option % 2, len(chips), 2):
             size, one = list(enumerate(designs(engine, option, row)))[-1]
             rates = plain.of_chip(one, [0.0] * len(grid.study.spec.runs))
@@ -178,7 +178,7 @@ def test_operators_take_their_share_of_the_cores() -> None:
     np.testing.assert_allclose(vector_s * CHIP.num_vc, own_s * [0, 1, 1])
 
 
-class OnOneSlice(Bounds):
+class OnOneSlice(StudyBounds):
     """Bounds of runs on all of a network, whatever its slices are."""
 
     def on_slices(self, inputs: RunInputs) -> list[RunInputs]:
@@ -202,7 +202,7 @@ def test_slices_are_bounded_as_if_alone(tmp_path: Path) -> None:
     )
     engine = engine_of(create_study(spec, f"sqlite:///{tmp_path / 'a.db'}"))
     grid, rule = engine.grid, engine.rule
-    some = Bounded.of(grid.chips, np.arange(len(grid.chips)))
+    some = BoundedChips.of(grid.chips, np.arange(len(grid.chips)))
     (inputs,) = run_inputs(grid.study, 0, grid.study.design(grid.point(0, 0, 0)))
     alone = [
         OnOneSlice(rule.study, rule.workloads).least_batch_s(one, some)

@@ -20,7 +20,7 @@ from phaze_opt.report.study_view import StudyView
 from phaze_opt.report.study_words import step_label, step_words
 from phaze_opt.spec.ordering import value_bin
 from phaze_opt.study.best_design import BestDesign
-from phaze_opt.study.neighbourhood import Step
+from phaze_opt.study.neighbourhood import DesignStep
 from phaze_opt.units import format_number
 
 _NARROWEST_PERCENT = 10.0
@@ -85,7 +85,7 @@ def _range(low: float, high: float, width: float) -> list[float]:
     return [low - 0.4 * width, high + (0.4 if high > 0.0 else 0.05) * width]
 
 
-def _bar(best: BestDesign, step: Step) -> _Bar:
+def _bar(best: BestDesign, step: DesignStep) -> _Bar:
     """Describe a step."""
     label = step_label(best, step)
     words, metrics = step_words(best, step), step.metrics

@@ -1,14 +1,13 @@
-"""Samplers propose the next point of a study; a spec names one, and no code comes through a spec.
+"""Samplers propose the next point of a study; a spec contains the name of a sampler, never code.
 
-Each proposal follows from the seed, the number of the ticket and the trials that are finished, and
-from nothing that a process remembers: a study that was stopped and resumed, by any number of
-processes, has the same trials as one that ran through. What a process keeps (`by_name.Samplers`)
-only saves it from reading the same trials again.
+Each proposal follows from the seed, the number of the ticket and the finished trials, and never
+from the memory of a process: a study that was stopped and resumed, by any number of processes, has
+the same trials as one without a stop. A process keeps state (`by_name.Samplers`) only to avoid
+reading trials twice. `phaze_opt.spec.sampler_options` has the names and options of the samplers.
 
-- `options`: names, options of each sampler, and which of them take several objectives
 - `by_name`: the sampler of a ticket
-- `grid`: points as one index per axis; `replay`: what follows from the trials so far
-- `climb`, `evolution`: replay trials; `enumeration`, `quasi_random`: follow from the ticket alone
-- `bound`: best bound first, and what is proven; also alone, for any Optuna study
-- `gaussian_process`: Optuna's, on one thread; `given`: parameters from outside
+- `grid`: points as one index per axis; `replay`: states of a search that follow from the trials
+- `climb`, `evolution`: replay trials; `brute_force`, `quasi_random`: follow from the ticket alone
+- `bound`: best bound first, with a proof; also for any Optuna study
+- `gaussian_process`: Optuna's, on one thread; `given`: parameters of a ticket
 """

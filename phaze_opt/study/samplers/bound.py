@@ -1,8 +1,8 @@
 """Best bound first: the points of a space in the order of the least cost that each may have.
 
-A bound that no point can beat makes a search short: it begins with the points that may be the best,
-and ends as soon as no other one may be better than the best that is evaluated. Then the best is
-proven, by the rule of branch and bound (Land and Doig, Econometrica 1960).
+Bounds make a search short: it begins with the points that may be the best, and ends as soon as no
+other point can be better than the best evaluated point. That point is then proven, by the rule of
+branch and bound (Land and Doig, Econometrica 1960).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import copy
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from optuna.distributions import BaseDistribution
@@ -19,30 +18,18 @@ from optuna.samplers import RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from phaze_opt.study.samplers.grid import Coordinates, Grid
-from phaze_opt.study.samplers.replay import Cost, CostOf, Replay, Seen
+from phaze_opt.study.samplers.replay import Cost, CostOf, TrialReplay
 
 if TYPE_CHECKING:
     from optuna.study import Study
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A point with what is known of it before it is evaluated.
-
-    Attributes
-    ----------
-    params
-        As a sampler proposes it.
-    least_cost
-        The first parts of its cost, or less: costs are compared part by part.
-    """
-
-    params: Mapping[str, Any]
-    least_cost: Cost
+BoundedParams = tuple[Mapping[str, Any], Cost]
+"""The parameters of a point, and a lower bound of the first parts of its cost."""
 
 
 class BestBoundFirst:
-    """The points of a study that no trial has tried, and what its trials prove.
+    """The points of a study that no trial has tried, and the proof by its trials.
 
     Parameters
     ----------
@@ -50,32 +37,31 @@ class BestBoundFirst:
         All axes.
     points
         All points that may be feasible, in the order of their least costs; read as far as needed.
-        Iterating again must go on after the last point that was given.
+        A further iteration must continue after the last point.
     cost
-        Order of finished trials. A trial whose cost has fewer parts than the least costs is
-        compared by these only.
+        Order of finished trials. Costs are compared part by part, up to the shorter cost.
     """
 
-    def __init__(self, grid: Grid, points: Iterable[Candidate], cost: CostOf) -> None:
+    def __init__(self, grid: Grid, points: Iterable[BoundedParams], cost: CostOf) -> None:
         self.grid = grid
         self._points = points
         self._rest = iter(points)
-        self._opened: list[tuple[Coordinates, Candidate]] = []
+        self._opened: list[tuple[Coordinates, Mapping[str, Any], Cost]] = []
         self._closed = 0
-        self._replay = Replay(grid, cost, _Tried())
+        self._replay = TrialReplay(grid, cost, _Tried())
         self._tried = _Tried()
 
     def read(self, trials: Sequence[FrozenTrial]) -> None:
-        """Take in all trials of the study, given in the order of their numbers."""
+        """Read all trials of the study, given in the order of their numbers."""
         self._tried = self._replay.state(trials)
 
     @property
     def is_proven(self) -> bool:
-        """Whether no point that is not evaluated may be better than the best that is."""
+        """Whether no other point can be better than the best evaluated point."""
         complete = self._tried.complete
-        for place, point, bounded in self._from(self._closed):
+        for place, point, _, least in self._from(self._closed):
             if point not in complete:
-                return self._is_worse(bounded)
+                return self._is_worse(least)
             self._closed = place + 1
         return True
 
@@ -85,59 +71,59 @@ class BestBoundFirst:
         is_taken: Callable[[Mapping[str, Any]], bool] = lambda params: False,
         *,
         beyond: bool = False,
-    ) -> list[Candidate]:
-        """Return the first points that nobody tries or has tried.
+    ) -> list[Mapping[str, Any]]:
+        """Return the parameters of the first points without a trial.
 
         Parameters
         ----------
         number
-            How many at most.
+            Largest number of points.
         is_taken
-            Tells by the parameters of a point whether it is taken, though no trial names it.
+            Whether a point is taken, by its parameters, although no trial has it yet.
         beyond
-            Whether to go on with points that cannot be better than the best so far.
+            Whether to continue with points that cannot be better than the best so far.
         """
-        found: list[Candidate] = []
-        for _, point, bounded in self._from(self._closed):
-            if len(found) == number or (not beyond and self._is_worse(bounded)):
+        points: list[Mapping[str, Any]] = []
+        for _, point, params, least in self._from(self._closed):
+            if len(points) == number or (not beyond and self._is_worse(least)):
                 break
-            if point not in self._tried and not is_taken(bounded.params):
-                found.append(bounded)
-        return found
+            if point not in self._tried and not is_taken(params):
+                points.append(params)
+        return points
 
-    def _is_worse(self, bounded: Candidate) -> bool:
-        """Whether a point comes after the best so far, whatever it costs."""
-        best, least = self._tried.lowest, bounded.least_cost
+    def _is_worse(self, least: Cost) -> bool:
+        """Whether a point with this least cost surely comes after the best so far."""
+        best = self._tried.lowest
         if best is None:
             return False
         parts = min(len(best), len(least))
         return least[:parts] > best[:parts]
 
-    def _from(self, start: int) -> Iterator[tuple[int, Coordinates, Candidate]]:
-        """Yield the points from a place on, and open further ones."""
+    def _from(self, start: int) -> Iterator[tuple[int, Coordinates, Mapping[str, Any], Cost]]:
+        """Yield the points from a place on, each with its place; open points as needed."""
         place = start
         while place < len(self._opened) or self._open():
             yield (place, *self._opened[place])
             place += 1
 
     def _open(self) -> bool:
-        """Read one more point; False where there is none."""
+        """Read one more point; False after the last one."""
         try:
             bounded = next(self._rest, None)
         except BaseException:
-            # An iterator that raised is at its end, which must not look like the end of the points.
+            # A generator that raised is at its end: a new one continues, if somebody asks again.
             self._rest = iter(self._points)
             raise
         if bounded is None:
             return False
-        point = self.grid.coordinates(bounded.params)
+        point = self.grid.coordinates(bounded[0])
         assert point is not None, "a bounded point lies in the space"
-        self._opened.append((point, bounded))
+        self._opened.append((point, *bounded))
         return True
 
 
 class _Tried:
-    """What follows from the trials: which points they have, and the lowest cost."""
+    """The points that trials have, and the lowest cost of a finished one."""
 
     def __init__(self) -> None:
         self.complete: set[Coordinates] = set()
@@ -145,19 +131,19 @@ class _Tried:
         self._running: set[Coordinates] = set()
 
     def copy(self) -> _Tried:
-        """Return one that can go on by itself."""
+        """Return a state that changes independently of this one."""
         made = _Tried()
         made.complete, made.lowest = self.complete.copy(), self.lowest
         return made
 
-    def record(self, trial: Seen) -> None:
+    def record(self, point: Coordinates, cost: Cost | None) -> None:
         """Take in a trial."""
-        if trial.cost is None:
-            self._running.add(trial.point)
+        if cost is None:
+            self._running.add(point)
             return
-        self.complete.add(trial.point)
-        if self.lowest is None or trial.cost < self.lowest:
-            self.lowest = trial.cost
+        self.complete.add(point)
+        if self.lowest is None or cost < self.lowest:
+            self.lowest = cost
 
     def __contains__(self, point: Coordinates) -> bool:
         return point in self.complete or point in self._running
@@ -166,9 +152,9 @@ class _Tried:
 class BoundSampler(RandomSampler):
     """Optuna's sampler of the best bounds first; random after all points are tried.
 
-    Alone, in one process, it proposes no point twice; several processes can propose the same one at
-    the same time. Under ``study.optimize`` it stops the study as soon as the best is proven. A
-    point whose trial failed is not tried again, and nothing is proven then.
+    In a single process it proposes no point twice; several processes can propose a point at the
+    same time. Under ``study.optimize`` it stops the study as soon as the best is proven. A point
+    whose trial failed is not tried again; then there is no proof.
 
     Parameters
     ----------
@@ -185,7 +171,7 @@ class BoundSampler(RandomSampler):
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Take all axes."""
+        """Return all axes."""
         return dict(self._search.grid.axes)
 
     def sample_relative(
@@ -196,8 +182,8 @@ class BoundSampler(RandomSampler):
         with self._lock:
             self._search.read(trials)
             points = self._search.next_points(1, self._proposed.__contains__, beyond=True)
-            self._proposed += [one.params for one in points]
-        return dict(points[0].params) if points else {}
+            self._proposed += points
+        return dict(points[0]) if points else {}
 
     def after_trial(
         self,
@@ -206,7 +192,7 @@ class BoundSampler(RandomSampler):
         state: TrialState,
         values: Sequence[float] | None,
     ) -> None:
-        """Stop ``study.optimize`` if the trial, which has not ended yet, proves the best."""
+        """Stop ``study.optimize`` if the trial, which is about to end, proves the best."""
         super().after_trial(study, trial, state, values)
         trials = list(study.get_trials(deepcopy=False))
         trials[trial.number] = _ended(trial, state, values)
@@ -214,12 +200,12 @@ class BoundSampler(RandomSampler):
             self._search.read(trials)
             if not self._search.is_proven:
                 return
-        with suppress(RuntimeError):  # under ask and tell there is nothing that could be stopped
+        with suppress(RuntimeError):  # raised under ask and tell, where nothing can be stopped
             study.stop()
 
 
 def _ended(trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> FrozenTrial:
-    """Return a trial as it is once it has ended."""
+    """Return a copy of a trial with its final state and values."""
     ended = copy.copy(trial)
     ended.state = state
     ended.values = None if values is None else list(values)

@@ -1,6 +1,6 @@
 """The sampler of a ticket, by the name that a spec gives.
 
-Those that need scipy or torch are imported when they are named: each takes a second.
+Samplers that need scipy or torch are imported only if a spec names them: each takes a second.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from phaze_opt.spec.sampler_options import (
     TpeOptions,
     sampler_options,
 )
+from phaze_opt.study.samplers.brute_force import BruteForce
 from phaze_opt.study.samplers.climb import Climb
-from phaze_opt.study.samplers.enumeration import Enumeration
 from phaze_opt.study.samplers.given import GivenSampler
 from phaze_opt.study.samplers.grid import Grid
-from phaze_opt.study.samplers.replay import CostOf, ReplaySampler
+from phaze_opt.study.samplers.replay import CostOf, ProposingState, ReplaySampler, TrialReplay
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -42,20 +42,20 @@ class Samplers:
     Parameters
     ----------
     name
-        ``bound`` (best bound first: its points are given, and random after the last of them; see
+        ``bound`` (best bound first: tickets have its points, random after the last; see
         `phaze_opt.study.guided`); ``random``; ``tpe`` (tree-structured Parzen estimator, Bergstra
         et al., NeurIPS 2011);
         ``climb`` (coordinate hill climbing with restarts); ``nsga2`` (Deb et al., 2002) and
         ``nsga3`` (Deb and Jain, 2014); ``cmaes`` (Hansen, 2016); ``gp`` (Gaussian process, slow);
         ``qmc`` (Sobol' sequence); ``brute-force`` (every point once).
     seed
-        Of the study.
+        Seed of the study.
     space
-        The axes; of a study that is shared by all its workers.
+        The axes of the study, equal in all its workers.
     cost
         Order of finished trials, for samplers that can use more than the value.
     options
-        Of this sampler; ``None`` for the defaults.
+        Options of this sampler; ``None`` for the defaults.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Samplers:
         Parameters
         ----------
         ticket
-            Number of the trial's ticket, which a lost trial and the one in its place share.
+            Number of the ticket of the trial; a lost trial and its replacement share it.
         given
             Parameters that the trial must take.
         """
@@ -93,8 +93,8 @@ def _maker(
     cost: CostOf,
     options: SamplerOptions,
 ) -> Callable[[int, int], BaseSampler]:
-    """Return what makes the sampler of a trial from the seed and the ticket of the trial."""
-    # Optuna's samplers look through all trials for common axes; one that is shared looks on.
+    """Return a function of seed and ticket of a trial that makes its sampler."""
+    # Optuna's samplers search all trials for common axes; a shared object reads only new trials.
     axes = IntersectionSearchSpace()
     match options:
         case TpeOptions():
@@ -103,26 +103,31 @@ def _maker(
             return lambda own_seed, ticket: _genetic(name, own_seed, axes, options)
         case GaussianProcessOptions():
             return lambda own_seed, ticket: _gaussian_process(own_seed, axes, options)
+    if name in ("random", "bound"):
+        return lambda own_seed, ticket: RandomSampler(seed=own_seed)
+    grid = Grid.of(space)
+    match options:
         case ClimbOptions():
-            climb = Climb(Grid.of(space), cost, options)
-            return lambda own_seed, ticket: ReplaySampler(own_seed, climb)
+            return _replaying(TrialReplay(grid, cost, Climb(grid, options)))
         case EvolutionOptions():
             from phaze_opt.study.samplers.evolution import Evolution
 
-            evolution = Evolution(Grid.of(space), seed, cost, options)
-            return lambda own_seed, ticket: ReplaySampler(own_seed, evolution)
-    if name in ("random", "bound"):
-        return lambda own_seed, ticket: RandomSampler(seed=own_seed)
-    points = _points_by_ticket(name, seed, Grid.of(space))
+            return _replaying(TrialReplay(grid, cost, Evolution(grid, seed, options)))
+    points = _points_by_ticket(name, seed, grid)
     return lambda own_seed, ticket: GivenSampler(points(ticket))
+
+
+def _replaying(replay: TrialReplay[ProposingState]) -> Callable[[int, int], BaseSampler]:
+    """Return a function that makes the sampler of a search that follows from the trials."""
+    return lambda own_seed, ticket: ReplaySampler(own_seed, replay)
 
 
 def _points_by_ticket(
     name: SamplerName, seed: int, grid: Grid
 ) -> Callable[[int], Mapping[str, Any]]:
-    """Return what proposes by the number of the ticket alone."""
+    """Return a function that proposes the point of a ticket from its number alone."""
     if name == "brute-force":
-        return Enumeration(grid, seed).propose
+        return BruteForce(grid, seed).propose
     from phaze_opt.study.samplers.quasi_random import QuasiRandom
 
     return QuasiRandom(grid, seed).propose
@@ -164,7 +169,7 @@ def _gaussian_process(
 
 @contextmanager
 def _no_warnings() -> Iterator[None]:
-    """Leave out the warnings about options that Optuna may change, as its version is pinned."""
+    """Suppress warnings about options that Optuna may change: its version is pinned."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         yield

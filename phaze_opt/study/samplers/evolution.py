@@ -1,51 +1,34 @@
-"""CMA-ES: a normal distribution that moves towards better points and takes on their shape."""
+"""CMA-ES: a normal distribution that moves towards better points and adapts to their shape."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from cmaes import CMA, CMAwM
-from optuna.trial import FrozenTrial
 
 from phaze_opt.arrays import FloatArray
 from phaze_opt.spec.sampler_options import EvolutionOptions
 from phaze_opt.study.samplers.grid import Coordinates, Grid
-from phaze_opt.study.samplers.replay import Cost, CostOf, Replay, Seen
+from phaze_opt.study.samplers.replay import Cost
 
 
 class Evolution:
     """The normal distribution of a study, as the finished trials have shaped it.
 
-    CMA-ES with margin (Hamano et al., GECCO 2022), which keeps some probability for the neighbours
-    on every axis: plain CMA-ES on the same grid reached as much in 200 trials, but up to a quarter
-    of its points were repeated.
+    CMA-ES with margin (Hamano et al., GECCO 2022) keeps a probability for the neighbours on every
+    axis: plain CMA-ES was as good after 200 trials on the same grid, but repeated up to a quarter
+    of its points.
 
-    Every axis has the length 1, and the trials are told at the places of their points on the grid,
-    so that all follows from their parameters. A category is an axis too: its choices have the order
-    in which the spec lists them. Only the order of costs counts, in which an infeasible point comes
-    after every feasible one.
+    Every axis has the length 1, and the optimizer is told the places of the points on the grid, so
+    that its state follows from the parameters of the trials. A category is an axis with its choices
+    in the order of the spec. Only the order of costs counts; an infeasible point comes after every
+    feasible point.
 
     The first points are random; the distribution starts at the best of them. (From the middle of
-    the space it found designs a quarter slower in 60 trials.) Where it has become so narrow that
-    half of a generation repeats, it starts anew at the best point of all, with half of the axes
-    drawn anew.
+    the space it found designs a quarter slower in 60 trials.) If it is so narrow that half of a
+    generation repeats, it starts anew at the best point of all, with half of the axes drawn anew.
     """
-
-    def __init__(self, grid: Grid, seed: int, cost: CostOf, options: EvolutionOptions) -> None:
-        self.grid = grid
-        self._replay = Replay(grid, cost, _Generations(grid, seed, options))
-
-    def propose(self, trials: Sequence[FrozenTrial], seed: int) -> dict[str, Any]:
-        """Propose a point; see `phaze_opt.study.samplers.replay.Proposer`."""
-        point = self._replay.state(trials).draw(seed)
-        return {} if point is None else self.grid.params(point)
-
-
-class _Generations:
-    """What follows from the finished trials: generation by generation, in order of number."""
 
     def __init__(self, grid: Grid, seed: int, options: EvolutionOptions) -> None:
         self._grid = grid
@@ -55,31 +38,31 @@ class _Generations:
         self._options = options
         self._starts = 0
         self._optimizer: CMAwM | None = None
-        self._best: Seen | None = None
-        self._told: list[Seen] = []
+        self._best: tuple[Cost, Coordinates] | None = None
+        self._told: list[tuple[Cost, Coordinates]] = []
 
-    def copy(self) -> _Generations:
-        """Return one that can go on by itself."""
+    def copy(self) -> Evolution:
+        """Return a search that changes independently of this one."""
         made = copy.copy(self)
         made._told = self._told.copy()
         if self._optimizer is not None:
             made._optimizer = _copied(self._optimizer)
         return made
 
-    def record(self, trial: Seen) -> None:
-        """Take in a trial; one that runs says nothing yet."""
-        if trial.cost is None or not self._searched.size:
+    def record(self, point: Coordinates, cost: Cost | None) -> None:
+        """Take in a trial; a running trial changes nothing."""
+        if cost is None or not self._searched.size:
             return
-        self._told.append(trial)
-        if self._best is None or _cost_of(trial) < _cost_of(self._best):
-            self._best = trial
+        self._told.append((cost, point))
+        if self._best is None or cost < self._best[0]:
+            self._best = cost, point
         if self._optimizer is None:
             if len(self._told) == self._options.startup_trials:
-                self._start_at(self._best.point)
+                self._start_at(self._best[1])
         elif len(self._told) == self._optimizer.population_size:
-            self._end_generation(self._optimizer, self._best)
+            self._end_generation(self._optimizer, self._best[1])
 
-    def draw(self, seed: int) -> Coordinates | None:
+    def propose(self, seed: int) -> Coordinates | None:
         """Draw a point; ``None`` during the start."""
         if self._optimizer is None:
             return None
@@ -89,18 +72,18 @@ class _Generations:
         point[self._searched] = np.rint(shares * self._last[self._searched])
         return tuple(point.tolist())
 
-    def _end_generation(self, optimizer: CMAwM, best: Seen) -> None:
-        """Tell the optimizer a whole generation, or replace it where too many points repeat."""
-        if 2 * len({each.point for each in self._told}) <= len(self._told):
+    def _end_generation(self, optimizer: CMAwM, best: Coordinates) -> None:
+        """Tell the optimizer a whole generation, or replace it if too many points repeat."""
+        if 2 * len({point for _, point in self._told}) <= len(self._told):
             draws = np.random.default_rng([self._seed, self._starts])
-            self._start_at(self._grid.jumped(best.point, draws))
+            self._start_at(self._grid.jumped(best, draws))
             return
-        order = sorted(self._told, key=_cost_of)
-        optimizer.tell([(self._shares(each.point), place) for place, each in enumerate(order)])
+        order = sorted(self._told, key=lambda told: told[0])
+        optimizer.tell([(self._shares(point), place) for place, (_, point) in enumerate(order)])
         self._told = []
 
     def _start_at(self, point: Coordinates) -> None:
-        """Put a distribution around a point."""
+        """Start a new distribution around a point."""
         axes = len(self._searched)
         self._optimizer = CMAwM(
             mean=self._shares(point),
@@ -113,19 +96,13 @@ class _Generations:
         self._told = []
 
     def _shares(self, point: Coordinates) -> FloatArray:
-        """Return the place of a point along every axis that has more than one value, 0 to 1."""
+        """Return the place of a point, 0 to 1, on every axis with several values."""
         shares: FloatArray = np.array(point)[self._searched] / self._last[self._searched]
         return shares
 
 
-def _cost_of(trial: Seen) -> Cost:
-    """Return what a finished trial is ordered by."""
-    assert trial.cost is not None
-    return trial.cost
-
-
 def _copied(optimizer: CMAwM) -> CMAwM:
-    """Copy an optimizer to the last bit; its own way keeps one half of the covariance matrix."""
+    """Copy an optimizer exactly; its pickled state keeps only half of the covariance matrix."""
     made: CMAwM = copy.copy(optimizer)
     made._A = optimizer._A.copy()
     made._cma = object.__new__(CMA)

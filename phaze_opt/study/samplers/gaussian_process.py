@@ -1,4 +1,4 @@
-"""Bayesian optimisation with a Gaussian process: for few trials that are each dear."""
+"""Bayesian optimisation with a Gaussian process: for few trials that take long."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 class GaussianProcessSampler(GPSampler):
     """Optuna's Gaussian process, on one thread.
 
-    A proposal fits the process to all finished trials, anew for each ticket: about 0.2 s at 100
-    trials and 0.5 to 1.5 s at 400 on one core, and growing with the cube of their number beyond
-    that. Use it for a few hundred trials. Several threads take longer (5 s at 400), and their sums
-    round differently; numpy's are set by ``OPENBLAS_NUM_THREADS``, 1 under the command line.
+    Each proposal fits the process anew to all finished trials: about 0.2 s at 100 trials and 0.5 to
+    1.5 s at 400 on one core; beyond, the time grows with the cube of the number. Use it for a few
+    hundred trials. Several threads take longer (5 s at 400), and their sums round differently;
+    ``OPENBLAS_NUM_THREADS`` sets the threads of numpy, which are 1 under the command line.
     """
 
     def __init__(self, seed: int, startup_trials: int) -> None:

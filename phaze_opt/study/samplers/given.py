@@ -1,4 +1,4 @@
-"""Parameters that come from outside: baselines, old best points, and points by ticket number."""
+"""Parameters that no sampler draws: baselines, old best points, and points by ticket number."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class GivenSampler(RandomSampler):
-    """Gives the parameters that it was made with.
+    """Returns given parameters.
 
     Parameters
     ----------
     params
         The parameters.
     population
-        Genetic sampler to whose generation the trial shall belong.
+        Genetic sampler whose generation counts the trial; ``None`` for no generation.
     """
 
     def __init__(self, params: Mapping[str, Any], population: BaseGASampler | None = None) -> None:
@@ -31,7 +31,7 @@ class GivenSampler(RandomSampler):
         self._population = population
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
-        """Count the trial to its generation."""
+        """Count the trial in its generation."""
         if self._population is not None:
             self._population.get_trial_generation(study, trial)
 

@@ -21,7 +21,7 @@ Coordinates = tuple[int, ...]
 """A point as one index per axis; the choices of a category are counted as they are listed."""
 
 _NEAR = 1e-6
-"""Share of a step by which a stored value may miss its place: floats are rounded."""
+"""Largest distance of a stored value from its place, in steps: floats are rounded."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,13 @@ class Grid:
         return math.prod(self.sizes)
 
     def coordinates(self, params: Mapping[str, Any]) -> Coordinates | None:
-        """Turn parameters into indices; ``None`` where they are no point of the grid."""
+        """Turn parameters into indices; ``None`` if they are not a point of the grid."""
         indices = [
             _index(axis, size, params[name]) if name in params else None
             for (name, axis), size in zip(self.axes.items(), self.sizes, strict=True)
         ]
-        found = tuple(index for index in indices if index is not None)
-        return found if len(found) == len(indices) else None
+        known = tuple(index for index in indices if index is not None)
+        return known if len(known) == len(indices) else None
 
     def params(self, point: Coordinates) -> dict[str, Any]:
         """Turn indices into parameters; the inverse of `coordinates`."""
@@ -86,12 +86,12 @@ def _size(name: str, axis: BaseDistribution) -> int:
     assert isinstance(axis, IntDistribution | FloatDistribution)
     if axis.step is None:
         raise InputError(f"The axis {name} has no step, but this sampler needs one on every axis.")
-    # The upper end is a whole number of steps away; a division of floats is only near to one.
+    # The upper end is a whole number of steps away; the division of floats is rounded.
     return round((axis.high - axis.low) / axis.step) + 1
 
 
 def _index(axis: BaseDistribution, size: int, value: Any) -> int | None:
-    """Find a value on its axis."""
+    """Return the index of a value on its axis; ``None`` if it is not there."""
     if isinstance(axis, CategoricalDistribution):
         return axis.choices.index(value) if value in axis.choices else None
     assert isinstance(axis, IntDistribution | FloatDistribution) and axis.step is not None

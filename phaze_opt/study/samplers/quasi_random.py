@@ -1,4 +1,4 @@
-"""A low-discrepancy sequence: points that fill the space more evenly than random ones."""
+"""A low-discrepancy sequence: points that fill the space more evenly than random points."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from phaze_opt.study.samplers.grid import Grid
 class QuasiRandom:
     """Scrambled Sobol' points (Owen, J. Complexity 1998), one per ticket.
 
-    Ticket ``k`` takes point ``k`` of the sequence, whatever a process has drawn before: no two
-    workers take the same one. (Optuna's own sampler counts in the database, and two workers can
-    read the same count.) Two points of the sequence can still fall on one point of a coarse grid.
+    Ticket ``k`` takes point ``k`` of the sequence, whatever a process has drawn before: two workers
+    never take the same point. (Optuna's own sampler counts in the database, where two workers can
+    read equal counts.) Two points of the sequence can still fall on one point of a coarse grid.
     """
 
     def __init__(self, grid: Grid, seed: int) -> None:
@@ -25,7 +25,7 @@ class QuasiRandom:
     def propose(self, ticket: int) -> dict[str, Any]:
         """Return the point of a ticket."""
         sequence = self._sequence.reset()
-        if ticket > 0:  # by nothing it does not go
+        if ticket > 0:  # fast_forward(0) raises
             sequence = sequence.fast_forward(ticket)
         (shares,) = sequence.random(1)
         return self._grid.params(tuple((shares * self._grid.sizes).astype(int).tolist()))

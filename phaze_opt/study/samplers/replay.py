@@ -1,9 +1,8 @@
-"""What follows from the trials of a study so far, without reading them all again for each one."""
+"""States of a search that follow from the trials so far; no complete trial is read twice."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from optuna.distributions import BaseDistribution
@@ -21,61 +20,63 @@ Cost = tuple[Any, ...]
 CostOf = Callable[[FrozenTrial], Cost]
 
 
-@dataclass(frozen=True)
-class Seen:
-    """A trial as a sampler sees it.
-
-    Attributes
-    ----------
-    cost
-        ``None`` while the trial runs.
-    """
-
-    point: Coordinates
-    cost: Cost | None
-
-
 class State(Protocol):
-    """What follows from trials in the order of their numbers."""
+    """The state of a search; it follows from the trials in the order of their numbers."""
 
-    def record(self, trial: Seen) -> None:
-        """Take in the next trial."""
+    def record(self, point: Coordinates, cost: Cost | None) -> None:
+        """Take in the next trial; its cost is ``None`` while it runs."""
 
     def copy(self) -> Self:
-        """Return a state that can go on by itself."""
+        """Return a state that changes independently of this one."""
 
 
-S = TypeVar("S", bound=State)
+class ProposingState(State, Protocol):
+    """The state of a search that proposes the next point."""
+
+    def propose(self, seed: int) -> Coordinates | None:
+        """Return a point; ``None`` during the start, where points are random."""
 
 
-class Replay(Generic[S]):
+S_co = TypeVar("S_co", bound=State, covariant=True)
+
+
+class TrialReplay(Generic[S_co]):
     """Replays complete and running trials in the order of their numbers.
 
-    The trials before the first that still runs are settled and taken in once. Those after it are
-    taken in by a copy, each time anew: they may end in any order, and with one worker there are
-    none. The answer is that of a replay from the beginning.
+    The trials before the first one that still runs are settled, and the state takes them in once.
+    A copy of the state takes in the trials after it, each time anew: they may end in any order. One
+    worker has no such trials. The result equals that of a replay from the beginning.
+
+    Parameters
+    ----------
+    grid
+        All axes.
+    cost
+        Order of finished trials.
+    start
+        The state before the first trial.
     """
 
-    def __init__(self, grid: Grid, cost: CostOf, start: S) -> None:
-        self._grid = grid
+    def __init__(self, grid: Grid, cost: CostOf, start: S_co) -> None:
+        self.grid = grid
         self._cost = cost
         self._settled = start
         self._settled_trials = 0
-        self._seen: dict[int, Seen | None] = {}
+        self._complete: dict[int, tuple[Coordinates, Cost | None] | None] = {}
 
-    def state(self, trials: Sequence[FrozenTrial]) -> S:
-        """Return what follows from all trials of the study, given in the order of their numbers."""
+    def state(self, trials: Sequence[FrozenTrial]) -> S_co:
+        """Return the state after all trials of the study, given in the order of their numbers."""
         while self._is_settled(trials):
-            seen = self._see(trials[self._settled_trials])
-            if seen is not None:
-                self._settled.record(seen)
-            self._seen.pop(self._settled_trials, None)
+            replayed = self._read(trials[self._settled_trials])
+            if replayed is not None:
+                self._settled.record(*replayed)
+            self._complete.pop(self._settled_trials, None)
             self._settled_trials += 1
-        unsettled = [self._see(trial) for trial in trials[self._settled_trials :]]
+        unsettled = [self._read(trial) for trial in trials[self._settled_trials :]]
         state = self._settled
-        for seen in filter(None, unsettled):
+        for replayed in filter(None, unsettled):
             state = state.copy() if state is self._settled else state
-            state.record(seen)
+            state.record(*replayed)
         return state
 
     def _is_settled(self, trials: Sequence[FrozenTrial]) -> bool:
@@ -85,59 +86,40 @@ class Replay(Generic[S]):
             return False
         return trials[number].number == number and trials[number].state.is_finished()
 
-    def _see(self, trial: FrozenTrial) -> Seen | None:
-        """Read one trial, unless it failed or is no point of the space; a complete one once."""
-        if trial.number in self._seen:
-            return self._seen[trial.number]
+    def _read(self, trial: FrozenTrial) -> tuple[Coordinates, Cost | None] | None:
+        """Return point and cost of a trial; ``None`` if it failed or its point is not on the grid.
+
+        A complete trial is read once.
+        """
+        if trial.number in self._complete:
+            return self._complete[trial.number]
         if trial.state not in (TrialState.COMPLETE, TrialState.RUNNING):
             return None
-        point = self._grid.coordinates(trial.params)
+        point = self.grid.coordinates(trial.params)
         cost = self._cost(trial) if trial.values else None
-        seen = None if point is None else Seen(point, cost)
+        replayed = None if point is None else (point, cost)
         if trial.state == TrialState.COMPLETE:
-            self._seen[trial.number] = seen
-        return seen
-
-
-class Proposer(Protocol):
-    """Proposes points by what follows from the trials so far.
-
-    Attributes
-    ----------
-    grid
-        All axes.
-    """
-
-    grid: Grid
-
-    def propose(self, trials: Sequence[FrozenTrial], seed: int) -> dict[str, Any]:
-        """Propose a point; nothing during the start, where points are random.
-
-        Parameters
-        ----------
-        trials
-            All of the study, by number.
-        seed
-            Of this proposal.
-        """
+            self._complete[trial.number] = replayed
+        return replayed
 
 
 class ReplaySampler(RandomSampler):
-    """The next point of a `Proposer`, or a random one."""
+    """The next point of a search, or a random point during its start."""
 
-    def __init__(self, seed: int, proposer: Proposer) -> None:
+    def __init__(self, seed: int, replay: TrialReplay[ProposingState]) -> None:
         super().__init__(seed=seed)
         self._seed = seed
-        self._proposer = proposer
+        self._replay = replay
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Take all axes."""
-        return dict(self._proposer.grid.axes)
+        """Return all axes."""
+        return dict(self._replay.grid.axes)
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         """Propose a point; nothing during the start, where the random sampler proposes."""
-        return self._proposer.propose(study.get_trials(deepcopy=False), self._seed)
+        point = self._replay.state(study.get_trials(deepcopy=False)).propose(self._seed)
+        return {} if point is None else self._replay.grid.params(point)

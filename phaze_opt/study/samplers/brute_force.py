@@ -14,13 +14,13 @@ _ROUNDS = 4
 _logger = logging.getLogger(__name__)
 
 
-class Enumeration:
+class BruteForce:
     """The points of a grid, each once, by the number of the ticket.
 
     Ticket ``k`` takes the point of place ``k`` modulo the number of points in a shuffled order, so
-    that several workers share the points without speaking to each other. With ``b`` baselines, the
-    grid is complete after ``points + b`` tickets: the last ones take the places that the tickets of
-    the baselines passed. After that the order begins again, and a warning says so.
+    that workers share the points without communication. With ``b`` baselines, the grid is complete
+    after ``points + b`` tickets: the last tickets take the places of the tickets of baselines. Then
+    the order begins again, with a warning.
     """
 
     def __init__(self, grid: Grid, seed: int) -> None:
@@ -45,8 +45,8 @@ class Enumeration:
 def permuted(index: int, number: int, seed: int) -> int:
     """Return the place of an index in a pseudo-random permutation of ``range(number)``.
 
-    A Feistel network permutes the numbers of an even count of bits; one that leaves the range goes
-    through it again until it is back (cycle walking: Black and Rogaway, CT-RSA 2002).
+    A Feistel network permutes numbers with an even count of bits; a number outside the range passes
+    it again until it is inside (cycle walking: Black and Rogaway, CT-RSA 2002).
     """
     half = max(1, ((number - 1).bit_length() + 1) // 2)
     while True:
@@ -59,6 +59,6 @@ def permuted(index: int, number: int, seed: int) -> int:
 
 
 def _mixed(value: int, seed: int, key: int, bits: int) -> int:
-    """Hash a number to another one of ``bits`` bits."""
+    """Hash a number to a number of ``bits`` bits."""
     digest = blake2b(f"{seed} {key} {value}".encode(), digest_size=min(64, bits // 8 + 1)).digest()
     return int.from_bytes(digest, "big") & ((1 << bits) - 1)
