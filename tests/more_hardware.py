@@ -6,7 +6,8 @@
 Half of those with twice the devices find their placement. What is proven may not move at all, what
 is not by no more than the gap of its schedules, and of its placement. Not asked,
 because it truly is not monotone: the edges of arrays and the width of lanes (pieces are rounded up
-to them), the tensor degree, and clocks without the buffers that go with them.
+to them), the tensor degree, clocks without the buffers that go with them, and more vector cores on
+the cache of a GPU where they work on more rows of a norm than it keeps (`overflows_the_cache`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from phaze_opt.estimator.vector_core import kept_row_bytes
 from phaze_opt.evaluation import Evaluation, evaluate
 from phaze_opt.hardware.accelerator import Accelerator, Calibration
 from phaze_opt.hardware.fields import with_values
@@ -25,17 +29,20 @@ from phaze_opt.hardware.presets import accelerator_presets, load_accelerator
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.network.presets import cluster_presets, load_cluster
 from phaze_opt.point import Placing
+from phaze_opt.precision import PRECISIONS
 from phaze_opt.training import Training
 from phaze_opt.units import GIB, MIB
 from phaze_opt.workload.graph import Workload
 from phaze_opt.workload.zoo import load_workload
 
-MODELS = (
-    "gpt:layers=4,hidden=512,heads=8,sequence=512,vocab=8000",
-    "gpt:layers=4,hidden=2048,heads=16,sequence=1024,vocab=32000,attention=flash",
-    "llama:layers=4,hidden=1024,heads=16,kv_heads=8,ffn=2816,sequence=512,vocab=32000",
-    "bert-large",
-)
+MODELS = {
+    "gpt:layers=4,hidden=512,heads=8,sequence=512,vocab=8000": 512,
+    "gpt:layers=4,hidden=2048,heads=16,sequence=1024,vocab=32000,attention=flash": 2048,
+    "llama:layers=4,hidden=1024,heads=16,kv_heads=8,ffn=2816,sequence=512,vocab=32000": 1024,
+    "bert-large": 1024,
+}
+"""Models with the elements of a row that their norms work on."""
+QUICK = next(iter(MODELS))
 WIDTHS = (1, 2, 4, 8)
 CHIP_FIELDS = (
     "clock_hz",
@@ -114,10 +121,23 @@ def cases(
         placement: Placing = (pipeline, data, tensor)
         if field == "devices" and rng.random() < 0.5:
             placement = "solve"
-        yield Case(
-            rng.choice(MODELS), chip, larger, cluster, faster, training, placement, field, factor
-        )
-        count -= 1
+        model = rng.choice(list(MODELS))
+        case = Case(model, chip, larger, cluster, faster, training, placement, field, factor)
+        if not overflows_the_cache(case):
+            yield case
+            count -= 1
+
+
+def overflows_the_cache(case: Case) -> bool:
+    """Say whether only the larger chip has more rows of a norm in work than its cache keeps."""
+    chips = (case.chip, case.larger)
+    glb_bytes, vector_cores, is_managed = (
+        np.array([getattr(chip, name) for chip in chips])
+        for name in ("glb_bytes", "num_vc", "concurrent_operators")
+    )
+    kept = kept_row_bytes(glb_bytes, vector_cores, is_managed=is_managed).tolist()
+    row_bytes = PRECISIONS["bf16"].operand_bytes * MODELS[case.model]
+    return bool(kept[1] < row_bytes <= kept[0])
 
 
 def _chip(rng: random.Random) -> Accelerator:
@@ -171,7 +191,7 @@ def quickly(case: Case) -> Case:
     if isinstance(case.placement, tuple):
         data = case.placement[1]
     training = replace(case.training, global_batch=4 * data, microbatch=1)
-    return replace(case, model=MODELS[0], training=replace(training, sequence_parallel=False))
+    return replace(case, model=QUICK, training=replace(training, sequence_parallel=False))
 
 
 def slowdown(case: Case, training: Training | None = None) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from phaze_opt.point import Point, cost_point, smaller_slices
 from phaze_opt.scheduling.schedule_problem import Schedule
 from phaze_opt.training import Training
 from phaze_opt.workload.zoo import model_loader
-from tests.more_hardware import MODELS, TORI, cases, quickly, workload_of
+from tests.more_hardware import QUICK, TORI, cases, quickly, workload_of
 
 CACHE: dict[str, Schedule] = {}
 
@@ -53,7 +53,7 @@ def test_no_slice_is_left_out_that_is_faster() -> None:
 @pytest.fixture
 def point() -> Point:
     """Return a point whose batch is so small that most devices are not used."""
-    workload = model_loader(MODELS[0], None)(microbatch=2, sequence_parallel=False, tensor=1)
+    workload = model_loader(QUICK, None)(microbatch=2, sequence_parallel=False, tensor=1)
     cluster = load_cluster("tpuv4-torus", 64)
     return Point(workload, load_accelerator("tpuv4-lanes"), cluster, Training(8, 2, zero=1))
 
@@ -79,7 +79,7 @@ def test_the_answer_is_of_all_devices(point: Point) -> None:
 
 def test_an_explanation_is_of_the_slice(point: Point) -> None:
     """Its layers are those of the answer, and more of a resource is no slower where they are."""
-    load = model_loader(MODELS[0], None)
+    load = model_loader(QUICK, None)
     explained = explain_point(point, load, CACHE)
     answer = evaluate_one(point, CACHE)
     assert explained.evaluation == answer and answer.time_per_batch_s is not None

@@ -79,6 +79,8 @@ def kept_row_bytes(
 ) -> FloatArray:
     """Return the size of a row up to which a second read hits the global buffer.
 
+    More vector cores work on more rows at a time: on the same cache they may take longer.
+
     Parameters
     ----------
     glb_bytes, vector_cores
