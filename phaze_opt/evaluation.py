@@ -25,7 +25,7 @@ from phaze_opt.named_point import PlacingText, named_point
 from phaze_opt.network.cluster import Cluster
 from phaze_opt.on_demand import deferrable, deferred
 from phaze_opt.passes.layer_cost import local_parameters
-from phaze_opt.passes.layers import LayerEvaluation, WidthCost
+from phaze_opt.passes.layers import DegreeCost, LayerEvaluation
 from phaze_opt.passes.scheduled import ScheduleCache
 from phaze_opt.placement.infeasible import MisfitError
 from phaze_opt.placement.memory import Shards
@@ -62,7 +62,7 @@ class Evaluation(PrintsAsTables):
     placement
         Degrees and stages; ``None`` if infeasible.
     layers
-        The distinct layers at the chosen width (the widest, if infeasible).
+        The distinct layers at the chosen tensor degree (the widest, if infeasible).
     time_breakdown_s
         By kind, summing to ``time_per_batch_s``.
     unused_devices
@@ -190,7 +190,7 @@ def evaluate(
     ----------
     workload
         Name or path of a model, as `phaze_opt.workload.zoo.load_workload` takes it; or the model,
-        captured at the training's microbatch, at every tensor-parallel width that may be used.
+        captured at the training's microbatch, at every tensor degree that may be used.
     accelerator, cluster, training
         The chip and its network, by their names or paths or as objects, and the options of the run.
     placement
@@ -406,8 +406,8 @@ def _within_power(costed: CostedPoint, solved: Placement) -> Evaluation:
     return result
 
 
-def _infeasible(error: InfeasibleError, costed: CostedPoint, width: int) -> Evaluation:
-    """Say what does not fit; the layers of the width are scheduled when somebody reads them."""
+def _infeasible(error: InfeasibleError, costed: CostedPoint, tensor_degree: int) -> Evaluation:
+    """Say what does not fit; the layers of the degree are scheduled when somebody reads them."""
     return Evaluation(
         feasible=False,
         reason=str(error),
@@ -419,7 +419,7 @@ def _infeasible(error: InfeasibleError, costed: CostedPoint, width: int) -> Eval
         mfu_causal=0.0,
         hfu=0.0,
         placement=None,
-        layers=deferred(lambda: costed.costs[width].layers),
+        layers=deferred(lambda: costed.costs[tensor_degree].layers),
         violation=error.violation,
         misfit=error.misfit if isinstance(error, MisfitError) else None,
         tdp_w=costed.point.accelerator.tdp_w,
@@ -465,7 +465,7 @@ def _feasible(solved: Placement, costed: CostedPoint) -> Evaluation:
     )
 
 
-def _recompute_flops(cost: WidthCost) -> int:
+def _recompute_flops(cost: DegreeCost) -> int:
     """GEMM FLOPs that run again before the backward, of one microbatch on one device."""
     return sum(
         layer.count * own.recompute.graph.flops
@@ -475,7 +475,7 @@ def _recompute_flops(cost: WidthCost) -> int:
 
 
 def _energy_by_level_j(
-    solved: Placement, cost: WidthCost, accelerator: Accelerator, training: Training
+    solved: Placement, cost: DegreeCost, accelerator: Accelerator, training: Training
 ) -> dict[str, float]:
     """Dynamic energy of one batch on all devices: operators, gradients, optimizer and network."""
     joules = energy_per_event([accelerator])

@@ -23,11 +23,11 @@ from phaze_opt.passes.bare_layers import bare_chain
 from phaze_opt.passes.estimates import Chip
 from phaze_opt.passes.graphs import default_fusion
 from phaze_opt.passes.layer_cost import LayerCost
-from phaze_opt.passes.layers import EstimatedWidth, WidthCost, estimate_widths
+from phaze_opt.passes.layers import DegreeCost, EstimatedDegree, estimate_degrees
 from phaze_opt.passes.scheduled import ScheduleCache
+from phaze_opt.placement.degree_bounds import least_of_layers_s
 from phaze_opt.placement.expert import expert_degrees
 from phaze_opt.placement.placement_problem import ChipRates, PlacementProblem
-from phaze_opt.placement.width_bounds import least_of_layers_s
 from phaze_opt.training import Training
 from phaze_opt.workload.graph import Workload, WorkloadVariant
 
@@ -64,28 +64,32 @@ class CostedPoint:
     problem
         What the placement takes; its network is the slice.
     costs
-        By tensor-parallel width; those of a width are found when they are first asked for.
+        By tensor degree; those of a tensor degree are found when they are first asked for.
     degrees
         Those given; ``None`` where they are to be found.
     estimated
-        By tensor-parallel width, before anything is scheduled.
+        By tensor degree, before anything is scheduled.
     slice_index
         Which of the `phaze_opt.network.slices.slices` of the point's network it is costed on.
     """
 
     point: Point
     problem: PlacementProblem
-    costs: Mapping[int, WidthCost]
+    costs: Mapping[int, DegreeCost]
     degrees: Degrees | None
-    estimated: Mapping[int, EstimatedWidth]
+    estimated: Mapping[int, EstimatedDegree]
     slice_index: int = 0
 
     def least_work_s(self, cluster: Cluster) -> float:
         """Bound the time of a batch on a slice of the network from below, without costing it."""
         own, layers = self.problem, {}
-        for width in (width for width in self.estimated if width <= cluster.devices):
-            same = tensor_terms(width, cluster) == tensor_terms(width, own.cluster)
-            layers[width] = (own.outline.layers if same else self._without_collectives)[width]
+        for tensor_degree in (
+            tensor_degree for tensor_degree in self.estimated if tensor_degree <= cluster.devices
+        ):
+            same = tensor_terms(tensor_degree, cluster) == tensor_terms(tensor_degree, own.cluster)
+            layers[tensor_degree] = (own.outline.layers if same else self._without_collectives)[
+                tensor_degree
+            ]
         if not layers:
             return math.inf
         return least_of_layers_s(replace(own, layers=layers, least=None, cluster=cluster))
@@ -96,16 +100,18 @@ class CostedPoint:
 
         With collectives a pass takes at most their own time longer, in which all else may wait.
         """
-        return OnDemand(self.estimated, lambda width: self.estimated[width].least_chain(False))
+        return OnDemand(
+            self.estimated, lambda tensor_degree: self.estimated[tensor_degree].least_chain(False)
+        )
 
 
 def cost_point(
     point: Point, cache: ScheduleCache | None = None, slice_index: int = 0
 ) -> CostedPoint:
-    """Estimate every layer at every width that the placement may use.
+    """Estimate every layer at every tensor degree that the placement may use.
 
-    A width is scheduled when its costs are first asked for: the placement asks for those that can
-    be the fastest.
+    A tensor degree is scheduled when its costs are first asked for: the placement asks for those
+    that can be the fastest.
 
     Parameters
     ----------
@@ -147,18 +153,18 @@ def cost_points(
     ]
     shape = _Shape(variants[0].precedences, variants[0].names, _common_kinds(variants))
 
-    def costed(point: Point, chip: Chip, estimated: dict[int, EstimatedWidth]) -> CostedPoint:
-        costs = OnDemand(estimated, lambda width: estimated[width].cost(cache))
-        layers = OnDemand(estimated, lambda width: costs[width].chain)
+    def costed(point: Point, chip: Chip, estimated: dict[int, EstimatedDegree]) -> CostedPoint:
+        costs = OnDemand(estimated, lambda tensor_degree: estimated[tensor_degree].cost(cache))
+        layers = OnDemand(estimated, lambda tensor_degree: costs[tensor_degree].chain)
         least = _least_layers(estimated, costs) if degrees is None and len(estimated) > 1 else None
         problem = _problem(chip, training, shape, layers, least)
         return CostedPoint(point, problem, costs, degrees, estimated, slice_index)
 
-    return list(map(costed, points, chips, estimate_widths(variants, chips, training)))
+    return list(map(costed, points, chips, estimate_degrees(variants, chips, training)))
 
 
 class _Shape(NamedTuple):
-    """What a placement takes of a model that is the same at every width; see `PlacementProblem`."""
+    """The part of a problem that is the same at every degree; see `PlacementProblem`."""
 
     edges: tuple[tuple[int, int], ...]
     names: tuple[str, ...]
@@ -194,19 +200,20 @@ def _problem(
 
 
 def _common_kinds(variants: Sequence[WorkloadVariant]) -> tuple[int, ...] | None:
-    """Return which layers are alike, where that is the same at all widths."""
+    """Return which layers are alike, where that is the same at all tensor degrees."""
     kinds = variants[0].kinds
     return kinds if all(variant.kinds == kinds for variant in variants) else None
 
 
 def _least_layers(
-    estimated: Mapping[int, EstimatedWidth], costs: Mapping[int, WidthCost]
+    estimated: Mapping[int, EstimatedDegree], costs: Mapping[int, DegreeCost]
 ) -> dict[int, tuple[LayerCost, ...]]:
-    """Return the layers of every width with the least seconds that they may have.
+    """Return the layers of every tensor degree with the least seconds that they may have.
 
-    Which layers are alike must be known at the least width, by which even splits divide them.
+    Which layers are alike must be known at the least tensor degree, by which even splits divide
+    them.
     """
-    least = {width: each.least_chain() for width, each in estimated.items()}
+    least = {tensor_degree: each.least_chain() for tensor_degree, each in estimated.items()}
     if estimated[min(estimated)].has_twins:
         least[min(estimated)] = costs[min(estimated)].chain
     return least
@@ -238,12 +245,12 @@ def chip_rates(chips: Sequence[Chip], training: Training) -> ChipRates:
 def bare_problem(
     variant: WorkloadVariant, cluster: Cluster, training: Training, fusion: FusionMode
 ) -> PlacementProblem:
-    """Return what the placement takes at one width, without the seconds and rates of a chip.
+    """Return the problem at one tensor degree, without the seconds and rates of a chip.
 
     Parameters
     ----------
     variant
-        The model at the width.
+        The model at the tensor degree.
     cluster, training, fusion
         See `Chip`; the training as `training_as_fused` gives it.
     """
@@ -302,15 +309,15 @@ def _variants(
     """Pick the captured variants that the placement may use."""
     captured = list(workload.variants_for(training.microbatch, training.sequence_parallel))
     if degrees is None:
-        # A width of more devices than there are is kept only to say that it does not fit.
+        # A tensor degree of more devices than there are is kept only to say that it does not fit.
         usable = variants_within(workload, cluster, training) or captured
     else:
         usable = [one for one in captured if one.tensor_parallel == degrees.tensor]
     if not usable:
-        wanted = "any width" if degrees is None else f"tensor-parallel width {degrees.tensor}"
-        widths = ", ".join(str(one.tensor_parallel) for one in captured) or "none"
+        wanted = "any tensor degree" if degrees is None else f"tensor degree {degrees.tensor}"
+        tensor_degrees = ", ".join(str(one.tensor_parallel) for one in captured) or "none"
         raise InputError(
             f"{workload.model} is not captured at microbatch {training.microbatch} and {wanted}; "
-            f"captured widths: {widths}."
+            f"captured tensor degrees: {tensor_degrees}."
         )
     return usable

@@ -57,8 +57,8 @@ class Explanation(PrintsAsTables):
     memory
         What the fullest stage holds; ``None`` if something else than memory is in the way.
     searched_tensor
-        Tensor-parallel widths among which the placement was to be found, with every pipeline depth
-        and number of replicas; empty where degrees were given.
+        Tensor degrees among which the placement was to be found, with every
+        pipeline depth and number of replicas; empty where degrees were given.
     gains
         What a tenth more of each resource brings; empty if infeasible.
     overlap_gains
@@ -144,8 +144,8 @@ def _loader(workload: Workload) -> LoadWorkload:
 
     def select(*, microbatch: int, sequence_parallel: bool, tensor: int | None) -> Workload:
         captured = {variant.tensor_parallel for variant in workload.variants}
-        of_width = sorted(captured) if tensor is None else (tensor,)
-        variants = select_variants(workload, of_width, (microbatch,), sequence_parallel)
+        of_degree = sorted(captured) if tensor is None else (tensor,)
+        variants = select_variants(workload, of_degree, (microbatch,), sequence_parallel)
         return replace(workload, variants=variants)
 
     if names_a_shape(workload.model):
@@ -171,14 +171,14 @@ def explain_point(point: Point, load: LoadWorkload, schedules: ScheduleCache) ->
     tried = try_changes(changes(point), schedules, costed.slice_index)
     overlaps = try_changes(more_overlap(point), schedules, costed.slice_index)
     placement = evaluation.placement
-    width = max(costed.costs) if placement is None else placement.tensor
-    cost = costed.costs[width]
+    tensor_degree = max(costed.costs) if placement is None else placement.tensor
+    cost = costed.costs[tensor_degree]
     layers = tuple(
         _bind_layer(
             layer,
             point.accelerator,
             cost.passes[index],
-            {one.change.resource: one.same.costs[width].passes[index] for one in tried},
+            {one.change.resource: one.same.costs[tensor_degree].passes[index] for one in tried},
         )
         for index, layer in enumerate(cost.layers)
     )

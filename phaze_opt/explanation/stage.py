@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from phaze_opt.explanation.binding import PassBinding
 from phaze_opt.hardware.energy import energy_constants
-from phaze_opt.passes.layers import WidthCost
+from phaze_opt.passes.layers import DegreeCost
 from phaze_opt.placement.placement_problem import (
     Communication,
     Placement,
@@ -113,7 +113,7 @@ def stage_time(
     placement: Placement,
     names: Mapping[str, str],
     layers: tuple[LayerBinding, ...],
-    cost: WidthCost,
+    cost: DegreeCost,
 ) -> StageTime:
     """Say where the time goes on the stage with the largest load.
 
@@ -126,7 +126,7 @@ def stage_time(
     layers
         What binds the distinct layers.
     cost
-        Of all layers at the placement's width.
+        Of all layers at the placement's tensor degree.
     """
     loads_s = [stage.load_s for stage in placement.stages]
     busiest = loads_s.index(max(loads_s))

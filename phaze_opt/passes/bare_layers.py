@@ -36,12 +36,12 @@ def memory_bytes(layer: Layer, training: Training, fusion: FusionMode) -> tuple[
 def bare_chain(
     variant: WorkloadVariant, training: Training, fusion: FusionMode
 ) -> tuple[LayerCost, ...]:
-    """Return `phaze_opt.passes.layers.WidthCost.chain` without seconds.
+    """Return `phaze_opt.passes.layers.DegreeCost.chain` without seconds.
 
     Parameters
     ----------
     variant
-        The model at one width.
+        The model at one tensor degree.
     training
         Says what is stashed and what runs again.
     fusion
@@ -65,7 +65,7 @@ def bare_layers(
 
 @lru_cache(maxsize=128)
 def has_twins(variant: WorkloadVariant, training: Training, fusion: FusionMode) -> bool:
-    """Do as `phaze_opt.passes.layers.EstimatedWidth.has_twins`."""
+    """Do as `phaze_opt.passes.layers.EstimatedDegree.has_twins`."""
     bare = bare_layers(variant, training, fusion)
     return len({replace(each, name="") for each in bare}) < len(bare)
 

@@ -1,4 +1,4 @@
-"""What a layer costs at one tensor-parallel width: all that a placement takes of it."""
+"""What a layer costs at one tensor degree: all that a placement takes of it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ PASS_COLUMNS = tuple(
 
 @dataclass(frozen=True)
 class LayerCost:
-    """One layer at one tensor-parallel width: per device, per microbatch.
+    """One layer at one tensor degree: per device, per microbatch.
 
     Attributes
     ----------

@@ -17,7 +17,7 @@ from phaze_opt.workload.graph import Layer, WorkloadVariant
 
 @dataclass(frozen=True)
 class LayerEvaluation:
-    """One distinct layer at the chosen tensor-parallel width, per device and microbatch.
+    """One distinct layer at the chosen tensor degree, per device and microbatch.
 
     Attributes
     ----------
@@ -51,8 +51,8 @@ class LayerEvaluation:
 
 
 @dataclass(frozen=True)
-class WidthCost:
-    """Everything known about the model at one tensor-parallel width.
+class DegreeCost:
+    """Everything known about the model at one tensor degree.
 
     Attributes
     ----------
@@ -84,13 +84,13 @@ class WidthCost:
 
 
 @dataclass(frozen=True, eq=False)
-class EstimatedWidth:
-    """The layers of a model at one tensor-parallel width, estimated and not yet scheduled.
+class EstimatedDegree:
+    """The layers of a model at one tensor degree, estimated and not yet scheduled.
 
     Attributes
     ----------
     variant
-        The model at the width.
+        The model at the tensor degree.
     training
         Says what runs again before the backward.
     layers
@@ -102,7 +102,7 @@ class EstimatedWidth:
     layers: EstimatedLayers
 
     def least_chain(self, collectives: bool = True) -> tuple[LayerCost, ...]:
-        """Return `WidthCost.chain` with the least that schedules may take, up to rounding.
+        """Return `DegreeCost.chain` with the least that schedules may take, up to rounding.
 
         Parameters
         ----------
@@ -119,7 +119,7 @@ class EstimatedWidth:
         """Whether distinct layers hold the same bytes, so that only their seconds may differ."""
         return has_twins(self.variant, self.training, self.layers.chip.fusion)
 
-    def cost(self, cache: ScheduleCache | None) -> WidthCost:
+    def cost(self, cache: ScheduleCache | None) -> DegreeCost:
         """Schedule every distinct layer.
 
         Parameters
@@ -129,7 +129,7 @@ class EstimatedWidth:
         """
         passes = run_layers(self.layers, self.training, cache)
         distinct = self._layer_costs([own.costs for own in passes])
-        return WidthCost(self.variant, self.training, passes, distinct)
+        return DegreeCost(self.variant, self.training, passes, distinct)
 
     def _layer_costs(self, passes: Sequence[Mapping[str, PassCost]]) -> tuple[LayerCost, ...]:
         """Reduce every distinct layer to what the placement needs."""
@@ -148,9 +148,9 @@ class EstimatedWidth:
         return bare.with_fields(passes=LayerPasses(forward, backward, again))
 
 
-def estimate_widths(
+def estimate_degrees(
     variants: Sequence[WorkloadVariant], chips: Sequence[Chip], training: Training
-) -> list[dict[int, EstimatedWidth]]:
+) -> list[dict[int, EstimatedDegree]]:
     """Estimate every distinct layer of some variants on some chips.
 
     Parameters
@@ -160,11 +160,11 @@ def estimate_widths(
 
     Returns
     -------
-    For every chip, by tensor-parallel width.
+    For every chip, by tensor degree.
     """
     return [
         {
-            variant.tensor_parallel: EstimatedWidth(variant, training, layers)
+            variant.tensor_parallel: EstimatedDegree(variant, training, layers)
             for variant, layers in zip(variants, of_chip, strict=True)
         }
         for of_chip in estimate_layers(variants, chips, training)

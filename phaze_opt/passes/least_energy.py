@@ -31,12 +31,12 @@ def least_batch_energy_j(
     training: Training,
     fusion: FusionMode,
 ) -> FloatArray:
-    """Bound the dynamic energy of one batch on all devices from below, at one width.
+    """Bound the dynamic energy of one batch on all devices from below, at one tensor degree.
 
     Parameters
     ----------
     variant
-        The model at one width and microbatch.
+        The model at one tensor degree and microbatch.
     chips
         Of one kind: all run operators side by side, or none does.
     cluster
@@ -56,7 +56,7 @@ def least_batch_energy_j(
         For an option that the bounds do not declare.
     """
     check_handled(training, chips)
-    width = variant.tensor_parallel
+    tensor_degree = variant.tensor_parallel
     microbatch_j = np.zeros(len(chips))
     for layer, count in zip(variant.layers, variant.counts, strict=True):
         graphs = graphs_of(layer, training)
@@ -64,10 +64,10 @@ def least_batch_energy_j(
         for graph in runs:
             fused = fuse_once(graph, fusion)
             microbatch_j += count * least_energy_j(
-                fused, chips, cluster, width, residency=training.residency
+                fused, chips, cluster, tensor_degree, residency=training.residency
             )
     microbatches = training.global_batch / training.microbatch
     parameters = local_parameters(bare_chain(variant, training, fusion))
     state_bytes = parameters * (training.step_bytes + microbatches * sum(training.copy_bytes))
     hbm_j = state_bytes * energy_constants().hbm_pj_per_byte * J_PER_PJ
-    return width * (microbatches * microbatch_j + hbm_j)
+    return tensor_degree * (microbatches * microbatch_j + hbm_j)

@@ -1,6 +1,6 @@
 """Least seconds of the passes of every layer on many chips at once.
 
-The bounds of `phaze_opt.passes.layers.EstimatedWidth`, for tens of thousands of accelerators: each
+The bounds of `phaze_opt.passes.layers.EstimatedDegree`, for tens of thousands of accelerators: each
 pass of each layer takes at least what stands here, whatever the scheduler chooses. The operators
 are estimated exactly (`phaze_opt.estimator.least_seconds`); then a pass takes at least
 
@@ -65,7 +65,7 @@ def least_layers(
     Parameters
     ----------
     variant
-        The model at one width and microbatch.
+        The model at one tensor degree and microbatch.
     accelerators
         Chips of one kind: all run operators side by side, or none does. As
         `phaze_opt.estimator.chips.Chips`, their properties are read once for several calls.

@@ -1,7 +1,7 @@
 """Layers over the devices of a cluster: degrees of parallelism, stages, memory, time of a batch.
 
-Takes a `placement_problem.PlacementProblem` (layers with seconds and bytes at every tensor-parallel
-width, a cluster, training options, the memory of a device) and gives a
+Takes a `placement_problem.PlacementProblem` (layers with seconds and bytes at every tensor
+degree, a cluster, training options, the memory of a device) and gives a
 `placement_problem.Placement`. `solve_placement.solve_placement` is the entrance.
 
 - `candidates`: all degrees that the cluster allows; `layout`: which layers each stage holds.
@@ -10,7 +10,7 @@ width, a cluster, training options, the memory of a device) and gives a
 - `synchronisation`: what replicas exchange; `overlap`: the queues that run beside compute, with
   `exchanges` where that happens once per batch; `candidate_costs` joins them for one candidate.
 - `chain`: best split of a chain by dynamic programming, and `chain_bounds` of it; `even`: even
-  splits; `best`: splits and replays of all candidates, as far as `width_bounds` asks for them,
+  splits; `best`: splits and replays of all candidates, as far as `degree_bounds` asks for them,
   which begins with the numbers of stages that fit the memory (`fitting_stages`); `proof`: what is
   faster when it is replayed, or that nothing is, by `split_search` of single candidates with
   `split_bounds`; `interleaved`: several chunks per stage; `expert`: known degrees.
@@ -32,7 +32,7 @@ Where a formula stands, that loops and bounds call too:
   `split_bounds`; of all splits of a candidate, at a glance: `chain_bounds.least_times`
 - lower bound over all splits: the docstring of `least_splits`; without them
   `least_times._pipelined_s`
-- least time of a width by its work alone: `chain_bounds.least_of_work`
+- least time of a tensor degree by its work alone: `chain_bounds.least_of_work`
 - microbatches in flight: `closed_form.held_at`, `pipeline.interleaved_in_flight`
 - memory of a stage: `memory.share_bytes` of its state, `memory.with_stashes` in all; what ZeRO
   shares out: `memory.Shards`

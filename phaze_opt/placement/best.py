@@ -6,8 +6,8 @@ taken by rising lower bound of their closed form and split exactly while the bou
 rank them differently), and these splits are replayed. What may be faster by the bound of the replay
 itself is then searched until nothing is left (`phaze_opt.placement.proof`).
 
-The tensor-parallel widths are taken one after another, by the least bound of their candidates (see
-`phaze_opt.placement.width_bounds`).
+The tensor degrees are taken one after another, by the least bound of their candidates (see
+`phaze_opt.placement.degree_bounds`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate, CandidateGrid
 from phaze_opt.placement.chain import ChainWork, best_split
 from phaze_opt.placement.chain_bounds import TIE
+from phaze_opt.placement.degree_bounds import DegreesByBound, by_bound
 from phaze_opt.placement.layout import Layout
 from phaze_opt.placement.proof import faster_splits
 from phaze_opt.placement.timing import Replayed, replayed, with_fastest_gathers
-from phaze_opt.placement.width_bounds import Widths, by_bound
 
 REPLAY_MARGIN = 0.02
 """Splits whose closed form is this close to the best one are replayed too."""
@@ -64,10 +64,10 @@ def best_placement(costs: CandidateCosts) -> tuple[Layout, Replayed, float] | No
         times_s = [time(*split) for split in _all_splits(costs)]
         bound_s = min(times_s, default=np.inf)
     else:
-        widths = Widths(costs)
-        times_s = [time(*answer) for answer in _closed_form_answers(widths)]
+        tensor_degrees = DegreesByBound(costs)
+        times_s = [time(*answer) for answer in _closed_form_answers(tensor_degrees)]
         # Where no split fits, no other one does.
-        bound_s = faster_splits(widths, min(times_s), time) if times_s else np.inf
+        bound_s = faster_splits(tensor_degrees, min(times_s), time) if times_s else np.inf
     if not known:
         return None
     least_s = min(entry[0] for entry in known)
@@ -135,19 +135,19 @@ class _Answer:
     starts: IntArray
 
 
-def _closed_form_answers(widths: Widths) -> list[tuple[Candidate, IntArray]]:
+def _closed_form_answers(tensor_degrees: DegreesByBound) -> list[tuple[Candidate, IntArray]]:
     """Return the best split of every candidate whose closed form is near the least of all."""
-    costs = widths.costs
+    costs = tensor_degrees.costs
     best_s = limit_s = np.inf
     answers: list[_Answer] = []
     margin = np.inf if _candidates_are_few(costs) else REPLAY_MARGIN
-    for width_s, tensor in widths.by_bound("closed_s"):
-        if width_s > limit_s or not np.isfinite(width_s):
+    for degree_s, tensor in tensor_degrees.by_bound("closed_s"):
+        if degree_s > limit_s or not np.isfinite(degree_s):
             break
         if tensor is None:
             continue
-        grids = widths.settle(tensor)
-        least = widths.bounds(tensor)
+        grids = tensor_degrees.settle(tensor)
+        least = tensor_degrees.bounds(tensor)
         bounds_s = [each.closed_s for each in least]
         for index, entry in by_bound(grids, bounds_s):
             if bounds_s[index][entry] > limit_s:

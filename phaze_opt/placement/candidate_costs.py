@@ -28,7 +28,7 @@ from phaze_opt.placement.chain_bytes import (
     for_many_designs,
     parameters_of_runs,
 )
-from phaze_opt.placement.costs import StageCosts, WidthRuns, stage_costs
+from phaze_opt.placement.costs import DegreeRuns, StageCosts, stage_costs
 from phaze_opt.placement.fitting_stages import fitting_stages
 from phaze_opt.placement.memory import Shards
 from phaze_opt.placement.pipeline import held_by_place
@@ -91,7 +91,7 @@ class CandidateCosts:
 
     def _forget_tables(self) -> None:
         """Start without tables."""
-        self._runs: dict[int, WidthRuns] = {}
+        self._runs: dict[int, DegreeRuns] = {}
         self._stages: dict[tuple[int, tuple[Term, ...], Shards, bool], StageCosts] = {}
         self._stages_of: dict[Candidate, StageCosts] = {}
         self._least_stages: dict[CandidateGrid, StageCosts] = {}
@@ -131,7 +131,7 @@ class CandidateCosts:
         return candidate_grids(self.problem)
 
     def work_of_layers_s(self, tensor: int) -> tuple[float, float]:
-        """Return the work of one microbatch at a width: of all layers, and of the largest."""
+        """Return the work of one microbatch at a degree: of all layers, and of the largest."""
         if tensor not in self._work_of_layers_s:
             kinds, names = self.problem.kinds_of(tensor), LayerPasses._fields
             each_s = [self.problem.column(tensor, f"{name}.seconds") for name in names]
@@ -234,7 +234,7 @@ class CandidateCosts:
         if key not in self._stages:
             if tensor not in self._runs:
                 held = self.replicated(tensor).held
-                self._runs[tensor] = WidthRuns(self.problem, tensor, held)
+                self._runs[tensor] = DegreeRuns(self.problem, tensor, held)
             self._stages[key] = stage_costs(self._runs[tensor], messages, shards, accumulates)
         return self._stages[key]
 
@@ -359,11 +359,11 @@ class CandidateCosts:
         )
 
     def own_parameters(self, tensor: int) -> int:
-        """Count the parameters of all layers of a width, tied ones with each that holds them."""
+        """Count the parameters of all layers of a degree, tied ones with each that holds them."""
         return sum(self.replicated(tensor).held.parameters.own)
 
     def replicated(self, tensor: int) -> ReplicatedLayers:
-        """Return the layers of one width, as replicas exchange them."""
+        """Return the layers of one tensor degree, as replicas exchange them."""
         if tensor not in self._replicated:
             self._replicated[tensor] = ReplicatedLayers(self.problem, tensor)
         return self._replicated[tensor]
@@ -390,7 +390,7 @@ class CandidateCosts:
         return self._least_tails[grid], rows
 
     def _least_tails_s(self, tensor: int, order: RankOrder, data: IntArray) -> FloatArray:
-        """Compute the same for one width and rank order."""
+        """Compute the same for one tensor degree and rank order."""
         training, layers = self.problem.training, self.replicated(tensor)
         parameters = layers.parameters[0, 1:]
         step_s = self.problem.step_s_per_parameter

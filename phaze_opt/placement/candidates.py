@@ -25,7 +25,7 @@ from phaze_opt.on_demand import cached_property
 from phaze_opt.placement.closed_form import even_share
 from phaze_opt.placement.fitting_stages import FittingStages
 from phaze_opt.placement.placement_problem import PlacementProblem
-from phaze_opt.placement.size import WidthSize, check_memory
+from phaze_opt.placement.size import DegreeSize, check_memory
 from phaze_opt.training import Training
 
 
@@ -183,7 +183,7 @@ class CandidateGrid:
 
 
 def candidate_grids(problem: PlacementProblem) -> tuple[CandidateGrid, ...]:
-    """Return all candidates: every width, data degree and number of stages that may run."""
+    """Return all candidates: every tensor degree, data degree and number of stages that may run."""
     layers = problem.outline.layers
     count = len(next(iter(layers.values())))
     return _grids(tuple(sorted(layers)), count, problem.cluster, problem.training)
@@ -191,20 +191,22 @@ def candidate_grids(problem: PlacementProblem) -> tuple[CandidateGrid, ...]:
 
 @lru_cache(maxsize=16)
 def _grids(
-    widths: tuple[int, ...], layers: int, cluster: Cluster, training: Training
+    tensor_degrees: tuple[int, ...], layers: int, cluster: Cluster, training: Training
 ) -> tuple[CandidateGrid, ...]:
     """Return the same, cached: the designs of a study share them."""
-    sizes = [_size_of_width(tensor, layers, cluster, training) for tensor in widths]
+    sizes = [_size_of_degree(tensor, layers, cluster, training) for tensor in tensor_degrees]
     check_memory(layers, cluster.devices, sizes)
     return tuple(
-        grid for tensor in widths for grid in _grids_of_width(tensor, layers, cluster, training)
+        grid
+        for tensor in tensor_degrees
+        for grid in _grids_of_degree(tensor, layers, cluster, training)
     )
 
 
-def _grids_of_width(
+def _grids_of_degree(
     tensor: int, layers: int, cluster: Cluster, training: Training
 ) -> Iterator[CandidateGrid]:
-    """Yield the candidates of one width."""
+    """Yield the candidates of one tensor degree."""
     devices, reach = cluster.devices, _reach(cluster)
     most = most_data(tensor, cluster, training)
     if most == 0:
@@ -235,11 +237,11 @@ def _grids_of_width(
             )
 
 
-def _size_of_width(tensor: int, layers: int, cluster: Cluster, training: Training) -> WidthSize:
-    """Count the candidates of one width without listing them."""
+def _size_of_degree(tensor: int, layers: int, cluster: Cluster, training: Training) -> DegreeSize:
+    """Count the candidates of one tensor degree without listing them."""
     most = most_data(tensor, cluster, training)
     if most == 0:
-        return WidthSize(0, 0)
+        return DegreeSize(0, 0)
     # So many replicas fit at most beside 1, 2, … stages.
     fitting = cluster.devices // (tensor * np.arange(1, layers + 1, dtype=np.int64))
     if _class_starts(cluster, training, most) is None:
@@ -247,7 +249,7 @@ def _size_of_width(tensor: int, layers: int, cluster: Cluster, training: Trainin
     else:
         first = _first_of_classes(cluster, training, most)
         classes, replicas = np.searchsorted(first, fitting, side="right"), len(first)
-    return WidthSize(len(rank_orders(cluster)) * int(classes.sum()), replicas)
+    return DegreeSize(len(rank_orders(cluster)) * int(classes.sum()), replicas)
 
 
 def rank_orders(cluster: Cluster) -> tuple[RankOrder, ...]:

@@ -34,7 +34,7 @@ MOST_LAYERS = 128
 """Tables of longer chains are kept for as long as the chain itself: they take megabytes each."""
 
 _KEPT = 96
-"""Results that are kept of a function: of three sizes of HBM, eight ways to train, four widths."""
+"""Results that are kept of a function: of three sizes of HBM, eight ways to train, four degrees."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -119,7 +119,7 @@ _COLUMNS = attrgetter(
 
 
 def chain_bytes(problem: PlacementProblem, tensor: int) -> ChainBytes:
-    """Return what the layers of a problem hold and send at one tensor-parallel width."""
+    """Return what the layers of a problem hold and send at one tensor degree."""
     layers, kinds = problem.layers[tensor], problem.kinds_of(tensor)
     distinct = tuple([_COLUMNS(layers[index]) for index in kinds.first])
     key = tuple(kinds.which.tolist()), distinct, problem.edges

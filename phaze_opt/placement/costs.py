@@ -31,13 +31,13 @@ from phaze_opt.training import OPTIMIZERS
 
 
 @dataclass(frozen=True, eq=False)
-class WidthRuns:
-    """Every run of layers at one tensor-parallel width: what messages and shards do not change.
+class DegreeRuns:
+    """Every run of layers at one tensor degree: what messages and shards do not change.
 
     Attributes
     ----------
     problem, tensor
-        The layers, and the width.
+        The layers, and the tensor degree.
     held
         What the layers hold and send.
     """
@@ -62,7 +62,7 @@ class WidthRuns:
 
 @dataclass(frozen=True, eq=False)
 class StageCosts:
-    """Costs of all stages at one tensor-parallel width over one kind of pipeline link.
+    """Costs of all stages at one tensor degree over one kind of pipeline link.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ class StageCosts:
         Adding the gradients of a microbatch after the first to those before; 0 where there is one.
     """
 
-    runs: WidthRuns
+    runs: DegreeRuns
     held: HeldBytes
     messages: tuple[Term, ...]
     accumulation_s_per_parameter: float
@@ -132,7 +132,7 @@ class StageCosts:
 
 
 def stage_costs(
-    runs: WidthRuns,
+    runs: DegreeRuns,
     messages: Sequence[Term],
     shards: Shards = UNSHARDED,
     accumulates: bool = True,
@@ -142,7 +142,7 @@ def stage_costs(
     Parameters
     ----------
     runs
-        The layers at one width.
+        The layers at one tensor degree.
     messages
         Ways to send a message between two neighbouring stages; it takes the fastest.
     shards

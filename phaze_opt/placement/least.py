@@ -27,14 +27,14 @@ from phaze_opt.training import OPTIMIZERS
 
 
 class LeastPlacement:
-    """Lower bounds of the time of a batch at one tensor-parallel width.
+    """Lower bounds of the time of a batch at one tensor degree.
 
     Parameters
     ----------
     problem
         Layers, edges, cluster and training; seconds, memory and rates are not looked at.
     tensor
-        The width, one of the problem's.
+        The tensor degree, one of the problem's.
     distinct
         Which distinct layer each of the layers is, as a row of `LeastLayers`.
     degrees
@@ -88,8 +88,8 @@ class LeastPlacement:
         rates
             Of the accelerators.
         known_s : (accelerators,)
-            Times above which a bound is of no use, such as those at other widths; it is then only
-            said to be at least as large.
+            Times above which a bound is of no use, such as those at other tensor degrees; it is
+            then only said to be at least as large.
         splits
             Whether to look at splits into stages one by one; without them the bound is looser, and
             comes many times sooner.

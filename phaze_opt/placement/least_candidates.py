@@ -1,4 +1,4 @@
-"""All degrees of parallelism at one width, as `phaze_opt.placement.least_splits` takes them.
+"""All candidates of one tensor degree, as `phaze_opt.placement.least_splits` takes them.
 
 Nothing here depends on the accelerator but the memory that a stage may fill.
 """
@@ -37,7 +37,7 @@ from phaze_opt.training import Optimizer, Training
 
 @dataclass(frozen=True, eq=False)
 class LeastCandidates:
-    """Candidates of one width, sorted by falling `least_splits.REACH`.
+    """Candidates of one tensor degree, sorted by falling `least_splits.REACH`.
 
     Attributes
     ----------
@@ -169,7 +169,7 @@ def _of_whatever_is_kept(
 
 
 class _Collector:
-    """Fills the arrays of the candidates of one width."""
+    """Fills the arrays of the candidates of one tensor degree."""
 
     def __init__(
         self,

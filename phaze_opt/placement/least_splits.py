@@ -93,7 +93,7 @@ PARAMETERS, _TIED = range(2)
     " int64[:,::1], float64[:,::1]"
 )
 class CandidateArrays(NamedTuple):
-    """Candidates at one width that fit some memory, and what they share.
+    """Candidates at one tensor degree that fit some memory, and what they share.
 
     Attributes
     ----------

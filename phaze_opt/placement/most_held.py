@@ -21,7 +21,7 @@ def most_held_bytes(problem: PlacementProblem, tensor: int) -> float:
     problem
         Layers, cluster and training; seconds, rates and memory are not looked at.
     tensor
-        The tensor-parallel width, one of the problem's.
+        The tensor degree, one of the problem's.
 
     Returns
     -------

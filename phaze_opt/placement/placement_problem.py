@@ -58,7 +58,7 @@ class PlacementProblem:
     Attributes
     ----------
     layers
-        By tensor-parallel width: the same layers, in the same topological order.
+        By tensor degree: the same layers, in the same topological order.
     edges
         ``(source, destination)`` between layers; a chain for transformers.
     cluster
@@ -72,12 +72,13 @@ class PlacementProblem:
     collective_core_share
         Share of a device's cores that communication takes while it runs beside compute.
     least
-        The layers of every width with at most their seconds, and else as they are, names aside;
-        layers that are alike here are alike there. Where they are given, ``layers`` of a width are
-        looked at only if it may be the fastest: finding them may take long.
+        The layers of every tensor degree with at most their seconds, and else as they are, names
+        aside; layers that are alike here are alike there. Where they are given, ``layers`` of a
+        tensor degree are looked at only if it may be the fastest: finding them may take long.
     kinds
         A number for every layer, equal for layers that differ in nothing but the name at every
-        width; all may differ by default. A hundred layers of four kinds are then read four times.
+        tensor degree; all may differ by default. A hundred layers of four kinds are then read four
+        times.
     names
         Of the layers, all different; by default those that the layers have themselves.
     """
@@ -96,16 +97,16 @@ class PlacementProblem:
     names: tuple[str, ...] | None = None
 
     def names_of(self, tensor: int) -> tuple[str, ...]:
-        """Return the names of the layers, which a width may have itself."""
+        """Return the names of the layers, which a tensor degree may have itself."""
         return self.names or tuple([layer.name for layer in self.layers[tensor]])
 
     def kinds_of(self, tensor: int) -> Kinds:
-        """Return how the layers of a width repeat."""
+        """Return how the layers of a tensor degree repeat."""
         kinds = self.kinds
         return repetition(tuple(range(len(self.layers[tensor]))) if kinds is None else kinds)
 
     def column(self, tensor: int, name: str) -> FloatArray:
-        """Return one of `PASS_COLUMNS` of all layers at a width, which nobody may change."""
+        """Return one of `PASS_COLUMNS` of all layers at a degree, which nobody may change."""
         if tensor not in self._columns:
             layers, kinds = self.layers[tensor], self.kinds_of(tensor)
             passes = chain.from_iterable([layers[index].passes for index in kinds.first])
@@ -116,7 +117,7 @@ class PlacementProblem:
 
     @cached_property
     def _columns(self) -> dict[int, dict[str, FloatArray]]:
-        """What `column` has returned, by width and name."""
+        """What `column` has returned, by tensor degree and name."""
         return {}
 
     @cached_property

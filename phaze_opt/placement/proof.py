@@ -17,9 +17,9 @@ from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate, CandidateGrid
 from phaze_opt.placement.chain_bounds import TIE
 from phaze_opt.placement.costs import StageCosts
+from phaze_opt.placement.degree_bounds import DegreesByBound, up_to
 from phaze_opt.placement.split_bounds import PROVEN, SplitWork
 from phaze_opt.placement.split_search import Searched, least_replays, search_splits
-from phaze_opt.placement.width_bounds import Widths, up_to
 
 MOST_STEPS = 2**16
 """Effort of one answer, see `Searched`: a millisecond or two."""
@@ -29,13 +29,13 @@ _LEAST_STEPS = 2**8
 
 
 def faster_splits(
-    widths: Widths, known_s: float, time: Callable[[Candidate, IntArray], float]
+    tensor_degrees: DegreesByBound, known_s: float, time: Callable[[Candidate, IntArray], float]
 ) -> float:
     """Look for splits that are faster than all that are known.
 
     Parameters
     ----------
-    widths
+    tensor_degrees
         All candidates.
     known_s
         The least time known.
@@ -46,16 +46,16 @@ def faster_splits(
     -------
     A time that no placement is faster than, at most the least that is known now.
     """
-    costs = widths.costs
+    costs = tensor_degrees.costs
     bound_s, left = np.inf, MOST_STEPS
-    for width_s, tensor in widths.by_bound("replayed_s"):
-        if width_s > known_s * (1.0 + TIE) or not np.isfinite(width_s):
+    for degree_s, tensor in tensor_degrees.by_bound("replayed_s"):
+        if degree_s > known_s * (1.0 + TIE) or not np.isfinite(degree_s):
             break
         if tensor is None:
             continue
-        widths.settle(tensor)
-        known_s = _time_even_splits(widths, tensor, known_s, time)
-        for candidate in _open_candidates(widths, tensor, known_s):
+        tensor_degrees.settle(tensor)
+        known_s = _time_even_splits(tensor_degrees, tensor, known_s, time)
+        for candidate in _open_candidates(tensor_degrees, tensor, known_s):
             for ahead in _ways_to_gather(costs, candidate):
                 tail_s = costs.tail_s(candidate)
                 if not ahead:
@@ -71,16 +71,19 @@ def faster_splits(
 
 
 def _time_even_splits(
-    widths: Widths, tensor: int, known_s: float, time: Callable[[Candidate, IntArray], float]
+    tensor_degrees: DegreesByBound,
+    tensor: int,
+    known_s: float,
+    time: Callable[[Candidate, IntArray], float],
 ) -> float:
-    """Time the even splits of a width that may be the fastest; see `faster_splits`.
+    """Time the even splits of a tensor degree that may be the fastest; see `faster_splits`.
 
     Returns
     -------
     The least time that is known then.
     """
-    grids, starts = widths.grids[tensor], widths.even_starts
-    bounds_s = widths.even_bounds_s(tensor)
+    grids, starts = tensor_degrees.grids[tensor], tensor_degrees.even_starts
+    bounds_s = tensor_degrees.even_bounds_s(tensor)
     for index, entry in up_to(known_s * (1.0 + TIE), grids, bounds_s):
         if bounds_s[index][entry] > known_s * (1.0 + TIE):
             break  # it is less by now
@@ -99,14 +102,16 @@ def _ways_to_gather(costs: CandidateCosts, candidate: Candidate) -> tuple[bool, 
     return (True, False) if group.zero in (1, 2) and group.overlaps else (True,)
 
 
-def _open_candidates(widths: Widths, tensor: int, known_s: float) -> list[Candidate]:
-    """Return the candidates of a width that may be faster, the least bound first.
+def _open_candidates(
+    tensor_degrees: DegreesByBound, tensor: int, known_s: float
+) -> list[Candidate]:
+    """Return the candidates of a tensor degree that may be faster, the least bound first.
 
     Of every class that with the fewest replicas: of the same split, more are never faster.
     """
-    costs, limit_s = widths.costs, known_s * (1.0 - PROVEN)
-    grids, bounds_s = widths.grids[tensor], []
-    for grid, bounds in zip(grids, widths.bounds(tensor), strict=True):
+    costs, limit_s = tensor_degrees.costs, known_s * (1.0 - PROVEN)
+    grids, bounds_s = tensor_degrees.grids[tensor], []
+    for grid, bounds in zip(grids, tensor_degrees.bounds(tensor), strict=True):
         each_s, entries = bounds.replayed_s, (bounds.replayed_s < limit_s).nonzero()[0]
         if len(entries):
             each_s = each_s.copy()

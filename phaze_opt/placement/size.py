@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from phaze_opt.errors import InputError
 from phaze_opt.limits import MOST_PLACEMENT_BYTES
 
-TABLES_OF_WIDTH = 24
-"""Tables of all possible stages at one tensor-parallel width, eight bytes an entry."""
+TABLES_OF_DEGREE = 24
+"""Tables of all possible stages at one tensor degree, eight bytes an entry."""
 
 TABLES_OF_CANDIDATE = 8
 """That single degrees of parallelism have for themselves, at most."""
@@ -29,12 +29,12 @@ _CLASS_BYTES = 120
 _REPLICAS_BYTES = 400
 _KEPT_ARRAYS, _OTHER_ARRAYS = 3, 4
 """Of a number for every number of replicas and every layer, eight bytes each: those that are kept
-of every width, and those that there are besides while they are found."""
+of every tensor degree, and those that there are besides while they are found."""
 
 
 @dataclass(frozen=True)
-class WidthSize:
-    """How many candidates one tensor-parallel width has.
+class DegreeSize:
+    """How many candidates one tensor degree has.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class WidthSize:
     replicas: int
 
 
-ONE_CANDIDATE = WidthSize(1, 1)
+ONE_CANDIDATE = DegreeSize(1, 1)
 
 
 def table_bytes(layers: int) -> int:
@@ -56,11 +56,11 @@ def table_bytes(layers: int) -> int:
     return 8 * layers * (layers + 1)
 
 
-def placement_bytes(layers: int, widths: Sequence[WidthSize]) -> int:
-    """Bound the memory of a placement from above: every width may have to be looked at."""
-    tables = len(widths) * TABLES_OF_WIDTH * table_bytes(layers)
-    classes = _CLASS_BYTES * sum(width.classes for width in widths)
-    replicas = [width.replicas for width in widths]
+def placement_bytes(layers: int, tensor_degrees: Sequence[DegreeSize]) -> int:
+    """Bound the memory of a placement from above: every tensor degree may have to be looked at."""
+    tables = len(tensor_degrees) * TABLES_OF_DEGREE * table_bytes(layers)
+    classes = _CLASS_BYTES * sum(tensor_degree.classes for tensor_degree in tensor_degrees)
+    replicas = [tensor_degree.replicas for tensor_degree in tensor_degrees]
     each = _REPLICAS_BYTES + 8 * _KEPT_ARRAYS * layers
     besides = 8 * _OTHER_ARRAYS * layers * max(replicas, default=0)
     # Of single candidates a few tables, and hardly more than there are candidates.
@@ -68,7 +68,7 @@ def placement_bytes(layers: int, widths: Sequence[WidthSize]) -> int:
     return tables + classes + each * sum(replicas) + besides + kept
 
 
-def check_memory(layers: int, devices: int, widths: Sequence[WidthSize]) -> None:
+def check_memory(layers: int, devices: int, tensor_degrees: Sequence[DegreeSize]) -> None:
     """Refuse a placement that may take more memory than `MOST_PLACEMENT_BYTES`.
 
     Raises
@@ -76,10 +76,10 @@ def check_memory(layers: int, devices: int, widths: Sequence[WidthSize]) -> None
     InputError
         Says what would be needed, and what makes it less.
     """
-    needed, most = placement_bytes(layers, widths), MOST_PLACEMENT_BYTES
+    needed, most = placement_bytes(layers, tensor_degrees), MOST_PLACEMENT_BYTES
     if needed <= most:
         return
-    tables = len(widths) * TABLES_OF_WIDTH * table_bytes(layers)
+    tables = len(tensor_degrees) * TABLES_OF_DEGREE * table_bytes(layers)
     for_tables = 2 * tables > needed
     what = "tables of its stages" if for_tables else "numbers of replicas that its network has"
     less = ["fewer layers"] if for_tables else ["fewer devices", "a smaller global batch"]

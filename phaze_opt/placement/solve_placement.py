@@ -43,7 +43,7 @@ def solve_placement(problem: PlacementProblem, degrees: Degrees | None = None) -
     Raises
     ------
     InputError
-        If the tensor degree is not among the problem's widths.
+        If the tensor degree is not among the problem's tensor degrees.
     InfeasibleError
         If nothing fits; the message says which stage or layer does not, and by how much.
     """
@@ -86,7 +86,7 @@ def _check(problem: PlacementProblem) -> None:
     """Refuse problems that no placement can answer."""
     lengths = {len(layers) for layers in problem.outline.layers.values()}
     if len(lengths) != 1 or 0 in lengths:
-        raise InputError("Every tensor-parallel width must have the same layers, at least one.")
+        raise InputError("Every tensor degree must have the same layers, at least one.")
     _check_edges(problem.edges, *lengths)
 
 
@@ -106,8 +106,8 @@ def _given(problem: PlacementProblem, costs: CandidateCosts, degrees: Degrees) -
     if min(degrees) < 1:
         raise InputError(f"The degrees {label} must all be at least 1.")
     if tensor not in problem.layers:
-        allowed = ", ".join(str(width) for width in sorted(problem.layers))
-        raise InputError(f"The tensor-parallel width {tensor} is not among {allowed}.")
+        allowed = ", ".join(str(tensor_degree) for tensor_degree in sorted(problem.layers))
+        raise InputError(f"The tensor degree {tensor} is not among {allowed}.")
     layers, training, devices = problem.layers[tensor], problem.training, problem.cluster.devices
     if degrees.devices > devices:
         raise InfeasibleError(f"{label} needs {degrees.devices} devices, but there are {devices}.")

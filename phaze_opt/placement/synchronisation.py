@@ -67,7 +67,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class ReplicatedLayers:
-    """The layers of one tensor-parallel width, as any number of replicas exchange them."""
+    """The layers of one tensor degree, as any number of replicas exchange them."""
 
     problem: PlacementProblem
     tensor: int
@@ -121,7 +121,7 @@ class ReplicatedLayers:
 
 @dataclass(frozen=True)
 class ReplicaGroup:
-    """Replicas of the stages at one tensor-parallel width.
+    """Replicas of the stages at one tensor degree.
 
     Attributes
     ----------
@@ -360,7 +360,7 @@ def synchronisations_s(
     Parameters
     ----------
     parameters, gradient_bytes
-        The layers at one tensor-parallel width, and the gradient of a parameter.
+        The layers at one tensor degree, and the gradient of a parameter.
     kind, cluster, tensor
         How the gradients are synchronised.
     data

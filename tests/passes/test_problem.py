@@ -13,7 +13,7 @@ from phaze_opt.network.presets import load_cluster
 from phaze_opt.passes.estimates import Chip
 from phaze_opt.passes.graphs import default_fusion
 from phaze_opt.passes.layer_cost import LayerPasses
-from phaze_opt.passes.layers import estimate_widths
+from phaze_opt.passes.layers import estimate_degrees
 from phaze_opt.passes.least_seconds import least_layers
 from phaze_opt.point import Point, cost_point
 from phaze_opt.scheduling.schedule_problem import Schedule
@@ -44,7 +44,7 @@ def test_no_schedule_is_shorter_than_its_bound(
     cache: dict[str, Schedule] = {}
     for variant in load_workload(GPT, tensor_parallel=(1, 4)).variants:
         on = Chip(chip, cluster, default_fusion(chip))
-        (estimated,) = estimate_widths([variant], [on], training)[0].values()
+        (estimated,) = estimate_degrees([variant], [on], training)[0].values()
         costed = estimated.cost(cache)
         least = least_layers(variant, [chip], cluster, training)
         for row, layer in enumerate(variant.layers):

@@ -73,7 +73,7 @@ def lowered(layers: tuple[LayerCost, ...], shares: Mapping[str, float]) -> tuple
 
 
 lower_shares = st.floats(0.0, 1.0) | st.floats(0.998, 1.0)
-"""Far below, and so close that bounds from the least seconds are kept (`width_bounds`)."""
+"""Far below, and so close that bounds from the least seconds are kept (`degree_bounds`)."""
 
 
 @settings(max_examples=25, deadline=None)

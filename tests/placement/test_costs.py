@@ -10,7 +10,7 @@ from phaze_opt.passes.layer_cost import PASS_COLUMNS, local_parameters
 from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate
 from phaze_opt.placement.chain_bytes import chain_bytes
-from phaze_opt.placement.costs import WidthRuns, stage_costs
+from phaze_opt.placement.costs import DegreeRuns, stage_costs
 from phaze_opt.placement.memory import stage_memory
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.training import OPTIMIZERS
@@ -20,9 +20,9 @@ from tests.placement.test_solve_placement import chain
 MESSAGE = Term("message", 0.5, 1 / 4.0, (1.0,))
 
 
-def runs(problem: PlacementProblem, tensor: int) -> WidthRuns:
+def runs(problem: PlacementProblem, tensor: int) -> DegreeRuns:
     """Return the runs of layers at one width."""
-    return WidthRuns(problem, tensor, chain_bytes(problem, tensor))
+    return DegreeRuns(problem, tensor, chain_bytes(problem, tensor))
 
 
 @settings(max_examples=40, deadline=None)

@@ -17,7 +17,7 @@ from phaze_opt.limits import MOST_DEVICES, MOST_PLACEMENT_BYTES
 from phaze_opt.network.presets import load_cluster
 from phaze_opt.passes.layer_cost import LayerCost, LayerPasses
 from phaze_opt.placement import candidate_costs
-from phaze_opt.placement.candidates import _size_of_width, candidate_grids
+from phaze_opt.placement.candidates import _size_of_degree, candidate_grids
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.placement.size import ONE_CANDIDATE, placement_bytes
 from phaze_opt.placement.solve_placement import solve_placement
@@ -57,7 +57,7 @@ def test_candidates_are_counted_without_listing_them(
     layers = len(problem.layers[min(problem.layers)])
     grids = candidate_grids(problem)
     for width in problem.layers:
-        size = _size_of_width(width, layers, cluster, training)
+        size = _size_of_degree(width, layers, cluster, training)
         of_width = [grid for grid in grids if grid.tensor == width]
         assert size.classes == sum(len(grid.data) for grid in of_width)
         assert size.replicas == len({data for grid in of_width for data in grid.data.tolist()})
@@ -75,7 +75,7 @@ def test_candidates_are_counted_without_listing_them(
 def test_no_placement_takes_more(network: str, layers: int, devices: int, zero: int) -> None:
     """The bound holds, of chains and of numbers of replicas, and is none out of the air."""
     problem = chain(layers, network, devices, zero)
-    sizes = [_size_of_width(one, layers, problem.cluster, problem.training) for one in WIDTHS]
+    sizes = [_size_of_degree(one, layers, problem.cluster, problem.training) for one in WIDTHS]
     gc.collect()
     tracemalloc.start()
     solve_placement(problem)
@@ -128,7 +128,7 @@ def test_given_degrees_need_less() -> None:
 def test_what_works_well_is_not_refused(network: str, layers: int, devices: int, zero: int) -> None:
     """Any number of devices on a flat level, and chains of 1,000 layers."""
     cluster, training = load_cluster(network, devices), Training(4 * devices, 1, zero=zero)
-    sizes = [_size_of_width(width, layers, cluster, training) for width in WIDTHS]
+    sizes = [_size_of_degree(width, layers, cluster, training) for width in WIDTHS]
     assert placement_bytes(layers, sizes) < MOST_PLACEMENT_BYTES
 
 

@@ -15,10 +15,10 @@ from phaze_opt.placement.candidate_costs import CandidateCosts
 from phaze_opt.placement.candidates import Candidate, CandidateGrid
 from phaze_opt.placement.chain import ChainWork, best_split
 from phaze_opt.placement.chain_bounds import least_of_work
+from phaze_opt.placement.degree_bounds import DegreesByBound, by_bound
 from phaze_opt.placement.layout import Layout
 from phaze_opt.placement.placement_problem import PlacementProblem
 from phaze_opt.placement.timing import replayed
-from phaze_opt.placement.width_bounds import Widths, by_bound
 from tests.placement.strategies import problems
 
 ROUNDED = 1.0 + 1e-9
@@ -29,7 +29,7 @@ ROUNDED = 1.0 + 1e-9
 def test_no_candidate_is_faster_than_its_bounds(problem: PlacementProblem) -> None:
     """Neither its best split by the closed form, nor its even split when it is replayed."""
     costs = CandidateCosts(problem)
-    widths = Widths(costs)
+    widths = DegreesByBound(costs)
     for tensor, grids in widths.grids.items():
         each_s = widths.even_bounds_s(tensor)
         for grid, bounds, even_bound_s in zip(grids, widths.bounds(tensor), each_s, strict=True):
@@ -52,7 +52,7 @@ def closed_form_s(costs: CandidateCosts, candidate: Candidate) -> float:
     return time_s
 
 
-def even_split_s(costs: CandidateCosts, candidate: Candidate, widths: Widths) -> float:
+def even_split_s(costs: CandidateCosts, candidate: Candidate, widths: DegreesByBound) -> float:
     """Replay the even split of a candidate; it takes for ever where it does not fit."""
     starts = widths.even_starts[candidate.pipeline, : candidate.pipeline]
     layout = Layout.of_starts(candidate, starts, costs.layers)
@@ -66,7 +66,7 @@ def even_split_s(costs: CandidateCosts, candidate: Candidate, widths: Widths) ->
 @given(problems(most_layers=8))
 def test_widths_come_by_their_bound(problem: PlacementProblem) -> None:
     """Every width once, the least bound first, and before it nothing larger."""
-    widths = Widths(CandidateCosts(problem))
+    widths = DegreesByBound(CandidateCosts(problem))
     kinds: tuple[Literal["closed_s", "replayed_s"], ...] = ("closed_s", "replayed_s")
     for kind in kinds:
         found = list(widths.by_bound(kind))

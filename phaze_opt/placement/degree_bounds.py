@@ -1,8 +1,8 @@
-"""Lower bounds of all candidates, width by width, as far as anybody asks.
+"""Lower bounds of all candidates, tensor degree by tensor degree, as far as anybody asks.
 
-The seconds of a width may not be known: its bounds then come from the least seconds that it may
-have, and a width that is above what is searched is never asked for its seconds. The answer does not
-depend on the order.
+The seconds of a tensor degree may not be known: its bounds then come from the least seconds that it
+may have, and a tensor degree that is above what is searched is never asked for its seconds. The
+answer does not depend on the order.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Bounds:
         return Bounds(*(times_s * factor for times_s in each))
 
 
-class Widths:
-    """The candidates of every tensor-parallel width, with costs that may be bounds for a while."""
+class DegreesByBound:
+    """The candidates of every tensor degree, with costs that may be bounds for a while."""
 
     def __init__(self, costs: CandidateCosts) -> None:
         self.costs = costs
@@ -75,15 +75,15 @@ class Widths:
 
     @cached_property
     def even_starts(self) -> IntArray:
-        """The even splits: layers that are alike at the least width; others' may not be known."""
+        """The even splits: layers that are alike at the least degree; others' may not be known."""
         outline, least = self.costs.problem.outline, min(self.grids)
         return all_even_starts(outline.layers[least], outline.kinds_of(least))
 
     def by_bound(self, kind: _Kind) -> Iterator[tuple[float, int | None]]:
-        """Yield every width with the least bound of its candidates, the least first.
+        """Yield every tensor degree with the least bound of its candidates, the least first.
 
         Before a bound is found, what the work of the layers alone takes is yielded, without the
-        width: who looks for less needs no more.
+        tensor degree: who looks for less needs no more.
         """
 
         def found(tensor: int, known_s: float = 0.0) -> tuple[float, bool, int]:
@@ -98,13 +98,13 @@ class Widths:
         ]
         heapq.heapify(waiting)
         while waiting:
-            width_s, is_found, tensor = heapq.heappop(waiting)
-            yield width_s, tensor if is_found else None
+            degree_s, is_found, tensor = heapq.heappop(waiting)
+            yield degree_s, tensor if is_found else None
             if not is_found:
-                heapq.heappush(waiting, found(tensor, width_s))
+                heapq.heappush(waiting, found(tensor, degree_s))
 
     def _least_work_s(self, tensor: int) -> dict[_Kind, float]:
-        """Bound a width by the work of its layers, once for all that is known."""
+        """Bound a tensor degree by the work of its layers, once for all that is known."""
         key = tensor, tensor not in self._unknown
         if key not in self._work_s:
             costs, slack = self._costs_of(tensor), self._slack(tensor)
@@ -114,15 +114,15 @@ class Widths:
         return self._work_s[key]
 
     def _slack(self, tensor: int) -> float:
-        """Return what lowers the bounds of a width by the rounding where its seconds are bounds."""
+        """Return the factor of the bounds of a degree whose seconds are bounds: the rounding."""
         return 1.0 - _ROUNDING if tensor in self._unknown else 1.0
 
     def _costs_of(self, tensor: int) -> CandidateCosts:
-        """Return the costs of a width, or their bounds."""
+        """Return the costs of a tensor degree, or their bounds."""
         return self._least if tensor in self._unknown else self.costs
 
     def bounds(self, tensor: int) -> list[Bounds]:
-        """Bound the candidates of every grid of a width, once for all that is known of it."""
+        """Bound the candidates of every grid of a degree, once for all that is known of it."""
         key = tensor, tensor not in self._unknown
         if key not in self._bounds:
             costs = self._costs_of(tensor)
@@ -133,13 +133,13 @@ class Widths:
         return self._bounds[key]
 
     def even_bounds_s(self, tensor: int) -> list[FloatArray]:
-        """Bound the even splits of the candidates of every grid of a width that is settled."""
+        """Bound the even splits of the candidates of every grid of a degree that is settled."""
         return [
             _least_even_times_s(self.costs, grid, self.even_starts) for grid in self.grids[tensor]
         ]
 
     def settle(self, tensor: int) -> list[CandidateGrid]:
-        """Return the candidates of a width whose seconds are to be known from here on."""
+        """Return the candidates of a tensor degree whose seconds are to be known from here on."""
         if tensor in self._unknown:
             self._unknown.discard(tensor)
             known = self._bounds.get((tensor, False))
@@ -148,7 +148,7 @@ class Widths:
         return self.grids[tensor]
 
     def _takes_hardly_more(self, tensor: int) -> bool:
-        """Say whether the work of a width is so near the least that its bounds tell as much."""
+        """Say whether the work of a degree is so near the least that its bounds tell as much."""
         least_s = self._least.work_of_layers_s(tensor)
         found_s = self.costs.work_of_layers_s(tensor)
         return all(
@@ -174,9 +174,9 @@ def least_of_layers_s(problem: PlacementProblem) -> float:
 def by_bound(
     grids: Sequence[CandidateGrid], bounds_s: Sequence[FloatArray]
 ) -> Iterator[tuple[int, int]]:
-    """Yield grid and entry of the finite bounds of a width by rising value.
+    """Yield grid and entry of the finite bounds of a tensor degree by rising value.
 
-    Ties are in the order of candidates: in one width, devices and stages tell it.
+    Ties are in the order of candidates: in one tensor degree, devices and stages tell it.
     """
     if not grids:
         return
@@ -202,7 +202,7 @@ def by_bound(
 def up_to(
     most_s: float, grids: Sequence[CandidateGrid], bounds_s: Sequence[FloatArray]
 ) -> list[tuple[int, int]]:
-    """Return grid and entry of the bounds of a width up to some value, in the same order."""
+    """Return grid and entry of the bounds of a degree up to some value, in the same order."""
     found = [
         (float(each_s[entry]), grid.candidate(entry)[:2], index, entry)
         for index, (grid, each_s) in enumerate(zip(grids, bounds_s, strict=True))
