@@ -24,7 +24,7 @@ SOURCES_KEY = "phaze:merged"
 
 
 @dataclass(frozen=True)
-class Merged:
+class MergedStudy:
     """A study that was joined from two.
 
     Attributes
@@ -45,7 +45,7 @@ class Merged:
     unlike: int
 
 
-def merge_studies(first: Study, second: Study, name: str, storage: Storage) -> Merged:
+def merge_studies(first: Study, second: Study, name: str, storage: Storage) -> MergedStudy:
     """Join two studies of the same frozen spec.
 
     Complete trials are taken in their order, those of the first study before those of the second; a
@@ -92,7 +92,7 @@ def merge_studies(first: Study, second: Study, name: str, storage: Storage) -> M
     joined = replace(joined, user_attributes={**joined.user_attributes, SOURCES_KEY: sources})
     made = study_of(restore_snapshot(joined, storage, name))
     made.evaluator = first.evaluator
-    return Merged(made, (taken[0], taken[1]), twice, unlike)
+    return MergedStudy(made, (taken[0], taken[1]), twice, unlike)
 
 
 def _renumbered(trial: FrozenTrial, number: int, study: str) -> FrozenTrial:

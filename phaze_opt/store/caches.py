@@ -151,7 +151,7 @@ class NotStoredError(Exception):
     """An evaluation is not stored, and shall not be computed."""
 
 
-class StoredEvaluations(EvaluationCache):
+class ReadOnlyCache(EvaluationCache):
     """Evaluations for those who only read: nothing is claimed, and nothing stored.
 
     Parameters

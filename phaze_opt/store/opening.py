@@ -35,7 +35,7 @@ from phaze_opt.paths import look
 from phaze_opt.store.failures import DatabaseError, database_errors
 from phaze_opt.store.sqlite_file import SqliteFile, sqlite_file
 from phaze_opt.store.storage import READ_ONLY, Storage
-from phaze_opt.store.tables import SCHEMA_VERSION, Base, SchemaRow
+from phaze_opt.store.tables import SCHEMA_VERSION, SchemaRow, TableBase
 
 if TYPE_CHECKING:
     from optuna.storages import RDBStorage
@@ -279,7 +279,7 @@ def _bring_up_to_date(engine: Engine, shown: str, is_writable: bool) -> None:
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":
             connection.execute(text(f"SELECT pg_advisory_xact_lock({_SCHEMA_LOCK_ID})"))
-        Base.metadata.create_all(connection)
+        TableBase.metadata.create_all(connection)
         stored = connection.scalar(select(SchemaRow.version))
         if stored is None:
             connection.execute(insert(SchemaRow).values(id=1, version=SCHEMA_VERSION))
@@ -302,7 +302,7 @@ def _add_columns(connection: Connection, shown: str) -> None:
         If a column is missing that old rows cannot do without.
     """
     preparer = connection.dialect.identifier_preparer
-    for table in Base.metadata.sorted_tables:
+    for table in TableBase.metadata.sorted_tables:
         present = {column["name"] for column in inspect(connection).get_columns(table.name)}
         for column in table.columns:
             if column.name in present:

@@ -14,7 +14,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from phaze_opt.store.failures import database_errors
-from phaze_opt.store.tables import Base
+from phaze_opt.store.tables import TableBase
 
 if TYPE_CHECKING:
     from optuna.storages import RDBStorage
@@ -65,7 +65,7 @@ class Storage:
         self.engine.dispose()
 
 
-def write_shared(session: Session, row: Base) -> None:
+def write_shared(session: Session, row: TableBase) -> None:
     """Write a row that another process may write too: equal keys have equal content."""
     with suppress(IntegrityError), session.begin_nested():
         session.merge(row)

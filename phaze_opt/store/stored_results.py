@@ -14,7 +14,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from phaze_opt.store.storage import Storage, in_parts, inserting
-from phaze_opt.store.tables import Base, EvaluationRow, ScheduleRow
+from phaze_opt.store.tables import EvaluationRow, ScheduleRow, TableBase
 
 _AT_ONCE = 500
 """Rows of a statement; SQLite allows some thousand parameters in one."""
@@ -67,7 +67,7 @@ def write_results(
                 _add(session, kind, part)
 
 
-def _add(session: Session, kind: type[Base], rows: Sequence[Mapping[str, Any]]) -> None:
+def _add(session: Session, kind: type[TableBase], rows: Sequence[Mapping[str, Any]]) -> None:
     """Insert rows; of those that are there already only claims without a result are filled."""
     statement = inserting(session, kind)
     if kind is EvaluationRow:

@@ -17,11 +17,11 @@ SCHEMA_VERSION = 8
 """Version of these tables; a database with an older one is brought up to date."""
 
 
-class Base(DeclarativeBase):
+class TableBase(DeclarativeBase):
     """Declarative base of all tables with the prefix ``phaze_``."""
 
 
-class SchemaRow(Base):
+class SchemaRow(TableBase):
     """The one row that says which version of the tables the database holds."""
 
     __tablename__ = "phaze_schema"
@@ -30,7 +30,7 @@ class SchemaRow(Base):
     version: Mapped[int]
 
 
-class StudyRow(Base):
+class StudyRow(TableBase):
     """A frozen study: its resolved form as JSON, with the hash of what decides the answer.
 
     ``target`` is how many complete trials the last run asked for, ``stop_requested`` whether all
@@ -56,7 +56,7 @@ class StudyRow(Base):
     proven: Mapped[bool | None]
 
 
-class WorkloadRow(Base):
+class WorkloadRow(TableBase):
     """A captured workload as zlib-compressed JSON, shared by all studies of it."""
 
     __tablename__ = "phaze_workload"
@@ -65,7 +65,7 @@ class WorkloadRow(Base):
     body: Mapped[bytes] = mapped_column(LargeBinary)
 
 
-class TicketRow(Base):
+class TicketRow(TableBase):
     """The right to run one trial; `phaze_opt.store.tickets` holds the protocol.
 
     ``token`` names the worker that holds the ticket, ``host`` its machine, ``since_s`` is when it
@@ -94,7 +94,7 @@ class TicketRow(Base):
     code: Mapped[str | None] = mapped_column(String(64))
 
 
-class WorkerRow(Base):
+class WorkerRow(TableBase):
     """A run that works on a study, under a lease; see `phaze_opt.store.presence`."""
 
     __tablename__ = "phaze_worker"
@@ -104,7 +104,7 @@ class WorkerRow(Base):
     until_s: Mapped[float] = mapped_column(Double)
 
 
-class ClaimRow(Base):
+class ClaimRow(TableBase):
     """A point that a ticket of a study has taken, by its hash: no other ticket may take it."""
 
     __tablename__ = "phaze_claim"
@@ -114,7 +114,7 @@ class ClaimRow(Base):
     k: Mapped[int]
 
 
-class EvaluationRow(Base):
+class EvaluationRow(TableBase):
     """One evaluated point by the hash of everything that decides it.
 
     While ``body`` is empty, the worker ``token`` computes it, under a lease that ends at
@@ -131,7 +131,7 @@ class EvaluationRow(Base):
     schedules: Mapped[str | None] = mapped_column(Text)
 
 
-class ScheduleRow(Base):
+class ScheduleRow(TableBase):
     """One schedule of a layer's operators by the content of its problem."""
 
     __tablename__ = "phaze_schedule"
@@ -140,7 +140,7 @@ class ScheduleRow(Base):
     body: Mapped[str] = mapped_column(Text)
 
 
-class BoundRow(Base):
+class BoundRow(TableBase):
     """Upper bounds of some points of a space, by the hash of what decides them: compressed."""
 
     __tablename__ = "phaze_bound"
@@ -149,7 +149,7 @@ class BoundRow(Base):
     body: Mapped[bytes] = mapped_column(LargeBinary)
 
 
-class EnumerationRow(Base):
+class EnumerationRow(TableBase):
     """The answer of an enumeration as JSON, by the hash of its question and of what was asked.
 
     ``question`` is the hash of the question alone; see
@@ -163,7 +163,7 @@ class EnumerationRow(Base):
     question: Mapped[str | None] = mapped_column(String(64))
 
 
-class ArtifactRow(Base):
+class ArtifactRow(TableBase):
     """A file of a study or trial; Optuna's attributes say of which, and how it is named."""
 
     __tablename__ = "phaze_artifact"

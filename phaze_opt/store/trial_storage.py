@@ -99,37 +99,14 @@ class TrialStorage(RDBStorage):
         return self.engine.connect().execution_options(**READ_ONLY)
 
 
-class Joined:
-    """What is written in the transaction that makes a trial, or ends one.
-
-    Parameters
-    ----------
-    change
-        Writes it, for the trial of a number, and says whether it could.
-
-    Attributes
-    ----------
-    answer
-        What the change said; ``None`` while no transaction has done it.
-    """
-
-    def __init__(self, change: Callable[[Session, int], bool]) -> None:
-        self._change = change
-        self.answer: bool | None = None
-
-    def write(self, session: Session, number: int) -> None:
-        """Write it for a trial."""
-        self.answer = self._change(session, number)
-
-
 class RunningTrials(_CachedStorage):
-    """Optuna's storage for a program that runs trials, or reads the same ones again and again.
+    """Optuna's storage for a program that runs trials, or reads the same trials again and again.
 
-    Finished trials are read from the database once, and kept. They never change; but a study that
-    is deleted may leave its number to another one, and the trials kept under it are then wrong.
+    Finished trials are read from the database once, and kept in memory. They never change; but the
+    number of a deleted study may go to a new study, and the trials kept under it are then wrong.
 
-    What is set of a trial that was made here stays in memory until `write`, or until the trial is
-    finished, and is then written in one transaction.
+    The content of a trial that this object made (parameters, attributes, intermediate values) stays
+    in memory until `write`, or until the trial is finished, and is then written in one transaction.
     """
 
     _backend: TrialStorage
@@ -138,38 +115,50 @@ class RunningTrials(_CachedStorage):
         super().__init__(storage.optuna)
         self._storage = storage
         self._unwritten: dict[int, FrozenTrial] = {}
-        self._joined: Joined | None = None
+        self._join: Callable[[Session, int], None] = lambda session, number: None
         self._not_waiting: dict[int, int] = {}
 
     @contextmanager
-    def join(self, joined: Joined) -> Iterator[None]:
-        """Do more in the transaction in which a trial is made, or a trial made here is ended."""
-        self._joined = joined
+    def join(self, change: Callable[[Session, int], bool]) -> Iterator[list[bool]]:
+        """Add a change to the transaction that makes a trial, or that ends a trial made here.
+
+        Parameters
+        ----------
+        change
+            Writes in a session, for the trial of a number; returns whether it succeeded.
+
+        Yields
+        ------
+        successes
+            Results of the change; empty while no transaction has made it.
+        """
+        successes: list[bool] = []
+        before = self._join
+        self._join = lambda session, number: successes.append(change(session, number))
         try:
-            yield
+            yield successes
         finally:
-            self._joined = None
+            self._join = before
 
     def write(self, trial_id: int) -> None:
-        """Write what was set of a trial that was made here.
+        """Write the content of a trial that was made here.
 
         Raises
         ------
         UpdateFinishedTrialError
-            If someone else has finished the trial.
+            If another worker has finished the trial.
         """
         with self._lock:
             if trial_id in self._unwritten:
                 self._write(trial_id, TrialState.RUNNING, None)
 
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
-        """Make a trial; one that is not finished at once is from now on kept in memory."""
+        """Make a trial; without a template, it is kept in memory while it runs."""
         if template_trial is not None:
             return super().create_new_trial(study_id, template_trial)
         with self._storage.writing() as session:
             trial = make_trial(session, study_id)
-            if self._joined is not None:
-                self._joined.write(session, trial.number)
+            self._join(session, trial.number)
         with self._lock:
             self._studies.setdefault(study_id, _StudyInfo())
             self._add_trials_to_cache(study_id, [trial])
@@ -304,8 +293,8 @@ class RunningTrials(_CachedStorage):
             runs = bool(changed.rowcount)
             if runs:
                 write_content(session, trial_id, unwritten)
-                if self._joined is not None and state.is_finished():
-                    self._joined.write(session, kept.number)
+                if state.is_finished():
+                    self._join(session, kept.number)
         del self._unwritten[trial_id]
         if not runs:
             raise UpdateFinishedTrialError(f"Trial {kept.number} is finished already.")

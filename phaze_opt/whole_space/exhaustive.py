@@ -27,7 +27,7 @@ from phaze_opt.spec.ordering import VALUE_BIN, Head, Rank
 from phaze_opt.store.enumerations import BoundStore
 from phaze_opt.study.trials import Metrics
 from phaze_opt.whole_space.engine import Engine
-from phaze_opt.whole_space.pools import Answer, Here, Pool
+from phaze_opt.whole_space.pools import LocalPool, Pool, Task
 
 TOP = 20
 """Designs that an enumeration proves to be the best, in order."""
@@ -198,7 +198,7 @@ def enumerate_space(
         )
     if top < 1:
         raise InputError(f"top is {top}, but it must be at least 1.")
-    pool = pool or Here(engine)
+    pool = pool or LocalPool(engine)
     if not bounds:
         points = every_point(engine.grid)
         return _Search(engine, _Top(top), watch, points, None, pool).answer()
@@ -260,8 +260,8 @@ class _Top:
         self.ranked = heapq.nsmallest(self.size, self.ranked, key=lambda pair: pair[0].key)
 
 
-_Given = tuple[BoundedPoint, Answer[list[Metrics]] | None]
-"""A point and its evaluation under way; ``None`` where it is excluded."""
+_Pending = tuple[BoundedPoint, Task[list[Metrics]] | None]
+"""A point with its evaluation; ``None`` if the top excludes the point."""
 
 
 @dataclass(eq=False)
@@ -317,7 +317,7 @@ class _Search:
         batches
             Batches of cells that had to be opened for this, however many were opened ahead.
         """
-        given: deque[_Given] = deque()
+        given: deque[_Pending] = deque()
         since_s = time.monotonic()
         while True:
             self._give(given)
@@ -335,7 +335,7 @@ class _Search:
             since_s = self.watch.spend("evaluations", since_s)
             self._enter(one, metrics, len(given))
 
-    def _give(self, given: deque[_Given]) -> None:
+    def _give(self, given: deque[_Pending]) -> None:
         """Give the pool as many points as it takes, up to the first that is excluded."""
         while len(given) <= self.pool.ahead and (not given or given[-1][1] is not None):
             one = next(self.points, None)

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
 
-from phaze_opt.whole_space.scalar_candidates import Candidate, Candidates, ChipSeconds
+from phaze_opt.whole_space.scalar_candidates import ChipSeconds, ScalarCandidate, ScalarCandidates
 from phaze_opt.whole_space.scalar_splits import SplitBatch
 
 
 @lru_cache(maxsize=2**14)
 def batch_s(
     passes_s: tuple[tuple[float, float], ...],
-    candidates: Candidates,
+    candidates: ScalarCandidates,
     chip: ChipSeconds,
     enough_s: float,
     *,
@@ -53,8 +53,8 @@ def batch_s(
 def _candidate_s(
     forward: Sequence[float],
     backward: Sequence[float],
-    candidates: Candidates,
-    candidate: Candidate,
+    candidates: ScalarCandidates,
+    candidate: ScalarCandidate,
     chip: ChipSeconds,
     enough_s: float,
     splits: bool,

@@ -35,7 +35,7 @@ from phaze_opt.spec.objectives import joined
 from phaze_opt.spec.run_inputs import RunInputs, run_inputs
 from phaze_opt.training import OPTIMIZERS, Training
 from phaze_opt.whole_space.scalar_batches import batch_s
-from phaze_opt.whole_space.scalar_candidates import Candidates, ChipSeconds
+from phaze_opt.whole_space.scalar_candidates import ChipSeconds, ScalarCandidates
 from phaze_opt.whole_space.scalar_passes import Passes, Sort
 from phaze_opt.workload.graph import WorkloadVariant
 
@@ -55,18 +55,18 @@ class _Run:
     inputs: RunInputs
     fused: Training
     variants: list[tuple[WorkloadVariant, LeastPlacement, Passes]]
-    _candidates: dict[tuple[int, float], Candidates] = field(default_factory=dict)
+    _candidates: dict[tuple[int, float], ScalarCandidates] = field(default_factory=dict)
     _of_boxes: dict[Hashable, float] = field(default_factory=dict)
 
     def candidates(
         self, variant: WorkloadVariant, placement: LeastPlacement, usable_bytes: float
-    ) -> Candidates:
+    ) -> ScalarCandidates:
         """Return the degrees of parallelism that fit a memory, at one width."""
         key = variant.tensor_parallel, usable_bytes
         if key not in self._candidates:
             distinct = [index for _, index in variant.nodes]
             arrays = placement.candidates_within(usable_bytes)
-            self._candidates[key] = Candidates(arrays, distinct)
+            self._candidates[key] = ScalarCandidates(arrays, distinct)
         return self._candidates[key]
 
     def of_box(self, key: Hashable, bound: Callable[[], float]) -> float:

@@ -14,7 +14,7 @@ from phaze_opt.placement import least_splits as column
 from phaze_opt.placement.least_candidates import CandidateArrays
 
 
-class Candidate(NamedTuple):
+class ScalarCandidate(NamedTuple):
     """Degrees of parallelism; the columns of `phaze_opt.placement.least_splits`, in their order.
 
     Attributes
@@ -66,7 +66,7 @@ class Line(NamedTuple):
     others_s: float
 
 
-class Candidates:
+class ScalarCandidates:
     """The candidates of one width, as plain numbers, those of least work first.
 
     Attributes
@@ -90,13 +90,13 @@ class Candidates:
         self.limit: list[list[list[int]]] = arrays.limit.tolist()
         rows = np.hstack([arrays.real[:, : column.STEP_S], _each_share(arrays)]).tolist()
         found = [
-            Candidate(*whole, *real)
+            ScalarCandidate(*whole, *real)
             for whole, real in zip(arrays.whole.tolist(), rows, strict=True)
         ]
         self.rows = sorted(found, key=lambda one: one.each_share)
         self._lines: dict[ChipSeconds, list[Sequence[Line]]] = {}
         self.tails: dict[
-            tuple[Candidate, ChipSeconds], dict[tuple[int, int], tuple[float, float]]
+            tuple[ScalarCandidate, ChipSeconds], dict[tuple[int, int], tuple[float, float]]
         ] = {}
         most = max(range(max(distinct) + 1), key=distinct.count)
         repeated = [at for at, index in enumerate(distinct) if index == most]
@@ -111,7 +111,7 @@ class Candidates:
 
 
 def _each_share(arrays: CandidateArrays) -> FloatArray:
-    """Return `Candidate.each_share` of all candidates: (candidates, 1)."""
+    """Return `ScalarCandidate.each_share` of all candidates: (candidates, 1)."""
     whole, real = arrays.whole, arrays.real
     waves = whole[:, column.MICROBATCHES] / whole[:, column.STAGES]
     return np.maximum(waves, 1.0 / real[:, column.REACH])[:, np.newaxis]

@@ -25,7 +25,7 @@ from phaze_opt.whole_space.scalar_operators import (
     no_extra_bytes,
     roofline_times,
 )
-from phaze_opt.whole_space.scalar_rates import Group, Rates
+from phaze_opt.whole_space.scalar_rates import Rates, TensorGroup
 from phaze_opt.workload.graph import OperatorGraph, WorkloadVariant
 
 Sort = Literal["box", "fitting", "quick", "chip"]
@@ -42,7 +42,7 @@ class Passes:
     ) -> None:
         # As `phaze_opt.passes.estimates` has it.
         chunked = variant.tensor_parallel if training.overlap == "all" else 1
-        self._group = Group(cluster, variant.tensor_parallel, chunked)
+        self._group = TensorGroup(cluster, variant.tensor_parallel, chunked)
         self._training = training
         self._order = [index for _, index in variant.nodes]
         self._layers = [
@@ -94,7 +94,7 @@ def _pass_s(
     graph: OperatorGraph,
     rates: Rates,
     glb_bytes: int,
-    group: Group,
+    group: TensorGroup,
     residency: bool,
     sort: Sort,
 ) -> float:
@@ -117,7 +117,7 @@ def _least_s(
     graph: OperatorGraph,
     rates: Rates,
     extra: ExtraBytes | None,
-    group: Group,
+    group: TensorGroup,
     kept: tuple[float, ...] | None,
     schedules: bool,
 ) -> float:

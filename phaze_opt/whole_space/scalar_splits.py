@@ -11,7 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from phaze_opt.on_demand import cached_property
-from phaze_opt.whole_space.scalar_candidates import Candidate, Candidates, ChipSeconds, Line
+from phaze_opt.whole_space.scalar_candidates import (
+    ChipSeconds,
+    Line,
+    ScalarCandidate,
+    ScalarCandidates,
+)
 
 _PRECISION = 1e-4
 """Relative distance up to which the least time of a split is found."""
@@ -33,8 +38,8 @@ class SplitBatch:
 
     forward_s: Sequence[float]
     backward_s: Sequence[float]
-    candidates: Candidates
-    candidate: Candidate
+    candidates: ScalarCandidates
+    candidate: ScalarCandidate
     chip: ChipSeconds
     way: tuple[int, int] = (0, 0)
 

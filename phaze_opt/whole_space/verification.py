@@ -20,7 +20,7 @@ from phaze_opt.study.trials import Metrics
 from phaze_opt.whole_space.certificate import Certificate, certify, rates_of
 from phaze_opt.whole_space.engine import Engine
 from phaze_opt.whole_space.exhaustive import enumerate_space
-from phaze_opt.whole_space.pools import Here
+from phaze_opt.whole_space.pools import LocalPool, Task
 from phaze_opt.whole_space.scalar_bounds import ScalarBounds
 
 BoxKey = tuple[tuple[str, float], ...]
@@ -54,29 +54,19 @@ def is_near(one: float, other: float) -> bool:
     return abs(one - other) <= _NEAR * abs(one)
 
 
-class _Recorder(Here):
-    """Evaluates here, and keeps what was found, by point."""
+class _Recorder(LocalPool):
+    """A pool that keeps the metrics of every evaluated point, by the values of the point."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
-        self.found: dict[tuple[tuple[str, Scalar], ...], Metrics] = {}
+        self.evaluated: dict[tuple[tuple[str, Scalar], ...], Metrics] = {}
 
-    def evaluate(self, points: Sequence[DesignPoint]) -> _Evaluated:
-        """Evaluate points."""
-        metrics = super().evaluate(points).result()
-        self.found |= {point.values: one for point, one in zip(points, metrics, strict=True)}
-        return _Evaluated(metrics)
-
-
-@dataclass(frozen=True)
-class _Evaluated:
-    """Points that are evaluated."""
-
-    metrics: list[Metrics]
-
-    def result(self) -> list[Metrics]:
-        """Return what was found."""
-        return self.metrics
+    def evaluate(self, points: Sequence[DesignPoint]) -> Task[list[Metrics]]:
+        """Evaluate points at once."""
+        results = super().evaluate(points).result()
+        by_point = zip(points, results, strict=True)
+        self.evaluated |= {point.values: metrics for point, metrics in by_point}
+        return Task(lambda: results)
 
 
 @dataclass
@@ -123,7 +113,7 @@ class Verification:
         found = enumerate_space(self.engine, self.store, top=asked, pool=recorder)
         assert found is not None
         order = BestFirst(self.grid, self.engine.rule, self.store)
-        return certify(order, found, asked), recorder.found
+        return certify(order, found, asked), recorder.evaluated
 
     @property
     def again(self) -> Certificate:

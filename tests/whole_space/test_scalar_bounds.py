@@ -25,8 +25,8 @@ from phaze_opt.whole_space.engine import Engine
 from phaze_opt.whole_space.enumerating import enumerate_study
 from phaze_opt.whole_space.scalar_bounds import ScalarBounds
 from phaze_opt.whole_space.scalar_operators import chip_times, no_extra_bytes
-from phaze_opt.whole_space.scalar_products import Arrays, blocked_bytes, product_work
-from phaze_opt.whole_space.scalar_rates import Group, Rates
+from phaze_opt.whole_space.scalar_products import TensorCores, blocked_bytes, product_work
+from phaze_opt.whole_space.scalar_rates import Rates, TensorGroup
 from phaze_opt.workload.graph import Gemm, Operator, VectorWork
 from tests.whole_space.enumerations import CASES, RUN, engine_of
 from tests.workload.graphs import Moved, graph_of
@@ -135,7 +135,7 @@ def test_products_take_at_least_what_they_must(
     glb_bytes = row[Column.GLB_READ_BYTES] + row[Column.GLB_WRITE_BYTES]
     work = product_work(
         gemm,
-        Arrays(
+        TensorCores(
             cores,
             chip.pe_x,
             chip.pe_y,
@@ -170,7 +170,7 @@ def test_operators_take_their_share_of_the_cores() -> None:
         Operator("both", gemms=product, vector=sums),
     )
     graph = graph_of([Moved(one, 2**18, 2**17) for one in operators])
-    alone = Group(load_cluster("flat-4GiB", 1), 1, 1)
+    alone = TensorGroup(load_cluster("flat-4GiB", 1), 1, 1)
     times = chip_times(graph, Rates.of(CHIP), no_extra_bytes(graph), alone)
     own_s = np.array(times.beside_s)
     tensor_s, vector_s = map(np.array, times.shared_s[:2])
