@@ -18,6 +18,7 @@ for trials and transactions for the tables of this program (prefix ``phaze_``).
 - `stored_results`: the same as text, many at once.
 - `trial_rows`: rows of trials, read and written many at once.
 - `trial_storage`: Optuna's storage over them, which keeps a running trial and writes it at once.
+- `optuna_private`: every private name of Optuna that the program uses, for one version of it.
 - `enumerations`: bounds and answers of enumerations.
 - `artifacts`: files of studies and trials, which every machine sees.
 - `publication`: what Optuna Dashboard shows of a study, with one writer at a time.

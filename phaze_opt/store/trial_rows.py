@@ -14,11 +14,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from optuna.distributions import BaseDistribution, distribution_to_json, json_to_distribution
-from optuna.storages._rdb import models
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import Connection, func, insert, select
 from sqlalchemy.orm import Session
 
+from phaze_opt.store import optuna_private as models
 from phaze_opt.store.storage import Storage, inserting
 
 _AT_ONCE = 500

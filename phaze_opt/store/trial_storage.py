@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any
 from optuna.distributions import BaseDistribution, check_distribution_compatibility
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import RDBStorage
-from optuna.storages._cached_storage import _CachedStorage, _StudyInfo
-from optuna.storages._rdb.models import NOT_FOUND_MSG, StudyModel
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import or_, select, update
 
+from phaze_opt.store.optuna_private import NOT_FOUND_MSG, CachedStorage, CachedStudy, StudyModel
 from phaze_opt.store.storage import READ_ONLY, Storage
 from phaze_opt.store.trial_rows import (
     TRIAL,
@@ -99,7 +98,7 @@ class TrialStorage(RDBStorage):
         return self.engine.connect().execution_options(**READ_ONLY)
 
 
-class RunningTrials(_CachedStorage):
+class RunningTrials(CachedStorage):
     """Optuna's storage for a program that runs trials, or reads the same trials again and again.
 
     Finished trials are read from the database once, and kept in memory. They never change; but the
@@ -160,7 +159,7 @@ class RunningTrials(_CachedStorage):
             trial = make_trial(session, study_id)
             self._join(session, trial.number)
         with self._lock:
-            self._studies.setdefault(study_id, _StudyInfo())
+            self._studies.setdefault(study_id, CachedStudy())
             self._add_trials_to_cache(study_id, [trial])
             self._unwritten[trial._trial_id] = _without_content(trial)
         return trial._trial_id
@@ -305,7 +304,7 @@ class RunningTrials(_CachedStorage):
     def _read_trials_from_remote_storage(self, study_id: int) -> None:
         """Read the trials that are new, or have ended; those that were made here are known."""
         with self._lock:
-            study = self._studies.setdefault(study_id, _StudyInfo())
+            study = self._studies.setdefault(study_id, CachedStudy())
             last, open_ids = study.last_finished_trial_id, study.unfinished_trial_ids
             states = self._backend.states(study_id, last, open_ids)
             unknown = [row for row, state in states.items() if not self._is_known(row, state)]
