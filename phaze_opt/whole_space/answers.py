@@ -61,20 +61,20 @@ class Answer:
         Size of the top of an enumeration; objectives of a front.
     bounds
         Whether points were bounded; without bounds the designs are equal, but not the counts.
-    found
+    result
         The enumeration or the front.
     """
 
     asked: int | tuple[ObjectiveName, ...]
     bounds: bool
-    found: Enumeration | Front
+    result: Enumeration | Front
 
     @property
     def designs(self) -> tuple[RankedDesign, ...]:
         """Designs of the top, or of the front."""
-        if isinstance(self.found, Enumeration):
-            return self.found.top
-        return tuple(member.design for member in self.found.found.designs)
+        if isinstance(self.result, Enumeration):
+            return self.result.top
+        return tuple(member.design for member in self.result.found.designs)
 
     def check(self, study: ResolvedStudy) -> None:
         """Refuse an answer that is impossible for a study.
@@ -84,14 +84,14 @@ class Answer:
         InputError
             Naming what contradicts the study.
         """
-        if self.found.version != study.cost_model_version:
+        if self.result.version != study.cost_model_version:
             raise InputError("An answer is of another cost-model version than its study.")
-        asked, answer = self.asked, self.found
-        if isinstance(answer, Enumeration):
-            possible = isinstance(asked, int) and len(answer.top) <= asked <= MOST_ASKED
-            possible = possible and answer.status == "certified"
+        asked, result = self.asked, self.result
+        if isinstance(result, Enumeration):
+            possible = isinstance(asked, int) and len(result.top) <= asked <= MOST_ASKED
+            possible = possible and result.status == "certified"
         else:
-            possible = asked == answer.objectives
+            possible = asked == result.objectives
         if not possible:
             raise InputError("An answer is not one to what was asked for.")
         space = study.spec.space
@@ -134,7 +134,7 @@ def keep_answer(storage: Storage, study: ResolvedStudy, answer: Answer) -> None:
     """Store an answer."""
     question = study.question_hash if isinstance(answer.asked, int) else None
     key = _key(study, answer.asked, answer.bounds)
-    keep_enumeration(storage, key, to_json(answer.found).decode(), question)
+    keep_enumeration(storage, key, to_json(answer.result).decode(), question)
 
 
 def read_answers(storage: Storage, study: ResolvedStudy) -> tuple[Answer, ...]:
@@ -203,7 +203,7 @@ def longest_certificate(
 
 def certifies(certificate: Certificate, answer: Answer) -> bool:
     """Whether a certificate belongs to an answer: equal question, counts and designs."""
-    enumeration = answer.found
+    enumeration = answer.result
     if not isinstance(enumeration, Enumeration) or not answer.bounds:
         return False
     counts = ("points", "bounded", "evaluated", "feasible")
