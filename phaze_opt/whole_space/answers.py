@@ -82,7 +82,7 @@ class Answer:
         Raises
         ------
         InputError
-            Naming what contradicts the study.
+            If the answer contradicts the study.
         """
         if self.result.version != study.cost_model_version:
             raise InputError("An answer is of another cost-model version than its study.")

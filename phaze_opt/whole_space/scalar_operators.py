@@ -79,7 +79,7 @@ def roofline_times(graph: OperatorGraph, rates: Rates, group: TensorGroup) -> Op
         graph, rates.vector_cores, rates.lanes, unit_rate, visible, rounds=False
     )
     vector_s = [cycles / rates.clock_hz for cycles in lane_cycles]
-    macs_per_s = cores.count * cores.pe_x * cores.pe_y * rates.array_clock_hz
+    macs_per_s = cores.number * cores.pe_x * cores.pe_y * rates.array_clock_hz
     tensor_s = []
     for operator, lanes_s in zip(operators, vector_s, strict=True):
         macs = sum(gemm.flops / 2 / PRECISIONS[gemm.precision].rate for gemm in operator.gemms)
@@ -115,7 +115,7 @@ class ExtraBytes(NamedTuple):
 
 def extra_bytes(graph: OperatorGraph, rates: Rates, glb_bytes: int) -> ExtraBytes:
     """Return the extra HBM traffic with a global buffer in which no tensor stays."""
-    one_core = _extra_bytes(graph, glb_bytes / rates.all_cores.count)
+    one_core = _extra_bytes(graph, glb_bytes / rates.all_cores.number)
     return ExtraBytes(one_core, _extra_bytes(graph, float(glb_bytes)))
 
 
@@ -145,7 +145,7 @@ def chip_times(
     for place in _without_cores(graph):
         alone_s[place] = math.inf
 
-    tensor_cores, vector_cores = rates.all_cores.count, rates.vector_cores
+    tensor_cores, vector_cores = rates.all_cores.number, rates.vector_cores
     pairs = list(zip(beside_s, graph.operators, strict=True))
     tensor_s = [s / tensor_cores if operator.gemms else 0.0 for s, operator in pairs]
     vector_s = [s / vector_cores if operator.vector else 0.0 for s, operator in pairs]
@@ -237,7 +237,7 @@ def _on_cores(
 
 def _limited_s(macs: float, cores: TensorCores, rates: Rates) -> float:
     """Return the seconds of multiply-accumulates at the power limit; 0 if no limit is known."""
-    elements = cores.count * cores.pe_x * cores.pe_y
+    elements = cores.number * cores.pe_x * cores.pe_y
     return macs / (elements * rates.power_limited_clock_hz)
 
 

@@ -32,7 +32,7 @@ class TensorCores(NamedTuple):
 
     Attributes
     ----------
-    count
+    number
         Number of tensor cores.
     pe_x, pe_y
         Edges of the array of each core.
@@ -44,7 +44,7 @@ class TensorCores(NamedTuple):
         Array cycles to fill and empty an array, once per wave of tiles.
     """
 
-    count: int
+    number: int
     pe_x: int
     pe_y: int
     l2_bytes: int
@@ -118,7 +118,7 @@ def product_work(gemm: Gemm, cores: TensorCores, beside_bytes: float) -> Product
         return ProductWork(math.inf, math.inf, math.inf)
     glb_bytes = batch * min(tiling.glb_bytes for tiling in tilings)
     in_batch = batch * min(tiling.in_batch for tiling in tilings)
-    if batch == 1 or cores.count == 1:
+    if batch == 1 or cores.number == 1:
         cycles = [tiling.alone if batch == 1 else batch * tiling.in_batch for tiling in tilings]
         busy = min(
             max(own, (batch * tiling.glb_bytes + beside_bytes) / rate)
@@ -137,7 +137,7 @@ def _tilings(gemm: Gemm, cores: TensorCores) -> Iterator[_Tiling]:
     Streams can be cut so that all cores have equal shares; the bound counts no bytes for that.
     """
     m, n, k = gemm.m, gemm.n, gemm.k
-    count, x, y, fill = cores.count, cores.pe_x, cores.pe_y, cores.fill
+    count, x, y, fill = cores.number, cores.pe_x, cores.pe_y, cores.fill
     operand_bytes = PRECISIONS[gemm.precision].operand_bytes
     result_bytes = PRECISIONS[gemm.precision].result_bytes * m * n
     # An array uses every value that passes through it with all values that its elements hold.
@@ -223,7 +223,7 @@ def score_work(
     array_cycles, scores
         Least array cycles, infinite if no tile fits, and number of scores in the computed tiles.
     """
-    x, y, count = cores.pe_x, cores.pe_y, cores.count
+    x, y, count = cores.pe_x, cores.pe_y, cores.number
     backward = len(gemms) > 2
     queries, keys = _SCORE_TILE
     if kernel.tile_queries and not backward:

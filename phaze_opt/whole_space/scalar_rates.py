@@ -55,7 +55,7 @@ class Rates(NamedTuple):
         calibration, clock_hz = chip.calibration, chip.sustained_clock_hz
         efficiency, fill = calibration.array_efficiency, calibration.tile_overhead_cycles
         one_core = TensorCores(
-            count=1,
+            number=1,
             pe_x=chip.pe_x,
             pe_y=chip.pe_y,
             l2_bytes=chip.l2_tc_bytes,
@@ -65,7 +65,7 @@ class Rates(NamedTuple):
         )
         return cls(
             one_core=one_core,
-            all_cores=one_core._replace(count=chip.num_tc),
+            all_cores=one_core._replace(number=chip.num_tc),
             vector_cores=chip.num_vc,
             lanes=chip.pe_vc,
             l2_vc_bytes=chip.l2_vc_bytes,
