@@ -34,7 +34,7 @@ from phaze_opt.spec.frozen import ResolvedStudy, hash_as_written
 from phaze_opt.spec.objectives import ObjectiveName
 from phaze_opt.store.stored_results import StoredEvaluation
 from phaze_opt.store.ticket import StoredTicket
-from phaze_opt.whole_space.answers import Answer, Front, certifies
+from phaze_opt.whole_space.answers import Front, SpaceAnswer, certifies
 from phaze_opt.whole_space.certificate import Certificate, certificate_document, parse_certificate
 from phaze_opt.whole_space.exhaustive import Enumeration
 from phaze_opt.workload.workload_file import parse_workload
@@ -249,7 +249,7 @@ def _read_tickets(data: bytes, trials: int, what: str) -> tuple[StoredTicket, ..
     return tickets
 
 
-def _answer_document(answer: Answer) -> _AnswerDocument:
+def _answer_document(answer: SpaceAnswer) -> _AnswerDocument:
     """Return the document of an answer."""
     plain: Mapping[str, Any] = to_builtins(answer.result)
     if isinstance(answer.asked, int):
@@ -257,7 +257,7 @@ def _answer_document(answer: Answer) -> _AnswerDocument:
     return _AnswerDocument(answer.bounds, plain, objectives=answer.asked)
 
 
-def _read_answers(data: bytes, resolved: ResolvedStudy, what: str) -> Iterator[Answer]:
+def _read_answers(data: bytes, resolved: ResolvedStudy, what: str) -> Iterator[SpaceAnswer]:
     """Read the answers, which must be possible for the study."""
     for number, document in enumerate(lines(data, _AnswerDocument, what), start=1):
         place = f"line {number} of {what}"
@@ -265,13 +265,13 @@ def _read_answers(data: bytes, resolved: ResolvedStudy, what: str) -> Iterator[A
         result = from_builtins(document.answer, kind, place)
         asked = document.objectives if document.top is None else document.top
         with refused(f"Line {number} in {what}"):
-            answer = Answer(asked, document.bounds, result)
+            answer = SpaceAnswer(asked, document.bounds, result)
             answer.check(resolved)
         yield answer
 
 
 def _read_certificate(
-    document: bytes | None, resolved: ResolvedStudy, answers: Sequence[Answer], what: str
+    document: bytes | None, resolved: ResolvedStudy, answers: Sequence[SpaceAnswer], what: str
 ) -> Certificate | None:
     """Read the certificate, which must belong to an answer of the study."""
     if document is None:

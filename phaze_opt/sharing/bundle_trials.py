@@ -67,7 +67,10 @@ def _trial_document(trial: FrozenTrial) -> _TrialDocument:
         state=_state(trial.state),
         values=None if trial.values is None else tuple(trial.values),
         params=trial.params,
-        axes={name: _axis_document(axis) for name, axis in trial.distributions.items()},
+        axes={
+            name: json.loads(distribution_to_json(axis))
+            for name, axis in trial.distributions.items()
+        },
         user_attributes=trial.user_attrs,
         system_attributes=trial.system_attrs,
         started=_time_text(trial.datetime_start),
@@ -100,11 +103,6 @@ def _state(state: TrialState) -> Literal["COMPLETE", "PRUNED", "FAIL"]:
     if state == TrialState.COMPLETE:
         return "COMPLETE"
     return "PRUNED" if state == TrialState.PRUNED else "FAIL"
-
-
-def _axis_document(axis: BaseDistribution) -> Any:
-    """Return a distribution as plain data."""
-    return json.loads(distribution_to_json(axis))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -40,7 +40,12 @@ from phaze_opt.study.neighbourhood import keys_around
 from phaze_opt.study.objective import evaluation_key
 from phaze_opt.study.proving import with_further_keys
 from phaze_opt.study.trials import best_trial, check_study, read_trial
-from phaze_opt.whole_space.answers import Answer, longest_certificate, read_answers, restore_answers
+from phaze_opt.whole_space.answers import (
+    SpaceAnswer,
+    longest_certificate,
+    read_answers,
+    restore_answers,
+)
 from phaze_opt.whole_space.certificate import Certificate
 
 _LONG_AGO = datetime(2000, 1, 1)
@@ -88,7 +93,7 @@ class Snapshot:
     system_attributes: Mapping[str, Any]
     evaluations: Mapping[str, StoredEvaluation] = field(default_factory=dict)
     schedules: Mapping[str, str] = field(default_factory=dict)
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[SpaceAnswer, ...] = ()
     certificate: Certificate | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
 
@@ -152,16 +157,11 @@ def restore_snapshot(snapshot: Snapshot, storage: Storage, name: str) -> StoredS
         If the name is taken.
     """
     with new_study(storage, name, snapshot.resolved, snapshot.workloads) as study:
-        _store_tickets(snapshot, study)
+        study.office().write_all(snapshot.tickets, snapshot.target)
         write_results(storage, snapshot.evaluations, snapshot.schedules)
         restore_answers(storage, snapshot.resolved, snapshot.answers, snapshot.certificate)
         _store_trials(snapshot, study)
     return study
-
-
-def _store_tickets(snapshot: Snapshot, study: StoredStudy) -> None:
-    """Write the tickets."""
-    study.office().write_all(snapshot.tickets, snapshot.target)
 
 
 def _store_trials(snapshot: Snapshot, study: StoredStudy) -> None:
@@ -214,7 +214,7 @@ def _with_attributes(trial: FrozenTrial, system_attributes: dict[str, Any]) -> F
     return changed
 
 
-def _optimum_keys(answers: Iterable[Answer]) -> set[str]:
+def _optimum_keys(answers: Iterable[SpaceAnswer]) -> set[str]:
     """Return the evaluation keys of the best design of every answer."""
     bests = [answer.designs[0] for answer in answers if answer.designs]
     return {run.evaluation_key for best in bests for run in best.metrics.runs}

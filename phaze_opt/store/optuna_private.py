@@ -6,7 +6,7 @@ which they were read, and fails when the lock file names another one.
 - `CachedStorage`, `CachedStudy`: the memory of trials between a study and its database.
   `trial_storage.RunningTrials` keeps a running trial in it, and writes it in one transaction; the
   public storage writes each attribute in a transaction of its own.
-- ``*Model``, `NOT_FOUND_MSG`: the tables of studies and trials, and the message of a missing row.
+- `models`: the tables of studies and trials, and the message of a missing row (`NOT_FOUND_MSG`).
   `trial_rows` reads and writes many trials in one statement; the public storage needs seven
   statements to read a trial, and about twenty to add it.
 - `compute_hypervolume`: the volume that a front dominates, which Optuna plots but does not export;
@@ -21,27 +21,6 @@ Beside these, the program uses private attributes of public objects: the row of 
 from optuna._hypervolume import compute_hypervolume
 from optuna.storages._cached_storage import _CachedStorage as CachedStorage
 from optuna.storages._cached_storage import _StudyInfo as CachedStudy
-from optuna.storages._rdb.models import (
-    NOT_FOUND_MSG,
-    StudyModel,
-    TrialIntermediateValueModel,
-    TrialModel,
-    TrialParamModel,
-    TrialSystemAttributeModel,
-    TrialUserAttributeModel,
-    TrialValueModel,
-)
+from optuna.storages._rdb import models
 
-__all__ = [
-    "NOT_FOUND_MSG",
-    "CachedStorage",
-    "CachedStudy",
-    "StudyModel",
-    "TrialIntermediateValueModel",
-    "TrialModel",
-    "TrialParamModel",
-    "TrialSystemAttributeModel",
-    "TrialUserAttributeModel",
-    "TrialValueModel",
-    "compute_hypervolume",
-]
+__all__ = ["CachedStorage", "CachedStudy", "compute_hypervolume", "models"]

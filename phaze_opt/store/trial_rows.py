@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import Connection, func, insert, select
 from sqlalchemy.orm import Session
 
-from phaze_opt.store import optuna_private as models
+from phaze_opt.store.optuna_private import models
 from phaze_opt.store.storage import Storage, in_parts, inserting
 
 _AT_ONCE = 500

@@ -21,7 +21,7 @@ from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import or_, select, update
 
-from phaze_opt.store.optuna_private import NOT_FOUND_MSG, CachedStorage, CachedStudy, StudyModel
+from phaze_opt.store.optuna_private import CachedStorage, CachedStudy, models
 from phaze_opt.store.storage import READ_ONLY, Storage
 from phaze_opt.store.trial_rows import (
     TRIAL,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
     from sqlalchemy.orm import Session
 
-_STUDY: Any = StudyModel.__table__
+_STUDY: Any = models.StudyModel.__table__
 
 
 class TrialStorage(RDBStorage):
@@ -52,7 +52,7 @@ class TrialStorage(RDBStorage):
         """
         trials = self.read([trial_id])
         if not trials:
-            raise KeyError(NOT_FOUND_MSG)
+            raise KeyError(models.NOT_FOUND_MSG)
         return trials[0]
 
     def read(self, trial_ids: Sequence[int]) -> list[FrozenTrial]:
@@ -90,7 +90,7 @@ class TrialStorage(RDBStorage):
         with self._reading() as connection:
             study = select(_STUDY.c.study_id).where(_STUDY.c.study_id == study_id)
             if connection.scalar(study) is None:
-                raise KeyError(NOT_FOUND_MSG)
+                raise KeyError(models.NOT_FOUND_MSG)
             return read_trials(connection, *conditions)
 
     def _reading(self) -> Connection:

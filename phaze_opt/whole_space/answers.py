@@ -52,7 +52,7 @@ class Front:
 
 
 @dataclass(frozen=True)
-class Answer:
+class SpaceAnswer:
     """A finished answer with its question.
 
     Attributes
@@ -114,7 +114,7 @@ def find_answer(
     Parameters
     ----------
     asked, bounds
-        See `Answer`.
+        See `SpaceAnswer`.
     what
         Name of the answer in the error's sentence.
 
@@ -130,14 +130,14 @@ def find_answer(
     return from_json(body, kind, what)
 
 
-def keep_answer(storage: Storage, study: ResolvedStudy, answer: Answer) -> None:
+def keep_answer(storage: Storage, study: ResolvedStudy, answer: SpaceAnswer) -> None:
     """Store an answer."""
     question = study.question_hash if isinstance(answer.asked, int) else None
     key = _key(study, answer.asked, answer.bounds)
     keep_enumeration(storage, key, to_json(answer.result).decode(), question)
 
 
-def read_answers(storage: Storage, study: ResolvedStudy) -> tuple[Answer, ...]:
+def read_answers(storage: Storage, study: ResolvedStudy) -> tuple[SpaceAnswer, ...]:
     """Return all stored answers of a study, sorted; a damaged answer counts as absent."""
     answers = []
     question = study.question_hash
@@ -146,14 +146,14 @@ def read_answers(storage: Storage, study: ResolvedStudy) -> tuple[Answer, ...]:
             enumeration = from_json(body, Enumeration, "stored enumeration")
             asked = _asked_for(question, key, enumeration)
             if asked is not None:
-                answers.append(Answer(asked, bool(enumeration.levels), enumeration))
+                answers.append(SpaceAnswer(asked, bool(enumeration.levels), enumeration))
     answers.sort(key=lambda answer: (answer.asked, answer.bounds))
     for energy in (False, True):
         names = front_objectives(study.spec, energy=energy)
         for bounds in (False, True):
             with suppress(InputError):
                 front = find_answer(storage, study, names, bounds, "stored front")
-                answers += [] if front is None else [Answer(names, bounds, front)]
+                answers += [] if front is None else [SpaceAnswer(names, bounds, front)]
     return tuple(answers)
 
 
@@ -174,7 +174,7 @@ def keep_certificate(storage: Storage, certificate: Certificate) -> None:
 def restore_answers(
     storage: Storage,
     study: ResolvedStudy,
-    answers: Iterable[Answer],
+    answers: Iterable[SpaceAnswer],
     certificate: Certificate | None,
 ) -> None:
     """Store the answers and the certificate of a snapshot; stored ones are not replaced."""
@@ -188,7 +188,7 @@ def restore_answers(
 
 
 def longest_certificate(
-    storage: Storage, study: ResolvedStudy, answers: Iterable[Answer]
+    storage: Storage, study: ResolvedStudy, answers: Iterable[SpaceAnswer]
 ) -> Certificate | None:
     """Return the stored certificate with the longest top; ``None`` if there is none."""
     longest: Certificate | None = None
@@ -201,7 +201,7 @@ def longest_certificate(
     return longest
 
 
-def certifies(certificate: Certificate, answer: Answer) -> bool:
+def certifies(certificate: Certificate, answer: SpaceAnswer) -> bool:
     """Whether a certificate belongs to an answer: equal question, counts and designs."""
     enumeration = answer.result
     if not isinstance(enumeration, Enumeration) or not answer.bounds:

@@ -28,7 +28,7 @@ from phaze_opt.study.processes import StopNow, StopSignals
 from phaze_opt.study.running import StudyRun, evaluate_baselines
 from phaze_opt.study.study import Study
 from phaze_opt.whole_space.answers import (
-    Answer,
+    SpaceAnswer,
     certifies,
     find_answer,
     find_certificate,
@@ -116,7 +116,7 @@ def enumerate_study(
     enumeration = search_space(study, search, workers, dask)
     if enumeration.status == "certified":
         enumeration = replace(enumeration, finished_s=time.time())
-        keep_answer(study.storage, study.resolved, Answer(top, bounds, enumeration))
+        keep_answer(study.storage, study.resolved, SpaceAnswer(top, bounds, enumeration))
         if bounds and study.resolved.nominal is study.resolved:
             kept_certificate(study, enumeration, top)
     return enumeration
@@ -185,7 +185,7 @@ def kept_certificate(study: Study, enumeration: Enumeration, top: int) -> Certif
         See `certificate_of`.
     """
     stored = find_certificate(study.storage, study.resolved, top)
-    answer = Answer(top, bool(enumeration.levels), enumeration)
+    answer = SpaceAnswer(top, bool(enumeration.levels), enumeration)
     if stored is not None and certifies(stored, answer):
         return stored
     made = certificate_of(study, enumeration, top)

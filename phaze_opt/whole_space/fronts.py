@@ -9,7 +9,7 @@ from typing import Any
 from phaze_opt.spec.objectives import OBJECTIVES
 from phaze_opt.store.enumerations import BoundStore
 from phaze_opt.study.study import Study
-from phaze_opt.whole_space.answers import Answer, Front, find_answer, keep_answer
+from phaze_opt.whole_space.answers import Front, SpaceAnswer, find_answer, keep_answer
 from phaze_opt.whole_space.engine import Engine
 from phaze_opt.whole_space.enumerating import ranked_to_json_dict, search_space
 from phaze_opt.whole_space.exhaustive import EnumerationProgress
@@ -69,7 +69,7 @@ def front_of_study(
 
     result = search_space(study, search, workers)
     front = Front(names, result, time.monotonic() - started_s, study.resolved.cost_model_version)
-    keep_answer(study.storage, study.resolved, Answer(names, bounds, front))
+    keep_answer(study.storage, study.resolved, SpaceAnswer(names, bounds, front))
     return front
 
 

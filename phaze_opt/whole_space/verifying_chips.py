@@ -110,7 +110,7 @@ def _left_of(verification: Verification, cell: _Cell) -> Iterator[tuple[Head, De
     rates = _rates_of_arrays(verification, design, cell)
     for at, row in enumerate(cell.chosen):
         area_mm2, hbm_bytes = float(chips.area_mm2[row]), chips.hbm_bytes[:, row].tolist()
-        chip = _Chip(
+        chip = _BoundedChip(
             row,
             design,
             box,
@@ -131,7 +131,7 @@ def _left_of(verification: Verification, cell: _Cell) -> Iterator[tuple[Head, De
 
 
 @dataclass(frozen=True)
-class _Chip:
+class _BoundedChip:
     """One chip that is bounded.
 
     Attributes
@@ -156,7 +156,7 @@ class _Chip:
     rates: FloatArray | None
 
 
-def _bound(verification: Verification, chip: _Chip, place: int, hbm_bytes: int) -> float:
+def _bound(verification: Verification, chip: _BoundedChip, place: int, hbm_bytes: int) -> float:
     """Bound the value of a chip with one size of the HBM; less than its least value is enough."""
     scalar = verification.scalar
     design = replace(chip.design, accelerator=verification.chip(chip.row, hbm_bytes))

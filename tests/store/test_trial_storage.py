@@ -58,13 +58,13 @@ def test_all_readers_find_the_same(storage: Storage) -> None:
         if told is not None:
             study.tell(trial, [1.0, 2.5] if told else None, state=None if told else TrialState.FAIL)
     other = reading_once(replace(storage)).optuna
-    found = as_optuna_reads(storage, study)
-    assert found == storage.optuna.get_all_trials(study._study_id)
-    assert found == other.get_all_trials(study._study_id)
-    assert found[:2] == study.get_trials()[:2]
+    trials = as_optuna_reads(storage, study)
+    assert trials == storage.optuna.get_all_trials(study._study_id)
+    assert trials == other.get_all_trials(study._study_id)
+    assert trials[:2] == study.get_trials()[:2]
     states = [TrialState.COMPLETE, TrialState.FAIL, TrialState.RUNNING]
-    assert [trial.state for trial in found] == states
-    assert found[0].values == [1.0, 2.5] and found[0].user_attrs == {"pair": [4]}
+    assert [trial.state for trial in trials] == states
+    assert trials[0].values == [1.0, 2.5] and trials[0].user_attrs == {"pair": [4]}
 
 
 def test_others_see_a_trial_run(storage: Storage) -> None:
