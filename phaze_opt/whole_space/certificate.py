@@ -9,13 +9,12 @@ enumeration.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from phaze_opt.arrays import FloatArray
 from phaze_opt.bounds.best_first import BestFirst
 from phaze_opt.bounds.space_chips import box_rates
 from phaze_opt.codec import from_json, read_file, to_json
@@ -232,16 +231,10 @@ def _boxes(order: BestFirst, opened_points: int) -> list[CertifiedBox]:
             rates_of(grid.study, chips.architecture(begin)),
             end - begin,
             float(chips.area_mm2[begin:end].min()),
-            _plain(bounds[:, :, box]),
+            tuple(map(tuple, bounds[:, :, box].tolist())),
             tuple(sorted(opened[box])),
         )
         for box, (begin, end) in enumerate(
             zip(chips.first[:-1].tolist(), chips.first[1:].tolist(), strict=True)
         )
     ]
-
-
-def _plain(bounds: FloatArray) -> tuple[tuple[float, ...], ...]:
-    """Return the bounds of a box as plain data."""
-    rows: Sequence[Sequence[float]] = bounds.tolist()
-    return tuple(tuple(row) for row in rows)

@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Literal
 
 from phaze_opt.bounds.best_first import BestFirst, BoundedPoint
@@ -232,12 +233,9 @@ def enumerate_space(
 
 def every_point(grid: Grid) -> Iterator[BoundedPoint]:
     """Yield all points of a space, without bounds."""
-    options, sizes, architectures = grid.shape
-    for option in range(options):
-        for size in range(sizes):
-            for row in range(architectures):
-                point = grid.point(option, size, row)
-                yield BoundedPoint(point, float("inf"), (float("-inf"), 0, 0.0))
+    for option, size, row in product(*map(range, grid.shape)):
+        point = grid.point(option, size, row)
+        yield BoundedPoint(point, float("inf"), (float("-inf"), 0, 0.0))
 
 
 @dataclass(eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -188,7 +188,6 @@ class Verification:
         require(after, "that a design is not of the top")
 
 
-def box_key(rates: object) -> BoxKey:
+def box_key(rates: Mapping[str, float]) -> BoxKey:
     """Return the rates of a box as a key."""
-    assert isinstance(rates, dict)
     return tuple(sorted(rates.items()))

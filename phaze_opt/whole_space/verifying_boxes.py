@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
@@ -87,10 +88,8 @@ def _by_arrays(verification: Verification) -> tuple[dict[BoxKey, int], dict[BoxK
 
 def _candidates(verification: Verification) -> int:
     """Return the number of architectures, with those above the limits."""
-    number = 1
-    for name in _chip_axes(verification):
-        number *= len(verification.certificate.study.spec.space.searched[name].values)
-    return number
+    searched = verification.certificate.study.spec.space.searched
+    return math.prod(len(searched[name].values) for name in _chip_axes(verification))
 
 
 def _chip_axes(verification: Verification) -> list[str]:
@@ -144,7 +143,8 @@ def check_bounds(verification: Verification) -> Check:
     for option in options:
         which = [at for cell_option, at in chosen if cell_option == option]
         for at, bounds in zip(which, _scalar_bounds(verification, option, which), strict=True):
-            _require_near(bounds, boxes[at].bounds[option])
+            near = map(is_near, bounds, boxes[at].bounds[option])
+            require(all(near), "a bound of a box")
     # `verifying` compares all bounds of arrays.
     return Check("bounds of boxes", len(chosen), len(cells))
 
@@ -176,10 +176,6 @@ def _scalar_bounds(
             rates = scalar.of_box(sized, known[:, size, at].tolist())
             bounds.append(scalar.value(sized, float(boxes.area_mm2[at]), rates))
         yield bounds
-
-
-def _require_near(computed: Sequence[float], stated: Sequence[float]) -> None:
-    require(all(map(is_near, computed, stated)), "a bound of a box")
 
 
 def check_closed(verification: Verification) -> Check:
