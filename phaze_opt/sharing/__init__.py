@@ -1,13 +1,13 @@
-"""Studies that travel: bundles, copies, and two studies joined.
+"""Studies that travel: bundles, copies, and merges of two studies.
 
 Takes a stored study. Gives one file of data (never code or pickles) that another machine reads, a
-copy in another database, or one study of two.
+copy in another database, or one study made of two.
 
-- `snapshot`: all of a study at one moment, with the files of its trials (`attached_files`).
-- `bundle`: the same as one file, whose form is in `bundle_file`, its trials in `bundle_trials` and
-  its lines in `bundle_documents`; `export_import`: a study written into a bundle, and made of one.
+- `snapshot`: the content of a study at one moment, with the files of its trials (`attached_files`).
+- `bundle`: a snapshot as one file; its file format is in `bundle_file`, its trials in
+  `bundle_trials`, its lines in `bundle_documents`; `export_import`: export and import of a study.
 - `copying`: copies of a study, and studies started anew with another version of the cost model.
-- `merging`: two studies of one spec joined.
+- `merging`: the merge of two studies of one spec.
 
 Where a rule stands:
 

@@ -1,8 +1,8 @@
-"""The files of a study and its trials, named for their content instead of a row of a database.
+"""The files of a study and its trials, named by their content instead of a row of a database.
 
-In a database every file has a name of its own, which an attribute of its study or trial holds, so
-that deleting one never takes that of another. What is given away names a file by the hash of all
-that it is: equal studies are equal then, and no file can stand for another one.
+In a database every file has a unique name, which an attribute of its study or trial holds, so that
+deleting a file never deletes that of another study. A snapshot names a file by the hash of its
+content, name and type: equal studies have equal snapshots, and no file can replace another.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from phaze_opt.spec.frozen import content_hash
 from phaze_opt.store.artifacts import ARTIFACT_KEY
 
 _OLD_KEY = "dashboard:artifacts:"
-"""Where an older dashboard kept what it has removed, by row."""
+"""Prefix of the attributes in which an older dashboard kept removed files, by row."""
 
 _LONGEST_WORD = 255
 
 
 @dataclass(frozen=True)
 class FileFacts:
-    """What an attribute says of a file; the names are Optuna's."""
+    """The description of a file in an attribute; the field names are Optuna's."""
 
     artifact_id: str
     filename: str
@@ -46,28 +46,28 @@ class FileFacts:
         return f"{ARTIFACT_KEY}{self.artifact_id}"
 
     def named(self, name: str) -> FileFacts:
-        """Return the same under another name."""
+        """Return the file under another name."""
         return replace(self, artifact_id=name)
 
     def content_name(self, content: bytes) -> str:
-        """Return the hash of all that a file is."""
+        """Return the hash of a file's content, name and type."""
         digest = hashlib.sha256(content).hexdigest()
         return content_hash([self.filename, self.mimetype, self.encoding, digest])
 
 
 def files_of(attributes: Mapping[str, Any]) -> list[FileFacts]:
-    """List the files that attributes name; one that was removed, or cannot be read, is none."""
-    found = []
+    """List the files that attributes name, without removed and unreadable ones."""
+    files = []
     for key, value in attributes.items():
         if key.startswith(ARTIFACT_KEY):
             with suppress(InputError):
                 facts = read_facts(value)
-                found += [facts] if facts.key == key else []
-    return found
+                files += [facts] if facts.key == key else []
+    return files
 
 
 def read_facts(value: object) -> FileFacts:
-    """Read the value of an attribute.
+    """Read the description of a file from the value of an attribute.
 
     Raises
     ------
@@ -85,7 +85,7 @@ def file_attributes(files: Iterable[FileFacts]) -> dict[str, str]:
 
 
 def without_files(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return attributes without those that name files."""
+    """Return the attributes that name no files."""
     return {
         key: value
         for key, value in attributes.items()
@@ -96,19 +96,19 @@ def without_files(attributes: Mapping[str, Any]) -> dict[str, Any]:
 def named_by_content(
     attributes: Mapping[str, Any], contents: Mapping[str, bytes]
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Name the files of a study or trial for their content.
+    """Name the files of a study or trial by their content.
 
     Parameters
     ----------
     attributes
-        System attributes; those of files whose content is lost are left out.
+        System attributes; those of files without content are dropped.
     contents
-        By the names in the database.
+        Content of files by their names in the database.
 
     Returns
     -------
     attributes, contents
-        By the new names.
+        System attributes with the new names, and the content of files by their new names.
     """
     named = {}
     files = []
@@ -124,7 +124,7 @@ def named_by_content(
 def named_anew(
     attributes: Mapping[str, Any], contents: Mapping[str, bytes]
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Reverse `named_by_content`, under names that no database has yet."""
+    """Name the files by new unique names: the reverse of `named_by_content`."""
     files = [facts for facts in files_of(attributes) if facts.artifact_id in contents]
     names = [str(uuid.uuid4()) for _ in files]
     renamed = [facts.named(name) for facts, name in zip(files, names, strict=True)]
@@ -133,14 +133,14 @@ def named_anew(
 
 
 def check_files(attributes: Mapping[str, Any], contents: Mapping[str, bytes]) -> set[str]:
-    """Check that each file that attributes name is there, and return their names.
+    """Check that each file that attributes name is there, and return the names.
 
     Raises
     ------
     InputError
-        If one is not, or is another one than it says.
+        If a file is missing, or its name is not that of its content.
     """
-    found = set()
+    names = set()
     for key, value in attributes.items():
         if not key.startswith(ARTIFACT_KEY):
             continue
@@ -148,5 +148,5 @@ def check_files(attributes: Mapping[str, Any], contents: Mapping[str, bytes]) ->
         content = contents.get(facts.artifact_id)
         if facts.key != key or content is None or facts.content_name(content) != facts.artifact_id:
             raise InputError(f"The file {facts.filename!r} is not there, or is another one.")
-        found.add(facts.artifact_id)
-    return found
+        names.add(facts.artifact_id)
+    return names

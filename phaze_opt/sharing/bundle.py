@@ -1,14 +1,14 @@
 """A study as one file, which can be mailed, published beside a paper and opened anywhere.
 
-Members of the file (`phaze_opt.sharing.bundle_file` holds its form): ``spec.json`` (the frozen
+Members of the file (`phaze_opt.sharing.bundle_file` defines its format): ``spec.json`` (the frozen
 study), ``workloads/HASH.json``, ``study.json`` (target and attributes, with the notes), and one
-JSON document a line in ``trials.jsonl``, ``tickets.jsonl``, ``evaluations.jsonl`` and
-``schedules.jsonl``; where there are any, ``answers.jsonl`` about the whole space with the
-``certificate.json`` of an enumeration, as 'study verify' reads it, and ``files/HASH``, what
-attributes of the study and its trials name.
+JSON document per line in ``trials.jsonl``, ``tickets.jsonl``, ``evaluations.jsonl`` and
+``schedules.jsonl``. Optional members are ``answers.jsonl`` (answers about the whole space),
+``certificate.json`` (the certificate of an enumeration, as 'study verify' reads it) and
+``files/HASH`` (files that attributes of the study and its trials name).
 
-All of it is plain data of known types, and all of it is read and checked before any is stored.
-The name of the study is that of its spec, whatever it is called in its database.
+All members are plain data of known types, and all are read and checked before any is stored. The
+name of the study is that of its spec, not its name in the database.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from phaze_opt.spec.frozen import ResolvedStudy, hash_as_written
 from phaze_opt.spec.objectives import ObjectiveName
 from phaze_opt.store.stored_results import StoredEvaluation
 from phaze_opt.store.ticket import StoredTicket
-from phaze_opt.whole_space.answers import Answer, Front, certifies
+from phaze_opt.whole_space.answers import Front, SpaceAnswer, certifies
 from phaze_opt.whole_space.certificate import Certificate, certificate_document, parse_certificate
 from phaze_opt.whole_space.exhaustive import Enumeration
 from phaze_opt.workload.workload_file import parse_workload
@@ -49,12 +49,12 @@ _FILE = re.compile(r"files/([0-9a-f]{64})")
 _EVALUATION_KEY = re.compile(r"[0-9a-f]{64}")
 _LONGEST_KEY = 200
 _MOST = 2**31
-"""Numbers are below this one in a database."""
+"""Integers of a database are below this limit."""
 
 
 @dataclass(frozen=True)
 class _StudyDocument:
-    """What a study has beside its spec and its trials."""
+    """The target and the attributes of a study."""
 
     target: int | None
     user_attributes: Mapping[str, Any]
@@ -63,7 +63,7 @@ class _StudyDocument:
 
 @dataclass(frozen=True)
 class _EvaluationDocument:
-    """An evaluation with its key and those of the schedules that it needed."""
+    """An evaluation with its key and the keys of its schedules."""
 
     key: str
     evaluation: Mapping[str, Any]
@@ -80,7 +80,7 @@ class _ScheduleDocument:
 
 @dataclass(frozen=True)
 class _AnswerDocument:
-    """An answer about the whole space: of an enumeration, or of a front over some objectives."""
+    """An answer about the whole space: an enumeration (``top``), or a front (``objectives``)."""
 
     bounds: bool
     answer: Mapping[str, Any]
@@ -109,7 +109,7 @@ def write_bundle(snapshot: Snapshot) -> bytes:
     for digest, document in snapshot.workloads.items():
         members[f"workloads/{digest}.json"] = document
     if snapshot.answers:
-        members[_ANSWERS] = b"".join(line(_answer_document(one)) for one in snapshot.answers)
+        members[_ANSWERS] = b"".join(line(_answer_document(answer)) for answer in snapshot.answers)
     if snapshot.certificate is not None:
         members[_CERTIFICATE] = certificate_document(snapshot.certificate)
     for name, content in snapshot.files.items():
@@ -125,12 +125,12 @@ def read_bundle(data: bytes, what: str) -> Snapshot:
     data
         The whole file.
     what
-        What it is, for the error's sentence (``"bundle a.zip"``).
+        Name of the file in the error's sentence (``"bundle a.zip"``).
 
     Raises
     ------
     InputError
-        If it is not a whole, unaltered and consistent bundle.
+        If the file is not a whole, unaltered and consistent bundle.
     """
     manifest, members = unpack(data, what, _is_allowed)
     for name in _REQUIRED:
@@ -173,12 +173,12 @@ def _is_allowed(name: str) -> bool:
 
 
 def _body(plain: Mapping[str, Any]) -> str:
-    """Write an evaluation as its row has it."""
+    """Write an evaluation as the JSON of its row."""
     return json.dumps(plain, allow_nan=False, separators=(",", ":"))
 
 
 def _results(bodies: Mapping[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Read stored results by key; one that is damaged counts as absent, as everywhere."""
+    """Read stored results by key; a damaged result counts as absent."""
     for key, body in sorted(bodies.items()):
         try:
             yield key, from_json(body, dict[str, Any], "stored result")
@@ -187,7 +187,7 @@ def _results(bodies: Mapping[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _evaluation_lines(evaluations: Mapping[str, StoredEvaluation]) -> Iterator[bytes]:
-    """Write evaluations, one a line; the order of their keys is part of their row."""
+    """Write evaluations, one per line; a row has the keys in this order."""
     bodies = {key: stored.body for key, stored in evaluations.items()}
     for key, plain in _results(bodies):
         document = {"key": key, "schedules": evaluations[key].schedules, "evaluation": plain}
@@ -195,50 +195,51 @@ def _evaluation_lines(evaluations: Mapping[str, StoredEvaluation]) -> Iterator[b
 
 
 def _schedule_lines(schedules: Mapping[str, str]) -> Iterator[bytes]:
-    """Write schedules, one a line."""
+    """Write schedules, one per line."""
     for key, plain in _results(schedules):
         yield to_json({"key": key, "schedule": plain}) + b"\n"
 
 
 def _read_evaluations(data: bytes, what: str) -> dict[str, StoredEvaluation]:
-    """Read evaluations, each of which must be one."""
-    found = {}
+    """Read and check evaluations, by key."""
+    evaluations = {}
     for document in lines(data, _EvaluationDocument, what):
         if not _EVALUATION_KEY.fullmatch(document.key):
             raise InputError(f"The key {document.key!r} in {what} is no SHA-256.")
         evaluation_from_json_dict(document.evaluation)
-        found[document.key] = StoredEvaluation(_body(document.evaluation), document.schedules)
-    return found
+        body = _body(document.evaluation)
+        evaluations[document.key] = StoredEvaluation(body, document.schedules)
+    return evaluations
 
 
 def _read_schedules(data: bytes, what: str) -> dict[str, str]:
-    """Read schedules; the cache checks each of them when it is asked for."""
-    found = {}
+    """Read schedules, by key; the cache checks a schedule when it reads it."""
+    schedules = {}
     for document in lines(data, _ScheduleDocument, what):
         if not 0 < len(document.key) <= _LONGEST_KEY:
             raise InputError(f"The key {document.key!r} in {what} is too long or empty.")
-        found[document.key] = to_json(document.schedule).decode()
-    return found
+        schedules[document.key] = to_json(document.schedule).decode()
+    return schedules
 
 
 def _read_workloads(
     members: Mapping[str, bytes], resolved: ResolvedStudy, what: str
 ) -> dict[str, bytes]:
-    """Read the workloads: those that the spec names, under the hashes of their content."""
-    found = {
+    """Read the workloads that the spec names, by the hashes of their content."""
+    workloads = {
         name[1]: data for member, data in members.items() if (name := _WORKLOAD.fullmatch(member))
     }
-    if found.keys() != set(resolved.workload_hashes):
+    if workloads.keys() != set(resolved.workload_hashes):
         raise InputError(f"The workloads in the {what} are not those of its spec.")
-    for digest, document in found.items():
+    for digest, document in workloads.items():
         if hashlib.sha256(document).hexdigest() != digest:
             raise InputError(f"A workload in the {what} is not the one that it is named for.")
         parse_workload(document, f"workload in the {what}")
-    return found
+    return workloads
 
 
 def _read_tickets(data: bytes, trials: int, what: str) -> tuple[StoredTicket, ...]:
-    """Read the tickets, none of them held."""
+    """Read the tickets; none may be held."""
     tickets = tuple(lines(data, StoredTicket, what))
     for k, ticket in enumerate(tickets):
         known = ticket.trial_number is None or 0 <= ticket.trial_number < trials
@@ -248,35 +249,36 @@ def _read_tickets(data: bytes, trials: int, what: str) -> tuple[StoredTicket, ..
     return tickets
 
 
-def _answer_document(answer: Answer) -> _AnswerDocument:
-    """Return an answer as its line has it."""
-    plain: Mapping[str, Any] = to_builtins(answer.found)
+def _answer_document(answer: SpaceAnswer) -> _AnswerDocument:
+    """Return the document of an answer."""
+    plain: Mapping[str, Any] = to_builtins(answer.result)
     if isinstance(answer.asked, int):
         return _AnswerDocument(answer.bounds, plain, top=answer.asked)
     return _AnswerDocument(answer.bounds, plain, objectives=answer.asked)
 
 
-def _read_answers(data: bytes, resolved: ResolvedStudy, what: str) -> Iterator[Answer]:
-    """Read the answers, which must be possible ones of the study."""
+def _read_answers(data: bytes, resolved: ResolvedStudy, what: str) -> Iterator[SpaceAnswer]:
+    """Read the answers, which must be possible for the study."""
     for number, document in enumerate(lines(data, _AnswerDocument, what), start=1):
         place = f"line {number} of {what}"
         kind: type[Enumeration | Front] = Front if document.top is None else Enumeration
-        found = from_builtins(document.answer, kind, place)
+        result = from_builtins(document.answer, kind, place)
         asked = document.objectives if document.top is None else document.top
         with refused(f"Line {number} in {what}"):
-            answer = Answer(asked, document.bounds, found)
+            answer = SpaceAnswer(asked, document.bounds, result)
             answer.check(resolved)
         yield answer
 
 
 def _read_certificate(
-    document: bytes | None, resolved: ResolvedStudy, answers: Sequence[Answer], what: str
+    document: bytes | None, resolved: ResolvedStudy, answers: Sequence[SpaceAnswer], what: str
 ) -> Certificate | None:
-    """Read the certificate, which must be that of an answer of the study."""
+    """Read the certificate, which must belong to an answer of the study."""
     if document is None:
         return None
     certificate = parse_certificate(document, f"{_CERTIFICATE} of the {what}")
-    if certificate.study != resolved or not any(certifies(certificate, one) for one in answers):
+    is_of_answer = any(certifies(certificate, answer) for answer in answers)
+    if certificate.study != resolved or not is_of_answer:
         raise InputError(f"The {_CERTIFICATE} of the {what} is of no answer of its study.")
     return certificate
 
@@ -284,10 +286,10 @@ def _read_certificate(
 def _read_files(
     members: Mapping[str, bytes], study: _StudyDocument, trials: Sequence[FrozenTrial], what: str
 ) -> dict[str, bytes]:
-    """Read the files: those that attributes name, and no other."""
-    found = {name[1]: data for member, data in members.items() if (name := _FILE.fullmatch(member))}
+    """Read the files; attributes must name all of them."""
+    files = {name[1]: data for member, data in members.items() if (name := _FILE.fullmatch(member))}
     owners = (study.system_attributes, *(trial.system_attrs for trial in trials))
-    named = {name for attributes in owners for name in check_files(attributes, found)}
-    if named != found.keys():
+    named = {name for attributes in owners for name in check_files(attributes, files)}
+    if named != files.keys():
         raise InputError(f"The {what} has a file that no attribute names.")
-    return found
+    return files

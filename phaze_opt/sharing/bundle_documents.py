@@ -1,4 +1,4 @@
-"""Documents of a bundle: one JSON value a line, of a known kind, refused in one sentence."""
+"""Documents of a bundle: one JSON value per line, of a known type."""
 
 from __future__ import annotations
 
@@ -13,20 +13,32 @@ from phaze_opt.store.damage import DAMAGES
 
 
 def line(value: object) -> bytes:
-    """Write a document as one line, its keys in order."""
+    """Write a document as one line, with sorted keys."""
     text = json.dumps(to_builtins(value), sort_keys=True, allow_nan=False, separators=(",", ":"))
     return text.encode() + b"\n"
 
 
 def lines(data: bytes, kind: type[Any], what: str) -> Iterator[Any]:
-    """Read documents of one kind, one a line."""
+    """Read documents of one type, one per line.
+
+    Raises
+    ------
+    InputError
+        If a line is not of this type; ``what`` names the member in the sentence.
+    """
     for number, line in enumerate(data.splitlines(), start=1):
         yield from_json(line, kind, f"line {number} of {what}")
 
 
 @contextmanager
 def refused(what: str) -> Iterator[None]:
-    """Turn what reading a value of a wrong kind raises into one sentence."""
+    """Turn the errors that a value of a wrong kind causes into one sentence.
+
+    Raises
+    ------
+    InputError
+        In place of every such error; ``what`` is the subject of the sentence.
+    """
     try:
         yield
     except InputError:

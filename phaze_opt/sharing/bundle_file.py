@@ -1,12 +1,12 @@
-"""The file of a bundle: a zip of plain data with a manifest, written and read, never executed.
+"""The file format of a bundle: a zip of plain data with a manifest; nothing in it is executed.
 
-Equal members give equal bytes: they stand in order, with one date and one way of compression. The
-manifest states the size and the SHA-256 of every member, and the comment of the zip that of all
-bytes before it, so that no altered byte goes unnoticed.
+Equal members give equal bytes: they are sorted, with one date and one compression level. The
+manifest states the size and the SHA-256 of every member, and the comment of the zip the SHA-256 of
+all bytes before it, so that every altered byte is detected.
 
-A file is refused before anything of it is used, unless it is laid out as this module writes it:
-members one behind the other from the first byte on, none twice, none that is a link or a folder or
-has a name that is not allowed, and none larger, unpacked, than it declares.
+A file is refused before any of its data is used, unless it has the layout that this module writes:
+members one behind the other from the first byte on, all with different and allowed names, no links
+and no folders, and no member larger, unpacked, than it declares.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from phaze_opt.errors import InputError
 
 FORMAT = "phaze-opt study"
 VERSION = 1
-"""Version of the format; raised when a bundle could not be read as before."""
+"""Version of the format; it is raised when older programs cannot read new bundles."""
 
 MANIFEST = "manifest.json"
 LARGEST_FILE_BYTES = 2**28
 LARGEST_CONTENT_BYTES = 2**29
-"""Limit of all members together, unpacked: some twenty thousand trials."""
+"""Largest sum of all unpacked members: about twenty thousand trials."""
 
 _COMMENT = b"phaze-opt sha256 "
 _DIGITS = 64
@@ -43,7 +43,7 @@ _LEVEL = 6
 
 @dataclass(frozen=True)
 class MemberFacts:
-    """What the manifest states of a member: its size, unpacked, and its SHA-256."""
+    """The unpacked size and the SHA-256 of a member, in the manifest."""
 
     bytes: int
     sha256: str
@@ -51,16 +51,16 @@ class MemberFacts:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a bundle says of itself.
+    """The description of a bundle, in the bundle.
 
     Attributes
     ----------
     format, version
         `FORMAT` and `VERSION`.
     spec_hash, cost_model_version
-        Of the study.
+        Hash of the study's spec, and version of its cost model.
     members
-        All members but the manifest.
+        All members but the manifest, by name.
     """
 
     format: str
@@ -76,13 +76,13 @@ def pack(members: Mapping[str, bytes], *, spec_hash: str, cost_model_version: st
     Raises
     ------
     InputError
-        If they are larger than what `unpack` takes.
+        If the members are larger than `unpack` allows.
     """
     facts = {
         name: MemberFacts(len(data), hashlib.sha256(data).hexdigest())
         for name, data in sorted(members.items())
     }
-    total = sum(each.bytes for each in facts.values())
+    total = sum(member.bytes for member in facts.values())
     if total > LARGEST_CONTENT_BYTES:
         raise InputError(
             f"The study has {total:,} bytes of data, but a bundle holds up to "
@@ -111,19 +111,19 @@ def unpack(
     data
         The whole file.
     what
-        What it is, for the error's sentence (``"bundle a.zip"``).
+        Name of the file in the error's sentence (``"bundle a.zip"``).
     is_allowed
         Whether a bundle may have a member of this name.
 
     Returns
     -------
     manifest, members
-        The members without the manifest.
+        The manifest, and the content of the other members by name.
 
     Raises
     ------
     InputError
-        If it is truncated, altered or laid out in another way, or a newer program wrote it.
+        If the file is truncated, altered or has another layout, or a newer program wrote it.
     """
     if len(data) > LARGEST_FILE_BYTES:
         raise InputError(f"The {what} is larger than the {LARGEST_FILE_BYTES:,} bytes allowed.")
@@ -162,7 +162,7 @@ def _entries(data: bytes, what: str) -> list[zipfile.ZipInfo]:
 
 def _check_entry(info: zipfile.ZipInfo, what: str, is_allowed: Callable[[str], bool]) -> None:
     """Refuse a member that is no plain file of a known name."""
-    # What stands in the file; zipfile replaces and cuts some letters of the name.
+    # The name in the file; zipfile replaces and cuts some letters of it.
     name = info.orig_filename
     if name != info.filename or not (name == MANIFEST or is_allowed(name)):
         raise InputError(f"The {what} has a member {name!r}, which no bundle may have.")
@@ -189,24 +189,24 @@ def _contents(data: bytes, infos: list[zipfile.ZipInfo], what: str) -> dict[str,
 
 
 def _inflated(packed: bytes, info: zipfile.ZipInfo, what: str) -> bytes:
-    """Unpack one member, but never to more than it declares."""
+    """Unpack one member, to no more bytes than it declares."""
     unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
     try:
-        found = unpacker.decompress(packed, info.file_size + 1)
+        content = unpacker.decompress(packed, info.file_size + 1)
     except zlib.error as error:
         raise InputError(
             f"The member {info.filename!r} of the {what} is damaged: {error}."
         ) from None
-    if len(found) != info.file_size or not unpacker.eof or unpacker.unused_data:
+    if len(content) != info.file_size or not unpacker.eof or unpacker.unused_data:
         raise InputError(
             f"The member {info.filename!r} of the {what} has not the {info.file_size:,} bytes that "
             "it declares."
         )
-    return found
+    return content
 
 
 def _manifest(document: bytes, what: str) -> Manifest:
-    """Read the manifest; the version comes first, since a newer one may have other keys."""
+    """Read the manifest; the version is checked first, since a newer one may have other keys."""
     plain = from_json(document, dict[str, Any], f"{MANIFEST} of the {what}")
     if plain.get("format") != FORMAT:
         raise InputError(f"The {what} is no bundle of a study.")
@@ -219,7 +219,7 @@ def _manifest(document: bytes, what: str) -> Manifest:
 
 
 def _check_members(manifest: Manifest, members: Mapping[str, bytes], what: str) -> None:
-    """Compare the members with what the manifest states of them."""
+    """Compare the members with the manifest."""
     if members.keys() != manifest.members.keys():
         raise InputError(f"The {what} has other members than its {MANIFEST} lists.")
     for name, data in members.items():

@@ -1,4 +1,4 @@
-"""Trials in a bundle: the finished ones of Optuna's, one a line, that a sampler can use."""
+"""The finished trials of a study in a bundle, one per line."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from phaze_opt.study.trials import read_trial
 
 @dataclass(frozen=True)
 class _TrialDocument:
-    """A finished trial of Optuna's.
+    """A finished trial of Optuna.
 
     Attributes
     ----------
     params, axes
-        Values, and from what each was chosen, by parameter.
+        Value and distribution of each parameter.
     started, ended
-        ISO 8601, UTC.
+        Times in ISO 8601, UTC.
     """
 
     number: int
@@ -42,7 +42,7 @@ class _TrialDocument:
 
 
 def write_trials(trials: Iterable[FrozenTrial]) -> bytes:
-    """Write trials, one a line."""
+    """Write trials, one per line."""
     return b"".join(line(_trial_document(trial)) for trial in trials)
 
 
@@ -61,13 +61,16 @@ def read_trials(data: bytes, resolved: ResolvedStudy, what: str) -> Iterator[Fro
 
 
 def _trial_document(trial: FrozenTrial) -> _TrialDocument:
-    """Return a trial as its line has it."""
+    """Return the document of a trial."""
     return _TrialDocument(
         number=trial.number,
         state=_state(trial.state),
         values=None if trial.values is None else tuple(trial.values),
         params=trial.params,
-        axes={name: _axis_document(axis) for name, axis in trial.distributions.items()},
+        axes={
+            name: json.loads(distribution_to_json(axis))
+            for name, axis in trial.distributions.items()
+        },
         user_attributes=trial.user_attrs,
         system_attributes=trial.system_attrs,
         started=_time_text(trial.datetime_start),
@@ -76,7 +79,7 @@ def _trial_document(trial: FrozenTrial) -> _TrialDocument:
 
 
 def _trial(document: _TrialDocument) -> FrozenTrial:
-    """Build a trial, which Optuna checks."""
+    """Build a trial; Optuna checks it."""
     trial = FrozenTrial(
         number=document.number,
         state=TrialState[document.state],
@@ -96,27 +99,22 @@ def _trial(document: _TrialDocument) -> FrozenTrial:
 
 
 def _state(state: TrialState) -> Literal["COMPLETE", "PRUNED", "FAIL"]:
-    """Name a state in which a trial is finished."""
+    """Return the name of the state of a finished trial."""
     if state == TrialState.COMPLETE:
         return "COMPLETE"
     return "PRUNED" if state == TrialState.PRUNED else "FAIL"
 
 
-def _axis_document(axis: BaseDistribution) -> Any:
-    """Return a distribution as plain data."""
-    return json.loads(distribution_to_json(axis))
-
-
 @functools.lru_cache(maxsize=1024)
 def _axis(document: str) -> BaseDistribution:
-    """Build a distribution of Optuna's from its JSON."""
+    """Build a distribution of Optuna from its JSON."""
     axis: BaseDistribution = json_to_distribution(document)
     return axis
 
 
 def _time_text(time: datetime | None) -> str:
-    """Write a local time, as Optuna gives it, as UTC."""
-    assert time is not None, "a snapshot has no trial without its times"
+    """Write a local time, as Optuna has it, in UTC."""
+    assert time is not None, "every trial of a snapshot has its times"
     return time.astimezone(UTC).isoformat()
 
 

@@ -1,4 +1,4 @@
-"""A study under another name, in another database, or started anew with another cost model."""
+"""Copies of a study: under another name, in another database, or with another cost model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from phaze_opt.workload.graph import Workload
 from phaze_opt.workload.zoo import names_a_shape
 
 BEST_POINTS = 10
-"""Number of the best points with which a study that is started anew begins."""
+"""Number of best points that come first in a study that is started anew."""
 
 
 def copy_study(study: Study, name: str, storage: Storage) -> Study:
@@ -26,16 +26,16 @@ def copy_study(study: Study, name: str, storage: Storage) -> Study:
     study
         The original.
     name
-        Of the copy.
+        Name of the copy.
     storage
-        Where it goes; may be where the study is.
+        Database of the copy, which may be that of the original.
 
     Raises
     ------
     ConflictError
         If the name is taken.
     DamagedError
-        If rows of the study cannot be read; nothing is made then.
+        If rows of the study cannot be read; no copy is made then.
     """
     check_study_name(name)
     shared = storage.url == study.storage.url
@@ -61,7 +61,7 @@ def restart_study(study: Study, name: str, storage: Storage) -> Study:
 
 
 def best_points(study: Study, number: int = BEST_POINTS) -> list[DesignPoint]:
-    """Return the best different feasible points, the best first."""
+    """Return the best feasible points, without duplicates, the best first."""
     ranked: dict[DesignPoint, Rank] = {}
     for trial in study.trials():
         if trial.point is not None and trial.rank is not None:
@@ -70,7 +70,7 @@ def best_points(study: Study, number: int = BEST_POINTS) -> list[DesignPoint]:
 
 
 def _workloads_anew(study: Study) -> tuple[Workload, ...]:
-    """Capture the models with this program; keep workloads from files, and all without torch."""
+    """Capture the models again; without torch, or with a model from a file, keep all workloads."""
     spec = study.resolved.spec
     if all(names_a_shape(run.model) for run in spec.runs):
         with suppress(ImportError):

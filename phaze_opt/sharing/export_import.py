@@ -1,4 +1,4 @@
-"""A study written into a bundle, and made of one."""
+"""Export of a study into a bundle, and import from a bundle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from phaze_opt.user_files import write_file
 
 
 def export_bundle(study: Study, path: Path) -> Snapshot:
-    """Write a study with all that belongs to it into a file, and return what was written.
+    """Write a study into a bundle file, and return its snapshot.
 
     Raises
     ------
@@ -24,7 +24,7 @@ def export_bundle(study: Study, path: Path) -> Snapshot:
     InputError
         If the study is too large for a bundle.
     PhazeError
-        If the file cannot be written; one that there was stays.
+        If the file cannot be written; an existing file is kept.
     """
     snapshot = take_snapshot(study)
     write_file(path, write_bundle(snapshot))
@@ -32,29 +32,29 @@ def export_bundle(study: Study, path: Path) -> Snapshot:
 
 
 def read_bundle_file(path: Path) -> Snapshot:
-    """Read and check a bundle; no database is needed, and nothing is written.
+    """Read and check a bundle file, without any database.
 
     Raises
     ------
     NotFoundError
         If there is no such file.
     InputError
-        If it is not a whole, unaltered and consistent bundle.
+        If the file is not a whole, unaltered and consistent bundle.
     """
     return read_bundle(read_file(path, "bundle", LARGEST_FILE_BYTES), f"bundle {path}")
 
 
 def import_snapshot(snapshot: Snapshot, storage: Storage, name: str | None = None) -> Study:
-    """Make a study of a snapshot; what the database has already stays as it is.
+    """Make a study of a snapshot; stored evaluations, schedules and answers are not replaced.
 
     Parameters
     ----------
     snapshot
-        As a bundle has it.
+        The content of a bundle.
     storage
-        Where the study goes.
+        Database of the new study.
     name
-        Instead of that of the spec.
+        Name of the new study; ``None`` for that of the spec.
 
     Raises
     ------

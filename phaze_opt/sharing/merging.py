@@ -1,4 +1,4 @@
-"""Two studies of one frozen spec joined into one: every point once, with where it comes from."""
+"""The merge of two studies of one frozen spec: every point once, with its origin."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from phaze_opt.study.trials import ORIGIN_KEY, read_trial
 from phaze_opt.whole_space.certificate import Certificate
 
 SOURCES_KEY = "phaze:merged"
-"""Attribute of a study that says which ones it was joined from, with the trials of each."""
+"""Attribute of a merged study: the names of its two sources, and their numbers of trials."""
 
 
 @dataclass(frozen=True)
-class Merged:
-    """A study that was joined from two.
+class MergedStudy:
+    """A study that was merged from two studies.
 
     Attributes
     ----------
     study
-        The new one.
+        The new study.
     taken
-        Trials from the first and from the second study.
+        Number of trials from the first and from the second study.
     twice
-        Complete trials that were left out because their point is there already.
+        Number of complete trials that were dropped, because another trial has their point.
     unlike
-        Those among them that have other values than the trial that was kept.
+        Number of dropped trials whose values differ from those of the kept trial.
     """
 
     study: Study
@@ -45,18 +45,18 @@ class Merged:
     unlike: int
 
 
-def merge_studies(first: Study, second: Study, name: str, storage: Storage) -> Merged:
-    """Join two studies of the same frozen spec.
+def merge_studies(first: Study, second: Study, name: str, storage: Storage) -> MergedStudy:
+    """Merge two studies of equal frozen specs.
 
-    Complete trials are taken in their order, those of the first study before those of the second; a
-    point that is there already is left out, and so is what failed or still runs.
+    The merged study has the complete trials in their order, those of the first study first, without
+    duplicate points, failed and running trials.
 
     Parameters
     ----------
     first, second
-        May be in different databases.
+        The studies, which may be in different databases.
     name, storage
-        Of the new study.
+        Name and database of the new study.
 
     Raises
     ------
@@ -84,19 +84,19 @@ def merge_studies(first: Study, second: Study, name: str, storage: Storage) -> M
                 continue
             taken[place] += 1
             chosen[key] = _renumbered(trial, len(chosen), study.name)
-    joined = _joined(parts, tuple(chosen.values()))
+    merged = _merged(parts, tuple(chosen.values()))
     sources = [
         {"study": study.name, "trials": number}
         for study, number in zip((first, second), taken, strict=True)
     ]
-    joined = replace(joined, user_attributes={**joined.user_attributes, SOURCES_KEY: sources})
-    made = study_of(restore_snapshot(joined, storage, name))
+    merged = replace(merged, user_attributes={**merged.user_attributes, SOURCES_KEY: sources})
+    made = study_of(restore_snapshot(merged, storage, name))
     made.evaluator = first.evaluator
-    return Merged(made, (taken[0], taken[1]), twice, unlike)
+    return MergedStudy(made, (taken[0], taken[1]), twice, unlike)
 
 
 def _renumbered(trial: FrozenTrial, number: int, study: str) -> FrozenTrial:
-    """Return a trial under its new number, with the study and number that it had before."""
+    """Return a trial under its new number, with its old study and number as its origin."""
     origin = trial.user_attrs.get(ORIGIN_KEY)
     before = origin if isinstance(origin, list) else []
     renumbered = copy.copy(trial)
@@ -108,9 +108,10 @@ def _renumbered(trial: FrozenTrial, number: int, study: str) -> FrozenTrial:
     return renumbered
 
 
-def _joined(parts: tuple[Snapshot, Snapshot], trials: tuple[FrozenTrial, ...]) -> Snapshot:
-    """Join what two studies have, with these trials and a closed ticket for each."""
+def _merged(parts: tuple[Snapshot, Snapshot], trials: tuple[FrozenTrial, ...]) -> Snapshot:
+    """Merge two snapshots, with these trials and a closed ticket for each trial."""
     first, second = parts
+    answers = {(answer.asked, answer.bounds): answer for answer in second.answers + first.answers}
     return Snapshot(
         resolved=first.resolved,
         workloads=first.workloads,
@@ -123,23 +124,24 @@ def _joined(parts: tuple[Snapshot, Snapshot], trials: tuple[FrozenTrial, ...]) -
         system_attributes=_without_trials(first.system_attributes),
         evaluations={**second.evaluations, **first.evaluations},
         schedules={**second.schedules, **first.schedules},
-        answers=tuple(
-            {(one.asked, one.bounds): one for one in (*second.answers, *first.answers)}.values()
-        ),
+        answers=tuple(answers.values()),
         certificate=_certificate(parts),
         files={**second.files, **first.files},
     )
 
 
 def _certificate(parts: tuple[Snapshot, Snapshot]) -> Certificate | None:
-    """Return a certificate that holds the frozen study of the first; the name may be another."""
-    certificates = [part.certificate for part in parts if part.certificate is not None]
-    fitting = [each for each in certificates if each.study == parts[0].resolved]
-    return max(fitting, key=lambda each: each.asked, default=None)
+    """Return the longest certificate whose frozen study equals that of the first snapshot."""
+    fitting = [
+        certificate
+        for part in parts
+        if (certificate := part.certificate) and certificate.study == parts[0].resolved
+    ]
+    return max(fitting, key=lambda certificate: certificate.asked, default=None)
 
 
 def _without_trials(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes of a study that name no trial: their numbers are others now."""
+    """Return the attributes of a study that name no trial: the trials have new numbers."""
     return {
         key: value
         for key, value in attributes.items()

@@ -1,9 +1,8 @@
-"""Everything that a study consists of, read at one moment: what copies, bundles and merges take.
+"""The content of a study at one moment, from which copies, bundles and merges are made.
 
-Names that hold in one database only are replaced: a trial is named by its number, never by its row,
-and a file by its content.
-A trial that still runs is failed in a snapshot, and its ticket open, because its worker goes on
-with the original.
+A snapshot has no names of a single database: it names a trial by its number, never by its row, and
+a file by its content. A running trial is failed in a snapshot, and its ticket open, because its
+worker continues with the original.
 """
 
 from __future__ import annotations
@@ -41,11 +40,16 @@ from phaze_opt.study.neighbourhood import keys_around
 from phaze_opt.study.objective import evaluation_key
 from phaze_opt.study.proving import with_further_keys
 from phaze_opt.study.trials import best_trial, check_study, read_trial
-from phaze_opt.whole_space.answers import Answer, longest_certificate, read_answers, restore_answers
+from phaze_opt.whole_space.answers import (
+    SpaceAnswer,
+    longest_certificate,
+    read_answers,
+    restore_answers,
+)
 from phaze_opt.whole_space.certificate import Certificate
 
 _LONG_AGO = datetime(2000, 1, 1)
-"""Time of a trial that was never begun."""
+"""Start time of a trial that never started."""
 
 _NOTE_OF_TRIAL = re.compile(r"dashboard:(\d{1,18}):(.*)", re.DOTALL)
 """Attributes of a study in which the dashboard keeps the notes of a trial, by its row."""
@@ -60,24 +64,24 @@ class Snapshot:
     resolved
         The frozen spec.
     workloads
-        JSON of the captured workloads by its hash.
+        JSON of the captured workloads, by hash.
     trials
-        All of them, finished, by number.
+        All trials, finished, by number.
     tickets, target
         See `phaze_opt.store.tickets`.
     user_attributes, system_attributes
-        Of the study; notes are among them.
+        Attributes of the study, with the notes.
     evaluations
-        Of the trials, the baselines and the steps from the best design, by key, with all options
-        that were tried for a point.
+        Evaluations of the trials, of the baselines and around the best design, by key, with all
+        options that were tried for a point.
     schedules
-        JSON of what the evaluations needed, by key.
+        JSON of the schedules of these evaluations, by key.
     answers
-        About the whole space.
+        Answers about the whole space.
     certificate
-        Of the enumeration with the longest top.
+        Certificate of the enumeration with the longest top.
     files
-        Contents of the files that attributes of the study and its trials name.
+        Content of the files that attributes of the study and its trials name, by name.
     """
 
     resolved: ResolvedStudy
@@ -89,7 +93,7 @@ class Snapshot:
     system_attributes: Mapping[str, Any]
     evaluations: Mapping[str, StoredEvaluation] = field(default_factory=dict)
     schedules: Mapping[str, str] = field(default_factory=dict)
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[SpaceAnswer, ...] = ()
     certificate: Certificate | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
 
@@ -100,10 +104,10 @@ def take_snapshot(study: StoredStudy, *, results: bool = True) -> Snapshot:
     Parameters
     ----------
     study
-        May be running.
+        The study, which may be running.
     results
-        Whether evaluations, schedules and answers are read too; a copy in the same database shares
-        them.
+        Whether evaluations, schedules and answers are read too; a copy in the same database needs
+        none, because both studies share them.
 
     Raises
     ------
@@ -115,15 +119,15 @@ def take_snapshot(study: StoredStudy, *, results: bool = True) -> Snapshot:
         optuna_storage, number = study.storage.optuna, study.optuna_id
         system_attributes = optuna_storage.get_study_system_attrs(number)
         user_attributes = optuna_storage.get_study_user_attrs(number)
-        # Read later than the attributes and tickets, so that all trials that those name are there.
+        # Read after the attributes and tickets, so that all trials that they name are there.
         trials = tuple(map(_settled, check_study(study)))
         numbers = {trial._trial_id: trial.number for trial in trials}
-        complete = {each.number for each in trials if each.state == TrialState.COMPLETE}
+        complete = {trial.number for trial in trials if trial.state == TrialState.COMPLETE}
         answers = read_answers(study.storage, study.resolved) if results else ()
         keys = _evaluation_keys(study.resolved, trials) if results else set[str]()
         keys |= _optimum_keys(answers)
         evaluations = read_evaluations(study.storage, with_further_keys(keys))
-        needed = {key for each in evaluations.values() for key in each.schedules}
+        needed = {key for evaluation in evaluations.values() for key in evaluation.schedules}
         system_attributes = _renamed(system_attributes, numbers.get)
         trials, system_attributes, files = _with_files(study, trials, system_attributes)
         return Snapshot(
@@ -153,16 +157,11 @@ def restore_snapshot(snapshot: Snapshot, storage: Storage, name: str) -> StoredS
         If the name is taken.
     """
     with new_study(storage, name, snapshot.resolved, snapshot.workloads) as study:
-        _store_tickets(snapshot, study)
+        study.office().write_all(snapshot.tickets, snapshot.target)
         write_results(storage, snapshot.evaluations, snapshot.schedules)
         restore_answers(storage, snapshot.resolved, snapshot.answers, snapshot.certificate)
         _store_trials(snapshot, study)
     return study
-
-
-def _store_tickets(snapshot: Snapshot, study: StoredStudy) -> None:
-    """Write the tickets."""
-    study.office().write_all(snapshot.tickets, snapshot.target)
 
 
 def _store_trials(snapshot: Snapshot, study: StoredStudy) -> None:
@@ -194,7 +193,7 @@ def _stored_files(
 def _with_files(
     study: StoredStudy, trials: Iterable[FrozenTrial], system_attributes: Mapping[str, Any]
 ) -> tuple[tuple[FrozenTrial, ...], dict[str, Any], dict[str, bytes]]:
-    """Return trials and attributes of a study with the files that they name, by content."""
+    """Return trials and attributes of a study with the content of their files, named by it."""
     trials = tuple(trials)
     owners = (system_attributes, *(trial.system_attrs for trial in trials))
     names = [facts.artifact_id for attributes in owners for facts in files_of(attributes)]
@@ -202,9 +201,9 @@ def _with_files(
     own, files = named_by_content(system_attributes, contents)
     renamed = []
     for trial in trials:
-        attributes, found = named_by_content(trial.system_attrs, contents)
+        attributes, own_files = named_by_content(trial.system_attrs, contents)
         renamed.append(_with_attributes(trial, attributes))
-        files |= found
+        files |= own_files
     return tuple(renamed), own, files
 
 
@@ -215,14 +214,14 @@ def _with_attributes(trial: FrozenTrial, system_attributes: dict[str, Any]) -> F
     return changed
 
 
-def _optimum_keys(answers: Iterable[Answer]) -> set[str]:
-    """Return the keys of the evaluations of the best designs of answers."""
+def _optimum_keys(answers: Iterable[SpaceAnswer]) -> set[str]:
+    """Return the evaluation keys of the best design of every answer."""
     bests = [answer.designs[0] for answer in answers if answer.designs]
     return {run.evaluation_key for best in bests for run in best.metrics.runs}
 
 
 def _settled(trial: FrozenTrial) -> FrozenTrial:
-    """Return a trial as a snapshot has it: its times known, and failed if it was not finished."""
+    """Return a trial of a snapshot: with its times, and failed if it was not finished."""
     settled = copy.copy(trial)
     if not trial.state.is_finished():
         settled.state, settled.values = TrialState.FAIL, None
@@ -233,7 +232,7 @@ def _settled(trial: FrozenTrial) -> FrozenTrial:
 
 
 def _freed(ticket: StoredTicket, complete: Container[int]) -> StoredTicket:
-    """Return a ticket that no worker holds: done if its trial is complete by now."""
+    """Return a ticket that no worker holds: done if its trial is complete, else open."""
     if ticket.state != "held":
         return ticket
     if ticket.trial_number in complete:
@@ -258,16 +257,17 @@ def _evaluation_keys(resolved: ResolvedStudy, trials: Iterable[FrozenTrial]) -> 
     for point, runs in points.items():
         if point is None:
             continue
-        # Metrics name the best of the options that are solved; the others were evaluated too.
+        # Metrics name the best of the solved options; the others were evaluated too.
         with suppress(InputError):
             design = resolved.design(point)
             for run in range(runs):
-                keys |= {evaluation_key(resolved, one) for one in run_inputs(resolved, run, design)}
+                options = run_inputs(resolved, run, design)
+                keys |= {evaluation_key(resolved, inputs) for inputs in options}
     return keys
 
 
 def _renamed(attributes: Mapping[str, Any], name_of: Callable[[int], int | None]) -> dict[str, Any]:
-    """Rename the trials in attributes of a study; what names an unknown one is left out."""
+    """Rename the trials in attributes of a study; drop attributes of unknown trials."""
     renamed: dict[str, Any] = {}
     for key, value in attributes.items():
         note = _NOTE_OF_TRIAL.fullmatch(key)
@@ -277,7 +277,7 @@ def _renamed(attributes: Mapping[str, Any], name_of: Callable[[int], int | None]
                 renamed[f"dashboard:{name}:{note[2]}"] = value
         elif PARENTS_KEY in key:
             numbers = value if isinstance(value, list) else [None]
-            names = [name_of(each) if isinstance(each, int) else None for each in numbers]
+            names = [name_of(number) if isinstance(number, int) else None for number in numbers]
             if None not in names:
                 renamed[key] = names
         else:

@@ -1,6 +1,6 @@
-"""Artifacts in the database: files of studies and trials that every machine sees.
+"""Artifacts in the database: files of studies and trials, for all machines.
 
-Optuna Dashboard serves them from an artifact store, whose three methods `DatabaseArtifacts` has.
+Optuna Dashboard serves them from an artifact store; `DatabaseArtifacts` has its three methods.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from phaze_opt.store.storage import Storage, in_parts
 from phaze_opt.store.tables import ArtifactRow
 
 ARTIFACT_KEY = "artifacts:"
-"""What the key of a trial's system attribute begins with that describes an artifact, as JSON."""
+"""Prefix of the keys of system attributes that describe an artifact as JSON."""
 
 LARGEST_BYTES = 2**26
-"""Size of an artifact; a larger one would slow down every backup of the database."""
+"""Largest size of an artifact; larger artifacts would slow down every backup of the database."""
 
 
 _AT_ONCE = 100
-"""Rows of a statement."""
+"""Number of rows of a statement."""
 
 
 class DatabaseArtifacts:
-    """Optuna's artifact store on an own table.
+    """Optuna's artifact store, on a table of this program.
 
     Parameters
     ----------
     storage
         The database.
     study_uid
-        Study to which what is written belongs, and with which it is deleted; ``None`` where that is
-        not known, as of what someone uploads in the dashboard.
+        Study of the written artifacts, with which they are deleted; ``None`` if it is unknown, as
+        for an upload in the dashboard.
     """
 
     def __init__(self, storage: Storage, study_uid: str | None = None) -> None:
@@ -49,7 +49,7 @@ class DatabaseArtifacts:
         Raises
         ------
         ArtifactNotFound
-            If there is none.
+            If there is no such artifact.
         """
         with self._storage.reading() as session:
             row = session.get(ArtifactRow, artifact_id)
@@ -79,14 +79,14 @@ class DatabaseArtifacts:
 
 
 def read_artifacts(storage: Storage, names: Iterable[str]) -> dict[str, bytes]:
-    """Return the content of those of these artifacts that there are."""
-    found: dict[str, bytes] = {}
+    """Return the content of the artifacts with these names, by name; missing ones are left out."""
+    contents: dict[str, bytes] = {}
     for part in in_parts(sorted(set(names)), _AT_ONCE):
         query = select(ArtifactRow.id, ArtifactRow.body).where(ArtifactRow.id.in_(part))
         with storage.reading() as session:
             rows = session.execute(query).all()
-        found |= {str(name): body for name, body in rows if isinstance(body, bytes)}
-    return found
+        contents |= {str(name): body for name, body in rows if isinstance(body, bytes)}
+    return contents
 
 
 def write_artifacts(storage: Storage, study_uid: str, contents: Mapping[str, bytes]) -> None:

@@ -22,11 +22,11 @@ from phaze_opt.evaluation import (
     evaluation_to_json_dict,
 )
 from phaze_opt.scheduling.schedule_problem import Schedule
-from phaze_opt.store.storage import Storage, inserting
+from phaze_opt.store.storage import Storage, in_parts, inserting
 from phaze_opt.store.tables import EvaluationRow, ScheduleRow, database_now_s, lease_is_over
 
 QUICK_PROOF_S = 0.02
-"""A schedule whose exact search took less counts as quickly proven."""
+"""A schedule whose exact search took less time counts as quickly proven."""
 
 _POLL_S = 0.05
 
@@ -34,12 +34,12 @@ _SCHEDULE = select(ScheduleRow.body).where(ScheduleRow.key == bindparam("asked")
 
 
 class EvaluationCache:
-    """Evaluations by the hash of everything that decides them.
+    """Evaluations by the hash of all their inputs.
 
     Parameters
     ----------
     token
-        Names the worker whose claims these are; `renew_lease` extends their lease.
+        Name of the worker that claims points; `renew_lease` extends the lease of its claims.
     """
 
     def __init__(self, storage: Storage, token: str, lease_s: float) -> None:
@@ -58,17 +58,18 @@ class EvaluationCache:
         Parameters
         ----------
         key
-            Hash of everything that decides the evaluation.
+            Hash of all inputs of the evaluation.
         compute
-            Computes it.
+            Computes the evaluation.
         schedules
-            What it takes its schedules from: new ones are stored with the evaluation.
+            Cache of the schedules that ``compute`` uses; new schedules are stored with the
+            evaluation.
         """
         while True:
             stored = self._read(key)
-            found = _evaluation_of(stored)
-            if found is not None:
-                return found, True
+            evaluation = _evaluation_of(stored)
+            if evaluation is not None:
+                return evaluation, True
             if self._claim(key, stored):
                 break
             time.sleep(_POLL_S)
@@ -76,7 +77,7 @@ class EvaluationCache:
         schedules.take_keys()
         try:
             evaluation = compute()
-            # Writing finds what was deferred, and may need more schedules.
+            # Writing computes deferred values, and may need more schedules.
             body = write_evaluation(evaluation)
         except BaseException:
             self._release(key)
@@ -94,18 +95,18 @@ class EvaluationCache:
             )
 
     def release_claims(self) -> None:
-        """Give up all points that this worker has claimed and not stored."""
+        """Release all points that this worker has claimed and not stored."""
         with self._storage.writing() as session:
             session.execute(delete(EvaluationRow).where(EvaluationRow.token == self._token))
 
     def _read(self, key: str) -> object:
-        """Return what is stored of an evaluation, readable or not."""
+        """Return the stored body of an evaluation, readable or not."""
         query = select(EvaluationRow.body).where(EvaluationRow.key == key)
         with self._storage.reading() as session:
             return session.scalar(query)
 
     def _claim(self, key: str, stored: object) -> bool:
-        """Claim a key, unless another worker holds it, or more than that is stored by now."""
+        """Claim a key, unless another worker holds it, or the stored body has changed."""
         body, token = EvaluationRow.body, EvaluationRow.token
         unchanged = body.is_(None) if stored is None else body == stored
         free = or_(token.is_(None), token == self._token, lease_is_over(EvaluationRow.until_s))
@@ -121,24 +122,23 @@ class EvaluationCache:
             return claimed.rowcount == 1
 
     def _store(self, key: str, body: str, schedules: ScheduleCache) -> None:
-        """Store an evaluation, unless another worker took over and was first, and its schedules."""
+        """Store an evaluation and its schedules; an evaluation that another worker stored stays."""
         needed = json.dumps(sorted(schedules.take_keys()))
-        found: dict[str, str | None] = {"token": None, "until_s": None}
-        found |= {"body": body, "schedules": needed}
+        result = {"token": None, "until_s": None, "body": body, "schedules": needed}
 
         def write(session: Session) -> None:
-            # The row is gone where this worker was stalled and its claim is swept.
-            statement = inserting(session, EvaluationRow).values(key=key, **found)
+            # The row is missing if this worker was stalled and its claim was swept.
+            statement = inserting(session, EvaluationRow).values(key=key, **result)
             session.connection().execute(
                 statement.on_conflict_do_update(
-                    index_elements=["key"], set_=found, where=EvaluationRow.body.is_(None)
+                    index_elements=["key"], set_=result, where=EvaluationRow.body.is_(None)
                 )
             )
 
         schedules.flush(write)
 
     def _release(self, key: str) -> None:
-        """Give up a claim, so that another worker can compute the point at once."""
+        """Release a claim, so that another worker can compute the point at once."""
         with self._storage.writing() as session:
             session.execute(
                 delete(EvaluationRow).where(
@@ -148,16 +148,16 @@ class EvaluationCache:
 
 
 class NotStoredError(Exception):
-    """An evaluation is not stored, and shall not be computed."""
+    """An evaluation is not stored, and a `ReadOnlyCache` does not compute it."""
 
 
-class StoredEvaluations(EvaluationCache):
-    """Evaluations for those who only read: nothing is claimed, and nothing stored.
+class ReadOnlyCache(EvaluationCache):
+    """Evaluations for a reader: this cache claims and stores nothing.
 
     Parameters
     ----------
     computes
-        Whether those that are not stored are computed, and forgotten.
+        Whether missing evaluations are computed, without storing them.
     """
 
     def __init__(self, storage: Storage, *, computes: bool = False) -> None:
@@ -175,28 +175,26 @@ class StoredEvaluations(EvaluationCache):
         Raises
         ------
         NotStoredError
-            If it is not, and is not to be computed.
+            If it is not stored, and this cache does not compute.
         """
-        found = _evaluation_of(self._read(key))
-        if found is not None:
-            return found, True
+        evaluation = _evaluation_of(self._read(key))
+        if evaluation is not None:
+            return evaluation, True
         if not self._computes:
             raise NotStoredError(key)
         return compute(), False
 
 
 def find_evaluations(storage: Storage, keys: Iterable[str]) -> dict[str, Evaluation]:
-    """Return the stored evaluations by key; keys without one are left out."""
-    wanted = sorted(set(keys))
-    found: dict[str, Evaluation] = {}
+    """Return the stored evaluations by key; keys without a stored evaluation are left out."""
+    evaluations: dict[str, Evaluation] = {}
     with storage.reading() as session:
-        for start in range(0, len(wanted), 500):
-            part = wanted[start : start + 500]
+        for part in in_parts(sorted(set(keys)), 500):
             for row in session.scalars(select(EvaluationRow).where(EvaluationRow.key.in_(part))):
                 evaluation = _evaluation_of(row.body)
                 if evaluation is not None:
-                    found[row.key] = evaluation
-    return found
+                    evaluations[row.key] = evaluation
+    return evaluations
 
 
 def write_evaluation(evaluation: Evaluation) -> str:
@@ -212,7 +210,7 @@ def write_evaluation(evaluation: Evaluation) -> str:
 
 
 def _evaluation_of(body: object) -> Evaluation | None:
-    """Read a stored evaluation; one that is damaged counts as absent."""
+    """Read a stored evaluation; a damaged evaluation counts as absent."""
     if not isinstance(body, str):
         return None
     try:
@@ -223,14 +221,14 @@ def _evaluation_of(body: object) -> Evaluation | None:
 
 @dataclass(frozen=True)
 class ProofEffort:
-    """How hard it was to prove the schedules of one point optimal.
+    """The effort to prove the schedules of one point optimal.
 
     Attributes
     ----------
     needed
         Number of different schedules that the point needed.
     quick
-        Number of these that were proven optimal without the exact search or in under
+        Number of these schedules that were proven optimal without the exact search or in under
         `QUICK_PROOF_S`, now or when they were stored.
     """
 
@@ -239,9 +237,9 @@ class ProofEffort:
 
 
 class ScheduleCache(MutableMapping[str, Schedule]):
-    """Schedules in memory over those in the database.
+    """A cache of schedules in memory, above the schedules in the database.
 
-    New ones stay in memory until `flush` writes them, in one transaction per point.
+    New schedules stay in memory until `flush` writes them, in one transaction per point.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -281,26 +279,26 @@ class ScheduleCache(MutableMapping[str, Schedule]):
         return len(self._known)
 
     def take_effort(self) -> ProofEffort:
-        """Count the schedules that were asked for since the last call."""
+        """Return the effort of the schedules that were read or set since the last call."""
         needed = [self._known[key] for key in self._needed if key in self._known]
         self._needed.clear()
         return ProofEffort(len(needed), sum(map(_is_quickly_proven, needed)))
 
     def take_keys(self) -> set[str]:
-        """Return the keys that were asked for, or set, since the last call."""
+        """Return the keys that were read or set since the last call."""
         asked, self._asked = self._asked, set()
         return asked
 
     def flush(self, also: Callable[[Session], None] = lambda session: None) -> None:
-        """Write the new schedules to the database, in one transaction with what ``also`` writes."""
-        # In order, so that no two workers wait for each other.
+        """Write the new schedules to the database, in one transaction with those of ``also``."""
+        # In sorted order, so that no two workers wait for each other.
         keys = sorted(set(self._new) & set(self._known))
         rows = [{"key": key, "body": to_json(self._known[key]).decode()} for key in keys]
         with self._storage.writing() as session:
             also(session)
             if rows:
                 statement = inserting(session, ScheduleRow)
-                # A stored one that cannot be read is replaced; any other one is the same.
+                # An unreadable stored schedule is replaced; every other stored one is equal.
                 session.connection().execute(
                     statement.on_conflict_do_update(
                         index_elements=["key"], set_={"body": statement.excluded.body}
@@ -311,7 +309,7 @@ class ScheduleCache(MutableMapping[str, Schedule]):
 
 
 def _read_schedule(body: object) -> Schedule | None:
-    """Read a stored schedule; one that is damaged, or contradicts itself, counts as absent."""
+    """Read a stored schedule; a damaged or contradictory schedule counts as absent."""
     if not isinstance(body, str):
         return None
     try:
@@ -319,14 +317,12 @@ def _read_schedule(body: object) -> Schedule | None:
     except InputError:
         return None
     latest_s = schedule.makespan_s * (1.0 + 1e-9)
-    times = [
-        (0.0, schedule.bound_s),
-        *((each.start_s, each.end_s) for each in schedule.operators),
-    ]
+    operators = ((operator.start_s, operator.end_s) for operator in schedule.operators)
+    times = [(0.0, schedule.bound_s), *operators]
     return schedule if all(0.0 <= start <= end <= latest_s for start, end in times) else None
 
 
 def _is_quickly_proven(schedule: Schedule) -> bool:
-    """Whether a schedule is proven, and took no long search."""
+    """Whether a schedule is proven optimal, and its search was short."""
     quick = schedule.method != "branch-and-bound" or schedule.solve_s < QUICK_PROOF_S
     return schedule.status == "optimal" and quick

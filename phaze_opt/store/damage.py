@@ -1,7 +1,7 @@
 """Detects rows that this program did not write: other programs may write to a shared database.
 
-Nothing read from a database is ever executed. A damaged row is refused in one sentence before
-anything is changed.
+The program never executes data of a database. It refuses a damaged row in one sentence before it
+changes anything.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DAMAGES = (
     TypeError,
     ValueError,
 )
-"""Errors that reading raises where a row holds another type, size or word than expected."""
+"""Errors that reading raises if a row holds an unexpected type, size or word."""
 
 _LONGEST_REASON = 200
 
@@ -36,24 +36,24 @@ _TRIALS = table("trials", column("trial_id"), column("number"), column("study_id
 
 
 class DamagedError(InputError):
-    """Stored rows that cannot be read; exit code 1, because the user's input is correct."""
+    """Stored rows are damaged; exit code 1, because the user's input is correct."""
 
     exit_code = 1
 
 
 @contextmanager
 def damages(what: str) -> Iterator[None]:
-    """Turn every error that reading a damaged row raises into one sentence.
+    """Turn every error of reading a damaged row into one sentence.
 
     Parameters
     ----------
     what
-        The beginning of the sentence: ``"The stored study 'a'"``.
+        Subject of the sentence: ``"The stored study 'a'"``.
 
     Raises
     ------
     DamagedError
-        In place of every error that damaged rows lead to.
+        In place of every such error.
     """
     try:
         yield
@@ -66,12 +66,12 @@ def damages(what: str) -> Iterator[None]:
 
 
 def read_all_trials(storage: Storage, study_id: int, what: str) -> list[FrozenTrial]:
-    """Read all trials of a study by number.
+    """Read all trials of a study, sorted by number.
 
     Raises
     ------
     DamagedError
-        Naming the first trial that cannot be read.
+        If a trial cannot be read; the sentence names the first.
     """
     try:
         trials = storage.optuna.get_all_trials(study_id, deepcopy=False)
@@ -85,12 +85,12 @@ def read_all_trials(storage: Storage, study_id: int, what: str) -> list[FrozenTr
 
 
 def check_trial(trial: FrozenTrial, space: Space) -> None:
-    """Refuse a trial from which a sampler could not learn.
+    """Refuse a trial that samplers cannot use.
 
     Raises
     ------
     ValueError
-        If its values are not numbers, or a parameter has another range than in the study's space.
+        If a value is not a number, or a parameter has another range than in the study's space.
     """
     if not all(isinstance(value, float) for value in trial.values or ()):
         raise ValueError(f"its value is {trial.values}")
@@ -101,21 +101,21 @@ def check_trial(trial: FrozenTrial, space: Space) -> None:
 
 
 def delete_unread(storage: Storage, study_id: int) -> None:
-    """Delete a study from Optuna's tables without reading its rows (Optuna itself reads them)."""
+    """Delete a study from Optuna's tables without reading its rows, which Optuna would read."""
     metadata = MetaData()
     with storage.writing() as session:
         metadata.reflect(session.connection(), only=lambda name, _: not name.startswith("phaze_"))
         trials = metadata.tables["trials"]
         own = select(trials.c.trial_id).where(trials.c.study_id == study_id)
-        for each in reversed(metadata.sorted_tables):
-            if "study_id" in each.c:
-                session.execute(delete(each).where(each.c.study_id == study_id))
-            elif "trial_id" in each.c:
-                session.execute(delete(each).where(each.c.trial_id.in_(own)))
+        for rows in reversed(metadata.sorted_tables):
+            if "study_id" in rows.c:
+                session.execute(delete(rows).where(rows.c.study_id == study_id))
+            elif "trial_id" in rows.c:
+                session.execute(delete(rows).where(rows.c.trial_id.in_(own)))
 
 
 def _first_damaged(storage: Storage, study_id: int) -> object:
-    """Find the first trial that cannot be read by itself."""
+    """Return the number of the first trial that cannot be read; ``"list"`` if each can be read."""
     query = select(_TRIALS.c.trial_id, _TRIALS.c.number).where(_TRIALS.c.study_id == study_id)
     with storage.reading() as session:
         rows = session.execute(query.order_by(_TRIALS.c.trial_id)).all()
@@ -129,5 +129,5 @@ def _first_damaged(storage: Storage, study_id: int) -> object:
 
 
 def _reason(error: BaseException) -> str:
-    """Write an error in a few words."""
+    """Return the type and the message of an error, shortened."""
     return f"{type(error).__name__}: {error}"[:_LONGEST_REASON].rstrip(" .")

@@ -1,6 +1,6 @@
-"""Bounds and answers of enumerations in the database, by the hash of everything that decides them.
+"""Bounds and answers of enumerations in the database, by the hash of all their inputs.
 
-Both are shared by all studies of the same spec, workloads and cost-model version.
+All studies of equal specs, workloads and cost-model versions share them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class BoundStore:
         self._storage = storage
 
     def find(self, key: str) -> FloatArray | None:
-        """Return stored bounds; ``None`` where there are none, or they cannot be read."""
+        """Return stored bounds; ``None`` if there are none, or they cannot be read."""
         with self._storage.reading() as session:
             row = session.get(BoundRow, key)
             body = None if row is None else row.body
@@ -36,13 +36,13 @@ class BoundStore:
             return session.get(BoundRow, key) is not None
 
     def keep(self, key: str, bounds: FloatArray) -> None:
-        """Store bounds of two dimensions, as `rounded_up` gives them."""
+        """Store a two-dimensional array of bounds that `rounded_up` has rounded."""
         with self._storage.writing() as session:
             write_shared(session, BoundRow(key=key, body=_packed(bounds)))
 
 
 def rounded_up(bounds: FloatArray) -> FloatArray:
-    """Return the next numbers of single precision that are not smaller."""
+    """Round bounds up to the next numbers of single precision."""
     single = bounds.astype(np.float32)
     below = single.astype(np.float64) < bounds
     single[below] = np.nextafter(single[below], np.float32(np.inf))
@@ -50,14 +50,14 @@ def rounded_up(bounds: FloatArray) -> FloatArray:
 
 
 def find_enumeration(storage: Storage, key: str) -> str | None:
-    """Return a stored answer as JSON; ``None`` where there is none."""
+    """Return a stored answer as JSON; ``None`` if there is none."""
     with storage.reading() as session:
         row = session.get(EnumerationRow, key)
         return None if row is None else row.body
 
 
 def find_answers(storage: Storage, question: str) -> dict[str, str]:
-    """Return all stored answers to a question as JSON by key: there may be several lengths."""
+    """Return all stored answers to a question as JSON by key: tops of several sizes."""
     with storage.reading() as session:
         query = select(EnumerationRow.key, EnumerationRow.body)
         rows = session.execute(query.where(EnumerationRow.question == question)).all()
@@ -65,7 +65,7 @@ def find_answers(storage: Storage, question: str) -> dict[str, str]:
 
 
 def keep_enumeration(storage: Storage, key: str, body: str, question: str | None = None) -> None:
-    """Store an answer; one without a question is found by its key alone."""
+    """Store an answer; `find_answers` does not return an answer without a question."""
     with storage.writing() as session:
         write_shared(session, EnumerationRow(key=key, body=body, question=question))
 

@@ -1,4 +1,4 @@
-"""Errors of a database as one sentence each, and retries while the database is away."""
+"""Errors of a database as one sentence each, and retries after a lost connection."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sqlalchemy.exc import (
 from phaze_opt.errors import InputError, PhazeError
 
 LOCK_TIMEOUT_S = 60
-"""For how long a SQLite transaction waits for another one."""
+"""Seconds for which an SQLite transaction waits for another transaction."""
 
 _RECONNECT_WAITS_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 16.0, 16.0)
 
@@ -28,23 +28,23 @@ Result = TypeVar("Result")
 
 
 class DatabaseError(PhazeError):
-    """The database refuses: a full disk, a file that may not be written, a wrong password."""
+    """The database refused an action: a full disk, a read-only file, a wrong password."""
 
 
 class LostConnectionError(DatabaseError):
-    """The database went away; the interrupted action may be tried again."""
+    """The connection to the database is lost; the interrupted action may be tried again."""
 
 
 @contextmanager
 def database_errors(shown: str) -> Iterator[None]:
-    """Turn a database's error into one sentence that holds neither statement nor password.
+    """Turn an error of a database into one sentence without statement and password.
 
     Raises
     ------
     LostConnectionError
         If the connection broke.
     DatabaseError
-        For anything else that the database refuses.
+        For all other errors of the database.
     """
     from optuna.exceptions import StorageInternalError
 
@@ -53,24 +53,24 @@ def database_errors(shown: str) -> Iterator[None]:
     except (StorageInternalError, SQLAlchemyError) as error:
         raise _database_error(shown, error) from error
     except UnicodeDecodeError as error:
-        # What SQLite says of a damaged file may quote bytes of the file, which are no text.
+        # The message of SQLite about a damaged file may quote bytes of the file that are no text.
         raise DatabaseError(f"The storage {shown} is damaged ({error}).") from error
 
 
 def patiently(action: Callable[[], Result], recover: Callable[[], None] = lambda: None) -> Result:
-    """Do an action, and retry it for about a minute while the database is away.
+    """Do an action, and retry it for about a minute while the database cannot be reached.
 
     Parameters
     ----------
     action
-        May be begun anew wherever it was interrupted.
+        An action that can be repeated wherever it was interrupted.
     recover
-        Called before every further attempt.
+        Called before every retry.
 
     Raises
     ------
     LostConnectionError
-        If the database stays away.
+        If the last retry fails too.
     """
 
     def again() -> Result:
@@ -88,16 +88,17 @@ def patiently(action: Callable[[], Result], recover: Callable[[], None] = lambda
 
 
 def _database_error(shown: str, error: BaseException) -> PhazeError:
-    """Say in one sentence what a database refused.
+    """Return the error of this program for an error of a database.
 
-    The first error of the chain decides: Optuna goes on with a session after its connection broke,
-    and the later errors only say that the session is in the wrong state.
+    The first error of the chain decides: Optuna continues with a session after its connection
+    broke, and the later errors only say that the session is in the wrong state.
     """
     chain = _chain(error)
-    first = next((each for each in chain if isinstance(each, SQLAlchemyError)), error)
+    first = next((cause for cause in chain if isinstance(cause, SQLAlchemyError)), error)
     if isinstance(first, NoSuchModuleError):
         return InputError(f"The storage {shown} has no installed driver.")
-    lost = next((each for each in chain if isinstance(each, DBAPIError) and _is_lost(each)), None)
+    refusals = (cause for cause in chain if isinstance(cause, DBAPIError))
+    lost = next(filter(_is_lost, refusals), None)
     if lost is not None:
         return LostConnectionError(f"The storage {shown} cannot be reached: {_sentence(lost)}.")
     sentence = _sentence(first)
@@ -115,12 +116,12 @@ def _database_error(shown: str, error: BaseException) -> PhazeError:
 
 
 def is_wrong_value(error: BaseException) -> bool:
-    """Whether a database refused a value: a number too large for it, or a text too long."""
-    return any(isinstance(each, DataError) for each in _chain(error))
+    """Whether a database refused a value: a number that is too large, or a text too long."""
+    return any(isinstance(cause, DataError) for cause in _chain(error))
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """List an error and those that led to it, the earliest one first."""
+    """List an error and its causes, the earliest first."""
     chain: list[BaseException] = []
     following: BaseException | None = error
     while following is not None and following not in chain:
@@ -131,16 +132,16 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def _sentence(error: BaseException) -> str:
-    """Write an error in one line, without the statement and the full stop."""
+    """Write an error as one line, without the statement and the full stop."""
     reason = error.orig if isinstance(error, StatementError) else error
     return " ".join(str(reason).split()).rstrip(".")
 
 
 def _is_lost(error: DBAPIError) -> bool:
-    """Whether the connection to a server was lost (an error that is not a refusal).
+    """Whether an error means that the connection to a server was lost.
 
-    PostgreSQL gives no state where there is no connection, class 08 for connection exceptions, and
-    57P01 to 57P03 while it shuts down or starts.
+    PostgreSQL gives no state without a connection, class 08 for connection exceptions, and 57P01 to
+    57P03 while it shuts down or starts.
     """
     if error.connection_invalidated:
         return True

@@ -1,8 +1,8 @@
 """Leases of tickets and evaluations: the names of workers, renewal, and expiry.
 
 A worker holds a ticket or an evaluation under its token until ``until_s`` on the database's clock.
-A thread renews the lease while the worker lives. A lease that has run out
-(`phaze_opt.store.tables.lease_is_over`) may be taken over by any other worker.
+A thread renews the lease while the worker lives. After the end of a lease
+(`phaze_opt.store.tables.lease_is_over`), any other worker may take over.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from phaze_opt.store.storage import Storage
 from phaze_opt.store.tables import EvaluationRow, TicketRow, lease_is_over
 
 DEFAULT_LEASE_S = 30.0
-"""How long a worker may give no sign of life before others take over its work."""
+"""Lease of a worker, in seconds; without a renewal, others take over its work after it."""
 
 _RENEWALS_PER_LEASE = 4
 
 
 def new_token() -> str:
-    """Name a worker: where its process lives, its process number, and something unique."""
+    """Return a name for a worker: its machine, its process number, and a unique part."""
     return f"{_machine()}.{os.getpid()}.{uuid.uuid4().hex}"
 
 
 class Renewable(Protocol):
-    """Something whose lease runs out unless it is renewed."""
+    """An object whose lease ends unless it is renewed."""
 
     def renew_lease(self, token: str) -> None:
-        """Extend the lease of what this token holds."""
+        """Extend the leases that this token holds."""
 
 
 class LeaseKeeper:
@@ -58,7 +58,7 @@ class LeaseKeeper:
         self._thread.join()
 
     def _renew(self) -> None:
-        """Renew until the end; a database that is away for a moment is asked again."""
+        """Renew until the end; an error of the database does not stop the renewals."""
         while not self._end.wait(self._pause_s):
             for holder in self._holders:
                 try:
@@ -68,7 +68,7 @@ class LeaseKeeper:
 
 
 def expire(storage: Storage, tokens: Sequence[str]) -> None:
-    """End the leases of workers that are known to be gone, so that others need not wait."""
+    """End the leases of workers that are known to be dead, so that others need not wait."""
     with storage.writing() as session:
         for table in (TicketRow, EvaluationRow):
             session.execute(update(table).where(table.token.in_(tokens)).values(until_s=0.0))
@@ -90,7 +90,7 @@ def expire_dead_workers(storage: Storage) -> None:
 
 
 def sweep_claims(storage: Storage) -> None:
-    """Delete claims on evaluations that are over: nobody may ever ask for their points again."""
+    """Delete claims on evaluations whose lease is over: their points may never be needed again."""
     empty = (EvaluationRow.token.is_not(None), EvaluationRow.body.is_(None))
     with storage.reading() as session:
         keys = (
@@ -103,13 +103,13 @@ def sweep_claims(storage: Storage) -> None:
 
 
 def process_of(token: str) -> int | None:
-    """Return the number of a token's process, on its machine; ``None`` if it names none."""
+    """Return the process number of a token, on its machine; ``None`` if it has none."""
     parts = token.split(".")
     return int(parts[1]) if len(parts) == 3 and parts[1].isdecimal() else None
 
 
 def is_dead(token: str) -> bool:
-    """Whether a token's process ran on this machine and is gone; False if that is unknown."""
+    """Whether a token's process ran on this machine and has ended; False if it is unknown."""
     process, machine = process_of(token), _machine()
     if process is None or not machine or token.split(".")[0] != machine:
         return False
@@ -124,7 +124,7 @@ def is_dead(token: str) -> bool:
 
 @functools.cache
 def _machine() -> str:
-    """Identify this boot of this machine and its process numbers; empty where that is unknown."""
+    """Return a name for this boot of this machine and its process numbers; empty if unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         namespace = Path("/proc/self/ns/pid").readlink().name

@@ -1,8 +1,8 @@
 """Opens a database, for Optuna and for the tables of this program.
 
-In its default mode SQLite loses writes to a slow disk and hands a queued trial to two workers.
-It therefore runs with a write-ahead log, and every transaction that may write begins by taking the
-write lock (measured: 30 to 40 trials per second with one to four processes, none lost).
+In its default mode SQLite loses writes to a slow disk and gives a queued trial to two workers. It
+therefore runs with a write-ahead log, and every transaction that may write takes the write lock
+first (measured: 30 to 40 trials per second with one to four processes, none lost).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from phaze_opt.paths import look
 from phaze_opt.store.failures import DatabaseError, database_errors
 from phaze_opt.store.sqlite_file import SqliteFile, sqlite_file
 from phaze_opt.store.storage import READ_ONLY, Storage
-from phaze_opt.store.tables import SCHEMA_VERSION, Base, SchemaRow
+from phaze_opt.store.tables import SCHEMA_VERSION, SchemaRow, TableBase
 
 if TYPE_CHECKING:
     from optuna.storages import RDBStorage
@@ -51,12 +51,12 @@ _DRIVERS = {
 }
 _RACE_WORDS = ("already exists", "duplicate key", "UNIQUE", "locked", "concurrently")
 for _name in ("psycopg", "sqlalchemy"):
-    # Unless the user sets up logging, messages about a lost connection must not be printed.
+    # Without this handler, messages about a lost connection are printed.
     logging.getLogger(_name).addHandler(logging.NullHandler())
 
 
 def reading_once(storage: Storage) -> Storage:
-    """Return a storage for a program that runs trials, or reads the same ones again and again.
+    """Return a storage for a program that runs trials, or reads the same trials again and again.
 
     See `phaze_opt.store.trial_storage.RunningTrials`.
     """
@@ -69,12 +69,12 @@ def reading_once(storage: Storage) -> Storage:
 
 
 def resolve_url(storage: str | None) -> str:
-    """Return the given URL, else that of the environment, else the default one."""
+    """Return the given URL, else the URL of the environment, else the default URL."""
     return storage or os.environ.get(URL_VARIABLE) or DEFAULT_URL
 
 
 def shown_url(storage: str | URL) -> str:
-    """Return the URL as it may be printed, the password hidden.
+    """Return the URL for messages, with a hidden password.
 
     Raises
     ------
@@ -82,29 +82,29 @@ def shown_url(storage: str | URL) -> str:
         If it is not a URL of a supported database.
     """
     url = _parse(storage) if isinstance(storage, str) else storage
-    # A server's driver takes passwords among the options of the URL, too.
+    # The options of the URL of a server may hold passwords too.
     secret = {key: "***" for key in url.query if "pass" in key.lower() or "secret" in key.lower()}
     return url.update_query_dict(secret).render_as_string(hide_password=True)
 
 
 def open_storage(storage: str | None = None, *, create: bool = False) -> Storage:
-    """Open a database, with its tables.
+    """Open a database, and create or migrate its tables.
 
     Parameters
     ----------
     storage
         SQLAlchemy URL; see `resolve_url`.
     create
-        Whether a SQLite file that does not exist is made.
+        Whether to create a missing SQLite file.
 
     Raises
     ------
     InputError
-        If the URL is not understood or a file is not a database.
+        If the URL is not supported or the file is not a database.
     NotFoundError
         If there is no such file.
     ConflictError
-        If the tables are of another version of this program.
+        If the tables have a newer version, or an older one that cannot be migrated.
     PhazeError
         If the database cannot be reached or written.
     """
@@ -120,7 +120,7 @@ def open_storage(storage: str | None = None, *, create: bool = False) -> Storage
             with database_errors(shown):
                 return _open(url, shown, file)
         except DatabaseError as error:
-            # Two processes that make the same tables at once disturb each other only for a moment.
+            # Two processes that create the tables at the same time conflict only for a moment.
             raced = any(word in str(error) for word in _RACE_WORDS)
             if attempt == last_try or not raced:
                 raise
@@ -129,29 +129,29 @@ def open_storage(storage: str | None = None, *, create: bool = False) -> Storage
 
 
 def _open(url: URL, shown: str, file: SqliteFile | None) -> Storage:
-    """Open both engines and bring the tables to the present version."""
+    """Open both engines, and migrate the tables to the present version."""
     options = _engine_options(file)
     optuna_storage = _open_optuna(url, options)
     engine = create_engine(url, **options)
-    # Attached only now: while Optuna builds its tables it would lock itself out.
-    for each in (optuna_storage.engine, engine):
+    # Attached after Optuna has created its tables: it would lock itself out.
+    for listened in (optuna_storage.engine, engine):
         if file is not None:
-            event.listen(each, "begin", partial(_begin_on_sqlite, file))
+            event.listen(listened, "begin", partial(_begin_on_sqlite, file))
     _bring_up_to_date(engine, shown, file is None or file.is_writable)
     return Storage(url=url, shown=shown, optuna=optuna_storage, engine=engine)
 
 
 def _open_optuna(url: URL, options: dict[str, Any]) -> RDBStorage:
-    """Open Optuna's storage, which makes its own tables."""
+    """Open Optuna's storage, which creates its own tables."""
     import optuna
 
     from phaze_opt.store.trial_storage import TrialStorage
 
-    # Its warnings quote SQL; this program reports failures in its own words.
+    # Optuna's warnings quote SQL; this program reports failures in its own words.
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     logging.getLogger("alembic").setLevel(logging.WARNING)
     try:
-        # Its own check reads all its migrations each time; this one does so once per process.
+        # Optuna's check reads all migrations each time; the check below does so once per process.
         storage = TrialStorage(
             url.render_as_string(hide_password=False),
             engine_kwargs=options,
@@ -175,20 +175,20 @@ def _open_optuna(url: URL, options: dict[str, Any]) -> RDBStorage:
 
 
 _newest_schemas: dict[str, str] = {}
-"""The version of Optuna's tables by that of Optuna."""
+"""Version of Optuna's tables by the version of Optuna."""
 
 
 def _engine_options(file: SqliteFile | None) -> dict[str, Any]:
-    """Return the options with which SQLAlchemy connects."""
+    """Return the options of SQLAlchemy's engine."""
     if file is not None:
         set_up = _set_up_sqlite if file.is_writable else _set_up_reading
         return {"creator": file.connect, "pool_events": [(set_up, "connect")]}
-    # One pooled connection per engine and worker; a stale one is replaced before it is used.
+    # One pooled connection per engine and worker; a stale connection is replaced before its use.
     return {"pool_size": 1, "max_overflow": 2, "pool_pre_ping": True}
 
 
 def _set_up_sqlite(connection: Any, record: Any) -> None:
-    """Set the safe mode on a new SQLite connection; `_begin_on_sqlite` begins transactions."""
+    """Set up a new SQLite connection; `_begin_on_sqlite` begins its transactions."""
     connection.isolation_level = None
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
@@ -198,12 +198,12 @@ def _set_up_sqlite(connection: Any, record: Any) -> None:
 
 
 def _set_up_reading(connection: Any, record: Any) -> None:
-    """Leave the mode of a file that cannot be written as it is."""
+    """Set up a new connection to a read-only SQLite file, whose mode stays."""
     connection.isolation_level = None
 
 
 def _begin_on_sqlite(file: SqliteFile, connection: Connection) -> None:
-    """Take the write lock at once: a lock that is upgraded later may deadlock."""
+    """Begin a transaction with the write lock: a lock that is upgraded later may deadlock."""
     file.check()
     asked = connection.get_execution_options().get("phaze_read_only", False)
     read_only = asked or not file.is_writable
@@ -214,7 +214,7 @@ def _begin_on_sqlite(file: SqliteFile, connection: Connection) -> None:
 
 
 def _parse(storage: str) -> URL:
-    """Read a URL, and choose the driver."""
+    """Parse a URL, and choose the driver."""
     if not storage.isascii() and any("\ud800" <= letter <= "\udfff" for letter in storage):
         raise InputError("The storage URL is not UTF-8 text; rename its file.")
     try:
@@ -230,7 +230,7 @@ def _parse(storage: str) -> URL:
             "postgresql (MySQL and MariaDB are not)."
         )
     if "@" in (url.host or ""):
-        # The text after an unescaped @ would be taken for the host, and printed.
+        # The text after an unescaped @ would be read as the host, and printed.
         raise InputError("The password in the storage URL holds '@'; write it as %40.")
     if url.drivername == "sqlite" and not url.database:
         raise InputError("The storage names no file; write for example sqlite:///phaze.db.")
@@ -238,18 +238,18 @@ def _parse(storage: str) -> URL:
 
 
 def _check_file(url: URL, shown: str, create: bool) -> None:
-    """Refuse what is not a database before anything is opened (and so changed)."""
+    """Refuse a file that is not a database, before it is opened (and so changed)."""
     path = Path(url.database or "")
-    found = look(path, f"The storage {shown}")
-    if found is None:
+    status = look(path, f"The storage {shown}")
+    if status is None:
         if not create:
             raise NotFoundError(f"There is no study database at {shown}.")
         if not path.absolute().parent.is_dir():
             raise PhazeError(f"The storage {shown} cannot be made: its folder does not exist.")
         return
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         raise InputError(f"The storage {shown} is a folder, but it must be a database file.")
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise InputError(f"The storage {shown} is a pipe or a device, but it must be a file.")
     try:
         with path.open("rb") as stream:
@@ -257,14 +257,14 @@ def _check_file(url: URL, shown: str, create: bool) -> None:
     except OSError as error:
         raise PhazeError(f"The storage {shown} cannot be read: {error.strerror}.") from None
     if not head and not create:
-        # Reading must not make tables in whatever file happens to be empty.
+        # A reader must not create tables in an empty file.
         raise NotFoundError(f"The file of the storage {shown} is empty.")
     if head not in (b"", b"SQLite format 3\x00"):
         raise InputError(f"The file of the storage {shown} is not an SQLite database.")
 
 
 def _bring_up_to_date(engine: Engine, shown: str, is_writable: bool) -> None:
-    """Make the tables, or check that they are of the version this program reads."""
+    """Create the tables, or migrate them to the version that this program reads."""
     reading = engine.connect().execution_options(**READ_ONLY)
     with reading as connection:
         has_schema = inspect(connection).has_table(SchemaRow.__tablename__)
@@ -279,7 +279,7 @@ def _bring_up_to_date(engine: Engine, shown: str, is_writable: bool) -> None:
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":
             connection.execute(text(f"SELECT pg_advisory_xact_lock({_SCHEMA_LOCK_ID})"))
-        Base.metadata.create_all(connection)
+        TableBase.metadata.create_all(connection)
         stored = connection.scalar(select(SchemaRow.version))
         if stored is None:
             connection.execute(insert(SchemaRow).values(id=1, version=SCHEMA_VERSION))
@@ -294,15 +294,15 @@ def _bring_up_to_date(engine: Engine, shown: str, is_writable: bool) -> None:
 
 
 def _add_columns(connection: Connection, shown: str) -> None:
-    """Bring the tables of an older version up to date: a version adds tables and columns only.
+    """Add the columns that an older version lacks: a version adds tables and columns only.
 
     Raises
     ------
     ConflictError
-        If a column is missing that old rows cannot do without.
+        If a missing column needs a value in old rows.
     """
     preparer = connection.dialect.identifier_preparer
-    for table in Base.metadata.sorted_tables:
+    for table in TableBase.metadata.sorted_tables:
         present = {column["name"] for column in inspect(connection).get_columns(table.name)}
         for column in table.columns:
             if column.name in present:

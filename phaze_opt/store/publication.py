@@ -1,7 +1,7 @@
-"""What people see of a study in Optuna Dashboard: who may write it, and in one transaction.
+"""The notes of a study in Optuna Dashboard: the right to write them, in one transaction.
 
-Workers on several machines keep it up to date. One of them at a time claims the right to write, and
-gives it up with a pause during which nobody writes.
+Workers on several machines update them. One worker at a time claims the right to write, and
+releases it with a pause during which nobody writes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from phaze_opt.store.storage import Storage
 from phaze_opt.store.tables import StudyRow, database_now_s, lease_is_over
 
 WRITING_S = 60.0
-"""Seconds after which a writer that gave no sign is taken for dead."""
+"""Seconds after which another worker may claim the right of a writer that has not released it."""
 
 _ATTRIBUTES: Any = table(
     "study_system_attributes", column("study_id"), column("key"), column("value_json")
@@ -31,9 +31,9 @@ def claim_publication(storage: Storage, uid: str, token: str, *, at_once: bool =
     storage, uid
         The database, and the study by its UUID.
     token
-        Names the writer.
+        Name of the writer.
     at_once
-        Do not keep to the pause after the last writer.
+        Whether to ignore the pause after the last writer.
     """
     free = lease_is_over(StudyRow.publisher_until_s)
     if at_once:
@@ -49,7 +49,7 @@ def claim_publication(storage: Storage, uid: str, token: str, *, at_once: bool =
 
 
 def end_publication(storage: Storage, uid: str, token: str, pause_s: float) -> None:
-    """Give up the right to write; for ``pause_s`` seconds nobody gets it."""
+    """Release the right to write; for ``pause_s`` seconds nobody gets it."""
     with storage.writing() as session:
         session.execute(
             update(StudyRow)
@@ -59,7 +59,7 @@ def end_publication(storage: Storage, uid: str, token: str, pause_s: float) -> N
 
 
 def publication_mark(storage: Storage, uid: str) -> object:
-    """Return a number that changes whenever a study is written anew; ``None`` before the first."""
+    """Return a number that changes with every publication of a study; ``None`` before the first."""
     with storage.reading() as session:
         return session.scalar(select(StudyRow.publisher_until_s).where(StudyRow.uid == uid))
 
@@ -67,27 +67,27 @@ def publication_mark(storage: Storage, uid: str) -> object:
 def rewrite_attributes(
     storage: Storage,
     study_id: int,
-    beginnings: Sequence[str],
+    prefixes: Sequence[str],
     rewrite: Callable[[Mapping[str, object]], Mapping[str, object]],
 ) -> None:
-    """Replace system attributes of a study, so that no reader sees some new and some old ones.
+    """Replace system attributes of a study in one transaction: no reader sees old beside new ones.
 
     Optuna's own function writes one attribute per transaction.
 
     Parameters
     ----------
     study_id
-        Optuna's number.
-    beginnings
-        Beginnings of the keys of all that is replaced.
+        Optuna's number of the study.
+    prefixes
+        Prefixes of the keys of the replaced attributes.
     rewrite
-        Given the old attributes, returns the new ones, whose keys begin so too. It is called in the
-        transaction, so that nobody writes in between.
+        Returns the new attributes, whose keys have these prefixes too, for the old ones. It is
+        called in the transaction, so that nobody writes in between.
     """
     key = _ATTRIBUTES.c.key
     replaced = and_(
         _ATTRIBUTES.c.study_id == study_id,
-        or_(*(key.startswith(one, autoescape=True) for one in beginnings)),
+        or_(*(key.startswith(prefix, autoescape=True) for prefix in prefixes)),
     )
     with storage.writing() as session:
         query = select(key, _ATTRIBUTES.c.value_json).where(replaced).with_for_update()

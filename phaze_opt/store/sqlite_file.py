@@ -1,7 +1,7 @@
-"""The file of an SQLite database, which may be one that cannot be written, or may vanish in use.
+"""The file of an SQLite database, which may be read-only, or may vanish while it is used.
 
-By itself SQLite makes a file that is missing, goes on writing into one that was deleted, and cannot
-read one with a write-ahead log in a folder where it may not write.
+SQLite itself creates a missing file, continues to write into a deleted file, and cannot read a file
+with a write-ahead log in a read-only folder.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _QUICK_LOOK_S, _QUICK_LOOKS = 2e-4, 40
 
 @dataclass(frozen=True)
 class SqliteFile:
-    """A database file that is there.
+    """An existing database file.
 
     Attributes
     ----------
     path
-        Absolute.
+        Absolute path.
     shown
-        URL of the storage, for sentences.
+        URL of the storage, for messages.
     identity
-        Device and number of the file.
+        Device and inode of the file.
     is_writable
-        Whether it, and its folder, may be written; else it is only read.
+        Whether the file and its folder may be written; else the file is only read.
     """
 
     path: Path
@@ -43,24 +43,24 @@ class SqliteFile:
     is_writable: bool
 
     def connect(self) -> sqlite3.Connection:
-        """Open a connection; a missing file is not made."""
+        """Open a connection; never create a missing file."""
         mode = "rw" if self.is_writable else "ro"
         if not self.is_writable and not self._has_log():
-            # Nobody can write it: SQLite needs neither locks nor a log, which it could not make.
+            # Nobody can write the file: SQLite needs neither locks nor a log, and can make none.
             mode = "ro&immutable=1"
         uri = f"file:{quote(str(self.path))}?mode={mode}"
         return sqlite3.connect(uri, LOCK_TIMEOUT_S, uri=True, check_same_thread=False)
 
     def begins_soon(self, connection: Any) -> bool:
-        """Begin to write if that is possible within some milliseconds.
+        """Take the write lock if it is free within some milliseconds, and return whether it was.
 
-        SQLite looks again only after 1, 2, 5, 10 ms and more, but most transactions of a worker
-        take less than one: two workers would wait for nothing for a seventh of their time.
+        SQLite itself tries again only after 1, 2, 5, 10 ms and more, but most transactions of a
+        worker take less than 1 ms: two workers would waste a seventh of their time.
         """
         connection.execute("PRAGMA busy_timeout = 0")
         try:
             for _ in range(_QUICK_LOOKS):
-                # Whatever else is wrong is said by the transaction that begins after this.
+                # The transaction that begins after this reports all other errors.
                 with suppress(sqlite3.OperationalError):
                     connection.execute("BEGIN IMMEDIATE")
                     return True
@@ -75,7 +75,7 @@ class SqliteFile:
         Raises
         ------
         DatabaseError
-            If it was deleted, moved or replaced: what is written now would be lost.
+            If it was deleted, moved or replaced: new data would be lost.
         """
         try:
             is_same = _identity(self.path) == self.identity
@@ -88,7 +88,7 @@ class SqliteFile:
             )
 
     def _has_log(self) -> bool:
-        """Whether changes stand in the write-ahead log only."""
+        """Whether the write-ahead log holds changes that are not in the file."""
         log = Path(f"{self.path}-wal")
         return log.exists() and log.stat().st_size > 0
 
@@ -99,14 +99,16 @@ def sqlite_file(path: Path, shown: str, *, create: bool) -> SqliteFile:
     Parameters
     ----------
     path, shown
-        Of the database, and the URL for sentences.
+        Path of the file, and the URL for messages.
     create
-        Whether a file that does not exist is made, empty.
+        Whether to create an empty file if there is none.
 
     Raises
     ------
+    InputError
+        If the path is a link to a missing file.
     PhazeError
-        If it cannot be made.
+        If the file cannot be created or read.
     """
     path = path.absolute()
     if create and not path.exists():
@@ -117,7 +119,7 @@ def sqlite_file(path: Path, shown: str, *, create: bool) -> SqliteFile:
                 raise InputError(f"The storage {shown} is a link to a missing file.") from None
         except OSError as error:
             raise PhazeError(f"The storage {shown} cannot be made: {error.strerror}.") from None
-    is_writable = all(os.access(each, os.W_OK) for each in (path, path.parent))
+    is_writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
     try:
         return SqliteFile(path, shown, _identity(path), is_writable)
     except OSError as error:
@@ -125,6 +127,6 @@ def sqlite_file(path: Path, shown: str, *, create: bool) -> SqliteFile:
 
 
 def _identity(path: Path) -> tuple[int, int]:
-    """Return what stays the same while a file is written."""
-    found = path.stat()
-    return found.st_dev, found.st_ino
+    """Return the device and inode of a file, which do not change while it is written."""
+    status = path.stat()
+    return status.st_dev, status.st_ino

@@ -1,4 +1,4 @@
-"""An open database, and what its transactions share."""
+"""An open database, its transactions, and helpers of statements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from phaze_opt.store.failures import database_errors
-from phaze_opt.store.tables import Base
+from phaze_opt.store.tables import TableBase
 
 if TYPE_CHECKING:
     from optuna.storages import RDBStorage
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 Row = TypeVar("Row")
 
 READ_ONLY: Mapping[str, Any] = {"phaze_read_only": True}
-"""Option of what only reads, and therefore takes no write lock on SQLite."""
+"""Execution option of a transaction that only reads, and therefore takes no write lock on SQLite.
+"""
 
 
 @dataclass(frozen=True)
@@ -31,13 +32,15 @@ class Storage:
 
     Attributes
     ----------
+    url
+        SQLAlchemy URL.
     shown
-        Its URL as it may be printed, without the password.
+        URL for messages, without the password.
     optuna
-        For studies and trials. Never call it inside an own open transaction: on SQLite it would
-        wait for the lock that the caller holds.
+        Storage of studies and trials. Never call it inside an open transaction of `engine`: on
+        SQLite it would wait for the lock that the caller holds.
     engine
-        For the own tables.
+        Engine of the tables of this program.
     """
 
     url: URL = field(repr=False)
@@ -47,7 +50,7 @@ class Storage:
 
     @contextmanager
     def writing(self) -> Iterator[Session]:
-        """Open a transaction that may write; it commits at the end, or rolls back on an error."""
+        """Open a transaction that may write: it commits at the end, and rolls back on an error."""
         with database_errors(self.shown), Session(self.engine) as session, session.begin():
             yield session
 
@@ -65,15 +68,15 @@ class Storage:
         self.engine.dispose()
 
 
-def write_shared(session: Session, row: Base) -> None:
-    """Write a row that another process may write too: equal keys have equal content."""
+def write_shared(session: Session, row: TableBase) -> None:
+    """Write a row that another process may write too; rows of equal keys have equal content."""
     with suppress(IntegrityError), session.begin_nested():
         session.merge(row)
 
 
 def inserting(session: Session, table: Any) -> Any:
-    """Return an INSERT that can say what becomes of rows that are there already."""
-    # Imported here: each brings all drivers of its database, and a process needs one of them.
+    """Return an INSERT with an ON CONFLICT clause for existing rows."""
+    # Imported here: each module imports all drivers of its database, and a process needs one.
     if session.get_bind().dialect.name == "sqlite":
         from sqlalchemy.dialects import sqlite
 

@@ -1,6 +1,6 @@
-"""Evaluations and schedules as they are stored, many at once: for copies, bundles and merges.
+"""Stored evaluations and schedules as text, many at once: for copies, bundles and merges.
 
-What is stored already stays as it is. Nothing is read here but text; `caches` reads what it says.
+Stored results are never replaced. This module only reads text; `caches` parses it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from phaze_opt.store.storage import Storage, in_parts, inserting
-from phaze_opt.store.tables import Base, EvaluationRow, ScheduleRow
+from phaze_opt.store.tables import EvaluationRow, ScheduleRow, TableBase
 
 _AT_ONCE = 500
 """Rows of a statement; SQLite allows some thousand parameters in one."""
@@ -22,14 +22,14 @@ _AT_ONCE = 500
 
 @dataclass(frozen=True)
 class StoredEvaluation:
-    """An evaluation as its row has it.
+    """The row of an evaluation.
 
     Attributes
     ----------
     body
         JSON of the evaluation.
     schedules
-        Keys of the schedules that it needed; empty where an older version stored it.
+        Keys of its schedules; empty if an older version of the program stored it.
     """
 
     body: str
@@ -37,7 +37,7 @@ class StoredEvaluation:
 
 
 def read_evaluations(storage: Storage, keys: Iterable[str]) -> dict[str, StoredEvaluation]:
-    """Return the stored evaluations of these keys, in the order of their keys."""
+    """Return the stored evaluations of these keys, sorted by key."""
     columns = (EvaluationRow.body, EvaluationRow.schedules)
     return {
         key: StoredEvaluation(body, _read_keys(schedules))
@@ -47,15 +47,15 @@ def read_evaluations(storage: Storage, keys: Iterable[str]) -> dict[str, StoredE
 
 
 def read_schedules(storage: Storage, keys: Iterable[str]) -> dict[str, str]:
-    """Return the stored schedules of these keys as JSON, in the order of their keys."""
-    found = _read(storage, ScheduleRow, keys, (ScheduleRow.body,))
-    return {key: body for key, body in found if isinstance(body, str)}
+    """Return the stored schedules of these keys as JSON, sorted by key."""
+    rows = _read(storage, ScheduleRow, keys, (ScheduleRow.body,))
+    return {key: body for key, body in rows if isinstance(body, str)}
 
 
 def write_results(
     storage: Storage, evaluations: Mapping[str, StoredEvaluation], schedules: Mapping[str, str]
 ) -> None:
-    """Store what is not stored yet; a point that a worker computes just now is taken from it."""
+    """Store the results that are not stored yet; also of points that a worker is computing."""
     evaluation_rows = [
         {"key": key, "body": stored.body, "schedules": json.dumps(stored.schedules)}
         for key, stored in sorted(evaluations.items())
@@ -67,8 +67,8 @@ def write_results(
                 _add(session, kind, part)
 
 
-def _add(session: Session, kind: type[Base], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert rows; of those that are there already only claims without a result are filled."""
+def _add(session: Session, kind: type[TableBase], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert rows; of existing rows, only claims without a result get one."""
     statement = inserting(session, kind)
     if kind is EvaluationRow:
         filled = {name: statement.excluded[name] for name in ("body", "schedules")}
@@ -85,7 +85,7 @@ def _add(session: Session, kind: type[Base], rows: Sequence[Mapping[str, Any]]) 
 def _read(
     storage: Storage, kind: Any, keys: Iterable[str], columns: Sequence[Any]
 ) -> Iterator[tuple[Any, ...]]:
-    """Read columns of the rows of these keys, after their keys, in the order of the keys."""
+    """Read the key and other columns of the rows of these keys, sorted by key."""
     for part in in_parts(sorted(set(keys)), _AT_ONCE):
         query = select(kind.key, *columns).where(kind.key.in_(part))
         with storage.reading() as session:
@@ -94,7 +94,7 @@ def _read(
 
 
 def _read_keys(text: object) -> tuple[str, ...]:
-    """Read a list of keys; anything else counts as none."""
+    """Read a JSON list of keys; other values give an empty list."""
     try:
         keys = json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):

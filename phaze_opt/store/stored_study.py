@@ -1,4 +1,4 @@
-"""One study as its rows hold it: what was frozen at its creation, its trials and its tickets."""
+"""One study in a database: its frozen spec, its workloads, its trials and its tickets."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class StoredStudy:
     storage
         The open database.
     name, uid
-        The name may change (in the dashboard); rows are keyed by the UUID.
+        Name, which may change in the dashboard, and UUID, which is the key of its rows.
     resolved
-        The spec with every name looked up, frozen at the study's creation.
+        The resolved spec, frozen at the study's creation.
     """
 
     storage: Storage
@@ -60,7 +60,7 @@ class StoredStudy:
 
     @property
     def optuna_id(self) -> int:
-        """Optuna's number of the study, which a rename in the dashboard changes."""
+        """Optuna's number of the study; a rename in the dashboard changes it."""
         with self._reading():
             return self.storage.optuna.get_study_id_from_name(self.name)
 
@@ -70,7 +70,7 @@ class StoredStudy:
         Raises
         ------
         NotFoundError
-            If somebody has.
+            If the study was deleted or renamed.
         """
         _ = self.optuna_id
 
@@ -79,9 +79,9 @@ class StoredStudy:
         return TicketOffice(self.storage, self.uid, lease_s)
 
     def workloads(self) -> tuple[Workload, ...]:
-        """Return the captured workloads that were stored with the study.
+        """Return the stored workloads of the study.
 
-        In the order of `phaze_opt.spec.freezing.captures`.
+        They have the order of `phaze_opt.spec.freezing.captures`.
 
         Raises
         ------
@@ -96,18 +96,20 @@ class StoredStudy:
             )
 
     def workload_documents(self) -> dict[str, bytes]:
-        """Return the JSON of the captured workloads by its hash.
+        """Return the JSON of the stored workloads by hash.
 
         Raises
         ------
         DamagedError
             If a row is missing, cannot be read, or has another hash.
         """
-        found = {digest: self._workload_json(digest) for digest in self.resolved.workload_hashes}
-        for digest, document in found.items():
+        documents = {
+            digest: self._workload_json(digest) for digest in self.resolved.workload_hashes
+        }
+        for digest, document in documents.items():
             if hashlib.sha256(document).hexdigest() != digest:
                 raise DamagedError(f"The stored workload of the study {self.name!r} was altered.")
-        return found
+        return documents
 
     def _workload_json(self, digest: str) -> bytes:
         """Read the JSON of one workload by its hash."""
@@ -120,21 +122,18 @@ class StoredStudy:
             return _unpacked(body, self.name)
 
     def optuna_trials(self) -> list[FrozenTrial]:
-        """Return the trials by number.
+        """Return the trials, sorted by number.
 
         Raises
         ------
         DamagedError
-            Naming the first trial that cannot be read.
+            If a trial cannot be read; the sentence names the first.
         """
         with database_errors(self.storage.shown):
             return read_all_trials(self.storage, self.optuna_id, f"the study {self.name!r}")
 
     def best_value(self) -> float | None:
-        """Return the best value so far; ``None`` without any, and in a study of several objectives.
-
-        Among several objectives no single value is the best.
-        """
+        """Return the best value so far; ``None`` without a value or with several objectives."""
         kinds = self.resolved.spec.objective_kinds
         if len(kinds) > 1:
             return None
@@ -143,17 +142,17 @@ class StoredStudy:
             return value if value is not None and 0 < value < kinds[0].ceiling else None
 
     def check(self) -> list[FrozenTrial]:
-        """Read all rows that a run or a copy reads, before it changes anything.
+        """Check all rows that a run or a copy reads, before it changes anything.
 
         Returns
         -------
         trials
-            By number.
+            All trials, sorted by number.
 
         Raises
         ------
         DamagedError
-            If rows of the study are not of the form that this program writes.
+            If a row of the study does not have the form that this program writes.
         """
         what = f"the study {self.name!r}"
         trials = self.optuna_trials()
@@ -169,7 +168,7 @@ class StoredStudy:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Turn the errors that Optuna raises into one sentence."""
+        """Turn the errors of Optuna into one sentence."""
         with database_errors(self.storage.shown), damages(f"The study {self.name!r}"):
             try:
                 yield
@@ -185,9 +184,11 @@ def find_study(name: str, storage: Storage) -> StoredStudy:
     Raises
     ------
     NotFoundError
-        If there is none.
+        If there is no such study.
     InputError
-        If another program made it, or its row cannot be read.
+        If another program made the study.
+    DamagedError
+        If its row cannot be read.
     """
     uid = uid_of(name, storage)
     with storage.reading() as session:
@@ -202,7 +203,7 @@ def find_study(name: str, storage: Storage) -> StoredStudy:
 
 
 def _of_today(plain: dict[str, Any]) -> dict[str, Any]:
-    """Return a study that an older program froze, with its one workload, in today's form."""
+    """Return a study in the present form; an older program froze a single workload."""
     if "workload_hash" not in plain:
         return plain
     digest = plain.pop("workload_hash")
@@ -210,7 +211,7 @@ def _of_today(plain: dict[str, Any]) -> dict[str, Any]:
 
 
 def _directions(resolved: ResolvedStudy) -> list[StudyDirection]:
-    """Return the direction of every objective as Optuna has it."""
+    """Return Optuna's direction of every objective."""
     return [
         StudyDirection.MAXIMIZE if kind.maximise else StudyDirection.MINIMIZE
         for kind in resolved.spec.objective_kinds
@@ -223,17 +224,17 @@ def new_study(
 ) -> Iterator[StoredStudy]:
     """Store a new study; the body of the ``with`` may add rows to it.
 
-    An error in the body deletes the study: half a study would only block its name. The UUID is
-    written last, so that until then no program takes the study for a complete one.
+    An error in the body deletes the study: an incomplete study would only block its name. The UUID
+    is written last, and without it no program regards the study as complete.
 
     Parameters
     ----------
     storage, name
-        Where it goes.
+        Database and name of the study.
     resolved
         The frozen study.
     workloads
-        JSON of its captured workloads by its hash.
+        JSON of its captured workloads, by hash.
 
     Raises
     ------
@@ -256,7 +257,7 @@ def new_study(
 
 @contextmanager
 def _deleted_on_error(storage: Storage, name: str, uid: str) -> Iterator[None]:
-    """Delete a study that is being made if its creation fails."""
+    """Delete a study if its creation fails."""
     try:
         yield
     except BaseException:
@@ -291,7 +292,7 @@ def _store_frozen(
 
 
 def _unpacked(body: bytes, name: str) -> bytes:
-    """Decompress a workload, but never to more than `_LARGEST_WORKLOAD_BYTES`."""
+    """Decompress a workload, to no more than `_LARGEST_WORKLOAD_BYTES`."""
     try:
         return zlib.decompressobj().decompress(body, _LARGEST_WORKLOAD_BYTES)
     except (zlib.error, TypeError) as error:

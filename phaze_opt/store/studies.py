@@ -15,7 +15,7 @@ from phaze_opt.store.storage import Storage
 from phaze_opt.store.tables import ArtifactRow, ClaimRow, StudyRow, TicketRow, WorkerRow
 
 UID_KEY = "phaze:uid"
-"""Study attribute that names its rows in the own tables; it survives the dashboard's rename."""
+"""Attribute with the UUID of a study, the key of its rows; a rename in the dashboard keeps it."""
 
 _STUDIES = table("studies", column("study_id"), column("study_name"))
 _ATTRIBUTES: Any = table(
@@ -24,10 +24,10 @@ _ATTRIBUTES: Any = table(
 
 
 def study_uids(storage: Storage) -> dict[str, str | None]:
-    """Return the UUID of every study by name; ``None`` if another program made it.
+    """Return the UUID of every study by name; ``None`` if another program made the study.
 
-    Optuna's own listing decodes every attribute of every study, so that a single damaged one would
-    hide them all.
+    Optuna's own listing decodes every attribute of every study, so that one damaged attribute would
+    hide all studies.
     """
     named = and_(
         _ATTRIBUTES.c.study_id == _STUDIES.c.study_id,
@@ -42,7 +42,7 @@ def study_uids(storage: Storage) -> dict[str, str | None]:
 
 
 def _read_uid(value: object) -> str | None:
-    """Read a stored UUID; anything else counts as none."""
+    """Read a stored UUID; ``None`` for every other value."""
     try:
         uid = json.loads(value) if isinstance(value, str) else None
     except (ValueError, RecursionError):
@@ -54,7 +54,7 @@ def find_orphans(storage: Storage) -> dict[str, str]:
     """Return the UUID and name of studies whose trials were deleted elsewhere (the dashboard)."""
     with storage.reading() as session:
         rows = session.execute(select(StudyRow.uid, StudyRow.name).order_by(StudyRow.name)).all()
-    # Read after the rows: a study that is being made gets its trials, then its row, then its UUID.
+    # Read after the rows: a new study gets its trials first, then its row, then its UUID.
     uids = study_uids(storage)
     known, unnamed = set(uids.values()), {name for name, uid in uids.items() if uid is None}
     return {str(uid): str(name) for uid, name in rows if uid not in known and name not in unnamed}
@@ -69,7 +69,7 @@ def delete_orphans(storage: Storage) -> int:
 
 
 def delete_rows(storage: Storage, uid: str) -> None:
-    """Delete the rows that belong to one study only (evaluations are shared)."""
+    """Delete the rows of one study; evaluations are shared and stay."""
     with storage.writing() as session:
         for table in (ClaimRow, TicketRow, ArtifactRow, WorkerRow):
             session.execute(delete(table).where(table.study_uid == uid))
@@ -77,14 +77,14 @@ def delete_rows(storage: Storage, uid: str) -> None:
 
 
 def delete_study(name: str, storage: Storage) -> None:
-    """Delete a study with its trials and tickets, also one that cannot be read any more.
+    """Delete a study with its trials and tickets, even if it is damaged.
 
     Raises
     ------
     NotFoundError
-        If there is none.
+        If there is no such study.
     InputError
-        If another program made it, and it has trials.
+        If another program made the study, and it has trials.
     """
     uid = uid_of(name, storage) or _half_made(name, storage)
     with database_errors(storage.shown):
@@ -95,13 +95,13 @@ def delete_study(name: str, storage: Storage) -> None:
             optuna.delete_study(study_name=name, storage=storage.optuna)
         except DAMAGES:
             delete_unread(storage, number)
-    # A rename in the dashboard that was cut short leaves two studies on the same rows.
+    # An interrupted rename in the dashboard leaves two studies with one UUID.
     if uid is not None and uid not in study_uids(storage).values():
         delete_rows(storage, uid)
 
 
 def _half_made(name: str, storage: Storage) -> str | None:
-    """Find the rows of a study whose creation, or copying, was cut short before it got its UUID."""
+    """Return the UUID of the rows of a study whose creation or copying was interrupted."""
     known = set(study_uids(storage).values())
     with storage.reading() as session:
         uids = session.scalars(select(StudyRow.uid).where(StudyRow.name == name)).all()
@@ -109,7 +109,7 @@ def _half_made(name: str, storage: Storage) -> str | None:
 
 
 def uid_of(name: str, storage: Storage) -> str | None:
-    """Return the UUID of a study, ``None`` if another program made it.
+    """Return the UUID of a study; ``None`` if another program made the study.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """The tables of this program, beside Optuna's in the same database, with the prefix ``phaze_``.
 
-They are keyed by a study's own UUID and by content hashes, never by Optuna's ``study_id``, which is
-used again after a delete. They hold numbers and JSON; nothing read from them is ever executed.
+Their keys are the UUID of a study and content hashes, never Optuna's ``study_id``, which is used
+again after a deletion. The tables hold numbers and JSON; the program never executes their content.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from sqlalchemy.orm import DeclarativeBase, InstrumentedAttribute, Mapped, mappe
 from sqlalchemy.sql.functions import FunctionElement
 
 SCHEMA_VERSION = 8
-"""Version of these tables; a database with an older one is brought up to date."""
+"""Version of these tables; older tables are migrated when their database is opened."""
 
 
-class Base(DeclarativeBase):
+class TableBase(DeclarativeBase):
     """Declarative base of all tables with the prefix ``phaze_``."""
 
 
-class SchemaRow(Base):
-    """The one row that says which version of the tables the database holds."""
+class SchemaRow(TableBase):
+    """A single row with the version of the tables in the database."""
 
     __tablename__ = "phaze_schema"
 
@@ -30,14 +30,13 @@ class SchemaRow(Base):
     version: Mapped[int]
 
 
-class StudyRow(Base):
-    """A frozen study: its resolved form as JSON, with the hash of what decides the answer.
+class StudyRow(TableBase):
+    """A frozen study: its resolved spec as JSON, and the hash of the spec.
 
-    ``target`` is how many complete trials the last run asked for, ``stop_requested`` whether all
-    workers shall end after their running trial, ``proven`` whether no point that is left can be
-    better than the best trial. ``publisher`` is the worker that writes what people
-    see of the study, until ``publisher_until_s`` at the latest; where there is none, until then
-    nobody writes.
+    ``target`` is the number of complete trials that the last run asked for, ``stop_requested``
+    whether all workers shall end after their running trial, ``proven`` whether no remaining point
+    can be better than the best trial. ``publisher`` is the worker that writes the notes of the
+    study, until ``publisher_until_s`` at the latest; if it is empty, nobody writes until then.
     """
 
     __tablename__ = "phaze_study"
@@ -56,7 +55,7 @@ class StudyRow(Base):
     proven: Mapped[bool | None]
 
 
-class WorkloadRow(Base):
+class WorkloadRow(TableBase):
     """A captured workload as zlib-compressed JSON, shared by all studies of it."""
 
     __tablename__ = "phaze_workload"
@@ -65,15 +64,15 @@ class WorkloadRow(Base):
     body: Mapped[bytes] = mapped_column(LargeBinary)
 
 
-class TicketRow(Base):
-    """The right to run one trial; `phaze_opt.store.tickets` holds the protocol.
+class TicketRow(TableBase):
+    """The right to run one trial; `phaze_opt.store.tickets` has the protocol.
 
-    ``token`` names the worker that holds the ticket, ``host`` its machine, ``since_s`` is when it
-    took the ticket and ``until_s`` the end of its lease, both on the database's clock, and
-    ``params`` is the JSON of parameters that the trial must take instead of sampled ones. ``code``
-    is the hash of the code that runs, or ran, its trial (`phaze_opt.code_hash`). Before
-    ``until_s`` an open ticket rests. ``attempts`` counts the workers that were lost on it, and
-    ``deaths`` those of them in turn that speak against its point.
+    ``token`` names the worker that holds the ticket, and ``host`` its machine. The worker took the
+    ticket at ``since_s``, and its lease ends at ``until_s``, both on the database's clock; an open
+    ticket rests until ``until_s``. ``params`` is the JSON of parameters that the trial must take
+    instead of sampled parameters. ``code`` is the hash of the code that runs, or ran, the trial
+    (`phaze_opt.code_hash`). ``attempts`` counts the workers that were lost on the ticket, and
+    ``deaths`` the lost workers in turn that speak against its point.
     """
 
     __tablename__ = "phaze_ticket"
@@ -94,7 +93,7 @@ class TicketRow(Base):
     code: Mapped[str | None] = mapped_column(String(64))
 
 
-class WorkerRow(Base):
+class WorkerRow(TableBase):
     """A run that works on a study, under a lease; see `phaze_opt.store.presence`."""
 
     __tablename__ = "phaze_worker"
@@ -104,8 +103,8 @@ class WorkerRow(Base):
     until_s: Mapped[float] = mapped_column(Double)
 
 
-class ClaimRow(Base):
-    """A point that a ticket of a study has taken, by its hash: no other ticket may take it."""
+class ClaimRow(TableBase):
+    """A point, by its hash, that a ticket of a study has taken: no other ticket may take it."""
 
     __tablename__ = "phaze_claim"
 
@@ -114,12 +113,12 @@ class ClaimRow(Base):
     k: Mapped[int]
 
 
-class EvaluationRow(Base):
-    """One evaluated point by the hash of everything that decides it.
+class EvaluationRow(TableBase):
+    """One evaluated point, by the hash of all inputs of the evaluation.
 
     While ``body`` is empty, the worker ``token`` computes it, under a lease that ends at
-    ``until_s``. ``schedules`` is the JSON list of the keys of the schedules that it needed; an
-    older version did not write it.
+    ``until_s``. ``schedules`` is the JSON list of the keys of its schedules; older versions of the
+    program did not write it.
     """
 
     __tablename__ = "phaze_evaluation"
@@ -131,8 +130,8 @@ class EvaluationRow(Base):
     schedules: Mapped[str | None] = mapped_column(Text)
 
 
-class ScheduleRow(Base):
-    """One schedule of a layer's operators by the content of its problem."""
+class ScheduleRow(TableBase):
+    """One schedule of a layer's operators, by the content of its problem."""
 
     __tablename__ = "phaze_schedule"
 
@@ -140,8 +139,8 @@ class ScheduleRow(Base):
     body: Mapped[str] = mapped_column(Text)
 
 
-class BoundRow(Base):
-    """Upper bounds of some points of a space, by the hash of what decides them: compressed."""
+class BoundRow(TableBase):
+    """Compressed upper bounds of points of a space, by the hash of their inputs."""
 
     __tablename__ = "phaze_bound"
 
@@ -149,8 +148,8 @@ class BoundRow(Base):
     body: Mapped[bytes] = mapped_column(LargeBinary)
 
 
-class EnumerationRow(Base):
-    """The answer of an enumeration as JSON, by the hash of its question and of what was asked.
+class EnumerationRow(TableBase):
+    """The answer of an enumeration as JSON, by the hash of its question and the asked size.
 
     ``question`` is the hash of the question alone; see
     `phaze_opt.spec.frozen.ResolvedStudy.question_hash`.
@@ -163,8 +162,8 @@ class EnumerationRow(Base):
     question: Mapped[str | None] = mapped_column(String(64))
 
 
-class ArtifactRow(Base):
-    """A file of a study or trial; Optuna's attributes say of which, and how it is named."""
+class ArtifactRow(TableBase):
+    """A file of a study or trial; an attribute of the study or trial holds its name and type."""
 
     __tablename__ = "phaze_artifact"
 
@@ -174,14 +173,15 @@ class ArtifactRow(Base):
 
 
 class database_now_s(FunctionElement[float]):
-    """Seconds since 1970 on the database's clock: workers' clocks may differ by hours."""
+    """Seconds since 1970 on the database's clock; the clocks of workers may differ by hours."""
 
     type = Double()
     inherit_cache = True
 
 
 LONGEST_LEASE_S = 600.0
-"""A lease that ends later counts as over: the clock was put back, or another program wrote it."""
+"""Longest lease, in seconds. A lease that ends later counts as over: the clock of the database was
+put back, or another program wrote the row."""
 
 
 def lease_is_over(until_s: ColumnElement[Any] | InstrumentedAttribute[Any]) -> ColumnElement[bool]:

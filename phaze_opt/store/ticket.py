@@ -1,4 +1,4 @@
-"""A ticket of a study: as a worker holds it, as it is stored, and how many there are."""
+"""A ticket of a study as a worker holds it and as it is stored, and counts of tickets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Ticket:
     k
         Number of the ticket in its study, from 0.
     token
-        Names the holder; its writes are refused once another worker holds the ticket.
+        Name of the holder; its writes are refused after another worker has taken the ticket.
     params
         Parameters that the trial must take, ``None`` to sample them.
     last_trial_number
@@ -24,11 +24,11 @@ class Ticket:
     is_deadly
         Whether `MOST_DEATHS` workers died on it in turn: it may only be settled, not tried again.
     rest_s
-        Seconds for which it shall rest before it is tried again.
+        Seconds of rest before the ticket is tried again.
     losses
-        How many workers were lost on it.
+        Number of workers that were lost on it.
     is_witnessed
-        Whether this worker was alive when the lost one took it.
+        Whether this worker was alive when the lost worker took the ticket.
     """
 
     k: int
@@ -43,7 +43,7 @@ class Ticket:
 
 @dataclass(frozen=True)
 class StoredTicket:
-    """A ticket as its row has it, without the worker.
+    """The row of a ticket, without its worker.
 
     Attributes
     ----------
@@ -52,13 +52,13 @@ class StoredTicket:
     state
         ``"open"``, ``"held"``, ``"done"`` or ``"failed"``.
     attempts
-        How many workers were lost on it.
+        Number of workers that were lost on it.
     trial_number
-        Of its trial, where it has one.
+        Number of its trial, if it has one.
     params
         Parameters that the trial must take, ``None`` to sample them.
     reason
-        Why it failed.
+        Reason of a failed ticket.
     """
 
     k: int
@@ -71,12 +71,12 @@ class StoredTicket:
 
 @dataclass(frozen=True)
 class TicketCounts:
-    """How many tickets of a study are in each state.
+    """Number of tickets of a study in each state.
 
     Attributes
     ----------
     expired
-        Those of the held tickets whose lease has run out or whose worker is known to be gone.
+        Number of held tickets whose lease is over or whose worker is known to be gone.
     """
 
     open: int

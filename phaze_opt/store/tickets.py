@@ -1,23 +1,23 @@
 """Exactly N trials among many workers: one ticket per trial, held under a lease.
 
-Optuna's own means make too many trials (a callback on finished trials, a queue of waiting ones) or
-lose those whose worker is killed at the wrong moment (its heartbeat). Here a worker claims a ticket
-in one transaction, renews its lease from a thread, writes the trial's number into the ticket in the
-transaction that makes the trial, and closes the ticket in the one in which the trial is told. A
-worker that takes over an expired ticket first settles the trial of the previous holder. All times
-are the database's.
+Optuna's own methods make too many trials (a callback on finished trials, a queue of waiting trials)
+or lose the trials of workers that are killed at the wrong moment (its heartbeat). Here a worker
+claims a ticket in one transaction and renews its lease from a thread. It writes the trial's number
+into the ticket in the transaction that makes the trial, and closes the ticket in the transaction
+that tells the trial. A worker that takes over an expired ticket first settles the trial of the
+previous holder. All times are those of the database.
 
-A worker that is lost (killed, preempted, out of memory) says nothing about its point: the ticket is
+The loss of a worker (killed, preempted, out of memory) says nothing about its point: the ticket is
 tried again as often as needed. Only a point on which `MOST_DEATHS` workers die in turn, while
-others live on, is given up. A loss counts as such a death if the worker that takes the ticket over
-was alive when the lost one took it. The ticket rests for a while, twice as long after each loss;
-only a lone worker tries it at once, so that its trials come in the undisturbed order. The count of
-all other tickets begins anew whenever workers die for a general reason, which shows where a ticket
-is lost for the first time, or is completed after a loss. Each ticket does so once, so that several
-deadly points end, too.
+others live on, is given up. A loss counts as a death if the worker that takes the ticket over was
+alive when the lost worker took it. After each loss the ticket rests, twice as long each time; a
+lone worker tries it at once, so that its trials come in the usual order. The deaths of all other
+tickets are reset when workers die for a general reason: when a ticket is lost for the first time,
+or completed after a loss. Each ticket resets them only once for each reason, so that several deadly
+points are given up too.
 
 A sampler that must not propose a point twice offers points when a worker claims a ticket: in the
-same transaction the ticket takes one that no other ticket of the study has taken.
+transaction of the claim, the ticket takes a point that no other ticket of the study has taken.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from phaze_opt.store.tables import (
 from phaze_opt.store.ticket import StoredTicket, Ticket, TicketCounts
 
 MOST_DEATHS = 3
-"""A ticket on which so many workers die in turn, while others live on, is given up."""
+"""Number of workers that die on a ticket in turn, while others live on, until it is given up."""
 
 FIRST_REST_S = 0.5
 LONGEST_REST_S = 60.0
-"""For how long a ticket rests after its first loss, and at most."""
+"""Seconds of rest of a ticket after its first loss, and at most."""
 
 _STATES = ("open", "held", "done", "failed")
 _STATE = TicketRow.state
@@ -62,8 +62,8 @@ _LONGEST_CODE = 64
 class TicketOffice:
     """The tickets of one study.
 
-    Every method is one transaction of its own, which may not be called inside another one, but for
-    those that take a session.
+    Every method without a session is a transaction of its own: never call it inside another
+    transaction.
     """
 
     def __init__(self, storage: Storage, study_uid: str, lease_s: float) -> None:
@@ -73,14 +73,14 @@ class TicketOffice:
         self._born_s: float | None = None
 
     def issue(self, total: int, first: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Make tickets until ``total`` are open, held or done; failed ones are replaced.
+        """Make tickets until ``total`` are open, held or done; new tickets replace failed ones.
 
         Parameters
         ----------
         total
-            How many trials the study shall have.
+            Number of trials of the study.
         first
-            Parameters of the very first tickets of a study.
+            Parameters of the first tickets of the study.
         """
         with self._storage.writing() as session:
             self._lock_study(session)
@@ -93,23 +93,22 @@ class TicketOffice:
     def claim(
         self, token: str, total: int, offers: Sequence[Mapping[str, Any]] | None = None
     ) -> Ticket | None:
-        """Take the lowest ticket that is open and does not rest, or whose lease has run out.
+        """Take the lowest ticket that is open and does not rest, or whose lease is over.
 
         Parameters
         ----------
         token
-            Of the worker.
+            Token of the worker.
         total
-            No ticket is taken if so many are done or held already.
+            Number of trials of the study; if so many tickets are done or held, none is taken.
         offers
-            Points of which a ticket without parameters takes the first that no other ticket has
-            taken; without such a point, only tickets with parameters can be taken. ``None`` where
-            tickets without parameters take none.
+            Points for a ticket without parameters, which takes the first free point; if no point is
+            free, only tickets with parameters can be taken. ``None`` if tickets take no points.
 
         Returns
         -------
         ticket
-            ``None`` where there is none.
+            ``None`` if no ticket can be taken.
         """
         with self._storage.writing() as session:
             self._lock_study(session)
@@ -160,16 +159,16 @@ class TicketOffice:
             )
 
     def assign(self, ticket: Ticket, trial_number: int) -> bool:
-        """Write down which trial runs; False if the ticket was lost meanwhile."""
+        """Write the number of the trial into the ticket; False if the ticket was lost meanwhile."""
         with self._storage.writing() as session:
             return self.assign_in(session, ticket, trial_number)
 
     def assign_in(self, session: Session, ticket: Ticket, trial_number: int) -> bool:
-        """Do as `assign` within a transaction."""
+        """Assign a trial within a transaction; see `assign`."""
         return self._change_in(session, ticket, trial_number=trial_number, code=code_hash())
 
     def remember(self, ticket: Ticket, params: Mapping[str, Any] | None) -> bool:
-        """Forget a trial that was cut short, but keep its parameters for the next one."""
+        """Drop an interrupted trial, but keep its parameters for the next trial."""
         text = None if params is None else json.dumps(dict(params))
         return self._change(ticket, params=text, trial_number=None)
 
@@ -182,27 +181,27 @@ class TicketOffice:
         return finished
 
     def finish_in(self, session: Session, ticket: Ticket) -> bool:
-        """Do as `finish` within a transaction, after which `acquit_others` is to be called."""
+        """Finish a ticket within a transaction; see `finish`. Call `acquit_others` after it."""
         return self._change_in(session, ticket, state="done", token=None)
 
     def acquit_others(self, ticket: Ticket) -> None:
-        """Begin the counts of all other tickets anew where a lost one is complete after all."""
+        """Reset the deaths of all other tickets if this ticket is complete after a loss."""
         if ticket.losses:
             with self._storage.writing() as session:
                 self._lock_study(session)
-                self._begin_counts_anew(session, ticket.k)
+                self._reset_deaths(session, ticket.k)
 
     def fail(self, ticket: Ticket, reason: str) -> bool:
         """Close a ticket whose trial cannot be completed."""
         return self._change(ticket, state="failed", token=None, reason=reason[:_LONGEST_REASON])
 
     def give_back(self, ticket: Ticket, rest_s: float = 0.0) -> bool:
-        """Open a ticket again, to be claimed after a rest."""
+        """Open a ticket again; it can be claimed after ``rest_s`` seconds."""
         until_s = database_now_s() + rest_s if rest_s else None
         return self._change(ticket, state="open", token=None, trial_number=None, until_s=until_s)
 
     def lose(self, ticket: Ticket) -> bool:
-        """Let a ticket go as if this worker had died on it."""
+        """End the lease of a ticket as if this worker had died on it."""
         return self._change(ticket, token=None, until_s=0.0)
 
     def stop_requested(self) -> bool:
@@ -212,18 +211,18 @@ class TicketOffice:
             return bool(session.scalar(query))
 
     def is_proven(self) -> bool:
-        """Whether no point that is left can be better than the best trial."""
+        """Whether no remaining point can be better than the best trial."""
         query = select(StudyRow.proven).where(self._is_study)
         with self._storage.reading() as session:
             return bool(session.scalar(query))
 
     def mark_proven(self) -> None:
-        """Write down that no point that is left can be better than the best trial."""
+        """Record that no remaining point can be better than the best trial."""
         with self._storage.writing() as session:
             session.execute(update(StudyRow).where(self._is_study).values(proven=True))
 
     def request_stop(self, wanted: bool) -> None:
-        """Ask all workers of the study to begin no further trial, or take that back."""
+        """Ask all workers of the study to begin no further trial, or withdraw the request."""
         with self._storage.writing() as session:
             session.execute(update(StudyRow).where(self._is_study).values(stop_requested=wanted))
 
@@ -244,7 +243,7 @@ class TicketOffice:
     def codes(self) -> dict[str, int]:
         """Count the trials by the hash of the code that ran them, or runs them; most first.
 
-        Those of an older program, and those that came with a bundle, name none.
+        Trials of an older program and of a bundle have no hash, and are not counted.
         """
         query = (
             select(TicketRow.code, func.count())
@@ -275,7 +274,7 @@ class TicketOffice:
             session.execute(update(StudyRow).where(self._is_study).values(target=total))
 
     def read_all(self) -> tuple[StoredTicket, ...]:
-        """Return all tickets by number."""
+        """Return all tickets, sorted by number."""
         query = select(TicketRow).where(self._mine).order_by(TicketRow.k)
         with self._storage.reading() as session:
             return tuple(
@@ -300,7 +299,7 @@ class TicketOffice:
             session.execute(update(StudyRow).where(self._is_study).values(target=target))
 
     def reasons(self) -> list[str]:
-        """Return the reasons of failed tickets, each once."""
+        """Return the different reasons of failed tickets."""
         query = select(TicketRow.reason).where(self._mine, _STATE == "failed").order_by(TicketRow.k)
         with self._storage.reading() as session:
             reasons = [str(reason or "unknown") for reason in session.scalars(query)]
@@ -312,25 +311,25 @@ class TicketOffice:
         Parameters
         ----------
         what
-            The study, for the sentence.
+            Name of the study in the error's sentence.
 
         Raises
         ------
         DamagedError
-            If their numbers, states or attempts are not possible.
+            If a number or a state of a ticket is impossible.
         """
         query = select(TicketRow).where(self._mine).order_by(TicketRow.k)
         with self._storage.reading() as session:
             for k, row in enumerate(session.scalars(query)):
                 numbers = (row.attempts, row.deaths or 0, row.trial_number or 0)
-                possible = all(isinstance(each, int) and each >= 0 for each in numbers)
+                possible = all(isinstance(number, int) and number >= 0 for number in numbers)
                 if row.k != k or row.state not in _STATES or not possible:
                     raise DamagedError(f"Ticket {k} of {what} is damaged.")
 
     def running_trials(self) -> set[int] | None:
-        """Return the trial numbers that held tickets name.
+        """Return the trial numbers of held tickets.
 
-        ``None`` while a holder has not written its number yet: any running trial may be its own.
+        ``None`` while a holder has not written its number yet: every running trial may be its own.
         """
         query = select(TicketRow.trial_number).where(self._mine, _STATE == "held")
         with self._storage.reading() as session:
@@ -348,12 +347,12 @@ class TicketOffice:
         return StudyRow.uid == self._study_uid
 
     def _lock_study(self, session: Session) -> None:
-        """Let one claim of a study at a time pass; SQLite has one writer in any case."""
+        """Lock the row of the study, for one claim at a time; SQLite has one writer in any case."""
         if session.get_bind().dialect.name != "sqlite":
             session.execute(select(StudyRow.uid).where(self._is_study).with_for_update())
 
     def _free_row(self, session: Session, total: int, has_points: bool) -> TicketRow | None:
-        """Return the ticket that `claim` takes, if any; without points one with parameters."""
+        """Return the ticket that `claim` takes, if any; without points, it must have parameters."""
         taken = or_(_STATE == "done", and_(_STATE == "held", ~_EXPIRED))
         if (session.scalar(select(func.count()).where(self._mine, taken)) or 0) >= total:
             return None
@@ -382,7 +381,7 @@ class TicketOffice:
     def _take_point(
         self, session: Session, row: TicketRow, offers: Sequence[Mapping[str, Any]]
     ) -> bool:
-        """Take the point of a ticket that has one, else the first free one of those offered."""
+        """Take the point of the ticket itself, else the first free offer; False if none is free."""
         own = _read_params(row.params)
         for params in offers if own is None else (own,):
             claim = ClaimRow(study_uid=self._study_uid, point=point_key(params), k=row.k)
@@ -395,10 +394,10 @@ class TicketOffice:
         return False
 
     def _count_loss(self, session: Session, row: TicketRow, is_witnessed: bool) -> float:
-        """Count a lost worker; return for how long the ticket shall rest."""
+        """Count a lost worker; return the seconds for which the ticket rests."""
         row.attempts += 1
         if row.attempts == 1:
-            self._begin_counts_anew(session, row.k)
+            self._reset_deaths(session, row.k)
         row.deaths = (row.deaths or 0) + is_witnessed
         return min(FIRST_REST_S * 2.0 ** min(row.attempts - 1, 30), LONGEST_REST_S)
 
@@ -408,8 +407,8 @@ class TicketOffice:
             self._born_s = float(session.scalar(select(database_now_s())) or 0.0)
         return self._born_s
 
-    def _begin_counts_anew(self, session: Session, k: int) -> None:
-        """Workers die for a general reason: no death so far speaks against another ticket."""
+    def _reset_deaths(self, session: Session, k: int) -> None:
+        """Set the deaths of all other tickets to 0, because workers die for a general reason."""
         others = (self._mine, TicketRow.k != k, TicketRow.deaths > 0)
         session.execute(update(TicketRow).where(*others).values(deaths=0))
 
@@ -419,7 +418,7 @@ class TicketOffice:
             return self._change_in(session, ticket, **values)
 
     def _change_in(self, session: Session, ticket: Ticket, **values: Any) -> bool:
-        """Do the same within a transaction."""
+        """Update a ticket within a transaction; see `_change`."""
         held = (TicketRow.k == ticket.k, _STATE == "held", TicketRow.token == ticket.token)
         changed: Any = session.execute(
             update(TicketRow)
@@ -431,12 +430,12 @@ class TicketOffice:
 
 
 def point_key(params: Mapping[str, Any]) -> str:
-    """Hash the parameters of a point, in whatever order."""
+    """Return the hash of the parameters of a point, whatever their order."""
     return content_hash(sorted(params.items()))
 
 
 def _read_params(text: str | None) -> Mapping[str, Any] | None:
-    """Read stored parameters; JSON of another form counts as none."""
+    """Read stored parameters; ``None`` for JSON of another form."""
     if text is None:
         return None
     try:

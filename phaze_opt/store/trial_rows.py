@@ -1,8 +1,8 @@
 """Rows of Optuna's tables that hold trials, read and written many at once.
 
-Optuna reads a trial in seven statements, decodes every distribution twice, and on SQLite waits for
-the write lock; it adds a trial in about twenty statements. For a study of some thousand trials this
-takes a minute. The version of its tables is checked when a database is opened.
+Optuna reads a trial in seven statements, decodes every distribution twice, and waits for the write
+lock of SQLite; it adds a trial in about twenty statements. For a study of some thousand trials this
+takes a minute. `opening` checks the version of Optuna's tables.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 from optuna.distributions import BaseDistribution, distribution_to_json, json_to_distribution
-from optuna.storages._rdb import models
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import Connection, func, insert, select
 from sqlalchemy.orm import Session
 
-from phaze_opt.store.storage import Storage, inserting
+from phaze_opt.store.optuna_private import models
+from phaze_opt.store.storage import Storage, in_parts, inserting
 
 _AT_ONCE = 500
-"""Trials of a statement; SQLite allows some thousand parameters in one."""
+"""Number of trials of a statement; SQLite allows some thousand parameters in one."""
 
 _STUDY: Any = models.StudyModel.__table__
 TRIAL: Any = models.TrialModel.__table__
@@ -34,7 +34,7 @@ _SYSTEM_ATTRIBUTE: Any = models.TrialSystemAttributeModel.__table__
 
 
 def trial_ids(storage: Storage, study_id: int) -> dict[int, int]:
-    """Return the row of every trial of a study by its number."""
+    """Return the rows of the trials of a study by their numbers."""
     query = select(TRIAL.c.number, TRIAL.c.trial_id).where(TRIAL.c.study_id == study_id)
     with storage.reading() as session:
         return {int(number): int(row) for number, row in session.execute(query)}
@@ -66,16 +66,15 @@ def read_trials(connection: Connection, *conditions: Any) -> list[FrozenTrial]:
     Parameters
     ----------
     conditions
-        On columns of Optuna's table of trials.
+        Conditions on the columns of Optuna's table of trials.
     """
     columns = ("trial_id", "number", "state", "datetime_start", "datetime_complete")
     query = select(*(TRIAL.c[name] for name in columns)).where(*conditions)
     rows = connection.execute(query.order_by(TRIAL.c.trial_id)).all()
-    found = {row[0]: _bare_trial(*row) for row in rows}
-    ids = list(found)
-    for start in range(0, len(ids), _AT_ONCE):
-        _read_content(connection, ids[start : start + _AT_ONCE], found)
-    return list(found.values())
+    trials = {row[0]: _bare_trial(*row) for row in rows}
+    for trial_ids in in_parts(trials, _AT_ONCE):
+        _read_content(connection, trial_ids, trials)
+    return list(trials.values())
 
 
 def make_trial(session: Session, study_id: int) -> FrozenTrial:
@@ -86,7 +85,7 @@ def make_trial(session: Session, study_id: int) -> FrozenTrial:
     KeyError
         If there is no such study.
     """
-    # One trial at a time is numbered; SQLite has one writer in any case.
+    # The lock lets one transaction at a time number a trial; SQLite has one writer in any case.
     lock = select(_STUDY.c.study_id).where(_STUDY.c.study_id == study_id).with_for_update()
     if session.scalar(lock) is None:
         raise KeyError(models.NOT_FOUND_MSG)
@@ -105,7 +104,7 @@ def _bare_trial(
     started: datetime | None,
     ended: datetime | None,
 ) -> FrozenTrial:
-    """Return a trial of which nothing is set; times are the database's."""
+    """Return a trial without content; the times are those of the database, in UTC."""
     return FrozenTrial(
         number=number,
         state=state,
@@ -122,14 +121,14 @@ def _bare_trial(
 
 
 def _read_content(
-    connection: Connection, ids: Sequence[int], found: Mapping[int, FrozenTrial]
+    connection: Connection, ids: Sequence[int], trials: Mapping[int, FrozenTrial]
 ) -> None:
-    """Read parameters, values and attributes into trials."""
+    """Read parameters, values and attributes into trials, by their rows."""
     params = _read(connection, _PARAM, ids, "param_name", "param_value", "distribution_json")
     for trial_id, name, number, text in params:
         axis = _distribution(text)
-        found[trial_id].distributions[name] = axis
-        found[trial_id].params[name] = axis.to_external_repr(number)
+        trials[trial_id].distributions[name] = axis
+        trials[trial_id].params[name] = axis.to_external_repr(number)
     by_objective: dict[int, dict[int, float]] = {}
     for trial_id, objective, number, kind in _read(
         connection, _VALUE, ids, "objective", "value", "value_type"
@@ -137,22 +136,22 @@ def _read_content(
         value = models.TrialValueModel.stored_repr_to_value(number, kind)
         by_objective.setdefault(trial_id, {})[objective] = value
     for trial_id, values in by_objective.items():
-        found[trial_id].values = [values[objective] for objective in range(len(values))]
+        trials[trial_id].values = [values[objective] for objective in range(len(values))]
     for trial_id, step, number, kind in _read(
         connection, _INTERMEDIATE, ids, "step", "intermediate_value", "intermediate_value_type"
     ):
         value = models.TrialIntermediateValueModel.stored_repr_to_intermediate_value(number, kind)
-        found[trial_id].intermediate_values[step] = value
+        trials[trial_id].intermediate_values[step] = value
     for trial_id, key, text in _read(connection, _USER_ATTRIBUTE, ids, "key", "value_json"):
-        found[trial_id].user_attrs[key] = json.loads(text)
+        trials[trial_id].user_attrs[key] = json.loads(text)
     for trial_id, key, text in _read(connection, _SYSTEM_ATTRIBUTE, ids, "key", "value_json"):
-        found[trial_id].system_attrs[key] = json.loads(text)
+        trials[trial_id].system_attrs[key] = json.loads(text)
 
 
 def _read(
     connection: Connection, table: Any, trial_ids: Sequence[int], *columns: str
 ) -> Iterator[tuple[Any, ...]]:
-    """Read columns of the rows of some trials, each after its trial, in the order written."""
+    """Read the trial and other columns of the rows of trials, sorted by primary key."""
     query = select(table.c.trial_id, *(table.c[name] for name in columns))
     query = query.where(table.c.trial_id.in_(trial_ids)).order_by(*table.primary_key)
     for row in connection.execute(query):
@@ -166,16 +165,16 @@ def _distribution(text: str) -> BaseDistribution:
 
 
 def local_time(stored: datetime | None) -> datetime | None:
-    """Return a time of the table, which is UTC, as Optuna has it: local, without a zone."""
+    """Return a time of the table, which is UTC, as Optuna's local time without a zone."""
     return None if stored is None else stored.replace(tzinfo=UTC).astimezone().replace(tzinfo=None)
 
 
 def insert_trials(storage: Storage, study_id: int, trials: Sequence[FrozenTrial]) -> None:
-    """Write finished trials into a study that has none, in one transaction."""
+    """Write finished trials into a study without trials, in one transaction."""
     trial_model: Any = models.TrialModel
     with storage.writing() as session:
         for trial in trials:
-            # The model turns local time into that of the table.
+            # The model converts local time to UTC.
             row = trial_model(
                 number=trial.number,
                 study_id=study_id,
@@ -192,7 +191,7 @@ def insert_trials(storage: Storage, study_id: int, trials: Sequence[FrozenTrial]
 
 
 def write_content(session: Session, trial_id: int, trial: FrozenTrial) -> None:
-    """Write what a trial holds, beside what its row holds; attributes of the same key go."""
+    """Write the content of a trial; new attributes replace stored ones of equal keys."""
     for table, rows in _rows_of({trial_id: trial}).items():
         statement = inserting(session, table)
         if table in (_USER_ATTRIBUTE, _SYSTEM_ATTRIBUTE):
@@ -204,12 +203,12 @@ def write_content(session: Session, trial_id: int, trial: FrozenTrial) -> None:
 
 
 def _rows_of(trials: Mapping[int, FrozenTrial]) -> dict[Any, list[dict[str, Any]]]:
-    """Return what trials hold as rows of the other tables; tables without rows are left out.
+    """Return the content of trials as rows by table; tables without rows are left out.
 
     Parameters
     ----------
     trials
-        By their rows in the table of trials.
+        Trials by their rows in the table of trials.
     """
     rows: dict[Any, list[dict[str, Any]]] = {
         _USER_ATTRIBUTE: _attributes({row: trial.user_attrs for row, trial in trials.items()}),
@@ -245,7 +244,7 @@ def _rows_of(trials: Mapping[int, FrozenTrial]) -> dict[Any, list[dict[str, Any]
                     "intermediate_value_type": sort,
                 }
             )
-    return {table: found for table, found in rows.items() if found}
+    return {table: own_rows for table, own_rows in rows.items() if own_rows}
 
 
 def _attributes(trials: Mapping[int, Mapping[str, Any]]) -> list[dict[str, Any]]:

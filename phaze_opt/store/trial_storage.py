@@ -1,9 +1,9 @@
 """Optuna's storage with few statements per trial.
 
-Optuna makes a transaction of its own for each parameter and each attribute of a trial, and reads
+Optuna writes each parameter and each attribute of a trial in a transaction of its own, and reads
 the trial again before most of them. Here a worker writes its running trial in three transactions:
-the trial itself, then its parameters, then all the rest as it is told. What belongs to the first
-or the last, as the state of a ticket does, can be written in the same one.
+the new trial, then its parameters, then the rest when the trial is told. Other rows, as that of its
+ticket, can be written in the first and the last of these transactions.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any
 from optuna.distributions import BaseDistribution, check_distribution_compatibility
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import RDBStorage
-from optuna.storages._cached_storage import _CachedStorage, _StudyInfo
-from optuna.storages._rdb.models import NOT_FOUND_MSG, StudyModel
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import or_, select, update
 
+from phaze_opt.store.optuna_private import CachedStorage, CachedStudy, models
 from phaze_opt.store.storage import READ_ONLY, Storage
 from phaze_opt.store.trial_rows import (
     TRIAL,
@@ -37,11 +36,11 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
     from sqlalchemy.orm import Session
 
-_STUDY: Any = StudyModel.__table__
+_STUDY: Any = models.StudyModel.__table__
 
 
 class TrialStorage(RDBStorage):
-    """Optuna's storage, which reads trials many at once, and waits for no lock to do so."""
+    """Optuna's storage, which reads many trials in one statement, without waiting for a lock."""
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
         """Read a trial.
@@ -49,15 +48,15 @@ class TrialStorage(RDBStorage):
         Raises
         ------
         KeyError
-            If there is none.
+            If there is no such trial.
         """
         trials = self.read([trial_id])
         if not trials:
-            raise KeyError(NOT_FOUND_MSG)
+            raise KeyError(models.NOT_FOUND_MSG)
         return trials[0]
 
     def read(self, trial_ids: Sequence[int]) -> list[FrozenTrial]:
-        """Read some trials by their rows."""
+        """Read trials by their rows."""
         if not trial_ids:
             return []
         with self._reading() as connection:
@@ -66,7 +65,7 @@ class TrialStorage(RDBStorage):
     def states(
         self, study_id: int, greater_than: int, included: Iterable[int]
     ) -> dict[int, TrialState]:
-        """Return the states of all trials after a row, and of some before it, by their rows."""
+        """Return the states, by row, of all trials after a row, and of the included ones."""
         wanted = TRIAL.c.trial_id > greater_than
         if rows := sorted(included):
             wanted = or_(wanted, TRIAL.c.trial_id.in_(rows))
@@ -81,17 +80,17 @@ class TrialStorage(RDBStorage):
         included_trial_ids: set[int],
         trial_id_greater_than: int,
     ) -> list[FrozenTrial]:
-        """Read trials of a study under Optuna's own name, for what reads through it."""
+        """Read trials of a study; Optuna's methods call this one by its private name."""
         wanted = TRIAL.c.trial_id > trial_id_greater_than
         if included_trial_ids:
             wanted = or_(wanted, TRIAL.c.trial_id.in_(sorted(included_trial_ids)))
         conditions = [TRIAL.c.study_id == study_id, wanted]
         if states is not None:
-            conditions.append(TRIAL.c.state.in_([one for one in TrialState if one in states]))
+            conditions.append(TRIAL.c.state.in_([state for state in TrialState if state in states]))
         with self._reading() as connection:
             study = select(_STUDY.c.study_id).where(_STUDY.c.study_id == study_id)
             if connection.scalar(study) is None:
-                raise KeyError(NOT_FOUND_MSG)
+                raise KeyError(models.NOT_FOUND_MSG)
             return read_trials(connection, *conditions)
 
     def _reading(self) -> Connection:
@@ -99,37 +98,14 @@ class TrialStorage(RDBStorage):
         return self.engine.connect().execution_options(**READ_ONLY)
 
 
-class Joined:
-    """What is written in the transaction that makes a trial, or ends one.
+class RunningTrials(CachedStorage):
+    """Optuna's storage for a program that runs trials, or reads the same trials again and again.
 
-    Parameters
-    ----------
-    change
-        Writes it, for the trial of a number, and says whether it could.
+    Finished trials are read from the database once, and kept in memory. They never change; but the
+    number of a deleted study may go to a new study, and the trials kept under it are then wrong.
 
-    Attributes
-    ----------
-    answer
-        What the change said; ``None`` while no transaction has done it.
-    """
-
-    def __init__(self, change: Callable[[Session, int], bool]) -> None:
-        self._change = change
-        self.answer: bool | None = None
-
-    def write(self, session: Session, number: int) -> None:
-        """Write it for a trial."""
-        self.answer = self._change(session, number)
-
-
-class RunningTrials(_CachedStorage):
-    """Optuna's storage for a program that runs trials, or reads the same ones again and again.
-
-    Finished trials are read from the database once, and kept. They never change; but a study that
-    is deleted may leave its number to another one, and the trials kept under it are then wrong.
-
-    What is set of a trial that was made here stays in memory until `write`, or until the trial is
-    finished, and is then written in one transaction.
+    The content of a trial that this object made (parameters, attributes, intermediate values) stays
+    in memory until `write`, or until the trial is finished, and is then written in one transaction.
     """
 
     _backend: TrialStorage
@@ -138,40 +114,52 @@ class RunningTrials(_CachedStorage):
         super().__init__(storage.optuna)
         self._storage = storage
         self._unwritten: dict[int, FrozenTrial] = {}
-        self._joined: Joined | None = None
+        self._join: Callable[[Session, int], None] = lambda session, number: None
         self._not_waiting: dict[int, int] = {}
 
     @contextmanager
-    def join(self, joined: Joined) -> Iterator[None]:
-        """Do more in the transaction in which a trial is made, or a trial made here is ended."""
-        self._joined = joined
+    def join(self, change: Callable[[Session, int], bool]) -> Iterator[list[bool]]:
+        """Add a change to the transaction that makes a trial, or that ends a trial made here.
+
+        Parameters
+        ----------
+        change
+            Writes in a session, for the trial of a number; returns whether it succeeded.
+
+        Yields
+        ------
+        successes
+            Results of the change; empty while no transaction has made it.
+        """
+        successes: list[bool] = []
+        before = self._join
+        self._join = lambda session, number: successes.append(change(session, number))
         try:
-            yield
+            yield successes
         finally:
-            self._joined = None
+            self._join = before
 
     def write(self, trial_id: int) -> None:
-        """Write what was set of a trial that was made here.
+        """Write the content of a trial that was made here.
 
         Raises
         ------
         UpdateFinishedTrialError
-            If someone else has finished the trial.
+            If another worker has finished the trial.
         """
         with self._lock:
             if trial_id in self._unwritten:
                 self._write(trial_id, TrialState.RUNNING, None)
 
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
-        """Make a trial; one that is not finished at once is from now on kept in memory."""
+        """Make a trial; without a template, it is kept in memory while it runs."""
         if template_trial is not None:
             return super().create_new_trial(study_id, template_trial)
         with self._storage.writing() as session:
             trial = make_trial(session, study_id)
-            if self._joined is not None:
-                self._joined.write(session, trial.number)
+            self._join(session, trial.number)
         with self._lock:
-            self._studies.setdefault(study_id, _StudyInfo())
+            self._studies.setdefault(study_id, CachedStudy())
             self._add_trials_to_cache(study_id, [trial])
             self._unwritten[trial._trial_id] = _without_content(trial)
         return trial._trial_id
@@ -184,15 +172,14 @@ class RunningTrials(_CachedStorage):
     ) -> list[FrozenTrial]:
         """Return the trials of a study, or those in some states.
 
-        Whoever asks for a new trial asks for waiting ones first: the trials of others are not read
-        for that.
+        Optuna asks for waiting trials before it makes a trial; this needs no trials of others.
         """
         if states == (TrialState.WAITING,) and not self._may_wait(study_id):
             return []
         return super().get_all_trials(study_id, deepcopy, states)
 
     def _may_wait(self, study_id: int) -> bool:
-        """Whether a trial waits, which it can do only from the moment when it is made."""
+        """Whether a trial waits; only new trials are read, as no trial begins to wait later."""
         with self._lock:
             states = self._backend.states(study_id, self._not_waiting.get(study_id, -1), ())
             if TrialState.WAITING in states.values():
@@ -202,7 +189,7 @@ class RunningTrials(_CachedStorage):
             return False
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
-        """Return a trial, with what is not written yet."""
+        """Return a trial, with its unwritten content."""
         with self._lock:
             if trial_id in self._unwritten:
                 return _copied(self._kept(trial_id))
@@ -220,7 +207,7 @@ class RunningTrials(_CachedStorage):
         Raises
         ------
         ValueError
-            If trials before have another kind of distribution for it.
+            If earlier trials have another kind of distribution for the parameter.
         """
         if trial_id not in self._unwritten:
             super().set_trial_param(trial_id, param_name, param_value_internal, distribution)
@@ -231,31 +218,31 @@ class RunningTrials(_CachedStorage):
         self._keep(trial_id, "distributions", param_name, distribution)
 
     def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
-        """Set an attribute of the user."""
+        """Set a user attribute."""
         if not self._keep(trial_id, "user_attrs", key, _as_read(value)):
             super().set_trial_user_attr(trial_id, key, value)
 
     def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
-        """Set an attribute of the system."""
+        """Set a system attribute."""
         if not self._keep(trial_id, "system_attrs", key, _as_read(value)):
             super().set_trial_system_attr(trial_id, key, value)
 
     def set_trial_intermediate_value(
         self, trial_id: int, step: int, intermediate_value: float
     ) -> None:
-        """Set a value of a step."""
+        """Set the intermediate value of a step."""
         if not self._keep(trial_id, "intermediate_values", step, intermediate_value):
             super().set_trial_intermediate_value(trial_id, step, intermediate_value)
 
     def set_trial_state_values(
         self, trial_id: int, state: TrialState, values: Sequence[float] | None = None
     ) -> bool:
-        """Change the state of a trial, and write its values with all that was set before.
+        """Change the state of a trial, and write its values and its unwritten content.
 
         Raises
         ------
         UpdateFinishedTrialError
-            If someone else has finished the trial.
+            If another worker has finished the trial.
         """
         with self._lock:
             if trial_id in self._unwritten:
@@ -264,7 +251,7 @@ class RunningTrials(_CachedStorage):
         return super().set_trial_state_values(trial_id, state, values)
 
     def _keep(self, trial_id: int, what: str, name: object, value: object) -> bool:
-        """Keep what is set of a trial in memory; False if the trial was not made here."""
+        """Keep an entry of a trial's dict ``what`` in memory; False if it was not made here."""
         with self._lock:
             unwritten = self._unwritten.get(trial_id)
             if unwritten is None:
@@ -274,26 +261,26 @@ class RunningTrials(_CachedStorage):
             return True
 
     def _kept(self, trial_id: int) -> FrozenTrial:
-        """Return the trial itself that is kept."""
+        """Return the trial in memory itself, not a copy."""
         study_id, number = self._trial_id_to_study_id_and_number[trial_id]
         return self._studies[study_id].trials[number]
 
     def _check_distribution(self, trial_id: int, name: str, axis: BaseDistribution) -> None:
-        """Compare a distribution with the first one that the study has for the parameter."""
+        """Compare a distribution with the first distribution of the study for the parameter."""
         study_id, _ = self._trial_id_to_study_id_and_number[trial_id]
         study = self._studies[study_id]
         if name not in study.param_distribution:
-            before = (each.distributions.get(name) for each in study.trials.values())
+            before = (trial.distributions.get(name) for trial in study.trials.values())
             study.param_distribution[name] = next(filter(None, before), axis)
         check_distribution_compatibility(study.param_distribution[name], axis)
 
     def _write(self, trial_id: int, state: TrialState, values: Sequence[float] | None) -> None:
-        """Write what was set of a trial, and its state, if the trial still runs."""
+        """Write the unwritten content and the state of a trial, if the trial still runs."""
         unwritten, kept = self._unwritten[trial_id], _copied(self._kept(trial_id))
         ended = datetime.now(UTC).replace(tzinfo=None) if state.is_finished() else None
         unwritten.values = kept.values = values
         kept.state, kept.datetime_complete = state, local_time(ended)
-        # Also where the state stays: nobody else can finish the trial until this is committed.
+        # Even with an equal state: nobody else can finish the trial before the commit.
         change = (
             update(TRIAL)
             .where(TRIAL.c.trial_id == trial_id, TRIAL.c.state == TrialState.RUNNING)
@@ -304,8 +291,8 @@ class RunningTrials(_CachedStorage):
             runs = bool(changed.rowcount)
             if runs:
                 write_content(session, trial_id, unwritten)
-                if self._joined is not None and state.is_finished():
-                    self._joined.write(session, kept.number)
+                if state.is_finished():
+                    self._join(session, kept.number)
         del self._unwritten[trial_id]
         if not runs:
             raise UpdateFinishedTrialError(f"Trial {kept.number} is finished already.")
@@ -314,9 +301,9 @@ class RunningTrials(_CachedStorage):
             self._unwritten[trial_id] = _without_content(kept)
 
     def _read_trials_from_remote_storage(self, study_id: int) -> None:
-        """Read the trials that are new, or have ended; those that were made here are known."""
+        """Read the trials that are new or have ended, but for those that were made here."""
         with self._lock:
-            study = self._studies.setdefault(study_id, _StudyInfo())
+            study = self._studies.setdefault(study_id, CachedStudy())
             last, open_ids = study.last_finished_trial_id, study.unfinished_trial_ids
             states = self._backend.states(study_id, last, open_ids)
             unknown = [row for row, state in states.items() if not self._is_known(row, state)]
@@ -328,7 +315,7 @@ class RunningTrials(_CachedStorage):
             study.last_finished_trial_id = max(finished, default=last)
 
     def _is_known(self, trial_id: int, state: TrialState) -> bool:
-        """Whether a trial in memory has all that one of this state has in the database."""
+        """Whether the trial in memory is as complete as the row, which has this state."""
         if not state.is_finished():
             return trial_id in self._unwritten
         return trial_id in self._trial_id_to_study_id_and_number and (
@@ -337,13 +324,13 @@ class RunningTrials(_CachedStorage):
 
 
 def write(trial: Trial) -> None:
-    """Write what was set of a running trial, so that others see it."""
+    """Write the content of a running trial, so that other programs see it."""
     if isinstance(trial.storage, RunningTrials):
         trial.storage.write(trial._trial_id)
 
 
 def _without_content(trial: FrozenTrial) -> FrozenTrial:
-    """Return a trial of which nothing is set."""
+    """Return a copy of a trial without content."""
     empty = copy.copy(trial)
     empty.params, empty.distributions, empty.user_attrs, empty.system_attrs = {}, {}, {}, {}
     empty.intermediate_values = {}
@@ -351,7 +338,7 @@ def _without_content(trial: FrozenTrial) -> FrozenTrial:
 
 
 def _copied(trial: FrozenTrial) -> FrozenTrial:
-    """Return a trial of which more can be set without changing the given one."""
+    """Return a copy of a trial that shares no dict with it."""
     copied = copy.copy(trial)
     copied.params, copied.distributions = dict(trial.params), dict(trial.distributions)
     copied.user_attrs, copied.system_attrs = dict(trial.user_attrs), dict(trial.system_attrs)
@@ -360,5 +347,5 @@ def _copied(trial: FrozenTrial) -> FrozenTrial:
 
 
 def _as_read(value: Any) -> Any:
-    """Return an attribute as it will be read: JSON has no tuples."""
+    """Return an attribute as JSON gives it back, with lists for tuples."""
     return json.loads(json.dumps(value))

@@ -1,4 +1,4 @@
-"""Who works on a study: the workers that hold its tickets, on whatever machine."""
+"""The workers that hold tickets of a study, on all machines."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from phaze_opt.store.tables import TicketRow, database_now_s, lease_is_over
 
 @dataclass(frozen=True)
 class WorkerRecord:
-    """A worker with the trial that it works on.
+    """A worker with its trial.
 
     Attributes
     ----------
     study
         Name of the study.
     host, process
-        Machine and process number; ``None`` where an older program works.
+        Machine and process number; ``None`` for a worker of an older program.
     trial, params
         Number of the trial, and the values of its point by the names of the axes, as far as the
-        sampler has chosen them; ``None`` while the worker asks for one.
+        sampler has chosen them; ``None`` while the worker asks for a trial.
     since_s
-        Seconds since it took the trial.
+        Seconds since the worker took the ticket.
     lease_left_s
-        Seconds until others take the trial over unless the worker renews its lease.
+        Seconds until the end of the lease; without a renewal, others may then take the ticket.
     code
-        Hash of the code that runs the trial; ``None`` while the worker asks for one.
+        Hash of the code that runs the trial; ``None`` while the worker asks for a trial.
     state
-        ``"gone"`` where the lease is over, or the process ran on this machine and has ended.
+        ``"gone"`` if the lease is over, or the process ran on this machine and has ended.
     """
 
     study: str
@@ -52,7 +52,7 @@ class WorkerRecord:
 
 
 def list_workers(study: StoredStudy) -> list[WorkerRecord]:
-    """Return the workers of a study in the order of their tickets, on the database's clock."""
+    """Return the workers of a study, sorted by ticket; seconds are of the database's clock."""
     now_s, over = database_now_s(), lease_is_over(TicketRow.until_s)
     query = (
         select(TicketRow, now_s - TicketRow.since_s, TicketRow.until_s - now_s, over)
@@ -85,7 +85,7 @@ def worker_to_json_dict(worker: WorkerRecord) -> dict[str, Any]:
 
 
 def _params(study: StoredStudy, number: int | None) -> Mapping[str, Scalar] | None:
-    """Return the point of a trial as far as it is known."""
+    """Return the values of a trial's point that are known."""
     storage = study.storage.optuna
     with suppress(KeyError):
         if number is not None:

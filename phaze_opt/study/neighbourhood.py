@@ -18,8 +18,8 @@ from phaze_opt.spec.space import DesignPoint, Space, point_at
 from phaze_opt.store.caches import (
     EvaluationCache,
     NotStoredError,
+    ReadOnlyCache,
     ScheduleCache,
-    StoredEvaluations,
 )
 from phaze_opt.store.failures import DatabaseError
 from phaze_opt.store.leases import DEFAULT_LEASE_S, LeaseKeeper, new_token
@@ -83,7 +83,7 @@ def keys_around(study: ResolvedStudy, point: DesignPoint) -> set[str]:
 def known_steps(study: StoredStudy, best: BestDesign) -> tuple[DesignStep, ...]:
     """Return the steps from the best design with their stored metrics; nothing is computed."""
     objective = Objective(
-        study.resolved, (), StoredEvaluations(study.storage), ScheduleCache(study.storage)
+        study.resolved, (), ReadOnlyCache(study.storage), ScheduleCache(study.storage)
     )
     return _steps(objective, best)
 
@@ -106,7 +106,7 @@ def evaluated_steps(
         with LeaseKeeper([stored], token, DEFAULT_LEASE_S):
             return _steps(objective, best)
     except DatabaseError:
-        reading = StoredEvaluations(study.storage, computes=True)
+        reading = ReadOnlyCache(study.storage, computes=True)
         return _steps(replace(objective, evaluations=reading), best)
 
 

@@ -21,7 +21,7 @@ from phaze_opt.store.failures import DatabaseError, database_errors, patiently
 from phaze_opt.store.storage import Storage
 from phaze_opt.store.ticket import Ticket
 from phaze_opt.store.tickets import MOST_DEATHS, TicketOffice, point_key
-from phaze_opt.store.trial_storage import Joined, RunningTrials, write
+from phaze_opt.store.trial_storage import RunningTrials, write
 from phaze_opt.study.guided import best_bound_first
 from phaze_opt.study.objective import Objective
 from phaze_opt.study.processes import StopNow, StopSignals
@@ -213,21 +213,20 @@ class Worker:
                 self.watcher.told()
 
     def _ask(self, ticket: Ticket) -> Trial | None:
-        """Make the trial of a ticket; ``None`` if another worker has taken the ticket since."""
-        assigned = Joined(lambda session, number: self.office.assign_in(session, ticket, number))
-        with self.trials.join(assigned):
+        """Make the trial of a ticket; ``None`` where another worker has taken the ticket since."""
+        assign = self.office.assign_in
+        with self.trials.join(lambda session, number: assign(session, ticket, number)) as assigned:
             trial = self.optuna_study.ask()
-        if assigned.answer is None:
-            # The trial existed before: somebody has put it in Optuna's queue.
-            assigned.answer = self.office.assign(ticket, trial.number)
-        if not assigned.answer:
+        if not assigned:
+            # The trial was made before: somebody has put it in Optuna's queue.
+            assigned.append(self.office.assign(ticket, trial.number))
+        if not assigned[-1]:
             self._close(trial.number)
             return None
         return trial
 
     def _tell(self, ticket: Ticket, trial: Trial, metrics: Metrics) -> bool:
-        """Finish a trial and its ticket; False if another worker has taken either since."""
-        finished = Joined(lambda session, _: self.office.finish_in(session, ticket))
+        """Finish a trial and its ticket; False where another worker has either of them since."""
         try:
             trial.set_user_attr(METRICS_KEY, metrics_to_plain(metrics))
             trial.set_constraint(CONSTRAINT_KEY, metrics.violation)
@@ -235,7 +234,8 @@ class Worker:
                 trial._trial_id, DASHBOARD_CONSTRAINTS_KEY, [metrics.violation]
             )
             self.watcher.telling(trial, metrics)
-            with self.trials.join(finished):
+            finish = self.office.finish_in
+            with self.trials.join(lambda session, _: finish(session, ticket)) as finished:
                 self.optuna_study.tell(trial, list(metrics.values))
         except UpdateFinishedTrialError:
             return False
@@ -244,11 +244,11 @@ class Worker:
             if self._find(trial.number).state.is_finished():
                 return False
             raise
-        if finished.answer is None:
+        if not finished:
             return self.office.finish(ticket)
-        if finished.answer:
+        if finished[-1]:
             self.office.acquit_others(ticket)
-        return finished.answer
+        return finished[-1]
 
     def _recover(self) -> None:
         """After a lost connection, settle and give back all tickets of this worker."""

@@ -1,8 +1,8 @@
-"""Answers about the whole space of a study, as a database keeps them: enumerations and fronts.
+"""Answers about the whole space of a study, as a database stores them: enumerations and fronts.
 
-An answer is kept under the hash of its question, so that every study that asks the same finds it;
-only the certificate of an enumeration, which holds the frozen study, is of one study. None depends
-on the machine, and so all of them go along when a study is given away.
+An answer is stored under the hash of its question, so that every study with that question finds it;
+only the certificate of an enumeration, which holds the frozen study, belongs to one study. No
+answer depends on the machine, so that copies and bundles of a study contain its answers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from phaze_opt.whole_space.front_bounds import front_objectives
 from phaze_opt.whole_space.front_search import FoundFront
 
 MOST_ASKED = 10_000
-"""Designs of a top up to which an answer is found whatever it was asked for."""
+"""Largest size of a top at which `read_answers` finds a stored enumeration."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class Front:
     Attributes
     ----------
     objectives
-        What it is drawn over.
+        Objectives of the front.
     wall_s
-        Seconds that it took; of the last part, where it was stopped before.
+        Seconds of the search; of its last run, if it was stopped before.
     version
-        Of the cost model.
+        Version of the cost model.
     """
 
     objectives: tuple[ObjectiveName, ...]
@@ -52,52 +52,54 @@ class Front:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """A finished answer, and what was asked for.
+class SpaceAnswer:
+    """A finished answer with its question.
 
     Attributes
     ----------
     asked
-        How many designs the top of an enumeration shall have; the objectives of a front.
+        Size of the top of an enumeration; objectives of a front.
     bounds
-        Whether points were bounded; the designs are the same without, the counts are not.
+        Whether points were bounded; without bounds the designs are equal, but not the counts.
+    result
+        The enumeration or the front.
     """
 
     asked: int | tuple[ObjectiveName, ...]
     bounds: bool
-    found: Enumeration | Front
+    result: Enumeration | Front
 
     @property
     def designs(self) -> tuple[RankedDesign, ...]:
-        """The top, or the front."""
-        if isinstance(self.found, Enumeration):
-            return self.found.top
-        return tuple(one.design for one in self.found.found.designs)
+        """Designs of the top, or of the front."""
+        if isinstance(self.result, Enumeration):
+            return self.result.top
+        return tuple(member.design for member in self.result.found.designs)
 
     def check(self, study: ResolvedStudy) -> None:
-        """Refuse an answer that cannot be one of a study.
+        """Refuse an answer that is impossible for a study.
 
         Raises
         ------
         InputError
-            Naming what contradicts the study.
+            If the answer contradicts the study.
         """
-        if self.found.version != study.cost_model_version:
+        if self.result.version != study.cost_model_version:
             raise InputError("An answer is of another cost-model version than its study.")
-        asked, found = self.asked, self.found
-        if isinstance(found, Enumeration):
-            possible = isinstance(asked, int) and len(found.top) <= asked <= MOST_ASKED
-            possible = possible and found.status == "certified"
+        asked, result = self.asked, self.result
+        if isinstance(result, Enumeration):
+            possible = isinstance(asked, int) and len(result.top) <= asked <= MOST_ASKED
+            possible = possible and result.status == "certified"
         else:
-            possible = asked == found.objectives
+            possible = asked == result.objectives
         if not possible:
             raise InputError("An answer is not one to what was asked for.")
         space = study.spec.space
-        for one in self.designs:
-            point = DesignPoint(one.point)
+        for design in self.designs:
+            point = DesignPoint(design.point)
             if point_of(space, params_of(space, point)) != point:
-                raise InputError(f"The space has no design {dict(one.point)}.")
-            one.metrics.rank(study, point)
+                raise InputError(f"The space has no design {dict(design.point)}.")
+            design.metrics.rank(study, point)
 
 
 def find_answer(
@@ -107,12 +109,19 @@ def find_answer(
     bounds: bool,
     what: str,
 ) -> Enumeration | Front | None:
-    """Return a stored answer; ``None`` where there is none.
+    """Return a stored answer; ``None`` if there is none.
+
+    Parameters
+    ----------
+    asked, bounds
+        See `SpaceAnswer`.
+    what
+        Name of the answer in the error's sentence.
 
     Raises
     ------
     InputError
-        If it is damaged; ``what`` names it.
+        If the answer is damaged.
     """
     body = find_enumeration(storage, _key(study, asked, bounds))
     if body is None:
@@ -121,34 +130,35 @@ def find_answer(
     return from_json(body, kind, what)
 
 
-def keep_answer(storage: Storage, study: ResolvedStudy, answer: Answer) -> None:
+def keep_answer(storage: Storage, study: ResolvedStudy, answer: SpaceAnswer) -> None:
     """Store an answer."""
     question = study.question_hash if isinstance(answer.asked, int) else None
     key = _key(study, answer.asked, answer.bounds)
-    keep_enumeration(storage, key, to_json(answer.found).decode(), question)
+    keep_enumeration(storage, key, to_json(answer.result).decode(), question)
 
 
-def read_answers(storage: Storage, study: ResolvedStudy) -> tuple[Answer, ...]:
-    """Return all stored answers of a study, in order; one that is damaged counts as absent."""
-    found = []
+def read_answers(storage: Storage, study: ResolvedStudy) -> tuple[SpaceAnswer, ...]:
+    """Return all stored answers of a study, sorted; a damaged answer counts as absent."""
+    answers = []
     question = study.question_hash
     for key, body in find_answers(storage, question).items():
         with suppress(InputError):
             enumeration = from_json(body, Enumeration, "stored enumeration")
             asked = _asked_for(question, key, enumeration)
-            found += [] if asked is None else [Answer(asked, bool(enumeration.levels), enumeration)]
-    found.sort(key=lambda answer: (answer.asked, answer.bounds))
+            if asked is not None:
+                answers.append(SpaceAnswer(asked, bool(enumeration.levels), enumeration))
+    answers.sort(key=lambda answer: (answer.asked, answer.bounds))
     for energy in (False, True):
         names = front_objectives(study.spec, energy=energy)
         for bounds in (False, True):
             with suppress(InputError):
                 front = find_answer(storage, study, names, bounds, "stored front")
-                found += [] if front is None else [Answer(names, bounds, front)]
-    return tuple(found)
+                answers += [] if front is None else [SpaceAnswer(names, bounds, front)]
+    return tuple(answers)
 
 
 def find_certificate(storage: Storage, study: ResolvedStudy, asked: int) -> Certificate | None:
-    """Return the stored certificate of a study's enumeration; a damaged one counts as absent."""
+    """Return the stored certificate of a study's enumeration; ``None`` if absent or damaged."""
     body = find_enumeration(storage, _certificate_key(study, asked))
     with suppress(InputError):
         return None if body is None else parse_certificate(body, "stored certificate")
@@ -164,10 +174,10 @@ def keep_certificate(storage: Storage, certificate: Certificate) -> None:
 def restore_answers(
     storage: Storage,
     study: ResolvedStudy,
-    answers: Iterable[Answer],
+    answers: Iterable[SpaceAnswer],
     certificate: Certificate | None,
 ) -> None:
-    """Store answers, and a certificate, that came from elsewhere; what is there already stays."""
+    """Store the answers and the certificate of a snapshot; stored ones are not replaced."""
     for answer in answers:
         if find_enumeration(storage, _key(study, answer.asked, answer.bounds)) is None:
             keep_answer(storage, study, answer)
@@ -178,32 +188,31 @@ def restore_answers(
 
 
 def longest_certificate(
-    storage: Storage, study: ResolvedStudy, answers: Iterable[Answer]
+    storage: Storage, study: ResolvedStudy, answers: Iterable[SpaceAnswer]
 ) -> Certificate | None:
-    """Return the stored certificate with the longest top; ``None`` where there is none."""
-    found: Certificate | None = None
+    """Return the stored certificate with the longest top; ``None`` if there is none."""
+    longest: Certificate | None = None
     for answer in answers:
         if isinstance(answer.asked, int) and answer.bounds:
             stored = find_certificate(storage, study, answer.asked)
-            longer = stored is not None and (found is None or stored.asked > found.asked)
+            longer = stored is not None and (longest is None or stored.asked > longest.asked)
             if stored is not None and longer and certifies(stored, answer):
-                found = stored
-    return found
+                longest = stored
+    return longest
 
 
-def certifies(certificate: Certificate, answer: Answer) -> bool:
-    """Whether a certificate is that of an answer: the same question, counts and designs."""
-    found = answer.found
-    if not isinstance(found, Enumeration) or not answer.bounds:
+def certifies(certificate: Certificate, answer: SpaceAnswer) -> bool:
+    """Whether a certificate belongs to an answer: equal question, counts and designs."""
+    enumeration = answer.result
+    if not isinstance(enumeration, Enumeration) or not answer.bounds:
         return False
-    designs = [(one.point, one.metrics.values) for one in found.top]
-    return certificate.asked == answer.asked and (
-        certificate.points,
-        certificate.bounded,
-        certificate.evaluated,
-        certificate.feasible,
-        [(one.point, one.values) for one in certificate.top],
-    ) == (found.points, found.bounded, found.evaluated, found.feasible, designs)
+    counts = ("points", "bounded", "evaluated", "feasible")
+    return (
+        certificate.asked == answer.asked
+        and all(getattr(certificate, name) == getattr(enumeration, name) for name in counts)
+        and [(design.point, design.values) for design in certificate.top]
+        == [(design.point, design.metrics.values) for design in enumeration.top]
+    )
 
 
 def _key(study: ResolvedStudy, asked: int | tuple[ObjectiveName, ...], bounds: bool) -> str:
@@ -214,10 +223,7 @@ def _key(study: ResolvedStudy, asked: int | tuple[ObjectiveName, ...], bounds: b
 
 
 def _enumeration_key(question: str, asked: int, bounds: bool) -> str:
-    """Return the key of an enumeration.
-
-    The answer is the same with and without bounds; what was counted on the way is not.
-    """
+    """Return the key of an enumeration; its counts depend on ``bounds``, its designs do not."""
     return content_hash([question, asked, bounds])
 
 
@@ -226,11 +232,12 @@ def _certificate_key(study: ResolvedStudy, asked: int) -> str:
     return content_hash([study, "certificate", asked])
 
 
-def _asked_for(question: str, key: str, found: Enumeration) -> int | None:
-    """Find what an enumeration was asked for: its row does not say so, but its key is the hash."""
-    # Where the space has fewer feasible designs than that, the top is shorter.
-    most = MOST_ASKED if len(found.top) == found.feasible else len(found.top)
-    for asked in range(max(1, len(found.top)), most + 1):
-        if _enumeration_key(question, asked, bool(found.levels)) == key:
+def _asked_for(question: str, key: str, enumeration: Enumeration) -> int | None:
+    """Find the asked size of a top by the key: the row of an enumeration does not hold the size."""
+    # The top is shorter than asked if the space has fewer feasible designs.
+    size = len(enumeration.top)
+    most = MOST_ASKED if size == enumeration.feasible else size
+    for asked in range(max(1, size), most + 1):
+        if _enumeration_key(question, asked, bool(enumeration.levels)) == key:
             return asked
     return None

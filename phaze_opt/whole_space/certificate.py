@@ -1,21 +1,20 @@
-"""The certificate of an enumeration: what was proven, in a file that anyone can check.
+"""The certificate of an enumeration: its proof, in a file that everybody can check.
 
-It holds the frozen study, every box of chips with its bounds, the cells that were opened, the last
-key of the top, and the top itself. Cells that stayed closed have only points that come after that
-key; `phaze_opt.whole_space.verifying` checks this, and the rest, without believing a number of the
-file.
-Nothing in it depends on the time, the machine, or how often the enumeration was stopped.
+It holds the frozen study, every box of chips with its bounds, the opened cells, the last key of the
+top, and the top. Closed cells have only points that come after that key;
+`phaze_opt.whole_space.verifying` checks this claim and all others, and trusts no number of the
+file. A certificate does not depend on the time, the machine, or on interruptions of the
+enumeration.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from phaze_opt.arrays import FloatArray
 from phaze_opt.bounds.best_first import BestFirst
 from phaze_opt.bounds.space_chips import box_rates
 from phaze_opt.codec import from_json, read_file, to_json
@@ -36,20 +35,21 @@ _WHAT = "certificate"
 
 @dataclass(frozen=True)
 class CertifiedBox:
-    """Chips of equal peak rates.
+    """A box: chips of equal peak rates.
 
     Attributes
     ----------
     rates
-        What they have in common; see `phaze_opt.bounds.space_chips.box_rates`.
+        The rates of its chips; see `phaze_opt.bounds.space_chips.box_rates`.
     chips
-        Their number, each with every size of the HBM.
+        Number of its chips, each with every size of the HBM.
     least_mm2
-        The smallest area of them.
+        Smallest area of its chips.
     bounds
-        Of their values, by combination of options and size of the HBM; 0 where nothing fits.
+        Bounds of the values of its points, by combination of options and size of the HBM; 0 if no
+        point is feasible.
     opened
-        Combinations of options under which each chip was looked at.
+        Combinations of options under which the box was opened, and each chip bounded.
     """
 
     rates: Mapping[str, float]
@@ -70,29 +70,30 @@ class CertifiedDesign:
 
 @dataclass(frozen=True)
 class Certificate:
-    """What an enumeration proved.
+    """The proof of an enumeration.
 
     Attributes
     ----------
     format
-        Version of the file.
+        Version of the file format.
     study, study_hash
-        Frozen, with the hashes of its workloads and the version of the cost model.
+        The frozen study, with the hashes of its workloads and the version of the cost model, and
+        its hash.
     options
-        Every combination of what is searched beside the chip, by index on each axis.
+        Every combination of options, by index on each axis.
     asked
-        How many designs the top was asked to have.
+        Asked size of the top.
     last
-        First three keys of the last design of the top; ``None`` if fewer are feasible, and then
-        nothing was left out for it.
+        First three keys of the last design of the top; ``None`` if fewer designs are feasible, so
+        that no point is excluded.
     points, bounded, evaluated, feasible, infeasible_proven
-        As in `phaze_opt.whole_space.exhaustive.Enumeration`.
+        See `phaze_opt.whole_space.exhaustive.Enumeration`.
     boxes
-        All of them.
+        All boxes of the space.
     top
         The best designs.
     checksum
-        SHA-256 of everything else.
+        SHA-256 of all other fields.
     """
 
     format: int
@@ -112,28 +113,28 @@ class Certificate:
 
     @property
     def content(self) -> str:
-        """SHA-256 of everything but the checksum."""
+        """SHA-256 of all fields but the checksum."""
         return content_hash(replace(self, checksum=""))
 
 
-def certify(order: BestFirst, found: Enumeration, asked: int) -> Certificate:
+def certify(order: BestFirst, enumeration: Enumeration, asked: int) -> Certificate:
     """Return the certificate of an enumeration.
 
     Parameters
     ----------
     order
-        Of the study's points; boxes are bounded, unless their bounds are stored.
-    found
-        The answer.
+        Points of the study in their order; it bounds the boxes, unless their bounds are stored.
+    enumeration
+        The enumeration.
     asked
-        How many designs it was asked for.
+        Asked size of its top.
 
     Raises
     ------
     InputError
         If the enumeration was not finished, or used no bounds.
     """
-    if found.status != "certified" or not found.levels:
+    if enumeration.status != "certified" or not enumeration.levels:
         raise InputError(
             "Only a finished enumeration with bounds has a certificate; run it without "
             "--time-limit and --no-bounds."
@@ -146,32 +147,32 @@ def certify(order: BestFirst, found: Enumeration, asked: int) -> Certificate:
         study_hash=study.hash,
         options=tuple(grid.options),
         asked=asked,
-        last=last_of(study, found, asked),
-        points=found.points,
-        bounded=found.bounded,
-        evaluated=found.evaluated,
-        feasible=found.feasible,
-        infeasible_proven=found.infeasible_proven,
-        boxes=tuple(_boxes(order, found.levels[1].points)),
+        last=last_of(study, enumeration, asked),
+        points=enumeration.points,
+        bounded=enumeration.bounded,
+        evaluated=enumeration.evaluated,
+        feasible=enumeration.feasible,
+        infeasible_proven=enumeration.infeasible_proven,
+        boxes=tuple(_boxes(order, enumeration.levels[1].points)),
         top=tuple(
-            CertifiedDesign(one.point, one.metrics.values, one.metrics.area_mm2 or 0.0)
-            for one in found.top
+            CertifiedDesign(design.point, design.metrics.values, design.metrics.area_mm2 or 0.0)
+            for design in enumeration.top
         ),
     )
     return replace(made, checksum=made.content)
 
 
-def last_of(study: ResolvedStudy, found: Enumeration, asked: int) -> Head | None:
-    """Return what a point must not come after to enter the top; ``None`` while every one does."""
-    if len(found.top) < asked:
+def last_of(study: ResolvedStudy, enumeration: Enumeration, asked: int) -> Head | None:
+    """Return the head of the last design of the top; ``None`` if the top is shorter than asked."""
+    if len(enumeration.top) < asked:
         return None
-    last = found.top[-1]
+    last = enumeration.top[-1]
     key = last.metrics.rank(study, DesignPoint(last.point)).key
     return float(key[0]), int(key[1]), float(key[2])
 
 
 def rates_of(study: ResolvedStudy, chip: Accelerator) -> dict[str, float]:
-    """Return what a chip has in common with the others of its box."""
+    """Return the rates that a chip shares with all chips of its box."""
     names = dict.fromkeys((*AREA_FIELDS, *study.spec.space.varying_fields))
     columns = {
         name: np.array([float(getattr(chip, name))]) for name in names if hasattr(chip, name)
@@ -197,13 +198,13 @@ def read_certificate(path: Path) -> Certificate:
     NotFoundError
         If there is no such file.
     InputError
-        If it is no certificate, of another format, or not as it was written.
+        If it is no certificate, has another format, or was altered.
     """
     return parse_certificate(read_file(path, _WHAT), f"{_WHAT} {path}")
 
 
 def parse_certificate(document: bytes | str, what: str) -> Certificate:
-    """Read a certificate from JSON, as `read_certificate` does; ``what`` names it in errors."""
+    """Read a certificate from JSON; see `read_certificate`. Errors name it ``what``."""
     certificate = from_json(document, Certificate, what)
     if certificate.format != FORMAT:
         raise InputError(f"The {what} has format {certificate.format}, but {FORMAT} is known.")
@@ -213,7 +214,7 @@ def parse_certificate(document: bytes | str, what: str) -> Certificate:
 
 
 def _boxes(order: BestFirst, opened_points: int) -> list[CertifiedBox]:
-    """List all boxes of a space with the cells that were opened."""
+    """List all boxes of a space with their opened cells."""
     grid, bounds = order.grid, order.box_bounds
     chips, cells = grid.chips, order.cells
     opened: list[list[int]] = [[] for _ in range(len(chips.first) - 1)]
@@ -230,16 +231,10 @@ def _boxes(order: BestFirst, opened_points: int) -> list[CertifiedBox]:
             rates_of(grid.study, chips.architecture(begin)),
             end - begin,
             float(chips.area_mm2[begin:end].min()),
-            _plain(bounds[:, :, box]),
+            tuple(map(tuple, bounds[:, :, box].tolist())),
             tuple(sorted(opened[box])),
         )
         for box, (begin, end) in enumerate(
             zip(chips.first[:-1].tolist(), chips.first[1:].tolist(), strict=True)
         )
     ]
-
-
-def _plain(bounds: FloatArray) -> tuple[tuple[float, ...], ...]:
-    """Return the bounds of a box as plain data."""
-    rows: Sequence[Sequence[float]] = bounds.tolist()
-    return tuple(tuple(row) for row in rows)

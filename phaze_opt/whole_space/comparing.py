@@ -1,8 +1,8 @@
-"""Studies of one question side by side: how good each search is, and how soon it was.
+"""Compares studies of one question: how good each search is, and how soon.
 
-The measure is the certified optimum of a stored enumeration; without one it is the best design that
-these studies know. All numbers follow from trials in the order of their numbers, so that they can
-be computed again from exported ones.
+The measure is the certified optimum of a stored enumeration; without an enumeration, the best
+design that the studies know. All numbers follow from the trials in the order of their numbers, so
+that they can be computed again from exported trials.
 """
 
 from __future__ import annotations
@@ -33,19 +33,18 @@ SHARES = (0.10, 0.05, 0.01, 0.0)
 
 @dataclass(frozen=True)
 class Optimum:
-    """What the studies are measured by.
+    """The design by which studies are measured.
 
     Attributes
     ----------
     status
         ``certified`` by an enumeration, or the ``best known`` of the studies.
     value
-        Of the first objective.
+        Value of the first objective.
     place_of
-        Of each design of the enumeration's top, from 1 for the best.
+        Place of each design of the enumeration's top, from 1 for the best.
     points_within
-        By each of `SHARES`: number of points of the space that are as good; ``None`` where nobody
-        knows.
+        Number of points of the space within each of `SHARES`; ``None`` if it is unknown.
     """
 
     status: Literal["certified", "best known"]
@@ -57,16 +56,16 @@ class Optimum:
 
 @dataclass(frozen=True)
 class Reached:
-    """When a search came within a distance of the optimum.
+    """The trials after which a search came within a distance of the optimum.
 
     Attributes
     ----------
     within
         The distance, relative to the optimum; 0 for the optimum itself.
     trials
-        Complete trials up to that one, baselines included; ``None`` where it never came so near.
+        Number of complete trials, baselines included; ``None`` if the search never came so near.
     seconds
-        That workers spent on these trials, one after the other.
+        Sum of the seconds that workers spent on these trials.
     """
 
     within: float
@@ -81,22 +80,25 @@ class SearchScore:
     Attributes
     ----------
     complete, duplicates, failed
-        Trials; a duplicate has the point of an earlier complete trial.
+        Numbers of trials; a duplicate has the point of an earlier complete trial.
     infeasible
-        Number of complete trials that each limit ruled out.
+        Number of complete trials that each limit excluded.
     value
-        Of the best design by the order of designs; ``None`` where nothing is feasible.
+        Value of the best design by the order of designs; ``None`` if no design is feasible.
     regret
-        By how much that value is worse than the optimum's, relative to it. Designs of one bin of
-        values are equal to the order of designs, so that it can be a little below 0.
+        Relative difference by which the value is worse than the optimum's. It can be a little below
+        0, because the order of designs does not distinguish values of one bin.
     rank
-        Among the studies by their best designs; equal ones share it.
+        Rank of the study by its best design, from 1; equal designs share a rank.
     place
-        Of the best design among the top of the enumeration; ``None`` where it is none of them.
+        Place of the best design in the top of the enumeration; ``None`` if it is not in the top.
+    reached
+        Trials until each of `SHARES`.
     hypervolume
-        Of several objectives: share of that of all studies' joined front; ``None`` for one.
+        Hypervolume relative to that of all studies' joined front; ``None`` for one objective.
     best_values
-        Best value after each complete trial, the first objective's; ``None`` before any.
+        Best value of the first objective after each complete trial; ``None`` before the first
+        feasible trial.
     """
 
     name: str
@@ -117,16 +119,16 @@ class SearchScore:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Studies of one question, and what random search would need for it.
+    """Scores of studies of one question, and the expected trials of random search.
 
     Attributes
     ----------
     points
-        Of the space, those above the area limit included.
+        Number of points of the space, with those above the area limit.
     optimum
-        ``None`` where nothing feasible is known.
+        ``None`` if no feasible design is known.
     random
-        Empty for several objectives.
+        Random search by each of `SHARES`; empty for several objectives.
     """
 
     spec: StudySpec
@@ -142,7 +144,7 @@ def compare(studies: Sequence[Study]) -> Comparison:
     Raises
     ------
     InputError
-        If there are none, one stands twice, or they ask different questions.
+        If there is no study, if a study is named twice, or if the studies ask different questions.
     """
     if not studies:
         raise InputError("No study is named, but a comparison needs at least one.")
@@ -150,14 +152,14 @@ def compare(studies: Sequence[Study]) -> Comparison:
     first = studies[0]
     spec = first.resolved.spec
     trials = [study.trials() for study in studies]
-    bests = [best_trial(of_study) for of_study in trials]
+    bests = [best_trial(own_trials) for own_trials in trials]
     several = len(spec.objectives) > 1
     optimum = None if several else _certified(first) or _best_known(bests)
     volumes = hypervolumes(spec, trials) if several else [None] * len(studies)
     keys = sorted(best.rank.key for best in bests if best is not None and best.rank is not None)
     scores = [
-        _score(study, of_study, best, optimum, keys, volume)
-        for study, of_study, best, volume in zip(studies, trials, bests, volumes, strict=True)
+        _score(study, own_trials, best, optimum, keys, volume)
+        for study, own_trials, best, volume in zip(studies, trials, bests, volumes, strict=True)
     ]
     known = (None,) * len(SHARES) if optimum is None else optimum.points_within
     points = spec.space.points
@@ -167,19 +169,20 @@ def compare(studies: Sequence[Study]) -> Comparison:
     return Comparison(spec, points, optimum, tuple(scores), () if several else tuple(random))
 
 
-def points_within(found: Enumeration, within: float, maximise: bool) -> int | None:
-    """Return how many points are within a distance of the best; ``None`` where nobody knows.
+def points_within(enumeration: Enumeration, within: float, maximise: bool) -> int | None:
+    """Return the number of points within a distance of the best; ``None`` if it is unknown.
 
-    It is known where the top reaches beyond that distance, or holds every feasible point.
+    It is known if the top reaches beyond that distance, or holds every feasible point.
     """
-    best = found.top[0].metrics.value
+    top = enumeration.top
+    best = top[0].metrics.value
     if within == 0.0:
         return 1
-    good = sum(_is_within(one.metrics.value, best, within, maximise) for one in found.top)
-    whole = found.evaluated + found.infeasible_proven >= found.points
-    every = whole and found.feasible == len(found.top)
+    good = sum(_is_within(design.metrics.value, best, within, maximise) for design in top)
+    whole = enumeration.evaluated + enumeration.infeasible_proven >= enumeration.points
+    every = whole and enumeration.feasible == len(top)
     # Designs of one bin of values are sorted by other properties: the last bin may be cut.
-    last = found.top[-1].metrics.value
+    last = top[-1].metrics.value
     step = VALUE_BIN if maximise else -VALUE_BIN
     beyond = not _is_within(last * (1.0 + step), best, within, maximise)
     return good if every or beyond else None
@@ -200,8 +203,8 @@ def comparison_to_json_dict(compared: Comparison) -> dict[str, Any]:
         "objectives": list(compared.spec.metric_names),
         "points": compared.points,
         "optimum": plain,
-        "studies": [to_builtins(one) for one in compared.studies],
-        "random": [to_builtins(one) for one in compared.random],
+        "studies": [to_builtins(score) for score in compared.studies],
+        "random": [to_builtins(search) for search in compared.random],
     }
 
 
@@ -220,19 +223,19 @@ def _check_question(studies: Sequence[Study]) -> None:
 
 
 def _certified(study: Study) -> Optimum | None:
-    """Return the optimum of the stored enumeration with the longest top, if there is one."""
+    """Return the optimum of the stored enumeration with the longest top; ``None`` without one."""
     what = f"stored enumeration of the study {study.name!r}"
-    answers = [
+    enumerations = [
         from_json(body, Enumeration, what)
         for body in find_answers(study.storage, study.resolved.question_hash).values()
     ]
-    found = max(answers, key=lambda one: len(one.top), default=None)
-    if found is None or not found.top:
+    longest = max(enumerations, key=lambda enumeration: len(enumeration.top), default=None)
+    if longest is None or not longest.top:
         return None
-    best = found.top[0]
+    best = longest.top[0]
     rank = best.metrics.rank(study.resolved, DesignPoint(best.point))
-    places = {DesignPoint(one.point): place for place, one in enumerate(found.top, start=1)}
-    within = tuple(points_within(found, share, rank.maximise) for share in SHARES)
+    places = {DesignPoint(design.point): place for place, design in enumerate(longest.top, start=1)}
+    within = tuple(points_within(longest, share, rank.maximise) for share in SHARES)
     return Optimum("certified", best.metrics.value, rank, places, within)
 
 
@@ -241,7 +244,7 @@ def _best_known(bests: Sequence[TrialRecord | None]) -> Optimum | None:
     ranks = [best.rank for best in bests if best is not None and best.rank is not None]
     if not ranks:
         return None
-    rank = min(ranks, key=lambda one: one.key)
+    rank = min(ranks, key=lambda rank: rank.key)
     return Optimum("best known", rank.value, rank, {}, (None,) * len(SHARES))
 
 
@@ -288,7 +291,7 @@ def _score(
 
 
 def _reached(complete: Sequence[TrialRecord], optimum: Optimum, within: float) -> Reached:
-    """Return when the trials came within a distance of the optimum."""
+    """Count the trials and seconds until a distance of the optimum."""
     seconds = 0.0
     for number, trial in enumerate(complete, start=1):
         if trial.started_s is not None and trial.ended_s is not None:
@@ -311,7 +314,7 @@ def _is_within(value: float, best: float, within: float, maximise: bool) -> bool
 
 
 def _regret(value: float, best: float, maximise: bool) -> float:
-    """Return by how much a value is worse than the best, relative to it."""
+    """Return the relative difference by which a value is worse than the best."""
     return 1.0 - value / best if maximise else value / best - 1.0
 
 

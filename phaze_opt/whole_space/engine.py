@@ -1,4 +1,4 @@
-"""What bounds and evaluates the points of one study, once in every process that does so."""
+"""The engine that bounds and evaluates the points of one study, once in every process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from phaze_opt.study.objective import Evaluator, Objective
 from phaze_opt.study.trials import Metrics
 
 LEASE_S = 10.0
-"""Seconds without a sign of life after which others evaluate the points of a process."""
+"""Lease of the points of a process, in seconds; after it, others evaluate the points."""
 
 
 class Engine:
@@ -30,7 +30,7 @@ class Engine:
     Parameters
     ----------
     study
-        Its baselines are evaluated.
+        A study whose baselines are evaluated.
     evaluator
         Evaluates one workload on one chip.
     """
@@ -55,7 +55,7 @@ class Engine:
         return bound_parts(self.grid, self.rule, parts)
 
     def evaluate(self, points: Sequence[DesignPoint]) -> list[Metrics]:
-        """Evaluate some points."""
+        """Evaluate points."""
         evaluations = self.objective.evaluations
         with LeaseKeeper([evaluations], self.token, LEASE_S):
             return [self.objective(point) for point in points]
@@ -63,14 +63,16 @@ class Engine:
 
 @dataclass(frozen=True)
 class EngineJob:
-    """Names the study of an engine to another process.
+    """The study of an engine, as another process receives it.
 
     Attributes
     ----------
     url
-        Of its database; ``None`` where the environment has it.
+        URL of the database; ``None`` if the environment holds it.
+    study
+        Name of the study.
     variation
-        Of the constants of its cost model, if any.
+        Variation of a constant of the cost model, if any.
     """
 
     url: str | None
@@ -81,7 +83,7 @@ class EngineJob:
 
 @lru_cache(maxsize=1)
 def engine_of(job: EngineJob) -> Engine:
-    """Return this process's engine of a study."""
+    """Return the engine of a study in this process."""
     study = find_study(job.study, open_storage(job.url))
     if job.variation is not None:
         study.resolved = varied(study.resolved, job.variation)
@@ -89,10 +91,10 @@ def engine_of(job: EngineJob) -> Engine:
 
 
 def bound_there(job: EngineJob, parts: Sequence[SpacePart]) -> list[FloatArray]:
-    """Bound parts of a space; runs in any process."""
+    """Bound parts of a space, in whatever process this runs."""
     return engine_of(job).bound(parts)
 
 
 def evaluate_there(job: EngineJob, points: Sequence[DesignPoint]) -> list[Metrics]:
-    """Evaluate points; runs in any process."""
+    """Evaluate points, in whatever process this runs."""
     return engine_of(job).evaluate(points)

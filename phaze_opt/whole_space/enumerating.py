@@ -1,4 +1,4 @@
-"""The enumeration of a stored study: with its caches, its answer kept, and as JSON."""
+"""The enumeration of a stored study: with the caches of its database, stored, and as JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from phaze_opt.study.processes import StopNow, StopSignals
 from phaze_opt.study.running import StudyRun, evaluate_baselines
 from phaze_opt.study.study import Study
 from phaze_opt.whole_space.answers import (
-    Answer,
+    SpaceAnswer,
     certifies,
     find_answer,
     find_certificate,
@@ -48,14 +48,14 @@ from phaze_opt.whole_space.pools import Pool, dask_cluster, processes
 from phaze_opt.whole_space.verifying import Check, check_origin, verify
 from phaze_opt.workload.graph import Workload
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 FEW_POINTS = 20_000
-"""Spaces with fewer points are enumerated before other processes would have started."""
+"""A space with fewer points is enumerated in one process: others would start too late."""
 
 
 class StoppedError(Exception):
-    """A signal stopped an enumeration; what is bounded and evaluated is kept."""
+    """A signal stopped an enumeration; its bounds and evaluations are stored."""
 
     def __init__(self, exit_code: int) -> None:
         super().__init__(exit_code)
@@ -77,13 +77,13 @@ def enumerate_study(
     Parameters
     ----------
     study
-        Its trials play no part; cached evaluations are used.
+        The study; its cached evaluations are used, but not its trials.
     top, bounds, time_limit_s, on_progress
         See `phaze_opt.whole_space.exhaustive.enumerate_space`.
     workers
-        Processes on this machine; ``None`` for one on every core, or one for `FEW_POINTS`.
+        Number of processes on this machine; ``None`` for one per core, or one for `FEW_POINTS`.
     dask
-        Address of a dask scheduler, whose workers take the place of processes on this machine.
+        Address of a dask scheduler, whose workers replace the processes on this machine.
 
     Raises
     ------
@@ -113,21 +113,21 @@ def enumerate_study(
             pool=pool,
         )
 
-    found = search_space(study, search, workers, dask)
-    if found.status == "certified":
-        found = replace(found, finished_s=time.time())
-        keep_answer(study.storage, study.resolved, Answer(top, bounds, found))
+    enumeration = search_space(study, search, workers, dask)
+    if enumeration.status == "certified":
+        enumeration = replace(enumeration, finished_s=time.time())
+        keep_answer(study.storage, study.resolved, SpaceAnswer(top, bounds, enumeration))
         if bounds and study.resolved.nominal is study.resolved:
-            kept_certificate(study, found, top)
-    return found
+            kept_certificate(study, enumeration, top)
+    return enumeration
 
 
 def search_space(
     study: Study,
-    search: Callable[[Engine, Pool | None, Callable[[], bool]], Found | None],
+    search: Callable[[Engine, Pool | None, Callable[[], bool]], Result | None],
     workers: int | None,
     dask: str | None = None,
-) -> Found:
+) -> Result:
     """Search the whole space of a study, after its baselines, until a signal stops it.
 
     Parameters
@@ -135,10 +135,15 @@ def search_space(
     study
         The study.
     search
-        Takes what bounds and evaluates here, the pool if it is elsewhere, and what says whether to
-        stop; returns ``None`` where it was stopped.
+        Called with the engine of this process, the pool (``None`` for this process), and a function
+        that returns whether to stop; returns ``None`` if it was stopped.
     workers, dask
-        As for `enumerate_study`.
+        See `enumerate_study`.
+
+    Returns
+    -------
+    result
+        Result of ``search``.
 
     Raises
     ------
@@ -147,7 +152,7 @@ def search_space(
     """
     if workers is not None:
         check_size("workers", workers, MOST_WORKERS)
-    found: Found | None = None
+    result: Result | None = None
     with StopSignals() as stop, suppress(StopNow):
         run = StudyRun(study, study.evaluator, 0, DEFAULT_LEASE_S, stop)
         expire_dead_workers(study.storage)
@@ -158,36 +163,37 @@ def search_space(
             if workers is None:
                 workers = 1 if engine.grid.points < FEW_POINTS else len(os.sched_getaffinity(0))
             with _pool(study, workers, dask) as pool:
-                found = search(engine, pool, lambda: stop.requested)
-    if found is None:
+                result = search(engine, pool, lambda: stop.requested)
+    if result is None:
         raise StoppedError(stop.exit_code or 1)
-    return found
+    return result
 
 
 def stored_enumeration(study: Study, top: int = TOP, bounds: bool = True) -> Enumeration | None:
-    """Return the stored answer of `enumerate_study`; ``None`` where there is none."""
+    """Return the stored answer of `enumerate_study`; ``None`` if there is none."""
     what = f"stored enumeration of the study {study.name!r}"
     stored = find_answer(study.storage, study.resolved, top, bounds, what)
     return stored if isinstance(stored, Enumeration) else None
 
 
-def kept_certificate(study: Study, found: Enumeration, top: int) -> Certificate:
+def kept_certificate(study: Study, enumeration: Enumeration, top: int) -> Certificate:
     """Return the stored certificate of a study's enumeration, or make and store it.
 
     Raises
     ------
     InputError
-        As `certificate_of`.
+        See `certificate_of`.
     """
     stored = find_certificate(study.storage, study.resolved, top)
-    if stored is not None and certifies(stored, Answer(top, bool(found.levels), found)):
+    answer = SpaceAnswer(top, bool(enumeration.levels), enumeration)
+    if stored is not None and certifies(stored, answer):
         return stored
-    made = certificate_of(study, found, top)
+    made = certificate_of(study, enumeration, top)
     keep_certificate(study.storage, made)
     return made
 
 
-def certificate_of(study: Study, found: Enumeration, top: int) -> Certificate:
+def certificate_of(study: Study, enumeration: Enumeration, top: int) -> Certificate:
     """Return the certificate of a study's enumeration.
 
     Raises
@@ -196,7 +202,7 @@ def certificate_of(study: Study, found: Enumeration, top: int) -> Certificate:
         If the enumeration was not finished, or used no bounds.
     """
     engine = Engine(study, study.evaluator)
-    return certify(BestFirst(engine.grid, engine.rule, BoundStore(study.storage)), found, top)
+    return certify(BestFirst(engine.grid, engine.rule, BoundStore(study.storage)), enumeration, top)
 
 
 def verify_certificate(
@@ -206,12 +212,12 @@ def verify_certificate(
     workloads: Sequence[Workload] | None = None,
     on_check: Callable[[Check], None] = lambda check: None,
 ) -> list[Check]:
-    """Check a certificate, with nothing but what it holds and this program.
+    """Check a certificate; only its content and this program are needed.
 
     Parameters
     ----------
     certificate
-        As `phaze_opt.whole_space.certificate.read_certificate` gives it.
+        A certificate; see `phaze_opt.whole_space.certificate.read_certificate`.
     evaluator, workloads
         Replaced in tests; ``None`` for those that the certificate names.
     on_check
@@ -220,9 +226,9 @@ def verify_certificate(
     Raises
     ------
     ConflictError
-        If it belongs to another version of the cost model.
+        If the certificate belongs to another version of the cost model.
     RefusedError
-        Naming what is not as the certificate says.
+        If a claim of the certificate is wrong; the sentence names it.
     """
     captured = check_origin(certificate) if workloads is None else tuple(workloads)
     evaluator = evaluator_of(certificate.study) if evaluator is None else evaluator
@@ -242,7 +248,7 @@ def verify_certificate(
 
 @contextmanager
 def _pool(study: Study, workers: int, dask: str | None) -> Iterator[Pool | None]:
-    """Provide the processes that bound and evaluate; ``None`` for this one."""
+    """Provide the pool of a search; ``None`` for this process."""
     if dask is not None:
         url = study.storage.url.render_as_string(hide_password=False)
         job = EngineJob(url, study.name, study.evaluator, variation_of(study.resolved))
@@ -256,55 +262,56 @@ def _pool(study: Study, workers: int, dask: str | None) -> Iterator[Pool | None]
         yield None
 
 
-def best_of_enumeration(study: Study, found: Enumeration) -> BestDesign | None:
-    """Return the best design with its evaluations; ``None`` where nothing is feasible."""
-    if not found.top:
+def best_of_enumeration(study: Study, enumeration: Enumeration) -> BestDesign | None:
+    """Return the best design with its evaluations; ``None`` if no design is feasible."""
+    if not enumeration.top:
         return None
-    best = found.top[0]
+    best = enumeration.top[0]
     return design_of(study, None, DesignPoint(best.point), best.metrics)
 
 
-def enumeration_to_json_dict(study: Study, found: Enumeration) -> dict[str, Any]:
+def enumeration_to_json_dict(study: Study, enumeration: Enumeration) -> dict[str, Any]:
     """Return the answer as ``study enumerate --json`` prints it."""
-    best = best_of_enumeration(study, found)
+    best = best_of_enumeration(study, enumeration)
     return {
         "study": study.name,
-        "points": found.points,
-        "bounded": found.bounded,
-        "evaluated": found.evaluated,
-        "feasible": found.feasible,
-        "infeasible_proven": found.infeasible_proven,
-        "status": found.status,
-        "gap": found.gap,
+        "points": enumeration.points,
+        "bounded": enumeration.bounded,
+        "evaluated": enumeration.evaluated,
+        "feasible": enumeration.feasible,
+        "infeasible_proven": enumeration.infeasible_proven,
+        "status": enumeration.status,
+        "gap": enumeration.gap,
         "best": None if best is None else best_to_json_dict(study.name, best),
-        "top": [ranked_to_json_dict(study.resolved, one) for one in found.top],
-        "levels": to_builtins(found.levels),
-        "wall_s": found.wall_s,
-        "finished_s": found.finished_s,
-        "cost_model_version": found.version,
-        # The same under its name in 0.1.
-        "version": found.version,
+        "top": [ranked_to_json_dict(study.resolved, design) for design in enumeration.top],
+        "levels": to_builtins(enumeration.levels),
+        "wall_s": enumeration.wall_s,
+        "finished_s": enumeration.finished_s,
+        "cost_model_version": enumeration.version,
+        # Its key in 0.1.
+        "version": enumeration.version,
     }
 
 
 def certified_to_json_dict(study: Study) -> dict[str, Any] | None:
-    """Return the certified optimum as ``study show --json`` has it; ``None`` where there is none.
+    """Return the certified optimum as ``study show --json`` prints it; ``None`` if there is none.
 
-    ``ratio`` is the value of the best trial relative to it.
+    ``ratio`` is the value of the best trial relative to the optimum.
     """
-    found = stored_enumeration(study)
-    if found is None or not found.top:
+    enumeration = stored_enumeration(study)
+    if enumeration is None or not enumeration.top:
         return None
-    optimum, best = found.top[0], study.best()
+    optimum, best = enumeration.top[0], study.best()
     ratio = None if best is None else best.metrics.value / optimum.metrics.value
-    return {**ranked_to_json_dict(study.resolved, optimum), "points": found.points, "ratio": ratio}
+    plain = ranked_to_json_dict(study.resolved, optimum)
+    return {**plain, "points": enumeration.points, "ratio": ratio}
 
 
-def ranked_to_json_dict(resolved: ResolvedStudy, one: RankedDesign) -> dict[str, Any]:
-    """Return one design of the whole space, named as `BestDesign.params` names the best one."""
+def ranked_to_json_dict(resolved: ResolvedStudy, design: RankedDesign) -> dict[str, Any]:
+    """Return a design of the whole space, with the parameter names of `BestDesign.params`."""
     return {
-        "values": list(one.metrics.values),
-        "params": named_params(resolved, DesignPoint(one.point), one.metrics),
-        "area_mm2": one.metrics.area_mm2,
+        "values": list(design.metrics.values),
+        "params": named_params(resolved, DesignPoint(design.point), design.metrics),
+        "area_mm2": design.metrics.area_mm2,
         "area_model": resolved.spec.area.model,
     }

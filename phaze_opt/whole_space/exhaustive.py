@@ -1,12 +1,12 @@
 """Enumerates the whole space of a study: the best designs, proven for this cost model.
 
 Points come in the order of the best ranks that their bounds allow (`phaze_opt.bounds.best_first`)
-and are evaluated until none is left that could enter the top. Bounds are stored as they are
-computed and evaluations lie in the cache of the database, so that an enumeration that was stopped
-goes on, and a later study pays only for points that nobody evaluated.
+and are evaluated until no other point can enter the top. Bounds and evaluations are stored in the
+database as they are computed, so that a stopped enumeration resumes, and a later study evaluates
+only new points.
 
-A point is left out if and only if (bin of its bound, size of its HBM, its area) comes after these
-three of the last of the top, in the order of designs (`phaze_opt.spec.ordering`).
+The enumeration excludes a point if and only if its head (bin of its bound, size of its HBM, area)
+comes after that of the last design of the top, in the order of designs (`phaze_opt.spec.ordering`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Literal
 
 from phaze_opt.bounds.best_first import BestFirst, BoundedPoint
@@ -27,10 +28,10 @@ from phaze_opt.spec.ordering import VALUE_BIN, Head, Rank
 from phaze_opt.store.enumerations import BoundStore
 from phaze_opt.study.trials import Metrics
 from phaze_opt.whole_space.engine import Engine
-from phaze_opt.whole_space.pools import Answer, Here, Pool
+from phaze_opt.whole_space.pools import LocalPool, Pool, Task
 
 TOP = 20
-"""Designs that an enumeration proves to be the best, in order."""
+"""Size of the top: the number of best designs that an enumeration proves, in order."""
 
 Level = Literal["boxes", "chips", "evaluations"]
 
@@ -42,12 +43,13 @@ class EnumerationProgress:
     Attributes
     ----------
     level
-        What is being done: boxes are bounded, or chips, or points are evaluated.
+        The current work: bounds of boxes, bounds of chips, or evaluations of points.
     done
-        Of the level: chips that were bounded, each under one combination of options, or points that
-        were evaluated.
+        Number of bounded chips, each under one combination of options, or of evaluated points.
     total
-        As far as it is known: what is left may still turn out to be needed, or not.
+        Expected number at the end of the level; better bounds and designs change it.
+    best_value
+        Value of the best design so far.
     """
 
     level: Level
@@ -66,18 +68,18 @@ class RankedDesign:
 
 @dataclass(frozen=True)
 class LevelCounts:
-    """What one level of bounds left out.
+    """The points that one level of an enumeration excluded.
 
     Attributes
     ----------
     level
-        ``boxes`` (rooflines of many chips), ``chips`` (bounds of single ones), ``evaluations``.
+        ``boxes`` (rooflines of many chips), ``chips`` (bounds of single chips), ``evaluations``.
     points
-        That came to the level.
+        Number of points that came to the level.
     closed
-        Of these, the points that it left out; those that were evaluated, at the last level.
+        Number of these points that it excluded; at the last level, that it evaluated.
     wall_s
-        Seconds that it took.
+        Seconds of the level.
     """
 
     level: Level
@@ -93,22 +95,26 @@ class Enumeration:
     Attributes
     ----------
     points
-        Designs whose chip is buildable and within the limits: ``bounded + evaluated``.
+        Number of designs whose chip is buildable and within the limits: ``bounded + evaluated``.
     evaluated, feasible
-        Points that were evaluated, and feasible ones among them.
+        Number of evaluated points, and of feasible points among them.
     infeasible_proven
-        Points whose bound says that nothing fits.
+        Number of points whose bound proves that no placement fits.
     status
-        ``certified``: no other design is better; ``time_limit``: the time was over before.
+        ``certified``: no other design is better; ``time_limit``: the time limit came first.
     gap
-        By how much a point that is left could be better than the best, relative; 0 if certified,
-        ``None`` where nothing is feasible so far.
+        Relative difference by which a remaining point may be better than the best design; 0 if
+        certified, ``None`` if no feasible design is known.
     top
         The best designs by the order of designs.
+    wall_s
+        Seconds of the enumeration, or of its last run.
+    version
+        Version of the cost model.
     levels
-        What each level left out; empty where nothing was bounded.
+        Counts of each level; empty if no point was bounded.
     finished_s
-        When it was stored, in seconds since 1970; ``None`` where an older program stored it.
+        When it was stored, in seconds since 1970; ``None`` if an older program stored it.
     """
 
     points: int
@@ -127,7 +133,7 @@ class Enumeration:
 
 @dataclass(eq=False)
 class _Watch:
-    """When to stop, what to tell, and the seconds of every level."""
+    """The time limit, the callbacks, and the seconds of every level."""
 
     time_limit_s: float | None
     on_progress: Callable[[EnumerationProgress], None]
@@ -137,16 +143,16 @@ class _Watch:
 
     @property
     def late(self) -> bool:
-        """Whether the time is over."""
+        """Whether the time limit is exceeded."""
         return self.time_limit_s is not None and self.wall_s > self.time_limit_s
 
     @property
     def wall_s(self) -> float:
-        """Seconds since the beginning."""
+        """Seconds since the start."""
         return time.monotonic() - self.started_s
 
     def spend(self, level: Level, since_s: float) -> float:
-        """Count the seconds since a time for a level; return the time."""
+        """Add the seconds since ``since_s`` to a level; return the present time."""
         now_s = time.monotonic()
         self.spent_s[level] = self.spent_s.get(level, 0.0) + now_s - since_s
         return now_s
@@ -168,21 +174,26 @@ def enumerate_space(
     Parameters
     ----------
     engine
-        Of the study.
+        Engine of the study.
     store
-        Keeps bounds; ``None`` for none.
+        Stores bounds; ``None`` to store none.
     top
-        How many designs are proven to be the best.
+        Number of best designs to prove.
     bounds
-        Whether points are bounded; otherwise each is evaluated.
+        Whether points are bounded; otherwise every point is evaluated.
     time_limit_s
-        Seconds after which the best so far is returned, with what is proven.
+        Seconds after which the best designs so far are returned, with the proven gap.
     on_progress
-        Called after every part.
+        Called after every batch of bounds and every evaluation.
     stopped
-        Whether to stop; the answer is then ``None``.
+        Whether to stop now.
     pool
-        Bounds and evaluates points; ``None`` for here.
+        Bounds and evaluates points; ``None`` for this process.
+
+    Returns
+    -------
+    enumeration
+        ``None`` if ``stopped`` ended the enumeration.
 
     Raises
     ------
@@ -198,7 +209,7 @@ def enumerate_space(
         )
     if top < 1:
         raise InputError(f"top is {top}, but it must be at least 1.")
-    pool = pool or Here(engine)
+    pool = pool or LocalPool(engine)
     if not bounds:
         points = every_point(engine.grid)
         return _Search(engine, _Top(top), watch, points, None, pool).answer()
@@ -221,13 +232,10 @@ def enumerate_space(
 
 
 def every_point(grid: PointGrid) -> Iterator[BoundedPoint]:
-    """Yield all points of a space, of which nothing is known."""
-    options, sizes, architectures = grid.shape
-    for option in range(options):
-        for size in range(sizes):
-            for row in range(architectures):
-                point = grid.point(option, size, row)
-                yield BoundedPoint(point, float("inf"), (float("-inf"), 0, 0.0))
+    """Yield all points of a space, without bounds."""
+    for option, size, row in product(*map(range, grid.shape)):
+        point = grid.point(option, size, row)
+        yield BoundedPoint(point, float("inf"), (float("-inf"), 0, 0.0))
 
 
 @dataclass(eq=False)
@@ -241,7 +249,7 @@ class _Top:
 
     @property
     def last(self) -> Head | None:
-        """What a point must not come after; ``None`` while every point enters."""
+        """Head of the last design of the top; ``None`` while every feasible point enters."""
         return self.ranked[-1][0].key[:3] if len(self.ranked) == self.size else None
 
     @property
@@ -254,26 +262,26 @@ class _Top:
         return self.last is not None and head > self.last
 
     def add(self, rank: Rank, design: RankedDesign) -> None:
-        """Enter a feasible design."""
+        """Add a feasible design, and drop the worst design of a full top."""
         self.feasible += 1
         self.ranked.append((rank, design))
         self.ranked = heapq.nsmallest(self.size, self.ranked, key=lambda pair: pair[0].key)
 
 
-_Given = tuple[BoundedPoint, Answer[list[Metrics]] | None]
-"""A point and its evaluation under way; ``None`` where it is excluded."""
+_Pending = tuple[BoundedPoint, Task[list[Metrics]] | None]
+"""A point with its evaluation; ``None`` if the top excludes the point."""
 
 
 @dataclass(eq=False)
 class _Search:
-    """Evaluates points until none is left that could enter the top.
+    """Evaluates points until no other point can enter the top.
 
     Attributes
     ----------
     points
-        In the order in which they are evaluated.
+        Points in the order of their evaluation.
     best_first
-        Where they come from; ``None`` where nothing is bounded.
+        Source of the points with their bounds; ``None`` if no point is bounded.
     """
 
     engine: Engine
@@ -284,7 +292,7 @@ class _Search:
     pool: Pool
 
     def answer(self) -> Enumeration | None:
-        """Search, and return what is proven; ``None`` where it was stopped."""
+        """Search, and return the answer; ``None`` if the search was stopped."""
         left, batches = self._evaluate()
         if self.watch.stopped():
             return None
@@ -306,67 +314,67 @@ class _Search:
     def _evaluate(self) -> tuple[Head | None, int]:
         """Evaluate points in their order.
 
-        Points are given to the pool ahead of time, but their answers count in the order of the
-        points: those that were evaluated for nothing are as if they had not been.
+        The pool gets points ahead of time, but their evaluations count in the order of the points;
+        needless evaluations do not count.
 
         Returns
         -------
         left
-            The head of the first point that was not evaluated for lack of time; ``None`` if none is
-            left that could enter the top.
+            The head of the first point that the time limit excluded; ``None`` if no other point can
+            enter the top.
         batches
-            Batches of cells that had to be opened for this, however many were opened ahead.
+            Number of batches of cells that the answer needs, without those opened ahead.
         """
-        given: deque[_Given] = deque()
+        pending: deque[_Pending] = deque()
         since_s = time.monotonic()
         while True:
-            self._give(given)
+            self._submit(pending)
             since_s = self.watch.spend("chips", since_s)
-            if not given:
+            if not pending:
                 return None, 0 if self.best_first is None else self.best_first.batches
-            first = given[0][0]
+            first = pending[0][0]
             if self.best.excludes(first.head):
                 return None, first.batches
             if self.watch.stopped() or self.watch.late:
                 return first.head, first.batches
-            one, answer = given.popleft()
-            assert answer is not None  # what is excluded once stays so
-            (metrics,) = answer.result()
+            bounded, evaluation = pending.popleft()
+            assert evaluation is not None  # an excluded point stays excluded
+            (metrics,) = evaluation.result()
             since_s = self.watch.spend("evaluations", since_s)
-            self._enter(one, metrics, len(given))
+            self._enter(bounded, metrics, len(pending))
 
-    def _give(self, given: deque[_Given]) -> None:
-        """Give the pool as many points as it takes, up to the first that is excluded."""
-        while len(given) <= self.pool.ahead and (not given or given[-1][1] is not None):
-            one = next(self.points, None)
-            if one is None:
+    def _submit(self, pending: deque[_Pending]) -> None:
+        """Submit as many points as the pool takes, up to the first excluded point."""
+        while len(pending) <= self.pool.ahead and (not pending or pending[-1][1] is not None):
+            bounded = next(self.points, None)
+            if bounded is None:
                 return
-            # All points after one that is excluded are excluded, too.
-            excluded = self.best.excludes(one.head)
-            given.append((one, None if excluded else self.pool.evaluate([one.point])))
+            # All points after an excluded point are excluded too.
+            excluded = self.best.excludes(bounded.head)
+            pending.append((bounded, None if excluded else self.pool.evaluate([bounded.point])))
 
-    def _enter(self, one: BoundedPoint, metrics: Metrics, given: int) -> None:
-        """Count an evaluation, and say so; ``given`` others are under way."""
+    def _enter(self, bounded: BoundedPoint, metrics: Metrics, pending: int) -> None:
+        """Count an evaluation, and report the progress; ``pending`` evaluations are under way."""
         best = self.best
         best.evaluated += 1
         if metrics.feasible:
-            design = RankedDesign(one.point.values, metrics)
-            best.add(metrics.rank(self.engine.objective.study, one.point), design)
+            design = RankedDesign(bounded.point.values, metrics)
+            best.add(metrics.rank(self.engine.objective.study, bounded.point), design)
         total = self.engine.grid.points
         if self.best_first is not None:
-            total = best.evaluated + given + self.best_first.before(best.last)
+            total = best.evaluated + pending + self.best_first.before(best.last)
         self.watch.on_progress(
             EnumerationProgress("evaluations", best.evaluated, total, best.best_value)
         )
 
 
 def _gap(best_value: float | None, left: Head | None) -> float | None:
-    """Return by how much a point with some head could be better than the best, relative."""
+    """Return the relative difference by which a point with a head may be better than the best."""
     if left is None:
         return 0.0
     if best_value is None or left[0] == float("-inf"):
         return None
-    # A value of a bin is below the end of the bin.
+    # Every value of a bin is below the end of the bin.
     largest: float = (1.0 + VALUE_BIN) ** (1.0 - left[0])
     return max(0.0, largest / best_value - 1.0)
 
@@ -374,7 +382,7 @@ def _gap(best_value: float | None, left: Head | None) -> float | None:
 def _levels(
     best_first: BestFirst, batches: int, best: _Top, watch: _Watch
 ) -> tuple[LevelCounts, ...]:
-    """Count what each level left out."""
+    """Count the points that each level excluded."""
     _, sizes, _ = best_first.grid.shape
     total, opened = best_first.grid.points, best_first.rows_of(batches) * sizes
     counts: tuple[tuple[Level, int, int], ...] = (

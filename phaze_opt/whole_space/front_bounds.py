@@ -1,8 +1,7 @@
 """Bounds of all objectives of a front at once, of boxes of chips and of single chips.
 
 A rate is bounded from above by the least time (`phaze_opt.bounds.study_bounds`), the energy from
-below by the least energy, and the area is known. All become costs, of which the smaller is the
-better one.
+below by the least energy, and the area is known. All of them become costs: smaller is better.
 """
 
 from __future__ import annotations
@@ -31,23 +30,23 @@ from phaze_opt.study.proving import chosen_inputs
 from phaze_opt.study.trials import Metrics
 
 Costs = tuple[float, ...]
-"""Values of the objectives of a front, those that are maximised with the opposite sign."""
+"""Values of the objectives of a front; maximised objectives have the opposite sign."""
 
 FRONT_OBJECTIVES: tuple[ObjectiveName, ...] = (*BOUNDED_OBJECTIVES, "energy_per_sample", "area")
-"""Objectives of which a bound is known."""
+"""Objectives with a known bound."""
 
 AREA_ROUNDING = 1e-12
-"""Areas of many chips at once may differ from that of one in the last bits."""
+"""Relative difference of the area of a chip in an array of chips and alone (last bits)."""
 
 
 def front_objectives(spec: StudySpec, *, energy: bool = False) -> tuple[ObjectiveName, ...]:
-    """Return what a front is drawn over.
+    """Return the objectives of a study's front.
 
     Parameters
     ----------
     spec
-        A study of several objectives has its own; one of a single objective gets throughput and
-        area.
+        A spec with several objectives has a front over these; a spec with a single objective, over
+        throughput and area.
     energy
         Whether the energy per sample is added.
     """
@@ -57,12 +56,12 @@ def front_objectives(spec: StudySpec, *, energy: bool = False) -> tuple[Objectiv
 
 
 def check_front_objectives(names: Sequence[ObjectiveName]) -> None:
-    """Refuse an objective of which no bound is known.
+    """Refuse an objective without a known bound.
 
     Raises
     ------
     InputError
-        Naming those that have one.
+        If no bound of an objective is known; the sentence names the objectives with a bound.
     """
     for name in names:
         if name not in FRONT_OBJECTIVES:
@@ -73,16 +72,16 @@ def check_front_objectives(names: Sequence[ObjectiveName]) -> None:
 
 
 class FrontBounds:
-    """Costs of points, from their evaluations, and bounds of them from the rate alone.
+    """Costs of points by their evaluations, and bounds of the costs by bounds of the rate.
 
     Parameters
     ----------
     grid
         All points.
     objective
-        Of the study.
+        Objective of the study.
     rule
-        Bounds the rate, and the energy.
+        Bounds the rate and the energy.
     names
         Objectives of the front.
     """
@@ -102,15 +101,15 @@ class FrontBounds:
         self._areas_mm2: dict[int, float] = {}
 
     def values(self, point: DesignPoint, metrics: Metrics) -> tuple[float, ...]:
-        """Return the values of a feasible point."""
+        """Return the values of a feasible point for the objectives of the front."""
         study, reference = self._objective.study, self._objective.reference
-        # What is an objective of the study is taken as it stands there.
-        own = dict(zip(study.spec.objectives, metrics.values, strict=True))
-        missing = [kind for kind in self.kinds if kind.name not in own]
+        # The metrics hold the values of the study's own objectives.
+        values = dict(zip(study.spec.objectives, metrics.values, strict=True))
+        missing = [kind for kind in self.kinds if kind.name not in values]
         if missing:
-            found = objective_values(study.spec, self._measured(point, metrics), reference, missing)
-            own |= dict(zip((kind.name for kind in missing), found, strict=True))
-        return tuple(own[kind.name] for kind in self.kinds)
+            added = objective_values(study.spec, self._measured(point, metrics), reference, missing)
+            values |= dict(zip((kind.name for kind in missing), added, strict=True))
+        return tuple(values[kind.name] for kind in self.kinds)
 
     def costs(self, values: Sequence[float]) -> Costs:
         """Return values as costs."""
@@ -125,7 +124,7 @@ class FrontBounds:
         option
             Combination of options.
         rates : (sizes, boxes)
-            Bounds of the rate.
+            Bounds of the rate, by size of the HBM.
 
         Returns
         -------
@@ -140,16 +139,16 @@ class FrontBounds:
         return self._bounded(option, rates.max(axis=0), areas_mm2, energies_j)
 
     def of_chips(self, option: int, rows: IntArray, rates: FloatArray) -> FloatArray:
-        """Bound the costs of some architectures with every size of the HBM.
+        """Bound the costs of architectures with every size of the HBM.
 
         Parameters
         ----------
         option
             Combination of options.
         rows : (architectures,)
-            Which ones.
+            Rows of the architectures in the grid.
         rates : (sizes, architectures)
-            Bounds of the rate.
+            Bounds of the rate, by size of the HBM.
 
         Returns
         -------
@@ -160,11 +159,11 @@ class FrontBounds:
         return self._bounded(option, rates, areas_mm2, energies_j)
 
     def with_exact_area(self, costs: FloatArray, architecture: int) -> Costs:
-        """Return a point's bounds with the area that its evaluation will have."""
+        """Return the bounds of a point with the exact area of its evaluation."""
         if architecture not in self._areas_mm2:
             chip = self._grid.chips.architecture(architecture)
             area_mm2 = self._grid.study.area_if_known_mm2(chip)
-            assert area_mm2 is not None  # it is within the limits
+            assert area_mm2 is not None  # its area is within the limits
             self._areas_mm2[architecture] = area_mm2
         area_mm2 = self._areas_mm2[architecture]
         return tuple(
@@ -175,7 +174,7 @@ class FrontBounds:
     def _bounded(
         self, option: int, rates: FloatArray, areas_mm2: FloatArray, energies_j: FloatArray | None
     ) -> FloatArray:
-        """Join the bounds of all objectives, with a last axis over them."""
+        """Join the bounds of all objectives; the last axis is the objective."""
         columns: list[FloatArray] = []
         for kind in self.kinds:
             if kind.name == "area":
@@ -188,7 +187,7 @@ class FrontBounds:
         return np.stack(np.broadcast_arrays(*columns), axis=-1)
 
     def _worth(self, option: int, kind: ObjectiveKind, areas_mm2: FloatArray) -> FloatArray | float:
-        """Return what an objective is, at most, for every unit of the rate that is bounded."""
+        """Return the largest value of an objective per unit of the bounded rate."""
         study, reference = self._grid.study, self._objective.reference
         bounded = bounded_rate(study.spec)
         if kind.name == bounded.name:
@@ -197,24 +196,24 @@ class FrontBounds:
         design = study.design(self._grid.point(option, 0, 0))
 
         def ratio(area_mm2: float) -> float:
-            one = one_sample_per_s(workload, area_mm2, design)
-            return kind.of(one) / bounded.of(one)
+            measured = one_sample_per_s(workload, area_mm2, design)
+            return kind.of(measured) / bounded.of(measured)
 
-        # Every workload is relative to the same chip and network.
+        # All workloads have one reference chip and network.
         scale = kind.of(reference[0]) / bounded.of(reference[0]) if reference else 1.0
         ratios = np.array([ratio(area_mm2) for area_mm2 in areas_mm2.tolist()])
         return ratios / scale * (1.0 + ROUNDING)
 
     def _measured(self, point: DesignPoint, metrics: Metrics) -> list[Measured]:
-        """Return what the bounded objectives take of an evaluated point, by workload."""
+        """Return the measurements of an evaluated point that objectives use, by workload."""
         study = self._objective.study
         design = study.design(point)
-        found = []
+        measured = []
         for index, run in enumerate(metrics.runs):
             inputs = chosen_inputs(study, index, design, run)
             throughput = run.throughput_samples_per_s
             sequence = self._objective.workloads[inputs.capture].sequence
-            found.append(
+            measured.append(
                 Measured(
                     throughput,
                     throughput * sequence,
@@ -224,7 +223,7 @@ class FrontBounds:
                     design.cluster.devices,
                 )
             )
-        return found
+        return measured
 
     @cached_property
     def _architectures(self) -> ChipColumns:
@@ -236,7 +235,7 @@ class FrontBounds:
         return any(kind.name == "energy_per_sample" for kind in self.kinds)
 
     def _least_energies_j(self, option: int) -> FloatArray:
-        """Return the least energies of all architectures under one combination of options."""
+        """Return the least energies per sample of all architectures under one option."""
         if option not in self._energies:
             design = self._grid.study.design(self._grid.point(option, 0, 0))
             self._energies[option] = self._rule.least_energy_j_per_sample(

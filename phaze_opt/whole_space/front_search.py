@@ -1,9 +1,9 @@
-"""Finds the front of a space: the points that no other one dominates, proven by bounds.
+"""Finds the front of a space: the points that no other point dominates, proven by bounds.
 
-A point is left out if and only if an evaluated one is no worse than its bounds in every objective
-and better in one; a box of chips if that holds for the bounds of the whole box. Values are compared
-exactly. Boxes and points come in the order of their bounds: whatever can dominate one comes before
-it, so that no other order evaluates fewer points.
+The search excludes a point if and only if an evaluated point is no worse than its bounds in every
+objective and better in at least one, and a box of chips if this holds for the bounds of the whole
+box. Values are compared exactly. Boxes and points come in the order of their bounds: every point
+that can dominate another point comes before it, so that no other order evaluates fewer points.
 """
 
 from __future__ import annotations
@@ -24,18 +24,21 @@ from phaze_opt.study.trials import Metrics
 from phaze_opt.whole_space.engine import Engine
 from phaze_opt.whole_space.exhaustive import EnumerationProgress, RankedDesign
 from phaze_opt.whole_space.front_bounds import Costs, FrontBounds, check_front_objectives
-from phaze_opt.whole_space.pools import Answer, Here, Pool
+from phaze_opt.whole_space.pools import LocalPool, Pool, Task
 
 BATCH_ROWS = 2048
-"""Architectures, each under one combination of options, that are bounded together at least."""
+"""Least number of architectures, each under one combination of options, bounded in one batch."""
 
 _COMPARED = 2**22
-"""Comparisons of costs that are made at once."""
+"""Number of costs that are compared in one array operation."""
+
+Cell = tuple[Costs, int, int]
+"""A box of chips under one combination of options: bounds of all its costs, option, box."""
 
 
 @dataclass(frozen=True)
 class FrontDesign:
-    """A design of a front, with its values on the objectives of the front."""
+    """A design of a front, with its values of the front's objectives."""
 
     design: RankedDesign
     values: tuple[float, ...]
@@ -43,16 +46,16 @@ class FrontDesign:
 
 @dataclass(frozen=True)
 class FoundFront:
-    """The front of a space, and how much work it took.
+    """The front of a space, and the number of evaluations that found it.
 
     Attributes
     ----------
     points
-        Of the space, within the limits of the chip.
+        Number of points of the space whose chip is within the limits.
     evaluated, feasible
-        Points that were evaluated, and those of them that fit.
+        Number of evaluated points, and of feasible points among them.
     designs
-        The best one in the first objective first.
+        Designs of the front, sorted by the first objective, the best first.
     """
 
     points: int
@@ -76,9 +79,14 @@ def find_front(
     Parameters
     ----------
     engine, store, bounds, on_progress, stopped, pool
-        As for `phaze_opt.whole_space.exhaustive.enumerate_space`.
+        See `phaze_opt.whole_space.exhaustive.enumerate_space`.
     names
         Objectives of the front.
+
+    Returns
+    -------
+    front
+        ``None`` if ``stopped`` ended the search.
 
     Raises
     ------
@@ -87,18 +95,25 @@ def find_front(
     """
     if bounds:
         check_front_objectives(names)
-    search = _FrontSearch(engine, store, names, pool or Here(engine), on_progress)
+    search = _FrontSearch(engine, store, names, pool or LocalPool(engine), on_progress)
     return search.run(stopped, bounds=bounds)
 
 
 @dataclass(eq=False)
 class Archive:
-    """The evaluated points that no other one dominates.
+    """The evaluated points that no other evaluated point dominates.
 
-    Of points with equal costs the first in the order of designs stands for all.
+    Of points with equal costs, the archive keeps the first in the order of designs.
+
+    Attributes
+    ----------
+    objectives
+        Number of objectives.
+    kept
+        Rank and design of every point, by its costs.
     """
 
-    width: int
+    objectives: int
     kept: dict[Costs, tuple[Rank, FrontDesign]] = field(default_factory=dict)
     _costs: FloatArray | None = None
 
@@ -106,46 +121,45 @@ class Archive:
     def costs(self) -> FloatArray:
         """Costs of the points: (points, objectives)."""
         if self._costs is None:
-            self._costs = np.array(list(self.kept)).reshape(-1, self.width)
+            self._costs = np.array(list(self.kept)).reshape(-1, self.objectives)
         return self._costs
 
     def dominates(self, costs: Costs) -> bool:
-        """Whether a point is no worse than some costs in every objective and better in one."""
+        """Whether a point is no worse than these costs in every objective and better in one."""
         no_worse = (self.costs <= costs).all(axis=1)
         return bool((no_worse & (self.costs < costs).any(axis=1)).any())
 
     def dominated(self, costs: FloatArray) -> BoolArray:
-        """Tell which rows of an array of shape (points, objectives) a point dominates."""
-        found = np.zeros(len(costs), dtype=np.bool_)
+        """Return which rows of costs a point dominates.
+
+        Parameters
+        ----------
+        costs : (points, objectives)
+
+        Returns
+        -------
+        dominated : (points,)
+        """
+        dominated = np.zeros(len(costs), dtype=np.bool_)
         step = max(1, _COMPARED // max(1, self.costs.size))
         for begin in range(0, len(costs), step):
-            own = costs[begin : begin + step, np.newaxis]
-            no_worse = np.all(self.costs <= own, axis=2)
-            better = np.any(self.costs < own, axis=2)
-            found[begin : begin + step] = np.any(no_worse & better, axis=1)
-        return found
+            rows = costs[begin : begin + step, np.newaxis]
+            no_worse = np.all(self.costs <= rows, axis=2)
+            better = np.any(self.costs < rows, axis=2)
+            dominated[begin : begin + step] = np.any(no_worse & better, axis=1)
+        return dominated
 
     def add(self, costs: Costs, rank: Rank, design: FrontDesign) -> None:
-        """Enter an evaluated point, unless another one is better."""
-        same = self.kept.get(costs)
-        if self.dominates(costs) or (same is not None and same[0].key <= rank.key):
+        """Add an evaluated point unless the archive has a better one, and drop worse points."""
+        equal = self.kept.get(costs)
+        if self.dominates(costs) or (equal is not None and equal[0].key <= rank.key):
             return
-        own = np.array(costs)
-        beaten = (own <= self.costs).all(axis=1) & (own < self.costs).any(axis=1)
-        for place in np.flatnonzero(beaten).tolist():
+        new = np.array(costs)
+        worse = (new <= self.costs).all(axis=1) & (new < self.costs).any(axis=1)
+        for place in np.flatnonzero(worse).tolist():
             del self.kept[tuple(self.costs[place].tolist())]
         self.kept[costs] = rank, design
         self._costs = None
-
-
-@dataclass(frozen=True, eq=False)
-class _Cell:
-    """A box of chips under one combination of options, with the bounds of all its points."""
-
-    costs: Costs
-    option: int
-    box: int
-    rows: tuple[int, int]
 
 
 class _FrontSearch:
@@ -166,33 +180,34 @@ class _FrontSearch:
         self._on_progress = on_progress
         self._costs = FrontBounds(engine.grid, engine.objective, engine.rule, names)
         self._archive = Archive(len(names))
-        self._cells: deque[_Cell] = deque()
+        self._first_rows: list[int] = engine.grid.chips.first.tolist()
+        self._cells: deque[Cell] = deque()
         self._heap: list[tuple[Costs, int]] = []
         self._opened_rows = self._left_rows = 0
         self._evaluated = self._feasible = 0
 
     def run(self, stopped: Callable[[], bool], *, bounds: bool) -> FoundFront | None:
-        """Go through the space; see `find_front`."""
+        """Search the whole space; see `find_front`."""
         if bounds:
-            self._cells.extend(sorted(self._bounded_cells(), key=_place_of_cell))
-            self._left_rows = sum(cell.rows[1] - cell.rows[0] for cell in self._cells)
+            self._cells.extend(sorted(self._bounded_cells()))
+            self._left_rows = sum(map(self._row_count, self._cells))
         else:
-            nothing = (float("-inf"),) * len(self._costs.kinds)
-            self._heap = [(nothing, place) for place in range(self._grid.points)]
-        given: deque[tuple[tuple[Costs, int], Answer[list[Metrics]]]] = deque()
+            unbounded = (float("-inf"),) * len(self._costs.kinds)
+            self._heap = [(unbounded, place) for place in range(self._grid.points)]
+        pending: deque[tuple[tuple[Costs, int], Task[list[Metrics]]]] = deque()
         while True:
             self._drop_cells()
-            while len(given) <= self._pool.ahead and self._is_point_next():
+            while len(pending) <= self._pool.ahead and self._is_point_next():
                 costs, place = heapq.heappop(self._heap)
                 if not self._archive.dominates(costs):
                     point = self._grid.point(*self._at(place))
-                    given.append(((costs, place), self._pool.evaluate([point])))
+                    pending.append(((costs, place), self._pool.evaluate([point])))
             if stopped():
                 return None
-            if given:
-                self._take(*given.popleft())
+            if pending:
+                self._take(*pending.popleft())
             elif self._cells:
-                # Nothing is under way, so that what is opened does not depend on the pool.
+                # No evaluation is pending, so that the opened cells do not depend on the pool.
                 self._open()
             elif not self._heap:
                 break
@@ -200,48 +215,51 @@ class _FrontSearch:
         points = self._grid.points
         return FoundFront(points, self._evaluated, self._feasible, tuple(designs))
 
-    def _bounded_cells(self) -> Iterator[_Cell]:
+    def _bounded_cells(self) -> Iterator[Cell]:
         """Bound all boxes under every combination of options."""
-        first = self._grid.chips.first.tolist()
-        self._on_progress(EnumerationProgress("boxes", 0, len(first) - 1, None))
-        rates = bounds_of_boxes(self._grid, self._engine.rule, self._store)
-        for option, own in enumerate(rates):
-            feasible = own.max(axis=0, initial=0.0) > 0.0
+        self._on_progress(EnumerationProgress("boxes", 0, len(self._first_rows) - 1, None))
+        all_rates = bounds_of_boxes(self._grid, self._engine.rule, self._store)
+        for option, rates in enumerate(all_rates):
+            feasible = rates.max(axis=0, initial=0.0) > 0.0
             if feasible.any():
-                costs = self._costs.of_boxes(option, own).tolist()
+                costs = self._costs.of_boxes(option, rates).tolist()
                 for box in np.flatnonzero(feasible).tolist():
-                    yield _Cell(tuple(costs[box]), option, box, (first[box], first[box + 1]))
+                    yield tuple(costs[box]), option, box
+
+    def _row_count(self, cell: Cell) -> int:
+        """Return the number of architectures in the box of a cell."""
+        box = cell[2]
+        return self._first_rows[box + 1] - self._first_rows[box]
 
     def _is_point_next(self) -> bool:
-        """Whether a point comes before all cells that are left."""
+        """Whether the next point comes before all remaining cells."""
         if not self._heap:
             return False
-        return not self._cells or self._heap[0][0] < self._cells[0].costs
+        return not self._cells or self._heap[0][0] < self._cells[0][0]
 
     def _drop_cells(self) -> None:
-        """Leave out the next cells as long as they are dominated."""
-        while self._cells and self._archive.dominates(self._cells[0].costs):
-            cell = self._cells.popleft()
-            self._left_rows -= cell.rows[1] - cell.rows[0]
+        """Drop the next cells as long as a point dominates them."""
+        while self._cells and self._archive.dominates(self._cells[0][0]):
+            self._left_rows -= self._row_count(self._cells.popleft())
 
     def _drop_points(self) -> None:
-        """Leave out all points that are dominated by now."""
+        """Drop the waiting points that an evaluated point dominates."""
         if self._heap:
             left = ~self._archive.dominated(np.array([costs for costs, _ in self._heap]))
             self._heap = [self._heap[place] for place in np.flatnonzero(left).tolist()]
             heapq.heapify(self._heap)
 
     def _at(self, place: int) -> tuple[int, int, int]:
-        """Return option, size and architecture of a point."""
+        """Return the option, the size of the HBM and the architecture of a point."""
         option, size, row = np.unravel_index(place, self._grid.shape)
         return int(option), int(size), int(row)
 
-    def _take(self, entry: tuple[Costs, int], answer: Answer[list[Metrics]]) -> None:
-        """Enter the evaluation of a point, unless one before it has made it needless."""
+    def _take(self, entry: tuple[Costs, int], evaluation: Task[list[Metrics]]) -> None:
+        """Add an evaluated point to the archive, unless the archive dominates its bounds by now."""
         costs, place = entry
         if self._archive.dominates(costs):
             return
-        (metrics,) = answer.result()
+        (metrics,) = evaluation.result()
         self._evaluated += 1
         if metrics.feasible:
             self._feasible += 1
@@ -254,35 +272,37 @@ class _FrontSearch:
         self._on_progress(EnumerationProgress("evaluations", self._evaluated, due, None))
 
     def _open(self) -> None:
-        """Bound the architectures of the next cells, and sort their points in."""
+        """Bound the architectures of the next cells, and add their points to the heap."""
         self._drop_points()
-        cells: list[_Cell] = []
+        runs: list[tuple[int, tuple[int, int]]] = []
         rows = 0
         while self._cells and rows < BATCH_ROWS:
             self._drop_cells()
             if self._cells:
-                cells.append(self._cells.popleft())
-                rows += cells[-1].rows[1] - cells[-1].rows[0]
-        if not cells:
+                cell = self._cells.popleft()
+                _, option, box = cell
+                runs.append((option, (self._first_rows[box], self._first_rows[box + 1])))
+                rows += self._row_count(cell)
+        if not runs:
             return
-        parts = parts_of((cell.option, cell.rows) for cell in cells)
+        parts = parts_of(runs)
         for part, rates in zip(parts, self._bounded(parts), strict=True):
             self._add(part, rates)
         self._opened_rows += rows
         self._on_progress(EnumerationProgress("chips", self._opened_rows, self._left_rows, None))
 
     def _bounded(self, parts: list[SpacePart]) -> list[FloatArray]:
-        """Return the bounds of the rate of some parts, stored or new."""
-        key, found = stored_bounds(self._grid, self._store, parts)
-        if found is None:
-            answers = [self._pool.bound([part]) for part in parts]
-            found = [rounded_up(rates) for answer in answers for rates in answer.result()]
+        """Return the bounds of the rate of every part, from the store or computed."""
+        key, bounds = stored_bounds(self._grid, self._store, parts)
+        if bounds is None:
+            tasks = [self._pool.bound([part]) for part in parts]
+            bounds = [rounded_up(rates) for task in tasks for rates in task.result()]
             if self._store is not None:
-                self._store.keep(key, np.concatenate(found, axis=1))
-        return found
+                self._store.keep(key, np.concatenate(bounds, axis=1))
+        return bounds
 
     def _add(self, part: SpacePart, rates: FloatArray) -> None:
-        """Sort in the points of a part that nothing dominates."""
+        """Add the points of a part that no evaluated point dominates to the heap."""
         architectures = part.architectures
         costs = self._costs.of_chips(part.option, architectures, rates)
         sizes, columns = np.nonzero(rates > 0.0)
@@ -292,8 +312,3 @@ class _FrontSearch:
             place = int(np.ravel_multi_index((part.option, size, row), self._grid.shape))
             exact = self._costs.with_exact_area(costs[size, column], row)
             heapq.heappush(self._heap, (exact, place))
-
-
-def _place_of_cell(cell: _Cell) -> tuple[Costs, int, int]:
-    """Sort cells by their costs."""
-    return cell.costs, cell.option, cell.box

@@ -1,4 +1,4 @@
-"""The front of a stored study: with its caches, its answer kept, and as JSON."""
+"""The front of a stored study: with the caches of its database, stored, and as JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from phaze_opt.spec.objectives import OBJECTIVES
 from phaze_opt.store.enumerations import BoundStore
 from phaze_opt.study.study import Study
-from phaze_opt.whole_space.answers import Answer, Front, find_answer, keep_answer
+from phaze_opt.whole_space.answers import Front, SpaceAnswer, find_answer, keep_answer
 from phaze_opt.whole_space.engine import Engine
 from phaze_opt.whole_space.enumerating import ranked_to_json_dict, search_space
 from phaze_opt.whole_space.exhaustive import EnumerationProgress
@@ -26,14 +26,14 @@ def front_of_study(
     workers: int | None = None,
     on_progress: Callable[[EnumerationProgress], None] = lambda progress: None,
 ) -> Front:
-    """Find the designs of a study's whole space that no other one dominates.
+    """Find the designs of a study's whole space that no other design dominates.
 
     Parameters
     ----------
     study
-        Its trials play no part; cached evaluations are used, and the stored answer.
+        The study; its stored answer and cached evaluations are used, but not its trials.
     energy
-        Whether the energy per sample is an objective, too.
+        Whether the energy per sample is an additional objective.
     bounds, on_progress
         See `phaze_opt.whole_space.front_search.find_front`.
     workers
@@ -67,9 +67,9 @@ def front_of_study(
             pool=pool,
         )
 
-    found = search_space(study, search, workers)
-    front = Front(names, found, time.monotonic() - started_s, study.resolved.cost_model_version)
-    keep_answer(study.storage, study.resolved, Answer(names, bounds, front))
+    result = search_space(study, search, workers)
+    front = Front(names, result, time.monotonic() - started_s, study.resolved.cost_model_version)
+    keep_answer(study.storage, study.resolved, SpaceAnswer(names, bounds, front))
     return front
 
 
@@ -82,11 +82,11 @@ def front_to_json_dict(study: Study, front: Front) -> dict[str, Any]:
         "evaluated": front.found.evaluated,
         "feasible": front.found.feasible,
         "front": [
-            ranked_to_json_dict(study.resolved, one.design) | {"values": list(one.values)}
-            for one in front.found.designs
+            ranked_to_json_dict(study.resolved, member.design) | {"values": list(member.values)}
+            for member in front.found.designs
         ],
         "wall_s": front.wall_s,
         "cost_model_version": front.version,
-        # The same under its name in 0.1.
+        # Its key in 0.1.
         "version": front.version,
     }

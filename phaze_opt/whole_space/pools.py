@@ -1,7 +1,7 @@
-"""Where the points of an enumeration are bounded and evaluated: here, in processes, on a cluster.
+"""Pools that bound and evaluate points: in this process, in other processes, on a dask cluster.
 
-Every pool does the same independent tasks (`phaze_opt.whole_space.engine`), and answers are taken
-in the order in which they were asked for: what comes out does not depend on the pool.
+Every pool runs the same independent tasks (`phaze_opt.whole_space.engine`), and callers take the
+results in the order of submission: the answer of an enumeration does not depend on the pool.
 """
 
 from __future__ import annotations
@@ -26,21 +26,29 @@ from phaze_opt.study.trials import Metrics
 from phaze_opt.whole_space.engine import Engine, EngineJob, bound_there, evaluate_there
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 
 CONNECT_S = 10
 """Seconds to wait for a dask scheduler."""
 
 MOST_RESTARTS = 30
-"""Times that killed processes are replaced before something else must be wrong."""
+"""How often killed processes are replaced before the enumeration fails."""
 
 
-class Answer(Protocol[T_co]):
-    """What a task will return."""
+@dataclass(frozen=True)
+class Task(Generic[T]):
+    """A task of a pool.
 
-    def result(self) -> T_co:
-        """Wait for it."""
-        ...
+    Attributes
+    ----------
+    run
+        Computes the result, or waits for the process that computes it.
+    """
+
+    run: Callable[[], T]
+
+    def result(self) -> T:
+        """Return the result, as soon as it is computed."""
+        return self.run()
 
 
 class Pool(Protocol):
@@ -49,50 +57,50 @@ class Pool(Protocol):
     Attributes
     ----------
     ahead
-        Tasks that are worth to be given before their answers are needed.
+        Number of tasks that a caller should submit before it needs their results.
     """
 
     ahead: int
 
-    def bound(self, parts: Sequence[SpacePart]) -> Answer[list[FloatArray]]:
+    def bound(self, parts: Sequence[SpacePart]) -> Task[list[FloatArray]]:
         """Bound the architectures of each part, with arrays of shape (sizes, architectures)."""
         ...
 
-    def evaluate(self, points: Sequence[DesignPoint]) -> Answer[list[Metrics]]:
-        """Evaluate some points."""
+    def evaluate(self, points: Sequence[DesignPoint]) -> Task[list[Metrics]]:
+        """Evaluate points."""
         ...
 
 
-class Here:
-    """Does every task in this process."""
+class LocalPool:
+    """Runs every task in this process, when its result is needed."""
 
     ahead = 0
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def bound(self, parts: Sequence[SpacePart]) -> Answer[list[FloatArray]]:
+    def bound(self, parts: Sequence[SpacePart]) -> Task[list[FloatArray]]:
         """Bound parts."""
-        return _Asked(partial(self._engine.bound, parts))
+        return Task(partial(self._engine.bound, parts))
 
-    def evaluate(self, points: Sequence[DesignPoint]) -> Answer[list[Metrics]]:
+    def evaluate(self, points: Sequence[DesignPoint]) -> Task[list[Metrics]]:
         """Evaluate points."""
-        return _Asked(partial(self._engine.evaluate, points))
+        return Task(partial(self._engine.evaluate, points))
 
 
-class Elsewhere:
-    """Gives tasks to other processes; those of lost processes are given again.
+class RemotePool:
+    """Submits tasks to other processes; submits those of lost processes again.
 
     Parameters
     ----------
     job
-        What the processes work on.
+        Study that the processes bound and evaluate.
     workers
-        How many there are.
+        Number of processes.
     start
-        Starts them.
+        Starts the processes.
     on_lost
-        Called where some were lost.
+        Called after processes were lost.
     """
 
     def __init__(
@@ -108,29 +116,50 @@ class Elsewhere:
         self._on_lost = on_lost
         self._executor = start()
         self._restarts = 0
-        self._given: set[Future[Any]] = set()
+        self._unfinished: set[Future[Any]] = set()
 
-    def bound(self, parts: Sequence[SpacePart]) -> Answer[list[FloatArray]]:
+    def bound(self, parts: Sequence[SpacePart]) -> Task[list[FloatArray]]:
         """Bound parts."""
-        return _Given(self, partial(bound_there, self._job, parts))
+        return self._task(partial(bound_there, self._job, parts))
 
-    def evaluate(self, points: Sequence[DesignPoint]) -> Answer[list[Metrics]]:
+    def evaluate(self, points: Sequence[DesignPoint]) -> Task[list[Metrics]]:
         """Evaluate points."""
-        return _Given(self, partial(evaluate_there, self._job, points))
+        return self._task(partial(evaluate_there, self._job, points))
 
-    def give(self, task: Callable[[], T]) -> tuple[Executor, Future[T]]:
-        """Give a task; return who has it."""
+    def end(self) -> None:
+        """End the processes; drop the tasks that have not begun."""
+        for future in tuple(self._unfinished):
+            future.cancel()
+        self._executor.shutdown(wait=True)
+
+    def _task(self, work: Callable[[], T]) -> Task[T]:
+        """Submit work now; submit it again if its process is lost."""
+        executor, future = self._submit(work)
+
+        def wait() -> T:
+            nonlocal executor, future
+            while True:
+                try:
+                    return future.result()
+                except BrokenExecutor:
+                    self._replace(executor)
+                    executor, future = self._submit(work)
+
+        return Task(wait)
+
+    def _submit(self, work: Callable[[], T]) -> tuple[Executor, Future[T]]:
+        """Submit work; return the executor that has it, and its future."""
         try:
-            future = self._executor.submit(task)
+            future = self._executor.submit(work)
         except BrokenExecutor:
-            self.replace(self._executor)
-            future = self._executor.submit(task)
-        self._given.add(future)
-        future.add_done_callback(self._given.discard)
+            self._replace(self._executor)
+            future = self._executor.submit(work)
+        self._unfinished.add(future)
+        future.add_done_callback(self._unfinished.discard)
         return self._executor, future
 
-    def replace(self, lost: Executor) -> None:
-        """Start the processes again, unless that was done."""
+    def _replace(self, lost: Executor) -> None:
+        """Start new processes in place of lost ones, unless that is done already."""
         if self._executor is not lost:
             return
         self._restarts += 1
@@ -140,47 +169,25 @@ class Elsewhere:
         self._on_lost()
         self._executor = self._start()
 
-    def end(self) -> None:
-        """End the processes; tasks that have not begun are dropped."""
-        for future in tuple(self._given):
-            future.cancel()
-        self._executor.shutdown(wait=True)
-
-
-class _Given(Generic[T]):
-    """A task that was given to another process."""
-
-    def __init__(self, pool: Elsewhere, task: Callable[[], T]) -> None:
-        self._pool = pool
-        self._task = task
-        self._owner, self._future = pool.give(task)
-
-    def result(self) -> T:
-        """Wait for the answer; give the task again if its process was lost."""
-        while True:
-            try:
-                return self._future.result()
-            except BrokenExecutor:
-                self._pool.replace(self._owner)
-                self._owner, self._future = self._pool.give(self._task)
-
 
 @contextmanager
-def processes(job: EngineJob, storage: Storage, workers: int) -> Iterator[Elsewhere]:
+def processes(job: EngineJob, storage: Storage, workers: int) -> Iterator[RemotePool]:
     """Start processes on this machine, and end them with the context.
 
     Parameters
     ----------
     job
-        Without a URL: the processes find it in their environment.
+        Without a URL: the processes read it from their environment.
     storage
-        The database.
+        The database of the study.
+    workers
+        Number of processes.
     """
     context = multiprocessing.get_context("spawn")
     start = partial(ProcessPoolExecutor, workers, mp_context=context, initializer=_begin_in_process)
     with storage_in_environment(storage):
-        # Others need not wait for the points that lost processes were evaluating.
-        pool = Elsewhere(job, workers, start, partial(expire_dead_workers, storage))
+        # Other workers need not wait for the points that lost processes were evaluating.
+        pool = RemotePool(job, workers, start, partial(expire_dead_workers, storage))
         try:
             yield pool
         finally:
@@ -188,7 +195,7 @@ def processes(job: EngineJob, storage: Storage, workers: int) -> Iterator[Elsewh
 
 
 @contextmanager
-def dask_cluster(job: EngineJob, address: str) -> Iterator[Elsewhere]:
+def dask_cluster(job: EngineJob, address: str) -> Iterator[RemotePool]:
     """Use the workers of a running dask cluster.
 
     Parameters
@@ -196,7 +203,7 @@ def dask_cluster(job: EngineJob, address: str) -> Iterator[Elsewhere]:
     job
         With the URL of a database that every worker reaches.
     address
-        Of the cluster's scheduler.
+        Address of the cluster's scheduler.
 
     Raises
     ------
@@ -217,26 +224,15 @@ def dask_cluster(job: EngineJob, address: str) -> Iterator[Elsewhere]:
         raise InputError(f"There is no dask scheduler at {address}: {reason}.") from None
     with client:
         workers = max(1, sum(client.nthreads().values()))
-        # The same task is asked for again only where its answer was lost.
-        pool = Elsewhere(job, workers, partial(client.get_executor, pure=False, retries=3))
+        # A task is submitted a second time only if its result was lost.
+        pool = RemotePool(job, workers, partial(client.get_executor, pure=False, retries=3))
         try:
             yield pool
         finally:
             pool.end()
 
 
-@dataclass(frozen=True)
-class _Asked(Generic[T]):
-    """A task that is done when its answer is needed."""
-
-    task: Callable[[], T]
-
-    def result(self) -> T:
-        """Do it."""
-        return self.task()
-
-
 def _begin_in_process() -> None:
-    """Leave signals to the process that gives the tasks, and end when it is gone."""
+    """Ignore SIGINT, which the submitting process handles, and end when that process is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()

@@ -1,4 +1,4 @@
-"""How many trials a search needs that draws points at random, in closed form."""
+"""The number of trials of a search that draws points at random, in closed form."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import dataclass
 import numpy as np
 
 _HALF = 0.5 * (1.0 + 1e-12)
-"""One half, which a product of rounded numbers may miss."""
+"""One half, with a margin for the rounding of a product."""
 
 
 @dataclass(frozen=True)
 class RandomSearch:
-    """A random search that draws no point twice, in closed form.
+    """Trials of a random search that draws no point twice.
 
     Attributes
     ----------
     within
         The distance from the optimum, relative to it; 0 for the optimum itself.
     points
-        Number of points that are as good; ``None`` where nobody knows.
+        Number of points within that distance; ``None`` if it is unknown.
     expected_trials, median_trials
-        Until the first of them.
+        Number of trials until the first of these points.
     """
 
     within: float
@@ -31,7 +31,7 @@ class RandomSearch:
 
 
 def random_search(within: float, points: int, good: int | None) -> RandomSearch:
-    """Return how many trials a random search without repetition needs for one of some points.
+    """Return the trials of a random search without repetition until the first good point.
 
     The trials before the first of ``good`` points among ``points`` follow a negative
     hypergeometric distribution: its mean is (points + 1) / (good + 1), and no good point is among

@@ -1,6 +1,6 @@
-"""How far the best design depends on constants of the cost model that are not known well.
+"""How far the best design depends on uncertain constants of the cost model.
 
-The space is enumerated again with each of them smaller and larger, one at a time.
+The space is enumerated again with a smaller and a larger value of each constant, one at a time.
 """
 
 from __future__ import annotations
@@ -27,12 +27,16 @@ class VariedAnswer:
 
     Attributes
     ----------
+    variation
+        The varied constant with its factor.
     applied
-        What the constant was multiplied by: an efficiency cannot exceed 1.
+        The factor that was applied; it is smaller where an efficiency would exceed 1.
     best
-        ``None`` where nothing is feasible.
+        ``None`` if no design is feasible.
     winner
         Metrics of the study's winner under the variation.
+    winner_stays
+        Whether the winner is the best design under the variation.
     """
 
     variation: Variation
@@ -43,9 +47,9 @@ class VariedAnswer:
 
     @property
     def loss(self) -> float | None:
-        """By how much the winner is below the best, relative; ``None`` if it is not feasible.
+        """Relative loss of the winner against the best design; ``None`` if it is infeasible.
 
-        It may be negative by less than a bin of values, because a smaller design comes first there.
+        It may be negative by less than a bin of values, in which a smaller design comes first.
         """
         if self.best is None or not self.winner.feasible:
             return None
@@ -70,7 +74,7 @@ class Robustness:
     @property
     def stays(self) -> int:
         """Number of variations under which the winner stays the best design."""
-        return sum(one.winner_stays for one in self.variants)
+        return sum(variant.winner_stays for variant in self.variants)
 
 
 def robustness_of_study(
@@ -80,16 +84,16 @@ def robustness_of_study(
     on_progress: Callable[[EnumerationProgress], None] = lambda progress: None,
     on_variant: Callable[[int, str], None] = lambda done, words: None,
 ) -> Robustness:
-    """Enumerate a study, and again under every one of `variations_of` its chip.
+    """Enumerate a study, and again under every variation of its chip (`variations_of`).
 
     Parameters
     ----------
     study
-        Its trials play no part; what was enumerated before is taken from there.
+        The study; its stored answers and cached evaluations are used, but not its trials.
     workers, on_progress
         See `phaze_opt.whole_space.enumerating.enumerate_study`.
     on_variant
-        Called before every enumeration with the number of those that are done, and what it varies.
+        Called before every enumeration with the number of finished ones and the next variation.
 
     Raises
     ------
@@ -105,17 +109,17 @@ def robustness_of_study(
     if not nominal.top:
         raise InputError(f"No design of the study {study.name!r} is feasible, so none can win.")
     winner = nominal.top[0]
-    found = []
+    answers = []
     for done, variation in enumerate(variations_of(study.resolved.base), start=1):
         on_variant(done, f"{variation.factor} × {variation.scale:g}")
         other = study_under(study, variation)
         best = enumerate_study(other, top=1, workers=workers, on_progress=on_progress).top
-        found.append(_answer(study, other, variation, winner, best[0] if best else None))
-    return Robustness(winner, tuple(found), nominal.version)
+        answers.append(_answer(study, other, variation, winner, best[0] if best else None))
+    return Robustness(winner, tuple(answers), nominal.version)
 
 
 def study_under(study: Study, variation: Variation) -> Study:
-    """Return a study whose cost model has another constant; it shares the database."""
+    """Return a study in the same database whose cost model has another constant."""
     resolved = varied(study.resolved, variation)
     evaluator = study.evaluator
     if variation.factor == "lane_cycles":
@@ -130,7 +134,7 @@ def _answer(
     winner: RankedDesign,
     best: RankedDesign | None,
 ) -> VariedAnswer:
-    """Look at the winner of a study under a variation."""
+    """Compare the winner of a study with the best design under a variation."""
     stays = best is not None and best.point == winner.point
     if best is not None and stays:
         metrics = best.metrics
@@ -143,28 +147,29 @@ def _answer(
     return VariedAnswer(variation, applied, best, metrics, stays)
 
 
-def robustness_to_json_dict(study: Study, found: Robustness) -> dict[str, Any]:
+def robustness_to_json_dict(study: Study, robustness: Robustness) -> dict[str, Any]:
     """Return the answer as ``study robust --json`` prints it."""
+    resolved, winner = study.resolved, robustness.winner
     return {
         "study": study.name,
-        "winner": ranked_to_json_dict(study.resolved, found.winner),
-        "stays": found.stays,
-        "of": len(found.variants),
+        "winner": ranked_to_json_dict(resolved, winner),
+        "stays": robustness.stays,
+        "of": len(robustness.variants),
         "variants": [
             {
-                "factor": one.variation.factor,
-                "scale": one.variation.scale,
-                "applied": one.applied,
-                "stays": one.winner_stays,
-                "best": None if one.best is None else ranked_to_json_dict(study.resolved, one.best),
-                "changes": {name: list(two) for name, two in one.changes(found.winner).items()},
-                "winner_values": list(one.winner.values) if one.winner.feasible else None,
-                "winner_reason": one.winner.reason,
-                "loss": one.loss,
+                "factor": variant.variation.factor,
+                "scale": variant.variation.scale,
+                "applied": variant.applied,
+                "stays": variant.winner_stays,
+                "best": variant.best and ranked_to_json_dict(resolved, variant.best),
+                "changes": {name: list(two) for name, two in variant.changes(winner).items()},
+                "winner_values": list(variant.winner.values) if variant.winner.feasible else None,
+                "winner_reason": variant.winner.reason,
+                "loss": variant.loss,
             }
-            for one in found.variants
+            for variant in robustness.variants
         ],
-        "cost_model_version": found.version,
-        # The same under its name in 0.1.
-        "version": found.version,
+        "cost_model_version": robustness.version,
+        # Its key in 0.1.
+        "version": robustness.version,
     }

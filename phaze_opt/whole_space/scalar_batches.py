@@ -6,43 +6,48 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
 
-from phaze_opt.whole_space.scalar_candidates import Candidate, Candidates, ChipSeconds
+from phaze_opt.whole_space.scalar_candidates import ChipSeconds, ScalarCandidate, ScalarCandidates
 from phaze_opt.whole_space.scalar_splits import SplitBatch
 
 
 @lru_cache(maxsize=2**14)
 def batch_s(
     passes_s: tuple[tuple[float, float], ...],
-    candidates: Candidates,
+    candidates: ScalarCandidates,
     chip: ChipSeconds,
     enough_s: float,
     *,
     splits: bool,
 ) -> float:
-    """Bound the time of a batch over all candidates, once for all chips on which all is the same.
+    """Bound the time of a batch over all candidates, once for all chips with equal arguments.
 
     Parameters
     ----------
     passes_s
-        Forward, and backward with recompute, of every layer.
+        Seconds of forward, and of backward with recompute, of every layer.
     candidates, chip
-        What may be, and what it is on.
+        Degrees of parallelism that fit, and the seconds of the chip beside the passes.
     enough_s
-        From where on a bound need not be larger.
+        Seconds above which a bound need not be larger.
     splits
-        Whether to look at splits into stages.
+        Whether to bound the splits of the layers into stages too.
+
+    Returns
+    -------
+    batch_s
+        Seconds; ``enough_s`` at most.
     """
-    forward = [0.0, *accumulate(one for one, _ in passes_s)]
-    backward = [0.0, *accumulate(other for _, other in passes_s)]
+    forward = [0.0, *accumulate(forward_s for forward_s, _ in passes_s)]
+    backward = [0.0, *accumulate(backward_s for _, backward_s in passes_s)]
     forward_s, backward_s = forward[-1], backward[-1]
     best_s, lines = enough_s, candidates.lines_of(chip)
     for place, candidate in enumerate(candidates.rows):
-        if (forward_s + backward_s) * candidate.each_share >= best_s:
+        if (forward_s + backward_s) * candidate.least_share >= best_s:
             break
         if not lines[place]:
             lines[place] = SplitBatch([0.0], [0.0], candidates, candidate, chip).average_stage
         for forwards, backwards, others_s in lines[place]:
-            # Most candidates end here, without what runs beside the passes.
+            # Most candidates end here, before any bound of what runs beside the passes.
             if forwards * forward_s + backwards * backward_s + others_s >= best_s:
                 break
         else:
@@ -53,15 +58,16 @@ def batch_s(
 def _candidate_s(
     forward: Sequence[float],
     backward: Sequence[float],
-    candidates: Candidates,
-    candidate: Candidate,
+    candidates: ScalarCandidates,
+    candidate: ScalarCandidate,
     chip: ChipSeconds,
     enough_s: float,
     splits: bool,
 ) -> float:
-    """Bound the time of a batch with one candidate; ``enough_s`` at most.
+    """Bound the time of a batch with one candidate, in seconds; ``enough_s`` at most.
 
-    A queue takes its share of a pass, or the pass the queue's: both hold, of either pass.
+    A queue of collectives slows down a pass by its share of the cores, or the pass slows down the
+    queue. Both bounds hold for the forward and for the backward, which gives four ways.
     """
     queues = candidate.overlaps == 1 and candidate.every_pass >= 0
     least_s = 0.0

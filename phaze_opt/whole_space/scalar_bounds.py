@@ -1,11 +1,10 @@
-"""The bounds of boxes and of chips once more, one operator, one candidate at a time: plain Python.
+"""The bounds of boxes and of chips a second time, in plain Python: one operator after another.
 
-A certificate is checked against these, so that an error of an array or of a compiled loop shows.
-They share with `phaze_opt.passes.least_seconds` and `phaze_opt.placement.least` what is no bound:
-captured graphs, the cost of a collective, and the table of degrees of parallelism with the memory
-that each needs. Bounds of boxes are those of `phaze_opt.bounds.study_bounds`. Those of chips are
-near them, and mostly a little further from the truth: they see no rounded share of a bandwidth, and
-no schedule.
+The check of a certificate compares the bounds with these, so that an error of an array or of a
+compiled loop shows. Both share the inputs of a bound: captured graphs, the cost of a collective,
+and the table of the degrees of parallelism with their memory. Bounds of boxes are equal to those of
+`phaze_opt.bounds.study_bounds`. Bounds of chips are near, and mostly a little looser: they neglect
+rounded shares of a bandwidth, and most schedules.
 """
 
 from __future__ import annotations
@@ -35,45 +34,46 @@ from phaze_opt.spec.objectives import joined
 from phaze_opt.spec.run_inputs import RunInputs, run_inputs
 from phaze_opt.training import OPTIMIZERS, Training
 from phaze_opt.whole_space.scalar_batches import batch_s
-from phaze_opt.whole_space.scalar_candidates import Candidates, ChipSeconds
+from phaze_opt.whole_space.scalar_candidates import ChipSeconds, ScalarCandidates
 from phaze_opt.whole_space.scalar_passes import Passes, Sort
 from phaze_opt.workload.graph import WorkloadVariant
 
 
 @dataclass(eq=False)
-class _Run:
-    """One workload under some options, on whatever chip of a kind.
+class _ScalarRun:
+    """The bounds of one workload under one combination of options.
 
     Attributes
     ----------
-    variants
-        That the placement may use, with what it needs beside the chip, and their passes.
     fused
-        The training run as its optimizer is fused.
+        The training options with a fused optimizer, if the chip fuses it.
+    variants
+        Variants of the workload that the placement may use, each with its least placement and its
+        passes.
     """
 
     inputs: RunInputs
     fused: Training
     variants: list[tuple[WorkloadVariant, LeastPlacement, Passes]]
-    _candidates: dict[tuple[int, float], Candidates] = field(default_factory=dict)
-    _of_boxes: dict[Hashable, float] = field(default_factory=dict)
+    _candidates: dict[tuple[int, float], ScalarCandidates] = field(default_factory=dict)
+    _box_s: dict[Hashable, float] = field(default_factory=dict)
 
     def candidates(
         self, variant: WorkloadVariant, placement: LeastPlacement, usable_bytes: float
-    ) -> Candidates:
-        """Return the degrees of parallelism that fit a memory, at one width."""
+    ) -> ScalarCandidates:
+        """Return the degrees of parallelism that fit a memory, at one tensor degree."""
         key = variant.tensor_parallel, usable_bytes
         if key not in self._candidates:
             distinct = [index for _, index in variant.nodes]
             arrays = placement.candidates_within(usable_bytes)
-            self._candidates[key] = Candidates(arrays, distinct)
+            self._candidates[key] = ScalarCandidates(arrays, distinct)
         return self._candidates[key]
 
-    def of_box(self, key: Hashable, bound: Callable[[], float]) -> float:
-        """Return the bound of a box, found once."""
-        if key not in self._of_boxes:
-            self._of_boxes[key] = bound()
-        return self._of_boxes[key]
+    def box_s(self, key: Hashable, bound: Callable[[], float]) -> float:
+        """Return the bound of a box, computed once."""
+        if key not in self._box_s:
+            self._box_s[key] = bound()
+        return self._box_s[key]
 
 
 @dataclass(eq=False)
@@ -83,11 +83,11 @@ class ScalarBounds:
     Parameters
     ----------
     arrays
-        Bounds of the same study: of them are taken its workloads, and what is no bound.
+        Bounds of the study by arrays, which provide the workloads and the inputs of a bound.
     """
 
     arrays: StudyBounds
-    _runs: dict[Hashable, list[list[_Run]]] = field(default_factory=dict)
+    _runs: dict[Hashable, list[list[_ScalarRun]]] = field(default_factory=dict)
 
     @property
     def study(self) -> ResolvedStudy:
@@ -95,19 +95,20 @@ class ScalarBounds:
         return self.arrays.study
 
     def of_box(self, design: Design, known: Sequence[float]) -> list[float]:
-        """Bound the samples per second of every workload, on every chip with the rates of one.
+        """Bound the samples per second of every workload, on every chip of a box.
 
         Parameters
         ----------
         design
-            The one chip, with network and options.
+            A chip of the box, with network and options.
         known
-            Of every workload, samples per second from which down the bound need not be known.
+            Samples per second of every workload; a bound below that need not be computed.
 
         Returns
         -------
         rates
-            Not below ``known``; where that is 0, 0 if no placement fits for sure.
+            Samples per second of every workload, not below ``known``. Where ``known`` is 0, the
+            rate is 0 if no placement fits.
         """
         return self._rates(design, known, ["box"], None)
 
@@ -119,25 +120,25 @@ class ScalarBounds:
         Parameters
         ----------
         box
-            A chip with the same rates, whose bounds as a box are kept for the others.
+            A chip of the same box; the bounds of the box are kept for its other chips.
         """
-        # What costs less comes first, and is enough for most chips that are far from the top.
+        # The quickest bound comes first, and is enough for most chips that are far from the top.
         sorts: list[Sort] = ["chip"] if box is None else ["fitting", "quick", "chip"]
         return self._rates(design, known, sorts, box)
 
     def value(self, design: Design, area_mm2: float, rates: Sequence[float]) -> float:
-        """Return the value of a design that trains so many samples per second."""
+        """Return the value of a design that trains at these rates (samples/s, per workload)."""
         kind = bounded_rate(self.study.spec)
-        # One captured workload of every run: all of one run have the same tokens.
-        of_runs = self.arrays.workloads[:: len(self.arrays.workloads) // len(rates)]
+        # One captured workload of every run: all of one run have equally many tokens.
+        workloads = self.arrays.workloads[:: len(self.arrays.workloads) // len(rates)]
         values = [
             rate * kind.of(one_sample_per_s(workload, area_mm2, design))
-            for rate, workload in zip(rates, of_runs, strict=True)
+            for rate, workload in zip(rates, workloads, strict=True)
         ]
         if len(values) == 1:
             return values[0]
         pairs = zip(values, self.arrays.reference, strict=True)
-        ratios = np.array([value / kind.of(other) for value, other in pairs])
+        ratios = np.array([value / kind.of(reference) for value, reference in pairs])
         weights = [run.weight for run in self.study.spec.runs]
         return float(joined(kind, self.study.spec.aggregate, ratios, weights)) * (1.0 + ROUNDING)
 
@@ -153,18 +154,18 @@ class ScalarBounds:
         runs = self._runs_of(design)
         if not runs:
             return [0.0 for _ in known]
-        found = []
-        for of_run, best in zip(runs, known, strict=True):
-            for one in of_run:
-                samples = one.fused.global_batch
+        rates = []
+        for options, best in zip(runs, known, strict=True):
+            for run in options:
+                samples = run.fused.global_batch
                 enough_s = samples / best if best > 0.0 else math.inf
-                best = max(best, samples / self._batch_s(one, chip, enough_s, sorts, box))
-            found.append(best * (1.0 + ROUNDING))
-        return found
+                best = max(best, samples / self._batch_s(run, chip, enough_s, sorts, box))
+            rates.append(best * (1.0 + ROUNDING))
+        return rates
 
     def _batch_s(
         self,
-        run: _Run,
+        run: _ScalarRun,
         chip: Accelerator,
         enough_s: float,
         sorts: Sequence[Sort],
@@ -182,20 +183,20 @@ class ScalarBounds:
 
             if box is not None and enough_s < math.inf:
                 key = variant.tensor_parallel, box, usable_bytes, enough_s
-                if run.of_box(key, partial(bound, box, "box", enough_s)) >= enough_s:
+                if run.box_s(key, partial(bound, box, "box", enough_s)) >= enough_s:
                     continue
-            found_s = 0.0
+            least_s = 0.0
             for sort in sorts:
-                found_s = max(found_s, bound(chip, sort, best_s))
-                if found_s >= best_s:
+                least_s = max(least_s, bound(chip, sort, best_s))
+                if least_s >= best_s:
                     break
-            best_s = min(best_s, found_s)
+            best_s = min(best_s, least_s)
         return best_s
 
-    def _runs_of(self, design: Design) -> list[list[_Run]]:
+    def _runs_of(self, design: Design) -> list[list[_ScalarRun]]:
         """Return every workload under each of its solved options, on each slice of its network.
 
-        None where the options exclude all.
+        The list is empty if the options exclude each other.
         """
         concurrent = design.accelerator.concurrent_operators
         key = design.cluster, tuple(sorted(design.options.items())), concurrent
@@ -205,31 +206,31 @@ class ScalarBounds:
                     run_inputs(self.study, run, design) for run in range(len(self.study.spec.runs))
                 ]
             except InputError:
-                # The options exclude each other: every evaluation is refused, too.
+                # Every evaluation of these options is refused, too.
                 inputs = []
             self._runs[key] = [
-                [self._run(one) for whole in of_run for one in self.arrays.on_slices(whole)]
-                for of_run in inputs
+                [self._run(sliced) for whole in options for sliced in self.arrays.on_slices(whole)]
+                for options in inputs
             ]
         return self._runs[key]
 
-    def _run(self, inputs: RunInputs) -> _Run:
-        """Prepare a workload under some options."""
+    def _run(self, inputs: RunInputs) -> _ScalarRun:
+        """Prepare a workload under one combination of options."""
         arrays, fusion = self.arrays, default_fusion(inputs.accelerator)
         fused = training_as_fused(inputs.training, fusion)
         variants = [
             (
-                one,
-                arrays.placement(inputs.capture, one, inputs.cluster, fused, fusion),
-                Passes(one, inputs.cluster, inputs.training, fusion),
+                variant,
+                arrays.placement(inputs.capture, variant, inputs.cluster, fused, fusion),
+                Passes(variant, inputs.cluster, inputs.training, fusion),
             )
-            for one in arrays.variants(inputs)
+            for variant in arrays.variants(inputs)
         ]
-        return _Run(inputs, fused, variants)
+        return _ScalarRun(inputs, fused, variants)
 
 
-def _chip_seconds(run: _Run, chip: Accelerator) -> ChipSeconds:
-    """Return what a chip takes beside the passes of its layers."""
+def _chip_seconds(run: _ScalarRun, chip: Accelerator) -> ChipSeconds:
+    """Return the seconds of a chip beside the passes of its layers."""
     fusion, training = default_fusion(chip), run.fused
     rates = chip_rates([Chip(chip, run.inputs.cluster, fusion)], training)
     accumulated = OPTIMIZERS[training.optimizer].accumulation_bytes

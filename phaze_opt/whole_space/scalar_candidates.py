@@ -14,13 +14,13 @@ from phaze_opt.placement import least_splits as column
 from phaze_opt.placement.least_candidates import CandidateArrays
 
 
-class Candidate(NamedTuple):
+class ScalarCandidate(NamedTuple):
     """Degrees of parallelism; the columns of `phaze_opt.placement.least_splits`, in their order.
 
     Attributes
     ----------
-    each_share
-        How often the work on one microbatch is done one after another, at least.
+    least_share
+        Least number of times that the work of one microbatch is done one after another.
     """
 
     stages: int
@@ -42,7 +42,7 @@ class Candidate(NamedTuple):
     mean_synchronisation_s: float
     reach: float
     most_repeated: float
-    each_share: float
+    least_share: float
 
     @property
     def in_flight(self) -> int:
@@ -50,35 +50,26 @@ class Candidate(NamedTuple):
         return 1 if self.gpipe else min(self.stages, self.microbatches)
 
 
-class Line(NamedTuple):
-    """A bound of the time of a batch by the sums of all forwards and of all backwards.
+Line = tuple[float, float, float]
+"""A bound of the time of a batch: factors of the sums of all forwards and of all backwards, and
+the seconds that are added."""
+
+
+class ScalarCandidates:
+    """The candidates of one tensor degree as plain numbers, sorted by their `least_share`.
 
     Attributes
     ----------
-    forwards, backwards
-        How often each counts.
-    others_s
-        What comes to them.
-    """
-
-    forwards: float
-    backwards: float
-    others_s: float
-
-
-class Candidates:
-    """The candidates of one width, as plain numbers, those of least work first.
-
-    Attributes
-    ----------
+    rows
+        The candidates.
     own
-        Sums over the layers before each of the parameters that count once.
+        Sums, over the layers before each layer, of the parameters that count once.
     every_pass, lines, held, limit
-        As `phaze_opt.placement.least_times.least_times_s` takes them.
+        Arguments of `phaze_opt.placement.least_times.least_times_s`.
     tails
-        What follows the last backward of stages, as far as it was asked for.
+        Seconds after the last backward of stages, by candidate and chip; see `scalar_splits`.
     first, count, fewest_own
-        Of the layer that is repeated most: the first, how many, and the fewest parameters of one.
+        Of the layer that is repeated most: place of the first, number, and fewest own parameters.
     """
 
     def __init__(self, arrays: CandidateArrays, distinct: Sequence[int]) -> None:
@@ -88,15 +79,15 @@ class Candidates:
         self.lines: list[list[list[float]]] = arrays.lines.tolist()
         self.held: list[list[list[float]]] = arrays.held.tolist()
         self.limit: list[list[list[int]]] = arrays.limit.tolist()
-        rows = np.hstack([arrays.real[:, : column.STEP_S], _each_share(arrays)]).tolist()
-        found = [
-            Candidate(*whole, *real)
+        rows = np.hstack([arrays.real[:, : column.STEP_S], _least_share(arrays)]).tolist()
+        candidates = [
+            ScalarCandidate(*whole, *real)
             for whole, real in zip(arrays.whole.tolist(), rows, strict=True)
         ]
-        self.rows = sorted(found, key=lambda one: one.each_share)
+        self.rows = sorted(candidates, key=lambda candidate: candidate.least_share)
         self._lines: dict[ChipSeconds, list[Sequence[Line]]] = {}
         self.tails: dict[
-            tuple[Candidate, ChipSeconds], dict[tuple[int, int], tuple[float, float]]
+            tuple[ScalarCandidate, ChipSeconds], dict[tuple[int, int], tuple[float, float]]
         ] = {}
         most = max(range(max(distinct) + 1), key=distinct.count)
         repeated = [at for at, index in enumerate(distinct) if index == most]
@@ -104,14 +95,14 @@ class Candidates:
         self.fewest_own = min(own[at] for at in repeated)
 
     def lines_of(self, chip: ChipSeconds) -> list[Sequence[Line]]:
-        """Return where `SplitBatch.average_stage` of every candidate is kept; empty until then."""
+        """Return the memory of `SplitBatch.average_stage`, one entry per candidate; empty first."""
         if chip not in self._lines:
             self._lines[chip] = [() for _ in self.rows]
         return self._lines[chip]
 
 
-def _each_share(arrays: CandidateArrays) -> FloatArray:
-    """Return `Candidate.each_share` of all candidates: (candidates, 1)."""
+def _least_share(arrays: CandidateArrays) -> FloatArray:
+    """Return `ScalarCandidate.least_share` of all candidates: (candidates, 1)."""
     whole, real = arrays.whole, arrays.real
     waves = whole[:, column.MICROBATCHES] / whole[:, column.STAGES]
     return np.maximum(waves, 1.0 / real[:, column.REACH])[:, np.newaxis]
@@ -119,14 +110,14 @@ def _each_share(arrays: CandidateArrays) -> FloatArray:
 
 @dataclass(frozen=True)
 class ChipSeconds:
-    """What a chip takes beside the passes of its layers.
+    """Seconds of a chip beside the passes of the layers.
 
     Attributes
     ----------
     step_s, accumulation_s
-        Per parameter.
+        Optimizer step and gradient accumulation, per parameter.
     core_share
-        Of the cores, that communication takes.
+        Share of the cores that communication takes.
     """
 
     step_s: float

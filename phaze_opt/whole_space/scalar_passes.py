@@ -25,24 +25,26 @@ from phaze_opt.whole_space.scalar_operators import (
     no_extra_bytes,
     roofline_times,
 )
-from phaze_opt.whole_space.scalar_rates import Group, Rates
+from phaze_opt.whole_space.scalar_rates import Rates, TensorGroup
 from phaze_opt.workload.graph import OperatorGraph, WorkloadVariant
 
 Sort = Literal["box", "fitting", "quick", "chip"]
-"""What a bound is of: every chip with the rates of one; one chip, as if all blocks of products fit
-its global buffer, as they do, or with a look at schedules. Each takes longer than the one before.
+"""Sorts of bounds, from the quickest to the tightest.
+
+``box`` holds for every chip with equal rates; the others for one chip: ``fitting`` as if all blocks
+of products fit the global buffer, ``quick`` with their true sizes, ``chip`` with schedules too.
 """
 
 
 class Passes:
-    """The passes of a model at one width, on whatever chip that fuses its operators alike."""
+    """The passes of a model at one tensor degree, for all chips of one mode of fusion."""
 
     def __init__(
         self, variant: WorkloadVariant, cluster: Cluster, training: Training, fusion: FusionMode
     ) -> None:
-        # As `phaze_opt.passes.estimates` has it.
-        chunked = variant.tensor_parallel if training.overlap == "all" else 1
-        self._group = Group(cluster, variant.tensor_parallel, chunked)
+        # The number of chunks in `phaze_opt.passes.estimates`.
+        chunks = variant.tensor_parallel if training.overlap == "all" else 1
+        self._group = TensorGroup(cluster, variant.tensor_parallel, chunks)
         self._training = training
         self._order = [index for _, index in variant.nodes]
         self._layers = [
@@ -55,17 +57,17 @@ class Passes:
             )
             for layer in variant.layers
         ]
-        self._found: dict[tuple[Rates, int, Sort], tuple[tuple[float, float], ...]] = {}
+        self._known: dict[tuple[Rates, int, Sort], tuple[tuple[float, float], ...]] = {}
 
     def seconds(self, chip: Accelerator, sort: Sort) -> tuple[tuple[float, float], ...]:
-        """Bound forward, and backward with recompute, of every layer in order."""
+        """Bound forward, and backward with recompute, of every layer in order, in seconds."""
         sees_glb = self._training.residency or sort in ("quick", "chip")
         rates, glb_bytes = Rates.of(chip), chip.glb_bytes if sees_glb else 0
         key = rates, glb_bytes, sort
-        if key not in self._found:
+        if key not in self._known:
             layers = [self._layer_s(*layer, rates, glb_bytes, sort) for layer in self._layers]
-            self._found[key] = tuple([layers[index] for index in self._order])
-        return self._found[key]
+            self._known[key] = tuple([layers[index] for index in self._order])
+        return self._known[key]
 
     def _layer_s(
         self,
@@ -94,7 +96,7 @@ def _pass_s(
     graph: OperatorGraph,
     rates: Rates,
     glb_bytes: int,
-    group: Group,
+    group: TensorGroup,
     residency: bool,
     sort: Sort,
 ) -> float:
@@ -117,20 +119,20 @@ def _least_s(
     graph: OperatorGraph,
     rates: Rates,
     extra: ExtraBytes | None,
-    group: Group,
+    group: TensorGroup,
     kept: tuple[float, ...] | None,
     schedules: bool,
 ) -> float:
-    """Bound one pass, found once for all chips of which it sees the same.
+    """Bound one pass, once for all chips with equal arguments.
 
     Parameters
     ----------
     extra
-        Of one chip; ``None`` for all chips with the peak rates of one.
+        Extra HBM bytes on one chip; ``None`` for all chips with equal peak rates.
     kept
-        Bytes of every operator that need not flow; ``None`` where nothing stays on the chip.
+        Bytes of every operator that stay on the chip and skip the HBM; ``None`` without residency.
     schedules
-        Whether to look at schedules that are shorter than some limits.
+        Whether to bound the makespan by schedules too; see `scalar_makespans`.
     """
     if extra is None:
         times = roofline_times(graph, rates, group)
@@ -142,13 +144,13 @@ def _least_s(
     if schedules:
         least_s = max(least_s, makespan_s(graph, times))
     if kept is not None:
-        # With tensors that stay, collectives are whole, which takes no less.
+        # With resident tensors, collectives are not cut into chunks, which takes no less.
         least_s = min(least_s, _in_turn_s(times, times.once_s, kept, rates))
     return least_s
 
 
 def _at_once_s(graph: OperatorGraph, times: OperatorTimes) -> float:
-    """Bound a pass by its longest chain, and by what it takes of every resource."""
+    """Bound a pass by its longest chain, and by its use of every resource."""
     own_s = times.fastest_s
     end_s = list(own_s)
     for before, after in _edges(graph):
@@ -160,14 +162,14 @@ def _at_once_s(graph: OperatorGraph, times: OperatorTimes) -> float:
 
 @lru_cache(maxsize=1024)
 def _edges(graph: OperatorGraph) -> list[tuple[int, int]]:
-    """Return the edges by where they end."""
+    """Return the edges, sorted by their destination."""
     return sorted(((before, after) for before, after, _ in graph.edges), key=lambda edge: edge[1])
 
 
 def _in_turn_s(
     times: OperatorTimes, hbm_s: Sequence[float], kept_bytes: Sequence[float], rates: Rates
 ) -> float:
-    """Bound operators that run one after another, while some bytes need not flow."""
+    """Bound operators that run one after another, and of which some bytes skip the HBM."""
     rate = rates.hbm_bytes_per_s
     rows = zip(times.on_chip_s, hbm_s, kept_bytes, times.overhead_s, strict=True)
     return math.fsum(
@@ -178,7 +180,7 @@ def _in_turn_s(
 
 @lru_cache(maxsize=4096)
 def _served_bytes(graph: OperatorGraph, glb_bytes: int) -> tuple[float, ...]:
-    """Return what every operator reads again from a buffer that is a cache."""
+    """Return the bytes that every operator reads again from a buffer that is a cache."""
     served = [0.0] * len(graph.operators)
     reuse = reads_again(graph).served_by(float(glb_bytes))
     for reader, size in zip(reuse.reader.tolist(), reuse.bytes.tolist(), strict=True):
@@ -187,12 +189,12 @@ def _served_bytes(graph: OperatorGraph, glb_bytes: int) -> tuple[float, ...]:
 
 
 _MOST_SUBSET = 10
-"""As `phaze_opt.estimator.least_traffic` has it."""
+"""Most tensors of which all subsets are tried; see `phaze_opt.estimator.least_traffic`."""
 
 
 @lru_cache(maxsize=4096)
 def _kept_bytes(graph: OperatorGraph, glb_bytes: int) -> tuple[float, ...]:
-    """Return the most that every operator saves while tensors stay, whatever the others need."""
+    """Return the most bytes that resident tensors save every operator, as if it were alone."""
     accesses: list[list[tuple[float, float]]] = [[] for _ in graph.operators]
     for tensor in kept_tensors(graph):
         writers = () if tensor.writer is None or tensor.outlives else (tensor.writer,)
@@ -202,7 +204,7 @@ def _kept_bytes(graph: OperatorGraph, glb_bytes: int) -> tuple[float, ...]:
 
 
 def _most_saved(own: Sequence[tuple[float, float]], room_bytes: int) -> float:
-    """Return the most bytes that a set of tensors saves which fits together."""
+    """Return the most bytes that a set of tensors saves, if the set fits."""
     if len(own) > _MOST_SUBSET:
         return math.fsum(saved for size, saved in own if size <= room_bytes)
     sets = (chosen for count in range(len(own) + 1) for chosen in combinations(own, count))

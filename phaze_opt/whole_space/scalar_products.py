@@ -1,8 +1,8 @@
-"""The least that matrix products take of a chip, one tiling at a time; see `scalar_bounds`.
+"""The least work of matrix products on a chip, one tiling at a time; see `scalar_bounds`.
 
-Written apart from `phaze_opt.estimator` on purpose: nothing of what follows is taken from its
-arrays. Of every resource, the least over all tilings counts, so that the numbers bound a product
-whichever tiling is chosen, for the product alone or with what is fused to it.
+Written apart from `phaze_opt.estimator` on purpose: this module uses none of its compiled loops.
+For every resource, the least over all tilings counts, so that the numbers bound a product with any
+tiling, alone or with other operators fused to it.
 """
 
 from __future__ import annotations
@@ -27,22 +27,24 @@ _REGISTERS = int(_ASSUMED["registers_per_pe"])
 _SCORE_TILE = int(_ASSUMED["score_tile_queries"]), int(_ASSUMED["score_tile_keys"])
 
 
-class Arrays(NamedTuple):
-    """Some tensor cores of a chip: all that a product sees of it, but for the HBM.
+class TensorCores(NamedTuple):
+    """Tensor cores of a chip on which an operator runs.
 
     Attributes
     ----------
-    cores, pe_x, pe_y
-        Number, and edges of each array.
+    number
+        Number of tensor cores.
+    pe_x, pe_y
+        Edges of the array of each core.
     l2_bytes, l2_rate
-        Private buffer of each, and its bytes per array cycle; infinite where nothing limits it.
+        Private buffer of each core, and its bytes per array cycle; infinite if unlimited.
     glb_rate
         Bytes per array cycle of the global buffer.
     fill
-        Array cycles that every wave of tiles pays.
+        Array cycles to fill and empty an array, once per wave of tiles.
     """
 
-    cores: int
+    number: int
     pe_x: int
     pe_y: int
     l2_bytes: int
@@ -50,22 +52,22 @@ class Arrays(NamedTuple):
     glb_rate: float
     fill: float
 
-    def faster(self, times: float) -> Arrays:
-        """Return them in cycles that are so many times shorter: of another precision."""
+    def faster(self, times: float) -> TensorCores:
+        """Return the cores with an array cycle that is so many times shorter."""
         return self._replace(
             l2_rate=self.l2_rate / times, glb_rate=self.glb_rate / times, fill=self.fill * times
         )
 
 
 class ProductWork(NamedTuple):
-    """The least of a batch of products.
+    """The least work of a batch of products.
 
     Attributes
     ----------
     array_cycles, glb_bytes
-        Of the arrays and of the global buffer, each by itself.
+        Least array cycles, and least bytes through the global buffer, each by itself.
     busy_cycles
-        Array cycles until both are done, whatever the operator moves beside the product included.
+        Array cycles until both are done, with the other bytes that the operator moves.
     """
 
     array_cycles: float
@@ -74,66 +76,74 @@ class ProductWork(NamedTuple):
 
 
 class _Tiling(NamedTuple):
-    """One way to lay out one product: least array cycles alone, and in a large batch; bytes."""
+    """One tiling of one product.
+
+    Attributes
+    ----------
+    alone, in_batch
+        Least array cycles of a single product, and of one product of a large batch.
+    glb_bytes
+        Bytes through the global buffer.
+    """
 
     alone: float
-    each: float
+    in_batch: float
     glb_bytes: float
 
 
 @lru_cache(maxsize=2**17)
-def product_work(gemm: Gemm, arrays: Arrays, beside_bytes: float) -> ProductWork:
+def product_work(gemm: Gemm, cores: TensorCores, beside_bytes: float) -> ProductWork:
     """Bound a batch of products.
 
-    A batch on several cores may run in groups with tilings of their own. Then no product takes less
-    than in the best large batch, and the batch not less than one of its products.
+    A batch on several cores may run in groups, each with its own tiling. Even then, no product
+    takes less time than in the best large batch, and the batch takes no less than one product.
 
     Parameters
     ----------
-    gemm, arrays
-        The batch, and what it runs on.
+    gemm, cores
+        The batch, and the tensor cores that it runs on.
     beside_bytes
-        What the operator moves through the global buffer beside operands and results.
+        Bytes that the operator moves through the global buffer beside operands and results.
 
     Returns
     -------
     work
-        Infinite where no tile fits.
+        Infinite if no tile fits the private buffer.
     """
     times = PRECISIONS[gemm.precision].rate
-    arrays = arrays.faster(times)
-    batch, rate = gemm.batch, arrays.glb_rate
-    tilings = list(_tilings(gemm, arrays))
+    cores = cores.faster(times)
+    batch, rate = gemm.batch, cores.glb_rate
+    tilings = list(_tilings(gemm, cores))
     if not tilings:
         return ProductWork(math.inf, math.inf, math.inf)
-    glb_bytes = batch * min(one.glb_bytes for one in tilings)
-    each = batch * min(one.each for one in tilings)
-    if batch == 1 or arrays.cores == 1:
-        cycles = [one.alone if batch == 1 else batch * one.each for one in tilings]
+    glb_bytes = batch * min(tiling.glb_bytes for tiling in tilings)
+    in_batch = batch * min(tiling.in_batch for tiling in tilings)
+    if batch == 1 or cores.number == 1:
+        cycles = [tiling.alone if batch == 1 else batch * tiling.in_batch for tiling in tilings]
         busy = min(
-            max(own, (batch * one.glb_bytes + beside_bytes) / rate)
-            for own, one in zip(cycles, tilings, strict=True)
+            max(own, (batch * tiling.glb_bytes + beside_bytes) / rate)
+            for own, tiling in zip(cycles, tilings, strict=True)
         )
         return ProductWork(min(cycles) / times, glb_bytes, busy / times)
-    array_cycles = max(min(one.alone for one in tilings), each)
-    together = batch * min(max(one.each, one.glb_bytes / rate) for one in tilings)
+    array_cycles = max(min(tiling.alone for tiling in tilings), in_batch)
+    together = batch * min(max(tiling.in_batch, tiling.glb_bytes / rate) for tiling in tilings)
     busy = max(array_cycles, together, (glb_bytes + beside_bytes) / rate)
     return ProductWork(array_cycles / times, glb_bytes, busy / times)
 
 
-def _tilings(gemm: Gemm, arrays: Arrays) -> Iterator[_Tiling]:
+def _tilings(gemm: Gemm, cores: TensorCores) -> Iterator[_Tiling]:
     """Yield the tilings of one product that fit the private buffer, in every dataflow.
 
-    Streams can be cut so that all cores have the same; that is counted as if it moved nothing more.
+    Streams can be cut so that all cores have equal shares; the bound counts no bytes for that.
     """
     m, n, k = gemm.m, gemm.n, gemm.k
-    cores, x, y, fill = arrays.cores, arrays.pe_x, arrays.pe_y, arrays.fill
+    count, x, y, fill = cores.number, cores.pe_x, cores.pe_y, cores.fill
     operand_bytes = PRECISIONS[gemm.precision].operand_bytes
     result_bytes = PRECISIONS[gemm.precision].result_bytes * m * n
-    # Every value that passes through an array is used with all that its elements hold.
+    # An array uses every value that passes through it with all values that its elements hold.
     l2_bytes = 2.0 * operand_bytes * m * n * k / math.sqrt(x * y * _REGISTERS)
-    least = l2_bytes / arrays.l2_rate / cores
-    for tile_m, tile_n in _fitting(_edges(m, x), _edges(n, y), arrays.l2_bytes):
+    least = l2_bytes / cores.l2_rate / count
+    for tile_m, tile_n in _fitting(_edges(m, x), _edges(n, y), cores.l2_bytes):
         tiles_m, tiles_n = _ceil(m, tile_m), _ceil(n, tile_n)
         tiles = tiles_m * tiles_n
         wave = fill + min(
@@ -142,31 +152,31 @@ def _tilings(gemm: Gemm, arrays: Arrays) -> Iterator[_Tiling]:
             _ceil(k, x) * _ceil(tile_m, y) * tile_n,
         )
         moved = operand_bytes * k * (m * tiles_n + n * tiles_m) + result_bytes
-        alone, each = _ceil(tiles, cores) * wave, tiles * wave / cores
-        yield _Tiling(max(alone, least), max(each, least), moved)
+        alone, in_batch = _ceil(tiles, count) * wave, tiles * wave / count
+        yield _Tiling(max(alone, least), max(in_batch, least), moved)
     for rows, columns in ((m, n), (n, m)):
-        for tile_k, tile_n in _fitting(_edges(k, x), _edges(columns, y), arrays.l2_bytes):
+        for tile_k, tile_n in _fitting(_edges(k, x), _edges(columns, y), cores.l2_bytes):
             tiles_k, tiles_n = _ceil(k, tile_k), _ceil(columns, tile_n)
             tiles = tiles_k * tiles_n
             spilled = 2 * SUM_BYTES * (tiles_k - 1) * m * n
             moved = operand_bytes * k * (columns + rows * tiles_n) + result_bytes + spilled
-            streamed = tiles * _ceil(tile_k, x) * _ceil(tile_n, y) * rows / cores
-            alone = streamed + fill * max(tiles / cores, 1.0)
-            each = streamed + fill * tiles / cores
-            yield _Tiling(max(alone, least), max(each, least), moved)
+            streamed = tiles * _ceil(tile_k, x) * _ceil(tile_n, y) * rows / count
+            alone = streamed + fill * max(tiles / count, 1.0)
+            in_batch = streamed + fill * tiles / count
+            yield _Tiling(max(alone, least), max(in_batch, least), moved)
 
 
-def _fitting(first: list[int], second: list[int], l2_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield the edges of tiles that fit a private buffer beside the streams along them."""
-    for one in first:
-        for other in second:
-            if SUM_BYTES * one * other + _STREAM_BYTES * (one + other) > l2_bytes:
+def _fitting(rows: list[int], columns: list[int], l2_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield the edges of tiles that fit a private buffer together with their streams."""
+    for row in rows:
+        for column in columns:
+            if SUM_BYTES * row * column + _STREAM_BYTES * (row + column) > l2_bytes:
                 break
-            yield one, other
+            yield row, column
 
 
 def _edges(size: int, array: int) -> list[int]:
-    """List the edges that tiles may have: a whole one, cut in 2, 3, 4, and 1, 2, 4, … arrays."""
+    """List the edges of tiles: 1, 1/2, 1/3, 1/4 of the size, and 1, 2, 4, … edges of an array."""
     cut = [_ceil(size, parts) for parts in range(1, 5)]
     edges = {edge if edge <= array else min(_ceil(edge, array) * array, size) for edge in cut}
     edges |= {array << doublings for doublings in range(8) if array << doublings < size}
@@ -175,10 +185,10 @@ def _edges(size: int, array: int) -> list[int]:
 
 @lru_cache(maxsize=2**16)
 def blocked_bytes(gemm: Gemm, glb_bytes: float) -> float:
-    """Return the least HBM traffic of a batch of products that are blocked through a buffer.
+    """Return the least HBM traffic of a batch of products, blocked through the global buffer.
 
-    A panel of rows or columns, or a block of the result, stays in its share of the buffer; what
-    streams by is read once for each.
+    A panel of rows or columns, or a block of the result, stays in its share of the buffer; the
+    other operands are read once per panel or block.
     """
     m, n, k = gemm.m, gemm.n, gemm.k
     operand_bytes = PRECISIONS[gemm.precision].operand_bytes
@@ -199,31 +209,29 @@ def blocked_bytes(gemm: Gemm, glb_bytes: float) -> float:
     return float(gemm.batch * (min(ways) + PRECISIONS[gemm.precision].result_bytes * m * n))
 
 
-class ScoreWork(NamedTuple):
-    """The least of a fused attention core: array cycles, and scores of the tiles it computes."""
-
-    array_cycles: float
-    scores: float
-
-
 @lru_cache(maxsize=2**14)
 def score_work(
-    scores: AttentionScores, gemms: tuple[Gemm, ...], arrays: Arrays, kernel: AttentionKernel
-) -> ScoreWork:
-    """Bound a fused attention core, of which whole tiles are computed.
+    scores: AttentionScores, gemms: tuple[Gemm, ...], cores: TensorCores, kernel: AttentionKernel
+) -> tuple[float, float]:
+    """Bound a fused attention core, which computes whole tiles of scores.
 
-    Half of one of the last rows of tiles is lost until all cores are done, and no core is done
-    before the longest one. The rows of a backward go along the queries.
+    The cores lose half of one of the last rows of tiles until all are done, and the attention takes
+    no less than its longest row. The rows of a backward go along the queries.
+
+    Returns
+    -------
+    array_cycles, scores
+        Least array cycles, infinite if no tile fits, and number of scores in the computed tiles.
     """
-    x, y, cores = arrays.pe_x, arrays.pe_y, arrays.cores
+    x, y, count = cores.pe_x, cores.pe_y, cores.number
     backward = len(gemms) > 2
     queries, keys = _SCORE_TILE
     if kernel.tile_queries and not backward:
         queries = kernel.tile_queries
     queries, keys = max(queries, x, y), max(keys, x, y)
-    least = next(_fitting([min(x, scores.queries)], [min(y, scores.keys)], arrays.l2_bytes), None)
+    least = next(_fitting([min(x, scores.queries)], [min(y, scores.keys)], cores.l2_bytes), None)
     if least is None:
-        return ScoreWork(math.inf, 0.0)
+        return math.inf, 0.0
     cycles, widest = 0.0, 0
     for gemm in gemms:
         head = gemm.flops // (2 * scores.elements)
@@ -241,7 +249,7 @@ def score_work(
             * head
             / math.sqrt(x * y * _REGISTERS)
         )
-        cycles += max(min(held), l2_bytes / arrays.l2_rate)
+        cycles += max(min(held), l2_bytes / cores.l2_rate)
     rows = [len(columns) for columns in _seen_columns(scores, queries, keys)]
     tiles, lines = sum(rows), rows
     fill, slowdown = kernel.row_cycles, kernel.forward
@@ -251,13 +259,13 @@ def score_work(
         slowdown = kernel.wide_backward if widest > WIDE_HEAD else kernel.backward
     longest = max(lines) * cycles + fill
     total = scores.heads * (tiles * cycles + len(lines) * fill)
-    lost = 0.5 * (lines[-1] * cycles + fill) * (1.0 - 1.0 / cores)
+    lost = 0.5 * (lines[-1] * cycles + fill) * (1.0 - 1.0 / count)
     computed = float(scores.heads * tiles * queries * keys)
-    return ScoreWork(slowdown * max(total / cores + lost, longest), computed)
+    return slowdown * max(total / count + lost, longest), computed
 
 
 def _seen_columns(scores: AttentionScores, queries: int, keys: int) -> list[range]:
-    """List the tiles that a mask leaves of every row of tiles of one matrix of scores."""
+    """List the columns of tiles that the mask leaves in every row of tiles of one head."""
     window = scores.causal and scores.keys < scores.queries
     positions = scores.queries if window else scores.keys
     seen = []
@@ -270,7 +278,7 @@ def _seen_columns(scores: AttentionScores, queries: int, keys: int) -> list[rang
 
 
 def _lengths_of_columns(rows: list[range]) -> list[int]:
-    """Count the rows that see each column of tiles."""
+    """Count the rows of tiles that contain each column."""
     begins = Counter(row.start for row in rows)
     ends = Counter(row.stop for row in rows)
     columns = range(max(ends))

@@ -1,4 +1,4 @@
-"""What the operators of a pass see of a chip and of a network; see `scalar_bounds`."""
+"""The rates of a chip and the tensor-parallel group of its operators; see `scalar_bounds`."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from typing import NamedTuple
 from phaze_opt.estimator.operator_table import WIDE_HEAD
 from phaze_opt.hardware.accelerator import Accelerator, AttentionKernel, Calibration
 from phaze_opt.network.cluster import Cluster
-from phaze_opt.whole_space.scalar_products import Arrays
+from phaze_opt.whole_space.scalar_products import TensorCores
 from phaze_opt.workload.graph import Operator
 
 
 class Rates(NamedTuple):
-    """All that operators see of a chip, but for the sizes of the global buffer and of the HBM.
+    """The rates of a chip, without the sizes of the global buffer and of the HBM.
 
-    Chips of which a pass sees the same take as long for it, and are bounded once.
+    A pass takes the same time on all chips of equal rates, and is bounded once for them.
 
     Attributes
     ----------
-    one, every
-        One tensor core, and all of them.
+    one_core, all_cores
+        One tensor core of the chip, and all of them.
     vector_cores, lanes, l2_vc_bytes
-        Number, and of each the lanes and the private buffer.
+        Number of vector cores, and the lanes and the private buffer of each.
     clock_hz, array_clock_hz, power_limited_clock_hz
-        Cycles under full load, those in which the arrays work, and those that the power limit
-        leaves products.
+        Clock under full load, clock of the arrays, and clock of products at the power limit.
     exponentials_per_cycle
-        Of fused attention, of a vector core; ``None`` where its lanes make them.
+        Exponentials of fused attention per cycle and vector core; ``None`` if the lanes compute
+        them.
     attention_kernel
-        How fused attention uses the arrays.
+        Constants of the arrays in fused attention.
     concurrent
         Whether operators run at the same time.
     """
 
-    one: Arrays
-    every: Arrays
+    one_core: TensorCores
+    all_cores: TensorCores
     vector_cores: int
     lanes: int
     l2_vc_bytes: int
@@ -51,11 +51,11 @@ class Rates(NamedTuple):
 
     @classmethod
     def of(cls, chip: Accelerator) -> Rates:
-        """Return what operators see of a chip."""
+        """Return the rates of a chip."""
         calibration, clock_hz = chip.calibration, chip.sustained_clock_hz
         efficiency, fill = calibration.array_efficiency, calibration.tile_overhead_cycles
-        one = Arrays(
-            cores=1,
+        one_core = TensorCores(
+            number=1,
             pe_x=chip.pe_x,
             pe_y=chip.pe_y,
             l2_bytes=chip.l2_tc_bytes,
@@ -64,8 +64,8 @@ class Rates(NamedTuple):
             fill=(chip.pe_x + chip.pe_y if fill is None else fill) * efficiency,
         )
         return cls(
-            one=one,
-            every=one._replace(cores=chip.num_tc),
+            one_core=one_core,
+            all_cores=one_core._replace(number=chip.num_tc),
             vector_cores=chip.num_vc,
             lanes=chip.pe_vc,
             l2_vc_bytes=chip.l2_vc_bytes,
@@ -81,7 +81,7 @@ class Rates(NamedTuple):
         )
 
     def slowdown(self, operator: Operator) -> float:
-        """Return the array cycles that fused attention takes for each of its own."""
+        """Return the factor by which fused attention takes more array cycles than its products."""
         kernel = self.attention_kernel
         return (kernel.forward, kernel.backward, kernel.wide_backward)[_direction(operator)]
 
@@ -93,22 +93,24 @@ class Rates(NamedTuple):
 
 
 def _direction(operator: Operator) -> int:
-    """Return 0 for a forward, which has two products, 1 for a backward, 2 with wide heads."""
+    """Return 0 for a forward (two products), 1 for a backward, 2 for a backward of wide heads."""
     if operator.attention is None or len(operator.gemms) <= 2:
         return 0
     scores = operator.attention.elements
     return 2 if max(gemm.flops // (2 * scores) for gemm in operator.gemms) > WIDE_HEAD else 1
 
 
-class Group(NamedTuple):
-    """The devices of a tensor-parallel group.
+class TensorGroup(NamedTuple):
+    """A tensor-parallel group of devices.
 
     Attributes
     ----------
-    chunked
-        Collectives are cut into so many chunks, of which products hide all but one; 1 for none.
+    degree
+        Tensor-parallel degree.
+    chunks
+        Number of chunks of every collective; products hide all chunks but one.
     """
 
     cluster: Cluster
-    tensor: int
-    chunked: int
+    degree: int
+    chunks: int

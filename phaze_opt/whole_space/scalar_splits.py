@@ -1,7 +1,8 @@
 """The bound of the time of a batch with one candidate, in plain Python; see `scalar_bounds`.
 
-By the average stage, by what pipelines wait for, and over all splits of the layers into stages:
-written apart from `phaze_opt.placement.least_times` and `phaze_opt.placement.least_splits`.
+Three bounds: by the average stage, by the waiting times of a pipeline, and over all splits of the
+layers into stages. They are written apart from `phaze_opt.placement.least_times` and
+`phaze_opt.placement.least_splits` on purpose.
 """
 
 from __future__ import annotations
@@ -11,57 +12,65 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from phaze_opt.on_demand import cached_property
-from phaze_opt.whole_space.scalar_candidates import Candidate, Candidates, ChipSeconds, Line
+from phaze_opt.whole_space.scalar_candidates import (
+    ChipSeconds,
+    Line,
+    ScalarCandidate,
+    ScalarCandidates,
+)
 
 _PRECISION = 1e-4
-"""Relative distance up to which the least time of a split is found."""
+"""Relative precision of the least time of a split."""
 _SMALLEST_S = 1e-12
-"""Less than any time."""
+"""Shorter than every time, in seconds."""
 _MOST_S = 1e300
-"""More than any time that a split takes, memory aside."""
+"""Longer than the time of every split that fits the memory, in seconds."""
 
 
 @dataclass(frozen=True)
 class SplitBatch:
-    """One candidate on one chip; ``way`` says of which passes the queue's share counts.
+    """A batch with one candidate on one chip.
 
     Attributes
     ----------
     forward_s, backward_s
-        Sums over the layers before each.
+        Sums of the passes over the layers before each layer, and over all layers at the end.
+    way
+        For forward and backward: 1 if the queue slows down the pass, 0 if the pass slows down the
+        queue.
     """
 
     forward_s: Sequence[float]
     backward_s: Sequence[float]
-    candidates: Candidates
-    candidate: Candidate
+    candidates: ScalarCandidates
+    candidate: ScalarCandidate
     chip: ChipSeconds
     way: tuple[int, int] = (0, 0)
 
     @cached_property
     def share(self) -> float:
-        """What communication takes of the compute beside it."""
+        """Share of the compute that communication beside it takes."""
         return self.chip.core_share if self.candidate.overlaps == 1 else 1.0
 
     @cached_property
     def step_s(self) -> float:
-        """Optimizer step per parameter."""
+        """Seconds of the optimizer step per parameter."""
         return self.chip.step_s / self.candidate.optimizer_shards
 
     @cached_property
     def accumulation_s(self) -> float:
-        """Accumulation per parameter and microbatch, where there are several."""
+        """Seconds of accumulation per parameter and microbatch; 0 for a single microbatch."""
         several = self.candidate.microbatches > 1
         return self.chip.accumulation_s / self.candidate.gradient_shards if several else 0.0
 
     @cached_property
     def forward(self) -> Sequence[float]:
-        """Sums of the forwards, with what runs beside them."""
+        """Sums of the forwards, with the queues beside them."""
         return self._with_queue(self.forward_s, 0)
 
     @cached_property
     def backward(self) -> Sequence[float]:
-        """Sums of the backwards, with what runs beside them and the accumulation."""
+        """Sums of the backwards, with the queues beside them and the accumulation."""
         sums = self._with_queue(self.backward_s, 1)
         if self.accumulation_s == 0.0:
             return sums
@@ -77,17 +86,17 @@ class SplitBatch:
         return [compute * seconds + queue * sent_s for seconds, sent_s in pairs]
 
     def sent_s(self, row: int, parameters: float) -> float:
-        """Return the time of the cheapest algorithm for some parameters."""
+        """Return the seconds of the cheapest collective over a number of parameters."""
         if row < 0 or parameters <= 0.0:
             return 0.0
         root = math.sqrt(parameters)
         return min(
-            latency_s + parameters * each + root * of_root
-            for latency_s, each, of_root in self.candidates.lines[row]
+            latency_s + parameters * per_parameter + root * per_root
+            for latency_s, per_parameter, per_root in self.candidates.lines[row]
         )
 
     def following_s(self, begin: int, end: int, backward_s: float) -> float:
-        """Return what follows the last backward of the stage of some layers."""
+        """Return the seconds after the last backward of a stage from ``begin`` to ``end``."""
         if (begin, end) not in self._known_tails:
             self._known_tails[begin, end] = self._tail(begin, end)
         fixed_s, sent_s = self._known_tails[begin, end]
@@ -95,25 +104,25 @@ class SplitBatch:
 
     @cached_property
     def _known_tails(self) -> dict[tuple[int, int], tuple[float, float]]:
-        """Those of this candidate that were asked for, whatever the passes are."""
+        """Tails of this candidate by first and last layer, shared by all passes."""
         return self.candidates.tails.setdefault((self.candidate, self.chip), {})
 
     def _tail(self, begin: int, end: int) -> tuple[float, float]:
-        """Return what follows the last backward in any case, and what may run beside it."""
-        one = self.candidate
+        """Return the seconds after the last backward, and those that may overlap with it."""
+        candidate = self.candidate
         parameters, tied = (held[begin][end] for held in self.candidates.held)
-        sent_s = self.sent_s(one.synchronised, parameters)
+        sent_s = self.sent_s(candidate.synchronised, parameters)
         tail_s = parameters * self.step_s
-        if one.overlaps == 0:
-            tail_s += self.sent_s(one.gathered, parameters)
-        if one.stages > 1 and tied > 0.0:
-            tail_s += one.exchange_latency_s + tied * one.exchange_s_per_parameter
-            tail_s += math.sqrt(tied) * one.exchange_s_per_root
+        if candidate.overlaps == 0:
+            tail_s += self.sent_s(candidate.gathered, parameters)
+        if candidate.stages > 1 and tied > 0.0:
+            tail_s += candidate.exchange_latency_s + tied * candidate.exchange_s_per_parameter
+            tail_s += math.sqrt(tied) * candidate.exchange_s_per_root
         return tail_s, sent_s
 
     @cached_property
     def first_tail_s(self) -> float:
-        """What follows the last backward of a first stage of one layer, beside any work."""
+        """Least seconds after the last backward of a first stage of one layer."""
         return self.following_s(0, 1, _MOST_S)
 
     def at_once_s(self) -> float:
@@ -124,52 +133,52 @@ class SplitBatch:
 
     @cached_property
     def average_stage(self) -> tuple[Line, ...]:
-        """Bounds by the average stage; see `least_times._at_once_s`.
+        """Bounds by the average stage, for all passes; see `least_times._at_once_s`.
 
-        Of sums with what runs beside the passes, whatever they are.
+        Their factors apply to the sums of passes with the queues beside them.
         """
-        one, own = self.candidate, self.candidates.own[-1]
-        stages, microbatches, messages = one.stages, one.microbatches, one.stages * one.chunks - 1
-        saving_s, sent_s = own * self.accumulation_s, one.mean_synchronisation_s
+        candidate, own = self.candidate, self.candidates.own[-1]
+        stages, microbatches = candidate.stages, candidate.microbatches
+        messages = stages * candidate.chunks - 1
+        saving_s, sent_s = own * self.accumulation_s, candidate.mean_synchronisation_s
         step_s = own * self.step_s / stages
-        # The average stage runs all microbatches; what it sends then takes the cores in part, or
-        # follows the last backward, of which that much is left.
+        # The average stage runs all microbatches; its synchronisation then takes a share of the
+        # cores, or follows the last backward, of which that much is left.
         waves, left = microbatches / stages, (microbatches - 1.0 + self.share) / stages
-        lines = [Line(waves, waves, self.share * sent_s + step_s - saving_s / stages)]
-        if one.chunks > 1:
-            lines.append(Line(1.0, 1.0, -saving_s))
+        lines = [(waves, waves, self.share * sent_s + step_s - saving_s / stages)]
+        if candidate.chunks > 1:
+            lines.append((1.0, 1.0, -saving_s))
             if microbatches >= stages:
                 before = (microbatches - stages) / stages
-                lines.append(Line(waves, before, sent_s + step_s - saving_s / stages))
-            lines.append(Line(waves, 0.0, sent_s + step_s))
+                lines.append((waves, before, sent_s + step_s - saving_s / stages))
+            lines.append((waves, 0.0, sent_s + step_s))
         else:
-            lines.append(Line(waves, left, sent_s + step_s - saving_s / stages))
+            lines.append((waves, left, sent_s + step_s - saving_s / stages))
             # One microbatch goes through all stages and back, then the rest of the others.
-            again = 1.0 + (microbatches - one.in_flight) / stages
+            again = 1.0 + (microbatches - candidate.in_flight) / stages
             rounds = 1.0 + (microbatches - 1.0) / stages
-            lines.append(Line(again, rounds, self.first_tail_s - saving_s))
-        forward_s = messages * one.activation_s
-        backward_s = messages * one.gradient_s + own * self.accumulation_s
-        return tuple(
-            Line(f, b, others_s + f * forward_s + b * backward_s) for f, b, others_s in lines
-        )
+            lines.append((again, rounds, self.first_tail_s - saving_s))
+        forward_s = messages * candidate.activation_s
+        backward_s = messages * candidate.gradient_s + own * self.accumulation_s
+        return tuple((f, b, others_s + f * forward_s + b * backward_s) for f, b, others_s in lines)
 
     def pipelined_s(self) -> float:
-        """Bound by what pipelines wait for; see `least_times._pipelined_s`."""
-        one, known, first = self.candidate, self.candidates, self.candidates.first
-        stages, microbatches, in_flight = one.stages, one.microbatches, one.in_flight
+        """Bound by the waiting times of a pipeline, in seconds; see `least_times._pipelined_s`."""
+        candidate, known, first = self.candidate, self.candidates, self.candidates.first
+        stages, microbatches = candidate.stages, candidate.microbatches
+        in_flight = candidate.in_flight
         saving_s = known.own[-1] * self.accumulation_s
-        received_s = (stages - 1) * (one.activation_s + one.gradient_s)
+        received_s = (stages - 1) * (candidate.activation_s + candidate.gradient_s)
         once_s = self.forward[-1] + self.backward[-1] + received_s
-        least_s = (once_s - saving_s / microbatches) / one.reach + self.first_tail_s
+        least_s = (once_s - saving_s / microbatches) / candidate.reach + self.first_tail_s
         once_s -= saving_s
-        rounds, repeated, own = microbatches - 1.0, one.most_repeated, known.fewest_own
+        rounds, repeated, own = microbatches - 1.0, candidate.most_repeated, known.fewest_own
         forward_s = self.forward[first + 1] - self.forward[first]
         backward_s = self.backward[first + 1] - self.backward[first]
         backward_s -= (known.own[first + 1] - known.own[first] - own) * self.accumulation_s
         again_s = rounds * backward_s + (microbatches - in_flight) * forward_s
         least_s = max(least_s, once_s + repeated * again_s + self.first_tail_s)
-        row = one.synchronised
+        row = candidate.synchronised
         sent_s = self.sent_s(row, repeated * own)
         sent_s = max(self.share * sent_s, sent_s - (1.0 - self.share) * repeated * backward_s)
         load_s = microbatches * (forward_s + backward_s) - own * self.accumulation_s
@@ -181,22 +190,22 @@ class SplitBatch:
             weight += math.log(rounds * (backward_s + forward_s) / again_s) / forward_s
         else:
             weight += (in_flight - 1) / again_s
-        each_s = own * self.step_s
+        layer_s = own * self.step_s
         if row >= 0:
             begin = 0.0 if first == 0 else known.held[0][0][1]
             more_s = self.sent_s(row, begin + known.count * own) - self.sent_s(row, begin)
-            each_s += self.share * more_s / known.count
+            layer_s += self.share * more_s / known.count
         tail_s = 0.0 if first == 0 else self.first_tail_s
-        others = weight + max(0.0, 1.0 - each_s * weight) / (again_s + each_s)
+        others = weight + max(0.0, 1.0 - layer_s * weight) / (again_s + layer_s)
         return max(least_s, once_s + tail_s + known.count / others)
 
     def least_over_splits_s(self, least_s: float, enough_s: float) -> float:
-        """Return a time that no split into stages falls below; ``enough_s`` at most.
+        """Bound the time of every split into stages, in seconds; ``enough_s`` at most.
 
         Parameters
         ----------
         least_s
-            Such a time that is known.
+            A known bound.
         """
         high_s = enough_s
         if math.isinf(enough_s):
@@ -214,10 +223,10 @@ class SplitBatch:
         return least_s
 
     def _has_split(self, time_s: float) -> bool:
-        """Whether some split may take at most some time.
+        """Whether a split may take no longer than a time.
 
-        Every stage, from the first one, takes as many layers as it can: what bounds a stage grows
-        with its end, and falls with its beginning.
+        Every stage, from the first to the last, takes as many layers as it can: the bound of a
+        stage grows with its end, and falls with its beginning.
         """
         layers, stages = len(self.forward) - 1, self.candidate.stages
         begin, length = 0, -(-layers // stages)
@@ -234,40 +243,41 @@ class SplitBatch:
         return self._stage_s(stages, begin, layers) <= time_s
 
     def _stage_s(self, stage: int, begin: int, end: int) -> float:
-        """Bound the time of a batch by a stage: the paths (1) to (6) of `least_splits`."""
-        one, known = self.candidate, self.candidates
-        stages, microbatches = one.stages, one.microbatches
+        """Bound the time of a batch by one stage: the paths (1) to (6) of `least_splits`."""
+        candidate, known = self.candidate, self.candidates
+        stages, microbatches = candidate.stages, candidate.microbatches
+        activation_s, gradient_s = candidate.activation_s, candidate.gradient_s
         after, in_flight = stages - stage, min(stages - stage + 1, microbatches)
-        if one.gpipe:
+        if candidate.gpipe:
             in_flight = microbatches
-        if known.limit[one.limit][begin][end] < in_flight:
+        if known.limit[candidate.limit][begin][end] < in_flight:
             return math.inf
         forwards, backwards, own = self.forward, self.backward, known.own
-        forward_s = forwards[end] - forwards[begin] + (one.activation_s if stage > 1 else 0.0)
-        backward_s = backwards[end] - backwards[begin] + (one.gradient_s if after > 0 else 0.0)
-        # All that the stage does, after the first microbatch has come to it.
+        forward_s = forwards[end] - forwards[begin] + (activation_s if stage > 1 else 0.0)
+        backward_s = backwards[end] - backwards[begin] + (gradient_s if after > 0 else 0.0)
+        # All work of the stage, after the first microbatch has come to it.
         busy_s = microbatches * (forward_s + backward_s)
         busy_s -= (own[end] - own[begin]) * self.accumulation_s
-        done_s = forwards[begin] + max(stage - 2, 0) * one.activation_s + busy_s
-        # The first microbatch through all stages and back, then what is left of the others.
-        once_s = forwards[-1] + (stages - 1) * one.activation_s
-        once_s += backwards[-1] - backwards[begin] + after * one.gradient_s
+        done_s = forwards[begin] + max(stage - 2, 0) * activation_s + busy_s
+        # The first microbatch through all stages and back, then the remaining work of the others.
+        once_s = forwards[-1] + (stages - 1) * activation_s
+        once_s += backwards[-1] - backwards[begin] + after * gradient_s
         once_s -= (own[-1] - own[begin]) * self.accumulation_s
-        again = microbatches - 1 if one.gpipe else microbatches - in_flight
+        again = microbatches - 1 if candidate.gpipe else microbatches - in_flight
         left_s = once_s + (microbatches - 1) * backward_s + again * forward_s
         done_s = max(done_s, left_s)
-        if again > 0 and not one.gpipe:
-            # The last microbatch from here to the last stage and back.
-            beyond_s = forwards[-1] - forwards[end] + after * one.activation_s
-            beyond_s += backwards[-1] - backwards[end] + max(after - 1, 0) * one.gradient_s
+        if again > 0 and not candidate.gpipe:
+            # The last microbatch from this stage to the last stage and back.
+            beyond_s = forwards[-1] - forwards[end] + after * activation_s
+            beyond_s += backwards[-1] - backwards[end] + max(after - 1, 0) * gradient_s
             done_s = max(done_s, once_s + again * (forward_s + backward_s) + beyond_s)
         tail_s = self.following_s(begin, end, backward_s)
         least_s = done_s + tail_s
         if stage > 1:
-            back_s = backwards[begin] + (stage - 1) * one.gradient_s
+            back_s = backwards[begin] + (stage - 1) * gradient_s
             least_s = max(least_s, done_s + back_s + self.first_tail_s)
-        if one.overlaps == 1 and one.gathered >= 0:
-            gathered_s = self.sent_s(one.gathered, known.held[0][begin][end])
+        if candidate.overlaps == 1 and candidate.gathered >= 0:
+            gathered_s = self.sent_s(candidate.gathered, known.held[0][begin][end])
             waited_s = max(self.share * gathered_s, gathered_s - (1.0 - self.share) * forward_s)
             least_s = max(least_s, waited_s + busy_s + tail_s)
         return least_s

@@ -1,9 +1,9 @@
-"""What all checks of a certificate share: the certificate, what computes it again, refusals."""
+"""The state that all checks of a certificate share, and the refusal of a certificate."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -20,23 +20,31 @@ from phaze_opt.study.trials import Metrics
 from phaze_opt.whole_space.certificate import Certificate, certify, rates_of
 from phaze_opt.whole_space.engine import Engine
 from phaze_opt.whole_space.exhaustive import enumerate_space
-from phaze_opt.whole_space.pools import Here
+from phaze_opt.whole_space.pools import LocalPool, Task
 from phaze_opt.whole_space.scalar_bounds import ScalarBounds
 
 BoxKey = tuple[tuple[str, float], ...]
 """Rates of a box, sorted by name."""
 
 _NEAR = 1e-6
-"""Relative difference of two sums, of which one is stored in single precision."""
+"""Largest relative difference of two equal sums, one of them stored in single precision."""
 
 
 class RefusedError(PhazeError):
-    """A certificate that does not prove what it says; exit code 1."""
+    """A certificate with a wrong claim; exit code 1."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was checked: what, and how much of it."""
+    """The result of one check.
+
+    Attributes
+    ----------
+    what
+        Items of the check, for people.
+    checked, of
+        Number of checked items, and of all items.
+    """
 
     what: str
     checked: int
@@ -44,53 +52,56 @@ class Check:
 
 
 def require(true: bool, what: str) -> None:
-    """Refuse the certificate unless something is true."""
+    """Refuse the certificate unless a claim is true.
+
+    Parameters
+    ----------
+    what
+        The claim, as subject of the error's sentence.
+
+    Raises
+    ------
+    RefusedError
+        If the claim is wrong.
+    """
     if not true:
         raise RefusedError(f"The certificate is refused: {what} is not what it says.")
 
 
-def is_near(one: float, other: float) -> bool:
+def is_near(first: float, second: float) -> bool:
     """Whether two numbers are equal but for rounding."""
-    return abs(one - other) <= _NEAR * abs(one)
+    return abs(first - second) <= _NEAR * abs(first)
 
 
-class _Recorder(Here):
-    """Evaluates here, and keeps what was found, by point."""
+class _Recorder(LocalPool):
+    """A pool that keeps the metrics of every evaluated point, by the values of the point."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
-        self.found: dict[tuple[tuple[str, Scalar], ...], Metrics] = {}
+        self.evaluated: dict[tuple[tuple[str, Scalar], ...], Metrics] = {}
 
-    def evaluate(self, points: Sequence[DesignPoint]) -> _Evaluated:
-        """Evaluate points."""
-        metrics = super().evaluate(points).result()
-        self.found |= {point.values: one for point, one in zip(points, metrics, strict=True)}
-        return _Evaluated(metrics)
-
-
-@dataclass(frozen=True)
-class _Evaluated:
-    """Points that are evaluated."""
-
-    metrics: list[Metrics]
-
-    def result(self) -> list[Metrics]:
-        """Return what was found."""
-        return self.metrics
+    def evaluate(self, points: Sequence[DesignPoint]) -> Task[list[Metrics]]:
+        """Evaluate points at once."""
+        results = super().evaluate(points).result()
+        by_point = zip(points, results, strict=True)
+        self.evaluated |= {point.values: metrics for point, metrics in by_point}
+        return Task(lambda: results)
 
 
 @dataclass
 class Verification:
-    """A certificate, and what computes its numbers again.
+    """A certificate, with the engine that computes its numbers again.
 
     Attributes
     ----------
     certificate
-        As read.
+        The certificate as its file states it.
     engine
-        Of its study, with an empty database, so that no stored number is used.
+        Engine of its study, with an empty database, so that no stored number is used.
     store
-        Keeps the bounds of arrays in between; ``None`` for none.
+        Stores the bounds of arrays during the checks; ``None`` to store none.
+    generator
+        Draws the samples; its seed is the checksum of the certificate.
     """
 
     certificate: Certificate
@@ -118,26 +129,26 @@ class Verification:
 
     @cached_property
     def _again(self) -> tuple[Certificate, dict[tuple[tuple[str, Scalar], ...], Metrics]]:
-        """The enumeration done again: its certificate, and what it evaluated."""
+        """The certificate of a second enumeration, and the metrics of its evaluated points."""
         recorder, asked = _Recorder(self.engine), self.certificate.asked
-        found = enumerate_space(self.engine, self.store, top=asked, pool=recorder)
-        assert found is not None
+        enumeration = enumerate_space(self.engine, self.store, top=asked, pool=recorder)
+        assert enumeration is not None
         order = BestFirst(self.grid, self.engine.rule, self.store)
-        return certify(order, found, asked), recorder.found
+        return certify(order, enumeration, asked), recorder.evaluated
 
     @property
     def again(self) -> Certificate:
-        """The certificate of the enumeration done again, with the arrays that made this one."""
+        """The certificate of a second enumeration, by the arrays that made this certificate."""
         return self._again[0]
 
     @property
     def evaluated(self) -> dict[tuple[tuple[str, Scalar], ...], Metrics]:
-        """What the enumeration evaluates, by point."""
+        """Metrics of the points that the second enumeration evaluated."""
         return self._again[1]
 
     @cached_property
     def worst(self) -> Rank | None:
-        """Rank of the last design of the top; ``None`` if every feasible one is of the top."""
+        """Rank of the last design of the top; ``None`` if the top holds all feasible designs."""
         certificate = self.certificate
         if certificate.last is None or not certificate.top:
             return None
@@ -147,11 +158,11 @@ class Verification:
     @cached_property
     def in_top(self) -> set[tuple[tuple[str, Scalar], ...]]:
         """Points of the top."""
-        return {one.point for one in self.certificate.top}
+        return {design.point for design in self.certificate.top}
 
     @cached_property
     def chip(self) -> Callable[[int, int], Accelerator]:
-        """Make an architecture with some size of the HBM, once for all options."""
+        """Function of an architecture and a size of the HBM that makes a chip, once per pair."""
         chips = self.grid.chips
 
         def make(row: int, hbm_bytes: int) -> Accelerator:
@@ -164,7 +175,7 @@ class Verification:
         return box_key(rates_of(self.certificate.study, self.grid.chips.architecture(row)))
 
     def below(self, point: DesignPoint, bound: float) -> None:
-        """Check that a point is no better than its bound, and of the top or after it."""
+        """Check that a point is no better than its bound, and is in the top or comes after it."""
         metrics = self.metrics(point)
         if not metrics.feasible:
             return
@@ -177,7 +188,6 @@ class Verification:
         require(after, "that a design is not of the top")
 
 
-def box_key(rates: object) -> BoxKey:
+def box_key(rates: Mapping[str, float]) -> BoxKey:
     """Return the rates of a box as a key."""
-    assert isinstance(rates, dict)
     return tuple(sorted(rates.items()))

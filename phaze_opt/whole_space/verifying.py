@@ -1,9 +1,9 @@
-"""Checks a certificate without believing a number of it.
+"""Checks a certificate, and trusts none of its numbers.
 
-Everything is computed again from the frozen study alone: that the boxes partition the chips of the
-space, by looking at one chip after another; their bounds, in plain Python (`scalar_bounds`); that
-closed cells come after the top; the whole enumeration, with every number that it counts; the bounds
-of the chips that it closed, in plain Python again; and a sample of all points.
+The checks compute every claim again from the frozen study alone. The boxes must partition the chips
+of the space, chip by chip; their bounds must be those of plain Python (`scalar_bounds`); closed
+cells must come after the top. A second enumeration must give the same counts and designs. The chips
+that it excluded are bounded again in plain Python, and a sample of all points is evaluated.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from phaze_opt.workload.graph import Workload
 __all__ = ["Check", "RefusedError", "check_origin", "verify"]
 
 SAMPLE = 50
-"""Points of the whole space that are evaluated."""
+"""Number of points of the whole space that are evaluated."""
 
 
 def check_origin(certificate: Certificate) -> tuple[Workload, ...]:
@@ -45,9 +45,9 @@ def check_origin(certificate: Certificate) -> tuple[Workload, ...]:
     Raises
     ------
     ConflictError
-        If it belongs to another version of the cost model.
+        If the certificate belongs to another version of the cost model.
     RefusedError
-        If the frozen study, or a workload, is not what the certificate says.
+        If the frozen study or a workload differs from its hash in the certificate.
     """
     study = certificate.study
     if study.cost_model_version != current_version():
@@ -72,21 +72,22 @@ def verify(
 
     Parameters
     ----------
-    certificate
-        As read.
-    engine
-        Of its study, with an empty database, so that no stored number is used.
-    store
-        Of the same database, where the bounds of arrays are kept in between; ``None`` for none.
+    certificate, engine, store
+        See `phaze_opt.whole_space.verification.Verification`.
     on_check
         Called after every check.
+
+    Returns
+    -------
+    checks
+        All checks, in their order.
 
     Raises
     ------
     InputError
         If no bound is known for the study's objective.
     RefusedError
-        Naming what is not as the certificate says.
+        If a claim of the certificate is wrong; the sentence names it.
     """
     check_bounded(certificate.study.spec)
     verification = Verification(certificate, engine, store)
@@ -98,8 +99,8 @@ def verify(
 
     for check in (check_partition, check_bounds, check_closed, _check_top, _check_counts):
         tell(check(verification))
-    for one in check_chips(verification):
-        tell(one)
+    for check_of_chips in check_chips(verification):
+        tell(check_of_chips)
     tell(_check_sample(verification))
     return done
 
@@ -107,15 +108,15 @@ def verify(
 def _check_top(verification: Verification) -> Check:
     """Evaluate the designs of the top again."""
     certificate, ranks = verification.certificate, []
-    for one in certificate.top:
-        point = DesignPoint(one.point)
+    for design in certificate.top:
+        point = DesignPoint(design.point)
         metrics = verification.metrics(point)
-        same = metrics.feasible and metrics.values == one.values
-        require(same and metrics.area_mm2 == one.area_mm2, "the value of a design of the top")
+        equal = metrics.feasible and metrics.values == design.values
+        require(equal and metrics.area_mm2 == design.area_mm2, "the value of a design of the top")
         ranks.append(metrics.rank(certificate.study, point))
     keys = [rank.key for rank in ranks]
     require(keys == sorted(keys), "the order of the top")
-    require(len({one.point for one in certificate.top}) == len(keys), "a design that is there once")
+    require(len(verification.in_top) == len(keys), "a design that is there once")
     full = len(keys) == certificate.asked
     require(len(keys) <= certificate.asked, "the size of the top")
     last = tuple(keys[-1][:3]) if full and keys else None
@@ -125,14 +126,14 @@ def _check_top(verification: Verification) -> Check:
 
 
 def _check_counts(verification: Verification) -> Check:
-    """Enumerate again, and compare every number and every cell that was opened."""
+    """Enumerate again, and compare every number and every opened cell."""
     certificate, again = verification.certificate, verification.again
     made = {box_key(box.rates): box for box in again.boxes}
     for box in certificate.boxes:
         other = made[box_key(box.rates)]
         require(box.opened == other.opened, "the list of opened boxes")
         pairs = zip(sum(box.bounds, ()), sum(other.bounds, ()), strict=True)
-        require(all(is_near(one, two) for one, two in pairs), "a bound of a box")
+        require(all(is_near(stated, computed) for stated, computed in pairs), "a bound of a box")
     require(again.infeasible_proven == certificate.infeasible_proven, "what fits no memory")
     require(again.evaluated == certificate.evaluated, "the number of points that were evaluated")
     require(again.bounded == certificate.bounded, "the number of points that were not evaluated")
@@ -143,7 +144,7 @@ def _check_counts(verification: Verification) -> Check:
 
 
 def _check_sample(verification: Verification) -> Check:
-    """Evaluate points of the whole space: none is better than its bound, or of the top."""
+    """Evaluate points of the whole space: none may be better than its bound, or than the top."""
     grid = verification.grid
     count = min(SAMPLE, grid.points)
     for place in verification.generator.sample(range(grid.points), count):

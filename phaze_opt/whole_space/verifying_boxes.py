@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
@@ -28,20 +29,20 @@ from phaze_opt.whole_space.verification import (
 )
 
 MOST_SCALAR_CELLS = 2_500
-"""Boxes, each under one combination of options, that plain Python bounds; of more, a sample."""
+"""Most boxes, each under one combination of options, that plain Python bounds; a sample of more."""
 
 MOST_SINGLE_CHIPS = 100_000
-"""Chips that are looked at one by one; of more, a sample."""
+"""Most chips that are put into boxes one by one; a sample of more."""
 
 _EVERY = 10
-"""Of so many chips that are looked at, one is also made as that of a point is."""
+"""Of so many chips, one is also made from its point, and compared."""
 
-_LITTLE = 1e-9
-"""Relative distance from the known time of a batch within which its bound is looked for."""
+_MARGIN = 1e-9
+"""Relative margin below a bound of arrays from which plain Python computes the bound."""
 
 
 def check_partition(verification: Verification) -> Check:
-    """Put one chip after another into its box, and count."""
+    """Put the chips into boxes one by one, and compare the counts."""
     certificate, grid = verification.certificate, verification.grid
     boxes = {box_key(box.rates): box for box in certificate.boxes}
     require(len(boxes) == len(certificate.boxes), "a box that is there once")
@@ -62,7 +63,7 @@ def check_partition(verification: Verification) -> Check:
         area_mm2 = chip.area_under(certificate.study.spec.area.model)
         least_mm2[key] = min(least_mm2[key], area_mm2)
     if not single:
-        # All of them by arrays, of which the chips above are a sample.
+        # The arrays count all chips; the chips above are a sample.
         counts, least_mm2 = _by_arrays(verification)
     for key, box in boxes.items():
         require(counts[key] == box.chips, "the number of chips of a box")
@@ -74,7 +75,7 @@ def check_partition(verification: Verification) -> Check:
 
 
 def _by_arrays(verification: Verification) -> tuple[dict[BoxKey, int], dict[BoxKey, float]]:
-    """Count the chips of all boxes, and their smallest areas, with the arrays of the search."""
+    """Return the number of chips and the smallest area of all boxes, by the search's arrays."""
     chips = verification.grid.chips
     counts: dict[BoxKey, int] = {}
     least_mm2: dict[BoxKey, float] = {}
@@ -86,11 +87,9 @@ def _by_arrays(verification: Verification) -> tuple[dict[BoxKey, int], dict[BoxK
 
 
 def _candidates(verification: Verification) -> int:
-    """Return the number of architectures, those above the limits included."""
-    number = 1
-    for name in _chip_axes(verification):
-        number *= len(verification.certificate.study.spec.space.searched[name].values)
-    return number
+    """Return the number of architectures, with those above the limits."""
+    searched = verification.certificate.study.spec.space.searched
+    return math.prod(len(searched[name].values) for name in _chip_axes(verification))
 
 
 def _chip_axes(verification: Verification) -> list[str]:
@@ -102,7 +101,7 @@ def _chip_axes(verification: Verification) -> list[str]:
 def _chips(verification: Verification, sample: int | None) -> Iterator[Accelerator]:
     """Yield the allowed chips of a space, or of a sample of its candidates, one by one.
 
-    Some are also made as those of points are.
+    Every tenth chip is also made from its point, and compared.
     """
     study, chips = verification.certificate.study, verification.grid.chips
     space, axes = study.spec.space, _chip_axes(verification)
@@ -122,7 +121,7 @@ def _chips(verification: Verification, sample: int | None) -> Iterator[Accelerat
 
 
 def _chip_at(study: ResolvedStudy, indices: dict[str, int]) -> Accelerator | None:
-    """Return the chip of a point; ``None`` where there is none."""
+    """Return the chip of a point; ``None`` if there is none."""
     point = point_at(study.spec.space, {**dict.fromkeys(study.spec.space.searched, 0), **indices})
     try:
         return chip_of(study.base, point.by_name)
@@ -134,53 +133,49 @@ def _chip_at(study: ResolvedStudy, indices: dict[str, int]) -> Accelerator | Non
 def check_bounds(verification: Verification) -> Check:
     """Bound boxes again in plain Python."""
     certificate, grid = verification.certificate, verification.grid
-    of_keys = {box_key(box.rates): box for box in certificate.boxes}
-    listed = [of_keys[verification.key_of(row)] for row in grid.chips.first[:-1].tolist()]
+    by_key = {box_key(box.rates): box for box in certificate.boxes}
+    boxes = [by_key[verification.key_of(row)] for row in grid.chips.first[:-1].tolist()]
     options = range(len(grid.options))
-    cells = [(option, at) for option in options for at in range(len(listed))]
+    cells = [(option, at) for option in options for at in range(len(boxes))]
     chosen = cells
     if len(cells) > MOST_SCALAR_CELLS:
         chosen = sorted(verification.generator.sample(cells, MOST_SCALAR_CELLS))
     for option in options:
-        which = [at for of, at in chosen if of == option]
+        which = [at for cell_option, at in chosen if cell_option == option]
         for at, bounds in zip(which, _scalar_bounds(verification, option, which), strict=True):
-            _require_near(bounds, listed[at].bounds[option])
-    # Those of arrays are compared in `verifying`: all of them.
+            near = map(is_near, bounds, boxes[at].bounds[option])
+            require(all(near), "a bound of a box")
+    # `verifying` compares all bounds of arrays.
     return Check("bounds of boxes", len(chosen), len(cells))
 
 
 def _scalar_bounds(
     verification: Verification, option: int, which: Sequence[int]
 ) -> Iterator[list[float]]:
-    """Bound some boxes under one combination of options, with every size of the HBM.
+    """Bound boxes under one combination of options, with every size of the HBM.
 
-    The bounds of arrays say from where down a bound need not be known: it is found if it is larger,
-    and if it is smaller theirs holds, too.
+    Below the bounds of arrays, the bounds of plain Python need not be computed: a larger bound is
+    found, and if it is smaller, the bound of the arrays holds too.
     """
     grid, scalar = verification.grid, verification.scalar
     sizes = len(grid.chips.hbm_bytes)
     try:
         design = grid.study.design(grid.point(option, 0, 0))
     except InputError:
-        # No such network: every evaluation is refused, too.
+        # There is no such network: every evaluation is refused too.
         yield from ([0.0] * sizes for _ in which)
         return
     boxes = BoundedChips.boxes(grid.chips).some(np.array(which, dtype=np.int64))
     if not which:
         return
-    known = verification.engine.rule.rates(design, boxes) * (1.0 - _LITTLE)
+    known = verification.engine.rule.rates(design, boxes) * (1.0 - _MARGIN)
     for at, chip in enumerate(boxes.architectures):
         bounds = []
         for size, hbm_bytes in enumerate(boxes.hbm_bytes[:, at].tolist()):
-            one = replace(design, accelerator=replace(chip, hbm_bytes=hbm_bytes))
-            rates = scalar.of_box(one, known[:, size, at].tolist())
-            bounds.append(scalar.value(one, float(boxes.area_mm2[at]), rates))
+            sized = replace(design, accelerator=replace(chip, hbm_bytes=hbm_bytes))
+            rates = scalar.of_box(sized, known[:, size, at].tolist())
+            bounds.append(scalar.value(sized, float(boxes.area_mm2[at]), rates))
         yield bounds
-
-
-def _require_near(found: Sequence[float], stated: Sequence[float]) -> None:
-    near = all(is_near(one, other) for one, other in zip(found, stated, strict=True))
-    require(near, "a bound of a box")
 
 
 def check_closed(verification: Verification) -> Check:
@@ -202,6 +197,6 @@ def check_closed(verification: Verification) -> Check:
 
 
 def _hbm_of(box: CertifiedBox, hbm_bytes: Sequence[int]) -> Sequence[int]:
-    """Return the sizes of the HBM of a box: its own, where more follows from the size."""
+    """Return the sizes of the HBM of a box: only its own if the rates depend on the size."""
     own = box.rates.get("hbm_bytes")
     return hbm_bytes if own is None else [int(own)]

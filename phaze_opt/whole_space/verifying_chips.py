@@ -1,9 +1,9 @@
-"""Checks the chips that an enumeration closed one by one, by bounds in plain Python.
+"""Checks the chips of opened boxes that an enumeration excluded, by bounds in plain Python.
 
-The arrays that closed them may be wrong. So the chips of every opened cell are bounded again, and
-the designs that these bounds do not exclude are evaluated. Of very many chips those are bounded
-that the arrays say come nearest to the top, and every few of the others, which have all shapes:
-chips of a box stand in the order of their axes.
+The arrays that excluded them may be wrong. The check therefore bounds the chips of every opened
+cell again, and evaluates the designs that these bounds do not exclude. Of very many chips, it takes
+those that the arrays say come nearest to the top, and an even sample of the others: the chips of a
+box stand in the order of their axes, so that the sample has all shapes.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ from phaze_opt.spec.space import DesignPoint
 from phaze_opt.whole_space.verification import Check, Verification, box_key, require
 
 MOST_BOUNDS = 50_000
-"""Bounds in plain Python: of chips, each with every workload under one combination of all options,
-those that are solved included. Where there are more, chips are a sample."""
+"""Most bounds in plain Python, one per chip, workload and combination of all options (with the
+solved options); of more, the chips are a sample."""
 
 MOST_EVALUATED = 400
-"""Designs that these bounds do not exclude and that are evaluated, those of the best bounds."""
+"""Most designs that are evaluated, of those that the bounds do not exclude; the best bounds first.
+"""
 
 _SMALLEST = 1.0 - 1e-12
-"""Areas of many chips at once may differ from that of one in the last bits."""
+"""Factor below the relative difference of the area of a chip in an array and alone (last bits)."""
 
-_LITTLE = 1e-9
-"""Relative distance of a bound that is of no interest from the first that is."""
+_MARGIN = 1e-9
+"""Relative margin below the least interesting value from which bounds are computed."""
 
 
 @dataclass(frozen=True)
 class _Cell:
-    """A box under one combination of options: its chips, and those that are bounded."""
+    """A box under one combination of options: all its chips, and the chips that are bounded."""
 
     option: int
     rows: range
@@ -47,18 +48,18 @@ class _Cell:
 
 
 def check_chips(verification: Verification) -> list[Check]:
-    """Bound closed chips again, and evaluate the designs that may be of the top."""
+    """Bound the excluded chips again, and evaluate the designs that may be in the top."""
     cells = list(_cells(verification))
     looked = sum(len(cell.chosen) for cell in cells)
     total = sum(len(cell.rows) for cell in cells)
     left: list[tuple[Head, DesignPoint, float]] = []
     for cell in cells:
         left += _left_of(verification, cell)
-    left.sort(key=lambda one: one[0])
+    left.sort(key=lambda design: design[0])
     if looked == total:
         kept = {point.values for _, point, _ in left}
         require(verification.in_top <= kept, "a plain bound, which a design of the top exceeds,")
-    closed = [one for one in left if one[1].values not in verification.evaluated]
+    closed = [design for design in left if design[1].values not in verification.evaluated]
     for _, point, bound in closed[:MOST_EVALUATED]:
         verification.below(point, bound)
     for _, point, bound in left:
@@ -72,24 +73,24 @@ def check_chips(verification: Verification) -> list[Check]:
 
 
 def _cells(verification: Verification) -> Iterator[_Cell]:
-    """Yield the opened cells, box by box, with the chips of each that are bounded."""
+    """Yield the opened cells, box by box."""
     chips = verification.grid.chips
     opened = {box_key(box.rates): box.opened for box in verification.certificate.boxes}
     runs = zip(chips.first[:-1].tolist(), chips.first[1:].tolist(), strict=True)
     boxes = [(range(*run), opened[verification.key_of(run[0])]) for run in runs]
     total = sum(len(rows) * len(options) for rows, options in boxes)
     spec = verification.certificate.study.spec
-    each = len(spec.runs) * len(spec.space.solved_options())
-    share = min(1.0, MOST_BOUNDS / max(total * each, 1))
+    bounds_per_chip = len(spec.runs) * len(spec.space.solved_options())
+    share = min(1.0, MOST_BOUNDS / max(total * bounds_per_chip, 1))
     for rows, options in boxes:
         for option in options:
             count = min(len(rows), max(2, int(share * len(rows))))
-            chosen = rows if share == 1.0 else _some(verification, option, rows, count)
+            chosen = rows if share == 1.0 else _sample(verification, option, rows, count)
             yield _Cell(option, rows, chosen)
 
 
-def _some(verification: Verification, option: int, rows: range, count: int) -> list[int]:
-    """Return the chips of a cell of which arrays say that they are best, and every few others."""
+def _sample(verification: Verification, option: int, rows: range, count: int) -> list[int]:
+    """Return the chips of a cell with the best bounds of arrays, and an even sample of others."""
     engine = verification.engine
     part = SpacePart(option, ((rows.start, rows.stop),))
     (bounds,) = bound_parts(engine.grid, engine.rule, [part])
@@ -101,7 +102,7 @@ def _some(verification: Verification, option: int, rows: range, count: int) -> l
 
 
 def _left_of(verification: Verification, cell: _Cell) -> Iterator[tuple[Head, DesignPoint, float]]:
-    """Yield the designs of a cell that plain bounds do not exclude, with heads and bounds."""
+    """Yield the head, the point and the bound of the designs that plain bounds do not exclude."""
     grid, last = verification.grid, verification.certificate.last
     chips = grid.chips
     box = chips.architecture(cell.rows.start)
@@ -109,7 +110,7 @@ def _left_of(verification: Verification, cell: _Cell) -> Iterator[tuple[Head, De
     rates = _rates_of_arrays(verification, design, cell)
     for at, row in enumerate(cell.chosen):
         area_mm2, hbm_bytes = float(chips.area_mm2[row]), chips.hbm_bytes[:, row].tolist()
-        chip = _Chip(
+        chip = _BoundedChip(
             row,
             design,
             box,
@@ -117,7 +118,7 @@ def _left_of(verification: Verification, cell: _Cell) -> Iterator[tuple[Head, De
             min(_least_value(last, (size, area_mm2)) for size in hbm_bytes),
             None if rates is None else rates[:, :, at],
         )
-        # With the largest HBM everything fits that fits with another.
+        # A placement that fits any HBM fits the largest.
         largest = int(np.argmax(hbm_bytes))
         most = _bound(verification, chip, largest, hbm_bytes[largest])
         for place, size in enumerate(hbm_bytes):
@@ -130,21 +131,21 @@ def _left_of(verification: Verification, cell: _Cell) -> Iterator[tuple[Head, De
 
 
 @dataclass(frozen=True)
-class _Chip:
+class _BoundedChip:
     """One chip that is bounded.
 
     Attributes
     ----------
     row
-        Of its architecture.
+        Row of its architecture.
     design
-        Of the cell, on any chip.
+        The options of the cell, with any chip of the box.
     box
-        A chip with the same rates.
+        A chip of the same box.
     least
-        The least value with which it may be of the top.
+        Least value with which the chip may be in the top.
     rates : (workloads, sizes)
-        Samples per second as arrays bound them; ``None`` for one workload.
+        Bounds of the samples per second by arrays; ``None`` for one workload.
     """
 
     row: int
@@ -155,32 +156,32 @@ class _Chip:
     rates: FloatArray | None
 
 
-def _bound(verification: Verification, chip: _Chip, place: int, hbm_bytes: int) -> float:
-    """Bound the value of a chip with one size of the HBM, from the least value on."""
+def _bound(verification: Verification, chip: _BoundedChip, place: int, hbm_bytes: int) -> float:
+    """Bound the value of a chip with one size of the HBM; less than its least value is enough."""
     scalar = verification.scalar
     design = replace(chip.design, accelerator=verification.chip(chip.row, hbm_bytes))
-    # Of several workloads, each as if all were bounded too high by as much.
+    # Of several workloads, all known rates are lowered by one factor.
     rates = [1.0] if chip.rates is None else chip.rates[:, place].tolist()
     value = scalar.value(design, chip.area_mm2, rates)
-    scale = chip.least / value * (1.0 - _LITTLE) if value > 0.0 else 0.0
+    scale = chip.least / value * (1.0 - _MARGIN) if value > 0.0 else 0.0
     known = [rate * scale for rate in rates]
     return scalar.value(design, chip.area_mm2, scalar.of_chip(design, known, chip.box))
 
 
 def _rates_of_arrays(verification: Verification, design: Design, cell: _Cell) -> FloatArray | None:
-    """Return what arrays say of several workloads: where plain bounds begin to look."""
+    """Return the bounds of the rates by arrays; ``None`` for a single workload."""
     grid, runs = verification.grid, len(verification.certificate.study.spec.runs)
     if runs == 1:
         return None
-    some = BoundedChips.of(grid.chips, np.array(cell.chosen, dtype=np.int64))
+    chosen = BoundedChips.of(grid.chips, np.array(cell.chosen, dtype=np.int64))
     try:
-        return verification.engine.rule.rates(design, some)
+        return verification.engine.rule.rates(design, chosen)
     except NoTileFitsError:
-        return np.zeros((runs, *some.hbm_bytes.shape))
+        return np.zeros((runs, *chosen.hbm_bytes.shape))
 
 
 def _least_value(last: Head | None, chip: tuple[int, float]) -> float:
-    """Return the least value with which a chip, by its HBM and area, may be of the top."""
+    """Return the least value with which a chip, by its HBM and area, may be in the top."""
     if last is None:
         return 0.0
     same_bin = (chip[0], chip[1] * _SMALLEST) <= last[1:]
@@ -188,7 +189,7 @@ def _least_value(last: Head | None, chip: tuple[int, float]) -> float:
 
 
 def _excludes(last: Head | None, value: float, chip: tuple[int, float]) -> bool:
-    """Whether a chip, by its HBM and area, is not of the top with some value."""
+    """Whether a chip with this value, by its HBM and area, cannot be in the top."""
     if value <= 0.0:
         return True
     return last is not None and head_of(value, chip[0], chip[1] * _SMALLEST) > last

@@ -96,5 +96,5 @@ def test_bounds_know_bytes_and_rate(gemm: Gemm, chip: Accelerator) -> None:
     least = roofline_seconds(graph, Chips([chip]), load_cluster("flat-4GiB", 1))
     for resource in ("latency_s", "tc_s", "glb_s", "hbm_s"):
         assert getattr(least, resource)[0, 0] <= getattr(mode, resource)[0] * (1 + 1e-9)
-    work = product_work(graph.operators[0].gemms[0], Rates.of(chip).every, 0.0)
+    work = product_work(graph.operators[0].gemms[0], Rates.of(chip).all_cores, 0.0)
     assert work.array_cycles / chip.array_clock_hz <= mode.tc_s[0] * (1 + 1e-9)

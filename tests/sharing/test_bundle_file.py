@@ -52,8 +52,8 @@ def resigned(data: bytes) -> bytes:
 @settings(deadline=None)
 def test_what_was_packed_comes_back(members: dict[str, bytes]) -> None:
     """Bytes by name, whatever the order; equal members are equal bytes."""
-    manifest, found = unpack(packed(members), "bundle", is_allowed)
-    assert found == members
+    manifest, unpacked = unpack(packed(members), "bundle", is_allowed)
+    assert unpacked == members
     assert manifest.spec_hash == FACTS["spec_hash"]
     assert packed(dict(reversed(members.items()))) == packed(members)
 

@@ -27,6 +27,7 @@ from phaze_opt.store.studies import (
     study_uids,
 )
 from phaze_opt.store.tables import StudyRow, TicketRow
+from phaze_opt.store.tickets import TicketOffice
 from phaze_opt.study.study import Study
 from phaze_opt.workload.graph import Workload
 from tests.study.fakes import quick_study, reopened, toy_study
@@ -110,27 +111,27 @@ def test_orphans_are_found_and_deleted(sqlite_url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "step"),
+    ("owner", "step"),
     [
         (stored_module, "_store_frozen"),
-        (snapshot_module, "_store_tickets"),
+        (TicketOffice, "write_all"),
         (snapshot_module, "write_results"),
         (snapshot_module, "_store_trials"),
     ],
 )
 def test_a_copy_that_is_being_made_is_no_orphan(
-    any_url: str, monkeypatch: pytest.MonkeyPatch, module: ModuleType, step: str
+    any_url: str, monkeypatch: pytest.MonkeyPatch, owner: ModuleType | type, step: str
 ) -> None:
     """Whoever deletes orphans while a study is copied takes nothing away from the copy."""
     study = toy_study(any_url)
     study.run(4)
-    take = getattr(module, step)
+    take = getattr(owner, step)
 
     def take_and_clean_up(*arguments: Any) -> None:
         take(*arguments)
         assert delete_orphans(study.storage) == 0
 
-    monkeypatch.setattr(module, step, take_and_clean_up)
+    monkeypatch.setattr(owner, step, take_and_clean_up)
     copy = copy_study(study, "copy", study.storage)
     assert answer(copy) == answer(study)
     assert copy.run(6).counts.done == 6

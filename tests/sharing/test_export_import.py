@@ -65,12 +65,14 @@ def test_the_same_study_elsewhere(any_url: str, tmp_path: Path) -> None:
     bundle = exported(study)
     copy = imported(bundle, f"sqlite:///{tmp_path / 'a.db'}")
     assert (copy.name, answer(copy)) == ("toy", answer(study))
-    assert [replace(one, rank=None) for one in copy.trials()] == [
-        replace(one, rank=None) for one in study.trials()
+    assert [replace(trial, rank=None) for trial in copy.trials()] == [
+        replace(trial, rank=None) for trial in study.trials()
     ]
     assert copy.summary().trials == study.summary().trials
     assert exported(copy) == bundle
-    system = [one.storage.optuna.get_study_system_attrs(one.optuna_id) for one in (study, copy)]
+    system = [
+        stored.storage.optuna.get_study_system_attrs(stored.optuna_id) for stored in (study, copy)
+    ]
     assert system[0] == system[1]
     assert any("note" in key for key in system[0])
 
@@ -114,7 +116,7 @@ def test_going_on_costs_nothing_for_known_points(
     assert again.summary().cached_share == 1.0
     copy.run()
     study.run()
-    assert [one.point for one in copy.trials()] == [one.point for one in study.trials()]
+    assert [trial.point for trial in copy.trials()] == [trial.point for trial in study.trials()]
 
 
 def test_options_that_lost_are_taken_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +165,7 @@ def test_what_runs_is_open_in_a_bundle(any_url: str, tmp_path: Path) -> None:
         office.assign(ticket, len(study.trials()) - 1)
     bundle = exported(study)
     copy = imported(bundle, f"sqlite:///{tmp_path / 'a.db'}")
-    assert [one.kind for one in copy.trials()][3:] == ["failed", "feasible"]
+    assert [trial.kind for trial in copy.trials()][3:] == ["failed", "feasible"]
     counts = copy.office().counts()
     assert (counts.open, counts.held, counts.done) == (2, 0, 4)
     assert copy.run(6).counts.done == 6
@@ -176,8 +178,8 @@ def test_what_is_stored_already_stays(tmp_path: Path) -> None:
     study.run()
     snapshot = take_snapshot(study)
     altered = {
-        key: replace(one, body=one.body.replace('"mfu":0.5', '"mfu":0.25'))
-        for key, one in snapshot.evaluations.items()
+        key: replace(evaluation, body=evaluation.body.replace('"mfu":0.5', '"mfu":0.25'))
+        for key, evaluation in snapshot.evaluations.items()
     }
     bundle = write_bundle(replace(snapshot, evaluations=altered))
     copy = imported(bundle, f"sqlite:///{tmp_path / 'a.db'}", "altered")
@@ -331,18 +333,18 @@ def test_answers_about_the_space_and_files_go_along(any_url: str, tmp_path: Path
 def test_a_certificate_goes_along(tmp_path: Path) -> None:
     """The one of the longest top: it is written again without computing, and verifies."""
     study = proven_study(f"sqlite:///{tmp_path / 'a.db'}")
-    found = enumerate_study(study, top=5)
+    enumeration = enumerate_study(study, top=5)
     elsewhere = open_storage(f"sqlite:///{tmp_path / 'b.db'}", create=True)
     copy = copy_study(study, "copy", elsewhere)
     for made in (imported(exported(study), f"sqlite:///{tmp_path / 'c.db'}"), copy):
         certificate = find_certificate(made.storage, made.resolved, 5)
-        assert certificate == certificate_of(study, found, 5)
+        assert certificate == certificate_of(study, enumeration, 5)
         assert certificate is not None and verify_certificate(certificate, workloads=[TOY])
     second = copy_study(study, "second", study.storage)
     merged = merge_studies(study, second, "joined", study.storage).study
     snapshot = take_snapshot(merged)
     assert snapshot.certificate == certificate
-    assert [one.asked for one in snapshot.answers][:2] == [3, 5]
+    assert [answer.asked for answer in snapshot.answers][:2] == [3, 5]
     assert snapshot.files.keys() == take_snapshot(study).files.keys()
 
 
@@ -380,7 +382,7 @@ def test_files_that_nobody_names_or_that_are_others_are_refused(proven: bytes) -
     for files in (
         {**snapshot.files, name: content + b"x"},
         {**snapshot.files, "0" * 64: b""},
-        {one: body for one, body in snapshot.files.items() if one != name},
+        {other: body for other, body in snapshot.files.items() if other != name},
     ):
         with pytest.raises(InputError, match=r"another one|no attribute names"):
             read_bundle(write_bundle(replace(snapshot, files=files)), "bundle")

@@ -72,7 +72,9 @@ def test_two_workers_at_once_compute_once(any_url: str) -> None:
     for thread in threads:
         thread.join()
     assert len(computed) == 1
-    assert [each.throughput_samples_per_s for each in results] == [1.0 + int(computed[0])] * 4
+    assert [evaluation.throughput_samples_per_s for evaluation in results] == [
+        1.0 + int(computed[0])
+    ] * 4
 
 
 def test_a_claim_that_ran_out_is_taken_over(any_url: str) -> None:
@@ -178,9 +180,9 @@ def test_what_follows_from_the_fields_is_not_read(sqlite_url: str, body: str) ->
     storage = open_storage(sqlite_url, create=True)
     with storage.writing() as session:
         session.add(EvaluationRow(key="k", token=None, until_s=None, body=body))
-    found = find_evaluations(storage, ["k"])
-    assert found == {"k": EVALUATION}
-    assert evaluation_to_json_dict(found["k"]) == evaluation_to_json_dict(EVALUATION)
+    evaluations = find_evaluations(storage, ["k"])
+    assert evaluations == {"k": EVALUATION}
+    assert evaluation_to_json_dict(evaluations["k"]) == evaluation_to_json_dict(EVALUATION)
 
 
 def test_numbers_that_json_does_not_have_are_not_written() -> None:
@@ -203,10 +205,10 @@ def test_what_is_deferred_is_found_before_it_is_stored(sqlite_url: str) -> None:
 
     with pytest.raises(ValueError, match="no"):
         cache.get_or_compute("k", lambda: replace(EVALUATION, layers=deferred(fails)), schedules)
-    found = cache.get_or_compute(
+    result = cache.get_or_compute(
         "k", lambda: replace(EVALUATION, layers=deferred(layers)), schedules
     )
-    assert found == (EVALUATION, False)
+    assert result == (EVALUATION, False)
     assert find_evaluations(storage, ["k"]) == {"k": EVALUATION}
     with storage.reading() as session:
         row = session.get(EvaluationRow, "k")

@@ -59,18 +59,18 @@ def as_a_user(action: Callable[[], str]) -> str:
 
 def answers(url: str, commands: list[str]) -> str:
     """Run commands; return exit code, output and errors of each as JSON."""
-    found = []
+    results = []
     for command in commands:
         out, err = StringIO(), StringIO()
         with redirect_stdout(out), redirect_stderr(err):
             code = run_with(["study", *command.split(), "--storage", url])
-        found.append((code, out.getvalue(), err.getvalue()))
-    return json.dumps(found)
+        results.append((code, out.getvalue(), err.getvalue()))
+    return json.dumps(results)
 
 
 def hashes(folder: Path) -> dict[str, str]:
     """Return the hash of every file of a folder."""
-    return {one.name: hashlib.sha256(one.read_bytes()).hexdigest() for one in folder.iterdir()}
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.iterdir()}
 
 
 @pytest.mark.parametrize("has_log", [False, True])

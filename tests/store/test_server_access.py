@@ -43,7 +43,7 @@ def recipe() -> list[str]:
     """Return the statements with which studies/README.md makes the role of the workers."""
     document = (ROOT / "studies" / "README.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```sql\n(.*?)```", document, re.DOTALL)
-    return [each for each in block.split(";") if each.strip()]
+    return [statement for statement in block.split(";") if statement.strip()]
 
 
 @pytest.fixture
@@ -95,13 +95,13 @@ def test_workers_step_by_step(database: URL, worker_url: str, drive: Drive) -> N
         return len(looks[-1]) == 2
 
     wait_until(both)
-    workers = [worker_to_json_dict(one) for one in looks[-1]]
-    assert {one["process"] for one in workers} == {one.pid for one in running}
-    assert {one["host"] for one in workers} == {socket.gethostname()}
-    assert {one["state"] for one in workers} == {"working"}
-    for one in workers:
-        assert 0.0 <= one["since_s"] < PATIENCE_S
-        assert 0.0 < one["lease_left_s"] <= 5.0
+    workers = [worker_to_json_dict(record) for record in looks[-1]]
+    assert {worker["process"] for worker in workers} == {worker.pid for worker in running}
+    assert {worker["host"] for worker in workers} == {socket.gethostname()}
+    assert {worker["state"] for worker in workers} == {"working"}
+    for worker in workers:
+        assert 0.0 <= worker["since_s"] < PATIENCE_S
+        assert 0.0 < worker["lease_left_s"] <= 5.0
     lines = to_text(workers_table(list_workers(study))).splitlines()
     heads = ["study", "host", "process", "trial", "since", "lease", "state", "code"]
     assert lines[0].split() == heads
@@ -171,11 +171,11 @@ def test_a_worker_says_its_design(sqlite_url: str) -> None:
 
     study.evaluator = looking
     study.run(2)
-    trials = {one.number: one.point for one in study.trials()}
+    trials = {trial.number: trial.point for trial in study.trials()}
     assert looks  # a design above the area limit is not evaluated
-    for one in looks:
-        point = trials[one.trial or 0]
-        assert point is not None and one.params == point.by_name
+    for record in looks:
+        point = trials[record.trial or 0]
+        assert point is not None and record.params == point.by_name
     shown = " ".join(to_text(workers_table(looks[-1:])).split())
     assert f"trial {looks[-1].trial} of toy: " in shown and "log2" not in shown
     known = known_values(study.resolved.spec.space, {"log2_num_tc": 3, "unknown": 1})
@@ -215,9 +215,9 @@ def _pass_on(source: socket.socket, target: socket.socket) -> None:
     with suppress(OSError):
         while data := source.recv(65_536):
             target.sendall(data)
-    for each in (source, target):
+    for connection in (source, target):
         with suppress(OSError):
-            each.close()
+            connection.close()
 
 
 @contextmanager

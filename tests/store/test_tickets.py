@@ -301,7 +301,7 @@ def test_a_point_belongs_to_one_ticket(any_url: str) -> None:
 
 def test_a_proven_study_is_marked(any_url: str) -> None:
     """The mark is that of one study."""
-    one, other = toy_study(any_url), quick_study(any_url, name="other")
-    assert not one.office().is_proven()
-    one.office().mark_proven()
-    assert one.office().is_proven() and not other.office().is_proven()
+    proven, other = toy_study(any_url), quick_study(any_url, name="other")
+    assert not proven.office().is_proven()
+    proven.office().mark_proven()
+    assert proven.office().is_proven() and not other.office().is_proven()

@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from phaze_opt.store.opening import open_storage, reading_once
 from phaze_opt.store.storage import Storage
-from phaze_opt.store.trial_storage import Joined, write
+from phaze_opt.store.trial_storage import write
 
 
 def as_optuna_reads(storage: Storage, study: Study) -> list[FrozenTrial]:
@@ -58,13 +58,13 @@ def test_all_readers_find_the_same(storage: Storage) -> None:
         if told is not None:
             study.tell(trial, [1.0, 2.5] if told else None, state=None if told else TrialState.FAIL)
     other = reading_once(replace(storage)).optuna
-    found = as_optuna_reads(storage, study)
-    assert found == storage.optuna.get_all_trials(study._study_id)
-    assert found == other.get_all_trials(study._study_id)
-    assert found[:2] == study.get_trials()[:2]
+    trials = as_optuna_reads(storage, study)
+    assert trials == storage.optuna.get_all_trials(study._study_id)
+    assert trials == other.get_all_trials(study._study_id)
+    assert trials[:2] == study.get_trials()[:2]
     states = [TrialState.COMPLETE, TrialState.FAIL, TrialState.RUNNING]
-    assert [trial.state for trial in found] == states
-    assert found[0].values == [1.0, 2.5] and found[0].user_attrs == {"pair": [4]}
+    assert [trial.state for trial in trials] == states
+    assert trials[0].values == [1.0, 2.5] and trials[0].user_attrs == {"pair": [4]}
 
 
 def test_others_see_a_trial_run(storage: Storage) -> None:
@@ -110,7 +110,7 @@ def test_what_is_joined_is_written_with_the_trial_or_not_at_all(storage: Storage
     """A trial that is made, or told; other changes of it do not ask."""
     study = new_study(storage)
     kept: Any = study._storage
-    with pytest.raises(ZeroDivisionError), kept.join(Joined(fails)):
+    with pytest.raises(ZeroDivisionError), kept.join(fails):
         study.ask()
     assert as_optuna_reads(storage, study) == []
     numbers: list[int] = []
@@ -119,18 +119,17 @@ def test_what_is_joined_is_written_with_the_trial_or_not_at_all(storage: Storage
         numbers.append(number)
         return False
 
-    seen = Joined(told_no)
-    with kept.join(seen):
+    with kept.join(told_no) as successes:
         trial = study.ask()
-    assert seen.answer is False and numbers == [trial.number] == [0]
-    with kept.join(Joined(fails)):
+    assert successes == [False] and numbers == [trial.number] == [0]
+    with kept.join(fails):
         set_all(trial)
         write(trial)
         with pytest.raises(ZeroDivisionError):
             study.tell(trial, [1.0, 2.0])
     (running,) = as_optuna_reads(storage, study)
     assert running.state == TrialState.RUNNING and running.params == trial.params
-    with kept.join(seen):
+    with kept.join(told_no):
         study.tell(trial, [1.0, 2.0])
     (told,) = as_optuna_reads(storage, study)
     assert told.state == TrialState.COMPLETE and told.params == trial.params
@@ -141,11 +140,10 @@ def test_a_trial_that_is_given_is_not_made(storage: Storage) -> None:
     """Whoever asks for a trial out of Optuna's queue is not answered."""
     study = new_study(storage)
     study.enqueue_trial({"x": 2})
-    joined = Joined(fails)
     kept: Any = study._storage
-    with kept.join(joined):
+    with kept.join(fails) as successes:
         assert study.ask().number == 0
-    assert joined.answer is None
+    assert successes == []
     assert study.get_trials(states=(TrialState.WAITING,)) == []
     other = reading_once(replace(storage)).optuna
     for number in (1, 2):

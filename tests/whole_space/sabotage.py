@@ -88,9 +88,9 @@ class Outcome:
 
 def top_of(engine: Engine, top: int) -> Enumeration:
     """Return the best designs, by arrays."""
-    found = enumerate_space(engine, None, top=top)
-    assert found is not None
-    return found
+    enumeration = enumerate_space(engine, None, top=top)
+    assert enumeration is not None
+    return enumeration
 
 
 def drawn_class(study: Study, true_top: Enumeration, generator: random.Random) -> Class:
@@ -130,13 +130,13 @@ def attempt(engine: Engine, true_top: Enumeration, top: int, of: Class) -> Outco
     number = sum(_is_of(chips.architecture(row), of) for row in range(len(chips)))
     refusal = None
     with lowered(of):
-        found = top_of(engine, top)
-        certificate = certify(BestFirst(engine.grid, engine.rule), found, top)
+        enumeration = top_of(engine, top)
+        certificate = certify(BestFirst(engine.grid, engine.rule), enumeration, top)
         try:
             verify(certificate, engine, None)
         except RefusedError as error:
             refusal = str(error)
-    points = [[one.point for one in each.top] for each in (found, true_top)]
+    points = [[design.point for design in answer.top] for answer in (enumeration, true_top)]
     return Outcome(of, number, points[0] != points[1], refusal)
 
 

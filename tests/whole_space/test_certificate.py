@@ -59,8 +59,8 @@ def test_what_is_written_verifies(
     """From the file alone."""
     monkeypatch.setattr(verifying, "SAMPLE", 5)
     study = studies[name]
-    found = enumerate_study(study, top=TOP)
-    certificate = certificate_of(study, found, TOP)
+    enumeration = enumerate_study(study, top=TOP)
+    certificate = certificate_of(study, enumeration, TOP)
     write_certificate(tmp_path / "a.json", certificate)
     read = read_certificate(tmp_path / "a.json")
     assert read == certificate
@@ -70,30 +70,30 @@ def test_what_is_written_verifies(
 
 
 CHANGES: dict[str, Callable[[Certificate], Certificate]] = {
-    "a box is missing": lambda one: replace(one, boxes=one.boxes[1:]),
-    "a box is there twice": lambda one: replace(one, boxes=(*one.boxes, one.boxes[0])),
-    "chips of a box": lambda one: _box(one, chips=one.boxes[0].chips + 1),
-    "area of a box": lambda one: _box(one, least_mm2=one.boxes[0].least_mm2 * 1.001),
-    "rates of a box": lambda one: _box(one, rates={**one.boxes[0].rates, "lanes": 1.0}),
-    "a bound": lambda one: _box(one, bounds=((1.0,) * 2, *one.boxes[0].bounds[1:])),
-    "bounds of a box": lambda one: _box(one, bounds=one.boxes[0].bounds[1:]),
-    "an opened box": lambda one: replace(
-        one, boxes=tuple(replace(box, opened=()) for box in one.boxes)
+    "a box is missing": lambda made: replace(made, boxes=made.boxes[1:]),
+    "a box is there twice": lambda made: replace(made, boxes=(*made.boxes, made.boxes[0])),
+    "chips of a box": lambda made: _box(made, chips=made.boxes[0].chips + 1),
+    "area of a box": lambda made: _box(made, least_mm2=made.boxes[0].least_mm2 * 1.001),
+    "rates of a box": lambda made: _box(made, rates={**made.boxes[0].rates, "lanes": 1.0}),
+    "a bound": lambda made: _box(made, bounds=((1.0,) * 2, *made.boxes[0].bounds[1:])),
+    "bounds of a box": lambda made: _box(made, bounds=made.boxes[0].bounds[1:]),
+    "an opened box": lambda made: replace(
+        made, boxes=tuple(replace(box, opened=()) for box in made.boxes)
     ),
-    "points": lambda one: replace(one, points=one.points + 1),
-    "bounded": lambda one: replace(one, bounded=one.bounded - 1),
-    "feasible": lambda one: replace(one, feasible=one.feasible - 1),
-    "evaluated": lambda one: replace(one, evaluated=one.evaluated + 5, bounded=one.bounded - 5),
-    "infeasible": lambda one: replace(one, infeasible_proven=one.infeasible_proven + 1),
-    "asked": lambda one: replace(one, asked=one.asked + 1),
-    "last": lambda one: replace(one, last=None),
-    "options": lambda one: replace(one, options=one.options[1:]),
-    "order of the top": lambda one: replace(one, top=one.top[::-1]),
-    "value": lambda one: replace(
-        one, top=(replace(one.top[0], values=(one.top[0].values[0] * 1.01,)), *one.top[1:])
+    "points": lambda made: replace(made, points=made.points + 1),
+    "bounded": lambda made: replace(made, bounded=made.bounded - 1),
+    "feasible": lambda made: replace(made, feasible=made.feasible - 1),
+    "evaluated": lambda made: replace(made, evaluated=made.evaluated + 5, bounded=made.bounded - 5),
+    "infeasible": lambda made: replace(made, infeasible_proven=made.infeasible_proven + 1),
+    "asked": lambda made: replace(made, asked=made.asked + 1),
+    "last": lambda made: replace(made, last=None),
+    "options": lambda made: replace(made, options=made.options[1:]),
+    "order of the top": lambda made: replace(made, top=made.top[::-1]),
+    "value": lambda made: replace(
+        made, top=(replace(made.top[0], values=(made.top[0].values[0] * 1.01,)), *made.top[1:])
     ),
-    "a better design": lambda one: replace(one, top=one.top[1:], asked=2),
-    "another study": lambda one: replace(one, study=replace(one.study, area_limit_mm2=100.0)),
+    "a better design": lambda made: replace(made, top=made.top[1:], asked=2),
+    "another study": lambda made: replace(made, study=replace(made.study, area_limit_mm2=100.0)),
 }
 
 
@@ -130,21 +130,21 @@ def test_other_versions_and_unfinished_answers(
         read_certificate(tmp_path / "a.json")
     unfinished = enumerate_study(tiny, top=4, time_limit_s=0.0)
     unbounded = enumerate_study(tiny, top=1, bounds=False)
-    for found in (unfinished, unbounded):
+    for enumeration in (unfinished, unbounded):
         with pytest.raises(InputError, match="finished enumeration"):
-            certificate_of(tiny, found, 1)
+            certificate_of(tiny, enumeration, 1)
 
 
 def test_samples_of_large_spaces(made: Certificate, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where not every chip is looked at alone, the numbers are the same."""
     monkeypatch.setattr(verifying_boxes, "MOST_SINGLE_CHIPS", 3)
     monkeypatch.setattr(verifying_boxes, "MOST_SCALAR_CELLS", 2)
-    whole = {one.what: one for one in verify_certificate(made, workloads=(TOY,))}
+    whole = {check.what: check for check in verify_certificate(made, workloads=(TOY,))}
     assert whole["bounds of boxes"].checked == 2
     chips = "chips of opened boxes, in plain Python"
     assert whole[chips].checked == whole[chips].of > 2
     monkeypatch.setattr(verifying_chips, "MOST_BOUNDS", 2)
-    some = {one.what: one for one in verify_certificate(made, workloads=(TOY,))}
+    some = {check.what: check for check in verify_certificate(made, workloads=(TOY,))}
     assert 0 < some[chips].checked <= some[chips].of == whole[chips].of
 
 
@@ -175,7 +175,7 @@ def test_right_bounds_are_not_refused(
     monkeypatch.setattr(verifying, "SAMPLE", 5)
     study, true_top = small
     certificate = certificate_of(study, true_top, TOP)
-    checks = {one.what: one for one in verify(certificate, engine_of(study), None)}
+    checks = {check.what: check for check in verify(certificate, engine_of(study), None)}
     plain = checks["chips of opened boxes, in plain Python"]
     near = checks["closed designs nearest to the top"]
     assert plain.checked == plain.of and near.checked == near.of < plain.of // 4

@@ -64,8 +64,8 @@ def all_values(study: Study) -> list[float]:
         ScheduleCache(study.storage),
         toy_evaluator,
     )
-    found = [objective(point) for point in all_points(study.resolved.spec.space)]
-    return [metrics.value for metrics in found if metrics.feasible]
+    results = [objective(point) for point in all_points(study.resolved.spec.space)]
+    return [metrics.value for metrics in results if metrics.feasible]
 
 
 def test_numbers_are_those_of_the_exported_trials(tmp_path: Path) -> None:
@@ -77,12 +77,12 @@ def test_numbers_are_those_of_the_exported_trials(tmp_path: Path) -> None:
     ]
     studies = toy_studies(opened(tmp_path), searches)
     enumerate_study(studies[1], top=40, bounds=False)
-    found = compare(studies)
+    comparison = compare(studies)
     values = all_values(studies[0])
     best = max(values)
-    assert found.optimum is not None and found.optimum.status == "certified"
-    assert found.optimum.value == best
-    for score, study in zip(found.studies, studies, strict=True):
+    assert comparison.optimum is not None and comparison.optimum.status == "certified"
+    assert comparison.optimum.value == best
+    for score, study in zip(comparison.studies, studies, strict=True):
         rows = exported(study, tmp_path)
         cells = [row["value"] if row["state"] == "feasible" else -math.inf for row in rows]
         points = [tuple(row[axis] for axis in AXES) for row in rows]
@@ -99,29 +99,29 @@ def test_numbers_are_those_of_the_exported_trials(tmp_path: Path) -> None:
             assert reached.trials == number
             seconds = sum(row["duration_s"] for row in rows[:number])
             assert reached.seconds == pytest.approx(seconds)
-        assert [one.within for one in score.reached] == list(SHARES)
-        trials = [one.trials or math.inf for one in score.reached]
+        assert [reached.within for reached in score.reached] == list(SHARES)
+        trials = [reached.trials or math.inf for reached in score.reached]
         assert all(near <= nearer for near, nearer in pairwise(trials))
         assert score.best_values[-1] == max(cells)
-    whole = found.studies[2]
+    whole = comparison.studies[2]
     assert (whole.rank, whole.place, whole.reached[-1].trials is None) == (1, 1, False)
     assert whole.duplicates == 1  # a ticket of a baseline passed a place, which comes at the end
-    assert found.points == SMALL.points
-    for one in found.random:
-        good = 1 if one.within == 0 else sum(v >= best * (1 - one.within) for v in values)
-        assert one.points in (good, None)
-    assert found.random[2].points is not None
-    check_shown(found, tmp_path)
+    assert comparison.points == SMALL.points
+    for search in comparison.random:
+        good = 1 if search.within == 0 else sum(v >= best * (1 - search.within) for v in values)
+        assert search.points in (good, None)
+    assert comparison.random[2].points is not None
+    check_shown(comparison, tmp_path)
 
 
-def check_shown(found: Comparison, tmp_path: Path) -> None:
+def check_shown(comparison: Comparison, tmp_path: Path) -> None:
     """Check that tables are at most 80 columns wide, and that the plot names every study."""
-    lines = to_text(comparison_tables(found)).splitlines()
+    lines = to_text(comparison_tables(comparison)).splitlines()
     assert max(map(len, lines)) <= 80, max(lines, key=len)
     page = tmp_path / "compared.html"
-    write_comparison(found, page)
+    write_comparison(comparison, page)
     text = page.read_text(encoding="utf-8")
-    assert all(f"{one.name} ({one.sampler})" in text for one in found.studies)
+    assert all(f"{score.name} ({score.sampler})" in text for score in comparison.studies)
 
 
 def test_without_an_enumeration_the_best_known_is_the_measure(tmp_path: Path) -> None:
@@ -129,35 +129,35 @@ def test_without_an_enumeration_the_best_known_is_the_measure(tmp_path: Path) ->
     studies = toy_studies(
         opened(tmp_path), [SearchSpec("random", 12, 1), SearchSpec("random", 3, 2)]
     )
-    found = compare(studies)
-    assert found.optimum is not None and found.optimum.status == "best known"
-    best = min(found.studies, key=lambda one: one.rank or 99)
+    comparison = compare(studies)
+    assert comparison.optimum is not None and comparison.optimum.status == "best known"
+    best = min(comparison.studies, key=lambda score: score.rank or 99)
     assert best.regret == 0.0 and best.place is None
-    assert all(one.expected_trials is None for one in found.random)
-    check_shown(found, tmp_path)
+    assert all(search.expected_trials is None for search in comparison.random)
+    check_shown(comparison, tmp_path)
 
 
 def test_fronts_are_measured_by_their_volume(tmp_path: Path) -> None:
     """The joined front has all of its volume; a study that found all of it too; no one more."""
     searches = [SearchSpec("brute-force", 49, 1), SearchSpec("random", 6, 1)]
     studies = toy_studies(opened(tmp_path), searches, objectives=("throughput", "area"))
-    found = compare(studies)
-    whole, part = (one.hypervolume for one in found.studies)
+    comparison = compare(studies)
+    whole, part = (score.hypervolume for score in comparison.studies)
     assert whole == pytest.approx(1.0)
     assert part is not None and 0.0 <= part < 1.0
-    assert found.optimum is None and found.random == ()
-    lines = to_text(comparison_tables(found)).splitlines()
+    assert comparison.optimum is None and comparison.random == ()
+    lines = to_text(comparison_tables(comparison)).splitlines()
     assert max(map(len, lines)) <= 80
 
 
 def test_other_questions_are_refused(tmp_path: Path) -> None:
     """Only the search may differ, and a study stands once."""
     storage = opened(tmp_path)
-    (one,) = toy_studies(storage, [SearchSpec("random", 3, 1)])
+    (study,) = toy_studies(storage, [SearchSpec("random", 3, 1)])
     other = create_study(toy_spec(devices=4), storage, name="other", workload=TOY)
     with pytest.raises(InputError, match="toy0 and other ask different questions; 'phaze-opt"):
-        compare([one, other])
+        compare([study, other])
     with pytest.raises(InputError, match="each must be named once"):
-        compare([one, one])
+        compare([study, study])
     with pytest.raises(InputError, match="at least one"):
         compare([])

@@ -34,11 +34,13 @@ from tests.whole_space.enumerations import CASES, RUN, engine_of, objective_of
 STUDIES = Path(__file__).parents[2] / "studies"
 
 
-def answer(found: Enumeration | None) -> list[tuple[Any, ...]]:
+def answer(enumeration: Enumeration | None) -> list[tuple[Any, ...]]:
     """Return what does not depend on the way to it."""
-    assert found is not None and found.status == "certified" and found.gap == 0.0
-    assert found.points == found.bounded + found.evaluated
-    return [(one.point, one.metrics.values, one.metrics.area_mm2) for one in found.top]
+    assert enumeration is not None and enumeration.status == "certified" and enumeration.gap == 0.0
+    assert enumeration.points == enumeration.bounded + enumeration.evaluated
+    return [
+        (design.point, design.metrics.values, design.metrics.area_mm2) for design in enumeration.top
+    ]
 
 
 SPACES = [
@@ -113,16 +115,16 @@ def test_without_bounds_all_points_are_ranked(tmp_path: Path) -> None:
         if metrics.feasible:
             ranked.append((metrics.rank(study.resolved, point).key, point))
     ranked.sort(key=lambda pair: pair[0])
-    found = enumerate_study(study, top=7, bounds=False)
-    assert [one.point for one in found.top] == [point.values for _, point in ranked[:7]]
-    assert found.feasible == len(ranked) <= found.evaluated == found.points
-    assert enumerate_study(study, top=7, bounds=False) == found
-    plain = enumeration_to_json_dict(study, found)
+    enumeration = enumerate_study(study, top=7, bounds=False)
+    assert [design.point for design in enumeration.top] == [point.values for _, point in ranked[:7]]
+    assert enumeration.feasible == len(ranked) <= enumeration.evaluated == enumeration.points
+    assert enumerate_study(study, top=7, bounds=False) == enumeration
+    plain = enumeration_to_json_dict(study, enumeration)
     assert {"points", "feasible", "bounded", "evaluated", "infeasible_proven", "status"} <= set(
         plain
     )
     assert plain["best"]["values"] == plain["top"][0]["values"]
-    assert enumeration_tables(study, found)
+    assert enumeration_tables(study, enumeration)
 
 
 def test_a_stopped_enumeration_goes_on(tmp_path: Path) -> None:
@@ -178,16 +180,16 @@ def test_bounds_change_nothing_but_the_work(
     spec = StudySpec(**({"name": name} | RUN | CASES[name]))
     study = create_study(spec, f"sqlite:///{tmp_path / 'a.db'}")
     every = enumerate_study(study, bounds=False, top=3)
-    found = enumerate_study(study, top=3)
-    assert answer(found) == answer(every)
-    assert found.points == every.points == every.evaluated > found.evaluated
+    bounded = enumerate_study(study, top=3)
+    assert answer(bounded) == answer(every)
+    assert bounded.points == every.points == every.evaluated > bounded.evaluated
     # What is bounded is stored; from there the answer is the same again.
     engine = engine_of(study)
     again = enumerate_space(engine, BoundStore(study.storage), top=3)
-    assert answer(again) == answer(found)
-    assert [level.closed for level in found.levels[:2]] == [
-        found.points - found.levels[1].points,
-        found.levels[1].points - found.evaluated,
+    assert answer(again) == answer(bounded)
+    assert [level.closed for level in bounded.levels[:2]] == [
+        bounded.points - bounded.levels[1].points,
+        bounded.levels[1].points - bounded.evaluated,
     ]
 
 
@@ -234,14 +236,14 @@ def test_the_order_does_not_depend_on_the_batches(name: str, prepared: dict[str,
         best_first.FIRST_ROWS = best_first.BATCH_ROWS = rows
         try:
             ordered = BestFirst(engine.grid, engine.rule)
-            found = list(ordered)
+            points = list(ordered)
         finally:
             best_first.FIRST_ROWS, best_first.BATCH_ROWS = before
         assert ordered.left is None
-        assert len(found) + ordered.infeasible(ordered.batches) == engine.grid.points
-        heads = [one.head for one in found]
+        assert len(points) + ordered.infeasible(ordered.batches) == engine.grid.points
+        heads = [point.head for point in points]
         assert heads == sorted(heads)
-        orders.append([one.point for one in found])
+        orders.append([point.point for point in points])
     assert orders[0] == orders[1]
     assert len(set(orders[0])) == len(orders[0])
 

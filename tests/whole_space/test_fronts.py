@@ -58,7 +58,7 @@ def study_of(name: str, folder: Path) -> Study:
 
 def answer(front: Front) -> list[tuple[Any, ...]]:
     """Return what does not depend on the way to it."""
-    return [(one.values, one.design.point) for one in front.found.designs]
+    return [(member.values, member.design.point) for member in front.found.designs]
 
 
 @pytest.mark.parametrize("name", FRONTS)
@@ -70,13 +70,13 @@ def test_bounds_change_nothing_but_the_work(
     study = study_of(name, tmp_path)
     for energy in (False, True):
         every = front_of_study(study, energy=energy, bounds=False)
-        found = front_of_study(study, energy=energy)
-        assert answer(found) == answer(every)
-        assert every.found.evaluated == every.found.points == found.found.points
-        assert 0 < len(found.found.designs) <= found.found.feasible <= found.found.evaluated
-        assert front_of_study(study, energy=energy) == found
+        bounded = front_of_study(study, energy=energy)
+        assert answer(bounded) == answer(every)
+        assert every.found.evaluated == every.found.points == bounded.found.points
+        assert 0 < len(bounded.found.designs) <= bounded.found.feasible <= bounded.found.evaluated
+        assert front_of_study(study, energy=energy) == bounded
         if name in ("paper", "several") and not energy:
-            assert found.found.evaluated < every.found.evaluated
+            assert bounded.found.evaluated < every.found.evaluated
 
 
 def test_processes_find_the_same(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_processes_find_the_same(tmp_path: Path) -> None:
     here = find_front(engine, None, ("throughput", "area"))
     there = front_of_study(study, workers=2).found
     assert here is not None
-    assert [one.values for one in here.designs] == [one.values for one in there.designs]
+    assert [member.values for member in here.designs] == [member.values for member in there.designs]
     assert here.evaluated == there.evaluated
 
 
@@ -123,7 +123,7 @@ def test_answers_in_words_and_json(tmp_path: Path) -> None:
     assert all(len(line) <= LINE + 1 for line in to_text(front_tables(study, front)).split("\n"))
     plain = front_to_json_dict(study, front)
     assert plain["objectives"] == ["throughput_samples_per_s", "area_mm2"]
-    values = [one["values"] for one in plain["front"]]
+    values = [design["values"] for design in plain["front"]]
     assert values == sorted(values, key=lambda pair: -pair[0])
     assert [pair[1] for pair in values] == sorted((pair[1] for pair in values), reverse=True)
 
@@ -148,8 +148,8 @@ def test_refusals(tmp_path: Path) -> None:
 def design(number: int, costs: tuple[float, ...]) -> tuple[Rank, FrontDesign]:
     """Return a design that only an archive looks at."""
     metrics = Metrics(False, "none", 1.0, (-1.0,), None, (), False, 0, 0, 0.0)
-    found = FrontDesign(RankedDesign((("number", number),), metrics), costs)
-    return Rank(1.0, 1, 1.0, 1.0, (number,)), found
+    design = FrontDesign(RankedDesign((("number", number),), metrics), costs)
+    return Rank(1.0, 1, 1.0, 1.0, (number,)), design
 
 
 @given(
@@ -164,11 +164,11 @@ def test_an_archive_is_the_front(points: list[tuple[float, ...]], order: list[in
             archive.add(points[number], *design(number, points[number]))
     costs = np.array(points)
 
-    def beaten(one: tuple[float, ...]) -> bool:
-        return bool(((costs <= one).all(axis=1) & (costs < one).any(axis=1)).any())
+    def beaten(point: tuple[float, ...]) -> bool:
+        return bool(((costs <= point).all(axis=1) & (costs < point).any(axis=1)).any())
 
-    expected = {one: points.index(one) for one in points if not beaten(one)}
+    expected = {point: points.index(point) for point in points if not beaten(point)}
     numbers = {own: dict(kept.design.point)["number"] for own, (_, kept) in archive.kept.items()}
     assert numbers == expected
-    assert archive.dominated(costs).tolist() == [beaten(one) for one in points]
-    assert [archive.dominates(one) for one in points] == [beaten(one) for one in points]
+    assert archive.dominated(costs).tolist() == [beaten(point) for point in points]
+    assert [archive.dominates(point) for point in points] == [beaten(point) for point in points]

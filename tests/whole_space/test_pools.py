@@ -51,9 +51,9 @@ def test_killed_processes_change_nothing(study: Study, expected: Certificate) ->
             killed.append(mine[0])
             os.kill(mine[0], signal.SIGKILL)
 
-    found = enumerate_study(study, top=TOP, workers=2, on_progress=kill)
+    enumeration = enumerate_study(study, top=TOP, workers=2, on_progress=kill)
     assert killed
-    assert certificate_of(study, found, TOP) == expected
+    assert certificate_of(study, enumeration, TOP) == expected
 
 
 def children() -> Iterator[int]:
@@ -83,9 +83,11 @@ def test_a_dask_cluster_gives_the_same_answer(study: Study, expected: Certificat
                 lost.append(pids[0])
                 os.kill(pids[0], signal.SIGKILL)
 
-        found = enumerate_study(study, top=TOP, dask=cluster.scheduler_address, on_progress=lose)
+        enumeration = enumerate_study(
+            study, top=TOP, dask=cluster.scheduler_address, on_progress=lose
+        )
     assert lost
-    assert certificate_of(study, found, TOP) == expected
+    assert certificate_of(study, enumeration, TOP) == expected
 
 
 def test_refusals(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,12 +44,12 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
 def test_bounds_hold_under_every_variation(study: Study, variation: Variation) -> None:
     """The varied study's top is that of all its points."""
     other = study_under(study, variation)
-    found = enumerate_study(other, top=3)
-    assert answer(found) == answer(enumerate_study(other, top=3, bounds=False))
-    assert found.points > found.evaluated
+    enumeration = enumerate_study(other, top=3)
+    assert answer(enumeration) == answer(enumerate_study(other, top=3, bounds=False))
+    assert enumeration.points > enumeration.evaluated
     # A process elsewhere, which knows only the names, evaluates the same.
     job = EngineJob(str(study.storage.url), study.name, other.evaluator, variation)
-    best = found.top[0]
+    best = enumeration.top[0]
     (metrics,) = engine_of(job).evaluate([DesignPoint(best.point)])
     assert (metrics.values, metrics.area_mm2) == (best.metrics.values, best.metrics.area_mm2)
 
@@ -62,7 +62,7 @@ def test_each_constant_moves_what_it_is(study: Study) -> None:
     for variation in (Variation("pe_area", 1.0), *VARIATIONS):
         resolved = varied(study.resolved, variation)
         (inputs,) = run_inputs(resolved, 0, resolved.design(point))
-        found = evaluate(
+        evaluation = evaluate(
             workload,
             inputs.accelerator,
             inputs.cluster,
@@ -70,7 +70,7 @@ def test_each_constant_moves_what_it_is(study: Study) -> None:
             (2, 8, 1),
             lane_rate=resolved.lane_rate,
         )
-        times_s[variation] = found.time_per_batch_s or 0.0
+        times_s[variation] = evaluation.time_per_batch_s or 0.0
         areas_mm2[variation] = resolved.area_if_known_mm2(inputs.accelerator)
     nominal = Variation("pe_area", 1.0)
     for variation in VARIATIONS:
@@ -113,18 +113,23 @@ def test_an_efficiency_stays_below_one(study: Study) -> None:
 def test_answers_in_words_and_json(study: Study) -> None:
     """The counts are those of the variants; the table fits 80 columns."""
     done: list[int] = []
-    found = robustness_of_study(study, on_variant=lambda number, words: done.append(number))
+    robustness = robustness_of_study(study, on_variant=lambda number, words: done.append(number))
     assert done == [*range(len(VARIATIONS) + 1)]
-    plain = robustness_to_json_dict(study, found)
-    assert (plain["of"], plain["stays"]) == (8, sum(one["stays"] for one in plain["variants"]))
-    for one in plain["variants"]:
-        assert one["stays"] == (one["changes"] == {})
-        assert one["loss"] is None or one["loss"] > -1e-3
-        if one["stays"]:
-            assert one["loss"] == 0.0
-    applied = [one["applied"] for one in plain["variants"] if one["factor"] == "hbm_efficiency"]
+    plain = robustness_to_json_dict(study, robustness)
+    assert (plain["of"], plain["stays"]) == (
+        8,
+        sum(variant["stays"] for variant in plain["variants"]),
+    )
+    for variant in plain["variants"]:
+        assert variant["stays"] == (variant["changes"] == {})
+        assert variant["loss"] is None or variant["loss"] > -1e-3
+        if variant["stays"]:
+            assert variant["loss"] == 0.0
+    applied = [
+        variant["applied"] for variant in plain["variants"] if variant["factor"] == "hbm_efficiency"
+    ]
     assert applied == pytest.approx([0.8, 1.0 / 0.85])
-    text = to_text(robustness_tables(study, found))
+    text = to_text(robustness_tables(study, robustness))
     assert all(len(line) <= LINE + 1 for line in text.split("\n"))
     # Asked again, everything is taken from what is stored.
     again = robustness_of_study(load_study("small", study.storage))
@@ -134,7 +139,7 @@ def test_answers_in_words_and_json(study: Study) -> None:
 def test_a_chip_that_states_a_range_is_varied_to_its_ends() -> None:
     """The HBM as far as chips of the name differ, and the arrays too; the rest by a fifth."""
     chip = load_accelerator("b200")
-    ends = {(one.factor, one.scale) for one in variations_of(chip)}
+    ends = {(variation.factor, variation.scale) for variation in variations_of(chip)}
     own = chip.calibration
     assert {("array_rate", own.array_rate_low), ("array_rate", own.array_rate_high)} <= ends
     assert {scale for factor, scale in ends if factor == "hbm_efficiency"} == {

@@ -25,8 +25,8 @@ from phaze_opt.whole_space.engine import Engine
 from phaze_opt.whole_space.enumerating import enumerate_study
 from phaze_opt.whole_space.scalar_bounds import ScalarBounds
 from phaze_opt.whole_space.scalar_operators import chip_times, no_extra_bytes
-from phaze_opt.whole_space.scalar_products import Arrays, blocked_bytes, product_work
-from phaze_opt.whole_space.scalar_rates import Group, Rates
+from phaze_opt.whole_space.scalar_products import TensorCores, blocked_bytes, product_work
+from phaze_opt.whole_space.scalar_rates import Rates, TensorGroup
 from phaze_opt.workload.graph import Gemm, Operator, VectorWork
 from tests.whole_space.enumerations import CASES, RUN, engine_of
 from tests.workload.graphs import Moved, graph_of
@@ -60,10 +60,10 @@ def test_boxes_have_the_same_bounds(engine: Engine) -> None:
             engine.rule.rates(design, boxes),
         )
         for at, row in enumerate(grid.chips.first[:-1].tolist()):
-            for size, one in enumerate(designs(engine, option, row)):
+            for size, chip in enumerate(designs(engine, option, row)):
                 for known in (np.zeros(len(rates)), rates[:, size, at] * (1.0 - 1e-9)):
-                    found = plain.of_box(one, known.tolist())
-                    value = plain.value(one, float(boxes.area_mm2[at]), found)
+                    plain_rates = plain.of_box(chip, known.tolist())
+                    value = plain.value(chip, float(boxes.area_mm2[at]), plain_rates)
                     assert value == pytest.approx(arrays[size, at], rel=1e-11)
 
 
@@ -74,9 +74,9 @@ def test_chips_have_nearly_the_same_bounds(engine: Engine) -> None:
     for option in range(len(grid.options)):
         arrays = bounds_of(grid, engine.rule, option, BoundedChips.of(chips, np.arange(len(chips))))
         for row in range(option % 2, len(chips), 2):
-            size, one = list(enumerate(designs(engine, option, row)))[-1]
-            rates = plain.of_chip(one, [0.0] * len(grid.study.spec.runs))
-            value = plain.value(one, float(chips.area_mm2[row]), rates)
+            size, design = list(enumerate(designs(engine, option, row)))[-1]
+            rates = plain.of_chip(design, [0.0] * len(grid.study.spec.runs))
+            value = plain.value(design, float(chips.area_mm2[row]), rates)
             metrics = engine.objective(grid.point(option, size, row))
             if metrics.feasible:
                 assert metrics.value <= value
@@ -89,14 +89,14 @@ def test_chips_have_nearly_the_same_bounds(engine: Engine) -> None:
 def test_what_is_known_is_enough(engine: Engine) -> None:
     """Above what is known a bound is found to the last bit, and below it what is known is."""
     plain, row = ScalarBounds(engine.rule), len(engine.grid.chips) // 2
-    one = list(designs(engine, 0, row))[-1]
+    design = list(designs(engine, 0, row))[-1]
     box = engine.grid.chips.architecture(row)
-    exact = plain.of_chip(one, [0.0] * len(engine.grid.study.spec.runs))
+    exact = plain.of_chip(design, [0.0] * len(engine.grid.study.spec.runs))
     for factor in (0.9, 1.1):
         known = [rate * factor for rate in exact]
-        for found in (plain.of_chip(one, known), plain.of_chip(one, known, box)):
+        for rates in (plain.of_chip(design, known), plain.of_chip(design, known, box)):
             expected = exact if factor < 1.0 else known
-            assert found == pytest.approx(expected, rel=3e-4)
+            assert rates == pytest.approx(expected, rel=3e-4)
 
 
 SIZES = st.integers(1, 3000) | st.sampled_from([64, 128, 512, 1024, 4096])
@@ -135,7 +135,7 @@ def test_products_take_at_least_what_they_must(
     glb_bytes = row[Column.GLB_READ_BYTES] + row[Column.GLB_WRITE_BYTES]
     work = product_work(
         gemm,
-        Arrays(
+        TensorCores(
             cores,
             chip.pe_x,
             chip.pe_y,
@@ -169,8 +169,8 @@ def test_operators_take_their_share_of_the_cores() -> None:
         Operator("sum", vector=sums),
         Operator("both", gemms=product, vector=sums),
     )
-    graph = graph_of([Moved(one, 2**18, 2**17) for one in operators])
-    alone = Group(load_cluster("flat-4GiB", 1), 1, 1)
+    graph = graph_of([Moved(operator, 2**18, 2**17) for operator in operators])
+    alone = TensorGroup(load_cluster("flat-4GiB", 1), 1, 1)
     times = chip_times(graph, Rates.of(CHIP), no_extra_bytes(graph), alone)
     own_s = np.array(times.beside_s)
     tensor_s, vector_s = map(np.array, times.shared_s[:2])
@@ -205,13 +205,13 @@ def test_slices_are_bounded_as_if_alone(tmp_path: Path) -> None:
     some = BoundedChips.of(grid.chips, np.arange(len(grid.chips)))
     (inputs,) = run_inputs(grid.study, 0, grid.study.design(grid.point(0, 0, 0)))
     alone = [
-        OnOneSlice(rule.study, rule.workloads).least_batch_s(one, some)
-        for one in rule.on_slices(inputs)
+        OnOneSlice(rule.study, rule.workloads).least_batch_s(sliced, some)
+        for sliced in rule.on_slices(inputs)
     ]
     assert len(alone) > 3
     least_s = np.minimum.reduce(alone)
     np.testing.assert_allclose(rule.least_batch_s(inputs, some), least_s, rtol=1e-9)
     # Bounds of a slice are the same after those of another one.
     after = OnOneSlice(rule.study, rule.workloads)
-    for one, expected_s in zip(rule.on_slices(inputs), alone, strict=True):
-        np.testing.assert_array_equal(after.least_batch_s(one, some), expected_s)
+    for sliced, expected_s in zip(rule.on_slices(inputs), alone, strict=True):
+        np.testing.assert_array_equal(after.least_batch_s(sliced, some), expected_s)

@@ -26,8 +26,8 @@ SORTS: tuple[Sort, ...] = ("box", "fitting", "quick", "chip")
 @functools.cache
 def variant() -> WorkloadVariant:
     """Return a small model on two devices."""
-    (one,) = load_workload(MODEL, tensor_parallel=(2,)).variants
-    return one
+    (only,) = load_workload(MODEL, tensor_parallel=(2,)).variants
+    return only
 
 
 @functools.cache
@@ -48,7 +48,9 @@ def alone(residency: bool, chip: Accelerator) -> list[object]:
 
 def _caches() -> Iterator[Any]:
     for room in (scalar_passes, scalar_operators):
-        yield from (one for one in vars(room).values() if hasattr(one, "cache_clear"))
+        yield from (
+            function for function in vars(room).values() if hasattr(function, "cache_clear")
+        )
 
 
 def _calibrated(**changes: Any) -> Callable[[Accelerator], Accelerator]:
@@ -92,8 +94,10 @@ def test_what_was_bounded_before_changes_nothing(residency: bool) -> None:
     for chip, expected in zip(chips, together, strict=True):
         assert alone(residency, chip) == expected
     # Every change is seen by some pass: otherwise nothing would be compared.
-    others = {name: one for name, one in zip(CHANGES, together, strict=True) if name != "nothing"}
-    assert [name for name, one in others.items() if one == together[0]] == []
+    others = {
+        name: seconds for name, seconds in zip(CHANGES, together, strict=True) if name != "nothing"
+    }
+    assert [name for name, seconds in others.items() if seconds == together[0]] == []
 
 
 def test_what_no_pass_sees_is_not_bounded_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,10 +111,10 @@ def test_what_no_pass_sees_is_not_bounded_again(monkeypatch: pytest.MonkeyPatch)
     right = scalar_operators.chip_times
     monkeypatch.setattr(scalar_passes, "chip_times", counted)
     first = replace(CHIP, glb_bytes=512 * MIB, clock_hz=1.01e9)
-    found = passes(False).seconds(first, "quick")
+    seconds = passes(False).seconds(first, "quick")
     number = len(looked)
     assert number > 0
     same = replace(first, glb_bytes=1024 * MIB, hbm_bytes=7 * GIB)
-    assert passes(False).seconds(same, "quick") == found and len(looked) == number
-    assert passes(False).seconds(replace(same, pe_vc=128), "quick") != found
+    assert passes(False).seconds(same, "quick") == seconds and len(looked) == number
+    assert passes(False).seconds(replace(same, pe_vc=128), "quick") != seconds
     assert len(looked) == 2 * number

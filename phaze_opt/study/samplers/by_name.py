@@ -12,8 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from optuna.exceptions import ExperimentalWarning
-from optuna.samplers import BaseSampler, NSGAIIISampler, NSGAIISampler, RandomSampler, TPESampler
-from optuna.samplers._ga import BaseGASampler
+from optuna.samplers import (
+    BaseGASampler,
+    BaseSampler,
+    NSGAIIISampler,
+    NSGAIISampler,
+    RandomSampler,
+    TPESampler,
+)
 from optuna.search_space import IntersectionSearchSpace
 
 from phaze_opt.spec.sampler_options import (

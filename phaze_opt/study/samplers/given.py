@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from optuna.distributions import BaseDistribution
-from optuna.samplers import RandomSampler
-from optuna.samplers._ga import BaseGASampler
+from optuna.samplers import BaseGASampler, RandomSampler
 from optuna.trial import FrozenTrial
 
 if TYPE_CHECKING:
