@@ -248,7 +248,7 @@ def _tensors(problem: DnnProblem, unit_of: list[int]) -> tuple[Tensor, ...]:
     costs: dict[tuple[int, tuple[int, ...]], float] = {}
     for source in sorted(consumers):
         ends = unit_of[source], tuple(sorted(consumers[source]))
-        cost = problem.nodes[source].output_cost
+        cost = problem.output_costs[source]
         if cost > 0:
             costs[ends] = costs.get(ends, 0.0) + cost
     return tuple(Tensor(producer, users, cost) for (producer, users), cost in sorted(costs.items()))

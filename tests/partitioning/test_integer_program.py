@@ -2,6 +2,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 
@@ -69,18 +70,17 @@ def two_units(*sizes_bytes: float) -> DnnProblem:
     name = "latency-layers-bert24_inference.json"
     problem = read_dnn_partitioning((DATA / name).read_bytes(), name)
     nodes = tuple(
-        replace(
+        msgspec.structs.replace(
             problem.nodes[0],
             id=i,
             colocation=i,
             accelerator_latency=2.0,
             cpu_latency=9.0,
             size_bytes=size_bytes,
-            output_cost=0.5,
         )
         for i, size_bytes in enumerate(sizes_bytes, start=1)
     )
-    return replace(problem, nodes=nodes, edges=((0, 1),))
+    return replace(problem, nodes=nodes, edges=((0, 1),), output_costs=(0.5,) * len(nodes))
 
 
 def test_latency_by_hand() -> None:
