@@ -13,7 +13,7 @@ import logging
 from typing import Any
 
 from phaze_opt.scheduling.bounds import Bounds
-from phaze_opt.scheduling.cp_sat import Solved, minimise, new_model
+from phaze_opt.scheduling.cp_sat import SolverAnswer, minimise, new_model
 from phaze_opt.scheduling.cp_sat_exact import EFFORT_PER_CONFLICT, Overlaps, Ranks
 from phaze_opt.scheduling.cp_sat_order import smallest_units
 from phaze_opt.scheduling.instance import (
@@ -39,7 +39,7 @@ _PRODUCT_BITS = 58
 """The sum over operators of duration × demand stays below this power of two."""
 
 
-class _Model:
+class _ModesModel:
     """The variables of one instance, whose durations are coarser and rounded down."""
 
     def __init__(self, instance: Instance, bounds: Bounds, known: Plan) -> None:
@@ -139,7 +139,7 @@ class _Model:
         found = self._read(solved)
         return min(found, self.known, key=lambda plan: plan.makespan), bound
 
-    def _read(self, solved: Solved) -> Plan:
+    def _read(self, solved: SolverAnswer) -> Plan:
         """Read the plan, with the durations of the instance in the solver's order."""
         mode = [one if isinstance(one, int) else solved.value(one) for one in self.on_all]
         start = [solved.value(one) for one in self.start]
@@ -177,7 +177,7 @@ def improve_with_cp_sat(
         best = min(best, found or best, key=lambda plan: plan.makespan)
         best, bound = _check(instance, best, proven, claim, effort)
     if bound < proving_bound(best.makespan):
-        found, claim = _Model(instance, bounds, hint).solve(effort)
+        found, claim = _ModesModel(instance, bounds, hint).solve(effort)
         best = min(best, found, key=lambda plan: plan.makespan)
         best, bound = _check(instance, best, proven, max(bound, claim), effort)
     return best, bound

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
-from phaze_opt.scheduling.cp_sat import Solved, new_model
+from phaze_opt.scheduling.cp_sat import SolverAnswer, new_model
 from phaze_opt.scheduling.instance import INTRA, SINGLE, Instance, Plan
 
 
@@ -158,7 +158,7 @@ class OrderModel:
         if not any(one is True for one in literals):
             self.model.add_bool_or([one for one in literals if one is not False])
 
-    def read(self, solved: Solved) -> Plan:
+    def read(self, solved: SolverAnswer) -> Plan:
         """Read the plan."""
         start = tuple(map(solved.value, self.start))
         mode = tuple(one if isinstance(one, int) else solved.value(one) for one in self.on_all)

@@ -13,7 +13,7 @@ import math
 from itertools import combinations
 from typing import Any
 
-from phaze_opt.scheduling.cp_sat import Solved, decide, new_model
+from phaze_opt.scheduling.cp_sat import SolverAnswer, decide, new_model
 from phaze_opt.scheduling.residency import (
     EvaluatedPlan,
     Residency,
@@ -27,7 +27,7 @@ _TIME_UNITS = 2**30
 _log = logging.getLogger(__name__)
 
 
-class _Model:
+class _PositionsModel:
     """Plans of at most some seconds.
 
     Attributes
@@ -174,7 +174,7 @@ class _Model:
         model.add(duration >= flow)
         return duration
 
-    def read(self, solved: Solved) -> EvaluatedPlan:
+    def read(self, solved: SolverAnswer) -> EvaluatedPlan:
         """Read the plan."""
         places = [solved.value(one) for one in self.position]
         plan = ResidencyPlan(
@@ -210,7 +210,7 @@ def check_proof(
     -------
     The best plan, and the bound, which is 0 unless the second model confirms it.
     """
-    model = _Model(residency, best, limit_s)
+    model = _PositionsModel(residency, best, limit_s)
     solved = decide(model.model, effort)
     if solved.denied:
         return best, claim_s

@@ -21,7 +21,7 @@ import math
 from itertools import combinations
 from typing import Any
 
-from phaze_opt.scheduling.cp_sat import Solved, minimise, new_model
+from phaze_opt.scheduling.cp_sat import SolverAnswer, minimise, new_model
 from phaze_opt.scheduling.cp_sat_positions import ancestors_of
 from phaze_opt.scheduling.residency import (
     EvaluatedPlan,
@@ -37,7 +37,7 @@ times that residency saves up, so the model's optimum is never above the true on
 below 1e-6 of a makespan of 100 operators."""
 
 
-class _Model:
+class _ResidencyModel:
     """The variables of one problem.
 
     Attributes
@@ -230,7 +230,7 @@ class _Model:
         # A bound above a plan that exists is an error of the solver, and proves nothing.
         return best, bound_s if bound_s <= best.makespan_s * (1.0 + 1e-6) else 0.0
 
-    def _read(self, solved: Solved) -> EvaluatedPlan:
+    def _read(self, solved: SolverAnswer) -> EvaluatedPlan:
         """Read the plan; in its order, the fast method may find one with fewer HBM bytes."""
         n = self.residency.graph.operators
         order = tuple(sorted(range(n), key=lambda i: solved.value(self.position[i])))
@@ -263,4 +263,4 @@ def improve_jointly(
     """
     if known.makespan_s <= 0.0:
         return known, 0.0
-    return _Model(residency, known).solve(effort)
+    return _ResidencyModel(residency, known).solve(effort)

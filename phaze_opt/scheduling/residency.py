@@ -39,7 +39,7 @@ LARGEST_BYTES = 2**50
 
 
 @dataclass(frozen=True)
-class Tensor:
+class PassTensor:
     """A tensor that operators of the pass make or read.
 
     Attributes
@@ -82,7 +82,7 @@ class TensorGraph:
 
     operators: int
     edges: tuple[tuple[int, int], ...]
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[PassTensor, ...]
 
     @cached_property
     def accesses(self) -> tuple[tuple[int, int], ...]:
@@ -325,7 +325,7 @@ def check_residency(residency: Residency, ids: Sequence[str]) -> None:
 
 
 def _check_tensor(
-    number: int, tensor: Tensor, ids: Sequence[str], edges: set[tuple[int, int]]
+    number: int, tensor: PassTensor, ids: Sequence[str], edges: set[tuple[int, int]]
 ) -> None:
     """Check the size and the operators of one tensor."""
     if not 0 <= tensor.bytes <= LARGEST_BYTES:

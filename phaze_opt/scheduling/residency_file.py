@@ -11,7 +11,7 @@ from phaze_opt.arrays import FloatArray
 from phaze_opt.errors import InputError
 from phaze_opt.limits import MOST_TENSOR_BYTES, check_size
 from phaze_opt.scheduling.problem_rows import OperatorRow, ProblemRow, TensorRow
-from phaze_opt.scheduling.residency import Residency, Tensor, TensorGraph
+from phaze_opt.scheduling.residency import PassTensor, Residency, TensorGraph
 from phaze_opt.scheduling.schedule_problem import Schedule, ScheduleOperator, ScheduleProblem
 
 _ROUNDING = 1e-9
@@ -61,7 +61,7 @@ def add_residency(problem: ScheduleProblem, row: ProblemRow) -> ScheduleProblem:
     return replace(problem, operators=operators, edges=edges, residency=residency)
 
 
-def _to_tensor(row: TensorRow, place: dict[str, int]) -> Tensor:
+def _to_tensor(row: TensorRow, place: dict[str, int]) -> PassTensor:
     """Turn operator ids into indices."""
     named = row.readers if row.producer is None else (row.producer, *row.readers)
     for one in named:
@@ -69,7 +69,7 @@ def _to_tensor(row: TensorRow, place: dict[str, int]) -> Tensor:
             raise InputError(f"A tensor names the operator {one!r}, but none has this id.")
     check_size("bytes of a tensor", row.bytes, MOST_TENSOR_BYTES, 0)
     producer = None if row.producer is None else place[row.producer]
-    return Tensor(row.bytes, producer, tuple(place[one] for one in row.readers), row.outlives)
+    return PassTensor(row.bytes, producer, tuple(place[one] for one in row.readers), row.outlives)
 
 
 def _at_least(operator: ScheduleOperator, hbm_s: float) -> ScheduleOperator:

@@ -51,7 +51,7 @@ _METHODS: tuple[ScheduleMethod, ...] = ("bound", "list", "branch-and-bound", "cp
 """The weakest first; `part_schedules.schedule_parts` says which by its place."""
 
 
-class _Searched(NamedTuple):
+class _NarrowPasses(NamedTuple):
     """What is known of a part after the narrow passes of the search, if the method makes any."""
 
     plan: Plan
@@ -290,7 +290,7 @@ def _schedule_parts(
             draft.append(part, solved)
             continue
         quick = quick_plan(part, form.core, form.values, ancestors, rules)
-        searched = _Searched(Plan.of(plan, makespan), bound, left, width)
+        searched = _NarrowPasses(Plan.of(plan, makespan), bound, left, width)
         best, bound, needed = _solve_instance(quick, searched, method, effort, draft)
         draft.method = max(draft.method, _METHODS.index(needed))
         append_plan(
@@ -308,7 +308,7 @@ def _schedule_parts(
 
 
 def _solve_instance(
-    quick: QuickPlan, searched: _Searched, method: SolveMethod, effort: int, draft: _Draft
+    quick: QuickPlan, searched: _NarrowPasses, method: SolveMethod, effort: int, draft: _Draft
 ) -> tuple[Plan, int, ScheduleMethod]:
     """Give a plan, a lower bound in time units, and the method that ended the search.
 

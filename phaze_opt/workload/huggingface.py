@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class _Kind:
+class _TellingKeys:
     """The keys that tell a configuration from a captured workload; all others are skipped."""
 
     model_type: object = None
@@ -51,7 +51,7 @@ class _Kind:
 def is_huggingface_config(path: Path) -> bool:
     """Say whether a file is a configuration, by its content; a broken or missing one is not."""
     try:
-        kind = msgspec.json.decode(read_file(path, "model file"), type=_Kind)
+        kind = msgspec.json.decode(read_file(path, "model file"), type=_TellingKeys)
     except (PhazeError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
     return kind.model_type is not None and kind.schema_version is None

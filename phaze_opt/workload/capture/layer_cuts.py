@@ -15,7 +15,7 @@ from torch import Tensor, fx, nn
 from torch.fx import traceback
 from torch.utils import _pytree as pytree
 
-from phaze_opt.workload.capture.layer import Part, TracedModel
+from phaze_opt.workload.capture.layer import LayerNodes, TracedModel
 from phaze_opt.workload.capture.tensor_parallel import apply
 
 Owners = dict[fx.Node, int]
@@ -169,7 +169,7 @@ class Segments:
         return crossed
 
 
-def cut_into_layers(model: TracedModel, names: Mapping[int, str]) -> dict[str, Part]:
+def cut_into_layers(model: TracedModel, names: Mapping[int, str]) -> dict[str, LayerNodes]:
     """Return the parts of a model by name, in order of execution.
 
     An operator between two layers that reads parameters is of a part of its own: ``first`` before
@@ -192,7 +192,7 @@ def cut_into_layers(model: TracedModel, names: Mapping[int, str]) -> dict[str, P
         for node in nodes:
             parts.setdefault(owners[node], []).append(node)
     titles = _titles(sorted(forward), names)
-    return {titles[n]: Part(forward[n], backward.get(n, []), n) for n in sorted(forward)}
+    return {titles[n]: LayerNodes(forward[n], backward.get(n, []), n) for n in sorted(forward)}
 
 
 def _forward_owners(model: TracedModel) -> Owners:

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from phaze_opt.workload.capture import kernels
 from phaze_opt.workload.capture.aot import trace_function
 from phaze_opt.workload.capture.failures import unknown_products_located
-from phaze_opt.workload.capture.layer import Part, TracedModel
+from phaze_opt.workload.capture.layer import LayerNodes, TracedModel
 from phaze_opt.workload.capture.layer_cuts import Segments, cut_into_layers, find_layers
 from phaze_opt.workload.capture.parallel_plan import SplitModule
 from phaze_opt.workload.capture.repeated_layers import (
@@ -308,7 +308,7 @@ def _fused_norm(
 
 def _layers(
     model: TracedModel,
-    parts: Mapping[str, Part],
+    parts: Mapping[str, LayerNodes],
     sizes: Mapping[str, int],
     closed: Mapping[int, frozenset[str]],
 ) -> tuple[Layer, ...]:
@@ -366,7 +366,7 @@ def _parameters(model: TracedModel, nodes: Sequence[fx.Node]) -> set[str]:
     return {held[base.node] for base in bases if base.node in held}
 
 
-def _edges(model: TracedModel, parts: Sequence[Part]) -> tuple[tuple[int, int, int], ...]:
+def _edges(model: TracedModel, parts: Sequence[LayerNodes]) -> tuple[tuple[int, int, int], ...]:
     """Return the activations that parts hand to later ones."""
     outputs = [model.outputs(part) for part in parts]
     edges = []

@@ -26,7 +26,7 @@ from torch.nn import functional
 
 from phaze_opt.errors import InputError, unknown_name
 from phaze_opt.workload.capture.tensor_parallel import (
-    Group,
+    TensorGroup,
     all_gather_columns,
     copy_to_group,
     sum_over_group,
@@ -81,7 +81,7 @@ class SplitModule:
             If the plan names no layer, a style or kind of layer that cannot be split, a size that
             the width does not divide, or one of two layers that share a weight.
         """
-        self.group = Group(width)
+        self.group = TensorGroup(width)
         self._copies: dict[int, tuple[Tensor, Tensor]] = {}
         self._loss_columns: set[int] = set()
         self._shares: dict[int, _Share] = {}

@@ -43,14 +43,14 @@ class _Meta:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _CallResults:
     """The results of one call, for the calls like it: leaves are a `_Meta` or a plain value."""
 
     leaves: tuple[Any, ...]
     structure: Any
 
 
-_results_of: list[_Seen] = []
+_results_of: list[_CallResults] = []
 """What the closed calls of the running trace return, by the number that their operators have."""
 
 _operators: Any = torch.library.Library("phaze", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -125,7 +125,7 @@ class Repeats:
         self.traced: set[str] = set()
         self.alike: dict[int, int] = {}
         self._opened = opened
-        self._seen: dict[Any, _Seen | None] = {}
+        self._seen: dict[Any, _CallResults | None] = {}
         self._numbers: dict[Any, int] = {}
         self._calls = self._depth = 0
 
@@ -183,7 +183,7 @@ class Repeats:
         return forward
 
 
-def _describe(result: Any) -> _Seen | None:
+def _describe(result: Any) -> _CallResults | None:
     """Return what closed calls return like this result; None where that is not known."""
     leaves, structure = pytree.tree_flatten(result)
     if not all(isinstance(one, (Tensor, *_SIMPLE)) for one in leaves):
@@ -196,10 +196,10 @@ def _describe(result: Any) -> _Seen | None:
         else one
         for one in leaves
     )
-    return _Seen(tuple(described), structure)
+    return _CallResults(tuple(described), structure)
 
 
-def _results(seen: _Seen, tensors: Sequence[Tensor]) -> Any:
+def _results(seen: _CallResults, tensors: Sequence[Tensor]) -> Any:
     """Put the tensors of a closed call in the places of the layer's results."""
     made = iter(tensors)
     leaves = [next(made) if isinstance(one, _Meta) else one for one in seen.leaves]
@@ -254,7 +254,7 @@ def _inputs_signature(given: Sequence[Any]) -> Any:
 
 
 @dataclass(frozen=True)
-class Kinds:
+class PartKinds:
     """Parts of a model that have the same work and the same surroundings.
 
     Attributes
@@ -269,7 +269,7 @@ class Kinds:
     opened: frozenset[int]
 
 
-def find_kinds(works: Sequence[Any], edges: Sequence[tuple[int, int, int]]) -> Kinds:
+def find_kinds(works: Sequence[Any], edges: Sequence[tuple[int, int, int]]) -> PartKinds:
     """Sort parts into kinds.
 
     Parameters
@@ -296,4 +296,4 @@ def find_kinds(works: Sequence[Any], edges: Sequence[tuple[int, int, int]]) -> K
         kind = (numbers[part], beside, tuple(exchanged[part]))
         example.append(first.setdefault(kind, part))
     opened = frozenset(one for part in set(example) for one in around[part] if one in places)
-    return Kinds(tuple(example), opened)
+    return PartKinds(tuple(example), opened)
