@@ -124,7 +124,7 @@ def _field_kinds(
     """Return what the fields of a dataclass allow, by name; the parts that decide stand beside."""
     hints = typing.get_type_hints(kind, include_extras=True)
     kinds = {field.name: _kind(hints[field.name]) for field in dataclasses.fields(kind)}
-    return [(name, one, one.types, one.fitted) for name, one in kinds.items()]
+    return [(name, allowed, allowed.types, allowed.fitted) for name, allowed in kinds.items()]
 
 
 def _argument(name: str, value: Any, kind: _Allowed) -> Any:
@@ -182,13 +182,13 @@ def _kind(annotation: Any) -> _Allowed:
 
 def _one_of(members: Sequence[_Allowed]) -> _Allowed:
     """Allow what one of several kinds allows; the first that does says how the value is used."""
-    each = [member.fitted for member in members]
+    fits = [member.fitted for member in members]
 
     def fitted(value: Any) -> Any:
-        for fitted_by_one in each:
-            found = fitted_by_one(value)
-            if found is not _WRONG:
-                return found
+        for fits_member in fits:
+            as_used = fits_member(value)
+            if as_used is not _WRONG:
+                return as_used
         return _WRONG
 
     words = _joined(dict.fromkeys(member.words for member in members))
@@ -227,7 +227,7 @@ def _list(member: _Allowed) -> _Allowed:
             return value
         if not isinstance(value, Sequence | Set) or isinstance(value, str | bytes | bytearray):
             return _WRONG
-        return _all_or_none(value, [_fit(member, one) for one in value])
+        return _all_or_none(value, [_fit(member, entry) for entry in value])
 
     words = f"a list of {member.several}"
     return _Allowed(words, f"lists, each {words}", _ANY, fitted)
@@ -240,7 +240,7 @@ def _fit(member: _Allowed, value: Any) -> Any:
 
 def _all_or_none(value: Any, members: list[Any]) -> Any:
     """Return the members of a list as a tuple; a tuple that holds them already stays the same."""
-    if any(one is _WRONG for one in members):
+    if any(member is _WRONG for member in members):
         return _WRONG
     same = type(value) is tuple and all(map(operator.is_, value, members))
     return value if same else tuple(members)

@@ -208,15 +208,15 @@ def read_file(path: Path, what: str, most_bytes: int = MOST_DATA_BYTES) -> bytes
         If it cannot be read, is no regular file, or is too large.
     """
     subject = f"The {what} at {path}"
-    found = look(path, subject)
-    if found is None:
+    status = look(path, subject)
+    if status is None:
         raise NotFoundError(f"There is no {what} at {path}.")
-    if not stat.S_ISREG(found.st_mode):
-        kind = "a folder" if stat.S_ISDIR(found.st_mode) else "a pipe or a device"
+    if not stat.S_ISREG(status.st_mode):
+        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a pipe or a device"
         raise InputError(f"{subject} is {kind}, but it must be a file.")
-    if found.st_size > most_bytes:
+    if status.st_size > most_bytes:
         raise InputError(
-            f"{subject} has {found.st_size:,} bytes, but at most {most_bytes:,} are read."
+            f"{subject} has {status.st_size:,} bytes, but at most {most_bytes:,} are read."
         )
     try:
         return path.read_bytes()

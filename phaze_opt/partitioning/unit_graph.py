@@ -75,11 +75,11 @@ class UnitGraph:
     @cached_property
     def tensors_of_unit(self) -> tuple[tuple[int, ...], ...]:
         """Indices of the tensors that each unit produces or consumes."""
-        found: list[list[int]] = [[] for _ in self.units]
+        touching: list[list[int]] = [[] for _ in self.units]
         for index, tensor in enumerate(self.tensors):
             for unit in (tensor.producer, *tensor.consumers):
-                found[unit].append(index)
-        return tuple(map(tuple, found))
+                touching[unit].append(index)
+        return tuple(map(tuple, touching))
 
 
 def build_unit_graph(problem: DnnProblem, contiguous: bool = True) -> UnitGraph:

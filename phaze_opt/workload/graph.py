@@ -309,29 +309,29 @@ class OperatorGraph:
         for tensor in self.tensors:
             if not (tensor.writers and tensor.readers):
                 continue
-            each = tensor.element_bytes
+            element_bytes = tensor.element_bytes
             for source, destination, elements in tensor.handed_over():
                 pair = destination, source
-                sizes[pair] = sizes.get(pair, 0) + elements * each
+                sizes[pair] = sizes.get(pair, 0) + elements * element_bytes
         return tuple([(source, to, size) for (to, source), size in sorted(sizes.items())])
 
     @cached_property
     def read_bytes(self) -> tuple[int, ...]:
         """Compulsory HBM traffic of every operator: each distinct tensor is read once."""
-        found = [0] * len(self.operators)
+        read_bytes = [0] * len(self.operators)
         for tensor in self.tensors:
             for read in tensor.readers:
-                found[read.operator] += read.elements * tensor.element_bytes
-        return tuple(found)
+                read_bytes[read.operator] += read.elements * tensor.element_bytes
+        return tuple(read_bytes)
 
     @cached_property
     def write_bytes(self) -> tuple[int, ...]:
         """Compulsory HBM traffic of every operator: each result is written once."""
-        found = [0] * len(self.operators)
+        write_bytes = [0] * len(self.operators)
         for tensor in self.tensors:
             for writer, elements in tensor.writers:
-                found[writer] += elements * tensor.element_bytes
-        return tuple(found)
+                write_bytes[writer] += elements * tensor.element_bytes
+        return tuple(write_bytes)
 
     @property
     def moved_bytes(self) -> tuple[int, ...]:
@@ -524,17 +524,17 @@ def side_by_side(graphs: tuple[OperatorGraph, ...]) -> OperatorGraph:
     for graph in graphs:
         first = len(operators)
         operators += [
-            replace(one, id=f"{one.id} {first + place}")
-            for place, one in enumerate(graph.operators)
+            replace(operator, id=f"{operator.id} {first + place}")
+            for place, operator in enumerate(graph.operators)
         ]
         tensors += [
             replace(
-                one,
-                writers=tuple([(first + writer, elements) for writer, elements in one.writers]),
+                tensor,
+                writers=tuple([(first + writer, elements) for writer, elements in tensor.writers]),
                 readers=tuple(
-                    [replace(read, operator=first + read.operator) for read in one.readers]
+                    [replace(read, operator=first + read.operator) for read in tensor.readers]
                 ),
             )
-            for one in graph.tensors
+            for tensor in graph.tensors
         ]
     return OperatorGraph(tuple(operators), tuple(tensors))

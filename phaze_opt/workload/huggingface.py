@@ -68,8 +68,8 @@ def read_huggingface_config(path: Path) -> TransformerConfig:
         If the file is broken, is of an unknown model type, or has a key whose value
         `TransformerConfig` cannot express.
     """
-    found = look(path, f"The Hugging Face configuration at {path}")
-    if found is not None and stat.S_ISDIR(found.st_mode):
+    status = look(path, f"The Hugging Face configuration at {path}")
+    if status is not None and stat.S_ISDIR(status.st_mode):
         path = path / "config.json"
     what = f"Hugging Face configuration at {path}"
     plain = from_json(read_file(path, "Hugging Face configuration"), dict[str, Any], what)

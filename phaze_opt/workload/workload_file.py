@@ -113,17 +113,17 @@ def _with_attention_scores(plain: dict[str, Any], what: str) -> dict[str, Any]:
 
     It did not say whether a mask was causal either; attention is counted in full, as it was then.
     """
-    found = False
+    has_attention = False
     try:
         for variant in plain["variants"]:
             for layer in variant["layers"]:
                 for graph in ("forward", "backward", "selective_recompute"):
                     for operator in layer[graph]["operators"]:
                         if len(operator["gemms"]) > 1:
-                            operator["attention"], found = _unmasked_scores(operator), True
+                            operator["attention"], has_attention = _unmasked_scores(operator), True
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
         raise InputError(f"The {what} is broken: an operator has no sizes.") from None
-    if found:
+    if has_attention:
         _log.warning(
             "The %s does not say whether its attention is causal: it is counted in full. "
             "Capture the model again.",
@@ -153,8 +153,8 @@ def _graph_of_bytes(plain: dict[str, Any]) -> dict[str, Any]:
     What operators hand over keeps its size; all else that one reads or writes is one tensor each.
     """
     operators = plain["operators"]
-    left = {name: [one.pop(name, 0) for one in operators] for name in _BYTES}
-    tensors = [_shared_bytes(one) for one in plain.get("tensors", ())]
+    left = {name: [operator.pop(name, 0) for operator in operators] for name in _BYTES}
+    tensors = [_shared_bytes(tensor) for tensor in plain.get("tensors", ())]
     tensors = tensors or _handed_over(plain["edges"], left["write_bytes"], left["outliving_bytes"])
     for tensor in tensors:
         for index, size in tensor["writers"]:
@@ -169,14 +169,14 @@ def _graph_of_bytes(plain: dict[str, Any]) -> dict[str, Any]:
             _bytes(outliving, [(index, outliving)], (), outlives=True),
             _bytes(written - outliving, [(index, written - outliving)]),
         ]
-    return {"operators": operators, "tensors": [one for one in tensors if one["elements"]]}
+    return {"operators": operators, "tensors": [tensor for tensor in tensors if tensor["elements"]]}
 
 
 def _shared_bytes(plain: dict[str, Any]) -> dict[str, Any]:
     """Return a tensor of schema 4."""
-    readers = [{**one, "elements": one["bytes"]} for one in plain["readers"]]
-    for one in readers:
-        del one["bytes"]
+    readers = [{**reader, "elements": reader["bytes"]} for reader in plain["readers"]]
+    for reader in readers:
+        del reader["bytes"]
     return _bytes(plain["size_bytes"], plain["writers"], readers, plain.get("outlives", False))
 
 
@@ -230,8 +230,8 @@ def select_variants(
         If one was not captured; the message names those that were.
     """
     captured = {
-        (one.tensor_parallel, one.microbatch, one.sequence_parallel): one
-        for one in workload.variants
+        (variant.tensor_parallel, variant.microbatch, variant.sequence_parallel): variant
+        for variant in workload.variants
     }
     chosen = []
     for width in sorted(set(tensor_parallel)):

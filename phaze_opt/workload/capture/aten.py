@@ -131,12 +131,12 @@ def dtype_of(tensor: Tensor) -> Dtype:
     InputError
         If it is none that is known.
     """
-    found = _DTYPES.get(tensor.dtype)
-    if found is None:
+    dtype = _DTYPES.get(tensor.dtype)
+    if dtype is None:
         raise InputError(
             f"A tensor has elements of {tensor.dtype}; known are {', '.join(map(str, _DTYPES))}."
         )
-    return found
+    return dtype
 
 
 def work_of(node: fx.Node) -> tuple[NodeWork, ...]:
@@ -256,7 +256,7 @@ def _convolution_backward(node: fx.Node) -> tuple[NodeWork, ...]:
         NodeWork(vector=(bias,), operands=(gradient,), results=(2,), suffix="_bias"),
     )
     used = cast(list[bool], wanted)
-    return tuple(piece for piece, one in zip(pieces, used, strict=True) if one)
+    return tuple(piece for piece, is_used in zip(pieces, used, strict=True) if is_used)
 
 
 def _attention_shape(query: Tensor, key: Tensor, causal: bool, window: int) -> AttentionShape:

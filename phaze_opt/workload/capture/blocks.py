@@ -225,8 +225,8 @@ class FeedForward(nn.Module):
             inner = functional.relu(first)
         else:
             inner = functional.gelu(first, approximate="tanh")
-        for one in gated:
-            inner = inner * one
+        for activation in gated:
+            inner = inner * activation
         result: Tensor = self.down(dropout(inner, self.inner_dropout))
         return result
 

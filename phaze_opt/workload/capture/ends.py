@@ -77,9 +77,9 @@ class Embedding(nn.Module):
             return functional.embedding(tokens, self.words)
         elsewhere = tokens >= self.local_rows
         local = tokens.masked_fill(elsewhere, 0)
-        found = functional.embedding(local, self.words)
-        found = found.masked_fill(elsewhere.unsqueeze(-1), 0.0)
-        return sum_over_group(found, self.group)
+        embedded = functional.embedding(local, self.words)
+        embedded = embedded.masked_fill(elsewhere.unsqueeze(-1), 0.0)
+        return sum_over_group(embedded, self.group)
 
 
 class RelativePositions(nn.Module):

@@ -112,9 +112,9 @@ class TracedModel:
             selective_recompute=self._graph(self.forward, chosen.nodes, leaving[0]),
             parameters=parameters,
             tied_parameters=tied_parameters,
-            stash_bytes=BytesByRecompute(*(_total(one.kept) for one in plans)),
-            transient_bytes=BytesByRecompute(*(working_set(one, False) for one in plans)),
-            fused_transient_bytes=BytesByRecompute(*(working_set(one, True) for one in plans)),
+            stash_bytes=BytesByRecompute(*(_total(plan.kept) for plan in plans)),
+            transient_bytes=BytesByRecompute(*(working_set(plan, False) for plan in plans)),
+            fused_transient_bytes=BytesByRecompute(*(working_set(plan, True) for plan in plans)),
             output_bytes=_total(outputs),
         )
 
@@ -193,8 +193,8 @@ class TracedModel:
                 index = len(operators)
                 factors = [live.base(factor) for factor in work.factors]
                 for base, size in _read_elements(live, node, work).items():
-                    found = TensorRead(index, size, base in factors[:1], base in factors[1:])
-                    readers.setdefault(base, []).append(found)
+                    read = TensorRead(index, size, base in factors[:1], base in factors[1:])
+                    readers.setdefault(base, []).append(read)
                 for base, size in _written_elements(live, node, work).items():
                     writers.setdefault(base, []).append((index, size))
                 operators.append(

@@ -36,8 +36,8 @@ def step_of(live: LiveGraph, node: fx.Node) -> Step:
     """Return the step of a working node of a live graph."""
     work = work_of(node)
     kind: Kind = "other"
-    if all(one.vector and not one.gemms and one.collective is None for one in work):
-        kinds = {vector.kind for one in work for vector in one.vector}
+    if all(piece.vector and not piece.gemms and piece.collective is None for piece in work):
+        kinds = {vector.kind for piece in work for vector in piece.vector}
         kind = "elementwise" if kinds.issubset(ELEMENTWISE_KINDS) else "rows"
     elif len(work) == 1 and len(work[0].gemms) == 1:
         kind = "product"
