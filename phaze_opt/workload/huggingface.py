@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,24 +36,20 @@ _NULL_IS_NONE = ("kv_heads", "head_elements", "attention_softcap", "logit_softca
 _WITH_TEXT = {"gemma3": "gemma3_text"}
 """Models of images and text that hold the configuration of their language model."""
 
+_NULL = b"null"
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class _TellingKeys:
-    """The keys that tell a configuration from a captured workload; all others are skipped."""
-
-    model_type: object = None
-    schema_version: object = None
 
 
 def is_huggingface_config(path: Path) -> bool:
     """Say whether a file is a configuration, by its content; a broken or missing one is not."""
     try:
-        kind = msgspec.json.decode(read_file(path, "model file"), type=_TellingKeys)
+        raw = msgspec.json.decode(read_file(path, "model file"), type=dict[str, msgspec.Raw])
     except (PhazeError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
-    return kind.model_type is not None and kind.schema_version is None
+    stated = {
+        key for key in ("model_type", "schema_version") if bytes(raw.get(key, _NULL)) != _NULL
+    }
+    return stated == {"model_type"}
 
 
 def read_huggingface_config(path: Path) -> TransformerConfig:

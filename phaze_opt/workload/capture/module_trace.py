@@ -198,16 +198,16 @@ def _cut_deep(tracer: _ModuleTracer) -> _Cut | None:
         # Layers that look alike closed may work differently.
         alike = [repeats.alike[n // 2] if n % 2 else None for n in closed.segments]
         works = list(zip(closed.layers, alike, strict=True))
-        kinds = find_kinds(works, closed.edges)
-        if not repeats.closed or len(kinds.opened) > MOST_OPENED * len(closed.layers):
+        example_of, to_open = find_kinds(works, closed.edges)
+        if not repeats.closed or len(to_open) > MOST_OPENED * len(closed.layers):
             return None
-        calls = {closed.segments[part] // 2 for part in kinds.opened if closed.segments[part] % 2}
+        calls = {closed.segments[part] // 2 for part in to_open if closed.segments[part] % 2}
         opened = tracer.cut(Repeats(calls))
     except Exception:
         return None  # the whole trace says what is wrong
     if (opened.names, opened.edges) != (closed.names, closed.edges):
         return None
-    examples = tuple(opened.layers[example] for example in kinds.example)
+    examples = tuple(opened.layers[example] for example in example_of)
     for before, after in zip(closed.layers, examples, strict=True):
         if (before.parameters, before.tied_parameters) != (
             after.parameters,

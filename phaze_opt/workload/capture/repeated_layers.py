@@ -42,13 +42,8 @@ class _Meta:
     differentiable: bool
 
 
-@dataclass(frozen=True)
-class _CallResults:
-    """The results of one call, for the calls like it: leaves are a `_Meta` or a plain value."""
-
-    leaves: tuple[Any, ...]
-    structure: Any
-
+_CallResults = tuple[tuple[Any, ...], Any]
+"""The results of a call, for the calls like it: leaves (a `_Meta` or a value), and structure."""
 
 _results_of: list[_CallResults] = []
 """What the closed calls of the running trace return, by the number that their operators have."""
@@ -62,7 +57,7 @@ def _closed_layer(inputs: Sequence[Tensor], number: int) -> list[Tensor]:
     """Return results like those of a layer."""
     return [
         inputs[0].new_empty_strided(meta.shape, meta.stride, dtype=meta.dtype)
-        for meta in _results_of[number].leaves
+        for meta in _results_of[number][0]
         if isinstance(meta, _Meta)
     ]
 
@@ -84,7 +79,7 @@ class _Closed(torch.autograd.Function):
         """Return the results of a closed call."""
         ctx.save_for_backward(*inputs)
         results = tuple(torch.ops.phaze.closed_layer(inputs, number))
-        metas = [leaf for leaf in _results_of[number].leaves if isinstance(leaf, _Meta)]
+        metas = [leaf for leaf in _results_of[number][0] if isinstance(leaf, _Meta)]
         pairs = zip(results, metas, strict=True)
         ctx.mark_non_differentiable(*(result for result, meta in pairs if not meta.differentiable))
         return results
@@ -196,14 +191,15 @@ def _describe(result: Any) -> _CallResults | None:
         else leaf
         for leaf in leaves
     )
-    return _CallResults(tuple(described), structure)
+    return tuple(described), structure
 
 
 def _results(seen: _CallResults, tensors: Sequence[Tensor]) -> Any:
     """Put the tensors of a closed call in the places of the layer's results."""
     made = iter(tensors)
-    leaves = [next(made) if isinstance(leaf, _Meta) else leaf for leaf in seen.leaves]
-    return pytree.tree_unflatten(leaves, seen.structure)
+    described, structure = seen
+    leaves = [next(made) if isinstance(leaf, _Meta) else leaf for leaf in described]
+    return pytree.tree_unflatten(leaves, structure)
 
 
 def _signature(layer: nn.Module, forward: Callable[..., Any]) -> Any:
@@ -254,24 +250,10 @@ def _inputs_signature(given: Sequence[Any]) -> Any:
     )
 
 
-@dataclass(frozen=True)
-class PartKinds:
-    """Parts of a model that have the same work and the same surroundings.
-
-    Attributes
-    ----------
-    example
-        By part: the first part of its kind.
-    opened
-        Examples and their neighbours.
-    """
-
-    example: tuple[int, ...]
-    opened: frozenset[int]
-
-
-def find_kinds(works: Sequence[Any], edges: Sequence[tuple[int, int, int]]) -> PartKinds:
-    """Sort parts into kinds.
+def find_kinds(
+    works: Sequence[Any], edges: Sequence[tuple[int, int, int]]
+) -> tuple[tuple[int, ...], frozenset[int]]:
+    """Sort parts into kinds: those with the same work and the same surroundings.
 
     Parameters
     ----------
@@ -279,6 +261,10 @@ def find_kinds(works: Sequence[Any], edges: Sequence[tuple[int, int, int]]) -> P
         By part, in order of execution: what is equal where two parts work alike.
     edges
         ``(source, destination, bytes)`` between parts.
+
+    Returns
+    -------
+    By part, the first part of its kind; and these first parts with their neighbours.
     """
     number_of: dict[Any, int] = {}
     numbers = [number_of.setdefault(work, len(number_of)) for work in works]
@@ -297,4 +283,4 @@ def find_kinds(works: Sequence[Any], edges: Sequence[tuple[int, int, int]]) -> P
         kind = (numbers[part], beside, tuple(exchanged[part]))
         example.append(first.setdefault(kind, part))
     opened = frozenset(near for part in set(example) for near in around[part] if near in places)
-    return PartKinds(tuple(example), opened)
+    return tuple(example), opened
